@@ -73,6 +73,7 @@ LADDERS: dict[str, list[str]] = {
         "programs",
         "multihost",
         "disaggregation",
+        "grammars",
         "engine",
         "models",
         "checkpoints",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 
 from http_gateway.bounds import bounded, check_names, checked, ranged, setting, sized
+from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import SAMPLING
@@ -36,11 +37,6 @@ _COMMON: dict[str, tuple[object, ...]] = {
     "add_special_tokens": (),
     "truncate_prompt_tokens": (),
     "prompt_logprobs": (),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "return_token_ids": (False,),
     "cache_salt": (),
 }
@@ -56,7 +52,6 @@ _CHAT: dict[str, tuple[object, ...]] = {
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "tool_choice": ("none", "auto"),  # without tools both mean a text answer
@@ -72,7 +67,6 @@ _COMPLETION: dict[str, tuple[object, ...]] = {
     **_COMMON,
     "echo": (False,),
     "suffix": ("",),
-    "response_format": ({"type": "text"},),
 }
 _STREAM_OPTIONS: dict[str, tuple[object, ...]] = {
     "include_obfuscation": (False,),
@@ -147,7 +141,19 @@ class _OpenAiRequest(_Honoured):
     stream_options: (
         Annotated[StreamOptions, bounded(RequestRoute.CHAT, "stream_options")] | None
     ) = None
-    priority: (  # vLLM's
+    response_format: Annotated[
+        dict[str, object] | None, bounded(RequestRoute.CHAT, "response_format")
+    ] = None
+    structured_outputs: Annotated[  # vLLM's, as are all that follow
+        dict[str, object] | None, bounded(RequestRoute.CHAT, "structured_outputs")
+    ] = None
+    guided_json: Annotated[
+        dict[str, object] | bool | str | None, bounded(RequestRoute.CHAT, "guided_json")
+    ] = None
+    guided_regex: Annotated[str | None, bounded(RequestRoute.CHAT, "guided_regex")] = None
+    guided_choice: Annotated[list[str] | None, bounded(RequestRoute.CHAT, "guided_choice")] = None
+    guided_grammar: Annotated[str | None, bounded(RequestRoute.CHAT, "guided_grammar")] = None
+    priority: (
         Annotated[
             int, ranged(RequestRoute.CHAT, "priority"), checked(RequestRoute.CHAT, "priority")
         ]
@@ -180,7 +186,8 @@ class _OpenAiRequest(_Honoured):
         """Return the fields of the table; `own`: those that the body spells differently."""
         given = {name: getattr(self, name) for name in _HONOURED}
         said = {name: _ours(name, value) for name, value in given.items() if value is not None}
-        return SamplingParams(**{**said, **own})
+        constraint = constraint_of({name: getattr(self, name) for name in CONSTRAINTS})
+        return SamplingParams(**{**said, **constraint, **own})
 
 
 def _ours(name: str, value: Any) -> Any:

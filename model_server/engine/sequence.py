@@ -10,7 +10,8 @@ from model_server.engine.slot_write import check_biases
 from model_server.engine.types import EngineLimits, Grammar, RowResult, Sampling
 from sax.errors import InvalidRequest, PromptTooLong, SaxError
 
-Finish = Literal["stop", "length", "score", "cancelled"]
+# complete: the guide allows nothing more; unlike a stop token, the last token is the answer's.
+Finish = Literal["stop", "complete", "length", "score", "cancelled"]
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +138,7 @@ class Sequence:
         if self.guide is not None:
             self.guide.accept(token)
             if self.guide.finished:
-                return "stop"
+                return "complete"
         return "length" if len(self.tokens) == self.finish_at else None
 
 

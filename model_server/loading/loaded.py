@@ -14,6 +14,7 @@ from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.engine.engine import STEP_LIMIT_S
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Runner
+from model_server.grammars.compiler import GrammarCompiler
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import Tokenizer
 from sax.errors import SaxError
@@ -32,6 +33,7 @@ class Loaded:
     chat_queries: bool = False  # render a Saxml query as a user message
     tokenized_input: bool = False  # a Saxml query is a list of token ids, "5,6,7"
     tokenized_output: bool = False  # and so is its answer
+    grammars: GrammarCompiler | None = None  # None: it answers under no constraint
     note: str = ""  # where it does not do as its model path says
     defaults: SamplingParams  # for fields that a Saxml request omits
     samples: int  # answers per Saxml Generate call

@@ -23,6 +23,7 @@ from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits, HeldRunner
+from model_server.grammars.compiler import GrammarCompiler
 from model_server.loading.adapters.bases import Bases
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.custom_loading import load_custom
@@ -206,6 +207,7 @@ class ModelLoader:
             chat_queries=as_chat,
             tokenized_input=recipe.tokenized_input,
             tokenized_output=recipe.tokenized_output,
+            grammars=GrammarCompiler(tokenizer, recipe.vocab),
             note=recipe.note,
             defaults=recipe.defaults,
             samples=recipe.samples,

@@ -50,7 +50,10 @@ class Detokenizer:
             return self._chunk(self._text("", finish), (), (), finish)
         self.tokens += 1
         self.score += result.logprob
-        piece = "" if finish == "stop" else self._decoder.push(result.token)  # not a stop token's
+        is_text = finish != "stop"  # a stop token is none
+        if finish == "complete":
+            finish = "stop"
+        piece = self._decoder.push(result.token) if is_text else ""
         logprobs = () if self._logprobs is None else self._token_logprobs(result, piece)
         may_end = self.tokens > self._min_tokens
         if self._stop_sequence is not None and self._stop_sequence.push(result.token) and may_end:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from model_server.engine.engine import EngineRequest
 from model_server.engine.slot_write import BAD_WORD_TOKENS, MOST_BAD_WORDS
-from model_server.engine.types import Sampling
+from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.rendered_chat import Prompt, RenderedChat
 from model_server.text.text_length import check_bytes, check_pieces
@@ -121,7 +121,10 @@ def check_length(text: str, tokenizer: Tokenizer, context: int, param: str) -> N
 
 
 def make_engine_request(
-    ids: Sequence[int], request: GenerateRequest, loaded: Loaded
+    ids: Sequence[int],
+    request: GenerateRequest,
+    loaded: Loaded,
+    grammar: Grammar | None = None,
 ) -> EngineRequest:
     """Return the engine request; sampling must have been checked. Raises InvalidRequest for an
     answer that cannot be as it was asked for."""
@@ -137,7 +140,10 @@ def make_engine_request(
     stop_ids = eos | frozenset(sampling.stop_token_ids)
     return EngineRequest(
         prompt=tuple(ids),
-        sampling=_device_sampling(sampling, stop_ids, loaded.tokenizer),
+        sampling=replace(
+            _device_sampling(sampling, stop_ids, loaded.tokenizer), guided=grammar is not None
+        ),
+        grammar=grammar,
         # At least 1: the engine refuses a prompt that fills the context, with both numbers.
         max_tokens=max(1, room) if sampling.max_tokens is None else sampling.max_tokens,
         stop_ids=stop_ids,

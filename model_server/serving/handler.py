@@ -10,6 +10,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from model_server.engine.types import Grammar
+from model_server.grammars.constraint import Constraint, constraint_of
+from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
 from model_server.serving.engine_request import (
@@ -30,7 +33,7 @@ from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
-from sax.errors import Internal, InvalidRequest, SaxError
+from sax.errors import Internal, InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
@@ -66,8 +69,9 @@ class Handler:
             check_sampling(request.sampling, loaded.ids)
             check_asker(request)
             running.limit(request.timeout_s)
-            if is_chat(request.prompt) or _characters(request.prompt) > INLINE:
-                running.follow(asyncio.create_task(self._encode(running, request)))
+            constraint = constraint_of(request.sampling)
+            if constraint or is_chat(request.prompt) or _characters(request.prompt) > INLINE:
+                running.follow(asyncio.create_task(self._encode(running, request, constraint)))
             else:
                 self._submit(running, request, prompt_ids(request.prompt, loaded))
         except BaseException as exc:
@@ -134,10 +138,15 @@ class Handler:
             raise refusal(servable, method)
         return servable
 
-    async def _encode(self, running: RunningRequest, request: GenerateRequest) -> None:
-        """Submit a request with a long prompt. Cancelled with the request, so others never wait."""
+    async def _encode(
+        self, running: RunningRequest, request: GenerateRequest, constraint: Constraint | None
+    ) -> None:
+        """Submit a request with a long prompt or a constraint. Cancelled with the request, so
+        others never wait."""
         try:
-            self._submit(running, request, await self._prompt_ids(request.prompt, running.servable))
+            grammar = constraint and await compiled(constraint, running.servable.loaded)
+            ids = await self._prompt_ids(request.prompt, running.servable)
+            self._submit(running, request, ids, grammar)
         except SaxError as error:
             self.admission.refused(error)
             running.fail(error)
@@ -146,14 +155,20 @@ class Handler:
             running.fail(Internal("internal error; the server's log has the details"))
 
     def _submit(
-        self, running: RunningRequest, request: GenerateRequest, ids: Sequence[int]
+        self,
+        running: RunningRequest,
+        request: GenerateRequest,
+        ids: Sequence[int],
+        grammar: Grammar | None = None,
     ) -> None:
         loaded = running.servable.loaded
         own_text = is_chat(request.prompt)
         running.expect(Detokenizer(loaded.tokenizer, ids, request.sampling, own_text=own_text))
-        asked = make_engine_request(ids, request, loaded)
+        asked = make_engine_request(ids, request, loaded, grammar)
         engine_request = of_caller(asked, caller(), request.account)
-        if self._remote_prefill is None or not self._remote_prefill.take(running, engine_request):
+        # A server that prefills would choose the first token without the grammar.
+        remote = self._remote_prefill if grammar is None else None
+        if remote is None or not remote.take(running, engine_request):
             running.submit(engine_request)
 
     def _refuse(self, running: RunningRequest, exc: BaseException) -> None:
@@ -187,6 +202,16 @@ class Handler:
             return await outcome
         finally:
             running.cancel()
+
+
+async def compiled(constraint: Constraint, loaded: Loaded) -> Grammar:
+    """Return the compiled constraint. Raises as `GrammarCompiler.compile`."""
+    if loaded.grammars is None:
+        raise UnsupportedParameter(
+            f"{constraint.field} is not supported by this model: leave it out",
+            param=constraint.field,
+        )
+    return await loaded.grammars.compile(constraint)
 
 
 def _settle(outcome: asyncio.Future[float], chunk: TokenChunk | SaxError) -> None:

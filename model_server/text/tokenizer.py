@@ -40,6 +40,11 @@ class Tokenizer(Protocol):
     def eos_ids(self) -> frozenset[int]: ...
 
     @property
+    def control_ids(self) -> frozenset[int]:
+        """Tokens that stand for no text."""
+        ...
+
+    @property
     def longest_token(self) -> int:
         """Bytes of the longest token, or more: no text of n tokens is longer than n of it."""
         ...
@@ -118,6 +123,10 @@ class HfTokenizer:
     @property
     def vocab_size(self) -> int:
         return self._bytes.size
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        return frozenset(self._bytes.control)
 
     @property
     def longest_token(self) -> int:
@@ -244,6 +253,7 @@ class ByteTokenizer:
 
     bos_id: int | None = None
     eos_ids: frozenset[int] = frozenset()
+    control_ids: frozenset[int] = frozenset()
 
     def __init__(self, vocab_size: int) -> None:
         if vocab_size < 256:

@@ -21,6 +21,7 @@ Value = TypeVar("Value")
 INT32, UINT64 = 2**31 - 1, 2**64 - 1
 MOST_PRIORITY = 1000  # and the least is its negative
 MOST_LOGPROBS = 20  # OpenAI's limit
+SCHEMA_BYTES = 64 << 10  # of a schema or a grammar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +235,57 @@ class SamplingParams:
             kind=Kind.INTEGER,
             least=0,
             most=INT32,
+        ),
+    )
+    json_schema: str = _field(
+        "",
+        SamplingRow(
+            help="The answer is JSON that is valid under this JSON Schema.",
+            kind=Kind.TEXT,
+            bytes=SCHEMA_BYTES,
+            http=None,  # response_format, structured_outputs and guided_json
+        ),
+    )
+    json_object: bool = _field(
+        False,
+        SamplingRow(help="The answer is a JSON object.", kind=Kind.FLAG, http=None),
+    )
+    regex: str = _field(
+        "",
+        SamplingRow(
+            help="The whole answer matches this regular expression.",
+            kind=Kind.TEXT,
+            bytes=4096,
+            http=None,
+        ),
+    )
+    choice: tuple[str, ...] = _field(
+        (),
+        SamplingRow(
+            help="The answer is one of these texts.",
+            kind=Kind.TEXTS,
+            count=1024,
+            bytes=1024,
+            http=None,
+            saxml=None,
+        ),
+    )
+    grammar: str = _field(
+        "",
+        SamplingRow(
+            help="The answer keeps to this grammar, in Lark or GBNF.",
+            kind=Kind.TEXT,
+            bytes=SCHEMA_BYTES,
+            http=None,
+        ),
+    )
+    structural_tag: str = _field(
+        "",
+        SamplingRow(
+            help="JSON: what begins with a trigger keeps to the schema of its tag.",
+            kind=Kind.TEXT,
+            bytes=SCHEMA_BYTES,
+            http=None,
         ),
     )
     stop: tuple[str, ...] = _field(

@@ -8,7 +8,14 @@ field of one request can delay the requests of others.
 from __future__ import annotations
 
 from sax.fields.field import Kind, RequestField, RequestRoute
-from sax.fields.sampling import INT32, MOST_LOGPROBS, MOST_PRIORITY, SAMPLING, SamplingRow
+from sax.fields.sampling import (
+    INT32,
+    MOST_LOGPROBS,
+    MOST_PRIORITY,
+    SAMPLING,
+    SCHEMA_BYTES,
+    SamplingRow,
+)
 
 MODEL_BYTES = 200  # of a model's name: part of file names, labels and every log line
 MODEL_PATH_BYTES = 400
@@ -120,6 +127,14 @@ def _sampling(name: str, row: SamplingRow) -> list[RequestField]:
 
 _SAMPLING = (
     *(each for name, row in SAMPLING.items() for each in _sampling(name, row)),
+    # 4096: of a schema
+    *(
+        _many(name, Kind.MAP, *_OPENAI, count=1024, bytes=SCHEMA_BYTES, values=4096)
+        for name in ("response_format", "structured_outputs", "guided_json")
+    ),
+    _text("guided_regex", SAMPLING["regex"].bytes or 0, *_OPENAI),
+    _many("guided_choice", Kind.TEXTS, *_OPENAI, count=1024, bytes=1024),
+    _text("guided_grammar", SCHEMA_BYTES, *_OPENAI),
     _integer("n", 1, 8, *_OPENAI),
     _integer("best_of", 1, _INT32, RequestRoute.COMPLETIONS),
     _integer("max_completion_tokens", 1, _INT32, RequestRoute.CHAT),

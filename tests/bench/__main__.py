@@ -25,6 +25,7 @@ from tests.bench import (
     bench_fairness,
     bench_gateway,
     bench_gpu_attention,
+    bench_grammar,
     bench_loading,
     bench_lockstep,
     bench_lora,
@@ -47,6 +48,7 @@ noisy, so read ratios between columns of one table; absolute figures move by a t
 
 BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "engine": bench_engine.run,
+    "grammar": bench_grammar.run,
     "transformers": bench_transformers.run,
     "loading": bench_loading.run,
     "quantization": bench_quantization.run,

@@ -92,7 +92,7 @@ def test_guided_and_free_sequences_of_one_step_get_their_own_answers(start: Star
         id = engine.submit(request)
         if isinstance(request.grammar, Counting):
             wanted = alone(request, request.grammar)
-            assert inbox.end(id) == ("stop" if len(wanted) < request.max_tokens else "length")
+            assert inbox.end(id) == ("complete" if len(wanted) < request.max_tokens else "length")
             assert inbox.tokens(id) == wanted
         else:
             assert inbox.end(id) == "length"
@@ -102,7 +102,7 @@ def test_preempted_sequences_go_on_where_their_guides_are(start: Start) -> None:
     engine, inbox = start(FakeRunner(replace(LIMITS, pages=16)))
     requests = {engine.submit(asked(n, Counting(30))): n for n in (9, 10, 11, 12, 13, 14)}
     for id, size in requests.items():
-        assert inbox.end(id) == "stop"
+        assert inbox.end(id) == "complete"
         assert inbox.tokens(id) == alone(asked(size, Counting(30)), Counting(30))
     assert engine.stats().preemptions > 0
 
@@ -119,5 +119,5 @@ def test_an_answer_begun_elsewhere_is_taken_in_first(start: Start) -> None:
     engine, inbox = start(FakeRunner(LIMITS))
     whole = alone(asked(5, Counting(12)), Counting(12))
     id = engine.submit(replace(asked(5, Counting(12)), answer=tuple(whole[:4])))
-    assert inbox.end(id) == "stop"
+    assert inbox.end(id) == "complete"
     assert inbox.tokens(id) == whole[4:]

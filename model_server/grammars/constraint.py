@@ -1,0 +1,140 @@
+"""Converts the constraint of a request to the grammar that llguidance compiles.
+
+Errors name the field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from llguidance import LLMatcher, StructTag
+from llguidance.gbnf_to_lark import any_to_lark
+
+from sax.errors import InvalidRequest
+from sax.fields.sampling import UNCHANGED
+from sax.types import SamplingParams
+
+# Without a bound on white space an answer may be nothing else.
+_JSON: Any = {"whitespace_pattern": r"[ \n\t]{0,16}", "lenient": False}
+
+
+class Constraint(NamedTuple):
+    """What an answer must keep to, as the request said it."""
+
+    field: str
+    value: str | bool | tuple[str, ...]
+
+
+def constraint_of(sampling: SamplingParams) -> Constraint | None:
+    """Return the constraint, if there is one. Raises InvalidRequest for fields that contradict."""
+    given = [name for name in _READERS if getattr(sampling, name) != getattr(UNCHANGED, name)]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise InvalidRequest(
+            f"{given[0]} and {given[1]} both say what the answer must be: send one of them",
+            param=given[1],
+        )
+    for other in ("ignore_eos", "min_tokens"):
+        if getattr(sampling, other) != getattr(UNCHANGED, other):
+            raise InvalidRequest(
+                f"{other} is {getattr(sampling, other)} and {given[0]} decides where the answer "
+                "ends: leave one of them out",
+                param=other,
+            )
+    return Constraint(given[0], getattr(sampling, given[0]))
+
+
+def grammar_of(constraint: Constraint, specials: frozenset[str]) -> str:
+    """Return the grammar in llguidance's own form; specials: the texts of control tokens.
+
+    Raises InvalidRequest. Takes time for long grammars: run it within a limit.
+    """
+    try:
+        return _READERS[constraint.field](constraint.value, specials)
+    except InvalidRequest:
+        raise
+    except RecursionError as exc:
+        raise _wrong(constraint.field, "it is nested too deeply") from exc
+    except Exception as exc:  # readers of the library raise any kind
+        raise _wrong(constraint.field, str(exc)) from exc
+
+
+def _wrong(field: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"{field} cannot be used: {why[:300]}", param=field)
+
+
+def _json_schema(source: str, specials: frozenset[str]) -> str:
+    schema = json.loads(source)
+    if not isinstance(schema, dict | bool):
+        raise _wrong("json_schema", "send a JSON Schema, which is an object or true or false")
+    return _from_schema(source)
+
+
+def _from_schema(source: str) -> str:
+    return LLMatcher.grammar_from_json_schema(source, overrides=_JSON)
+
+
+def _json_object(value: bool, specials: frozenset[str]) -> str:
+    return _from_schema('{"type": "object"}')
+
+
+def _regex(source: str, specials: frozenset[str]) -> str:
+    return LLMatcher.grammar_from_regex(source)
+
+
+def _choice(texts: Sequence[str], specials: frozenset[str]) -> str:
+    options = " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+    return LLMatcher.grammar_from_lark(f"start: {options}")
+
+
+def _grammar(source: str, specials: frozenset[str]) -> str:
+    return LLMatcher.grammar_from_lark(any_to_lark(source))
+
+
+def _structural_tag(source: str, specials: frozenset[str]) -> str:
+    """Read {"structures": [{begin, schema, end}], "triggers": [...], "at_least_one": bool}."""
+    value = _object(json.loads(source), "structural_tag")
+    unknown = set(value) - {"type", "structures", "triggers", "at_least_one"}
+    if unknown:
+        raise _wrong("structural_tag", f"it has the unknown key {min(unknown)}")
+    triggers = [str(trigger) for trigger in value.get("triggers") or ()]
+    tags = [_tag(_object(each, "structures"), triggers) for each in value.get("structures") or ()]
+    if not tags:
+        raise _wrong("structural_tag", "structures is empty: give at least one")
+    special = all(tag.trigger in specials for tag in tags)
+    made = StructTag.to_grammar(tags, assume_special=special)
+    if value.get("at_least_one"):
+        made = made.replace(")* tag_end", ")+ tag_end", 1)
+    return LLMatcher.grammar_from_lark(made)
+
+
+def _tag(structure: Mapping[str, Any], triggers: Sequence[str]) -> StructTag:
+    begin, end = structure.get("begin"), structure.get("end", "")
+    if not isinstance(begin, str) or not isinstance(end, str):
+        raise _wrong("structural_tag", "begin and end are texts")
+    fitting = [trigger for trigger in triggers if trigger and begin.startswith(trigger)]
+    if not fitting:
+        raise _wrong("structural_tag", f"no trigger begins {begin!r}")
+    schema = _object(structure.get("schema", {"type": "object"}), "schema")
+    return StructTag(
+        trigger=fitting[0], begin=begin, grammar={**schema, "x-guidance": _JSON}, end=end
+    )
+
+
+def _object(value: object, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong("structural_tag", f"{name} must be an object")
+    return cast("dict[str, Any]", value)
+
+
+_READERS: dict[str, Callable[[Any, frozenset[str]], str]] = {
+    "json_schema": _json_schema,
+    "json_object": _json_object,
+    "regex": _regex,
+    "choice": _choice,
+    "grammar": _grammar,
+    "structural_tag": _structural_tag,
+}

@@ -1,0 +1,56 @@
+"""The vocabulary of a model as llguidance reads it, made once per model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import llguidance
+
+
+class Vocabulary(Protocol):
+    """The tokens of a model; every tokenizer is one."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def bos_id(self) -> int | None: ...
+
+    @property
+    def eos_ids(self) -> frozenset[int]: ...
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Tokens that stand for no text."""
+        ...
+
+    def encode_continuation(self, text: str) -> list[int]: ...
+
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+
+class _Wrapped(llguidance.TokenizerWrapper):
+    """What llguidance asks of a tokenizer."""
+
+    def __init__(self, vocabulary: Vocabulary, rows: int) -> None:
+        self._vocabulary = vocabulary
+        self.eos_token_id = min(vocabulary.eos_ids)
+        self.bos_token_id = vocabulary.bos_id
+        self.tokens: Sequence[bytes] = [vocabulary.token_bytes(token) for token in range(rows)]
+        self.special_token_ids = sorted(vocabulary.control_ids | vocabulary.eos_ids)
+        self.is_tokenizer_wrapper = True
+
+    def __call__(self, text: str) -> list[int]:
+        return self._vocabulary.encode_continuation(text)
+
+
+def ll_tokenizer(vocabulary: Vocabulary, rows: int) -> llguidance.LLTokenizer | None:
+    """Return the tokens of a model whose embedding has this many rows.
+
+    None for a model without an end token: no answer of it could end. Takes about a second.
+    """
+    if not vocabulary.eos_ids:
+        return None
+    wrapped = _Wrapped(vocabulary, rows)
+    return llguidance.LLTokenizer(wrapped, n_vocab=rows, eos_token=sorted(vocabulary.eos_ids))

@@ -1,0 +1,226 @@
+"""Constraints with a real vocabulary: every answer that the masks allow is what was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import time
+from contextlib import closing
+from functools import cache
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.grammars.compiler import GrammarCompiler
+from model_server.grammars.constraint import Constraint, constraint_of
+from model_server.text.tokenizer import ByteTokenizer, Tokenizer
+from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
+from sax.types import SamplingParams
+from tests.demo_model import demo_model
+
+MOST = 4000  # tokens of an answer
+_SCALARS = ("string", "integer", "number", "boolean", "null")
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    with closing(open_checkpoint(str(demo_model()))) as checkpoint:
+        made = checkpoint.tokenizer()
+    return made
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    return GrammarCompiler(tokenizer(), tokenizer().vocab_size)
+
+
+def walk(compiler: GrammarCompiler, constraint: Constraint, seed: int) -> str:
+    """The text of an answer whose tokens are drawn evenly from those allowed, short ones first."""
+    guide = asyncio.run(compiler.compile(constraint)).begin((), None)
+    rng, tokens, ends = random.Random(seed), list[int](), tokenizer().eos_ids
+    while len(tokens) < MOST:
+        bits = np.unpackbits(np.frombuffer(guide.mask(), np.uint8), bitorder="little")
+        allowed = np.flatnonzero(bits).tolist()
+        if ends & set(allowed) and rng.random() < 0.5:
+            break
+        allowed = [token for token in allowed if token not in ends]
+        closing_ones = [token for token in allowed if _closes(token)]
+        token = rng.choice(closing_ones if closing_ones and rng.random() < 0.4 else allowed)
+        tokens.append(token)
+        guide.accept(token)
+        if guide.finished:
+            break
+    assert len(tokens) < MOST, "it did not end"
+    return b"".join(map(tokenizer().token_bytes, tokens)).decode()
+
+
+def _closes(token: int) -> bool:
+    return tokenizer().token_bytes(token).strip() in (b'"', b"}", b"]", b'"}', b'"]', b"0")
+
+
+SCHEMAS = st.recursive(
+    st.one_of(
+        st.sampled_from([{"type": name} for name in _SCALARS]),
+        st.lists(st.sampled_from(["a", "b c", "\u00e9", 'q"', 1, True, None]), min_size=1).map(
+            lambda values: {"enum": values}
+        ),
+    ),
+    lambda inner: st.one_of(
+        st.builds(
+            lambda items, most: {"type": "array", "items": items, "maxItems": most},
+            inner,
+            st.integers(1, 3),
+        ),
+        st.dictionaries(st.sampled_from(["a", "name", "x y", "\u00fc"]), inner, max_size=3).map(
+            lambda fields: {
+                "type": "object",
+                "properties": fields,
+                "required": sorted(fields),
+                "additionalProperties": False,
+            }
+        ),
+        st.lists(inner, min_size=1, max_size=3).map(lambda options: {"anyOf": options}),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(schema=SCHEMAS, seed=st.integers(0, 2**32))
+def test_every_answer_under_a_random_schema_parses_and_is_valid(
+    compiler: GrammarCompiler, schema: dict[str, Any], seed: int
+) -> None:
+    text = walk(compiler, Constraint("json_schema", json.dumps(schema)), seed)
+    jsonschema.validate(json.loads(text), schema)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("constraint", "pattern"),
+    [
+        (Constraint("regex", r"[0-9]{3}-[a-f]+"), r"[0-9]{3}-[a-f]+"),
+        (Constraint("choice", ("yes", 'no "never"', "per\u00f2")), 'yes|no "never"|per\u00f2'),
+        (Constraint("grammar", 'start: "a" B+\nB: /[xy]/ "z"'), "a([xy]z)+"),
+        (Constraint("grammar", 'root ::= ("yes" | "no") num\nnum ::= [0-9]+'), "(yes|no)[0-9]+"),
+        (Constraint("json_object", value=True), r"(?s)\{.*\}"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_answers_match_what_each_kind_of_constraint_says(
+    compiler: GrammarCompiler, constraint: Constraint, pattern: str, seed: int
+) -> None:
+    assert re.fullmatch(pattern, walk(compiler, constraint, seed))
+
+
+def test_a_structural_tag_forces_a_call_with_valid_arguments(compiler: GrammarCompiler) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tag = {
+        "structures": [
+            {
+                "begin": "<call=f>",
+                "schema": {**schema, "additionalProperties": False},
+                "end": "</call>",
+            }
+        ],
+        "triggers": ["<call="],
+        "at_least_one": True,
+    }
+    compiled = asyncio.run(compiler.compile(Constraint("structural_tag", json.dumps(tag))))
+    guide = compiled.begin(tokenizer().encode_continuation('Well: <call=f>{"n": '), None)
+    bits = np.unpackbits(np.frombuffer(guide.mask(), np.uint8), bitorder="little")
+    first = {tokenizer().token_bytes(int(token))[:1] for token in np.flatnonzero(bits)}
+    assert first <= {bytes([byte]) for byte in b"-0123456789 \n\t"}
+    assert not tokenizer().eos_ids & set(np.flatnonzero(bits).tolist())
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Constraint("json_schema", "{"),
+        Constraint("json_schema", '"text"'),
+        Constraint("json_schema", '{"type": "nonsense"}'),
+        Constraint("json_schema", '{"type": "object", "dependentSchemas": {"a": {}}}'),
+        Constraint("json_schema", "[" * 30_000),
+        Constraint("regex", "("),
+        Constraint("grammar", "start: missing"),
+        Constraint("grammar", "root ::= " + "(" * 30_000),
+        Constraint("structural_tag", "[]"),
+        Constraint("structural_tag", '{"structures": [{"begin": "a"}], "triggers": ["b"]}'),
+    ],
+    ids=lambda constraint: f"{constraint.field} {constraint.value[:30]}",
+)
+def test_what_cannot_be_compiled_is_refused_by_name(
+    compiler: GrammarCompiler, constraint: Constraint
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        asyncio.run(compiler.compile(constraint))
+    assert refused.value.param == constraint.field
+
+
+def test_a_grammar_that_explodes_is_refused_and_the_event_loop_goes_on() -> None:
+    compiler = GrammarCompiler(tokenizer(), tokenizer().vocab_size, limit_s=0.3)
+    beats: list[float] = []
+
+    async def beat() -> None:
+        while True:
+            beats.append(time.monotonic())
+            await asyncio.sleep(0.01)
+
+    async def attack() -> None:
+        beating = asyncio.create_task(beat())
+        with pytest.raises(InvalidRequest, match="regex"):
+            await compiler.compile(Constraint("regex", "(a{1000}){1000}"))
+        beating.cancel()
+
+    asyncio.run(attack())
+    assert len(beats) >= 3
+
+
+def test_the_same_constraint_is_compiled_once(compiler: GrammarCompiler) -> None:
+    constraint = Constraint("regex", "[a-z]{1,9}")
+    first = asyncio.run(compiler.compile(constraint))
+    assert asyncio.run(compiler.compile(constraint)) is first
+
+
+def test_allowed_token_ids_and_a_grammar_hold_together(compiler: GrammarCompiler) -> None:
+    (letter,) = tokenizer().encode_continuation("a")
+    compiled = asyncio.run(compiler.compile(Constraint("regex", "[a-z]{1,9}")))
+    bits = np.unpackbits(
+        np.frombuffer(compiled.begin((), (letter,)).mask(), np.uint8), bitorder="little"
+    )
+    assert np.flatnonzero(bits).tolist() == [letter]
+    (digit,) = tokenizer().encode_continuation("7")
+    with pytest.raises(InvalidRequest, match="allowed_token_ids"):
+        compiled.begin((), (digit,)).mask()
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        (SamplingParams(regex="a", json_object=True), "regex"),
+        (SamplingParams(regex="a", ignore_eos=True), "ignore_eos"),
+        (SamplingParams(json_object=True, min_tokens=3), "min_tokens"),
+    ],
+)
+def test_contradictions_are_refused(params: SamplingParams, param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        constraint_of(params)
+    assert refused.value.param == param
+
+
+def test_a_model_without_an_end_token_says_so() -> None:
+    compiler = GrammarCompiler(ByteTokenizer(300), 300)
+    with pytest.raises(SaxError) as refused:
+        asyncio.run(compiler.compile(Constraint("regex", "a")))
+    assert isinstance(refused.value, UnsupportedParameter)
