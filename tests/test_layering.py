@@ -110,6 +110,7 @@ LADDERS: dict[str, list[str]] = {
         "container.py",
         "config.py",
         "scaling.py",
+        "adapters.py",
         "names.py",
         "types.py",
         "fields",

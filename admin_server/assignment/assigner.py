@@ -1,10 +1,11 @@
 """The assigner: chooses servers for models, deterministically and without side effects.
 
-Replicas stay where they are, every model gets its first replica before any gets a second, and
-large models are placed before small ones, each on its tightest fit; where bytes are unknown, on
-the server with the fewest models. A server holds at most one replica of a model, any number of
-models (if reserved, only those it is reserved for), and no more bytes than it has, as far as they
-are known. Every replica without a server gets a reason.
+An adapter goes where its base is loaded, after all others. Replicas stay where they are, every
+model gets its first replica before any gets a second, and large models are placed before small
+ones, each on its tightest fit; where bytes are unknown, on the server with the fewest models. A
+server holds at most one replica of a model, any number of models (if reserved, only those it is
+reserved for), and no more bytes than it has, as far as they are known. Every replica without a
+server gets a reason.
 
 Cost is proportional to servers + models + replicas, never to their products.
 """
@@ -15,8 +16,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from admin_server.assignment.fleet import Fleet, Needs, Node, NodeKind
-from admin_server.assignment.shortage import why_short
+from admin_server.assignment.shortage import why_no_base, why_short
 from admin_server.ledger.placement import ServerDemand, demand_of, stated_bytes
+from sax.adapters import base_of
 from sax.need import Need
 from sax.types import JoinedServer, ModelSpec
 
@@ -110,9 +112,12 @@ class _Filling:
         self._order = sorted(specs, key=lambda spec: (-bytes_of[spec.model_id], spec.model_id))
         self._options: dict[str, list[tuple[NodeKind, int | None]]] = {}
         self.chosen: dict[str, list[str]] = {spec.model_id: [] for spec in specs}
+        self._adapters = {spec.model_id: base for spec in specs if (base := base_of(spec))}
+        self._settled: dict[str, Sequence[str]] = {}
 
     def occupy(self, settled: Iterable[Settled]) -> None:
         for one in settled:
+            self._settled[one.spec.model_id] = one.addresses
             for address in one.addresses:
                 kind = self.fleet.kind_at[address]
                 need = one.reported_bytes or stated_bytes(one.spec, kind.devices)
@@ -123,6 +128,8 @@ class _Filling:
         nodes = self.fleet.nodes
         rest: list[tuple[ModelSpec, list[Node]]] = []
         for spec in self._order:
+            if spec.model_id in self._adapters:
+                continue  # once the bases are known
             there = [nodes[a] for a in current.get(spec.model_id, ()) if a in nodes]
             loaded = [node for node in there if node.has_loaded(spec.model_id)]
             self._keep(spec, loaded, self._stated[spec.model_id])
@@ -131,13 +138,20 @@ class _Filling:
         for spec, others in rest:
             fitting = [node for node in others if node.fits(self._need(spec, node))]
             self._keep(spec, fitting, self._demands[spec.model_id])
+        for spec in self._order:
+            if spec.model_id in self._adapters:
+                there = [nodes[a] for a in current.get(spec.model_id, ()) if a in nodes]
+                with_base = self._with_base(spec)
+                kept = [node for node in there if node.address in with_base]
+                self._keep(spec, kept, self._stated[spec.model_id])
 
     def place(self) -> None:
         """Place one replica at a time, fewest replicas first, until nothing more fits."""
         place_of = {spec.model_id: number for number, spec in enumerate(self._order)}
         short: dict[int, list[ModelSpec]] = {}
         for spec in self._order:
-            if (have := len(self.chosen[spec.model_id])) < spec.replicas:
+            adapter = spec.model_id in self._adapters
+            if not adapter and (have := len(self.chosen[spec.model_id])) < spec.replicas:
                 short.setdefault(have, []).append(spec)
         while short:
             have = min(short)
@@ -145,11 +159,18 @@ class _Filling:
                 # Servers only fill up: a model that fits nowhere now will not fit later.
                 if self._place(spec) and have + 1 < spec.replicas:
                     short.setdefault(have + 1, []).append(spec)
+        for spec in self._order:
+            if spec.model_id in self._adapters:
+                self._place_adapter(spec)
 
     def reasons(self, spec: ModelSpec) -> tuple[str, ...]:
         missing = spec.replicas - len(self.chosen[spec.model_id])
         if missing <= 0:
             return ()
+        if base := self._adapters.get(spec.model_id):
+            published = base in self.chosen or base in self._settled
+            ready = len(self._with_base(spec))
+            return (why_no_base(spec, base, ready, published=published),) * missing
         demand, chosen = self._demands[spec.model_id], self.chosen[spec.model_id]
         return (why_short(spec, demand, self.fleet, self.needs, chosen),) * missing
 
@@ -184,6 +205,27 @@ class _Filling:
         kind.give(node, spec.model_id, need)
         chosen.append(node.address)
         return True
+
+    def _with_base(self, spec: ModelSpec) -> list[str]:
+        """The servers that have an adapter's base, and keep it."""
+        base = self._adapters[spec.model_id]
+        stays = self.chosen.get(base) or self._settled.get(base, ())
+        return [a for a in stays if self.fleet.nodes[a].has_loaded(base)]
+
+    def _place_adapter(self, spec: ModelSpec) -> None:
+        """Place the missing replicas, on the servers with the fewest models first."""
+        chosen, demand = self.chosen[spec.model_id], self._demands[spec.model_id]
+        failed = self._failed.get(spec.model_id, _NOWHERE)
+        able, nodes = self.fleet.able(demand), self.fleet.nodes
+        free = [
+            address
+            for address in self._with_base(spec)
+            if address not in chosen and self.fleet.kind_at[address] in able
+        ]
+        free.sort(key=lambda address: (address in failed, len(nodes[address].models), address))
+        for address in free[: max(0, spec.replicas - len(chosen))]:
+            self.fleet.kind_at[address].give(nodes[address], spec.model_id, None)
+            chosen.append(address)
 
     def _too_full(self, spec: ModelSpec) -> Iterator[str]:
         """Servers that refused the model and still lack the memory it needs there."""

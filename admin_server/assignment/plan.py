@@ -29,6 +29,7 @@ from admin_server.assignment.seen import (
 )
 from admin_server.ledger.placement import demand_of, devices_of
 from admin_server.ledger.state import CellState
+from sax.adapters import base_of
 from sax.format import listing
 from sax.types import JoinedServer, ModelSpec, ServableStatus
 
@@ -99,6 +100,8 @@ def _short(
 ) -> dict[str, int]:
     short: dict[str, int] = {}
     for spec in specs:
+        if base_of(spec):
+            continue  # more servers would not help: it goes where its base is
         found = len(assignment.addresses[spec.model_id])
         if (waiting := awaited.get(spec.model_id)) is not None:
             found += waiting.replicas

@@ -45,6 +45,20 @@ def why_short(
     return _no_memory(spec, able, chosen, needs)
 
 
+def why_no_base(spec: ModelSpec, base: str, ready: int, *, published: bool) -> str:
+    """Why an adapter has no further server: it goes where its base is loaded."""
+    if not published:
+        return f"its base {base} is not published"
+    if not ready:
+        return f"its base {base} is not loaded on any server yet"
+    if ready < spec.replicas:
+        return (
+            f"{spec.replicas} replicas are wanted, but its base {base} is loaded on only "
+            f"{count(ready, 'server')}"
+        )
+    return f"no server with its base {base} meets its placement"
+
+
 def _no_tags(spec: ModelSpec, demand: ServerDemand, kinds: list[NodeKind]) -> str:
     nearest = max(
         kinds, key=lambda kind: (len(kind.tags), -len(kind.nodes), next(iter(kind.nodes)))

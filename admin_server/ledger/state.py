@@ -18,9 +18,10 @@ from admin_server.ledger.placement import check_placement, loaded_overrides
 from admin_server.ledger.records import Lead, Publish, Record, Rollback, Unpublish, Update
 from admin_server.ledger.versions import History, check_revision, completed
 from sax import names
+from sax.adapters import ADAPTER_PATH, BASE, base_of, parse_base
 from sax.auth.acl import parse_acl, parse_acls
 from sax.errors import InvalidRequest, ModelExists, ModelNotFound, NotFound
-from sax.format import quoted, shortened
+from sax.format import listing, quoted, shortened
 from sax.scaling import check_replicas
 from sax.types import ModelSpec, Version
 
@@ -79,6 +80,7 @@ def publish_record(
             f"{spec.model_id} is already published: update it, or unpublish it first",
             param="model",
         )
+    _check_base(state, spec)
     return Publish(replace(spec, version=version), at_s, by, describe_publish(spec))
 
 
@@ -103,6 +105,7 @@ def update_record(
         )
     if new == old:
         return None
+    _check_base(state, new)
     note = describe_change(old, new)
     new = replace(new, revision=0, version=old.version if _loads(new) == _loads(old) else version)
     return Update(new, at_s, by, note)
@@ -126,8 +129,14 @@ def rollback_record(
 
 
 def unpublish_record(state: CellState, model_id: str, *, at_s: float, by: str = "") -> Unpublish:
-    """Raises InvalidName, NotFound, ModelNotFound."""
+    """Raises InvalidName, NotFound, ModelNotFound, InvalidRequest for the base of adapters."""
     spec = state.find(model_id)
+    if adapters := [each for each, other in state.models.items() if base_of(other) == model_id]:
+        raise InvalidRequest(
+            f"{model_id} is the base of {listing(sorted(adapters))}: unpublish "
+            f"{'it' if len(adapters) == 1 else 'them'} first",
+            param="model",
+        )
     return Unpublish(spec.model_id, at_s, by, f"was {describe_publish(spec)}")
 
 
@@ -198,6 +207,23 @@ def _check_settings(spec: ModelSpec) -> None:
     check_placement(spec)
     parse_acl(spec.admin_acl, "admin_acl")
     parse_acls(spec.acls, "acls")
+
+
+def _check_base(state: CellState, spec: ModelSpec) -> None:
+    """Raise InvalidRequest for an adapter whose BASE can never serve it."""
+    if spec.model_path != ADAPTER_PATH:
+        return
+    base = parse_base(spec.overrides)
+    known = state.models.get(base)
+    if str(names.ModelId.parse(base).cell_id) != state.cell:
+        why = f"it is in another cell than {spec.model_id}"
+    elif base == spec.model_id or (known is not None and base_of(known)):
+        why = "it is an adapter itself"
+    else:
+        return
+    raise InvalidRequest(
+        f"{BASE} is {base}: {why}; name a language model of {state.cell}", param=f"overrides.{BASE}"
+    )
 
 
 def _check_override(key: str, text: str) -> None:

@@ -36,6 +36,7 @@ from http_gateway.sse import (
     event,
     stop,
 )
+from sax.adapters import base_of
 from sax.errors import ReplicaLost, SaxError
 from sax.fields.field import RequestRoute
 from sax.types import GenerateRequest, Message, PublishedModel, SamplingParams, TokenChunk
@@ -75,13 +76,13 @@ class OpenAiRoutes:
 
     async def models(self) -> Response:
         """List every published model."""
-        found = [_model_card(model) for model in await self._backend.catalog.refresh()]
+        found = [model_card(model) for model in await self._backend.catalog.refresh()]
         return Response(msgspec.json.encode({"object": "list", "data": found}), media_type=_JSON)
 
     async def model(self, name: str) -> Response:
         """Return one published model, by its full name or last component."""
         model_id = await self._backend.catalog.resolve(name)
-        card = _model_card(await self._backend.client.list(model_id))
+        card = model_card(await self._backend.client.list(model_id))
         return Response(msgspec.json.encode(card), media_type=_JSON)
 
     async def chat(self, request: Request) -> Response:
@@ -250,12 +251,13 @@ def _failure(error: SaxError) -> bytes:
     return event(problems.openai_error(problems.describe(error)))
 
 
-def _model_card(model: PublishedModel) -> dict[str, object]:
+def model_card(model: PublishedModel) -> dict[str, object]:
     return {
         "id": model.spec.model_id,
         "object": "model",
         "created": 0,  # the cell does not record when a model was published
         "owned_by": "sax",
+        **({"parent": base} if (base := base_of(model.spec)) else {}),
         "replicas": model.spec.replicas,
         "ready_replicas": model.ready_replicas,
     }

@@ -61,6 +61,15 @@ class KvRunner:
     def launch(self, step: Step) -> PendingStep:
         return self._runner.launch(step)
 
+    def read_adapter(self, key: str, path: str) -> None:
+        self._runner.read_adapter(key, path)
+
+    def forget_adapter(self, key: str) -> None:
+        self._runner.forget_adapter(key)
+
+    def write_adapter(self, key: str, place: int) -> None:
+        self._runner.write_adapter(key, place)
+
     def choose(self, masks: Sequence[SlotMask]) -> None:
         self._runner.choose(masks)
 

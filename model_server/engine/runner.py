@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from model_server.engine.slot_state import SlotState
 from model_server.engine.slot_write import pack, pack_masks
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
 from model_server.engine.step_program import (
+    ADAPTER,
     COPIES,
     COPY,
     WRITE,
@@ -51,6 +52,13 @@ _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
     return full(shape.shape, 0, shape.dtype, shape.sharding)
+
+
+def _copied_zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
+    """Zeros from the host, as factors come: a stage's thread may compile nothing."""
+    sharding: Any = shape.sharding
+    part = np.zeros(sharding.shard_shape(shape.shape), shape.dtype)
+    return jax.make_array_from_callback(shape.shape, sharding, lambda _: part)
 
 
 class Launched:
@@ -106,6 +114,16 @@ def _top(outputs: Outputs, row: int, count: int) -> Top:
     return tuple(zip(tokens, logprobs, strict=True))
 
 
+class AdapterFiles(Protocol):
+    """Adapters that were read from their files and not written yet. Thread-safe."""
+
+    def read(self, key: str, path: str) -> None: ...
+
+    def forget(self, key: str) -> None: ...
+
+    def take(self, key: str) -> Sequence[jax.Array]: ...
+
+
 class ModelRunner:
     """The real Runner: a model, or one pipeline stage, on its devices, with compiled buckets."""
 
@@ -115,6 +133,7 @@ class ModelRunner:
         leaves: Sequence[jax.Array],
         pages: Sequence[LayerPages],
         buckets: Sequence[Bucket],
+        adapters: AdapterFiles | None = None,
     ) -> None:
         self.program = program
         self.limits = limits = program.limits
@@ -128,6 +147,7 @@ class ModelRunner:
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
         self.layouts = {bucket: ColumnLayout(bucket, limits) for bucket in self._buckets}
+        self.adapters = adapters  # None: the model has no room for any
         self._compiled: dict[str, Any] = {}  # by name
         self._unchosen: tuple[Launched, Computed] | None = None  # a step that waits for masks
         self.closed = False
@@ -165,6 +185,7 @@ class ModelRunner:
         vector, _ = self._arrays.pack(Step(0, ()), self.layouts[bucket])
         self.warm_write()
         self.warm_copy()
+        self.warm_adapters()
         made = self.forward(bucket, vector)
         self.write_masks((), self.layouts[bucket].logit_rows)
         jax.block_until_ready(self.chosen(made))
@@ -255,6 +276,39 @@ class ModelRunner:
             call = self._compiled[choice_name(computed.logits.shape[0])]
             outputs, self.state = call(computed, self.state)
         return outputs
+
+    def warm_adapters(self) -> None:
+        """Write zeros into the first place, if there is room for adapters."""
+        if self.adapters is not None:
+            self._put([_copied_zeros(shape) for shape in self.program.adapter_shapes], 1)
+
+    def read_adapter(self, key: str, path: str) -> None:
+        """Read an adapter for a later `write_adapter`, in any thread. Raises CheckpointError."""
+        self._with_room.read(key, path)
+
+    def forget_adapter(self, key: str) -> None:
+        """Drop an adapter that will not be written."""
+        self._with_room.forget(key)
+
+    def write_adapter(self, key: str, place: int) -> None:
+        """Put an adapter that was read into its place, from 1 on; later steps see it there."""
+        self._put(self._with_room.take(key), place)
+
+    def _put(self, given: Sequence[jax.Array], place: int) -> None:
+        """Replace the factors in a place, in the order of `StepProgram.factors`; donates them."""
+        factors = self.program.factors
+        with self._held:
+            held = list(self._leaves)
+            old = tuple(held[index] for index in factors)
+            made = self._compiled[ADAPTER](old, tuple(given), np.int32(place - 1))
+            for index, array in zip(factors, made, strict=True):
+                held[index] = array
+            self._leaves = tuple(held)
+
+    @property
+    def _with_room(self) -> AdapterFiles:
+        assert self.adapters is not None, "the loader checks for room"
+        return self.adapters
 
     def close(self) -> None:
         """Free device memory; a call of another thread gets an error."""

@@ -290,7 +290,18 @@ class Scheduler:
                 continue
             if start == len(sequence.pages) * page_size:
                 self._grant(sequence, 1, draft)
-            rows.append(Row(sequence.id, sequence.slot, start, (), True, (), sequence.long))
+            row = Row(
+                sequence.id,
+                sequence.slot,
+                start,
+                (),
+                True,
+                (),
+                sequence.long,
+                None,
+                sequence.adapter,
+            )
+            rows.append(row)
             sequence.launched = start + 1
             sequence.in_flight += 1
             if sequence.guide is not None:
@@ -483,7 +494,8 @@ class Scheduler:
             targets = tuple(sequence.tokens[max(start, sequence.unscored) + 1 : scored])
         tokens = tuple(sequence.tokens[start:end])
         tops = sequence.score_tops if targets else None
-        row = Row(sequence.id, sequence.slot, start, tokens, yields, targets, sequence.long, tops)
+        slot, long, adapter = sequence.slot, sequence.long, sequence.adapter
+        row = Row(sequence.id, slot, start, tokens, yields, targets, long, tops, adapter)
         draft.rows.append(row)
         draft.chunks.append(sequence)
         draft.blocks -= -(-len(tokens) // self.limits.prefill_block)

@@ -32,6 +32,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     # Sequences share the keys and values of equal first tokens only if their salts are equal: it
     # holds all else that changes them (an adapter's weights), and what keeps callers apart.
     salt: str = ""
+    adapter: int = 0  # place of its adapter, from 1 on; 0: none
     # Of an answer begun elsewhere:
     answer: tuple[int, ...] = ()  # its tokens; they do not finish it (see `finish_of`)
     computed: bool = False  # the runner has keys and values for all tokens but the last
@@ -59,6 +60,7 @@ class Sequence:
         "account",
         "cached",
         "chain",
+        "adapter",
         "computed",
         "deferred",
         "end",
@@ -102,6 +104,7 @@ class Sequence:
         self.account = engine_request.account
         self.member = engine_request.member
         self.priority = engine_request.priority
+        self.adapter = engine_request.adapter
         self.tokens = [*engine_request.prompt, *engine_request.answer]  # known and committed
         self.computed = engine_request.computed  # False once it has a slot
         self.sampling = engine_request.sampling

@@ -93,6 +93,7 @@ class ColumnLayout:
             "block_tables": (n, s),
             "block_limits": (n, c),
             "row_index": (r,),
+            **({"adapters": (t,)} if self.limits.adapters else {}),
             **dict.fromkeys(ROW_COLUMNS, (r,)),
         }
         parts: dict[str, tuple[int, tuple[int, ...]]] = {}
@@ -169,6 +170,8 @@ class StepArrays:
         views["positions"][:count] = starts
         if self._limits.short_context is not None:
             views["positions"][:count] += [LONG * row.long for row in rows]
+        if self._limits.adapters:
+            views["adapters"][:count] = [row.adapter for row in rows]
         views["decode_slots"][:count] = slots
         views["decode_tables"][:count] = tables
         views["decode_limits"][:count, 0] = starts + 1
@@ -187,6 +190,8 @@ class StepArrays:
         table = self._tables[row.slot]
         positions = np.arange(row.start, row.start + count, dtype=np.int32)
         views["tokens"][flat : flat + count] = row.tokens
+        if row.adapter:
+            views["adapters"][flat : flat + count] = row.adapter
         views["positions"][flat : flat + count] = positions + LONG * row.long
         views["pages"][flat : flat + count] = table[positions // self._limits.page_size]
         views["offsets"][flat : flat + count] = positions % self._limits.page_size

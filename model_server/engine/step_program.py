@@ -38,6 +38,7 @@ from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
 from model_server.kernels.pages import LayerPages, copy_pages
 from model_server.kernels.sequence_sharding import SequenceSharding
+from model_server.models.layers.low_rank import choose_adapters
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.stage import Stage
 from model_server.models.weights.weight import Blueprint
@@ -58,6 +59,7 @@ COPIES = 8  # pages that one call copies
 _PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables", "block_limits")
 
 
+ADAPTER = "write an adapter"
 WRITE = "write a slot"  # the name of a program beside those of the buckets
 COPY = "copy pages"
 
@@ -128,6 +130,7 @@ class StepProgram:
         self.stage = stage
         self.embed = embed
         self.leaves = tuple(map(byte_shape, leaves))
+        self.factors = blueprint.factors  # indices of the leaves that hold adapters
         self.pages = jax.tree.map(shape_of, tuple(pages))
         self.everywhere = everywhere(leaves[0].sharding)
         self.vocab = vocab
@@ -170,6 +173,8 @@ class StepProgram:
             made[WRITE] = self.lower_write
         if self.limits.prefix_cache != "off":
             made[COPY] = self.lower_copy
+        if self.factors:
+            made[ADAPTER] = self.lower_adapter
         return made
 
     def lower_choose(self, rows: int) -> jax.stages.Lowered:
@@ -206,6 +211,23 @@ class StepProgram:
         size = WriteLayout(context, self.vocab).size
         return write.lower(self.state, self._input((size,), jnp.int32))
 
+    def lower_adapter(self) -> jax.stages.Lowered:
+        """Trace the program that writes an adapter's factors into its place."""
+        held = tuple(self.leaves[index] for index in self.factors)
+
+        def write(held: Any, given: Any, place: jax.Array) -> Any:
+            return tuple(each.at[place].set(new) for each, new in zip(held, given, strict=True))
+
+        jitted = jax.jit(
+            write, donate_argnums=0, out_shardings=tuple(each.sharding for each in held)
+        )
+        return jitted.lower(held, self.adapter_shapes, self._input((), jnp.int32))
+
+    @property
+    def adapter_shapes(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Shapes and shardings of one adapter's factors."""
+        return tuple(_of_one_place(self.leaves[index]) for index in self.factors)
+
     def lower_masks(self, rows: int) -> jax.stages.Lowered:
         """Trace the program that writes up to this many masks into their slots."""
         write = jax.jit(
@@ -233,6 +255,8 @@ class StepProgram:
         def step(leaves: Any, pages: Any, vector: jax.Array, *given: jax.Array) -> Any:
             model: Any = self._blueprint.assemble(leaves)
             parts = unpack(layout.parts, vector)
+            if "adapters" in parts:
+                choose_adapters(model, parts["adapters"], self.limits.adapters)
             batch = paged_batch(parts, self._kernel, self._split)
             if stage is None:
                 hidden, pages = run_step(model, pages, parts, batch, *given)
@@ -253,6 +277,13 @@ def everywhere(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, PartitionSpec())
     return sharding
+
+
+def _of_one_place(factors: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    sharding: Any = factors.sharding
+    if isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
+    return jax.ShapeDtypeStruct(factors.shape[1:], factors.dtype, sharding=sharding)
 
 
 def shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:

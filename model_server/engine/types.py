@@ -36,6 +36,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_queued_per_account: int | None = None  # None: up to the queue, and see Engine
     prefix_cache: PrefixSharing = "off"  # among sequences with one salt, which serving makes
     window: int | None = None  # tokens that every layer sees at most; None: some layer sees all
+    adapters: int = 0  # places for adapters
 
     @property
     def pages_per_sequence(self) -> int:
@@ -96,9 +97,9 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     # before the last one if that one yields.
     targets: tuple[int, ...] = ()
     long: bool = False  # rotated by the factors of long sequences
-    target_tops: int | None = (
-        None  # likeliest tokens to return with each target; None: logprobs only
-    )
+    # Likeliest tokens to return with each target; None: logprobs only
+    target_tops: int | None = None
+    adapter: int = 0  # place of its adapter, from 1 on; 0: none
 
     @property
     def count(self) -> int:

@@ -141,6 +141,7 @@ class PlacedModel:
             max_queued_per_account=config.max_queued_per_account,
             prefix_cache=config.prefix_cache,
             window=self.recipe.window,
+            adapters=self.recipe.adapters.places if self.recipe.adapters else 0,
         )
         return Deployment(
             self.recipe, self.blueprint, self.layout, limits, planned, elastic=wanted is None

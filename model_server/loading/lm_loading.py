@@ -26,6 +26,7 @@ from model_server.engine.compiling import Programs
 from model_server.engine.runner import ModelRunner
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, HeldRunner
+from model_server.loading.adapters.host_adapters import adapters_of
 from model_server.loading.deployment import Deployment, place_model
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.needs import check_devices, telling_need
@@ -105,7 +106,8 @@ class LmLoad:
         deployment, leaves = self.deployment, self._weights(report)
         self.traffic = make_transfers(self._transfer, self._config, deployment)
         pages = deployment.allocate_pages()
-        runner = ModelRunner(deployment.program, leaves, pages, deployment.buckets)
+        adapters = adapters_of(deployment, self._config)
+        runner = ModelRunner(deployment.program, leaves, pages, deployment.buckets, adapters)
         self.leaves = runner.leaves
         if self.traffic is not None:
             runner = KvRunner(runner, self.traffic)

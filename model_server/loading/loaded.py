@@ -185,7 +185,26 @@ class LoadedCustom:
     parts: MemoryParts = MemoryParts()
 
 
-AnyLoaded = Loaded | LoadedEmbedder | LoadedCustom
+class Place(Protocol):
+    """A place of a base that an adapter holds until it is closed."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedAdapter:
+    """A LoRA adapter in a place of its base, whose engine runs it."""
+
+    base: str  # model id
+    place: int  # from 1 on
+    runner: Place
+    loaded: Loaded  # the base's
+
+
+AnyLoaded = Loaded | LoadedEmbedder | LoadedCustom | LoadedAdapter
 
 # Blocking. Raises LoadFailed and its subclasses, InvalidRequest, ModelPathNotFound.
 Loader = Callable[[ModelSpec, Callable[[Progress], None]], AnyLoaded]

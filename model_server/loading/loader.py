@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.huggingface.peft import open_adapter
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.roots import CheckpointRoots
 from model_server.config import ModelServerConfig, advertised_host
@@ -23,6 +24,7 @@ from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.grammars.compiler import GrammarCompiler
+from model_server.loading.adapters.bases import Bases
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.custom_loading import load_custom
 from model_server.loading.device_memory import device_limit, server_devices
@@ -32,6 +34,7 @@ from model_server.loading.loaded import (
     CustomRunner,
     EmbedRunner,
     Loaded,
+    LoadedAdapter,
     LoadedCustom,
     LoadedEmbedder,
 )
@@ -42,7 +45,7 @@ from model_server.loading.passes.embed_loading import load_embedder
 from model_server.loading.stages.host_stage import StageHost, StageLoad
 from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
-from model_server.models.registry import find, make_recipe
+from model_server.models.registry import AdapterClass, check_overrides, find, make_recipe
 from model_server.models.tasks import GENERATE
 from model_server.models.whole_recipe import whole_recipe
 from model_server.multihost.lockstep import Lockstep
@@ -50,6 +53,7 @@ from model_server.multihost.vote import Shares
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
+from sax.adapters import parse_base
 from sax.errors import (
     CheckpointError,
     InvalidRequest,
@@ -102,6 +106,7 @@ class ModelLoader:
         self._roots = CheckpointRoots(config.checkpoint_roots)
         self._openings = Openings(config.open_seconds)
         self._transfer = TransferServer(advertised_host(config.host))
+        self._bases = Bases()
         self._live: list[_Live] = []
         # Launch order of each model whose hosts wait for each other.
         self._orders: list[tuple[HeldRunner, str]] = []
@@ -110,6 +115,8 @@ class ModelLoader:
         report(Progress("starting"))
         entry = find(spec.model_path)  # an unknown path is the clearer error, so it comes first
         check_offered(entry.path, self._config.model_filter_regex)
+        if isinstance(entry, AdapterClass):  # compiles nothing
+            return self._load_adapter(spec, report)
         with self._watched(spec):
             if isinstance(entry, CustomModel):
                 self._check_root(spec)
@@ -202,7 +209,7 @@ class ModelLoader:
             queue = self._config.queue
             embedder = load.beside.embedder(load.leaves, checkpoint, tokenizer, queue)
             gradients = load.beside.gradients(load.leaves, queue)
-        return Loaded(
+        loaded = Loaded(
             runner=disaggregation.runner if disaggregation else runner,
             tokenizer=tokenizer,
             vocab=recipe.vocab,
@@ -227,6 +234,22 @@ class ModelLoader:
             embedder=embedder,
             gradients=gradients,
         )
+        if recipe.adapters is not None:
+            self._bases.keep(spec, recipe.adapters, loaded, runner)
+        return loaded
+
+    def _load_adapter(self, spec: ModelSpec, report: Report) -> LoadedAdapter:
+        """Load a LoRA adapter into its base. Raises LoadFailed, CheckpointError, InvalidRequest."""
+        check_overrides(spec.model_path, spec.overrides)
+        base = parse_base(spec.overrides)
+        with _named(spec.checkpoint):
+            # A first look, so that a file system that does not answer ends in time.
+            self._openings.run(spec.checkpoint, lambda: self._look_at_adapter(spec.checkpoint))
+            return self._bases.load(spec, base, report)
+
+    def _look_at_adapter(self, path: str) -> None:
+        self._roots.check(path)
+        open_adapter(path).close()
 
     def _text(
         self, spec: ModelSpec, recipe: Recipe, checkpoint: Checkpoint | None

@@ -19,7 +19,7 @@ import numpy as np
 from model_server.checkpoints.aligned import aligned
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import with_whole_names
-from model_server.checkpoints.region import Region, explicit
+from model_server.checkpoints.region import Region, explicit, region_shape
 from model_server.loading.packed_reader import PackedReader
 from model_server.models.weights.sharding import Layout, own_device
 from model_server.models.weights.weight import Declaration, Leaf
@@ -138,7 +138,8 @@ def mismatches(
         unused = _some(sorted(spare), shown)
         yield f"the checkpoint has tensors that the model does not use: {unused}"
     for weight in declared:
-        if there.issuperset(weight.source.names) and (text := _misshapen(weight, checkpoint)):
+        held = weight.low_rank is None and there.issuperset(weight.source.names)
+        if held and (text := _misshapen(weight, checkpoint)):
             yield text
 
 
@@ -190,6 +191,8 @@ def _few_and_small(declared: Sequence[Declaration], checkpoint: Checkpoint) -> T
 
 
 def _reader(weight: Declaration, checkpoint: Checkpoint) -> Callable[[Leaf, Region], np.ndarray]:
+    if weight.low_rank is not None:
+        return lambda leaf, region: np.zeros(region_shape(region), leaf.dtype)
     if weight.packing is not None:
         return PackedReader(weight, weight.packing, checkpoint).read
     return lambda leaf, region: weight.source.read(checkpoint, region, leaf.dtype)

@@ -30,6 +30,9 @@ _MEANINGS = {
     "a scale per head and token); null: float32 on a CPU, otherwise `DTYPE`",
     "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: all devices on model",
     "NUM_STAGES": "pipeline stages, each a group of hosts with the mesh above",
+    "MAX_ADAPTERS": "LoRA adapters of this model in memory at once, from 0 (none) to 256 "
+    "(see below)",
+    "MAX_ADAPTER_RANK": "rank of such an adapter, at most 512",
     "SHARDING_RULES": "mesh axis for each logical axis of the model: an object such as "
     '`{"experts": "data", "tokens": "data"}`; a null value: replicated (see below)',
     "MAX_CONTEXT": 'most tokens of a prompt and its answer; `"auto"`: as many as memory holds in '

@@ -15,6 +15,7 @@ from model_server.kernels.pages import CacheShape
 from model_server.models.layers.decoder import Decoder
 from model_server.models.tasks import PASS_DEFAULTS, Tasks, parse_tasks
 from model_server.models.weights.axis_rules import Rules, parse_rules
+from model_server.models.weights.low_rank import AdapterRoom
 from model_server.models.weights.quantization import AsStored, Quantization, Scheme, parse_quantize
 from model_server.models.weights.sharding import ONE_DEVICE, Layout, split_heads
 from model_server.models.weights.stage import Stage, stages_of
@@ -32,6 +33,8 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     "KV_CACHE_DTYPE": None,
     "ICI_MESH_SHAPE": None,  # devices on the axes replica, data, model; null: all on model
     "NUM_STAGES": 1,  # pipeline stages: groups of hosts, each with its own mesh
+    "MAX_ADAPTERS": 0,  # LoRA adapters of this model in memory at once; 0: none
+    "MAX_ADAPTER_RANK": 16,  # of an adapter
     # Changes to the default `Rules`: logical axis -> mesh axis or null.
     "SHARDING_RULES": None,
     # Tokens, prompt plus answer; "auto": as many as memory holds in every slot; null: the model's
@@ -80,6 +83,7 @@ class Recipe:
     # prefixes of checkpoint tensors that the model deliberately ignores
     unused: tuple[str, ...] = ()
     stage: Stage | None = None  # None: the whole model
+    adapters: AdapterRoom | None = None  # None: no room for any
     # Longest sequence that is rotated by the short one of two lists of factors; None: one list
     short_context: int | None = None
     # Tokens that a query sees at most, in any layer; None: all
@@ -105,7 +109,12 @@ class Recipe:
         InvalidRequest if QUANTIZE would change nothing, or the model cannot be cut into stages.
         """
         quantization = quantization_of(self.quantize, checkpoint)
-        form = WeightForm(dtype=jnp.dtype(self.dtype), layout=layout, quantization=quantization)
+        form = WeightForm(
+            dtype=jnp.dtype(self.dtype),
+            layout=layout,
+            quantization=quantization,
+            adapters=self.adapters,
+        )
         made = blueprint(lambda: self.build(form))
         if quantization is not None:
             quantization.check(each.packing for each in made.declarations if each.packing)
@@ -236,6 +245,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "kv_cache_dtype": values["KV_CACHE_DTYPE"],
         "mesh_shape": _mesh_shape(values["ICI_MESH_SHAPE"]),
         "stages": values["NUM_STAGES"],
+        "adapters": _adapters(values["MAX_ADAPTERS"], values["MAX_ADAPTER_RANK"]),
         "rules": parse_rules(values["SHARDING_RULES"]),
         "max_context": wanted or own_context,
         "slots": values["NUM_CACHE_SLOTS"],
@@ -261,6 +271,22 @@ def _check_positive(values: Mapping[str, Any], *keys: str) -> None:
             raise InvalidRequest(
                 f"{key} is {value!r}; it must be at least 1", param=f"overrides.{key}"
             )
+
+
+_MOST_ADAPTERS, _MOST_RANK = 256, 512
+
+
+def _adapters(places: Any, rank: Any) -> AdapterRoom | None:
+    """Return the room for adapters. Raises InvalidRequest."""
+    for key, value, least, most in (
+        ("MAX_ADAPTERS", places, 0, _MOST_ADAPTERS),
+        ("MAX_ADAPTER_RANK", rank, 1, _MOST_RANK),
+    ):
+        if type(value) is not int or not least <= value <= most:
+            raise InvalidRequest(
+                f"{key} is {value!r}; it must be from {least} to {most}", param=f"overrides.{key}"
+            )
+    return AdapterRoom(places, rank) if places else None
 
 
 def _check_sampling(values: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from model_server.models.custom import CustomModel
@@ -43,12 +43,24 @@ from model_server.models.recipe import (
     without_auto,
 )
 from model_server.models.saxml import c4, lm_cloud, saxml_gemma, saxml_gptj, saxml_llama
+from sax.adapters import ADAPTER_PATH, BASE, parse_base
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 from sax.format import quoted
 from sax.names import check_model_path, nearest
 
 _Recipes = ModelClass | EmbedderClass
-Entry = _Recipes | CustomModel
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterClass:
+    """LoRA adapters, which are served by the model that BASE names."""
+
+    path: str
+    overridable: Mapping[str, Any]
+    needs_checkpoint: bool = True
+
+
+Entry = _Recipes | CustomModel | AdapterClass
 
 _SAXML_ROOT = "saxml.server."
 
@@ -91,7 +103,7 @@ def model_paths() -> tuple[str, ...]:
 
 def register(entry: Entry) -> None:
     """Add your own model. Raises InvalidName, and ValueError if the path is taken."""
-    if not isinstance(entry, Entry):
+    if not isinstance(entry, _Recipes | CustomModel):
         raise TypeError(
             f"register takes a ModelClass, an EmbedderClass or a CustomModel, not a "
             f"{type(entry).__name__}"
@@ -123,7 +135,7 @@ def make_recipe(
 ) -> Recipe | EmbedRecipe:
     """Build the recipe for a path. `config` is None for checkpoint "None"."""
     found = find(path)
-    assert not isinstance(found, CustomModel), "a custom model has no recipe"
+    assert not isinstance(found, CustomModel | AdapterClass), "it has no recipe"
     if config is None and found.needs_checkpoint:
         raise InvalidRequest(
             f'{path} takes its sizes from a checkpoint; "None" (random weights) works for the '
@@ -150,6 +162,8 @@ def check_overrides(path: str, overrides: Mapping[str, str]) -> None:
     if entry.path == AUTO:  # the checkpoint decides which of these it takes
         defaults = {k: v for each in families() for k, v in each.model_class().overridable.items()}
     values = apply_overrides(defaults, overrides)
+    if isinstance(entry, AdapterClass):
+        parse_base(overrides)
     if values.keys() >= SERVING_DEFAULTS.keys():
         serving(without_auto(values), sys.maxsize)
 
@@ -198,6 +212,7 @@ def _own_entries() -> dict[str, Entry]:
     entries: list[Entry] = [
         ModelClass(AUTO, True, SERVING_DEFAULTS, _configure_auto),
         *(family.model_class() for family in families()),
+        AdapterClass(ADAPTER_PATH, {BASE: ""}),
         *(entry for module in _SAXML for entry in module.model_classes()),
     ]
     return {entry.path: entry for entry in entries}

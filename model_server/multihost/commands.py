@@ -47,6 +47,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag=5):
     servable: int
     method: str
     arguments: Mapping[str, Any]
+    background: bool = False  # in a thread, so that steps go on
 
 
 class Drop(msgspec.Struct, frozen=True, array_like=True, tag=6):

@@ -95,13 +95,23 @@ class Lockstep:
             self._hosts.publish(Perform(self.servable, method, arguments))
             getattr(self._runner, method)(*arguments)
 
-    def call(self, method: str, key: str, **arguments: Any) -> None:
+    def read_adapter(self, key: str, path: str) -> None:
+        """Read an adapter on every host, while steps go on. Raises SaxError."""
+        self.call("read_adapter", key, background=True, path=path)
+
+    def forget_adapter(self, key: str) -> None:
+        self._perform("forget_adapter", key)
+
+    def write_adapter(self, key: str, place: int) -> None:
+        self._perform("write_adapter", key, place)
+
+    def call(self, method: str, key: str, *, background: bool = False, **arguments: Any) -> None:
         """Call a runner method on every host, this one included, and wait for all.
 
         Raises the local error, or Unavailable with a failed host's reason.
         """
         arguments = {"key": key, **arguments}
-        self._hosts.publish(Call(self.servable, method, arguments))
+        self._hosts.publish(Call(self.servable, method, arguments, background))
         getattr(self._runner, method)(**arguments)
         for reply in self._hosts.replies(self.servable, key, _CALL_S):
             if reply.reason:

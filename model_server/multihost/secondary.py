@@ -165,8 +165,12 @@ class Secondary:
                 share.programs.put(command.name, command.body)
         elif isinstance(command, Warm):
             self._runner(command.servable).warm(command.index)
+        elif isinstance(command, Call) and command.background:
+            runner = self._runner(command.servable)
+            job = threading.Thread(target=self._call, args=(command, runner), daemon=True)
+            job.start()
         elif isinstance(command, Call):
-            self._call(command)
+            self._call(command, self._runner(command.servable))
         elif isinstance(command, Fetch):
             self._fetch(command)
         elif isinstance(command, DropPages):
@@ -212,13 +216,17 @@ class Secondary:
         need = to_text(error.need) if error.need is not None else ""
         return Vote(self._ordinal, servable, error.text, type(error).__name__, need)
 
-    def _call(self, command: Call) -> None:
+    def _call(self, command: Call, runner: Any) -> None:
         reason = ""
         try:
-            method = getattr(self._runner(command.servable), command.method)
-            method(**command.arguments)
+            getattr(runner, command.method)(**command.arguments)
         except SaxError as error:
             reason = error.text
+        except Exception as error:
+            if not command.background:
+                raise
+            logger.exception("%s failed", command.method)
+            reason = as_load_error(error).text
         call = str(command.arguments.get("key", command.method))
         self._answers.send(CallReply(self._ordinal, command.servable, call, reason))
 

@@ -39,7 +39,7 @@ from model_server.services.token_service import TokenService
 from model_server.serving.admission import Admission
 from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.handler import Handler
-from model_server.serving.lm_servable import LmServable
+from model_server.serving.lm_servable import AdapterServable, LmServable
 from model_server.serving.metrics import ModelServerMetrics
 from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.passes.gradients import GradientCalls
@@ -240,7 +240,7 @@ class ModelServer:
         """Models that the prefill servers must load too."""
         wanted: dict[str, ModelSpec] = {}
         for each in self.servables.loaded():
-            if isinstance(each, LmServable):
+            if isinstance(each, LmServable) and not isinstance(each, AdapterServable):
                 with contextlib.suppress(NotLoaded):  # it is being unloaded
                     wanted[each.model_id] = self.servables.spec(each.model_id)
         return wanted

@@ -1,4 +1,4 @@
-"""A loaded language model: its engine, and the receiver of each sequence.
+"""A loaded language model: its engine, and the receiver of each sequence; and its adapters.
 
 Bridges the engine's thread and the event loop with one crossing per engine step, for any number of
 sequences.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
+import secrets
+from collections import Counter, deque
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -24,11 +25,11 @@ from model_server.engine.engine import (
 from model_server.engine.failure import as_load_error
 from model_server.engine.timing.watchdog import OnHang
 from model_server.engine.types import RowResult
-from model_server.loading.loaded import Loaded
+from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.gradient_queue import GradientQueue
 from model_server.serving.method_stats import MethodStats
-from sax.errors import NotLoaded, ReplicaLost
+from sax.errors import NotLoaded, ReplicaLost, SaxError, ShuttingDown
 from sax.memory_parts import MemoryParts
 
 logger = logging.getLogger(__name__)
@@ -42,18 +43,27 @@ class LmServable:
 
     kind = "a language model"
 
-    def __init__(self, model_id: str, loaded: Loaded, on_hang: OnHang | None = None) -> None:
-        """on_hang: called on another thread if a step does not finish."""
+    def __init__(
+        self,
+        model_id: str,
+        loaded: Loaded,
+        on_hang: OnHang | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        """on_hang: called on another thread if a step does not finish. engine: of another model,
+        that delivers to that; None: its own.
+        """
         self.model_id = model_id
         self.loaded = loaded
         self.methods = {name: MethodStats() for name in loaded.methods}
         self.recent_batch_sizes: deque[int] = deque(maxlen=_RECENT_STEPS)
         self.prompt_tokens = 0
         self.cancelled = 0
+        self.closing = False
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[int, Receive] = {}
         self._lost: ReplicaLost | None = None
-        self._engine = Engine(
+        self._engine = engine or Engine(
             loaded.runner, self._deliver, loaded.step_times, loaded.step_limit_s, on_hang
         )
         # Beside generating; None: it was not published for that.
@@ -97,6 +107,13 @@ class LmServable:
             self._engine.cancel(sequence)
             if self.loaded.disaggregation is not None:
                 self.loaded.disaggregation.runner.forget(sequence)
+
+    def end(self, sequence: int, error: SaxError) -> None:
+        """Cancel a sequence and tell its receiver why."""
+        receive = self._receivers.get(sequence)
+        self.cancel(sequence)
+        if receive is not None:
+            receive(SequenceUpdate(sequence, RowResult(), error=error))
 
     def has_slot(self, sequence: int) -> bool:
         """Return False while a sequence waits in the queue, and once it has ended."""
@@ -143,6 +160,7 @@ class LmServable:
         return self._engine.stats()
 
     async def close(self, drain_s: float) -> None:
+        self.closing = True
         beside = [each for each in (self.embedder, self.gradients) if each is not None]
         closing = (each.close(drain_s) for each in beside)
         await asyncio.gather(asyncio.to_thread(self._engine.drain, drain_s), *closing)
@@ -169,3 +187,118 @@ class LmServable:
 
     def _unloaded(self) -> NotLoaded:
         return NotLoaded(f"{self.model_id} was unloaded before this request was done")
+
+
+class AdapterServable(LmServable):
+    """A LoRA adapter as a model of its own: its name, methods and end; its base's engine.
+
+    Its sequences are the base's with a place beside them.
+    """
+
+    kind = "an adapter of a language model"
+
+    def __init__(self, model_id: str, adapter: LoadedAdapter, base: LmServable) -> None:
+        super().__init__(model_id, adapter.loaded, engine=base._engine)
+        self._base = base
+        self._place = adapter.place
+        # Of this load: places are used again, and pages of another adapter's must not be found.
+        self._salt = f"adapter:{secrets.token_hex(8)}:"
+        self._held = adapter.runner
+        self._live: dict[int, bool] = {}  # by sequence: a token has come
+        self._ended = asyncio.Event()  # set whenever nothing is live
+        self._totals = Counter[str]()
+
+    def submit(
+        self,
+        engine_request: EngineRequest,
+        receive: Receive,
+        *,
+        reserved: bool = False,
+        announce: Announce | None = None,
+    ) -> int:
+        if self.closing:
+            raise ShuttingDown(f"{self.model_id} is being unloaded on this replica; try another")
+        sequence = self._base.submit(
+            replace(engine_request, adapter=self._place, salt=f"{self._salt}{engine_request.salt}"),
+            lambda update: self._receive(update, receive),
+            reserved=reserved,
+            announce=announce,
+        )
+        self._live[sequence] = False
+        self._ended.clear()
+        self.prompt_tokens += len(engine_request.prompt)
+        return sequence
+
+    def cancel(self, sequence: int) -> None:
+        if sequence in self._live:
+            self._base.cancel(sequence)
+            self._end(sequence, "cancelled")
+
+    def lose(self, error: ReplicaLost) -> None:
+        """Refuse new requests; the base fails those that wait."""
+        self._lost = error
+
+    @property
+    def memory(self) -> int:
+        """Its place is part of its base's memory."""
+        return 0
+
+    @property
+    def failure(self) -> str | None:
+        if self._base.closing:
+            return f"its base {self._base.model_id} was unloaded here"
+        return self._base.failure
+
+    def stats(self) -> EngineStats:
+        """Return its own sequences and tokens; steps and pages are its base's."""
+        running = sum(self._live.values())
+        base = self._base.stats()
+        return EngineStats(
+            running=running,
+            waiting=len(self._live) - running,
+            slots=base.slots,
+            slots_used=running,
+            pages=base.pages,
+            pages_used=0,
+            pages_cached=0,
+            steps=0,
+            tokens=self._totals["tokens"],
+            prefill_tokens=0,
+            decode_tokens=0,
+            preemptions=0,
+            prefix_queries=0,
+            prefix_hits=0,
+            prefix_evictions=0,
+            finished=self._totals["finished"],
+            cancelled=self._totals["cancelled"],
+        )
+
+    async def close(self, drain_s: float) -> None:
+        """Let running requests finish within the time, then free the place."""
+        self.closing = True
+        if self._live:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), drain_s)
+        for sequence in list(self._live):
+            self._base.end(sequence, self._unloaded())
+        self._held.close()
+
+    def _receive(self, update: SequenceUpdate, receive: Receive) -> None:
+        if update.result.token is not None:
+            self._live[update.sequence] = True
+            self._totals["tokens"] += 1
+        if update.finish is not None or update.error is not None:
+            self._end(update.sequence, "finished" if update.error is None else "cancelled")
+        if isinstance(update.error, NotLoaded):
+            update = replace(update, error=self._unloaded())
+        receive(update)
+
+    def _end(self, sequence: int, how: str) -> None:
+        self._live.pop(sequence, None)
+        self._totals[how] += 1
+        if not self._live:
+            self._ended.set()
+
+    def _unloaded(self) -> NotLoaded:
+        base = f", with its base {self._base.model_id}," if self._base.closing else ""
+        return NotLoaded(f"{self.model_id}{base} was unloaded before this request was done")

@@ -6,14 +6,15 @@ Anything beyond this is between a kind of model and its handler.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
 from model_server.engine.timing.watchdog import OnHang
-from model_server.loading.loaded import AnyLoaded, Loaded, LoadedCustom
+from model_server.loading.loaded import AnyLoaded, Loaded, LoadedAdapter, LoadedCustom
 from model_server.serving.custom_servable import CustomServable
 from model_server.serving.embed_servable import EmbedServable
-from model_server.serving.lm_servable import LmServable
+from model_server.serving.lm_servable import AdapterServable, LmServable
 from model_server.serving.method_stats import MethodStats
 from sax.memory_parts import MemoryParts
 from sax.types import ServableStatus
@@ -111,7 +112,17 @@ class Servable(Protocol):
         ...
 
 
-def make_servable(model_id: str, loaded: AnyLoaded, on_hang: OnHang | None = None) -> Servable:
+def make_servable(
+    model_id: str,
+    loaded: AnyLoaded,
+    find: Callable[[str], Servable],
+    on_hang: OnHang | None = None,
+) -> Servable:
+    """Return the servable of what was loaded. find: the base of an adapter. Raises NotLoaded."""
+    if isinstance(loaded, LoadedAdapter):
+        base = find(loaded.base)
+        assert isinstance(base, LmServable), "only language models have room for adapters"
+        return AdapterServable(model_id, loaded, base)
     if isinstance(loaded, Loaded):
         return LmServable(model_id, loaded, on_hang)
     if isinstance(loaded, LoadedCustom):

@@ -244,7 +244,10 @@ class Servables:
         entry.progress = None
         if isinstance(outcome, AnyLoaded):
             try:
-                entry.servable = make_servable(entry.model_id, outcome, self.on_hang)
+                entry.servable = make_servable(entry.model_id, outcome, self.get, self.on_hang)
+            except SaxError as exc:  # an adapter's base has gone meanwhile
+                outcome.runner.close()
+                outcome = exc
             except Exception as exc:
                 logger.exception("cannot serve key: %s", entry.model_id)
                 outcome.runner.close()

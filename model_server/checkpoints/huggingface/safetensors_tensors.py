@@ -81,9 +81,15 @@ class _RowReader:
 class StoredTensors:
     """The open weight files of a folder. Reading is thread-safe."""
 
-    def __init__(self, folder: Path, on_error: ErrorHandler = raise_error) -> None:
-        """Passes each broken file to `on_error`; raises CheckpointError if there are no files."""
+    def __init__(
+        self, folder: Path, on_error: ErrorHandler = raise_error, *, one_file: str = _ONE_FILE
+    ) -> None:
+        """Passes each broken file to `on_error`; raises CheckpointError if there are no files.
+
+        one_file: the name of a file that has no shards.
+        """
         self._folder = folder
+        self._one_file = one_file
         self._on_error = on_error
         self._files: list[TensorFile] = []
         try:
@@ -141,11 +147,11 @@ class StoredTensors:
         return _DTYPES[tensor.dtype]
 
     def _open_tensors(self) -> dict[str, StoredTensor]:
-        if (self._folder / _ONE_FILE).exists():
-            return self._open_file(_ONE_FILE)
+        if (self._folder / self._one_file).exists():
+            return self._open_file(self._one_file)
         if (self._folder / _INDEX).exists():
             return self._open_shards()
-        raise CheckpointError(f"{self._folder} holds neither {_ONE_FILE} nor {_INDEX}")
+        raise CheckpointError(f"{self._folder} holds neither {self._one_file} nor {_INDEX}")
 
     def _open_file(self, name: str) -> dict[str, StoredTensor]:
         try:

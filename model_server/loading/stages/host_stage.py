@@ -14,6 +14,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step
+from model_server.loading.adapters.host_adapters import adapters_of
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.pipeline_loading import build_stage, plan_stage, stage_layout
 from model_server.loading.stages.place import StagePlace, place_of
@@ -56,6 +57,7 @@ class StageLoad:
         self._seed = zlib.crc32(spec.model_id.encode())
         self._checkpoint = checkpoint
         self._host = host
+        self._config = config
         members = host.membership
         self._place = place_of(members.count, members.ordinal, recipe.stages)
         layout = stage_layout(recipe, self._place)
@@ -79,6 +81,7 @@ class StageLoad:
                 report,
                 self._host.on_failure,
                 compiled=self._host.programs,
+                adapters=adapters_of(self.deployment, self._config),
             )
         except BaseException:
             link.close()
@@ -121,6 +124,15 @@ class HostStage:
 
     def launch(self, step: Step) -> PendingStep:
         return self._runner.launch(step)
+
+    def read_adapter(self, key: str, path: str) -> None:
+        self._runner.read_adapter(key, path)
+
+    def forget_adapter(self, key: str) -> None:
+        self._runner.forget_adapter(key)
+
+    def write_adapter(self, key: str, place: int) -> None:
+        self._runner.write_adapter(key, place)
 
     def choose(self, masks: Sequence[SlotMask]) -> None:
         self._runner.choose(masks)

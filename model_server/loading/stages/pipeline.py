@@ -94,11 +94,23 @@ class PipelineRunner:
         """Run an empty step of a bucket; all hosts must, in the same order. Raises LinkError."""
         self._submit(self._runner.warm_write)
         self._submit(self._runner.warm_copy)
+        self._submit(self._runner.warm_adapters)
         self._start(Step(0, ()), bucket).result()
 
     def launch(self, step: Step) -> PendingStep:
         """Queue a step. Raises the error that stopped the pipeline, if any."""
         return self._start(step, self._runner.bucket(step))
+
+    def read_adapter(self, key: str, path: str) -> None:
+        """Read this stage's part of an adapter. Raises CheckpointError."""
+        self._runner.read_adapter(key, path)
+
+    def forget_adapter(self, key: str) -> None:
+        self._runner.forget_adapter(key)
+
+    def write_adapter(self, key: str, place: int) -> None:
+        """Queue the write of this stage's part behind the steps that were launched."""
+        self._submit(self._runner.write_adapter, key, place)
 
     def choose(self, masks: Sequence[SlotMask]) -> None:
         """Queue the choice of the last step's tokens; only the last stage has any."""

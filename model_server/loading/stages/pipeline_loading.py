@@ -15,7 +15,7 @@ from model_server.checkpoints.checkpoint_view import with_whole_names, without, 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.runner import ModelRunner
+from model_server.engine.runner import AdapterFiles, ModelRunner
 from model_server.engine.types import EngineLimits
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory
@@ -74,14 +74,17 @@ def build_stage(
     on_failure: Callable[[BaseException], None] = lambda failure: None,
     buckets: Sequence[Bucket] | None = None,
     compiled: Programs = COMPILED_HERE,
+    adapters: AdapterFiles | None = None,
 ) -> PipelineRunner:
     """Load weights, allocate pages and compile buckets; every host must warm them afterwards.
 
     The runner owns the link. seed: of random weights, used if checkpoint is None. buckets: None:
-    the default ones. compiled: source of this stage's programs. Raises CheckpointError.
+    the default ones. compiled: source of this stage's programs. adapters: of a model with room for
+    them. Raises CheckpointError.
     """
     leaves = _weights(plan, checkpoint, seed, report)
-    stage = ModelRunner(plan.program, leaves, plan.allocate_pages(), buckets or plan.buckets)
+    pages = plan.allocate_pages()
+    stage = ModelRunner(plan.program, leaves, pages, buckets or plan.buckets, adapters)
     runner = PipelineRunner(stage, link, thread, on_failure)
     try:
         runner.compile(report, compiled)

@@ -8,6 +8,7 @@ stream stays f32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,6 +16,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from model_server.models.layers.low_rank import LowRank
+from model_server.models.weights.low_rank import LowRankPair, low_rank_pair
 from model_server.models.weights.quantized import Quantized
 from model_server.models.weights.source import Joined, WeightSource, source_of
 from model_server.models.weights.weight import WeightForm, weight
@@ -58,10 +61,31 @@ class Linear(nnx.Module):
         if bias is not None:
             self.bias = weight((outputs,), axes[:1], bias, dtype=jnp.float32, spread=0.0)
         self.biased = bias is not None
+        self.low_rank = _low_rank([outputs], inputs, [axes], [source], form)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = project(x, self.kernel.get_value())
-        return y + lax.broadcast_to_rank(self.bias[...], y.ndim) if self.biased else y
+        y = y + lax.broadcast_to_rank(self.bias[...], y.ndim) if self.biased else y
+        return y if self.low_rank is None else self.low_rank(x, [y])[0]
+
+
+def _low_rank(
+    outputs: Sequence[int],
+    inputs: int,
+    axes: Sequence[tuple[Axis, Axis]],
+    sources: Sequence[Names],
+    form: WeightForm,
+) -> LowRank | None:
+    """Return the adapters' factors of these projections; None: they take no adapter."""
+    if form.adapters is None or axes[0][0] == "vocab":
+        return None
+    pairs: list[LowRankPair] = []
+    for source in sources:
+        pair = low_rank_pair(source_of(source))
+        if pair is None:
+            return None
+        pairs.append(pair)
+    return LowRank(outputs, inputs, axes, pairs, form)
 
 
 class Branches(nnx.Module):
@@ -81,6 +105,8 @@ class Branches(nnx.Module):
         biases: Sequence[Names] | None = None,
     ) -> None:
         self.outputs = tuple(outputs)
+        self.low_rank = _low_rank(outputs, inputs, axes, sources, form)
+        form = replace(form, adapters=None)  # of the parts: they have them together
         kernels = [source_of(source) for source in sources]
         offsets = None if biases is None else [source_of(bias) for bias in biases]
         if all(form.layout.axis(of_rows) is None for of_rows, _ in axes):
@@ -104,10 +130,10 @@ class Branches(nnx.Module):
     def __call__(self, x: jax.Array) -> list[jax.Array]:
         """Maps f32[T, in] to one f32[T, out] per branch."""
         made = [linear(x) for linear in self.linears]
-        if len(made) > 1 or len(self.outputs) == 1:
-            return made
-        ends = [sum(self.outputs[: i + 1]) for i in range(len(self.outputs) - 1)]
-        return jnp.split(made[0], ends, axis=-1)
+        if len(made) < len(self.outputs):
+            ends = [sum(self.outputs[: i + 1]) for i in range(len(self.outputs) - 1)]
+            made = jnp.split(made[0], ends, axis=-1)
+        return made if self.low_rank is None else self.low_rank(x, made)
 
 
 class RmsNorm(nnx.Module):

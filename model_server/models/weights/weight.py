@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_server.checkpoints.packed import Packing
+from model_server.models.weights.low_rank import AdapterRoom, LowRankFactor
 from model_server.models.weights.quantization import AsStored, Quantization
 from model_server.models.weights.quantized import Quantized, placeholder
 from model_server.models.weights.sharding import ONE_DEVICE, Layout, WeightPlacement
@@ -29,6 +31,7 @@ class WeightForm:
     dtype: Any = jnp.bfloat16  # of matrices; vectors are float32
     layout: Layout = ONE_DEVICE
     quantization: Quantization | None = None  # of matrices
+    adapters: AdapterRoom | None = None  # None: no room for any
 
 
 def weight(
@@ -41,6 +44,7 @@ def weight(
     quantization: Quantization | None = None,
     layout: Layout = ONE_DEVICE,
     table: bool = False,
+    low_rank: LowRankFactor | None = None,
 ) -> nnx.Param:
     """Declare one weight.
 
@@ -49,6 +53,7 @@ def weight(
     spread: standard deviation of random weights; None: ones.
     quantization: decides whether the value is a `Quantized`, which multiplies as `layout` shards
     it; `table`: rows are vocabulary entries.
+    low_rank: set for factors of adapters, which are zeros until an adapter fills its place.
     """
     if len(shape) != len(axes):
         raise ValueError(f"{len(shape)} dimensions but {len(axes)} logical axes")
@@ -63,6 +68,7 @@ def weight(
         packing=packing,
         kept=isinstance(quantization, AsStored),
         left_plain=quantization is not None and packing is None,
+        low_rank=low_rank,
     )
 
 
@@ -108,6 +114,7 @@ class Declaration:
     packing: Packing | None  # None: unquantised
     kept: bool  # packed as the checkpoint stores it, not quantised at load
     left_plain: bool  # quantising was requested, but its shape or checkpoint does not allow it
+    low_rank: LowRankFactor | None  # of adapters; the base's checkpoint has none
     leaves: tuple[Leaf, ...]  # in the order of the module's leaves
 
     @property
@@ -132,6 +139,12 @@ class Blueprint:
     def bytes(self) -> int:
         return sum(declaration.bytes for declaration in self.declarations)
 
+    @cached_property
+    def factors(self) -> tuple[int, ...]:
+        """Indices of the leaves that hold factors of adapters."""
+        held = [each.low_rank is not None for each in self.declarations for _ in each.leaves]
+        return tuple(index for index, is_factor in enumerate(held) if is_factor)
+
 
 def _is_quantized(value: Any) -> bool:
     return isinstance(value, Quantized)
@@ -148,7 +161,9 @@ def blueprint(build: Callable[[], nnx.Module]) -> Blueprint:
     for _, node in nnx.iter_graph(module):
         if isinstance(node, nnx.Param):
             # Drop what differs between otherwise equal layers, so that they are traced once.
-            node.set_metadata(source=None, packing=None, kept=False, left_plain=False)
+            node.set_metadata(
+                source=None, packing=None, kept=False, left_plain=False, low_rank=None
+            )
     graph, state = nnx.split(module)
     return Blueprint(declared, graph, jax.tree.structure(state))
 
@@ -167,6 +182,7 @@ def _declarations(state: nnx.State) -> Iterator[Declaration]:
             packing=meta["packing"],
             kept=meta["kept"],
             left_plain=meta["left_plain"],
+            low_rank=meta["low_rank"],
             leaves=tuple(_leaves(value, meta["axes"])),
         )
 

@@ -72,12 +72,14 @@ def model(
     tags: str = "",
     devices: str = "0",
     memory: str = "0",
+    base: str = "",
 ) -> ModelSpec:
     return ModelSpec(
         model_id=f"/sax/test/{name}",
         model_path=path,
         checkpoint="None",
         replicas=int(replicas),
+        overrides={"BASE": f'"/sax/test/{base}"'} if base else {},
         placement=Placement(
             tags=tuple(tags.split(",")) if tags else (),
             devices=int(devices),

@@ -55,6 +55,38 @@ def test_a_second_publish_of_a_name_is_refused():
         publish_record(published(spec()), spec(), version=B, at_s=0)
 
 
+def adapter(model: str, base: str) -> ModelSpec:
+    return spec(model, model_path="lora", overrides={"BASE": json.dumps(base)})
+
+
+def test_the_base_of_adapters_cannot_be_unpublished():
+    state = published(spec(), adapter("one", "/sax/test/m"), adapter("two", "/sax/test/m"))
+    with pytest.raises(InvalidRequest, match="base of /sax/test/one, /sax/test/two: unpublish"):
+        unpublish_record(state, "/sax/test/m", at_s=0)
+    assert unpublish_record(state, "/sax/test/one", at_s=0).model_id == "/sax/test/one"
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ("", "name the model that the adapter belongs to"),
+        ("m", "name the model that the adapter belongs to"),
+        ("/sax/other/m", "it is in another cell"),
+        ("/sax/test/new", "it is an adapter itself"),
+        ("/sax/test/one", "it is an adapter itself"),
+    ],
+)
+def test_an_adapter_needs_a_base_that_can_serve_it(base: str, said: str):
+    state = published(spec(), adapter("one", "/sax/test/m"))
+    with pytest.raises(InvalidRequest, match=said) as caught:
+        publish_record(state, adapter("new", base), version=B, at_s=0)
+    assert caught.value.param == "overrides.BASE"
+
+
+def test_an_adapter_may_be_published_before_its_base():
+    assert published(adapter("early", "/sax/test/later")).find("/sax/test/early").version == A
+
+
 def test_an_unknown_model_is_refused_with_the_nearest_names():
     with pytest.raises(ModelNotFound, match="near names: /sax/test/smollm2"):
         published(spec("smollm2")).find("/sax/test/smollm")

@@ -3,11 +3,12 @@
 import asyncio
 import json
 import re
+from dataclasses import replace
 
 import httpx
 import pytest
 
-from http_gateway.openai.routes import fan_out
+from http_gateway.openai.routes import fan_out, model_card
 from sax.errors import (
     AdminUnavailable,
     DeadlineExceeded,
@@ -17,7 +18,7 @@ from sax.errors import (
     ReplicaLost,
     SaxError,
 )
-from sax.types import GenerateRequest, Message, SamplingParams
+from sax.types import GenerateRequest, Message, ModelSpec, PublishedModel, SamplingParams
 from tests.http_gateway.fake_cell import FakeCell, published
 
 CHAT = {"model": "smollm2", "messages": [{"role": "user", "content": "abc"}]}
@@ -220,6 +221,19 @@ async def test_models_are_listed_by_their_full_names(http: httpx.AsyncClient):
         "object": "list",
         "data": [{"id": "/sax/test/smollm2", **card}, {"id": "/sax/test/llama", **card}],
     }
+
+
+def test_an_adapter_names_its_base_as_parent():
+    base = "/sax/test/smollm2"
+    adapter = ModelSpec(
+        model_id="/sax/test/mine",
+        model_path="lora",
+        checkpoint="/adapters/mine",
+        replicas=1,
+        overrides={"BASE": json.dumps(base)},
+    )
+    assert model_card(PublishedModel(spec=adapter))["parent"] == base
+    assert "parent" not in model_card(PublishedModel(spec=replace(adapter, model_path="llama")))
 
 
 @pytest.mark.parametrize("name", ["llama", "/sax/test/llama", "%2Fsax%2Ftest%2Fllama"])

@@ -1,0 +1,234 @@
+"""Adapters beside their base in one engine, against the base with the adapter merged by numpy."""
+
+from __future__ import annotations
+
+import queue
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from model_server.config import ModelServerConfig
+from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.types import Sampling
+from model_server.loading.loaded import Loaded, LoadedAdapter
+from model_server.loading.loader import ModelLoader, make_loader
+from sax.errors import CheckpointError, InvalidRequest, LoadFailed
+from sax.types import ModelSpec, Progress
+from tests.model_server.checkpoints.adapter_folder import ATTENTION, merged, write_adapter
+from tests.model_server.checkpoints.tiny_folder import write_tiny
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+
+BASE = "/sax/test/base"
+CONFIG = ModelServerConfig(slots=4, page_size=16, max_context=64)
+ROOM = {"DTYPE": '"float32"', "MAX_ADAPTERS": "3", "MAX_ADAPTER_RANK": "4"}
+GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+PROMPT = tuple(range(40, 60))
+TOKENS = 10
+
+
+def quiet(_: Progress) -> None:
+    """Nobody watches."""
+
+
+def model(name: str, path: str, checkpoint: Path, **overrides: str) -> ModelSpec:
+    return ModelSpec(
+        model_id=f"/sax/test/{name}",
+        model_path=path,
+        checkpoint=str(checkpoint),
+        replicas=1,
+        overrides=overrides,
+    )
+
+
+def adapter_spec(name: str, folder: Path) -> ModelSpec:
+    return model(name, "lora", folder, BASE=f'"{BASE}"')
+
+
+class Asker:
+    """An engine, and what it answers greedily."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.updates: queue.Queue[SequenceUpdate] = queue.Queue()
+        self.engine = Engine(loaded.runner, self._keep)
+
+    def _keep(self, batch: list[SequenceUpdate]) -> None:
+        for update in batch:
+            self.updates.put(update)
+
+    def submit(self, place: int, tokens: int = TOKENS) -> int:
+        return self.engine.submit(
+            EngineRequest(
+                prompt=PROMPT,
+                sampling=GREEDY,
+                max_tokens=tokens,
+                stop_ids=frozenset(),
+                adapter=place,
+            )
+        )
+
+    def answers(self, *places: int) -> list[list[int]]:
+        """Ask with the adapters in these places, at once."""
+        return list(self.collected([self.submit(place) for place in places]).values())
+
+    def collected(self, asked: Sequence[int]) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {each: [] for each in asked}
+        open_ = set(asked)
+        while open_:
+            update = self.updates.get(timeout=60)
+            assert update.error is None
+            assert update.result.token is not None
+            found[update.sequence].append(update.result.token)
+            if update.finish:
+                open_.remove(update.sequence)
+        return found
+
+
+@dataclass
+class Cell:
+    folder: Path
+    base: Path
+    loader: ModelLoader
+    asker: Asker
+    adapters: list[Path]
+
+    def load(self, name: str, folder: Path) -> LoadedAdapter:
+        loaded = self.loader(adapter_spec(name, folder), quiet)
+        assert isinstance(loaded, LoadedAdapter)
+        return loaded
+
+    def merged_answer(self, adapter: Path) -> list[int]:
+        whole = merged(self.folder / f"merged {adapter.name}", self.base, adapter)
+        loaded = self.loader(model("merged", "auto", whole, DTYPE='"float32"'), quiet)
+        assert isinstance(loaded, Loaded)
+        asker = Asker(loaded)
+        try:
+            return asker.answers(0)[0]
+        finally:
+            asker.engine.close()
+            shutil.rmtree(whole)
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
+    folder = tmp_path_factory.mktemp("adapters")
+    base, loader = write_tiny(folder / "base"), make_loader(CONFIG)
+    loaded = loader(model("base", "auto", base, **ROOM), quiet)
+    assert isinstance(loaded, Loaded)
+    asker = Asker(loaded)
+    adapters = [
+        write_adapter(folder / "first", base, seed=1),
+        write_adapter(folder / "second", base, seed=2, rank=4, alpha=3.0, targets=ATTENTION),
+        write_adapter(folder / "third", base, seed=3, rank=1, targets=("q_proj", "down_proj")),
+    ]
+    yield Cell(folder, base, loader, asker, adapters)
+    asker.engine.close()
+
+
+def test_every_row_of_a_batch_is_answered_as_by_its_merged_checkpoint(cell: Cell) -> None:
+    held = [cell.load(f"adapter-{i}", folder) for i, folder in enumerate(cell.adapters)]
+    places = [each.place for each in held]
+    together = cell.asker.answers(0, *places)
+    assert together == [cell.asker.answers(place)[0] for place in (0, *places)]
+    assert together[1:] == [cell.merged_answer(folder) for folder in cell.adapters]
+    assert len({tuple(answer) for answer in together}) == 4  # each adapter says something else
+    for each in held:
+        each.runner.close()
+
+
+def test_adapters_come_and_go_under_traffic_without_a_compile(cell: Cell) -> None:
+    first, second, _ = cell.adapters
+    alone = cell.asker.answers(0)[0]
+    before = cell.loader.compiles_while_serving()
+    running = [cell.asker.submit(0, 40) for _ in range(3)]
+    found = [cell.load("first", first), cell.load("second", second)]
+    found[0].runner.close()
+    again = cell.load("again", second)
+    assert again.place == found[0].place, "a free place is used again"
+    asked = [*running, *(cell.asker.submit(each.place) for each in (again, found[1]))]
+    answers = cell.asker.collected(asked)
+    assert cell.loader.compiles_while_serving() == before
+    assert all(answers[each][:TOKENS] == alone for each in running)
+    assert answers[asked[-1]] == answers[asked[-2]], "one adapter in two places"
+    for each in (again, found[1]):
+        each.runner.close()
+
+
+def test_a_score_is_computed_with_the_adapter(cell: Cell) -> None:
+    held = cell.load("scored", cell.adapters[0])
+    scores: list[tuple[float, ...]] = []
+    for place in (0, held.place):
+        cell.asker.engine.submit(
+            EngineRequest(
+                prompt=PROMPT,
+                sampling=GREEDY,
+                max_tokens=0,
+                stop_ids=frozenset(),
+                score_from=3,
+                adapter=place,
+            )
+        )
+        update = cell.asker.updates.get(timeout=60)
+        scores.append(update.result.target_logprobs)
+    held.runner.close()
+    assert scores[0] != scores[1]
+
+
+def test_a_full_room_names_the_holders(cell: Cell) -> None:
+    held = [cell.load(f"full-{i}", cell.adapters[0]) for i in range(3)]
+    with pytest.raises(LoadFailed, match="room for 3 adapters .* /sax/test/full-0, .*full-1"):
+        cell.load("one-more", cell.adapters[1])
+    held[1].runner.close()
+    assert cell.load("one-more", cell.adapters[1]).place == held[1].place
+    for each in held:
+        each.runner.close()
+
+
+def test_an_adapter_needs_its_base(cell: Cell) -> None:
+    with pytest.raises(LoadFailed, match="base /sax/test/other is not loaded here .*sax/test/base"):
+        cell.loader(model("lost", "lora", cell.adapters[0], BASE='"/sax/test/other"'), quiet)
+    with pytest.raises(InvalidRequest, match="BASE is") as caught:
+        cell.loader(model("lost", "lora", cell.adapters[0]), quiet)
+    assert caught.value.param == "overrides.BASE"
+
+
+def broken(cell: Cell, name: str, change: Any) -> Path:
+    """The first adapter with its tensors changed."""
+    folder = cell.folder / name
+    shutil.copytree(cell.adapters[0], folder)
+    tensors = load_file(folder / "adapter_model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return folder
+
+
+QUERY = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+
+
+def test_what_does_not_fit_the_base_is_refused_by_name(cell: Cell) -> None:
+    def rename(tensors: dict[str, Any]) -> None:
+        for name in [name for name in tensors if "layers.1.self_attn.q_proj" in name]:
+            tensors[name.replace("layers.1.", "layers.7.")] = tensors.pop(name)
+
+    def widen(tensors: dict[str, Any]) -> None:
+        tensors[QUERY] = tensors[QUERY].repeat(2, 1)
+
+    def spoil(tensors: dict[str, Any]) -> None:
+        tensors[QUERY][0, 0] = float("nan")
+
+    for name, change, said in (
+        ("renamed", rename, "layers.7.self_attn.q_proj.*take no adapter.*down_proj"),
+        ("wide", widen, "q_proj.lora_A.weight.*does not fit the base"),
+        ("spoiled", spoil, "q_proj.*not finite"),
+    ):
+        with pytest.raises(CheckpointError, match=said):
+            cell.load(name, broken(cell, name, change))
+    high = write_adapter(cell.folder / "high", cell.base, rank=5)
+    with pytest.raises(CheckpointError, match="rank is 5 .*room for 4.*MAX_ADAPTER_RANK=5"):
+        cell.load("high", high)
+    assert cell.load("fits", cell.adapters[0]).place == 1, "what failed holds no place"
