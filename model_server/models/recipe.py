@@ -23,6 +23,7 @@ from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
 from sax.types import SamplingParams
 
+_USUAL_RANK = 16
 # Serving defaults of every model class; a family adds its own sizes.
 SERVING_DEFAULTS: Mapping[str, Any] = {
     "DTYPE": "bfloat16",  # of weights: bfloat16 or float32
@@ -34,7 +35,7 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     "ICI_MESH_SHAPE": None,  # devices on the axes replica, data, model; null: all on model
     "NUM_STAGES": 1,  # pipeline stages: groups of hosts, each with its own mesh
     "MAX_ADAPTERS": 0,  # LoRA adapters of this model in memory at once; 0: none
-    "MAX_ADAPTER_RANK": 16,  # of an adapter
+    "MAX_ADAPTER_RANK": _USUAL_RANK,  # of an adapter
     # Changes to the default `Rules`: logical axis -> mesh axis or null.
     "SHARDING_RULES": None,
     # Tokens, prompt plus answer; "auto": as many as memory holds in every slot; null: the model's
@@ -286,6 +287,11 @@ def _adapters(places: Any, rank: Any) -> AdapterRoom | None:
             raise InvalidRequest(
                 f"{key} is {value!r}; it must be from {least} to {most}", param=f"overrides.{key}"
             )
+    if not places and rank != _USUAL_RANK:
+        raise InvalidRequest(
+            f"MAX_ADAPTER_RANK is {rank}, and MAX_ADAPTERS leaves room for no adapter: set both",
+            param="overrides.MAX_ADAPTER_RANK",
+        )
     return AdapterRoom(places, rank) if places else None
 
 

@@ -1,4 +1,4 @@
-"""RoBERTa, XLM-RoBERTa: BERT whose positions start at 2, without token types or a pooler.
+"""RoBERTa, XLM-RoBERTa: BERT whose positions start after the id of padding, without a pooler.
 
 Source: Liu et al. 2019 (arXiv:1907.11692), Conneau et al. 2019 (arXiv:1911.02116); names and config
 keys are those of Hugging Face's `RobertaModel` and `XLMRobertaModel`.
@@ -14,18 +14,19 @@ from model_server.models.known_keys import KnownKeys
 from model_server.models.layers.embedder import EmbedRecipe
 
 KEYS = KnownKeys("roberta", bert.KEYS.computed, bert.KEYS.harmless)
-_FIRST = 2  # one more than the id of padding, which every such model has at 1
+_PADDING = 1  # id of padding unless the config says another
 _BARE = ("RobertaModel", "XLMRobertaModel")
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> EmbedRecipe:
     named = (config or {}).get("architectures")
+    padding = (config or {}).get("pad_token_id")
     sizes = bert.BertConfig.from_hf(
         config,
         KEYS,
         submodule="roberta",
         bare=next((name for name in _BARE if named == [name]), _BARE[0]),
-        first_position=_FIRST,
+        first_position=(_PADDING if padding is None else padding) + 1,
     )
     head = ("classifier.dense", "classifier.out_proj")
     return bert.encoder_recipe(sizes, values, "roberta.", head)

@@ -62,6 +62,9 @@ class FakeRunner:
     def warm_write(self) -> None:
         pass
 
+    def warm_adapters(self) -> None:
+        pass
+
     def warm_copy(self) -> None:
         pass
 

@@ -160,6 +160,7 @@ UNSAID = {
     "PER_EXAMPLE_MAX_DECODE_STEPS": 3,
     "KV_CACHE_DTYPE": "int8",
     "SHARDING_RULES": {"tokens": "data"},
+    "MAX_ADAPTERS": 2,
     "TASKS": ["generate", "embed"],
     "POOLING": "mean",
     "NORMALIZE": True,
@@ -175,7 +176,7 @@ def test_no_value_of_a_class_is_overridden_and_ignored(path: str) -> None:
     one_layer = {"NUM_LAYERS": "1"}  # enough to see every size
     plain = facts(path, one_layer)
     for key, value in find(path).overridable.items():
-        other = UNSAID[key] if value is None else HALVED[type(value)](value)
+        other = UNSAID[key] if key in UNSAID else HALVED[type(value)](value)
         found = facts_or_refusal(path, one_layer | {key: json.dumps(other)})
         assert found != plain, key
         assert not isinstance(found, str) or key in found
@@ -211,6 +212,7 @@ def facts(path: str, overrides: dict[str, str]) -> Any:
         recipe.tokenized_output,
         recipe.defaults,
         recipe.tasks,
+        recipe.adapters,
     )
 
 
