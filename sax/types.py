@@ -99,7 +99,7 @@ class PublishedModel:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How ready replicas differ from what the model path promises, each text once."""
+        """Differences of ready replicas from what the model path promises, each text once."""
         return tuple(dict.fromkeys(replica.note for replica in self.replicas if replica.note))
 
     @property

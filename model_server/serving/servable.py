@@ -79,7 +79,7 @@ class Servable(Protocol):
 
     @property
     def note(self) -> str:
-        """How the model differs from what its path promises; "" if it does not."""
+        """Difference from what the model path promises; "" if there is none."""
         ...
 
     @property

@@ -160,11 +160,19 @@ def to_sax_error(
             need=need.from_text(trailer[NEED_KEY]) if NEED_KEY in trailer else None,
         )
     # A call cancelled remotely means that the process is shutting down.
-    if err.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+    if err.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or _crossed(err):
         return unavailable(f"{peer} does not answer ({details}); is it running?")
     if err.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:
         return _too_large(details, peer)
     return error_class(err.code())(f"{peer}: {details}")
+
+
+def _crossed(err: grpc.aio.AioRpcError) -> bool:
+    """Tell whether a message was written while the peer ended the call.
+
+    grpc.aio then reports the failed write, not the status that was on its way.
+    """
+    return err.code() is grpc.StatusCode.INTERNAL and err.details() == "Internal error from Core"
 
 
 def _too_large(details: str, peer: str) -> InvalidRequest:

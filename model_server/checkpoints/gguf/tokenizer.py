@@ -2,8 +2,8 @@
 
 Supports these values of `tokenizer.ggml.model`: gpt2 (byte-level BPE), llama (SentencePiece BPE,
 which merges by score), gemma4 (the same with a list of merges), t5 (SentencePiece Unigram) and bert
-(WordPiece). The file does not hold the
-pre-tokenizer of byte-level BPE, only a name for it (`tokenizer.ggml.pre`).
+(WordPiece). The file does not hold the pre-tokenizer of byte-level BPE, only a name for it
+(`tokenizer.ggml.pre`).
 Pure. Raises CheckpointError without a file name, which the caller adds.
 """
 

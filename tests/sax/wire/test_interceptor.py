@@ -15,7 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from sax.auth.authentication import Authentication
 from sax.auth.token_file import TokenFile
-from sax.errors import InvalidRequest, NotFound, SaxError, Unauthenticated
+from sax.errors import InvalidRequest, NotFound, ReplicaLost, SaxError, Unauthenticated
 from sax.proto import admin_pb2
 from sax.wire.interceptor import ErrorInterceptor
 from sax.wire.rpc import ERROR_KEY, open_channel, server_options, to_sax_error
@@ -103,9 +103,14 @@ class Served:
         return replies
 
     async def refusal(self, path: str, *messages: bytes, metadata: Any = None) -> SaxError:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self.call(path, *messages, metadata=metadata)
-        return to_sax_error(caught.value, "the peer")
+        """Call until the refusal is read: one that crosses a message is a lost replica instead."""
+        for _ in range(50):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await self.call(path, *messages, metadata=metadata)
+            error = to_sax_error(caught.value, "the peer")
+            if not isinstance(error, ReplicaLost):
+                return error
+        raise error
 
 
 @pytest.fixture

@@ -218,3 +218,11 @@ async def test_a_message_of_many_megabytes_passes(peer: Peer) -> None:
 @pytest.mark.parametrize("code", list(grpc.StatusCode))
 def test_every_grpc_code_stands_for_some_error(code: grpc.StatusCode) -> None:
     assert issubclass(rpc.error_class(code), SaxError)
+
+
+def test_a_message_that_crosses_the_end_of_its_call_meets_a_lost_peer() -> None:
+    nothing = grpc.aio.Metadata()
+    crossed = grpc.aio.AioRpcError(
+        grpc.StatusCode.INTERNAL, nothing, nothing, "Internal error from Core"
+    )
+    assert type(rpc.to_sax_error(crossed, "the peer")) is ReplicaLost
