@@ -288,6 +288,8 @@ class Scheduler:
             start = sequence.launched
             if start < sequence.goal or start >= sequence.end or start == sequence.recompute_at:
                 continue
+            if sequence.stepwise and sequence.in_flight:
+                continue
             if start == len(sequence.pages) * page_size:
                 self._grant(sequence, 1, draft)
             row = Row(
@@ -300,6 +302,7 @@ class Scheduler:
                 sequence.long,
                 None,
                 sequence.adapter,
+                sequence.tokens[start] if sequence.stepwise else -1,
             )
             rows.append(row)
             sequence.launched = start + 1

@@ -89,6 +89,7 @@ class Sequence:
         "since",
         "slot",
         "source",
+        "stepwise",
         "stop_ids",
         "tokens",
         "unseen",
@@ -116,6 +117,8 @@ class Sequence:
         self.score_tops = engine_request.score_tops
         self.finish_at = min(prompt + engine_request.max_tokens, context)  # tokens, at most
         self.end = self.finish_at - 1  # positions to compute in all
+        # The host chooses its next input: no row is launched before the last one's token is known.
+        self.stepwise = False
         self.since = 0  # the number of steps when it began to wait
         self.lost = 0  # positions computed when it was preempted, at most
         # Of the prefix cache:

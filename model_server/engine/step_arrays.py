@@ -167,6 +167,7 @@ class StepArrays:
         slots = np.fromiter((row.slot for row in rows), np.int32, count)
         starts = np.fromiter((row.start for row in rows), np.int32, count)
         tables = self._tables[slots]
+        views["tokens"][:count] = [row.given for row in rows]
         views["positions"][:count] = starts
         if self._limits.short_context is not None:
             views["positions"][:count] += [LONG * row.long for row in rows]

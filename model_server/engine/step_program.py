@@ -298,10 +298,14 @@ def run_step(
     batch: PagedBatch,
     last_tokens: jax.Array,  # i32[B + 1]
 ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
-    """Trace all layers: final hidden states f32[T, D]; decode rows take their slot's last token."""
+    """Trace all layers: final hidden states f32[T, D].
+
+    Decode rows take their slot's last token, unless the step gives them one.
+    """
     decodes = step["decode_slots"].shape[0]
-    fed = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
-    tokens = jnp.concatenate([fed, step["tokens"][decodes:]])
+    given, chunks = step["tokens"][:decodes], step["tokens"][decodes:]
+    last = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
+    tokens = jnp.concatenate([jnp.where(given >= 0, given, last), chunks])
     return model(tokens, step["positions"], pages, batch)
 
 

@@ -85,7 +85,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     """One sequence's part of a step: `len(tokens)` prompt tokens, or one decode.
 
     Computes positions `start .. start + count - 1` of the sequence in `slot` and writes their keys
-    and values. A decode row has `tokens == ()`: its one token is `last_tokens[slot]`.
+    and values. A decode row has `tokens == ()`: its one token is `given`, or `last_tokens[slot]`.
     """
 
     sequence: int  # id, unique for the engine's life
@@ -100,6 +100,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     # Likeliest tokens to return with each target; None: logprobs only
     target_tops: int | None = None
     adapter: int = 0  # place of its adapter, from 1 on; 0: none
+    given: int = -1  # a decode's token; -1: the slot's last one, which the host may not know yet
 
     @property
     def count(self) -> int:

@@ -26,7 +26,7 @@ from model_server.engine.step_arrays import StepArrays
 from model_server.engine.step_program import Computed, Outputs
 from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step, StepResult
 from model_server.engine.worker import Worker
-from model_server.loading.stages.stage_feedback import Owed, StageFeedback, fill
+from model_server.loading.stages.stage_feedback import Feed, StageFeedback, fill
 from model_server.multihost.link import Link, LinkClosed, StageMessage, take
 from sax.types import Progress
 
@@ -173,7 +173,7 @@ class PipelineRunner:
         self._link.close()
         self._on_failure(failure)
 
-    def _enter(self, number: int, bucket: Bucket, vector: np.ndarray, feeds: list[Owed]) -> None:
+    def _enter(self, number: int, bucket: Bucket, vector: np.ndarray, feeds: list[Feed]) -> None:
         """Run the first stage; decode rows take the tokens that the last stage chose."""
         fill(self._runner.layouts[bucket].views(vector)["tokens"], feeds)
         hidden = self._runner.forward(bucket, vector)

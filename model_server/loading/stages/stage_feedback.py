@@ -19,6 +19,7 @@ from model_server.engine.types import Step
 from model_server.multihost.link import Link, take
 
 Owed = tuple["Future[Outputs]", int]  # a step's outputs and a row in them
+Feed = Owed | int  # of a decode row: where its token will be, or the token
 
 
 class StageFeedback:
@@ -31,9 +32,13 @@ class StageFeedback:
         self._inbox = ThreadPoolExecutor(1, thread_name_prefix="tokens")
         self._owed: dict[int, Owed] = {}  # slot -> where its last token will be
 
-    def feeds(self, step: Step) -> list[Owed]:
-        """Return the source of each decode row's token, in row order."""
-        return [self._owed[row.slot] for row in step.rows if row.is_decode]
+    def feeds(self, step: Step) -> list[Feed]:
+        """Return each decode row's token or its source, in row order."""
+        return [
+            self._owed[row.slot] if row.given < 0 else row.given
+            for row in step.rows
+            if row.is_decode
+        ]
 
     def expect(
         self, step: Step, number: int, ranges: list[tuple[int, int]], rows: int
@@ -59,7 +64,11 @@ class StageFeedback:
 _NONE: Any = (np.empty((0, 0), np.int32), np.empty((0, 0), np.float32))
 
 
-def fill(tokens: np.ndarray, feeds: list[Owed]) -> None:
+def fill(tokens: np.ndarray, feeds: list[Feed]) -> None:
     """Wait for the tokens of the decode rows and write them. Raises LinkError."""
-    for place, (outputs, row) in enumerate(feeds):
-        tokens[place] = outputs.result().numbers[0, row]
+    for place, feed in enumerate(feeds):
+        if isinstance(feed, int):
+            tokens[place] = feed
+        else:
+            outputs, row = feed
+            tokens[place] = outputs.result().numbers[0, row]

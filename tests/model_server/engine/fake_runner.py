@@ -195,7 +195,7 @@ class FakeRunner:
         self._turned[targets] = self._turned[sources]
 
     def _run(self, row: Row, allowed: np.ndarray | None = None) -> RowResult:
-        tokens = row.tokens or (self._last_tokens[row.slot],)
+        tokens = row.tokens or (row.given if row.given >= 0 else self._last_tokens[row.slot],)
         for position, token in enumerate(tokens, row.start):
             self._write(row.slot, position, token, row.long)
         seen = self._read(row.slot, row.start + len(tokens))

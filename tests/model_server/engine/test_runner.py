@@ -112,6 +112,18 @@ def test_sequences_in_one_step_do_not_touch_each_other(tiny: Tiny) -> None:
     assert got == wanted
 
 
+def test_a_decode_takes_the_token_that_its_step_gives_it(tiny: Tiny) -> None:
+    """Beside another decode of the same step that takes its slot's last token."""
+    prompt, given = PROMPT[:5], 11
+    grants = (PageGrant(0, 0, (1, 2)), PageGrant(1, 0, (3, 4)))
+    samplings = (SlotSampling(0, GREEDY), SlotSampling(1, GREEDY))
+    begin = Step(1, (Row(0, 0, 0, prompt, True), Row(1, 1, 0, prompt, True)), grants, samplings)
+    tiny.runner.launch(begin).result()
+    rows = (Row(0, 0, 5, (), True, given=given), Row(1, 1, 5, (), True))
+    got = [row.token for row in tiny.runner.launch(Step(2, rows)).result().rows]
+    assert got == [*tiny.greedy((*prompt, given), 1), tiny.greedy(prompt, 2)[1]]
+
+
 def test_targets_are_scored_with_their_log_probabilities(tiny: Tiny) -> None:
     suffix = PROMPT[10:14]
     grant = PageGrant(0, 0, (11, 12, 13))
