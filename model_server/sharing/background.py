@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +21,8 @@ import jax.numpy as jnp
 logger = logging.getLogger(__name__)
 
 NICER = 15  # added to the niceness: a thread that serves gets 28 times as much of a busy core
-_AT_ONCE = 8  # compiles, so that every thread of the pool gets one
+_AT_ONCE = 8  # compiles, so that most threads of the pool get one
+_LOOKS = 4  # at who compiles; another thread may wake for a moment, but hardly in two of them
 _TASKS = Path("/proc/self/task")
 
 
@@ -34,7 +36,8 @@ def lower_compilers() -> int:
     if not before or jax.local_devices()[0].platform != "cpu":
         return 0
     _ran_while_compiling()  # meanwhile the backend's threads have started and gone to sleep
-    found = _ran_while_compiling() & _ran_while_compiling() - before.keys()
+    ran = Counter(thread for _ in range(_LOOKS) for thread in _ran_while_compiling())
+    found = {thread for thread, looks in ran.items() if looks > 1} - before.keys()
     for thread in found:
         os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICER)
     logger.info("%d threads of the compiler have a lower priority", len(found))

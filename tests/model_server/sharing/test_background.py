@@ -13,20 +13,29 @@ import json, os, threading
 os.environ["JAX_PLATFORMS"] = "cpu"
 from model_server.sharing import background
 import jax, jax.numpy as jnp, numpy as np
-nice = lambda thread: os.getpriority(os.PRIO_PROCESS, thread)
-busy = lambda before: {t for t, ran in background._run_times().items() if ran > before.get(t, 0)}
+
+def work(before):  # nanoseconds by niceness; Python's own threads are left out
+    done = {}
+    for thread, ran in background._run_times().items():
+        if thread not in python:
+            nice = os.getpriority(os.PRIO_PROCESS, thread)
+            done[nice] = done.get(nice, 0) + ran - before.get(thread, 0)
+    return done
+
 found = background.lower_compilers()
-made = background._run_times().keys() - {os.getpid()}
 python = {thread.native_id for thread in threading.enumerate()}
-x = np.ones((600, 600), np.float32)
+x = np.ones((1000, 1000), np.float32)
 before = background._run_times()
-program = jax.jit(lambda x: jnp.tanh(x @ x) @ x).lower(x).compile()
-compiling = [nice(thread) for thread in busy(before) - python]
+for n in range(8):  # each lands on some thread of the compiler's
+    program = jax.jit(lambda x: jnp.tanh(x @ x + n) @ x).lower(x).compile()
+compiling = work(before)
 before = background._run_times()
-for _ in range(5):
+for _ in range(20):
     program(x).block_until_ready()
-running = [nice(thread) for thread in busy(before) if thread in made]
-print(json.dumps([found, nice(0), running, compiling]))
+running = work(before)
+own = os.getpriority(os.PRIO_PROCESS, 0)
+share = lambda work: sum(ns for nice, ns in work.items() if nice > own) / sum(work.values())
+print(json.dumps([found, share(compiling), share(running)]))
 """
 
 
@@ -34,9 +43,8 @@ print(json.dumps([found, nice(0), running, compiling]))
 def test_compiler_threads_give_way_and_those_that_run_programs_do_not() -> None:
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found, own, running, compiling = json.loads(done.stdout.splitlines()[-1])
+    found, compiling, running = json.loads(done.stdout.splitlines()[-1])
     assert found > 0
-    assert running
-    assert set(running) == {own}
-    assert compiling
-    assert min(compiling) > own
+    # Shares of the work of threads with a lower priority: others wake for a moment.
+    assert compiling > 0.5
+    assert running < 0.05
