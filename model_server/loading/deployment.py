@@ -29,7 +29,7 @@ from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, bytes_per_device
 from model_server.models.weights.stage import Stage
 from model_server.models.weights.weight import Blueprint, leaf_shapes
-from sax.errors import MemoryPlanError
+from sax.errors import InvalidRequest, MemoryPlanError
 from sax.memory_parts import MemoryParts
 
 PREFILL_BLOCKS = (1, 4, 8)  # bucket sizes, in blocks of prompt tokens per step
@@ -290,7 +290,14 @@ def place_model(recipe: Recipe, checkpoint: Checkpoint | None, layout: Layout) -
     layout: over devices, or over an abstract mesh if only sizes are asked for. checkpoint: says how
     its tensors are quantised.
     """
-    return PlacedModel(recipe, recipe.blueprint(layout, checkpoint), layout)
+    blueprint = recipe.blueprint(layout, checkpoint)
+    if recipe.adapters is not None and not blueprint.factors:
+        raise InvalidRequest(
+            "MAX_ADAPTERS asks for room for adapters, and no weight of this model can have one: "
+            "publish it without MAX_ADAPTERS, or from a Hugging Face or GGUF checkpoint",
+            param="overrides.MAX_ADAPTERS",
+        )
+    return PlacedModel(recipe, blueprint, layout)
 
 
 def deploy(

@@ -17,7 +17,7 @@ from model_server.loading.deployment import Deployment, deploy, place_model
 from model_server.loading.memory_plan import FreeMemory
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of
-from sax.errors import MemoryPlanError
+from sax.errors import InvalidRequest, MemoryPlanError
 from tests.model_server.multihost.staged import LM, TINY
 
 CONFIG = ModelServerConfig(slots=4, page_size=8, max_context=64)
@@ -160,3 +160,8 @@ def test_one_model_may_have_fewer_bytes_of_pages_than_the_flag_says() -> None:
     config = replace(CONFIG, kv_cache_bytes=2**29)
     made = deploy(recipe(KV_CACHE_BYTES=str(17 * PAGE)), None, layout_of().placed(), config, FREE)
     assert made.limits.pages == 16
+
+
+def test_room_for_adapters_is_refused_where_no_weight_can_have_one() -> None:
+    with pytest.raises(InvalidRequest, match="MAX_ADAPTERS"):
+        deployed(MAX_ADAPTERS="2")

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.loading.deployment import Deployment
-from model_server.plan.compiled import Part, measure
+from model_server.plan.compiled import Part, measure, measure_choice, with_choice
 from model_server.plan.depth import Growth, depths_of, shallow, typical_part, whole
 from model_server.plan.hlo.module import HloModule, parse
 from model_server.plan.hlo.traffic import Collective, collectives
@@ -38,12 +38,14 @@ _CONFIG = ModelServerConfig()
 
 
 def _id(case: Case) -> str:
-    return f"{case.model.rpartition('/')[2].rpartition('.')[2]}-{case.topology}"
+    adapters = "-adapters" if "MAX_ADAPTERS" in case.overrides else ""
+    return f"{case.model.rpartition('/')[2].rpartition('.')[2]}-{case.topology}{adapters}"
 
 
 _SHORT = {"MAX_CONTEXT": "8192"}
 _ALWAYS = [Case("lm_cloud.LmCloudSpmd175B32Test", "v5e:4x8")]
 _NIGHTLY = [
+    Case("meta-llama/Llama-3-8B", "v5e:2x4", {"MAX_ADAPTERS": "16", "MAX_ADAPTER_RANK": "16"}),
     Case("meta-llama/Llama-3-8B", "v5e:2x4"),
     Case("lm_cloud.LmCloudSpmd2BTest", "v5e:1x1"),
     Case("saxml.server.pax.lm.params.gptj.GPTJ", "v5e:2x2", {"ICI_MESH_SHAPE": "[1,1,4]"}),
@@ -67,7 +69,9 @@ _NIGHTLY = [
 @pytest.mark.parametrize(
     "case", [*_ALWAYS, *(pytest.param(each, marks=pytest.mark.slow) for each in _NIGHTLY)], ids=_id
 )
-def test_a_decode_step_reads_weights_and_cache_once_and_copies_neither(case: Case) -> None:
+def test_a_decode_step_with_penalties_and_masks_reads_weights_and_cache_once_and_copies_neither(
+    case: Case,
+) -> None:
     target = deployed(case.model, case.topology, dict(case.overrides), _CONFIG)
     program, ratio = _compiled(target, topology_of(case.topology).chip)
     assert 0.95 < ratio <= _MOST, f"{ratio:.3f} times the unavoidable bytes"
@@ -123,7 +127,10 @@ def _program(lowered: jax.stages.Lowered) -> HloModule:
 
 
 def _compiled(target: Deployment, chip: Chip) -> tuple[HloModule, float]:
-    """The program of a few layers, and what one of all moves to what none can do without."""
+    """The program of a few layers, and what a step of all moves to what none can do without.
+
+    The step chooses its tokens with every penalty, bias, mask and bad word.
+    """
     work = Workload(target)
     depths = depths_of(work.anatomy.layers)
     assert depths is not None, "a model deep enough to be told by some layers"
@@ -131,9 +138,9 @@ def _compiled(target: Deployment, chip: Chip) -> tuple[HloModule, float]:
     part = _kept(kept, typical_part(target, depths))
     measured = measure(shallow(target, None, depths.more).program, _BUCKET, part)
     flops = work.flops_ratio(_BUCKET, depths.more)
-    step = planned_step(
-        work, chip, whole(measured, Growth(0, 0, 0, 0), depths, flops), usual_context(target)
-    )
+    deep = whole(measured, Growth(0, 0, 0, 0), depths, flops)
+    both = with_choice(deep, measure_choice(target.program, _BUCKET.decodes))
+    step = planned_step(work, chip, both, usual_context(target))
     return kept[0], step.compiled_bytes / step.work.bytes
 
 
