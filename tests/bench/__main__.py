@@ -23,6 +23,7 @@ from tests.bench import (
     bench_engine,
     bench_failover,
     bench_fairness,
+    bench_fields,
     bench_gateway,
     bench_gpu_attention,
     bench_grammar,
@@ -32,6 +33,7 @@ from tests.bench import (
     bench_plan,
     bench_prefix_cache,
     bench_quantization,
+    bench_scheduler,
     bench_seeds,
     bench_steady,
     bench_transformers,
@@ -49,6 +51,8 @@ noisy, so read ratios between columns of one table; absolute figures move by a t
 
 BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "engine": bench_engine.run,
+    "scheduler": bench_scheduler.run,
+    "fields": bench_fields.run,
     "grammar": bench_grammar.run,
     "transformers": bench_transformers.run,
     "loading": bench_loading.run,
