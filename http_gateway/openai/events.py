@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from http_gateway.openai.logprobs import chat_logprobs, completion_logprobs, shown_logprobs
-from http_gateway.openai.reply import Head, Usage
+from http_gateway.openai.reply import Head, Usage, usage_of
 from http_gateway.openai.shape import Shape
 from http_gateway.sse import DONE, event
 from sax.types import TokenChunk
@@ -53,11 +53,7 @@ class Events:
         """top: fields of the event beside its choice."""
         after = self._after
         if self._shape.continuous_usage:
-            counts = {
-                "prompt_tokens": self.prompt_tokens,
-                "completion_tokens": chunk.completion_tokens,
-                "total_tokens": self.prompt_tokens + chunk.completion_tokens,
-            }
+            counts = usage_of(self.prompt_tokens, chunk.completion_tokens, self.cached_tokens)
             after = b'}],"usage":%b}\n\n' % _encode(counts)
         if top:
             after = b"}]," + top + after.removeprefix(b"}]")

@@ -115,6 +115,10 @@ def usage(choices: Sequence[Counted], n: int) -> Usage:
     cached = sum(choice.cached_tokens for choice in choices[::n])
     prompt = sum(choice.prompt_tokens for choice in choices[::n])
     completion = sum(choice.completion_tokens for choice in choices)
+    return usage_of(prompt, completion, cached)
+
+
+def usage_of(prompt: int, completion: int, cached: int) -> Usage:
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,

@@ -47,7 +47,7 @@ def test_a_server_that_finds_a_set_compiles_no_step(tmp_path: Path, devices: int
         answer = cell.complete("How many?", model=MODEL, max_tokens=5, ignore_eos=True)
         assert answer.json()["usage"]["completion_tokens"] == 5, answer.text
         log = cell.log(MODEL_SERVER)
-        assert f"all 4 programs of its steps were read from {place}" in log, log
+        assert re.search(f"all [0-9]+ programs of its steps were read from {place}", log), log
         (compiled,) = re.findall("while it loaded, XLA compiled (.*)", log)
         assert "jit(step)" not in compiled
         assert "sax_compiles_while_serving_total 0.0" in cell.metrics_page()

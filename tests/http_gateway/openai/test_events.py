@@ -2,7 +2,7 @@ import json
 
 from http_gateway.openai.events import ChatEvents, CompletionEvents, stream_end
 from http_gateway.openai.logprobs import chat_logprobs
-from http_gateway.openai.reply import Head, Transcript, usage
+from http_gateway.openai.reply import Head, Transcript, usage, usage_of
 from http_gateway.openai.shape import Shape
 from sax.types import TokenChunk, TokenLogprob
 
@@ -120,9 +120,8 @@ def test_every_event_counts_the_tokens_so_far_if_asked():
         events = kind(HEAD, 0, shape)
         first = read(events(TokenChunk("a", (1,), prompt_tokens=4, completion_tokens=1)))
         second = read(events(TokenChunk("b", (2,), prompt_tokens=4, completion_tokens=2)))
-        counts = {"prompt_tokens": 4, "completion_tokens": 1, "total_tokens": 5}
-        assert first[-1]["usage"] == counts
-        assert second[-1]["usage"] == counts | {"completion_tokens": 2, "total_tokens": 6}
+        assert first[-1]["usage"] == usage_of(4, 1, cached=0)
+        assert second[-1]["usage"] == usage_of(4, 2, cached=0)
 
 
 def test_token_ids_come_with_their_text_and_the_prompts_first():
