@@ -33,6 +33,7 @@ from tests.bench import (
     bench_prefix_cache,
     bench_quantization,
     bench_seeds,
+    bench_speculation,
     bench_steady,
     bench_transformers,
 )
@@ -60,6 +61,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "lockstep": bench_lockstep.run,
     "prefix_cache": bench_prefix_cache.run,
     "lora": bench_lora.run,
+    "speculation": bench_speculation.run,
     "plan": bench_plan.run,
     "gateway": bench_gateway.run,
     "cell": bench_cell.run,
