@@ -25,7 +25,7 @@ class Lookup:
         self._odds = odds
         self._read = max(0, len(tokens) - REACH)  # tokens taken in
         self._after: dict[int, int] = {}  # three tokens -> index of the one that followed last
-        self._key = 0
+        self._key = _KEY  # of no tokens
         self._next = -1  # index of the token that is expected to come again; -1: none
         self._run = 0  # predictions in a row that were right
 
