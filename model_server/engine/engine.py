@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
+from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Finish, Sequence, SequenceUpdate
 from model_server.engine.timing.step_times import StepTimes
@@ -61,6 +62,8 @@ class EngineStats:
     prefix_queries: int  # tokens of sequences when they first took a slot
     prefix_hits: int  # those of them that were cached
     prefix_evictions: int  # cached pages that were granted anew
+    guesses: int  # tokens computed before they were known to be the answer's
+    guesses_accepted: int  # those that were
 
 
 class Engine:
@@ -84,7 +87,10 @@ class Engine:
         self._runner = runner
         self._limits = runner.limits
         self._deliver = deliver
-        self._scheduler = Scheduler(self._limits, times)
+        self._guessing: Guessing | None = None
+        if self._limits.guesses:
+            self._guessing = Guessing(self._limits.guesses, self._limits.decodes, times)
+        self._scheduler = Scheduler(self._limits, times, self._guessing)
         self._watchdog: Watchdog | None = None
         if on_hang is not None:
             self._watchdog = Watchdog(limit_s(step_limit_s, times), times, on_hang)
@@ -101,6 +107,7 @@ class Engine:
         self._failure: BaseException | None = None
         self._outbox: list[SequenceUpdate] = []  # from here on: the engine's thread only
         self._busy_s = 0.0
+        self._read_s: float | None = None  # when the last step was read; None: it has rested since
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -200,6 +207,8 @@ class Engine:
             prefix_queries=scheduler.prefix_queries,
             prefix_hits=scheduler.prefix_hits,
             prefix_evictions=scheduler.prefix_evictions,
+            guesses=self._guessing.proposed if self._guessing else 0,
+            guesses_accepted=self._guessing.accepted if self._guessing else 0,
         )
 
     # Callers' threads, under the lock
@@ -276,7 +285,9 @@ class Engine:
             self._expect(in_flight[0] if in_flight else step)
             launched = (step, self._runner.launch(step)) if step else None
             if in_flight:
-                self._outbox += self._scheduler.commit(in_flight[0], in_flight[1].result())
+                result = in_flight[1].result()
+                self._time(in_flight[0])
+                self._outbox += self._scheduler.commit(in_flight[0], result)
             self._expect(None)
             if step and step.guided:
                 self._choose(step)
@@ -284,6 +295,15 @@ class Engine:
             assert launched or in_flight or not self._scheduler.live, "live, but nothing to do"
             in_flight = launched
             self._busy_s += time.monotonic() - began_s
+
+    def _time(self, step: Step) -> None:
+        """Note what a step of decodes took, from when the one before was read."""
+        if self._guessing is None:
+            return
+        now_s = time.monotonic()
+        if self._read_s is not None and step.rows[-1].is_decode:
+            self._guessing.took(step, now_s - self._read_s)
+        self._read_s = now_s
 
     def _choose(self, step: Step) -> None:
         """Make the masks of a launched step; the device runs its forward pass meanwhile."""
@@ -302,6 +322,7 @@ class Engine:
         with self._changed:
             if may_rest and not self._scheduler.live:
                 self._resting = True
+                self._read_s = None
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._inbox or self._closing)
                 self._resting = False

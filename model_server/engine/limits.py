@@ -15,13 +15,18 @@ def check_limits(limits: EngineLimits) -> None:
         raise ValueError(f"max_prefill_blocks must be positive: {limits.max_prefill_blocks}")
     if limits.max_mixed_blocks is not None and limits.max_mixed_blocks < 1:
         raise ValueError(f"max_mixed_blocks must be positive: {limits.max_mixed_blocks}")
-    least = limits.slots - 1 + limits.prefill_block
+    if limits.decodes < limits.slots:
+        raise ValueError(
+            f"max_decodes is {limits.max_decodes}; it must be at least slots: {limits.slots}"
+        )
+    least = limits.decodes - 1 + limits.prefill_block
     if limits.token_budget < least:
         raise ValueError(
-            f"token_budget is {limits.token_budget}; with {limits.slots} slots and a "
+            f"token_budget is {limits.token_budget}; with {limits.decodes} decodes and a "
             f"prefill_block of {limits.prefill_block} it must be at least {least}"
         )
-    if limits.max_logit_rows < limits.slots:
+    if limits.max_logit_rows < limits.decodes:
         raise ValueError(
-            f"max_logit_rows is {limits.max_logit_rows}; it must be at least slots: {limits.slots}"
+            f"max_logit_rows is {limits.max_logit_rows}; it must be at least decodes: "
+            f"{limits.decodes}"
         )

@@ -42,6 +42,11 @@ Samples are n equal requests: those that come with the first wait one step for i
 request whose `answer` is the parent's with one token of its own at the end, which is all that it
 computes.
 
+With `Guessing`, a running sequence may have further rows in a step, each with a guess of the token
+that the row before it gives (see `guessing.guessing`). `launched` leaves them out until `commit`
+finds the guess true; what a wrong one wrote is beyond all that anybody reads, and is overwritten.
+No row of a sequence is launched while guesses of it are in flight.
+
 If all layers have a sliding window, pages before it are freed while a sequence runs.
 
 A model with LongRoPE rotates a sequence by the factors for its length at the time. One that
@@ -52,7 +57,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from msgspec.structs import replace
+
 from model_server.engine.accounts import Accounts
+from model_server.engine.guessing.guessing import NO_GUESSES, Guesses, Guessing
 from model_server.engine.limits import check_limits
 from model_server.engine.paging.prefill import chunk_length, pages_lacking, pages_to_begin
 from model_server.engine.paging.prefix_cache import NOTHING, Prefix, PrefixCache
@@ -103,9 +111,16 @@ class _Draft:
 class Scheduler:
     """Turns sequences into steps, and step results into updates."""
 
-    def __init__(self, limits: EngineLimits, times: StepTimes | None = None) -> None:
+    def __init__(
+        self,
+        limits: EngineLimits,
+        times: StepTimes | None = None,
+        guessing: Guessing | None = None,
+    ) -> None:
+        """guessing: None: no tokens are guessed."""
         check_limits(limits)
         self.limits = limits
+        self.guessing = guessing
         self._pace = Pace(times, limits.max_mixed_blocks)
         self.steps = 0  # scheduled
         self.prefill_tokens = 0  # computed, including recomputed ones
@@ -187,18 +202,26 @@ class Scheduler:
 
     def schedule(self) -> Step | None:
         """Return the next step, or None if nothing can be launched before the next commit."""
-        draft = _Draft(self.limits)
         accounts = self._accounts
+        guesses = NO_GUESSES
+        if self.guessing is not None and not (accounts.waiting or accounts.unfinished):
+            if self._waits_to_guess(self.guessing):
+                return None
+            if self.steps == self._committed:
+                guesses = self.guessing.choose(self._running, self._room_to_guess)
+        draft = _Draft(self.limits)
         if accounts.waiting:
             self._displace()
             self._admit_computed(draft)
-        self._decode(draft)
+        self._decode(draft, guesses)
         if accounts.unfinished or accounts.waiting:
             self._keep_pace(draft)
             self._prefill(draft)
         if not draft.rows:
             return None
         self.steps += 1
+        if self.guessing is not None:
+            self.guessing.launched(self.steps, late=self.steps == self._committed + 1)
         for sequence in draft.chunks:
             self._note(sequence)
         if self.limits.window is not None:
@@ -239,6 +262,8 @@ class Scheduler:
             sequence = self._live.get(row.sequence)
             if sequence is None:
                 continue  # surplus: it ended or was cancelled while this step was in flight
+            if sequence.guesses and not sequence.in_flight and not self._settle(sequence, row):
+                continue
             if row.targets and (update := self._commit_scores(sequence, outcome, row)):
                 updates.append(update)
             if row.yields:
@@ -277,7 +302,38 @@ class Scheduler:
             self._accounts.finish_prompt(sequence)
             self._grant(sequence, -(-sequence.goal // self.limits.page_size), draft)
 
-    def _decode(self, draft: _Draft) -> None:
+    def _waits_to_guess(self, guessing: Guessing) -> bool:
+        if self.steps == self._committed:
+            return False
+        tried = any(sequence.guesses for sequence in self._running)
+        return tried or guessing.pays_to_wait(self._running)
+
+    def _room_to_guess(self, sequence: Sequence) -> int:
+        """Return how many guesses fit behind the next row: in its pages, and its rotary factors.
+
+        It takes a new page early if there is one for everybody.
+        """
+        start, page_size = sequence.launched, self.limits.page_size
+        pages = len(sequence.pages) + (self._pool.free > len(self._running))
+        ends = [sequence.end, max(start + 1, pages * page_size)]
+        if sequence.recompute_at >= 0:
+            ends.append(sequence.recompute_at)
+        return max(0, min(ends) - start - 1)
+
+    def _guess(self, sequence: Sequence, guesses: tuple[int, ...], draft: _Draft) -> None:
+        """Add a row for each guess behind the sequence's own."""
+        page_size = self.limits.page_size
+        own = draft.rows[-1]
+        for start, token in enumerate(guesses, own.start + 1):
+            if start == len(sequence.pages) * page_size:
+                if self._pool.free <= len(self._running):
+                    return  # others took pages since
+                self._grant(sequence, 1, draft)
+            draft.rows.append(replace(own, start=start, given=token))
+            sequence.guesses += 1
+            sequence.restate = True
+
+    def _decode(self, draft: _Draft, guesses: Guesses) -> None:
         """Add a row for every running sequence that is past its prefill."""
         page_size, rows = self.limits.page_size, draft.rows
         if self.limits.short_context is not None:
@@ -288,7 +344,7 @@ class Scheduler:
             start = sequence.launched
             if start < sequence.goal or start >= sequence.end or start == sequence.recompute_at:
                 continue
-            if sequence.stepwise and sequence.in_flight:
+            if (sequence.stepwise and sequence.in_flight) or sequence.guesses:
                 continue
             if start == len(sequence.pages) * page_size:
                 self._grant(sequence, 1, draft)
@@ -302,13 +358,16 @@ class Scheduler:
                 sequence.long,
                 None,
                 sequence.adapter,
-                sequence.tokens[start] if sequence.stepwise else -1,
+                sequence.tokens[start] if sequence.stepwise or sequence.restate else -1,
             )
             rows.append(row)
             sequence.launched = start + 1
             sequence.in_flight += 1
+            sequence.restate = False
             if sequence.guide is not None:
                 draft.guided = True
+            if guesses and sequence.id in guesses:
+                self._guess(sequence, guesses[sequence.id], draft)
         limits = self.limits
         draft.logit_rows -= len(rows)
         draft.blocks = (limits.token_budget - len(rows)) // limits.prefill_block
@@ -554,6 +613,13 @@ class Scheduler:
 
     # Committing
 
+    def _settle(self, sequence: Sequence, row: Row) -> bool:
+        assert self.guessing is not None
+        self.guessing.proposed += 1
+        right = sequence.settle(row)
+        self.guessing.accepted += right
+        return right
+
     def _commit_token(self, sequence: Sequence, outcome: RowResult) -> SequenceUpdate:
         assert outcome.token is not None, "a yielding row must give a token"
         self.tokens += 1
@@ -593,6 +659,8 @@ class Scheduler:
 
     def _remove(self, sequence: Sequence) -> None:
         del self._live[sequence.id]
+        if self.guessing is not None:
+            self.guessing.forget(sequence.id)
         if sequence.slot >= 0:
             self._release(sequence)
         self._accounts.remove(sequence)
@@ -610,3 +678,4 @@ class Scheduler:
         sequence.launched = sequence.reused = sequence.written = sequence.kept = 0
         sequence.unseen = 0
         sequence.source = 0
+        sequence.restate = False

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from model_server.engine.slot_write import check_biases
-from model_server.engine.types import EngineLimits, Grammar, RowResult, Sampling
+from model_server.engine.types import EngineLimits, Grammar, Row, RowResult, Sampling
 from sax.errors import InvalidRequest, PromptTooLong, SaxError
 
 # complete: the guide allows nothing more; unlike a stop token, the last token is the answer's.
@@ -66,6 +66,8 @@ class Sequence:
         "end",
         "finish_at",
         "goal",
+        "guessable",
+        "guesses",
         "guide",
         "id",
         "in_flight",
@@ -78,6 +80,7 @@ class Sequence:
         "priority",
         "prompt",
         "recompute_at",
+        "restate",
         "reused",
         "salt",
         "sampling",
@@ -113,6 +116,8 @@ class Sequence:
         self.guide = None
         if (grammar := engine_request.grammar) is not None:
             self.guide = grammar.begin(engine_request.answer, engine_request.sampling.allowed)
+        # Its tokens depend on those before only through the model, so they can be guessed.
+        self.guessable = self.guide is None and not engine_request.sampling.edits
         self.score_from = engine_request.score_from
         self.score_tops = engine_request.score_tops
         self.finish_at = min(prompt + engine_request.max_tokens, context)  # tokens, at most
@@ -138,8 +143,10 @@ class Sequence:
         self.goal = 0  # positions that are prefill; from there on it decodes
         self.long = False  # rotated by the factors of long sequences
         self.recompute_at = -1  # position from which on it must be, having begun as a short one
+        self.restate = False  # the slot's last token is a guess's: the next row carries its own
         # Kept across preemptions, because results in flight stay valid:
         self.in_flight = 0  # rows launched whose token is not committed
+        self.guesses = 0  # rows in flight behind those: each counts if its token comes true
         self.scores_launched = 0  # scores requested from the device
         self.scores: list[float] = []  # those committed, if all come at the end
         self.scores_committed = 0
@@ -176,6 +183,20 @@ class Sequence:
         if self.score_from is None or self.score_from + self.scores_launched == self.prompt:
             return self.finish_at
         return self.score_from - 1 + self.scores_launched
+
+    def settle(self, row: Row) -> bool:
+        """Take a guess's row out of flight; return True if it computed the sequence's own token.
+
+        It then counts as if it had been launched once that token was known.
+        """
+        self.guesses -= 1
+        last = len(self.tokens) - 1
+        if row.start != last or row.given != self.tokens[last]:
+            return False
+        self.in_flight += 1
+        if self.slot >= 0:
+            self.launched += 1
+        return True
 
     def append(self, token: int) -> Finish | None:
         self.in_flight -= 1

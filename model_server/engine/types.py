@@ -37,6 +37,13 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: PrefixSharing = "off"  # among sequences with one salt, which serving makes
     window: int | None = None  # tokens that every layer sees at most; None: some layer sees all
     adapters: int = 0  # places for adapters
+    guesses: int = 0  # tokens of one sequence that a step may guess; 0: none
+    max_decodes: int | None = None  # decode rows of a step, guesses included; None: slots
+
+    @property
+    def decodes(self) -> int:
+        """Decode rows of a step, at most."""
+        return self.max_decodes or self.slots
 
     @property
     def pages_per_sequence(self) -> int:

@@ -94,8 +94,9 @@ class PlacedModel:
 
         Those are several copies of the logits, and the step's tokens.
         """
-        tokens = slots + self.prefill_block * max(PREFILL_BLOCKS)
-        logits = 4 * max(slots, 2) * self.recipe.vocab * 6
+        decodes = self._decodes(slots)
+        tokens = decodes + self.prefill_block * max(PREFILL_BLOCKS)
+        logits = 4 * max(decodes, 2) * self.recipe.vocab * 6
         state = state_bytes(slots, self.recipe.vocab)
         step = state + logits + 4 * tokens * self.recipe.embed * 32 + 64 * 2**20
         return step + self.beside
@@ -110,6 +111,7 @@ class PlacedModel:
     def deploy(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:
         """Plan the pages in the memory of one device. Raises MemoryPlanError."""
         slots, page = self._slots(config), self.page_bytes(config.page_size)
+        decodes = self._decodes(slots)
         context = self._context(config, memory)
         per_sequence = -(-context // config.page_size)
         wanted = self._wanted_pages(config, page, per_sequence, slots)
@@ -130,8 +132,8 @@ class PlacedModel:
             pages=planned.pages,
             page_size=config.page_size,
             max_context=context,
-            token_budget=slots + self.prefill_block * max(PREFILL_BLOCKS),
-            max_logit_rows=max(slots, 2),
+            token_budget=decodes + self.prefill_block * max(PREFILL_BLOCKS),
+            max_logit_rows=max(decodes, 2),
             prefill_block=self.prefill_block,
             max_prefill_blocks=max(PREFILL_BLOCKS),
             max_mixed_blocks=config.max_mixed_blocks,
@@ -142,6 +144,8 @@ class PlacedModel:
             prefix_cache=config.prefix_cache,
             window=self.recipe.window,
             adapters=self.recipe.adapters.places if self.recipe.adapters else 0,
+            guesses=self._guesses,
+            max_decodes=None if decodes == slots else decodes,
         )
         return Deployment(
             self.recipe, self.blueprint, self.layout, limits, planned, elastic=wanted is None
@@ -149,6 +153,19 @@ class PlacedModel:
 
     def _slots(self, config: ModelServerConfig) -> int:
         return self.recipe.slots or config.slots
+
+    @property
+    def _guesses(self) -> int:
+        """Return the guesses of a sequence in a step; a pipeline makes some only if asked to.
+
+        Its stages take in the next step while others compute; a guess waits for all of them.
+        """
+        speculation = self.recipe.speculation
+        return speculation.guesses if speculation.asked or self.stage is None else 0
+
+    def _decodes(self, slots: int) -> int:
+        """Return the rows of the largest decode step: one sequence's guesses fit, if asked for."""
+        return max(slots, 1 + self._guesses if self.recipe.speculation.asked else 0)
 
     def _auto(self, config: ModelServerConfig) -> bool:
         """Return True if the memory decides the context."""
@@ -227,7 +244,7 @@ class Deployment(PlacedModel):
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
-        return closed_set(self.limits.slots, PREFILL_BLOCKS)
+        return closed_set(self.limits.decodes, PREFILL_BLOCKS)
 
     @cached_property
     def pool_shapes(self) -> tuple[LayerPages, ...]:

@@ -92,13 +92,14 @@ class LmLoad:
         self._check_kernel()
         _warn_of_plain(spec, planned.blueprint)
         logger.info(
-            "%s: %s planned per device, %d pages, %d slots of %d tokens, mesh %s",
+            "%s: %s planned per device, %d pages, %d slots of %d tokens, mesh %s, %s",
             spec.model_id,
             human(self.deployment.memory.total),
             self.deployment.limits.pages,
             self.deployment.limits.slots,
             self.deployment.limits.max_context,
             dict(layout.mesh.shape),
+            told_guesses(self.deployment.limits),
         )
 
     def build(self, programs: Programs, report: Report) -> ModelRunner | KvRunner:
@@ -174,6 +175,13 @@ def measure(runner: HeldRunner, deployment: Deployment, name: str) -> StepTimes 
     told = (f"{each} {1e3 * took:.1f} ms" for each, took in zip(buckets, seconds, strict=False))
     logger.info("%s: steps take %s", name, ", ".join(told))
     return StepTimes.measured(buckets, seconds, deployment.limits.prefill_block)
+
+
+def told_guesses(limits: EngineLimits) -> str:
+    """Describe what is guessed, for the log."""
+    if not limits.guesses:
+        return "no guesses of tokens"
+    return f"up to {limits.guesses} guesses of a sequence in steps of {limits.decodes} rows"
 
 
 def _seconds(runner: HeldRunner, index: int) -> float:

@@ -33,6 +33,10 @@ _MEANINGS = {
     "MAX_ADAPTERS": "LoRA adapters of this model in memory at once, from 0 (none) to 256 "
     "(see below)",
     "MAX_ADAPTER_RANK": "rank of such an adapter, at most 512",
+    "SPECULATION": 'guesses of the next tokens: `"off"`; `"ngram"`: what followed the last ones '
+    "before; null: the same, in rows of the decode batch that are not used ([speculation.md]"
+    "(speculation.md))",
+    "MAX_GUESSES": "guesses of one sequence in one step, from 1 to 32",
     "SHARDING_RULES": "mesh axis for each logical axis of the model: an object such as "
     '`{"experts": "data", "tokens": "data"}`; a null value: replicated (see below)',
     "MAX_CONTEXT": 'most tokens of a prompt and its answer; `"auto"`: as many as memory holds in '

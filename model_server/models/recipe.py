@@ -13,6 +13,11 @@ from flax import nnx
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.kernels.pages import CacheShape
 from model_server.models.layers.decoder import Decoder
+from model_server.models.speculation import (
+    SPECULATION_DEFAULTS,
+    Speculation,
+    parse_speculation,
+)
 from model_server.models.tasks import PASS_DEFAULTS, Tasks, parse_tasks
 from model_server.models.weights.axis_rules import Rules, parse_rules
 from model_server.models.weights.low_rank import AdapterRoom
@@ -36,6 +41,7 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     "NUM_STAGES": 1,  # pipeline stages: groups of hosts, each with its own mesh
     "MAX_ADAPTERS": 0,  # LoRA adapters of this model in memory at once; 0: none
     "MAX_ADAPTER_RANK": _USUAL_RANK,  # of an adapter
+    **SPECULATION_DEFAULTS,
     # Changes to the default `Rules`: logical axis -> mesh axis or null.
     "SHARDING_RULES": None,
     # Tokens, prompt plus answer; "auto": as many as memory holds in every slot; null: the model's
@@ -85,6 +91,7 @@ class Recipe:
     unused: tuple[str, ...] = ()
     stage: Stage | None = None  # None: the whole model
     adapters: AdapterRoom | None = None  # None: no room for any
+    speculation: Speculation = Speculation()
     # Longest sequence that is rotated by the short one of two lists of factors; None: one list
     short_context: int | None = None
     # Tokens that a query sees at most, in any layer; None: all
@@ -247,6 +254,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "mesh_shape": _mesh_shape(values["ICI_MESH_SHAPE"]),
         "stages": values["NUM_STAGES"],
         "adapters": _adapters(values["MAX_ADAPTERS"], values["MAX_ADAPTER_RANK"]),
+        "speculation": parse_speculation(values),
         "rules": parse_rules(values["SHARDING_RULES"]),
         "max_context": wanted or own_context,
         "slots": values["NUM_CACHE_SLOTS"],

@@ -23,6 +23,7 @@ _OF_HOST = (  # may differ (pages), or affect no program (the rest)
     "max_queued_per_account",
     "prefix_cache",
     "window",
+    "guesses",
 )
 
 

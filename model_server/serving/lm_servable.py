@@ -269,6 +269,8 @@ class AdapterServable(LmServable):
             prefix_queries=0,
             prefix_hits=0,
             prefix_evictions=0,
+            guesses=0,
+            guesses_accepted=0,
             finished=self._totals["finished"],
             cancelled=self._totals["cancelled"],
         )

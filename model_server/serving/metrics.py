@@ -81,6 +81,18 @@ _COUNTERS: tuple[Figure, ...] = (
         _LM,
     ),
     (
+        "sax_spec_proposed_tokens",
+        "Tokens computed on a guess, before they were known to be the answer's",
+        lambda s: s.stats().guesses,
+        _LM,
+    ),
+    (
+        "sax_spec_accepted_tokens",
+        "Guessed tokens that were the answer's",
+        lambda s: s.stats().guesses_accepted,
+        _LM,
+    ),
+    (
         "sax_preemptions",
         "Sequences preempted because pages ran out",
         lambda s: s.stats().preemptions,

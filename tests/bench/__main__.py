@@ -35,6 +35,7 @@ from tests.bench import (
     bench_quantization,
     bench_scheduler,
     bench_seeds,
+    bench_speculation,
     bench_steady,
     bench_transformers,
 )
@@ -64,6 +65,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "lockstep": bench_lockstep.run,
     "prefix_cache": bench_prefix_cache.run,
     "lora": bench_lora.run,
+    "speculation": bench_speculation.run,
     "plan": bench_plan.run,
     "gateway": bench_gateway.run,
     "cell": bench_cell.run,

@@ -412,7 +412,7 @@ def test_steps_commit_in_order() -> None:
     ("limits", "complaint"),
     [
         (limits_of(slots=4, token_budget=10, prefill_block=8), "token_budget is 10.* at least 11"),
-        (limits_of(slots=4, max_logit_rows=3), "max_logit_rows is 3; .* at least slots: 4"),
+        (limits_of(slots=4, max_logit_rows=3), "max_logit_rows is 3; .* at least decodes: 4"),
         (limits_of(max_context=1), "max_context"),
         (limits_of(pages=0), "must be positive"),
         (limits_of(max_prefill_blocks=0), "max_prefill_blocks must be positive: 0"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from model_server.disaggregation.handoff_runner import HandoffRunner
+from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
 from model_server.engine.types import EngineLimits, PendingStep, Row, RowResult, Step, Top
@@ -56,8 +57,8 @@ class Answer:
 class Trace:
     """One scheduler, one fake runner, one step in flight while the next is launched."""
 
-    def __init__(self, limits: EngineLimits) -> None:
-        self.scheduler = Scheduler(limits)
+    def __init__(self, limits: EngineLimits, guessing: Guessing | None = None) -> None:
+        self.scheduler = Scheduler(limits, guessing=guessing)
         self.traffic = FakeTraffic()
         self.device = FakeRunner(limits, traffic=self.traffic)
         self.runner = HandoffRunner(self.device, self.traffic)
@@ -132,9 +133,9 @@ class Trace:
         check_conserved(self.scheduler)
 
 
-def run(limits: EngineLimits, asks: list[Ask]) -> Trace:
+def run(limits: EngineLimits, asks: list[Ask], guessing: Guessing | None = None) -> Trace:
     """Play a whole trace to its end. The sequence ids are 1, 2, ... in the order of `asks`."""
-    trace = Trace(limits)
+    trace = Trace(limits, guessing)
     ordered = sorted(enumerate(asks, 1), key=lambda item: item[1].turn)
     ids = {place: id for id, (place, _) in enumerate(ordered, 1)}
     arrivals = [(ids[place], ask) for place, ask in ordered]
@@ -164,7 +165,7 @@ def pages_of(engine_request: EngineRequest, limits: EngineLimits) -> np.ndarray:
 
 
 def check_step(limits: EngineLimits, step: Step) -> None:
-    """No limit is exceeded, decodes come first, and nobody is in a step twice."""
+    """No limit is exceeded, decodes come first, and nobody is in a step twice, but for guesses."""
     block = limits.prefill_block
     kinds = [row.is_decode for row in step.rows]
     assert kinds == sorted(kinds, reverse=True), "decodes come first"
@@ -173,8 +174,14 @@ def check_step(limits: EngineLimits, step: Step) -> None:
     blocks = (occupied - sum(kinds)) // block
     assert limits.max_prefill_blocks is None or blocks <= limits.max_prefill_blocks
     assert sum(row.yields + len(row.targets) for row in step.rows) <= limits.max_logit_rows
-    assert len({row.slot for row in step.rows}) == len(step.rows) <= limits.slots
-    assert len({row.sequence for row in step.rows}) == len(step.rows)
+    own = [
+        row
+        for row, before in zip(step.rows, (None, *step.rows), strict=False)
+        if before is None or not is_guess(row, before)
+    ]
+    assert len({row.slot for row in own}) == len(own)
+    assert len(step.rows) <= limits.slots
+    assert len({row.sequence for row in own}) == len(own)
     granted = [(grant.slot, page) for grant in step.grants for page in grant.pages]
     assert len(set(granted)) == len(granted), "a page is twice in one table"
     assert {grant.slot for grant in step.grants} <= {row.slot for row in step.rows}
@@ -182,6 +189,12 @@ def check_step(limits: EngineLimits, step: Step) -> None:
     for row in step.rows:
         assert row.start + row.count <= limits.max_context
         assert len(row.targets) <= row.count
+
+
+def is_guess(row: Row, before: Row) -> bool:
+    """A decode right behind the same sequence's row for the position before."""
+    behind = row.sequence == before.sequence and row.start == before.start + before.count
+    return behind and row.is_decode and row.given >= 0
 
 
 def residencies(trace: Trace, id: int) -> list[tuple[int, int]]:

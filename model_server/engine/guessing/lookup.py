@@ -1,0 +1,66 @@
+"""Predicts the next tokens of one sequence from what followed its last tokens earlier. Pure.
+
+Answers repeat their prompts and themselves: quotations, code that is edited, lists, names. A table
+says where each run of three tokens occurred last. The place that it names is followed for as long
+as its tokens are those that come, so a long repetition is looked up once. Each token is taken in
+once, at the cost of one look into the table.
+"""
+
+from __future__ import annotations
+
+from model_server.engine.guessing.odds import Odds
+
+REACH = 8192  # tokens before the first lookup that it reads, at most
+_BITS = 20  # of a token in a key; larger vocabularies may collide, which costs a wrong guess
+_KEY = (1 << 3 * _BITS) - 1
+
+
+class Lookup:
+    """The table of one sequence, and what it predicts now."""
+
+    def __init__(self, tokens: list[int], prompt: int, odds: Odds) -> None:
+        """tokens: the sequence's own list, which grows; the first `prompt` are not predictions."""
+        self._tokens = tokens
+        self._prompt = prompt
+        self._odds = odds
+        self._read = max(0, len(tokens) - REACH)  # tokens taken in
+        self._after: dict[int, int] = {}  # three tokens -> index of the one that followed last
+        self._key = _KEY  # of no tokens
+        self._next = -1  # index of the token that is expected to come again; -1: none
+        self._run = 0  # predictions in a row that were right
+
+    @property
+    def behind(self) -> int:
+        """Tokens not taken in yet."""
+        return len(self._tokens) - self._read
+
+    def read(self, most: int) -> int:
+        """Take in new tokens, at most so many; return their number."""
+        first = self._read
+        self._read = min(len(self._tokens), first + most)
+        for index in range(first, self._read):
+            self._take(index, self._tokens[index])
+        return self._read - first
+
+    def _take(self, index: int, token: int) -> None:
+        expected = self._next
+        right = expected >= 0 and self._tokens[expected] == token
+        if expected >= 0 and index >= self._prompt:
+            self._odds.note(self._run, right)
+        self._key = (self._key << _BITS | token) & _KEY
+        if right:
+            self._next, self._run = expected + 1, self._run + 1
+        else:
+            self._next, self._run = self._after.get(self._key, -1), 0
+        self._after[self._key] = index + 1
+
+    def chances(self, most: int) -> list[float]:
+        """Return for each of the next guesses the chance that it and those before it are right."""
+        if self._next < 0 or self.behind:
+            return []
+        return self._odds.of_runs(self._run, most)
+
+    def guesses(self, count: int) -> tuple[int, ...]:
+        """Return so many of the next tokens; beyond the last known one they repeat."""
+        first, known = self._next, len(self._tokens)
+        return tuple(self._tokens[first + place % (known - first)] for place in range(count))

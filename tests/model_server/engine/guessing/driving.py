@@ -1,0 +1,35 @@
+"""Drives a real runner as the engine does, with guesses or without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.scheduler import Scheduler
+from model_server.engine.sequence import EngineRequest, Sequence
+from model_server.engine.types import RowResult, Runner
+
+
+def answers(
+    runner: Runner, requests: Seq[EngineRequest], guessing: Guessing | None = None
+) -> list[list[RowResult]]:
+    """The results of each request, token by token; all are there from the start."""
+    scheduler = Scheduler(runner.limits, guessing=guessing)
+    made: dict[int, list[RowResult]] = {}
+    for id, request in enumerate(requests, 1):
+        made[id] = []
+        scheduler.add(Sequence(id, request, runner.limits))
+    in_flight = None
+    while scheduler.live or in_flight:
+        step = scheduler.schedule()
+        launched = (step, runner.launch(step)) if step else None
+        assert launched or in_flight, "nothing to do, yet live"
+        if in_flight:
+            for update in scheduler.commit(in_flight[0], in_flight[1].result()):
+                made[update.sequence].append(update.result)
+        in_flight = launched
+    return list(made.values())
+
+
+def tokens_of(results: Seq[RowResult]) -> list[int]:
+    return [result.token for result in results if result.token is not None]

@@ -1,0 +1,67 @@
+"""Guesses go where they add most, and only as far as the larger step is worth it to all."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_server.engine.buckets import closed_set
+from model_server.engine.guessing.allotment import allot
+from model_server.engine.guessing.costs import StepCosts
+from model_server.engine.timing.step_times import StepTimes
+
+SURE = [0.95**place for place in range(1, 9)]
+POOR = [0.1**place for place in range(1, 9)]
+
+
+def costs_of(seconds: dict[int, float]) -> StepCosts:
+    buckets = closed_set(max(seconds), (1,))
+    times = StepTimes.measured(buckets, [seconds.get(b.decodes, 9.0) for b in buckets], 1)
+    return StepCosts(times, max(seconds))
+
+
+CHEAP = costs_of({2: 1.0, 8: 1.1, 16: 1.2})
+DEAR = costs_of({2: 1.0, 8: 4.0, 16: 8.0})
+
+
+def test_a_sure_sequence_fills_a_cheap_step() -> None:
+    assert allot({1: SURE}, 1, 16, CHEAP, ahead=True) == {1: 8}
+
+
+def test_nobody_guesses_where_the_larger_step_costs_what_it_gives() -> None:
+    assert allot({1: SURE, 2: POOR}, 2, 16, DEAR, ahead=True) == {}
+
+
+def test_padding_is_used_only_if_no_pipeline_is_given_up_for_it() -> None:
+    assert allot({1: POOR}, 1, 16, DEAR, ahead=False) == {1: 1}
+    assert allot({1: POOR}, 1, 16, DEAR, ahead=True) == {}
+
+
+def test_the_surer_sequence_gets_the_rows() -> None:
+    made = allot({1: POOR, 2: SURE}, 2, 8, CHEAP, ahead=True)
+    assert made[2] >= 5
+    assert sum(made.values()) <= 6
+
+
+def test_one_sure_stream_does_not_slow_down_many_that_guess_nothing() -> None:
+    """Its speed could be five times as high, but seven others would lose a third of theirs."""
+    slower = costs_of({2: 1.0, 8: 1.0, 16: 1.5})
+    assert allot({1: SURE}, 8, 16, slower, ahead=True) == {}
+    assert allot({1: SURE}, 1, 16, slower, ahead=True)
+
+
+@given(
+    st.dictionaries(
+        st.integers(1, 9), st.lists(st.floats(0, 1), min_size=1, max_size=8), max_size=9
+    ),
+    st.integers(9, 14),
+    st.integers(9, 16),
+    st.booleans(),
+)
+def test_no_limit_is_exceeded(
+    drawn: dict[int, list[float]], decodes: int, most: int, ahead: bool
+) -> None:
+    chances = {id: sorted(row, reverse=True) for id, row in drawn.items()}
+    made = allot(chances, min(decodes, most), most, CHEAP, ahead=ahead)
+    assert min(decodes, most) + sum(made.values()) <= most
+    assert all(0 < count <= len(chances[id]) for id, count in made.items())

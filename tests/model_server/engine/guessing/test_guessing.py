@@ -1,0 +1,173 @@
+"""Answers with guesses are those without, and guesses that come true save steps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from model_server.engine.buckets import closed_set
+from model_server.engine.guessing.guessing import Guesses, Guessing
+from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.types import EngineLimits, Sampling
+from tests.model_server.engine.fake_runner import GREEDY, VOCAB, logprob
+from tests.model_server.engine.test_scheduler import (
+    ask_for,
+    assert_answers,
+    limits_of,
+    some_asks,
+    some_limits,
+    tight_asks,
+    tight_limits,
+)
+from tests.model_server.engine.trace import Ask, alone, context_of, run
+
+PENALISED = Sampling(0.0, 0, 1.0, seed=0, presence_penalty=0.5)
+
+
+class Oracle(Guessing):
+    """Knows every answer, guesses it with some tokens wrong, and waits when it likes."""
+
+    def __init__(self, asks: list[Ask], limits: Any, seed: int, *, wrong: float = 0.3) -> None:
+        super().__init__(6, limits.slots)
+        self._random = random.Random(seed)
+        self._wrong = wrong
+        self._rows_at_most = limits.slots
+        self._whole: dict[int, list[int]] = {}
+        ordered = sorted(asks, key=lambda ask: ask.turn)
+        for id, ask in enumerate(ordered, 1):
+            request = ask.engine_request
+            tokens = alone(request, limits)[0] if request.max_tokens else []
+            self._whole[id] = [*request.prompt, *tokens]
+
+    def pays_to_wait(self, running: Any) -> bool:
+        return self._random.random() < 0.6
+
+    def choose(self, running: Any, room: Any) -> Guesses:
+        left = self._rows_at_most - len(running)
+        made: dict[int, tuple[int, ...]] = {}
+        for sequence in running:
+            most = min(left, room(sequence), 6)
+            if not sequence.guessable or most < 1:
+                continue
+            count = self._random.randint(0, most)
+            made[sequence.id] = tuple(
+                self._guess(sequence, len(sequence.tokens) + place) for place in range(count)
+            )
+            left -= count
+        return made
+
+    def _guess(self, sequence: Any, index: int) -> int:
+        whole = self._whole[sequence.id]
+        if index >= len(whole) or self._random.random() < self._wrong:
+            return self._random.randrange(VOCAB)
+        return whole[index]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_every_sequence_gets_the_answer_it_would_get_without_guesses(data: st.DataObject) -> None:
+    """Guesses right and wrong, preemption, cancels, stop ids and ends in the middle of a run."""
+    limits = data.draw(some_limits())
+    if data.draw(st.booleans()):
+        limits = replace(limits, slots=8, max_logit_rows=12, token_budget=16)
+    asks = data.draw(some_asks(limits))
+    oracle = Oracle(asks, limits, data.draw(st.integers(0, 1000)))
+    trace = run(limits, asks, oracle)
+    assert_answers(trace, asks)
+    assert trace.scheduler.tokens == sum(len(each.tokens) for each in trace.answers.values())
+    assert oracle.accepted <= oracle.proposed
+    for answer, ask in zip(trace.answers.values(), asks, strict=True):
+        seen = list(ask.engine_request.prompt)
+        for result in answer.results:
+            if result.token is not None:
+                assert result.logprob == logprob(seen, result.token)
+                seen.append(result.token)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_answers_with_guesses_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
+    limits = data.draw(tight_limits())
+    asks = data.draw(tight_asks(context_of(limits)))
+    trace = run(limits, asks, Oracle(asks, limits, data.draw(st.integers(0, 1000))))
+    assert_answers(trace, asks)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_answers_with_guesses_are_the_same_behind_a_window(data: st.DataObject) -> None:
+    """A page that a guess alone would have left behind must not be freed."""
+    limits = replace(data.draw(some_limits()), window=data.draw(st.integers(1, 6)), slots=6)
+    limits = replace(limits, short_context=None, max_logit_rows=8, token_budget=16)
+    asks = data.draw(some_asks(limits))
+    asks = [ask for ask in asks if ask.engine_request.score_from is None]
+    trace = run(limits, asks, Oracle(asks, limits, data.draw(st.integers(0, 1000))))
+    assert_answers(trace, asks)
+
+
+def test_right_guesses_save_steps_and_cost_no_token() -> None:
+    limits = limits_of(slots=8)
+    asks = [Ask(ask_for((5, 8), 30))]
+    oracle = Oracle(asks, limits, 0, wrong=0.0)
+    oracle.pays_to_wait = lambda running: True  # type: ignore[method-assign]
+    trace = run(limits, asks, oracle)
+    assert_answers(trace, asks)
+    assert oracle.proposed == oracle.accepted > 15
+    assert len(trace.steps) == 30 - oracle.accepted
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, PENALISED])
+def test_tokens_that_depend_on_those_before_are_not_guessed(sampling: Sampling) -> None:
+    limits = limits_of(slots=8)
+    asks = [Ask(ask_for((5, 8), 10, sampling=sampling))]
+    oracle = Oracle(asks, limits, 0)
+    run(limits, asks, oracle)
+    assert bool(oracle.proposed) == (sampling is GREEDY)
+
+
+def test_a_full_batch_runs_as_without_guesses() -> None:
+    """No spare row: the same steps, none of them launched late."""
+    limits = limits_of(slots=4)
+    asks = [Ask(ask_for((7, 7, 7, 7, 7, 7), 12)) for _ in range(4)]
+    plain, guessed = run(limits, asks), run(limits, asks, Guessing(8, 4))
+    assert guessed.steps == plain.steps
+
+
+def test_repeated_tokens_are_guessed_where_steps_of_more_rows_cost_little() -> None:
+    """The prompt repeats the answer that it will get; the step of 8 rows takes 1.3 as long."""
+    limits, prompt = looping()
+    asks = [Ask(ask_for(prompt, 60))]
+    guessing = Guessing(6, 8, times_of({2: 1.0, 8: 1.3}))
+    trace = run(limits, asks, guessing)
+    assert_answers(trace, asks)
+    assert guessing.accepted > 30
+    assert len(trace.steps) < 40
+
+
+def test_no_step_grows_to_a_size_that_costs_more_than_guesses_give() -> None:
+    """A step of 2 rows has a row to spare for the last one running; one of 8 takes 9 times."""
+    limits, prompt = looping()
+    asks = [Ask(ask_for(prompt, 60)) for _ in range(2)]
+    trace = run(limits, asks, Guessing(6, 8, times_of({2: 1.0, 8: 9.0})))
+    assert_answers(trace, asks)
+    decodes = [step for step in trace.steps if step.rows[-1].is_decode]
+    assert max(len(step.rows) for step in decodes) == 2
+
+
+def times_of(seconds: Mapping[int, float]) -> StepTimes:
+    buckets = closed_set(max(seconds), (1,))
+    found = StepTimes.measured(buckets, [seconds.get(each.decodes, 9.0) for each in buckets], 1)
+    assert found is not None
+    return found
+
+
+def looping() -> tuple[EngineLimits, tuple[int, ...]]:
+    """Limits under which every 98th token repeats, and a prompt that has been round once."""
+    limits = replace(limits_of(slots=8, max_context=300, pages=100), window=1)
+    return limits, (5, *alone(ask_for((5,), 110), limits)[0])

@@ -1,0 +1,143 @@
+"""A real model gives the same tokens with guesses, and samples from the same distribution."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from model_server.engine.buckets import closed_set
+from model_server.engine.guessing.guessing import Guesses, Guessing
+from model_server.engine.runner import ModelRunner
+from model_server.engine.sequence import EngineRequest
+from model_server.engine.step_program import StepProgram
+from model_server.engine.types import EngineLimits, Sampling
+from model_server.kernels import xla
+from model_server.loading.random_weights import random_weights
+from model_server.models.registry import make_recipe
+from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.test_runner import TINY
+from tests.model_server.tiny import PAGE, empty_pages, logits_of
+
+SLOTS, TOP_K, SAMPLES = 8, 4, 1600
+PROMPT = (3, 1, 4)
+LIMITS = EngineLimits(
+    slots=SLOTS,
+    pages=64,
+    page_size=PAGE,
+    max_context=64,
+    token_budget=24,
+    max_logit_rows=SLOTS,
+    prefill_block=8,
+)
+WARM = Sampling(temperature=1.0, top_k=TOP_K, top_p=1.0, seed=0, logprobs=2)
+
+
+class Tiny:
+    """A tiny model, whole and behind a runner."""
+
+    def __init__(self) -> None:
+        self.recipe: Any = make_recipe(
+            "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest", None, TINY
+        )
+        module = self.recipe.blueprint()
+        leaves = random_weights(module.declarations, 3, lambda _: None)
+        self.model = module.assemble([leaf.copy() for leaf in leaves])
+        pages = empty_pages(self.recipe, LIMITS.pages)
+        program = StepProgram(module, leaves, pages, LIMITS, xla.KERNEL, vocab=self.recipe.vocab)
+        self.runner = ModelRunner(program, leaves, pages, closed_set(SLOTS, (1,)))
+        self._known: dict[tuple[int, ...], np.ndarray] = {}
+
+    def chances(self, tokens: tuple[int, ...]) -> np.ndarray:
+        """The distribution of the next token, of which the TOP_K likeliest are kept: f64[V]."""
+        if tokens not in self._known:
+            logits = np.asarray(logits_of(self.model, self.recipe, np.asarray(tokens))[-1])
+            kept = np.where(logits >= np.sort(logits)[-TOP_K], logits, -np.inf)
+            self._known[tokens] = np.asarray(jax.nn.softmax(kept), np.float64)
+        return self._known[tokens]
+
+
+class Likeliest(Guessing):
+    """Guesses the likeliest token for every second one, so that half or more are wrong."""
+
+    def __init__(self, tiny: Tiny) -> None:
+        super().__init__(2, SLOTS)
+        self._tiny = tiny
+
+    def pays_to_wait(self, running: Any) -> bool:
+        return True
+
+    def choose(self, running: Any, room: Any) -> Guesses:
+        most = SLOTS - len(running)
+        return {
+            sequence.id: (int(self._tiny.chances(tuple(sequence.tokens)).argmax()),)
+            for sequence in running[:most]
+            if room(sequence)
+        }
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Iterator[Tiny]:
+    made = Tiny()
+    made.runner.compile(lambda _: None)
+    yield made
+    made.runner.close()
+
+
+def asked(count: int, max_tokens: int) -> list[EngineRequest]:
+    return [
+        EngineRequest(
+            prompt=PROMPT,
+            sampling=replace(WARM, seed=seed),
+            max_tokens=max_tokens,
+            stop_ids=frozenset(),
+        )
+        for seed in range(count)
+    ]
+
+
+def test_a_seed_gives_the_same_tokens_and_scores_with_guesses(tiny: Tiny) -> None:
+    guessing = Likeliest(tiny)
+    plain = answers(tiny.runner, asked(5, 20))
+    guessed = answers(tiny.runner, asked(5, 20), guessing)
+    assert guessing.accepted > 10
+    assert guessing.proposed - guessing.accepted > 10
+    for one, other in zip(plain, guessed, strict=True):
+        assert tokens_of(one) == tokens_of(other)
+        for result, twin in zip(one, other, strict=True):
+            assert result.logprob == pytest.approx(twin.logprob, abs=1e-4)
+            assert [token for token, _ in result.top] == [token for token, _ in twin.top]
+
+
+def test_guesses_leave_the_distribution_as_it_is(tiny: Tiny) -> None:
+    """Chi-square of the first three tokens together: 64 outcomes, many of them after guesses."""
+    guessing = Likeliest(tiny)
+    made = Counter(
+        tuple(tokens_of(results)) for results in answers(tiny.runner, asked(SAMPLES, 3), guessing)
+    )
+    assert guessing.accepted > SAMPLES / 10
+    expected: dict[tuple[int, ...], float] = {}
+    for places in itertools.product(range(TOP_K), repeat=3):
+        tokens, chance = PROMPT, 1.0
+        for place in places:
+            row = tiny.chances(tokens)
+            token = int(np.argsort(row)[-1 - place])
+            tokens, chance = (*tokens, token), chance * row[token]
+        expected[tokens[len(PROMPT) :]] = chance * SAMPLES
+    assert made.keys() <= expected.keys()
+    often = [outcome for outcome in expected if expected[outcome] >= 5]
+    pairs = [(made[outcome], expected[outcome]) for outcome in often]
+    rest = SAMPLES - sum(seen for seen, _ in pairs), SAMPLES - sum(want for _, want in pairs)
+    if rest[1] >= 5:
+        pairs.append(rest)
+    square = sum((seen - want) ** 2 / want for seen, want in pairs)
+    free = len(pairs) - 1
+    # One in a thousand exceeds it, by Wilson and Hilferty's approximation; the seeds are fixed.
+    most = free * (1 - 2 / (9 * free) + 3.09 * (2 / (9 * free)) ** 0.5) ** 3
+    assert square < most
