@@ -31,7 +31,7 @@ class _Member(Holder):
     def ready(self) -> bool:
         """True if its next sequence may be admitted: its prompts are computed one by one, but a
         more urgent one need not wait. A victim's last token must be committed first."""
-        if not self.queue or self.queue[0].in_flight:
+        if not self.queue or not self.queue[0].settled:
             return False
         return all(_urgency(self.queue[0]) < _urgency(other) for other in self.unfinished)
 
@@ -68,10 +68,12 @@ class Accounts:
     # Changes
 
     def add(self, sequence: Sequence) -> None:
+        """Take in a sequence, and those that take slots with it, which do not wait themselves."""
         member = self._member(sequence.account, sequence.member)
-        self._members[sequence.id] = member
-        member.live += 1
-        member.account.live += 1
+        for each in sequence.seats or (sequence,):
+            self._members[each.id] = member
+            member.live += 1
+            member.account.live += 1
         self.wait(sequence)
 
     def wait(self, sequence: Sequence) -> None:
@@ -85,9 +87,12 @@ class Accounts:
         member = self._members[sequence.id]
         member.queue.remove(sequence)
         self._count_waiting(member, -1)
-        member.running.append(sequence)
-        member.account.running.append(sequence)
-        member.unfinished.append(sequence)
+        member.running += sequence.seats or (sequence,)
+        member.account.running += sequence.seats or (sequence,)
+        self.begin_prompt(sequence)
+
+    def begin_prompt(self, sequence: Sequence) -> None:
+        self._members[sequence.id].unfinished.append(sequence)
         self.unfinished += 1
 
     def finish_prompt(self, sequence: Sequence) -> None:
@@ -102,9 +107,14 @@ class Accounts:
             self.finish_prompt(sequence)
         member.running.remove(sequence)
         account.running.remove(sequence)
-        account.members.charge(member, fresh_tokens(sequence))
-        self._accounts.charge(account, fresh_tokens(sequence))
+        self.charge(sequence)
         sequence.lost = max(sequence.lost, sequence.launched)
+
+    def charge(self, sequence: Sequence) -> None:
+        """Charge for what a running sequence computed, before it loses it."""
+        member = self._members[sequence.id]
+        member.account.members.charge(member, fresh_tokens(sequence))
+        self._accounts.charge(member.account, fresh_tokens(sequence))
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence without a slot."""
@@ -144,8 +154,7 @@ class Accounts:
         ready = [account for account in self._accounts.here.values() if self._may_admit(account)]
         if not ready:
             return None
-        members = _lightest(ready).members.here.values()
-        return _lightest([member for member in members if member.ready]).queue[0]
+        return _head(_lightest(ready))
 
     def turns(self, most: int, done: Collection[int]) -> list[Sequence]:
         """Return one half-done prompt of each account, of the least served accounts first."""
@@ -197,12 +206,13 @@ class Accounts:
             if not able[name]:
                 del able[name]
                 continue
-            slots[name] -= 1
-            yield able[name].pop()
+            yield (victim := able[name].pop())
+            slots[name] -= victim.width
 
     def _may_admit(self, account: _Account) -> bool:
-        full = self._most_running is not None and len(account.running) >= self._most_running
-        return account.ready and not full
+        if not account.ready or self._most_running is None:
+            return account.ready
+        return len(account.running) + _head(account).width <= self._most_running
 
     def _turn(self, account: _Account, done: Collection[int]) -> Sequence | None:
         """Return the account's half-done prompt whose turn it is: the least served member's."""
@@ -219,12 +229,21 @@ class Accounts:
         return len(self._members[sequence.id].running), *_urgency(sequence)
 
 
+def _head(account: _Account) -> Sequence:
+    """Return the sequence of an account that would be admitted next."""
+    members = account.members.here.values()
+    return _lightest([member for member in members if member.ready]).queue[0]
+
+
 def _urgency(sequence: Sequence) -> tuple[int, int]:
     return sequence.priority, sequence.id
 
 
 def _displaceable(sequence: Sequence) -> bool:
-    return 8 * sequence.launched >= 9 * sequence.lost
+    if sequence.seats is None:
+        return 8 * sequence.launched >= 9 * sequence.lost
+    launched = max(each.launched for each in sequence.seats)
+    return not sequence.is_seat and 8 * launched >= 9 * sequence.lost
 
 
 def _served(holder: Holder) -> float:

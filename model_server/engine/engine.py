@@ -149,7 +149,8 @@ class Engine:
             self._check_open(draining=self._draining and not reserved)
             sequence = Sequence(self._last_id + 1, engine_request, self._limits)
             self._check_room(engine_request.account)
-            self._last_id = sequence.id
+            # A beam search runs its hypotheses under ids of their own.
+            self._last_id = sequence.id + (sequence.beams.size - 1 if sequence.beams else 0)
             if announce is not None:
                 announce(sequence.id)
             self._inbox.append(sequence)

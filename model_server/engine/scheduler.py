@@ -38,9 +38,10 @@ from being admitted.
 
 A fork therefore needs no call of its own: add a request whose tokens, `prompt` and `answer`
 together, begin with those of another sequence, and cancel the other at any time, before or after.
-Samples are n equal requests: those that come with the first wait one step for it. A beam is a
-request whose `answer` is the parent's with one token of its own at the end, which is all that it
-computes.
+Samples are n equal requests: those that come with the first wait one step for it.
+
+A beam search takes a slot for each of its hypotheses, all at once, and loses all of them at once
+(`beams.seating`). Its hypotheses are sequences whose tokens the host chooses (`stepwise`).
 
 With `Guessing`, a running sequence may have further rows in a step, each with a guess of the token
 that the row before it gives (see `guessing.guessing`). `launched` leaves them out until `commit`
@@ -60,6 +61,7 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from model_server.engine.accounts import Accounts
+from model_server.engine.beams.seating import Seating, found
 from model_server.engine.guessing.guessing import NO_GUESSES, Guesses, Guessing
 from model_server.engine.limits import check_limits
 from model_server.engine.paging.prefill import chunk_length, pages_lacking, pages_to_begin
@@ -139,6 +141,7 @@ class Scheduler:
         self._live: dict[int, Sequence] = {}
         self._running: list[Sequence] = []  # in order of admission
         self._accounts = Accounts(limits.max_running_per_account)
+        self._seating = Seating(self._cache, self._accounts, limits.page_size, shares=self._caches)
         self._committed = 0
 
     @property
@@ -184,7 +187,10 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         assert not self._live or sequence.id > next(reversed(self._live)), "ids must increase"
-        self._live[sequence.id] = sequence
+        if sequence.beams is not None:
+            self._seating.add(sequence)
+        for each in sequence.seats or (sequence,):
+            self._live[each.id] = each
         sequence.since = self.steps
         self._accounts.add(sequence)
 
@@ -266,7 +272,9 @@ class Scheduler:
                 continue
             if row.targets and (update := self._commit_scores(sequence, outcome, row)):
                 updates.append(update)
-            if row.yields:
+            if row.yields and sequence.seats is not None:
+                updates += self._commit_beam(sequence, outcome)
+            elif row.yields:
                 updates.append(self._commit_token(sequence, outcome))
         return updates
 
@@ -344,10 +352,12 @@ class Scheduler:
             start = sequence.launched
             if start < sequence.goal or start >= sequence.end or start == sequence.recompute_at:
                 continue
-            if (sequence.stepwise and sequence.in_flight) or sequence.guesses:
-                continue
-            if start == len(sequence.pages) * page_size:
-                self._grant(sequence, 1, draft)
+            if sequence.guesses or (sequence.stepwise and start >= len(sequence.tokens)):
+                continue  # its next token is not known
+            if start >= len(sequence.pages) * page_size:
+                self._grant(sequence, 1, draft, shared=start == sequence.reused)
+                if sequence.source:
+                    self._copy(sequence, draft)
             row = Row(
                 sequence.id,
                 sequence.slot,
@@ -386,7 +396,8 @@ class Scheduler:
         while self._pool.free < sum(
             sequence.goal <= sequence.launched < sequence.end
             and sequence.launched != sequence.recompute_at
-            and sequence.launched == len(sequence.pages) * page_size
+            and sequence.launched >= len(sequence.pages) * page_size
+            and not (sequence.stepwise and sequence.launched >= len(sequence.tokens))
             for sequence in self._running
         ):
             self._preempt(self._accounts.victim())
@@ -401,13 +412,19 @@ class Scheduler:
         outgrown = [
             each
             for each in self._running
-            if each.launched == each.recompute_at >= each.goal and not each.in_flight
+            if len(each.tokens) > each.launched == each.recompute_at >= each.goal
         ]
         for sequence in outgrown:
-            self._restart(sequence)
+            if sequence.slot >= 0:
+                self._restart(sequence)
 
     def _restart(self, sequence: Sequence) -> None:
-        self._release(sequence)
+        if sequence.seats is not None:
+            sequence = sequence.seats[0]
+        for each in sequence.seats or (sequence,):
+            self._release(each)
+        if sequence.seats is not None:
+            self._seating.lose_slots(sequence)
         sequence.since = self.steps
         self._accounts.wait(sequence)
 
@@ -453,13 +470,14 @@ class Scheduler:
             self._chunk(sequence, draft, draft.blocks // (others + 1), draft.logit_rows - others)
 
     def _fits(self, sequence: Sequence, without: Collection[Sequence] = ()) -> bool:
-        """Check for a slot and for the pages of the whole prefill, had `without` been preempted.
+        """Check for slots and for the pages of the whole prefill, had `without` been preempted.
 
         Keeps the pages of the prompts under way, and one for each sequence that will need another,
         this one included, so that no admitted sequence is preempted for lack of pages within the
         next `page_size` steps. What it shares with others that stay takes no page.
         """
-        if not (self._slots or without):
+        without = [seat for each in without for seat in each.seats or (each,)]
+        if len(self._slots) + len(without) < sequence.width:
             return False
         page_size, pool = self.limits.page_size, self._pool
         freed = pool.only_held_by(each.pages for each in without) if without else ()
@@ -483,8 +501,11 @@ class Scheduler:
         assert not sequence.in_flight, "a victim's last token must be committed first"
         found = self._find(sequence)
         self._accounts.admit(sequence)
-        self._running.append(sequence)
-        sequence.slot = self._slots.pop()
+        for each in sequence.seats or (sequence,):
+            self._running.append(each)
+            each.slot = self._slots.pop()
+        if sequence.seats is not None:
+            self._seating.begin(sequence)
         positions = len(sequence.tokens) - sequence.computed
         sequence.rotate(self.limits.short_context, positions)
         sequence.goal = len(sequence.tokens) if sequence.generates else sequence.end
@@ -541,8 +562,9 @@ class Scheduler:
         if end == start:
             return
         begins = start == sequence.reused
-        if begins:
-            self._set_sampling(sequence, draft)
+        if begins and not sequence.is_seat:
+            for each in sequence.seats or (sequence,):
+                self._set_sampling(each, draft)
         missing = -(-end // self.limits.page_size) - len(sequence.pages)
         if missing > 0:
             self._grant(sequence, missing, draft, shared=begins)
@@ -602,6 +624,8 @@ class Scheduler:
         for sequence in self._running:
             if sequence.launched == sequence.reused:
                 continue  # the runner does not have its page table yet
+            if sequence.seats is not None and self._seating.waits(sequence):
+                continue
             unseen = sequence.launched + 1 - self.limits.window
             last = unseen // self.limits.page_size
             if self._caches:
@@ -629,6 +653,18 @@ class Scheduler:
         if finish:
             self._finish(sequence)
         return SequenceUpdate(sequence.id, outcome, finish, cached=max(sequence.cached, 0))
+
+    def _commit_beam(self, sequence: Sequence, outcome: RowResult) -> list[SequenceUpdate]:
+        """Return the update with the answers once the search of this seat is over."""
+        self.tokens += 1
+        if sequence.slot >= 0:
+            self._note(sequence)
+        answers = self._seating.commit(sequence, outcome)
+        if answers is None:
+            return []
+        assert sequence.seats is not None
+        self._finish(sequence.seats[0])
+        return [found(sequence.seats[0], answers)]
 
     def _commit_scores(
         self, sequence: Sequence, outcome: RowResult, row: Row
@@ -658,24 +694,21 @@ class Scheduler:
         self.finished += 1
 
     def _remove(self, sequence: Sequence) -> None:
-        del self._live[sequence.id]
-        if self.guessing is not None:
-            self.guessing.forget(sequence.id)
-        if sequence.slot >= 0:
-            self._release(sequence)
-        self._accounts.remove(sequence)
+        for each in sequence.seats or (sequence,):
+            del self._live[each.id]
+            if each.slot >= 0:
+                self._release(each)
+            self._accounts.remove(each)
+            if self.guessing is not None:
+                self.guessing.forget(each.id)
+        if sequence.seats is not None:
+            self._seating.remove(sequence)
 
     def _release(self, sequence: Sequence) -> None:
         """Stop running and free slot and pages (see the module docstring on steps in flight)."""
         self._running.remove(sequence)
         self._accounts.release(sequence)
         self._slots.append(sequence.slot)
-        self._cache.release(sequence)
-        if sequence.source:
-            self._pool.release(sequence.source)
-        sequence.pages = []
+        self._seating.vacate(sequence)
         sequence.slot = -1
-        sequence.launched = sequence.reused = sequence.written = sequence.kept = 0
-        sequence.unseen = 0
-        sequence.source = 0
         sequence.restate = False

@@ -7,7 +7,15 @@ from typing import Literal
 import msgspec
 
 from model_server.engine.slot_write import check_biases
-from model_server.engine.types import EngineLimits, Grammar, Row, RowResult, Sampling
+from model_server.engine.types import (
+    BeamSettings,
+    EngineLimits,
+    Grammar,
+    Hypothesis,
+    Row,
+    RowResult,
+    Sampling,
+)
 from sax.errors import InvalidRequest, PromptTooLong, SaxError
 
 # complete: the guide allows nothing more; unlike a stop token, the last token is the answer's.
@@ -33,6 +41,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     # holds all else that changes them (an adapter's weights), and what keeps callers apart.
     salt: str = ""
     adapter: int = 0  # place of its adapter, from 1 on; 0: none
+    # Search for the likeliest answers instead of sampling one; `sampling` is `beams.sampling_of`.
+    beams: BeamSettings | None = None
     # Of an answer begun elsewhere:
     answer: tuple[int, ...] = ()  # its tokens; they do not finish it (see `finish_of`)
     computed: bool = False  # the runner has keys and values for all tokens but the last
@@ -46,6 +56,7 @@ class SequenceUpdate(msgspec.Struct, frozen=True):
     finish: Finish | None = None
     error: SaxError | None = None
     cached: int = 0  # tokens of the prompt that were not computed for this sequence
+    hypotheses: tuple[Hypothesis, ...] = ()  # of a beam search, with its `finish`; best first
 
 
 class Sequence:
@@ -58,6 +69,7 @@ class Sequence:
 
     __slots__ = (
         "account",
+        "beams",
         "cached",
         "chain",
         "adapter",
@@ -89,6 +101,7 @@ class Sequence:
         "scores",
         "scores_committed",
         "scores_launched",
+        "seats",
         "since",
         "slot",
         "source",
@@ -100,8 +113,9 @@ class Sequence:
     )
 
     def __init__(self, id: int, engine_request: EngineRequest, limits: EngineLimits) -> None:
-        context = min(limits.max_context, limits.pages * limits.page_size)
+        context = context_of(engine_request, limits)
         _check(engine_request, context)
+        _check_beams(engine_request, limits, context)
         prompt = len(engine_request.prompt)
         self.id = id
         self.prompt = prompt  # tokens of it
@@ -124,6 +138,10 @@ class Sequence:
         self.end = self.finish_at - 1  # positions to compute in all
         # The host chooses its next input: no row is launched before the last one's token is known.
         self.stepwise = False
+        self.beams = engine_request.beams
+        # Sequences that run the hypotheses of one search and take slots together, the one that was
+        # submitted first; None: it is alone.
+        self.seats: list[Sequence] | None = None
         self.since = 0  # the number of steps when it began to wait
         self.lost = 0  # positions computed when it was preempted, at most
         # Of the prefix cache:
@@ -163,6 +181,21 @@ class Sequence:
                 self.chain.clear()
             self.long = long
             self.recompute_at = -1 if self.long else short_context
+
+    @property
+    def width(self) -> int:
+        """Slots that it takes."""
+        return 1 if self.seats is None else len(self.seats)
+
+    @property
+    def is_seat(self) -> bool:
+        """True if it only runs hypotheses of another sequence's search."""
+        return self.seats is not None and self.seats[0] is not self
+
+    @property
+    def settled(self) -> bool:
+        """True if no token is on its way, nor one of a sequence that takes slots with it."""
+        return not (self.in_flight if self.seats is None else any(s.in_flight for s in self.seats))
 
     @property
     def generates(self) -> bool:
@@ -210,11 +243,24 @@ class Sequence:
         return "length" if len(self.tokens) == self.finish_at else None
 
 
+def context_of(engine_request: EngineRequest, limits: EngineLimits) -> int:
+    """Return the tokens of prompt and answer that can be held at most.
+
+    Hypotheses share the full pages of their prompt, and may have no other in common.
+    """
+    context = min(limits.max_context, limits.pages * limits.page_size)
+    if engine_request.beams is None:
+        return context
+    shared = len(engine_request.prompt) // limits.page_size
+    own = (limits.pages - shared) // engine_request.beams.size
+    return min(context, (shared + own) * limits.page_size)
+
+
 def finish_of(engine_request: EngineRequest, limits: EngineLimits) -> Finish | None:
     """Return the finish reason if the answer begun elsewhere is already complete."""
     if engine_request.answer and engine_request.answer[-1] in engine_request.stop_ids:
         return "stop"
-    context = min(limits.max_context, limits.pages * limits.page_size)
+    context = context_of(engine_request, limits)
     most = min(engine_request.max_tokens, context - len(engine_request.prompt))
     return "length" if len(engine_request.answer) >= most else None
 
@@ -242,4 +288,25 @@ def _check(engine_request: EngineRequest, context: int) -> None:
             f"{', one of them for the answer' if generates else ''}: shorten the prompt, or "
             "serve the model with a larger --max_context or --kv_cache_bytes",
             param="prompt",
+        )
+
+
+def _check_beams(engine_request: EngineRequest, limits: EngineLimits, context: int) -> None:
+    """Reject a search that has too few slots, or no room to end an answer."""
+    beams = engine_request.beams
+    if beams is None:
+        return
+    slots = min(limits.slots, limits.max_running_per_account or limits.slots)
+    if beams.size > slots:
+        raise InvalidRequest(
+            f"beam_size is {beams.size} and a caller can have {slots} slots of this model: ask for "
+            f"at most {slots} beams, or serve it with more slots (NUM_CACHE_SLOTS)",
+            param="beam_size",
+        )
+    room = min(engine_request.max_tokens, context - len(engine_request.prompt))
+    if room <= beams.min_tokens:
+        raise InvalidRequest(
+            f"min_tokens is {beams.min_tokens} and an answer has room for {room} tokens, its end "
+            "token included: ask for fewer, for more max_tokens or for fewer beams",
+            param="min_tokens",
         )

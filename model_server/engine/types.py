@@ -88,6 +88,23 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
+class BeamSettings(msgspec.Struct, frozen=True):
+    """How one request searches with beams."""
+
+    size: int  # hypotheses kept after each token, and answers kept
+    length_penalty: float  # the alpha of `beams.search.length_norm`
+    early_stopping: bool = False  # at the first token after which all hypotheses have ended
+    min_tokens: int = 0  # of an answer before its end token
+
+
+class Hypothesis(msgspec.Struct, frozen=True):
+    """An answer that a beam search found."""
+
+    tokens: tuple[int, ...]  # the end token included
+    logprob: float  # of all its tokens
+    score: float  # `logprob`, normalised by the length
+
+
 class Row(msgspec.Struct, frozen=True, array_like=True):
     """One sequence's part of a step: `len(tokens)` prompt tokens, or one decode.
 
@@ -123,7 +140,10 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PageGrant(msgspec.Struct, frozen=True, array_like=True):
-    """From this step on, `slot`'s page table holds `pages` from index `first` on."""
+    """From this step on, `slot`'s page table holds `pages` from index `first` on.
+
+    Page 0 stands for one that lies before the window of every later query.
+    """
 
     slot: int
     first: int

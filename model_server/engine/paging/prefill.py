@@ -25,9 +25,13 @@ def chunk_length(
 
 
 def pages_to_begin(sequence: Sequence, page_size: int) -> int:
-    """Return the pages of a waiting sequence's prefill, and one if it will go on beyond them."""
+    """Return the pages of a waiting sequence's prefill, and one if it will go on beyond them.
+
+    Those that take slots with it share the full pages of its prompt.
+    """
     pages = -(-min(len(sequence.tokens), sequence.end) // page_size)
-    return pages + (pages * page_size < sequence.end)
+    pages += pages * page_size < sequence.end
+    return pages + (sequence.width - 1) * (pages - sequence.prompt // page_size)
 
 
 def pages_lacking(sequence: Sequence, page_size: int) -> int:

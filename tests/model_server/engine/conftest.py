@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from model_server.engine.engine import Engine, SequenceUpdate
-from model_server.engine.types import RowResult
+from model_server.engine.types import Hypothesis, RowResult
 from sax.errors import SaxError
 from tests.model_server.engine.fake_runner import FakeRunner
 
@@ -19,6 +19,7 @@ class Inbox:
     def __init__(self) -> None:
         self.results: dict[int, list[RowResult]] = {}
         self.ends: dict[int, str | SaxError] = {}
+        self.hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # of beam searches
         self._changed = threading.Condition()
 
     def deliver(self, updates: list[SequenceUpdate]) -> None:
@@ -33,6 +34,7 @@ class Inbox:
         self.results.setdefault(update.sequence, []).append(update.result)
         end = update.finish or update.error
         if end:
+            self.hypotheses[update.sequence] = update.hypotheses
             self.ends[update.sequence] = end
 
     def wait(self, holds: Callable[[], bool]) -> None:

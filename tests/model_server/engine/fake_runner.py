@@ -13,8 +13,10 @@ So a wrong page, a stale one, a wrong start or a lost token changes the answer. 
 decode row feeds 2 at p = 2: the hash is 31 * 1 + 2 + 1 = 34, and the second token is 36.
 
 A token's log-probability is -((hash + token) mod 97) / 97; the likeliest tokens are reported as
-token, token + 1, token + 2 ... Writing through a page that was not granted is an assertion. The
-device is not asynchronous: a step is computed in `launch`, in order, as a device would.
+token, token + 1, token + 2 ... Where only some tokens are allowed, as in a beam search, the
+likeliest of them is chosen, and the likeliest of all are reported. Writing through a page that was
+not granted is an assertion. The device is not asynchronous: a step is computed in `launch`, in
+order, as a device would.
 """
 
 from __future__ import annotations
@@ -70,6 +72,17 @@ def likeliest(tokens: Seq[int], token: int, count: int) -> Top:
     """The rivals reported beside `token`."""
     rivals = [(token + place) % VOCAB for place in range(count)]
     return tuple((rival, logprob(tokens, rival)) for rival in rivals)
+
+
+def best_allowed(tokens: Seq[int], allowed: Seq[int]) -> int:
+    """The likeliest of these tokens."""
+    return max(allowed, key=lambda token: logprob(tokens, token))
+
+
+def truly_likeliest(tokens: Seq[int], count: int) -> Top:
+    """The likeliest tokens of all."""
+    ranked = sorted(range(VOCAB), key=lambda token: -logprob(tokens, token))[:count]
+    return tuple((token, logprob(tokens, token)) for token in ranked)
 
 
 def rank(tokens: Seq[int], token: int) -> int:
@@ -184,6 +197,8 @@ class FakeRunner:
         assert first <= len(table), "a page table has no holes"
         table[first:] = pages
         for page in pages:
+            if self.limits.window and not page:
+                continue  # before the window
             assert 1 <= page <= self.limits.pages, f"page {page} must never be granted"
             self._holders[page] = slot
 
@@ -242,8 +257,12 @@ class FakeRunner:
         token = next_token(seen, sampling, self.limits.window)
         if allowed is not None:
             token = first_allowed(token, allowed)
-        self._last_tokens[slot] = token
         top = likeliest(seen, token, sampling.logprobs)
+        if sampling.allowed is not None:
+            seen = seen[-self.limits.window :] if self.limits.window else seen
+            token = best_allowed(seen, sampling.allowed)
+            top = truly_likeliest(seen, sampling.logprobs)
+        self._last_tokens[slot] = token
         return replace(scored, token=token, logprob=logprob(seen, token), top=top)
 
 

@@ -10,7 +10,15 @@ from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
-from model_server.engine.types import EngineLimits, PendingStep, Row, RowResult, Step, Top
+from model_server.engine.types import (
+    EngineLimits,
+    Hypothesis,
+    PendingStep,
+    Row,
+    RowResult,
+    Step,
+    Top,
+)
 from tests.model_server.engine.fake_runner import GARBAGE, FakeRunner, logprob, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
 
@@ -31,6 +39,7 @@ class Answer:
 
     results: list[RowResult] = field(default_factory=list)
     finish: str | None = None
+    hypotheses: tuple[Hypothesis, ...] = ()
 
     @property
     def tokens(self) -> list[int]:
@@ -52,6 +61,7 @@ class Answer:
         assert self.finish is None, "an update came after the last"
         self.results.append(update.result)
         self.finish = update.finish
+        self.hypotheses = update.hypotheses
 
 
 class Trace:
@@ -109,7 +119,9 @@ class Trace:
         """A member's prompts are prefilled one after the other, the most urgent first, in whole
         blocks up to their last chunk.
         """
-        mine = self._submissions[row.sequence]
+        mine = self._submissions.get(row.sequence)
+        if mine is None:
+            return  # a hypothesis that is computed again
         elders = [
             id
             for id in self._unfinished
@@ -118,7 +130,7 @@ class Trace:
             and self._submissions[id].priority <= mine.priority
         ]
         assert all(self.answers[id].finish for id in elders), "it overtook an older prompt"
-        asked, block = self._submissions[row.sequence], self.scheduler.limits.prefill_block
+        asked, block = mine, self.scheduler.limits.prefill_block
         if row.yields or (not asked.max_tokens and row.start + row.count == len(asked.prompt) - 1):
             self._unfinished.discard(row.sequence)
             return
@@ -134,10 +146,16 @@ class Trace:
 
 
 def run(limits: EngineLimits, asks: list[Ask], guessing: Guessing | None = None) -> Trace:
-    """Play a whole trace to its end. The sequence ids are 1, 2, ... in the order of `asks`."""
+    """Play a whole trace to its end. The sequence ids are 1, 2, ... in the order of `asks`, with
+    room for its hypotheses after each beam search."""
     trace = Trace(limits, guessing)
     ordered = sorted(enumerate(asks, 1), key=lambda item: item[1].turn)
-    ids = {place: id for id, (place, _) in enumerate(ordered, 1)}
+    ids: dict[int, int] = {}
+    free = 1
+    for place, ask in ordered:
+        ids[place] = free
+        beams = ask.engine_request.beams
+        free += beams.size if beams else 1
     arrivals = [(ids[place], ask) for place, ask in ordered]
     for turn in range(max((max(ask.turn, ask.cancel_at or 0) for ask in asks), default=0) + 1):
         for id, ask in arrivals:
@@ -182,10 +200,12 @@ def check_step(limits: EngineLimits, step: Step) -> None:
     assert len({row.slot for row in own}) == len(own)
     assert len(step.rows) <= limits.slots
     assert len({row.sequence for row in own}) == len(own)
-    granted = [(grant.slot, page) for grant in step.grants for page in grant.pages]
+    granted = [(grant.slot, page) for grant in step.grants for page in grant.pages if page]
     assert len(set(granted)) == len(granted), "a page is twice in one table"
     assert {grant.slot for grant in step.grants} <= {row.slot for row in step.rows}
-    assert {change.slot for change in step.samplings} <= {row.slot for row in step.rows}
+    # The slots of a beam search are set before any but the first has a hypothesis.
+    set_now = {change.slot for change in step.samplings if change.sampling.allowed is None}
+    assert set_now <= {row.slot for row in step.rows}
     for row in step.rows:
         assert row.start + row.count <= limits.max_context
         assert len(row.targets) <= row.count
