@@ -161,6 +161,7 @@ UNSAID = {
     "KV_CACHE_DTYPE": "int8",
     "SHARDING_RULES": {"tokens": "data"},
     "MAX_ADAPTERS": 2,
+    "SPECULATION": "off",
     "TASKS": ["generate", "embed"],
     "POOLING": "mean",
     "NORMALIZE": True,
@@ -213,6 +214,7 @@ def facts(path: str, overrides: dict[str, str]) -> Any:
         recipe.defaults,
         recipe.tasks,
         recipe.adapters,
+        recipe.speculation,
     )
 
 
