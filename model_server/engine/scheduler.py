@@ -56,16 +56,14 @@ outgrows the short factors starts again, as if preempted, with the long ones; th
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from msgspec.structs import replace
 
 from model_server.engine.accounts import Accounts
 from model_server.engine.beams.seating import Seating, found
 from model_server.engine.guessing.guessing import NO_GUESSES, Guesses, Guessing
 from model_server.engine.limits import check_limits
-from model_server.engine.paging.prefill import chunk_length, pages_lacking, pages_to_begin
-from model_server.engine.paging.prefix_cache import NOTHING, Prefix, PrefixCache
+from model_server.engine.paging.allocation import Allocation
+from model_server.engine.paging.prefill import chunk_length
 from model_server.engine.sequence import Finish, Sequence, SequenceUpdate
 from model_server.engine.timing.pace import Pace
 from model_server.engine.timing.step_times import StepTimes
@@ -131,17 +129,13 @@ class Scheduler:
         self.preemptions = 0
         self.finished = 0
         self.cancelled = 0
-        self.prefix_queries = 0  # tokens of admitted sequences
-        self.prefix_hits = 0  # tokens of those that need not be computed
-        self._caches = limits.prefix_cache != "off"
-        self._cache = PrefixCache(limits.pages, limits.page_size)
-        self._pool = self._cache.pool
-        self._slots = list(range(limits.slots - 1, -1, -1))  # free; the last one is taken next
+        self._held = Allocation(limits)
+        self._pool = self._held.pool
         self._samplings: list[Sampling | None] = [None] * limits.slots  # as the runner has them
         self._live: dict[int, Sequence] = {}
-        self._running: list[Sequence] = []  # in order of admission
+        self._running = self._held.running
         self._accounts = Accounts(limits.max_running_per_account)
-        self._seating = Seating(self._cache, self._accounts, limits.page_size, shares=self._caches)
+        self._seating = Seating(self._held, self._accounts)
         self._committed = 0
 
     @property
@@ -158,7 +152,7 @@ class Scheduler:
 
     @property
     def slots_used(self) -> int:
-        return self.limits.slots - len(self._slots)
+        return self.limits.slots - self._held.slots_free
 
     @property
     def pages_used(self) -> int:
@@ -168,6 +162,14 @@ class Scheduler:
     def pages_cached(self) -> int:
         """Pages that nobody holds and that others may still find."""
         return self._pool.idle
+
+    @property
+    def prefix_queries(self) -> int:
+        return self._held.prefix_queries
+
+    @property
+    def prefix_hits(self) -> int:
+        return self._held.prefix_hits
 
     @property
     def prefix_evictions(self) -> int:
@@ -229,9 +231,9 @@ class Scheduler:
         if self.guessing is not None:
             self.guessing.launched(self.steps, late=self.steps == self._committed + 1)
         for sequence in draft.chunks:
-            self._note(sequence)
+            self._held.note(sequence)
         if self.limits.window is not None:
-            self._free_unseen()
+            self._held.free_unseen(self._seating.waits)
         return Step(
             self.steps,
             tuple(draft.rows),
@@ -285,12 +287,12 @@ class Scheduler:
         if not self._accounts.uneven:
             return
         sequence = self._accounts.next()
-        if sequence is None or self.steps - sequence.since < _PATIENCE or self._fits(sequence):
+        if sequence is None or self.steps - sequence.since < _PATIENCE or self._held.fits(sequence):
             return
         victims: list[Sequence] = []
         for victim in self._accounts.displaceable(sequence):
             victims.append(victim)
-            if self._fits(sequence, victims):
+            if self._held.fits(sequence, victims):
                 for each in victims:
                     self._preempt(each)
                 return
@@ -300,8 +302,8 @@ class Scheduler:
 
         Neither budget nor logit rows can be short: they hold a decode for every slot.
         """
-        while self._slots and (sequence := self._accounts.next()) and sequence.computed:
-            if not self._fits(sequence):
+        while self._held.slots_free and (sequence := self._accounts.next()) and sequence.computed:
+            if not self._held.fits(sequence):
                 return
             self._admit(sequence)
             sequence.computed = False
@@ -441,23 +443,12 @@ class Scheduler:
 
     def _admit_waiting(self, draft: _Draft) -> None:
         """Admit all that may be; one without prefill waits for the next step's decodes."""
-        while self._slots and (sequence := self._accounts.next()):
-            if sequence.computed or not self._fits(sequence) or self._defers(sequence, draft):
+        while self._held.slots_free and (sequence := self._accounts.next()):
+            if sequence.computed or not self._held.fits(sequence):
+                return
+            if self._held.should_wait(sequence, draft.chunks):
                 return
             self._admit(sequence)
-
-    def _defers(self, sequence: Sequence, draft: _Draft) -> bool:
-        """True, once, if this step computes tokens that the sequence could reuse in the next."""
-        if not self._caches or sequence.deferred or not draft.chunks:
-            return False
-        found = self._find(sequence)
-        worth = self.limits.prefill_block + found.tokens(self.limits.page_size)
-        most = sequence.reusable
-        sequence.deferred = any(
-            self._cache.alike(sequence, other, min(most, other.launched)) >= worth
-            for other in draft.chunks
-        )
-        return sequence.deferred
 
     def _share(self, turns: list[Sequence], draft: _Draft) -> None:
         """Give each prompt an equal part of the blocks; what short ones leave goes to the others.
@@ -469,79 +460,11 @@ class Scheduler:
             sequence = turns[len(turns) - 1 - others]
             self._chunk(sequence, draft, draft.blocks // (others + 1), draft.logit_rows - others)
 
-    def _fits(self, sequence: Sequence, without: Collection[Sequence] = ()) -> bool:
-        """Check for slots and for the pages of the whole prefill, had `without` been preempted.
-
-        Keeps the pages of the prompts under way, and one for each sequence that will need another,
-        this one included, so that no admitted sequence is preempted for lack of pages within the
-        next `page_size` steps. What it shares with others that stay takes no page.
-        """
-        without = [seat for each in without for seat in each.seats or (each,)]
-        if len(self._slots) + len(without) < sequence.width:
-            return False
-        page_size, pool = self.limits.page_size, self._pool
-        freed = pool.only_held_by(each.pages for each in without) if without else ()
-        free = pool.free + len(freed)
-        wanted = pages_to_begin(sequence, page_size)
-        wanted -= sum(
-            pool.holders(page) > 0 and page not in freed for page in self._find(sequence).pages
-        )
-        wanted += sum(
-            pages_lacking(other, page_size) for other in self._running if other not in without
-        )
-        return free >= wanted
-
-    def _find(self, sequence: Sequence) -> Prefix:
-        if not self._caches or sequence.computed:
-            return NOTHING
-        sequence.rotate(self.limits.short_context, len(sequence.tokens))
-        return self._cache.find(sequence, sequence.reusable)
-
     def _admit(self, sequence: Sequence) -> None:
-        assert not sequence.in_flight, "a victim's last token must be committed first"
-        found = self._find(sequence)
         self._accounts.admit(sequence)
-        for each in sequence.seats or (sequence,):
-            self._running.append(each)
-            each.slot = self._slots.pop()
+        self._held.take(sequence)
         if sequence.seats is not None:
             self._seating.begin(sequence)
-        positions = len(sequence.tokens) - sequence.computed
-        sequence.rotate(self.limits.short_context, positions)
-        sequence.goal = len(sequence.tokens) if sequence.generates else sequence.end
-        if self._caches:
-            self._reuse(sequence, found)
-
-    def _reuse(self, sequence: Sequence, found: Prefix) -> None:
-        """Let a sequence begin behind the tokens that were found."""
-        page_size, pool = self.limits.page_size, self._pool
-        for page in found.pages:
-            pool.share(page)
-        sequence.pages = list(found.pages)
-        sequence.kept = len(found.pages)
-        sequence.launched = sequence.written = sequence.kept * page_size
-        if found.source and self._may_copy(found.source):
-            pool.share(found.source)
-            sequence.source = found.source
-            sequence.launched += found.copied
-        sequence.reused = sequence.launched
-        if sequence.computed and self.limits.window is not None:
-            # Where it was computed, pages before the window may hold other tokens by now.
-            sequence.kept = (len(sequence.tokens) - 1) // page_size
-        self._cache.follow(sequence)
-        if sequence.cached < 0:
-            sequence.cached = min(sequence.reused, sequence.prompt)
-            if not sequence.computed:
-                self.prefix_queries += len(sequence.tokens)
-                self.prefix_hits += sequence.reused
-
-    def _may_copy(self, source: int) -> bool:
-        """Check that the page can be held until it is copied, beside all that is needed."""
-        if self._pool.holders(source):
-            return True
-        page_size = self.limits.page_size
-        lacking = sum(pages_lacking(other, page_size) for other in self._running)
-        return self._pool.free > lacking
 
     def _set_sampling(self, sequence: Sequence, draft: _Draft) -> None:
         """Tell the runner how the slot samples now, unless it samples like that already."""
@@ -607,34 +530,6 @@ class Scheduler:
         self._pool.release(sequence.source)
         sequence.source = 0
 
-    def _note(self, sequence: Sequence) -> None:
-        """Offer what launched steps have written. Call with all steps launched, or at the end of
-        `schedule`: who finds it runs in a later step."""
-        if self._caches:
-            sequence.written = min(sequence.launched, len(sequence.tokens))
-            self._cache.note(sequence)
-
-    def _free_unseen(self) -> None:
-        """Free the pages that lie before the window of every later query.
-
-        Later steps alone can be granted them. Their places in the page table keep their numbers,
-        which no kernel follows: it begins at the first page that a query sees.
-        """
-        assert self.limits.window is not None
-        for sequence in self._running:
-            if sequence.launched == sequence.reused:
-                continue  # the runner does not have its page table yet
-            if sequence.seats is not None and self._seating.waits(sequence):
-                continue
-            unseen = sequence.launched + 1 - self.limits.window
-            last = unseen // self.limits.page_size
-            if self._caches:
-                last = min(last, sequence.kept)
-            while sequence.unseen < last:
-                self._pool.release(sequence.pages[sequence.unseen])
-                sequence.pages[sequence.unseen] = 0
-                sequence.unseen += 1
-
     # Committing
 
     def _settle(self, sequence: Sequence, row: Row) -> bool:
@@ -649,7 +544,7 @@ class Scheduler:
         self.tokens += 1
         finish = sequence.append(outcome.token)
         if sequence.slot >= 0:
-            self._note(sequence)
+            self._held.note(sequence)
         if finish:
             self._finish(sequence)
         return SequenceUpdate(sequence.id, outcome, finish, cached=max(sequence.cached, 0))
@@ -658,7 +553,7 @@ class Scheduler:
         """Return the update with the answers once the search of this seat is over."""
         self.tokens += 1
         if sequence.slot >= 0:
-            self._note(sequence)
+            self._held.note(sequence)
         answers = self._seating.commit(sequence, outcome)
         if answers is None:
             return []
@@ -706,9 +601,5 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         """Stop running and free slot and pages (see the module docstring on steps in flight)."""
-        self._running.remove(sequence)
         self._accounts.release(sequence)
-        self._slots.append(sequence.slot)
-        self._seating.vacate(sequence)
-        sequence.slot = -1
-        sequence.restate = False
+        self._held.release(sequence)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from model_server.engine.accounts import Accounts
 from model_server.engine.beams.group import BeamGroup
-from model_server.engine.paging.prefix_cache import PrefixCache
+from model_server.engine.paging.allocation import Allocation
 from model_server.engine.sequence import Sequence, SequenceUpdate
 from model_server.engine.types import Hypothesis, RowResult
 from sax.errors import InvalidRequest
@@ -22,14 +22,10 @@ from sax.errors import InvalidRequest
 class Seating:
     """All beam searches of a scheduler."""
 
-    def __init__(
-        self, cache: PrefixCache, accounts: Accounts, page_size: int, *, shares: bool
-    ) -> None:
-        """shares: others may find the pages of a hypothesis in the cache."""
-        self._cache = cache
+    def __init__(self, held: Allocation, accounts: Accounts) -> None:
+        self._held = held
         self._accounts = accounts
-        self._page_size = page_size
-        self._shares = shares
+        self._page_size = held.limits.page_size
         self._groups: dict[int, BeamGroup] = {}  # by the first seat's id
         self._behind: dict[int, list[Sequence]] = {}  # seats that wait for the first one's prompt
 
@@ -76,15 +72,6 @@ class Seating:
         self._move(group)
         return group.search.answers if group.search.done else None
 
-    def vacate(self, sequence: Sequence) -> None:
-        """Release the pages of a sequence, which computes nothing from then on."""
-        self._cache.release(sequence)
-        if sequence.source:
-            self._cache.pool.release(sequence.source)
-        sequence.pages = []
-        sequence.launched = sequence.reused = sequence.written = sequence.kept = 0
-        sequence.unseen = sequence.source = sequence.goal = 0
-
     def _move(self, group: BeamGroup) -> None:
         """Bring each hypothesis to its seat."""
         moves = group.advance()
@@ -92,13 +79,13 @@ class Seating:
         if seated:
             for seat in (*(fork[0] for fork in moves.forks), *moves.left):
                 self._accounts.charge(seat)
-                self.vacate(seat)
+                self._held.vacate(seat)
             for seat, parent in moves.forks:
                 self._follow(seat, parent, parent.launched)
         group.sit(moves)
-        if seated and self._shares:
+        if seated and self._held.shares:
             for seat, _ in moves.forks:
-                self._cache.follow(seat)
+                self._held.cache.follow(seat)
         if not seated:
             group.line_up()
 
@@ -109,8 +96,8 @@ class Seating:
             common = next(place for place, (a, b) in enumerate(pairs) if a != b)
             self._follow(seat, first, common)
             seat.chain = first.chain[: common // self._page_size + 1]
-            if self._shares:
-                self._cache.follow(seat)
+            if self._held.shares:
+                self._held.cache.follow(seat)
             seat.goal = len(seat.tokens)
             self._accounts.begin_prompt(seat)
 
@@ -120,7 +107,7 @@ class Seating:
         held = parent.pages[: full + (rest > 0)]
         for page in held:
             if page:  # 0: before the window
-                self._cache.pool.share(page)
+                self._held.pool.share(page)
         seat.pages = held[:full]
         seat.source = held[full] if rest else 0
         seat.launched = seat.reused = positions
