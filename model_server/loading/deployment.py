@@ -144,7 +144,13 @@ class PlacedModel:
             adapters=self.recipe.adapters.places if self.recipe.adapters else 0,
         )
         return Deployment(
-            self.recipe, self.blueprint, self.layout, limits, planned, elastic=wanted is None
+            self.recipe,
+            self.blueprint,
+            self.layout,
+            limits,
+            planned,
+            elastic=wanted is None,
+            beside=self.beside,
         )
 
     def _slots(self, config: ModelServerConfig) -> int:
