@@ -143,9 +143,11 @@ class GradientRunner:
             ids[row, : len(each.ids)] = each.ids
             lengths[row], starts[row] = len(each.ids), each.prefix
         scores, made = self._programs.compiled[bucket](self._leaves, ids, lengths, starts)
+        # On the host: an index into an array of the device would be a program of its own.
+        numbers = np.asarray(scores)
         arrays = {name: np.asarray(each) for name, each in made.items()}
         return [
-            Gradients([float(scores[row])], self._of_row(arrays, row, len(each.ids) - 1))
+            Gradients([float(numbers[row])], self._of_row(arrays, row, len(each.ids) - 1))
             for row, each in enumerate(inputs)
         ]
 
