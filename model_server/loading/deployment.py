@@ -148,7 +148,13 @@ class PlacedModel:
             max_decodes=None if decodes == slots else decodes,
         )
         return Deployment(
-            self.recipe, self.blueprint, self.layout, limits, planned, elastic=wanted is None
+            self.recipe,
+            self.blueprint,
+            self.layout,
+            limits,
+            planned,
+            elastic=wanted is None,
+            beside=self.beside,
         )
 
     def _slots(self, config: ModelServerConfig) -> int:

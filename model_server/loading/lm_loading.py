@@ -10,7 +10,6 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
@@ -22,22 +21,22 @@ from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import Transfers
-from model_server.engine.compiling import Programs
+from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.runner import ModelRunner
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.loading.adapters.host_adapters import adapters_of
-from model_server.loading.deployment import Deployment, place_model
+from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.needs import check_devices, telling_need
-from model_server.loading.passes.beside import compile_beside
+from model_server.loading.passes.beside import Beside, beside_of
 from model_server.loading.random_weights import random_weights
 from model_server.loading.transfer_setup import make_disaggregation, make_transfers
 from model_server.loading.weights import read_weights
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import spans_hosts
 from model_server.models.weights.weight import Blueprint
-from model_server.programs.finding import find_ready
+from model_server.programs.finding import find_passes, find_ready
 from model_server.programs.ready_programs import ReadyPrograms
 from sax.format import human_bytes as human
 from sax.types import ModelSpec, Progress
@@ -79,9 +78,9 @@ class LmLoad:
         check_devices(recipe, checkpoint, config)
         layout = layout_for(recipe).placed()
         placed = place_model(recipe, checkpoint, layout)
-        self.beside = compile_beside(placed, checkpoint, tasks, alone=not spans_hosts(layout))
+        self.beside = beside_of(placed, checkpoint, tasks)
         if self.beside is not None:
-            placed = replace(placed, beside=self.beside.workspace)
+            placed = self._with_passes(self.beside)
         with telling_need(recipe, checkpoint, config):
             planned = placed.deploy(config, free_memory(layout, config, holders))
         # Secondaries receive the programs of the host that planned.
@@ -115,7 +114,7 @@ class LmLoad:
         try:
             runner.compile(report, self._ready.over(programs) if self._ready else programs)
             if self._ready is not None:
-                self._ready.tell()
+                self._ready.tell("steps")
         except BaseException:
             runner.close()
             raise
@@ -131,6 +130,16 @@ class LmLoad:
             self._spec, self._config, planned.blueprint, planned.layout, planned.limits
         )
         return planned if self._ready is None else planned.with_pages(self._ready.limits.pages)
+
+    def _with_passes(self, beside: Beside) -> PlacedModel:
+        """Compile the passes, or read what was compiled ahead."""
+        placed = beside.placed
+        ready = find_passes(self._spec, self._config, placed.blueprint, placed.layout)
+        if ready is None:
+            return beside.compile(COMPILED_HERE)
+        placed = beside.compile(ready.over(COMPILED_HERE))
+        ready.tell("passes")
+        return placed
 
     def _check_kernel(self) -> None:
         """Check before weights are read that the kernel supports the largest step.

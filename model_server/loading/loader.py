@@ -37,6 +37,7 @@ from model_server.loading.loaded import (
     LoadedAdapter,
     LoadedCustom,
     LoadedEmbedder,
+    LoadedGradients,
 )
 from model_server.loading.memory_plan import Devices, FreeMemory
 from model_server.loading.openings import Openings
@@ -204,11 +205,7 @@ class ModelLoader:
         if load.order is not None:
             self._orders.append((runner, load.order))
         disaggregation = self._disaggregation(load, runner)
-        embedder = gradients = None
-        if isinstance(load, LmLoad) and load.beside is not None:
-            queue = self._config.queue
-            embedder = load.beside.embedder(load.leaves, checkpoint, tokenizer, queue)
-            gradients = load.beside.gradients(load.leaves, queue)
+        embedder, gradients = self._beside(load, runner, checkpoint, tokenizer, report)
         loaded = Loaded(
             runner=disaggregation.runner if disaggregation else runner,
             tokenizer=tokenizer,
@@ -237,6 +234,25 @@ class ModelLoader:
         if recipe.adapters is not None:
             self._bases.keep(spec, recipe.adapters, loaded, runner)
         return loaded
+
+    def _beside(
+        self,
+        load: LmLoad | StageLoad,
+        runner: HeldRunner,
+        checkpoint: Checkpoint | None,
+        tokenizer: HfTokenizer | ByteTokenizer,
+        report: Report,
+    ) -> tuple[LoadedEmbedder | None, LoadedGradients | None]:
+        """Return what the model does beside generating; each of its programs has run once."""
+        if not isinstance(load, LmLoad) or load.beside is None:
+            return None, None
+        beside, leaves, queue = load.beside, load.leaves, self._config.queue
+        try:
+            embedder = beside.embedder(leaves, checkpoint, tokenizer, queue, report)
+            return embedder, beside.gradients(leaves, queue, report)
+        except BaseException:
+            runner.close()
+            raise
 
     def _load_adapter(self, spec: ModelSpec, report: Report) -> LoadedAdapter:
         """Load a LoRA adapter into its base. Raises LoadFailed, CheckpointError, InvalidRequest."""

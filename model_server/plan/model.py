@@ -16,6 +16,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.text_part import text_config
+from model_server.loading.passes.chosen_tasks import generates
 from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe, model_paths
@@ -60,6 +61,11 @@ class PlannedModel:
                 f"NUM_STAGES is {recipe.stages}: a plan covers one mesh; leave it out, or plan the "
                 "layers of one stage with NUM_LAYERS",
                 "overrides.NUM_STAGES",
+            )
+        if not generates(recipe, self.checkpoint):
+            raise _unplannable(
+                f"{self.title} makes no tokens, and one device holds it: only language models that "
+                "generate can be planned"
             )
         return recipe
 

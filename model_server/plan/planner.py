@@ -13,10 +13,13 @@ from typing import Any
 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
-from model_server.engine.compiling import compiled_in_turn
+from model_server.engine.compiling import COMPILED_HERE, compiled_in_turn
 from model_server.engine.step_arrays import logit_rows
-from model_server.loading.deployment import Deployment, PlacedModel, deploy
+from model_server.loading.deployment import Deployment, PlacedModel, place_model
+from model_server.loading.passes.beside import beside_of
+from model_server.loading.passes.chosen_tasks import tasks_of
 from model_server.models.recipe import Recipe
+from model_server.models.weights.sharding import Layout
 from model_server.plan.advice import attempt, changes, fitting_slices
 from model_server.plan.compiled import (
     Measured,
@@ -110,14 +113,19 @@ class _Planner:
     def on(self, topology: Topology) -> ModelPlan:
         layout, memory = topology.layout(self.recipe), topology.memory(self.request.config)
         try:
-            deployment = deploy(
-                self.recipe, self.model.checkpoint, layout, self.request.config, memory
-            )
+            deployment = self._placed(layout).deploy(self.request.config, memory)
         except MemoryPlanError as exc:
             if exc.need is None:  # a flag is wrong: no slice helps
                 raise
             return self._too_small(topology)
         return _Candidate(self, topology, deployment, Workload(deployment)).plan()
+
+    def _placed(self, layout: Layout) -> PlacedModel:
+        """Place the model, with the memory of the passes beside its steps."""
+        checkpoint = self.model.checkpoint
+        placed = place_model(self.recipe, checkpoint, layout)
+        beside = beside_of(placed, checkpoint, tasks_of(self.recipe, checkpoint))
+        return placed if beside is None else beside.compile(COMPILED_HERE, largest=True)
 
     def _too_small(self, topology: Topology) -> ModelPlan:
         """Report that a slice is too small by arithmetic."""
@@ -301,13 +309,14 @@ def memory_of(deployment: Deployment, limit: int, measured: Sequence[Measured]) 
     page = deployment.page_bytes(deployment.limits.page_size)
     code = sum(each.code for each in measured)
     most = max(measured, key=lambda each: each.arguments + each.temporaries + each.outputs)
-    step = most.arguments + most.temporaries + most.outputs
+    temporaries = most.temporaries + deployment.beside
+    step = most.arguments + temporaries + most.outputs
     without_pages = step - deployment.memory.kv + code
     return Memory(
         limit=limit,
         weights=deployment.weight_bytes,
         arguments=most.arguments,
-        temporaries=most.temporaries,
+        temporaries=temporaries,
         outputs=most.outputs,
         code=code,
         kv_page=page,

@@ -15,7 +15,9 @@ from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.sharding import Layout
 from model_server.models.weights.weight import Blueprint, leaf_shapes
 from model_server.programs.choosing import ProgramNeeds, choose, explain
-from model_server.programs.place import beside, open_to_all, sets_at
+from model_server.programs.keys import differences
+from model_server.programs.manifest import Manifest
+from model_server.programs.place import SetFolder, beside, open_to_all, sets_at
 from model_server.programs.ready_programs import ReadyPrograms
 from model_server.programs.surroundings import digest_of, keys_of
 from sax.errors import CheckpointError
@@ -46,15 +48,47 @@ def find_ready(
         return None
 
 
-def _look(place: str, spec: ModelSpec, wanted: ProgramNeeds) -> ReadyPrograms | None:
+def find_passes(
+    spec: ModelSpec, config: ModelServerConfig, blueprint: Blueprint, layout: Layout
+) -> ReadyPrograms | None:
+    """Return the newest set with passes of this model, whatever its limits; None if there is none.
+
+    Passes are the same for all limits, and are needed before the limits are known.
+    """
+    place = _place(spec, config)
+    if place is None:
+        return None
+    weights, keys = _weights(blueprint, layout), keys_of(layout)
+    try:
+        found = [
+            (manifest.made_at, folder, manifest)
+            for folder, manifest in _sets(place).values()
+            if manifest.passes
+            and manifest.weights == weights
+            and not differences(manifest.keys, keys)
+        ]
+    except CheckpointError:
+        return None  # `find_ready` logs it
+    if not found:
+        return None
+    _, folder, manifest = max(found, key=lambda each: each[0])
+    return ReadyPrograms(folder, manifest, versions()["sax"])
+
+
+def _sets(place: str) -> dict[str, tuple[SetFolder, Manifest]]:
+    """Return the sets by name; none from a place where every user can write."""
     if open_to_all(place):
         logger.error(
             "%s is ignored: every user of this machine can write there, and programs are code; "
             "chmod o-w it",
             place,
         )
-        return None
-    sets = {folder.name: (folder, manifest) for folder, manifest in sets_at(place)}
+        return {}
+    return {folder.name: (folder, manifest) for folder, manifest in sets_at(place)}
+
+
+def _look(place: str, spec: ModelSpec, wanted: ProgramNeeds) -> ReadyPrograms | None:
+    sets = _sets(place)
     manifests = {name: manifest for name, (_, manifest) in sets.items()}
     name = choose(manifests, wanted)
     if name is None:
@@ -76,12 +110,16 @@ def _wanted(
     config: ModelServerConfig, blueprint: Blueprint, layout: Layout, limits: EngineLimits
 ) -> ProgramNeeds:
     return ProgramNeeds(
-        weights=digest_of(map(byte_shape, leaf_shapes(blueprint, layout))),
+        weights=_weights(blueprint, layout),
         keys=keys_of(layout),
         limits=limits,
         pages_are_given=config.kv_cache_bytes is not None,
         sax=versions()["sax"],
     )
+
+
+def _weights(blueprint: Blueprint, layout: Layout) -> str:
+    return digest_of(map(byte_shape, leaf_shapes(blueprint, layout)))
 
 
 def _place(spec: ModelSpec, config: ModelServerConfig) -> str | None:

@@ -21,7 +21,7 @@ _OF_HOST = (  # may differ (pages), or affect no program (the rest)
     "queue",
     "max_running_per_account",
     "max_queued_per_account",
-    "prefix_cache",
+    "prefix_cache",  # a set has the program that copies pages, whether it is off or not
     "window",
     "guesses",
 )
@@ -49,12 +49,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sax: str  # version and digest of the sources
     made_at: str
     made_by: str
+    passes: tuple[str, ...] = ()  # names of programs that read whole inputs, beside the steps
     programs: tuple[ProgramEntry, ...] = ()
 
     @property
     def name(self) -> str:
         """Name of the set's folder: the same for everything that belongs in one set."""
-        alike = (self.weights, self.keys, self.limits, self.sax)
+        alike = (self.weights, self.keys, self.limits, self.sax, self.passes)
         digest = hashlib.sha256(msgspec.json.encode(alike, order="sorted")).hexdigest()[:12]
         return f"{re.sub('[^a-z0-9]+', '-', self.topology.lower())}-{digest}"
 

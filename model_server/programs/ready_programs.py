@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
@@ -20,6 +20,12 @@ from model_server.programs.place import SetFolder
 from sax.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
+
+
+class Text(Protocol):
+    """A lowered program."""
+
+    def as_text(self) -> str: ...
 
 
 class ReadyPrograms:
@@ -38,12 +44,12 @@ class ReadyPrograms:
         """Wrap `programs` so that those in the set are not compiled."""
         return _Over(self, programs)
 
-    def tell(self) -> None:
-        """Log the outcome, once per load."""
+    def tell(self, kind: str) -> None:
+        """Log the outcome for the programs of this kind, steps or passes; once per load."""
         where, read = self._folder.url, self._read
         if not self._compiled:
             logger.info(
-                "all %d programs of its steps were read from %s: none was compiled", read, where
+                "all %d programs of its %s were read from %s: none was compiled", read, kind, where
             )
             return
         other = (
@@ -102,7 +108,7 @@ class _Over:
         self._programs.pass_on(name, body)
 
 
-def digest_of_text(lowered: jax.stages.Lowered) -> str:
+def digest_of_text(lowered: Text) -> str:
     """Digest the compiler's input, which does not depend on where sax is installed.
 
     See `config.environment`.

@@ -1,4 +1,4 @@
-"""What a language model does beside generating: it embeds, and differentiates its loss.
+"""Passes of a language model beside generating: it embeds, and differentiates its loss.
 
 The programs are compiled before the memory plan, which counts what they need; they run over the
 weights of the steps.
@@ -6,8 +6,8 @@ weights of the steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import jax
 
@@ -16,24 +16,34 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
     SentenceSettings,
     read_sentence_settings,
 )
+from model_server.engine.compiling import Programs
 from model_server.loading.deployment import PlacedModel
 from model_server.loading.loaded import LoadedEmbedder, LoadedGradients, TextEncoder
 from model_server.loading.passes.embed_loading import embedding_as, with_tasks
 from model_server.loading.passes.embed_runner import EmbedModelRunner, EmbedPrograms
 from model_server.loading.passes.gradient_runner import GradientPrograms, GradientRunner
+from model_server.loading.passes.pass_programs import PassPrograms
 from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
 from model_server.models.layers.whole_decoder import embedded, hidden_of
 from model_server.models.tasks import EMBED, GRADIENT, sizes_of
+from model_server.models.weights.sharding import spans_hosts
 from model_server.models.weights.weight import leaf_shapes
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from sax.errors import InvalidRequest
+from sax.types import Progress
 
 _BATCH = 16  # most inputs per step
+
+Report = Callable[[Progress], None]
+
+
+def _quiet(_: Progress) -> None:
+    """The caller has no report yet: it compiles before it plans."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Compiled programs beside those of the steps; None: not published for that."""
+    """Programs beside those of the steps; None: not published for that."""
 
     placed: PlacedModel
     settings: SentenceSettings
@@ -42,10 +52,26 @@ class Beside:
     gradient: GradientPrograms | None
 
     @property
+    def parts(self) -> list[PassPrograms]:
+        return [each for each in (self.embed, self.gradient) if each is not None]
+
+    @property
+    def lowers(self) -> dict[str, Callable[[], jax.stages.Lowered]]:
+        """What traces each program, by name."""
+        return {name: lower for each in self.parts for name, lower in each.lowers.items()}
+
+    @property
     def workspace(self) -> int:
         """Bytes; both may run at once."""
-        each = (self.embed, self.gradient)
-        return sum(programs.workspace for programs in each if programs is not None)
+        return sum(programs.workspace for programs in self.parts)
+
+    def compile(self, programs: Programs, *, largest: bool = False) -> PlacedModel:
+        """Compile all, or only the largest of each kind; return the model with the memory that they
+        need.
+        """
+        for each in self.parts:
+            each.compile(_quiet, programs, [each.largest] if largest else None)
+        return replace(self.placed, beside=self.workspace)
 
     def embedder(
         self,
@@ -53,16 +79,19 @@ class Beside:
         checkpoint: Checkpoint | None,
         tokenizer: HfTokenizer | ByteTokenizer,
         queue: int,
+        report: Report,
     ) -> LoadedEmbedder | None:
-        """Return the embedder over the weights of the steps."""
+        """Return the embedder over the weights of the steps, once each of its programs has run."""
         if self.embed is None:
             return None
         recipe = self.placed.recipe
         own = recipe.tasks.matryoshka
         config = checkpoint.config if checkpoint else {}
         encoder: TextEncoder = SentenceTokenizer(tokenizer, self.settings)
+        runner = EmbedModelRunner(self.embed, leaves, _BATCH)
+        runner.warm(report)
         return LoadedEmbedder(
-            runner=EmbedModelRunner(self.embed, leaves, _BATCH),
+            runner=runner,
             tokenizer=encoder,
             vocab=recipe.vocab,
             max_context=self.context,
@@ -73,23 +102,28 @@ class Beside:
             memory=0,  # counted by the language model
         )
 
-    def gradients(self, leaves: Sequence[jax.Array], queue: int) -> LoadedGradients | None:
+    def gradients(
+        self, leaves: Sequence[jax.Array], queue: int, report: Report
+    ) -> LoadedGradients | None:
+        """Return the gradients by the weights of the steps, once each program has run."""
         if self.gradient is None:
             return None
-        return LoadedGradients(GradientRunner(self.gradient, leaves), self.context, queue)
+        runner = GradientRunner(self.gradient, leaves)
+        runner.warm(report)
+        return LoadedGradients(runner, self.context, queue)
 
 
-def compile_beside(
-    placed: PlacedModel, checkpoint: Checkpoint | None, tasks: frozenset[str], *, alone: bool
+def beside_of(
+    placed: PlacedModel, checkpoint: Checkpoint | None, tasks: frozenset[str]
 ) -> Beside | None:
-    """Compile the programs of the tasks beside generating; None if there are none.
+    """Return the programs of the tasks beside generating, not compiled yet; None if there are none.
 
-    alone: this process runs the whole model. Raises InvalidRequest if it does not, and for tensors
-    that cannot be differentiated by.
+    Raises InvalidRequest if the model spans hosts, and for tensors that cannot be differentiated
+    by.
     """
     if not tasks & {EMBED, GRADIENT}:
         return None
-    if not alone:
+    if spans_hosts(placed.layout):
         raise InvalidRequest(
             "TASKS beside generate run in one process, but this model spans several hosts or "
             "stages: publish it for them on one host, or leave TASKS out",
@@ -112,7 +146,6 @@ def compile_beside(
             encode,
             context=context,
             batch=_BATCH,
-            report=lambda _: None,
             leaves=leaves,
         )
     if GRADIENT in tasks:

@@ -65,13 +65,14 @@ def load_embedder(
     """
     plan = _planned(recipe, checkpoint, path)
     context = context_of(recipe, plan.settings, config)
-    programs = EmbedPrograms(
-        plan.module, plan.encode, context=context, batch=recipe.batch, report=report
-    )
+    programs = EmbedPrograms(plan.module, plan.encode, context=context, batch=recipe.batch)
+    programs.compile(report)
     memory = free.reserve(weights=plan.module.bytes, workspace=programs.workspace)
     leaves = read_weights(plan.module.declarations, plan.needed, report)
+    runner = EmbedModelRunner(programs, leaves, recipe.batch)
+    runner.warm(report)
     return LoadedEmbedder(
-        runner=EmbedModelRunner(programs, leaves, recipe.batch),
+        runner=runner,
         tokenizer=plan.tokenizer,
         vocab=recipe.vocab,
         max_context=context,

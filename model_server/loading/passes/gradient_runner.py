@@ -7,7 +7,7 @@ score is the log-probability of the suffix after the prefix.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,12 +16,12 @@ import numpy as np
 
 from model_server.engine.step_program import everywhere
 from model_server.loading.loaded import GradientInput
-from model_server.loading.passes.embed_runner import lengths_up_to, rows_up_to, split
+from model_server.loading.passes.pass_programs import PassBucket, PassPrograms, split
 from model_server.models.layers.whole_decoder import embedded, hidden_of
 from model_server.models.weights.quantized import as_bytes, byte_shape
 from model_server.models.weights.weight import Blueprint
 from sax.errors import InvalidRequest
-from sax.types import Gradients
+from sax.types import Gradients, Progress
 
 _BATCH = 4  # most texts per step: a backward pass keeps what a forward pass forgets
 _MOST_VALUES = 4 << 20  # of one answer: 32 MiB on the wire
@@ -30,8 +30,8 @@ Tensors = dict[str, jax.Array]
 _INPUTS, _WEIGHTS = "gradients/inputs/", "gradients/mdl_vars/"  # as Saxml names them
 
 
-class GradientPrograms:
-    """All buckets, compiled before there are weights."""
+class GradientPrograms(PassPrograms):
+    """The buckets of one module's gradients."""
 
     def __init__(
         self,
@@ -44,34 +44,20 @@ class GradientPrograms:
         embed: int,
     ) -> None:
         """inputs, weights: names to differentiate by. Raises InvalidRequest for unknown ones."""
+        # The gradients of weights would be of all texts together.
+        super().__init__("gradients", context, 1 if weights else _BATCH, self._lowered)
         self._module = module
         self._leaves = tuple(map(byte_shape, leaves))
         self.inputs = tuple(inputs)
         self.weights = _places(module, weights)
         _check_size(module, inputs, self.weights, context, embed)
-        batch = 1 if weights else _BATCH  # the gradients of weights would be of all texts together
-        self.rows = {length: rows_up_to(batch, length) for length in lengths_up_to(context)}
-        self.compiled = {
-            (rows, length): self._compile(rows, length)
-            for length, sizes in self.rows.items()
-            for rows in sizes
-        }
 
-    @property
-    def workspace(self) -> int:
-        """Bytes of temporaries and results of the largest bucket; 0 if not reported."""
-        stats = [program.memory_analysis() for program in self.compiled.values()]
-        return max(
-            (each.temp_size_in_bytes + each.output_size_in_bytes for each in stats if each),
-            default=0,
-        )
-
-    def _compile(self, rows: int, length: int) -> jax.stages.Compiled:
+    def _lowered(self, bucket: PassBucket) -> jax.stages.Lowered:
         where = everywhere(self._leaves[0].sharding)
-        ids = jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=where)
-        each = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=where)
+        ids = jax.ShapeDtypeStruct(bucket, jnp.int32, sharding=where)
+        each = jax.ShapeDtypeStruct((bucket.rows,), jnp.int32, sharding=where)
         jitted = jax.jit(self._run, out_shardings=where)
-        return jitted.lower(self._leaves, ids, each, each).compile()
+        return jitted.lower(self._leaves, ids, each, each)
 
     def _run(
         self, leaves: Sequence[jax.Array], ids: jax.Array, lengths: jax.Array, starts: jax.Array
@@ -132,8 +118,16 @@ class GradientRunner:
         length = self.length(max(len(each.ids) for each in inputs))
         found: list[Gradients] = []
         for rows in split(len(inputs), self._programs.rows[length]):
-            found += self._gradients(inputs[len(found) : len(found) + rows], rows, length)
+            part = inputs[len(found) : len(found) + rows]
+            found += self._gradients(part, PassBucket(rows, length))
         return found
+
+    def warm(self, report: Callable[[Progress], None]) -> None:
+        """Run every bucket once, so that no request pays for a first run."""
+        buckets = self._programs.buckets
+        for done, bucket in enumerate(buckets):
+            report(Progress("running bucket", done, len(buckets)))
+            self._gradients((), bucket)
 
     def close(self) -> None:
         """Let go of weights and programs. Idempotent."""
@@ -141,19 +135,19 @@ class GradientRunner:
         self._programs.compiled.clear()
         self.closed = True
 
-    def _gradients(
-        self, inputs: Sequence[GradientInput], rows: int, length: int
-    ) -> list[Gradients]:
-        ids = np.zeros((rows, length), np.int32)
+    def _gradients(self, inputs: Sequence[GradientInput], bucket: PassBucket) -> list[Gradients]:
+        rows, ids = bucket.rows, np.zeros(bucket, np.int32)
         # Empty rows count two tokens, so that no mean is of nothing.
         lengths, starts = np.full(rows, 2, np.int32), np.ones(rows, np.int32)
         for row, each in enumerate(inputs):
             ids[row, : len(each.ids)] = each.ids
             lengths[row], starts[row] = len(each.ids), each.prefix
-        scores, made = self._programs.compiled[rows, length](self._leaves, ids, lengths, starts)
+        scores, made = self._programs.compiled[bucket](self._leaves, ids, lengths, starts)
+        # On the host: an index into an array of the device would be a program of its own.
+        numbers = np.asarray(scores)
         arrays = {name: np.asarray(each) for name, each in made.items()}
         return [
-            Gradients([float(scores[row])], self._of_row(arrays, row, len(each.ids) - 1))
+            Gradients([float(numbers[row])], self._of_row(arrays, row, len(each.ids) - 1))
             for row, each in enumerate(inputs)
         ]
 

@@ -20,6 +20,7 @@ import msgspec
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.engine.compiling import compiled_in_turn, to_bytes
 from model_server.engine.versions import versions
+from model_server.plan.precompile.kept_passes import MadePass
 from model_server.plan.precompile.subject import Subject
 from model_server.programs.manifest import Manifest, ProgramEntry
 from model_server.programs.place import SetFolder
@@ -44,6 +45,7 @@ class Made:
 
 
 Told = Callable[[Made], None]
+Lowering = jax.stages.Lowered | MadePass
 
 
 def manifest_of(subject: Subject) -> Manifest:
@@ -58,12 +60,12 @@ def manifest_of(subject: Subject) -> Manifest:
         sax=versions()["sax"],
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         made_by=f"{getpass.getuser()}@{socket.gethostname()}",
+        passes=tuple(subject.passes),
     )
 
 
 def program_count(subject: Subject) -> int:
-    deployment = subject.deployment
-    return len(deployment.program.programs(deployment.buckets)) + subject.copies.count
+    return len(subject.lowers) + subject.copies.count
 
 
 class Maker:
@@ -85,7 +87,7 @@ class Maker:
         self._there = self.folder.entries()
         # Fail on a place that cannot be written before hours of compiling.
         self.folder.note(self._so_far())
-        lowers = self._lowers
+        lowers = self._subject.lowers
         with closing(
             compiled_in_turn(list(lowers), lambda name: self.compiled(name, lowers[name]))
         ) as made:
@@ -100,7 +102,7 @@ class Maker:
     def failures(self) -> list[Made]:
         return [made for made in self._made.values() if made.entry is None]
 
-    def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
+    def compiled(self, name: str, lower: Callable[[], Lowering]) -> Any:
         """Compile and write; returns nothing, as no caller runs the program here."""
         made = self._one(name, lower)
         with self._writing:
@@ -112,12 +114,7 @@ class Maker:
     def pass_on(self, name: str, body: bytes) -> None:
         """Do nothing: there is no other host."""
 
-    @property
-    def _lowers(self) -> dict[str, Callable[[], jax.stages.Lowered]]:
-        deployment = self._subject.deployment
-        return deployment.program.programs(deployment.buckets)
-
-    def _one(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Made:
+    def _one(self, name: str, lower: Callable[[], Lowering]) -> Made:
         try:
             return self._compile(name, lower())
         except (CheckpointError, MemoryError):
@@ -127,7 +124,7 @@ class Maker:
                 raise LoadFailed(f"{name}: {_reason(exc)}") from exc
             return Made(name, None, failure=_reason(exc))
 
-    def _compile(self, name: str, lowered: jax.stages.Lowered) -> Made:
+    def _compile(self, name: str, lowered: Lowering) -> Made:
         text = digest_of_text(lowered)
         there = self._there.get(name)
         if there is not None and there.text == text and self._is_whole(there):
@@ -159,7 +156,7 @@ class Maker:
         return self._with({**self._there, **made}.values())
 
     def _whole(self) -> Manifest:
-        order = {name: place for place, name in enumerate(self._lowers)}
+        order = {name: place for place, name in enumerate(self._subject.lowers)}
         entries = [made.entry for made in self._made.values() if made.entry]
         return self._with(sorted(entries, key=lambda entry: order.get(entry.name, len(order))))
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 
 import jax
 
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.page_copies import PageCopies
-from model_server.loading.deployment import Deployment, deploy
+from model_server.engine.step_program import COPY
+from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.needs import check_devices
+from model_server.loading.passes.beside import beside_of
+from model_server.loading.passes.chosen_tasks import tasks_of
+from model_server.models.recipe import Recipe
+from model_server.models.weights.sharding import Layout
 from model_server.plan.model import PlannedModel, open_model
+from model_server.plan.precompile.kept_passes import KeptPasses, MadePass
 from model_server.plan.slices import cpu_devices
 from model_server.plan.topology import Topology, topology_of
 from sax.errors import InvalidRequest
@@ -30,6 +37,17 @@ class Subject:
     has_checkpoint: bool
     config: ModelServerConfig
     deployment: Deployment
+    passes: Mapping[str, MadePass] = field(default_factory=dict[str, MadePass])  # by name
+
+    @property
+    def lowers(self) -> dict[str, Callable[[], jax.stages.Lowered | MadePass]]:
+        """What traces each program, by name."""
+        program = self.deployment.program
+        return {
+            **program.programs(self.deployment.buckets),
+            COPY: program.lower_copy,  # for servers that share pages, whatever the flags here
+            **{name: partial(_itself, made) for name, made in self.passes.items()},
+        }
 
     @property
     def copies(self) -> PageCopies:
@@ -52,9 +70,10 @@ def subject_of(
     """
     with open_model(model, path) as opened:
         if wanted := cpu_devices(topology):
-            name, deployment = topology, _on_cpu(opened, overrides, topology, wanted, config)
+            name = topology
+            deployment, passes = _on_cpu(opened, overrides, topology, wanted, config)
         else:
-            name, deployment = _on_slice(opened, overrides, topology, config)
+            name, deployment, passes = _on_slice(opened, overrides, topology, config)
         return Subject(
             title=opened.title,
             overrides=overrides,
@@ -62,19 +81,36 @@ def subject_of(
             has_checkpoint=opened.checkpoint is not None,
             config=config,
             deployment=deployment,
+            passes=passes,
         )
+
+
+def _itself(made: MadePass) -> MadePass:
+    return made
 
 
 def _on_slice(
     model: PlannedModel, overrides: Mapping[str, str], name: str, config: ModelServerConfig
-) -> tuple[str, Deployment]:
+) -> tuple[str, Deployment, Mapping[str, MadePass]]:
     recipe, topology = model.recipe(overrides), topology_of(name)
-    made = deploy(
-        recipe, model.checkpoint, topology.layout(recipe), config, topology.memory(config)
-    )
+    placed, passes = _placed(model, recipe, topology.layout(recipe))
+    made = placed.deploy(config, topology.memory(config))
     if config.kv_cache_bytes is None and config.memory_limit_bytes is None:
         made = _with_slack(made, topology)
-    return topology.name, made
+    return topology.name, made, passes
+
+
+def _placed(
+    model: PlannedModel, recipe: Recipe, layout: Layout
+) -> tuple[PlacedModel, Mapping[str, MadePass]]:
+    """Place a model and compile its passes, whose memory is part of the plan."""
+    placed = place_model(recipe, model.checkpoint, layout)
+    beside = beside_of(placed, model.checkpoint, tasks_of(recipe, model.checkpoint))
+    if beside is None:
+        return placed, {}
+    passes = KeptPasses()
+    placed = beside.compile(passes)
+    return placed, {name: passes.made[name] for name in beside.lowers}
 
 
 def _on_cpu(
@@ -83,7 +119,7 @@ def _on_cpu(
     name: str,
     wanted: int,
     config: ModelServerConfig,
-) -> Deployment:
+) -> tuple[Deployment, Mapping[str, MadePass]]:
     there = len(jax.devices())
     if wanted != there:
         raise InvalidRequest(
@@ -92,7 +128,8 @@ def _on_cpu(
     recipe = model.recipe(overrides)
     check_devices(recipe, model.checkpoint, config)
     layout = layout_for(recipe).placed()
-    return deploy(recipe, model.checkpoint, layout, config, free_memory(layout, config, {}))
+    placed, passes = _placed(model, recipe, layout)
+    return placed.deploy(config, free_memory(layout, config, {})), passes
 
 
 def _with_slack(deployment: Deployment, topology: Topology) -> Deployment:

@@ -60,12 +60,12 @@ def main() -> None:
     alone = layout_of((1, 1, jax.device_count())).placed()
     layout = stage_layout(recipe, place) if coordinator else alone
     link = ZmqLink(LOOPBACK, bind=LOOPBACK)
-    planned = plan_stage(recipe, case.checkpoint, place.stage, layout, CONFIG, 0)
+    planned = plan_stage(recipe, case.checkpoint, place.stage, layout, CONFIG, {})
     tell(offer=link.offer, limits=msgspec.to_builtins(planned.limits))
     said = told()
     link.connect(said["offer"])
     limits = msgspec.convert(said["limits"], EngineLimits)
-    plan = plan_stage(recipe, case.checkpoint, place.stage, layout, CONFIG, 0, limits)
+    plan = plan_stage(recipe, case.checkpoint, place.stage, layout, CONFIG, {}, limits)
     # Compiling is slow: two hosts, which every run of the suite has, do with one.
     buckets = BUCKETS if hosts == 2 else None
     runner = build_stage(

@@ -124,6 +124,7 @@ def test_a_wrong_model_path_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
         ("Llama-3-8B", {"QUANTIZE": '"int9"'}, "QUANTIZE"),
         ("Llama-3-8B", {"NUM_STAGES": "2"}, "a plan covers one mesh"),
         ("Llama-3-8B", {"NUM_LAYERS": "2"}, "unknown override"),
+        ("Llama-3-8B", {"TASKS": '["embed"]'}, "TASKS without generate"),
     ],
 )
 def test_what_no_plan_can_be_made_of_is_refused(

@@ -13,12 +13,13 @@ from model_server.engine.buckets import Bucket
 from model_server.plan import planner
 from model_server.plan.compiled import Measured, OutOfMemory
 from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
-from model_server.plan.model_plan import ModelPlan
+from model_server.plan.model_plan import Memory, ModelPlan
 from model_server.plan.planner import PlanRequest, make_plan, usual_context
 from model_server.plan.slices import CHIPS
 from model_server.plan.work import Workload
 from sax.errors import InvalidRequest, MemoryPlanError
 from tests.model_server.plan.measures import deployed, measured
+from tests.model_server.plan.precompile.test_making import SMALL
 from tests.model_server.tpu_compiler import needs_compiler
 
 pytestmark = needs_compiler
@@ -69,6 +70,30 @@ def test_a_plan_tells_memory_speeds_and_what_the_program_moves_too_much(
     spelled = json.loads(plan.as_json())
     assert spelled["predicted"]["decoding"][0]["batch"] == 2
     assert spelled["buckets"][0]["predicted"]["bound"] == "HBM"
+
+
+def test_a_plan_counts_the_memory_of_the_passes_beside_the_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planner, "measure", lambda program, bucket, part=None: measured(bucket))
+    monkeypatch.setattr(planner, "measure_choice", lambda *_: measured(Bucket(2, 0)))
+
+    def memory(**tasks: str) -> Memory:
+        request = PlanRequest(
+            model="lm_cloud.LmCloudSpmd2BTest",
+            topology="v5e:1x1",
+            config=ModelServerConfig(slots=2, kv_cache_bytes=2**24),
+            overrides={**SMALL, "ICI_MESH_SHAPE": "[1, 1, 1]", **tasks},
+            is_full=True,
+        )
+        found = make_plan(request, lambda done: None).memory
+        assert found is not None
+        return found
+
+    alone, beside = memory(), memory(TASKS='["generate", "embed"]', PASS_CONTEXT="32")
+    vectors = 4 * 16 * int(SMALL["MODEL_DIMS"])  # of the largest batch
+    assert beside.temporaries >= alone.temporaries + vectors
+    assert beside.kv_pages_free < alone.kv_pages_free
 
 
 def test_programs_that_leave_too_little_for_the_pages_are_told_with_a_pool_that_fits(

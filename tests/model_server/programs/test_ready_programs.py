@@ -47,7 +47,7 @@ def test_a_program_of_the_set_runs_without_compiling(
     assert answer(three) == [0, 3, 6, 9]
     assert answer(five) == [0, 5, 10, 15]
     with caplog.at_level(logging.INFO):
-        of_set.tell()
+        of_set.tell("steps")
     assert (
         f"all 2 programs of its steps were read from {tmp_path}: none was compiled" in caplog.text
     )
@@ -61,7 +61,7 @@ def test_another_program_of_the_same_name_is_compiled_and_told(
         program = of_set.over(COMPILED_HERE).compiled("times 3", lambda: lowered(4))
     assert compiles.count("jit(<lambda>)") == 1
     assert answer(program) == [0, 4, 8, 12]
-    of_set.tell()
+    of_set.tell("steps")
     assert "0 programs were read from" in caplog.text
     assert "1 compiled (times 3); made by sax 1 (abc), this server is 2 (def)" in (caplog.text)
 

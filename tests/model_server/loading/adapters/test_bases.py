@@ -2,91 +2,36 @@
 
 from __future__ import annotations
 
-import queue
+import itertools
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from model_server.config import ModelServerConfig
-from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
-from model_server.engine.types import Sampling
+from model_server.engine.engine import EngineRequest
 from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.loading.loader import ModelLoader, make_loader
 from sax.errors import CheckpointError, InvalidRequest, LoadFailed
-from sax.types import ModelSpec, Progress
 from tests.model_server.checkpoints.adapter_folder import ATTENTION, merged, write_adapter
 from tests.model_server.checkpoints.tiny_folder import write_tiny
+from tests.model_server.loading.adapters.asker import (
+    CONFIG,
+    GREEDY,
+    PROMPT,
+    TOKENS,
+    Asker,
+    adapter_spec,
+    model,
+    quiet,
+)
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.extended]
 
-BASE = "/sax/test/base"
-CONFIG = ModelServerConfig(slots=4, page_size=16, max_context=64)
 ROOM = {"DTYPE": '"float32"', "MAX_ADAPTERS": "3", "MAX_ADAPTER_RANK": "4"}
-GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
-PROMPT = tuple(range(40, 60))
-TOKENS = 10
-
-
-def quiet(_: Progress) -> None:
-    """Nobody watches."""
-
-
-def model(name: str, path: str, checkpoint: Path, **overrides: str) -> ModelSpec:
-    return ModelSpec(
-        model_id=f"/sax/test/{name}",
-        model_path=path,
-        checkpoint=str(checkpoint),
-        replicas=1,
-        overrides=overrides,
-    )
-
-
-def adapter_spec(name: str, folder: Path) -> ModelSpec:
-    return model(name, "lora", folder, BASE=f'"{BASE}"')
-
-
-class Asker:
-    """An engine, and what it answers greedily."""
-
-    def __init__(self, loaded: Loaded) -> None:
-        self.updates: queue.Queue[SequenceUpdate] = queue.Queue()
-        self.engine = Engine(loaded.runner, self._keep)
-
-    def _keep(self, batch: list[SequenceUpdate]) -> None:
-        for update in batch:
-            self.updates.put(update)
-
-    def submit(self, place: int, tokens: int = TOKENS) -> int:
-        return self.engine.submit(
-            EngineRequest(
-                prompt=PROMPT,
-                sampling=GREEDY,
-                max_tokens=tokens,
-                stop_ids=frozenset(),
-                adapter=place,
-            )
-        )
-
-    def answers(self, *places: int) -> list[list[int]]:
-        """Ask with the adapters in these places, at once."""
-        return list(self.collected([self.submit(place) for place in places]).values())
-
-    def collected(self, asked: Sequence[int]) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {each: [] for each in asked}
-        open_ = set(asked)
-        while open_:
-            update = self.updates.get(timeout=60)
-            assert update.error is None
-            assert update.result.token is not None
-            found[update.sequence].append(update.result.token)
-            if update.finish:
-                open_.remove(update.sequence)
-        return found
 
 
 @dataclass
@@ -96,10 +41,12 @@ class Cell:
     loader: ModelLoader
     asker: Asker
     adapters: list[Path]
+    loads: Iterator[int] = field(default_factory=itertools.count)
 
     def load(self, name: str, folder: Path) -> LoadedAdapter:
         loaded = self.loader(adapter_spec(name, folder), quiet)
         assert isinstance(loaded, LoadedAdapter)
+        self.asker.salts[loaded.place] = f"adapter {next(self.loads)}"
         return loaded
 
     def merged_answer(self, adapter: Path) -> list[int]:
@@ -170,6 +117,7 @@ def test_a_score_is_computed_with_the_adapter(cell: Cell) -> None:
                 max_tokens=0,
                 stop_ids=frozenset(),
                 score_from=3,
+                salt=cell.asker.salts.get(place, ""),
                 adapter=place,
             )
         )

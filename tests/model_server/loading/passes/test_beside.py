@@ -80,6 +80,12 @@ def gradients(loaded: Loaded) -> Gradients:
     return loaded.gradients.runner.gradients([GradientInput(IDS, PREFIX)])[0]
 
 
+def test_a_gradient_compiles_nothing(loader: ModelLoader, loaded: Loaded) -> None:
+    before = loader.compiles_while_serving()
+    gradients(loaded)
+    assert loader.compiles_while_serving() == before
+
+
 def losses(vectors: np.ndarray, weights: np.ndarray, scale: np.ndarray | None = None) -> float:
     """The loss by an independent path: the whole model's logits, in float64 after that."""
     model, _ = family_cases.load(CASE)

@@ -8,45 +8,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from hypothesis import given
-from hypothesis import strategies as st
 
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.passes.embed_runner import (
     EmbedModelRunner,
     EmbedPrograms,
-    lengths_up_to,
-    rows_up_to,
-    split,
 )
 from model_server.models.weights.weight import blueprint, weight
 from sax.types import Progress
 
 CONTEXT = 48
-
-
-@given(st.integers(1, 3000), st.integers(1, 100))
-def test_every_input_has_a_bucket(context: int, batch: int) -> None:
-    lengths = lengths_up_to(context)
-    assert lengths[-1] == context
-    assert list(lengths) == sorted(set(lengths))
-    for length in lengths:
-        rows = rows_up_to(batch, length)
-        assert rows[0] == 1
-        assert list(rows) == sorted(set(rows))
-        assert rows[-1] <= batch
-        assert rows[-1] * length <= max(4096, length)
-
-
-@given(st.integers(0, 200), st.integers(1, 64))
-def test_a_split_holds_every_input_and_wastes_less_than_half(count: int, batch: int) -> None:
-    sizes = rows_up_to(batch, 32)
-    chosen = split(count, sizes)
-    assert set(chosen) <= set(sizes)
-    assert sum(chosen) >= count
-    for i, size in enumerate(chosen):
-        left = count - sum(chosen[:i])
-        assert size < 2 * left
 
 
 class Sums(nnx.Module):
@@ -63,9 +34,8 @@ def sum_and_length(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Arr
 @pytest.fixture(scope="module")
 def runner() -> EmbedModelRunner:
     module = blueprint(Sums)
-    programs = EmbedPrograms(
-        module, sum_and_length, context=CONTEXT, batch=4, report=lambda progress: None
-    )
+    programs = EmbedPrograms(module, sum_and_length, context=CONTEXT, batch=4)
+    programs.compile(lambda progress: None)
     return EmbedModelRunner(programs, [jnp.asarray([2.0])], batch=4)
 
 
@@ -77,6 +47,17 @@ def test_every_input_gets_its_own_vector(runner: EmbedModelRunner) -> None:
 def test_lengths_up_to_the_whole_context_are_computed(runner: EmbedModelRunner) -> None:
     assert [runner.length(count) for count in (1, 32, 33, CONTEXT)] == [32, 32, CONTEXT, CONTEXT]
     assert runner.embed([[1] * CONTEXT]) == [[2 * CONTEXT, CONTEXT]]
+
+
+def test_warming_runs_every_bucket_and_compiles_nothing(runner: EmbedModelRunner) -> None:
+    news: list[Progress] = []
+    watch = CompileWatch(strict=True)
+    try:
+        runner.warm(news.append)
+        assert watch.while_serving == 0
+    finally:
+        watch.stop()
+    assert [(progress.done, progress.total) for progress in news] == [(n, 4) for n in range(4)]
 
 
 def test_nothing_is_compiled_while_serving(runner: EmbedModelRunner) -> None:
@@ -91,17 +72,15 @@ def test_nothing_is_compiled_while_serving(runner: EmbedModelRunner) -> None:
 
 def test_compiling_counts_its_progress_and_tells_the_workspace() -> None:
     news: list[Progress] = []
-    programs = EmbedPrograms(
-        blueprint(Sums), sum_and_length, context=CONTEXT, batch=1, report=news.append
-    )
+    programs = EmbedPrograms(blueprint(Sums), sum_and_length, context=CONTEXT, batch=1)
+    programs.compile(news.append)
     assert [(progress.done, progress.total) for progress in news] == [(0, 2), (1, 2), (2, 2)]
     assert programs.workspace > 0
 
 
 def test_a_closed_runner_holds_nothing() -> None:
-    programs = EmbedPrograms(
-        blueprint(Sums), sum_and_length, context=32, batch=1, report=lambda progress: None
-    )
+    programs = EmbedPrograms(blueprint(Sums), sum_and_length, context=32, batch=1)
+    programs.compile(lambda progress: None)
     runner = EmbedModelRunner(programs, [jnp.asarray([2.0])], batch=1)
     assert not runner.closed
     runner.close()

@@ -65,7 +65,7 @@ def test_a_stage_that_does_not_fit_is_named() -> None:
 def test_more_stages_than_layers_are_refused() -> None:
     four: Any = make_recipe(LM, None, TINY | {"NUM_STAGES": "4"})
     with pytest.raises(InvalidRequest, match="NUM_STAGES is 4 but this model has 3 layers"):
-        plan_stage(four, None, 0, LAYOUT, CONFIG, 0)
+        plan_stage(four, None, 0, LAYOUT, CONFIG, {})
 
 
 def test_a_stage_sees_its_own_tensors_only() -> None:

@@ -18,15 +18,18 @@ import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
-from model_server.engine.step_program import WRITE, choice_name, masks_name
+from model_server.engine.step_program import COPY, WRITE, choice_name, masks_name
+from model_server.loading.passes.beside import beside_of
 from model_server.models.weights.sharding import Layout, own_device
 from model_server.plan.precompile.making import Made, Maker, program_count
 from model_server.plan.precompile.subject import Subject, subject_of
 from model_server.plan.slices import CHIPS
+from model_server.programs.finding import find_passes
 from model_server.programs.place import sets_at
 from model_server.programs.ready_programs import ReadyPrograms
 from model_server.programs.surroundings import keys_of
 from sax.errors import CheckpointError, LoadFailed
+from sax.types import ModelSpec
 from tests.demo_model import ROOT
 from tests.model_server.plan.measures import deployed
 from tests.model_server.programs.made_here import LIMITS, answer, lowered
@@ -66,6 +69,9 @@ class Products:
             WRITE: lambda: lowered(64),
         }
 
+    def lower_copy(self) -> jax.stages.Lowered:
+        return lowered(128)
+
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         if bucket.decodes in self.broken:
             raise ValueError("out of registers\nand more")
@@ -92,10 +98,10 @@ def run(place: Path, of: Subject, *, keep_going: bool = False) -> tuple[Maker, l
 
 def test_every_program_is_written_and_runs(tmp_path: Path) -> None:
     _, told = run(tmp_path, subject())
-    assert program_count(subject()) == len(told) == 4
+    assert program_count(subject()) == len(told) == 5
     ((folder, manifest),) = sets_at(str(tmp_path))
     names = [entry.name for entry in manifest.programs]
-    assert names == [*(str(bucket) for bucket in BUCKETS), WRITE]
+    assert names == [*(str(bucket) for bucket in BUCKETS), WRITE, COPY]
     of_set = ReadyPrograms(folder, manifest, manifest.sax)
     for bucket in BUCKETS:
         found = of_set.find(lowered(bucket.decodes))
@@ -143,6 +149,7 @@ def test_with_keep_going_the_rest_is_made(tmp_path: Path) -> None:
         str(BUCKETS[0]),
         str(BUCKETS[2]),
         WRITE,
+        COPY,
     ]
 
 
@@ -170,6 +177,7 @@ def test_programs_for_a_slice_that_is_elsewhere_are_written(tmp_path: Path) -> N
         choice_name(2),
         masks_name(2),
         WRITE,
+        COPY,
         *(f"read {2**n} pages" for n in (4, 3, 2, 1, 0)),
     ]
     assert all(len(folder.read(entry)) > 10_000 for entry in manifest.programs)
@@ -194,6 +202,44 @@ def test_a_set_leaves_room_for_a_device_that_tells_of_less_memory() -> None:
     exact = deployed("LmCloudSpmd2BTest", "v5e:2x2", overrides, given)
     same = subject_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", given)
     assert same.deployment.limits == exact.limits
+
+
+PASSES = {
+    "TASKS": '["generate", "embed", "gradient"]',
+    "PASS_CONTEXT": "8",
+    "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES": '["final_norm.scale"]',  # one text at a time
+}
+
+
+def test_passes_are_in_the_set_and_are_not_compiled_again_by_a_server(tmp_path: Path) -> None:
+    config = ModelServerConfig(slots=2, page_size=16, programs=str(tmp_path))
+    made = subject_of("LmCloudSpmd2BTest", {**SMALL, **PASSES}, "cpu", config)
+    made.deployment.__dict__["buckets"] = made.deployment.buckets[:1]  # one is enough
+    run(tmp_path, made)
+    ((_, manifest),) = sets_at(str(tmp_path))
+    embeddings = tuple(f"embedding of {rows} x 8 tokens" for rows in (1, 4, 16))
+    assert manifest.passes == (*embeddings, "gradients of 1 x 8 tokens")
+    assert {*manifest.passes} <= {entry.name for entry in manifest.programs}
+    spec = ModelSpec(
+        model_id="/sax/test/passes", model_path=made.title, checkpoint="None", replicas=1
+    )
+    deployment = made.deployment
+    found = find_passes(spec, config, deployment.blueprint, deployment.layout)
+    assert found is not None
+    beside = beside_of(deployment, None, frozenset({"generate", "embed", "gradient"}))
+    assert beside is not None
+    again = beside.compile(found.over(Refusing()))
+    assert again.beside == deployment.beside > 0, "a program that was read tells its memory too"
+
+
+class Refusing:
+    """Programs that nobody may need."""
+
+    def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
+        raise AssertionError(f"{name} would be compiled")
+
+    def pass_on(self, name: str, body: bytes) -> None:
+        """Nobody waits."""
 
 
 @needs_compiler

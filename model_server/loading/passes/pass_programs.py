@@ -1,0 +1,118 @@
+"""The programs of one kind of pass over whole inputs: a bucket per length and number of inputs.
+
+They are compiled before there are weights: what they need is part of the memory plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+
+from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
+from sax.types import Progress
+
+_SHORTEST = 32
+_TOKENS = 4096  # tokens per call at most, unless a single input has more
+
+
+def lengths_up_to(context: int) -> tuple[int, ...]:
+    """Return the lengths to compile: powers of two times the shortest, then the whole context."""
+    lengths, length = [], _SHORTEST
+    while length < context:
+        lengths.append(length)
+        length *= 2
+    return (*lengths, context)
+
+
+def rows_up_to(batch: int, length: int) -> tuple[int, ...]:
+    """Return the batch sizes to compile for one length: 1, 4, 16, ... as far as they fit."""
+    most = max(1, min(batch, _TOKENS // length))
+    rows, size = [], 1
+    while size < most:
+        rows.append(size)
+        size *= 4
+    return (*rows, most)
+
+
+def split(count: int, sizes: Sequence[int]) -> list[int]:
+    """Return compiled sizes that together hold `count` inputs, none more than half empty."""
+    chosen: list[int] = []
+    while count > 0:
+        fitting = [size for size in sizes if size < 2 * count]
+        chosen.append(max(fitting))
+        count -= chosen[-1]
+    return chosen
+
+
+class PassBucket(NamedTuple):
+    rows: int
+    length: int
+
+
+class PassPrograms:
+    """All buckets up to a context and a batch."""
+
+    def __init__(
+        self,
+        kind: str,
+        context: int,
+        batch: int,
+        lower: Callable[[PassBucket], jax.stages.Lowered],
+    ) -> None:
+        """kind: begins the programs' names. lower: traces the program of a bucket."""
+        self.rows = {length: rows_up_to(batch, length) for length in lengths_up_to(context)}
+        self.buckets = tuple(
+            PassBucket(rows, length) for length, sizes in self.rows.items() for rows in sizes
+        )
+        self._kind = kind
+        self._lower = lower
+        self.compiled: dict[PassBucket, Any] = {}
+
+    @property
+    def lowers(self) -> Mapping[str, Callable[[], jax.stages.Lowered]]:
+        """What traces each program, by name."""
+        return {self._name(bucket): partial(self._lower, bucket) for bucket in self.buckets}
+
+    def compile(
+        self,
+        report: Callable[[Progress], None],
+        programs: Programs = COMPILED_HERE,
+        buckets: Sequence[PassBucket] | None = None,
+    ) -> None:
+        """Compile these buckets; None: all."""
+        wanted = self.buckets if buckets is None else buckets
+        lowers = self.lowers
+
+        def compile_one(bucket: PassBucket) -> Any:
+            name = self._name(bucket)
+            return programs.compiled(name, lowers[name])
+
+        report(Progress("compiling bucket", 0, len(wanted)))
+        with closing(compiled_in_turn(wanted, compile_one)) as made:
+            for done, (bucket, program) in enumerate(made, 1):
+                self.compiled[bucket] = program
+                report(Progress("compiling bucket", done, len(wanted)))
+
+    @property
+    def largest(self) -> PassBucket:
+        """The bucket of the most tokens."""
+        return max(self.buckets, key=lambda bucket: bucket.rows * bucket.length)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes on a device of the code of all buckets, as far as it is reported, and of the
+        largest temporaries and results.
+        """
+        stats = [each for program in self.compiled.values() if (each := program.memory_analysis())]
+        if not stats:
+            return 0
+        code = sum(each.generated_code_size_in_bytes for each in stats)
+        used = max(each.temp_size_in_bytes + each.output_size_in_bytes for each in stats)
+        return used + code * len(self.buckets) // len(stats)
+
+    def _name(self, bucket: PassBucket) -> str:
+        return f"{self._kind} of {bucket.rows} x {bucket.length} tokens"

@@ -1,0 +1,105 @@
+"""A tiny language model that also embeds, ranks and differentiates, through the SDK, the command
+line and Saxml's module; and a classifier on the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import sax
+from sax.client import Client
+from sax.errors import SaxError
+from sax.saxml import compat
+from tests.end_to_end.cell import Cell
+from tests.model_server.models.family_cases import checkpoint_of
+from tests.model_server.tiny_bert import save_tokenizer
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.extended]
+
+MODEL = "/sax/test/passes"
+OVERRIDES = {
+    "DTYPE": "float32",
+    "MAX_CONTEXT": 64,
+    "PASS_CONTEXT": 32,
+    "NUM_CACHE_SLOTS": 1,
+    "QUERY_FORMAT": "raw",
+    "TASKS": ["generate", "embed", "gradient"],
+    "GRADIENT_WRT_INPUT_TENSOR_NAMES": ["weights"],
+    "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES": ["final_norm.scale"],
+    "MATRYOSHKA": True,
+}
+DOCUMENTS = ["z z", "a b", "q r s t"]
+
+
+@pytest.fixture(scope="module")
+def passes(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
+    folder = tmp_path_factory.mktemp("llama")
+    shutil.copytree(checkpoint_of("llama_untied_mqa"), folder, dirs_exist_ok=True)
+    save_tokenizer(folder)
+    cell.publish(str(folder), model=MODEL, model_path="auto", overrides=OVERRIDES)
+    yield cell
+    cell.sax("unpublish", MODEL)
+
+
+def test_every_door_gives_the_same_gradient(passes: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(passes.plan.admin_address) as client:
+        found = client.gradient(MODEL, "a b", " c d")
+        (score,) = client.score(MODEL, "a b", [" c d"])
+    # Steps and passes sum in another order.
+    np.testing.assert_allclose(found.score, [score], rtol=1e-4)
+    assert {*found.gradients} == {"gradients/inputs/weights", "gradients/mdl_vars/final_norm.scale"}
+    assert all(np.any(values) for values in found.gradients.values())
+    printed = json.loads(passes.sax("gradient", MODEL, "a b", " c d").stdout)
+    assert printed == {"score": found.score, "gradients": dict(found.gradients)}
+    monkeypatch.setenv("SAX_ADMIN", passes.plan.admin_address)
+    try:
+        assert sax.Model(MODEL).LM().Gradient("a b", " c d") == (
+            found.score,
+            dict(found.gradients),
+        )
+    finally:
+        compat._client_at(passes.plan.admin_address).close()  # Saxml's API has no close
+
+
+def test_documents_are_ranked_by_the_cosines_of_their_vectors(passes: Cell) -> None:
+    with Client(passes.plan.admin_address) as client:
+        query, *vectors = map(np.asarray, client.embed(MODEL, ["a b", *DOCUMENTS]))
+        ranked = client.rerank(MODEL, "a b", DOCUMENTS)
+        best = client.rerank(MODEL, "a b", DOCUMENTS, top_n=1)
+        short = client.embed(MODEL, ["a b"], dimensions=4)[0]
+    cosines = [float(query @ each) for each in vectors]
+    order = sorted(range(3), key=lambda index: -cosines[index])
+    assert [each.index for each in ranked] == order
+    assert order[0] == 1, "the query itself is the best document"
+    np.testing.assert_allclose(
+        [each.relevance_score for each in ranked], sorted(cosines, reverse=True), atol=1e-5
+    )
+    assert best == ranked[:1]
+    np.testing.assert_allclose(short, query[:4] / np.linalg.norm(query[:4]), atol=1e-5)
+    printed = passes.sax("rerank", MODEL, "a b", *DOCUMENTS, "--top-n", "2").stdout.splitlines()
+    assert [line.split("\t")[1:] for line in printed] == [
+        [str(index), DOCUMENTS[index]] for index in order[:2]
+    ]
+    lines = passes.sax("rerank", MODEL, "a b", *DOCUMENTS, "--json").stdout.splitlines()
+    assert [json.loads(line)["index"] for line in lines] == order
+    printed = passes.sax("embed", MODEL, "a b", "--dimensions", "4").stdout
+    np.testing.assert_allclose(json.loads(printed), short, atol=1e-6)
+
+
+def test_a_model_without_labels_classifies_nothing_and_says_so(passes: Cell) -> None:
+    refused = passes.sax("classify", MODEL, "a b")
+    assert refused.returncode == 1
+    assert "does not serve lm.classify" in refused.stderr
+    with Client(passes.plan.admin_address) as client, pytest.raises(SaxError, match="lm.classify"):
+        client.classify(MODEL, ["a b"])
+
+
+def test_a_pass_beside_traffic_compiles_nothing(passes: Cell) -> None:
+    answer = passes.complete("a b", model=MODEL, max_tokens=4, ignore_eos=True)
+    assert answer.json()["usage"]["completion_tokens"] == 4, answer.text
+    assert "sax_compiles_while_serving_total 0.0" in passes.metrics_page()
