@@ -174,7 +174,7 @@ class LmServable:
             self._loop.call_soon_threadsafe(self._hand_out, updates)
 
     def _hand_out(self, updates: list[SequenceUpdate]) -> None:
-        self.recent_batch_sizes.append(len(updates))
+        self.recent_batch_sizes.append(len({update.sequence for update in updates}))
         for update in updates:
             receive = self._receivers.get(update.sequence)
             if receive is None:

@@ -15,7 +15,8 @@ from model_server.engine.buckets import closed_set
 from model_server.engine.guessing.guessing import Guesses, Guessing
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, Sampling
-from tests.model_server.engine.fake_runner import GREEDY, VOCAB, logprob
+from tests.model_server.engine.conftest import Start
+from tests.model_server.engine.fake_runner import GREEDY, VOCAB, FakeRunner, logprob
 from tests.model_server.engine.test_scheduler import (
     ask_for,
     assert_answers,
@@ -171,3 +172,22 @@ def looping() -> tuple[EngineLimits, tuple[int, ...]]:
     """Limits under which every 98th token repeats, and a prompt that has been round once."""
     limits = replace(limits_of(slots=8, max_context=300, pages=100), window=1)
     return limits, (5, *alone(ask_for((5,), 110), limits)[0])
+
+
+def test_an_engine_guesses_and_counts(start: Start) -> None:
+    limits, prompt = looping()
+    request = ask_for(prompt, 60)
+    engine, inbox = start(FakeRunner(replace(limits, guesses=6)))
+    sequence = engine.submit(request)
+    assert inbox.end(sequence) == "length"
+    assert inbox.tokens(sequence) == alone(request, limits)[0]
+    stats = engine.stats()
+    assert stats.guesses >= stats.guesses_accepted > 30
+    assert stats.tokens == 60
+
+
+def test_an_engine_without_guesses_counts_none(start: Start) -> None:
+    limits, prompt = looping()
+    engine, inbox = start(FakeRunner(limits))
+    assert inbox.end(engine.submit(ask_for(prompt, 60))) == "length"
+    assert engine.stats().guesses == 0
