@@ -14,8 +14,9 @@ decode row feeds 2 at p = 2: the hash is 31 * 1 + 2 + 1 = 34, and the second tok
 
 A token's log-probability is -((hash + token) mod 97) / 97; the likeliest tokens are reported as
 token, token + 1, token + 2 ... Where only some tokens are allowed, as in a beam search, the
-likeliest of them is chosen, and the likeliest of all are reported. Writing through a page that was not granted is an assertion. The
-device is not asynchronous: a step is computed in `launch`, in order, as a device would.
+likeliest of them is chosen, and the likeliest of all are reported. Writing through a page that was
+not granted is an assertion. The device is not asynchronous: a step is computed in `launch`, in
+order, as a device would.
 """
 
 from __future__ import annotations
