@@ -325,6 +325,15 @@ class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     rank: int = 0  # of a prompt's token, 1: the likeliest; 0: not known
 
 
+class HypothesisText(msgspec.Struct, frozen=True, gc=False):
+    """An answer that a beam search found."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()  # the end token included
+    score: float = 0.0  # sum of log-probabilities, normalised by the length
+    stop_token_id: int | None = None  # that ended it, if it is none of the model's own
+
+
 class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     """Output of one request since the previous chunk. A Struct because one is made per token, and a
     dataclass would cost five times as much."""
@@ -341,3 +350,5 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     prompt_token_ids: tuple[int, ...] = ()  # in the first chunk, with `return_token_ids`
     stop_reason: int | str | None = None  # in the last chunk: the stop token or string, if any
     seed: int | None = None  # in the first chunk: the one that was used
+    # Of a beam search, in its only chunk, which is otherwise that of the first: best first.
+    hypotheses: tuple[HypothesisText, ...] = ()

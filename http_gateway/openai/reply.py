@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypedDict
 
 import msgspec
@@ -15,7 +15,7 @@ from http_gateway.openai.logprobs import (
     shown_logprobs,
 )
 from http_gateway.openai.shape import Shape
-from sax.types import TokenChunk, TokenLogprob
+from sax.types import HypothesisText, TokenChunk, TokenLogprob
 
 _encode = msgspec.json.Encoder().encode
 
@@ -54,6 +54,8 @@ class Transcript:
     score: float = 0.0  # sum of log-probabilities
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
     prompt_token_ids: tuple[int, ...] = ()
+    hypotheses: tuple[HypothesisText, ...] = ()  # of a beam search
+    beam_score: float | None = None  # of one hypothesis
 
     def add(self, chunk: TokenChunk) -> None:
         self.text.append(chunk.text)
@@ -64,8 +66,25 @@ class Transcript:
         self.prompt_tokens = chunk.prompt_tokens or self.prompt_tokens
         self.cached_tokens = chunk.cached_tokens or self.cached_tokens
         self.completion_tokens, self.score = chunk.completion_tokens, chunk.score
+        if chunk.hypotheses:
+            self.hypotheses = chunk.hypotheses
+            self.completion_tokens = sum(len(each.token_ids) for each in chunk.hypotheses)
         if chunk.seed is not None:
             self.seed, self.prompt_token_ids = chunk.seed, chunk.prompt_token_ids
+
+    def searched(self, n: int) -> list[Transcript]:
+        """Return the n best hypotheses of a beam search, each as a choice."""
+        return [
+            replace(
+                self,
+                text=[each.text],
+                token_ids=[*each.token_ids],
+                completion_tokens=len(each.token_ids),
+                stop_reason=each.stop_token_id,
+                beam_score=each.score,
+            )
+            for each in self.hypotheses[:n]
+        ]
 
     @property
     def mean_logprob(self) -> float:
@@ -77,6 +96,8 @@ def best(transcripts: Sequence[Transcript], shape: Shape) -> list[Transcript]:
 
     As generated if all of them are returned.
     """
+    if shape.beams:
+        return [each for transcript in transcripts for each in transcript.searched(shape.n)]
     if shape.best_of == shape.n:
         return [*transcripts]
     groups = (
@@ -169,6 +190,8 @@ def _ending(transcript: Transcript, shape: Shape) -> dict[str, object]:
         "stop_reason": transcript.stop_reason,
         "seed": transcript.seed,
     }
+    if transcript.beam_score is not None:
+        ending["score"] = transcript.beam_score
     return ending | ({"token_ids": transcript.token_ids} if shape.token_ids else {})
 
 

@@ -26,6 +26,8 @@ class ReplyFields(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     n: Annotated[int, ranged(RequestRoute.CHAT, "n"), checked(RequestRoute.CHAT, "n")] | None = None
+    # vLLM's: the n likeliest answers instead of samples
+    use_beam_search: Annotated[bool, checked(RequestRoute.CHAT, "use_beam_search")] | None = None
     stream: Annotated[bool, checked(RequestRoute.CHAT, "stream")] | None = None
     stream_options: (
         Annotated[StreamOptions, bounded(RequestRoute.CHAT, "stream_options")] | None
@@ -107,7 +109,8 @@ class ReplyFields(BaseModel):
         options = self.stream_options
         return Shape(
             n=self.choices,
-            best_of=best_of,
+            best_of=1 if self.use_beam_search else best_of,
+            beams=bool(self.use_beam_search),
             include_usage=bool(options and options.include_usage),
             continuous_usage=bool(options and options.continuous_usage_stats),
             echoed_tops=echoed_tops,

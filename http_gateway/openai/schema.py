@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 
 from http_gateway.bounds import bounded, check_names, checked, ranged, setting, sized
+from http_gateway.openai.beams import check_beams
 from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
 from http_gateway.openai.reply_schema import ReplyFields
 from http_gateway.openai.shape import Shape
@@ -29,13 +30,7 @@ COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 _HARMLESS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
 
 # Field -> the values besides null that change nothing. Any other value is refused.
-_COMMON: dict[str, tuple[object, ...]] = {
-    # vLLM extensions that are not supported here
-    "length_penalty": (1,),
-    "use_beam_search": (False,),
-}
 _CHAT: dict[str, tuple[object, ...]] = {
-    **_COMMON,
     "echo": (False,),  # a chat has no text of its own
     "audio": (),
     "function_call": ("none",),
@@ -59,7 +54,6 @@ _CHAT: dict[str, tuple[object, ...]] = {
     "continue_final_message": (False,),
 }
 _COMPLETION: dict[str, tuple[object, ...]] = {
-    **_COMMON,
     "suffix": ("",),
 }
 _STREAM_OPTIONS: dict[str, tuple[object, ...]] = {
@@ -212,6 +206,7 @@ class ChatRequest(_OpenAiRequest):
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
         refuse_unsupported(self.model_extra, _CHAT, _HARMLESS)
         self._check_stream_options()
+        check_beams(self, self.choices)
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
         both = None not in (self.most_tokens, self.max_completion_tokens)
@@ -227,7 +222,8 @@ class ChatRequest(_OpenAiRequest):
 
     def sampling(self) -> SamplingParams:
         most = self.max_completion_tokens or self.most_tokens
-        return self._sampling(max_tokens=most, logprobs=self._tops)
+        beams = self.choices if self.use_beam_search else 0
+        return self._sampling(max_tokens=most, logprobs=self._tops, beam_size=beams)
 
     def reply(self) -> ReplyOptions:
         return self._reply(self.prompt_logprobs)
@@ -290,6 +286,7 @@ class CompletionRequest(_OpenAiRequest):
         refuse_unsupported(self.model_extra, _COMPLETION, _HARMLESS)
         self._check_stream_options()
         self._check_best_of()
+        check_beams(self, self.generated)
         self._check_reply(self.logprobs)
         if len(self.prompt) * self.generated > MAX_PROMPTS:
             raise InvalidRequest(
@@ -322,7 +319,8 @@ class CompletionRequest(_OpenAiRequest):
 
     def sampling(self) -> SamplingParams:
         most = COMPLETION_MAX_TOKENS if self.most_tokens is None else self.most_tokens
-        return self._sampling(max_tokens=most, logprobs=self.logprobs)
+        beams = self.generated if self.use_beam_search else 0
+        return self._sampling(max_tokens=most, logprobs=self.logprobs, beam_size=beams)
 
     def reply(self) -> ReplyOptions:
         wanted = [tops for tops in (self._echoed_tops, self.prompt_logprobs) if tops is not None]

@@ -13,6 +13,7 @@ class Shape:
 
     n: int = 1  # choices per prompt
     best_of: int = 1  # answers generated per prompt, of which the n best are returned
+    beams: bool = False  # the one answer per prompt holds all hypotheses of a beam search
     include_usage: bool = False  # the tokens are counted at the end of a stream
     continuous_usage: bool = False  # and in each of its events
     echoed_tops: int | None = None  # logprobs of a completion begin with the prompt's

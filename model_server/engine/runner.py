@@ -197,8 +197,7 @@ class ModelRunner:
 
     def warm_copy(self) -> None:
         """Copy the scratch page onto itself."""
-        if COPY in self._compiled:
-            self.copy([(0, 0)])
+        self.copy([(0, 0)])
 
     def launch(self, step: Step) -> PendingStep:
         for change in step.samplings:

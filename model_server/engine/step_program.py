@@ -171,8 +171,7 @@ class StepProgram:
                 made[choice_name(rows)] = partial(self.lower_choose, rows)
                 made[masks_name(rows)] = partial(self.lower_masks, rows)
             made[WRITE] = self.lower_write
-        if self.limits.prefix_cache != "off":
-            made[COPY] = self.lower_copy
+        made[COPY] = self.lower_copy  # for the prefix cache, and for hypotheses of a beam search
         if self.factors:
             made[ADAPTER] = self.lower_adapter
         return made

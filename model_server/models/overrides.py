@@ -14,7 +14,7 @@ from typing import Any
 from sax.errors import InvalidRequest
 from sax.format import quoted, shortened
 
-_NO_BEAM = "beam search is not supported; answers are sampled, or greedy at TEMPERATURE 0"
+_BY_REQUEST = "a request asks for a beam search with the extra input beam_size"
 _NO_BUCKETS = "prompts of any length run in chunks, so there are no buckets to choose"
 _NO_WAIT = "requests join the running batch at every step, without waiting for others"
 _OWN_TOKENIZER = "the tokenizer comes from the checkpoint"
@@ -22,13 +22,13 @@ _EVERY_METHOD = "every model generates, streams and scores"
 _ANY_INPUT = "every model takes texts and token ids"
 # Keys of Saxml's classes that have no effect here, and why.
 _SAXML_ONLY: Mapping[str, str] = {
-    "BEAM_SIZE": _NO_BEAM,
-    "TOKENS_PER_BEAM": _NO_BEAM,
-    "LENGTH_NORM_ALPHA": _NO_BEAM,
-    "BEAM_SEARCH_EARLY_EXIT": _NO_BEAM,
-    "USE_MATMUL_BEAM_SHUFFLE": _NO_BEAM,
-    "MIN_DECODE_STEPS": _NO_BEAM,
-    "USE_BEAM_SEARCH": _NO_BEAM,
+    "BEAM_SIZE": _BY_REQUEST,
+    "TOKENS_PER_BEAM": "each hypothesis offers as many tokens as there are beams",
+    "LENGTH_NORM_ALPHA": _BY_REQUEST,
+    "BEAM_SEARCH_EARLY_EXIT": _BY_REQUEST,
+    "USE_MATMUL_BEAM_SHUFFLE": "hypotheses share their pages, so nothing is shuffled",
+    "MIN_DECODE_STEPS": _BY_REQUEST,
+    "USE_BEAM_SEARCH": _BY_REQUEST,
     "BUCKET_KEYS": _NO_BUCKETS,
     "BATCH_WAIT_SECS": _NO_WAIT,
     "BATCHING_WAIT_SECS": _NO_WAIT,

@@ -50,9 +50,19 @@ class Samples:
         for delivery in deliveries:
             if isinstance(delivery.chunk, SaxError):
                 raise delivery.chunk
+            if delivery.chunk.hypotheses:
+                self._take(delivery.chunk)
+                continue
             sample = self.all[delivery.id]
             sample.piece += self._text(sample, delivery.chunk)
             sample.score = delivery.chunk.score
+
+    def _take(self, found: TokenChunk) -> None:
+        """Take the answers of a beam search, which come all at once."""
+        for sample, each in zip(self.all, found.hypotheses, strict=False):
+            sample.piece = join_ids(each.token_ids) if self._as_ids else each.text
+            sample.score = each.score
+        del self.all[len(found.hypotheses) :]
 
     def _text(self, sample: Sample, chunk: TokenChunk) -> str:
         if not self._as_ids:
@@ -120,17 +130,19 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         """Yield the samples as they grow: the same object after every step that added to it."""
         check_question(request)
         defaults, count = self._handler.defaults(request.model_key)
+        sampling = sampling_from_extra_inputs(request.extra_inputs, defaults)
         question = GenerateRequest(
             model_id=request.model_key,
             prompt=self._handler.query(request.model_key, request.text),
-            sampling=sampling_from_extra_inputs(request.extra_inputs, defaults),
+            sampling=sampling,
             account=account_of_call(context),
             timeout_s=time_left_s(context),
         )
-        samples = Samples(count, as_ids=self._handler.answers_ids(request.model_key))
+        beams = sampling.beam_size
+        samples = Samples(beams or count, as_ids=self._handler.answers_ids(request.model_key))
         connection = TokenStream(self._handler, method)
         try:
-            start_samples(connection, question, count)
+            start_samples(connection, question, 1 if beams else count)
             while deliveries := await connection.take():
                 samples.add(deliveries)
                 yield samples

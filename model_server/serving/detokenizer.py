@@ -6,16 +6,17 @@ An answer continues the text of its prompt, except in a chat, where it is a text
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
-from model_server.engine.types import RowResult
+from model_server.engine.types import Hypothesis, RowResult
 from model_server.text.prompt_text import PromptText
 from model_server.text.stop_sequence import StopSequence
 from model_server.text.stop_text import StopText
 from model_server.text.token_names import TokenNames
 from model_server.text.tokenizer import Tokenizer
-from sax.types import ReplyOptions, SamplingParams, TokenChunk, TokenLogprob
+from sax.types import HypothesisText, ReplyOptions, SamplingParams, TokenChunk, TokenLogprob
 
 PLAIN = ReplyOptions()
 
@@ -39,7 +40,8 @@ class Detokenizer:
         """
         self._names = TokenNames(tokenizer)
         control = not reply.skip_special_tokens
-        self._decoder = tokenizer.decoder(() if own_text else prompt, control=control)
+        self._new_decoder = partial(tokenizer.decoder, () if own_text else prompt, control=control)
+        self._decoder = self._new_decoder()
         self._include_stop = reply.include_stop_str_in_output
         self._stop_text = StopText(sampling.stop, include=self._include_stop)
         self._ends = frozenset() if sampling.ignore_eos else tokenizer.eos_ids
@@ -73,6 +75,22 @@ class Detokenizer:
         if self._opening is not None:
             chunk, self._opening = _joined(self._opening, chunk), None
         return chunk
+
+    def found(self, hypotheses: Sequence[Hypothesis]) -> TokenChunk:
+        """Return the only chunk of a beam search, whose text is that of the best hypothesis."""
+        texts = tuple(map(self._hypothesis, hypotheses))
+        best = texts[0]
+        self.tokens, self.score = len(best.token_ids), best.score
+        chunk = self._chunk(best.text, best.token_ids, (), "stop", best.stop_token_id)
+        assert self._opening is not None
+        return replace(_joined(self._opening, chunk), hypotheses=texts)
+
+    def _hypothesis(self, hypothesis: Hypothesis) -> HypothesisText:
+        decoder, tokens = self._new_decoder(), hypothesis.tokens
+        shown = tokens if self._include_stop else tokens[:-1]
+        text = "".join(map(decoder.push, shown)) + decoder.flush()
+        end = None if tokens[-1] in self._ends else tokens[-1]
+        return HypothesisText(text, tokens, hypothesis.score, end)
 
     def _answered(self, result: RowResult, token: int, finish: str | None) -> TokenChunk:
         self.tokens += 1

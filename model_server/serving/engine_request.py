@@ -15,6 +15,7 @@ from model_server.engine.engine import EngineRequest
 from model_server.engine.slot_write import BAD_WORD_TOKENS, MOST_BAD_WORDS
 from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
+from model_server.serving.beam_request import beam_search, check_beams
 from model_server.serving.rendered_chat import Prompt, RenderedChat, is_chat
 from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
@@ -88,6 +89,7 @@ def check_asker(request: GenerateRequest) -> None:
 
 def check_reply(request: GenerateRequest, loaded: Loaded) -> None:
     """Raise InvalidRequest for reply options out of range, or that contradict the request."""
+    check_beams(request)
     reply, context = request.reply, loaded.runner.limits.max_context
     wanted, kept = reply.prompt_logprobs, reply.truncate_prompt_tokens
     if wanted is not None:
@@ -182,12 +184,16 @@ def make_engine_request(
             param="min_tokens",
         )
     stop_ids = eos | frozenset(sampling.stop_token_ids)
+    if sampling.beam_size:
+        beams, device_sampling = beam_search(sampling, stop_ids)
+    else:
+        device_sampling = _device_sampling(sampling, stop_ids, loaded.tokenizer)
+        beams, device_sampling = None, replace(device_sampling, guided=grammar is not None)
     scores = request.reply.prompt_logprobs is not None or sampling.max_tokens == 0
     return EngineRequest(
         prompt=tuple(ids),
-        sampling=replace(
-            _device_sampling(sampling, stop_ids, loaded.tokenizer), guided=grammar is not None
-        ),
+        sampling=device_sampling,
+        beams=beams,
         grammar=grammar,
         # At least 1: the engine refuses a prompt that fills the context, with both numbers.
         max_tokens=max(1, room) if sampling.max_tokens is None else sampling.max_tokens,

@@ -176,15 +176,18 @@ class Handler:
                 request.reply,
                 own_text=is_chat(request.prompt),
                 seed=engine_request.sampling.seed,
-            )
+            ),
+            "prompt" if engine_request.beams is None else "beam search",
         )
         if not engine_request.max_tokens and engine_request.score_from is None:
             # The only token of a prompt: nothing to compute. Later, as a step's result would be.
             done = SequenceUpdate(0, RowResult(), "length")
             asyncio.get_running_loop().call_soon(running.receive, done)
             return
-        # A server that prefills would choose the first token without the grammar.
-        remote = self._remote_prefill if grammar is None else None
+        # A server that prefills would choose the first token, without the grammar, or for a search
+        # that chooses several.
+        here = grammar is not None or engine_request.beams is not None
+        remote = None if here else self._remote_prefill
         if remote is None or not remote.take(running, engine_request):
             running.submit(engine_request)
 

@@ -41,6 +41,7 @@ class RunningRequest:
         self._metrics = metrics
         self._on_end = on_end
         self._answer: Detokenizer | None = None  # None for scored sequences
+        self._unseen = "prompt"
         self._sequence: int | None = None
         self._reserved: EngineRequest | None = None  # holds a place in the engine's queue
         self._way: asyncio.Task[None] | None = None  # encoding or remote prefill in progress
@@ -56,8 +57,10 @@ class RunningRequest:
             loop = asyncio.get_running_loop()
             self._deadline = loop.call_later(timeout_s, self._expire, timeout_s)
 
-    def expect(self, answer: Detokenizer) -> None:
+    def expect(self, answer: Detokenizer, unseen: str = "prompt") -> None:
+        """unseen: what is computed before there is anything to show."""
         self._answer = answer
+        self._unseen = unseen
 
     def submit(self, engine_request: EngineRequest) -> None:
         """Submit the sequence to the engine. Raises as the engine does."""
@@ -133,6 +136,9 @@ class RunningRequest:
         if self._answer is None:
             score = math.fsum(update.result.target_logprobs)
             return TokenChunk("", finish_reason=update.finish, score=score)
+        if update.hypotheses:
+            self._answer.cached_tokens = update.cached
+            return self._answer.found(update.hypotheses)
         if self._first_s is None and update.result.token is not None:
             self._first_s = time.monotonic()
             self._metrics.first_token(self.servable.model_id, self._first_s - self._began_s)
@@ -168,7 +174,7 @@ class RunningRequest:
         if self._sequence is None:
             doing = "its prompt was still being read"
         elif self.servable.has_slot(self._sequence):
-            doing = "its prompt was still being computed"
+            doing = f"its {self._unseen} was still being computed"
         else:
             doing = "it was still in the queue"
         return f"after {waited_s:.1f} s {doing}; allow more time, or try when fewer requests wait"

@@ -21,6 +21,7 @@ Value = TypeVar("Value")
 INT32, UINT64 = 2**31 - 1, 2**64 - 1
 MOST_PRIORITY = 1000  # and the least is its negative
 MOST_LOGPROBS = 20  # OpenAI's limit
+MOST_BEAMS = 16  # with the end tokens, what a step reports beside a token: MOST_LOGPROBS
 SCHEMA_BYTES = 64 << 10  # of a schema or a grammar
 
 
@@ -236,6 +237,34 @@ class SamplingParams:
             kind=Kind.INTEGER,
             least=0,
             most=INT32,
+        ),
+    )
+    beam_size: int = _field(
+        0,
+        SamplingRow(
+            help="Search for the likeliest answers with this many hypotheses, and return as many; "
+            "0: sample one.",
+            kind=Kind.INTEGER,
+            least=0,
+            most=MOST_BEAMS,
+            http=None,  # use_beam_search, with n
+        ),
+    )
+    length_penalty: float = _field(
+        1.0,
+        SamplingRow(
+            help="Of a beam search: scores are log-probabilities divided by ((tokens + 5) / 5) to "
+            "this power; above 0 favours long answers.",
+            kind=Kind.NUMBER,
+            least=-10,
+            most=10,
+        ),
+    )
+    early_stopping: bool = _field(
+        False,
+        SamplingRow(
+            help="Of a beam search: end as soon as all hypotheses hold an end token.",
+            kind=Kind.FLAG,
         ),
     )
     json_schema: str = _field(

@@ -151,6 +151,7 @@ _SAMPLING = (
     _many("guided_choice", Kind.TEXTS, *_OPENAI, count=1024, bytes=1024),
     _text("guided_grammar", SCHEMA_BYTES, *_OPENAI),
     _integer("n", 1, 8, *_OPENAI),
+    _flag("use_beam_search", *_OPENAI),
     _integer("best_of", 1, 20, RequestRoute.COMPLETIONS),  # OpenAI's own limit
     _integer("max_completion_tokens", 1, _INT32, RequestRoute.CHAT),
     _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_OPENAI, *_OURS),

@@ -53,6 +53,9 @@ def sampling_from_extra_inputs(
         changes["stop_sequence"] = _unpadded(ids)
         changes.setdefault("stop_token_ids", ())
         changes["ignore_eos"] = True
+    if defaults.beam_size and not changes.get("beam_size", 1):
+        # Samples, although the model's default is a beam search.
+        changes = {"length_penalty": 1.0, "early_stopping": False, **changes}
     return replace(defaults, **changes)
 
 

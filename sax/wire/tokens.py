@@ -19,6 +19,7 @@ from sax.format import without_long_words
 from sax.proto import tokens_pb2
 from sax.types import (
     GenerateRequest,
+    HypothesisText,
     Message,
     ReplyOptions,
     SamplingParams,
@@ -119,6 +120,8 @@ def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> 
         msg.cached_tokens = chunk.cached_tokens
     if chunk.seed is not None or chunk.prompt_logprobs or chunk.prompt_token_ids:
         _put_prompt_part(msg, chunk)
+    if chunk.hypotheses:
+        _put_hypotheses(msg, chunk)
     if isinstance(chunk.stop_reason, str):
         msg.stop_text = chunk.stop_reason
     elif chunk.stop_reason is not None:
@@ -131,6 +134,16 @@ def _put_prompt_part(msg: tokens_pb2.Chunk, chunk: TokenChunk) -> None:
         msg.seed = chunk.seed
     msg.prompt_token_ids.extend(chunk.prompt_token_ids)
     msg.prompt_logprobs.extend(map(_encode_logprob, chunk.prompt_logprobs))
+
+
+def _put_hypotheses(msg: tokens_pb2.Chunk, chunk: TokenChunk) -> None:
+    for each in chunk.hypotheses:
+        msg.hypotheses.add(
+            text=each.text,
+            token_ids=each.token_ids,
+            score=each.score,
+            stop_token_id=each.stop_token_id,
+        )
 
 
 def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
@@ -149,6 +162,16 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
         tuple(prompt[:]) if prompt else (),
         _decode_stop_reason(msg),
         msg.seed if msg.HasField("seed") else None,
+        tuple(map(_decode_hypothesis, found)) if (found := msg.hypotheses) else (),
+    )
+
+
+def _decode_hypothesis(msg: tokens_pb2.Hypothesis) -> HypothesisText:
+    return HypothesisText(
+        msg.text,
+        tuple(msg.token_ids),
+        msg.score,
+        msg.stop_token_id if msg.HasField("stop_token_id") else None,
     )
 
 

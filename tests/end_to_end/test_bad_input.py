@@ -81,9 +81,9 @@ def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(served: C
 
 
 def test_a_parameter_that_is_not_honoured_is_refused_by_name(served: Cell) -> None:
-    response = served.complete("x", length_penalty=2)
+    response = served.complete("x", num_beams=2)
     assert response.status_code == 400
-    assert "length_penalty" in response.text
+    assert "num_beams" in response.text
 
 
 def test_a_parameter_out_of_range_is_refused_by_name(served: Cell) -> None:

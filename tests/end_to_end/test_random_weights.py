@@ -47,23 +47,28 @@ def test_the_overrides_are_listed(small: Cell) -> None:
     assert "NUM_LAYERS=2" in small.sax("ls", MODEL).stdout
 
 
-def test_a_class_of_token_ids_takes_and_gives_them_and_tells_that_it_samples(small: Cell) -> None:
-    name, sizes = "/sax/test/ids", {**SMALL, "ROTARY_DIM": 16, "BATCH_SIZE": 1}
+def test_a_class_of_token_ids_takes_and_gives_them_and_searches_with_beams(small: Cell) -> None:
+    name, sizes = "/sax/test/ids", {**SMALL, "ROTARY_DIM": 16, "BATCH_SIZE": 1, "EOS_ID": 7}
     own = {"INPUT_SEQ_LEN": 64, "MAX_DECODE_STEPS": 8, "ICI_MESH_SHAPE": [1, 1, 1]}
+    own["MIN_DECODE_STEPS"] = 2
     path = "saxml.server.pax.lm.params.gptj.GPTJ4TokenizedBF16BS32"
     words = [f"{key}={json.dumps(value)}" for key, value in {**sizes, **own}.items()]
     result = small.sax("publish", name, path, "None", "1", *words, "--wait")
     try:
         assert result.returncode == 0, result.stderr
-        told = "answers are sampled"
-        assert told in result.stderr
-        assert told in small.sax("ls").stdout
-        assert told in small.http.get("/listcell", params={"model": name}).json()["note"]
-        assert told in small.log("model server")
         query = {"model": name, "query": "5,6,7", "extra_inputs": None}
-        ((ids, _),) = small.http.post("/generate", json=query).json()
-        assert len(ids.split(",")) == 8
-        assert all(int(token) < SMALL["VOCAB_SIZE"] for token in ids.split(","))
+        response = small.http.post("/generate", json=query)
+        assert response.status_code == 200, response.text
+        answers = response.json()
+        assert len(answers) == 4, "as many as Saxml's class has beams"
+        scores = [score for _, score in answers]
+        assert scores == sorted(scores, reverse=True)
+        for ids, score in answers:
+            tokens = [int(token) for token in ids.split(",")]
+            assert 3 <= len(tokens) <= 8
+            assert tokens.index(7) == len(tokens) - 1, "each has ended"
+            assert score < 0
+        assert small.http.post("/generate", json=query).json() == answers
         refused = small.http.post("/generate", json={**query, "query": "five"})
         assert refused.status_code == 400
         assert "TOKENIZED_INPUT" in refused.text

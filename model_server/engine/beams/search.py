@@ -25,7 +25,7 @@ from typing import NamedTuple
 from model_server.engine.types import BeamSettings, Hypothesis, RowResult, Sampling
 
 
-class Choice(NamedTuple):
+class Continuation(NamedTuple):
     """A new hypothesis: one of those before it, and a token."""
 
     parent: int
@@ -33,7 +33,7 @@ class Choice(NamedTuple):
     logprob: float  # of all its tokens
 
 
-class _Live(NamedTuple):
+class _Partial(NamedTuple):
     tokens: tuple[int, ...]
     logprob: float
     over: bool = False  # it holds an end token, which only early stopping allows
@@ -64,10 +64,10 @@ class BeamSearch:
         self._ends = ends
         self._most = most
         self._tokens = 0  # of each hypothesis
-        self._live = [_Live((), 0.0)]
+        self._live = [_Partial((), 0.0)]
         self.answers: list[Hypothesis] = []  # best first
 
-    def advance(self, outcomes: Many[RowResult]) -> list[Choice]:
+    def advance(self, outcomes: Many[RowResult]) -> list[Continuation]:
         """Take in the results of all hypotheses, in order, and return the next ones.
 
         Of each result count the `token`, its best end token, the `logprob` of that, and `top`.
@@ -99,11 +99,11 @@ class BeamSearch:
         self.answers.sort(key=_by_score)
         del self.answers[self._beams.size :]
 
-    def _candidates(self, outcomes: Many[RowResult]) -> Iterator[Choice]:
+    def _candidates(self, outcomes: Many[RowResult]) -> Iterator[Continuation]:
         for parent, (live, outcome) in enumerate(zip(self._live, outcomes, strict=True)):
             for token, logprob in self._offered(outcome):
                 if math.isfinite(logprob):
-                    yield Choice(parent, token, live.logprob + logprob)
+                    yield Continuation(parent, token, live.logprob + logprob)
 
     def _offered(self, outcome: RowResult) -> list[tuple[int, float]]:
         """Return a hypothesis' likeliest tokens, without those that end it."""
@@ -114,10 +114,10 @@ class BeamSearch:
             return list(top[:size])
         return [each for each in top[:size] if each[0] not in self._ends]
 
-    def _extended(self, choice: Choice) -> _Live:
+    def _extended(self, choice: Continuation) -> _Partial:
         parent = self._live[choice.parent]
         over = parent.over or choice.token in self._ends
-        return _Live((*parent.tokens, choice.token), choice.logprob, over)
+        return _Partial((*parent.tokens, choice.token), choice.logprob, over)
 
     def _can_improve(self) -> bool:
         """Compare the worst answer with the best that could come: no token lowers a sum's size."""
@@ -127,7 +127,7 @@ class BeamSearch:
         return any(not each.over and each.logprob / norm > worst for each in self._live)
 
 
-def _by_logprob(choice: Choice) -> float:
+def _by_logprob(choice: Continuation) -> float:
     return -choice.logprob
 
 

@@ -1,9 +1,8 @@
 """C4SpmdGpt3AdamOrgHP: the size and architecture of GPT-3, as MLPerf trained it.
 
 Source: `paxml.tasks.lm.params.c4` and `saxml.server.pax.lm.params.c4`: learned positions, biases
-everywhere, no soft caps. Saxml runs a beam search of width 4; here answers are sampled with the
-class's temperature and top-k, or greedy at TEMPERATURE 0, and the listing says so. No supported
-format can store this model; checkpoint "None" fills it with random weights.
+everywhere, no soft caps. Answers come from a beam search of width 4. No supported format can store
+this model; checkpoint "None" fills it with random weights.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def configure(config: Values | None, values: Values) -> Recipe:
     )
 
 
-_ARCHITECTURE = SaxmlArchitecture(configure=configure, beams=4)
+_ARCHITECTURE = SaxmlArchitecture(configure=configure)
 _GPT3: Values = {
     **sizes(96, 12288, 49152, 96, vocab=50257),
     **mesh(64),
@@ -57,6 +56,7 @@ _GPT3: Values = {
     "NUM_SAMPLES": 1,
     "INPUT_SEQ_LEN": 2048,
     "MAX_DECODE_STEPS": 128,
+    "USE_BEAM_SEARCH": True,
 }
 
 

@@ -14,6 +14,7 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys
 from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe
 from sax.errors import CheckpointError, InvalidRequest
+from sax.fields.sampling import SAMPLING, UNCHANGED
 from sax.format import quoted
 
 Values = Mapping[str, Any]
@@ -32,8 +33,14 @@ _TEMPLATE: Values = {
     "STOP_TOKEN_IDS": None,  # likewise, several
     "TOKENIZED_INPUT": False,  # queries of Generate and Score are token ids, "5,6,7"
     "TOKENIZED_OUTPUT": False,  # and so are answers, the end token included
-    "USE_BEAM_SEARCH": False,
+    "USE_BEAM_SEARCH": False,  # search for the likeliest answers instead of sampling
+    "BEAM_SIZE": 4,  # of a beam search: hypotheses, and answers
+    "LENGTH_NORM_ALPHA": 0.8,  # of a beam search: 0 compares whole log-probabilities
+    "BEAM_SEARCH_EARLY_EXIT": False,  # of a beam search: ends once all hypotheses did
+    "MIN_DECODE_STEPS": 0,  # of a beam search: tokens before an answer may end
 }
+_OF_BEAMS = ("BEAM_SIZE", "LENGTH_NORM_ALPHA", "BEAM_SEARCH_EARLY_EXIT", "MIN_DECODE_STEPS")
+_OF_SAMPLES = ("NUM_SAMPLES", "TEMPERATURE", "TOP_K", "TOP_P")
 _SIZES = (
     "NUM_LAYERS",
     "MODEL_DIMS",
@@ -60,7 +67,6 @@ class SaxmlArchitecture:
     config: Callable[[Values, int], Values] = _own_config
     keys: KnownKeys | None = None  # of matching checkpoints; None: random weights only
     sizes: Callable[[ConfigKeys], Values] = lambda keys: {}  # config.json sizes in Saxml's names
-    beams: int = 0  # of Saxml's beam search; here answers are sampled
 
 
 def sizes(
@@ -88,6 +94,7 @@ def saxml_class(
 
     def configure(config: Values | None, given: Values) -> Recipe:
         _check(given)
+        _check_search(given, defaults)
         if config is None:
             config = architecture.config(_whole(given), given["MAX_CONTEXT"] or _length(given))
         else:
@@ -96,10 +103,9 @@ def saxml_class(
         return replace(
             recipe,
             max_context=_context(recipe.max_context, given, defaults),
-            defaults=replace(recipe.defaults, **_ends(given, recipe.vocab)),
+            defaults=replace(recipe.defaults, **_ends(given, recipe.vocab), **_search(given)),
             tokenized_input=given["TOKENIZED_INPUT"],
             tokenized_output=given["TOKENIZED_OUTPUT"],
-            note=_sampled(name, architecture.beams),
         )
 
     return ModelClass(f"{_PACKAGE}.{module}.{name}", False, defaults, configure)
@@ -119,12 +125,6 @@ def _check(given: Values) -> None:
             f"NUM_HEADS {heads} is not a multiple of {_KV_HEADS} {kv_heads}",
             param=f"overrides.{_KV_HEADS}",
         )
-    if given["USE_BEAM_SEARCH"]:
-        raise InvalidRequest(
-            "USE_BEAM_SEARCH: beam search is not supported; answers are sampled, or greedy at "
-            "TEMPERATURE 0",
-            param="overrides.USE_BEAM_SEARCH",
-        )
     if given["TOKENIZED_INPUT"] and given["QUERY_FORMAT"] == "chat":
         raise InvalidRequest(
             'QUERY_FORMAT "chat" needs queries that are text: with TOKENIZED_INPUT they are token '
@@ -137,6 +137,46 @@ def _check(given: Values) -> None:
             "prompts share each step's tokens: leave it out",
             param="overrides.BATCH_SIZE",
         )
+
+
+def _check_search(given: Values, defaults: Values) -> None:
+    """Raise InvalidRequest for what a beam search does not heed, or what needs one."""
+    searches = given["USE_BEAM_SEARCH"]
+    for key in _OF_SAMPLES if searches else _OF_BEAMS:
+        if given[key] != defaults[key]:
+            said = "is true, and a beam search has no samples" if searches else "is false"
+            raise InvalidRequest(
+                f"{key} has no effect here: USE_BEAM_SEARCH {said}; leave one of the two out",
+                param=f"overrides.{key}",
+            )
+    for key, name in (("BEAM_SIZE", "beam_size"), ("LENGTH_NORM_ALPHA", "length_penalty")):
+        row = SAMPLING[name]
+        least = max(row.least or 0, 1) if name == "beam_size" else row.least
+        if not isinstance(given[key], int | float) or not least <= given[key] <= row.most:
+            raise InvalidRequest(
+                f"{key} is {given[key]}: give a number from {least} to {row.most}",
+                param=f"overrides.{key}",
+            )
+    steps, most = given["MIN_DECODE_STEPS"], given["MAX_DECODE_STEPS"]
+    if type(steps) is not int or not 0 <= steps < most:
+        raise InvalidRequest(
+            f"MIN_DECODE_STEPS is {quoted(steps)} and MAX_DECODE_STEPS {most}, the end token "
+            "included: give a number from 0 on, and below that",
+            param="overrides.MIN_DECODE_STEPS",
+        )
+
+
+def _search(given: Values) -> Values:
+    """Sampling defaults of a class that searches."""
+    if not given["USE_BEAM_SEARCH"]:
+        return {}
+    return {
+        "beam_size": given["BEAM_SIZE"],
+        "length_penalty": given["LENGTH_NORM_ALPHA"],
+        "early_stopping": bool(given["BEAM_SEARCH_EARLY_EXIT"]),
+        "min_tokens": given["MIN_DECODE_STEPS"],
+        **{name: getattr(UNCHANGED, name) for name in ("temperature", "top_k", "top_p")},
+    }
 
 
 def _whole(given: Values) -> Values:
@@ -176,7 +216,8 @@ def _agree(
 def _served(given: Values) -> Values:
     """Values in the form every family takes."""
     most, usual = given["MAX_DECODE_STEPS"], given["PER_EXAMPLE_MAX_DECODE_STEPS"]
-    batch = given["BATCH_SIZE"] and given["BATCH_SIZE"] * given["NUM_SAMPLES"]
+    answers = given["BEAM_SIZE" if given["USE_BEAM_SEARCH"] else "NUM_SAMPLES"]
+    batch = given["BATCH_SIZE"] and given["BATCH_SIZE"] * answers
     return {
         **given,
         "MAX_CONTEXT": None,
@@ -197,15 +238,6 @@ def _context(own: int, given: Values, defaults: Values) -> int:
             param=f"overrides.{asked[0]}",
         )
     return min(wanted, own)
-
-
-def _sampled(name: str, beams: int) -> str:
-    if not beams:
-        return ""
-    return (
-        f"answers are sampled, or greedy with TEMPERATURE=0: Saxml's {name} searches with {beams} "
-        "beams, which is not supported"
-    )
 
 
 def _ends(given: Values, vocab: int) -> Values:

@@ -1,7 +1,7 @@
 """Saxml's GPT-J classes, as MLPerf measured them.
 
-Source: `saxml.server.pax.lm.params.gptj`. Each loads a GPT-J checkpoint. Saxml runs a beam search
-of width 4; here answers are sampled, or greedy at TEMPERATURE 0, and the listing says so.
+Source: `saxml.server.pax.lm.params.gptj`. Each loads a GPT-J checkpoint and
+answers with a beam search of width 4.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _sizes(keys: ConfigKeys) -> Values:
 
 
 _ARCHITECTURE = SaxmlArchitecture(
-    configure=gptj.configure, config=_config, keys=gptj.KEYS, sizes=_sizes, beams=4
+    configure=gptj.configure, config=_config, keys=gptj.KEYS, sizes=_sizes
 )
 _6B: Values = {
     # 50,400 in the published checkpoint; the tokenizer has 50,257 entries.
@@ -62,8 +62,10 @@ _6B: Values = {
     "INPUT_SEQ_LEN": 1919,
     "MAX_DECODE_STEPS": 128,
     "NUM_SAMPLES": 1,
-    "TEMPERATURE": 0.5,
+    "TEMPERATURE": 0.5,  # if USE_BEAM_SEARCH is overridden, as all that is said of samples
     "TOP_P": 0.95,
+    "USE_BEAM_SEARCH": True,
+    "MIN_DECODE_STEPS": 30,
 }
 _6B_IN_BATCHES = {**_6B, **mesh(4), "DTYPE": "bfloat16", "BATCH_SIZE": 32}
 _CLASSES: Mapping[str, Values] = {

@@ -81,7 +81,13 @@ def answer_value(chunks: Iterable[TokenChunk]) -> dict[str, object]:
         "seed": seed,
         "prompt_tokens": last.prompt_tokens,
         "completion_tokens": last.completion_tokens,
+        **({"hypotheses": _told(last)} if last.hypotheses else {}),
     }
+
+
+def _told(chunk: TokenChunk) -> list[dict[str, object]]:
+    """Return the answers of a beam search."""
+    return [{"text": each.text, "score": each.score} for each in chunk.hypotheses]
 
 
 def print_answer(chunks: Iterable[TokenChunk], *, stream: bool) -> str:

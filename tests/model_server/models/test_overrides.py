@@ -45,7 +45,7 @@ def test_what_is_wrong_is_named(key: str, text: str, says: str) -> None:
     ("key", "says"),
     [
         ("BUCKET_KEYS", "no buckets"),
-        ("BEAM_SIZE", "beam search is not supported"),
+        ("BEAM_SIZE", "extra input beam_size"),
         ("SPM_MODEL", "tokenizer comes from the checkpoint"),
         ("FPROP_DTYPE", "use DTYPE"),
     ],

@@ -182,9 +182,9 @@ async def test_generate_stream_adds_up_piece_by_piece() -> None:
 
 async def test_unknown_extra_inputs_are_refused_by_name() -> None:
     async with serving(FakeModels()) as served:
-        error = await error_of(served.lm.Generate(lm_request(beam_size=4)))
+        error = await error_of(served.lm.Generate(lm_request(num_beams=4)))
         assert isinstance(error, UnsupportedParameter)
-        assert error.param == "extra_inputs.beam_size"
+        assert error.param == "extra_inputs.num_beams"
         score = lm_pb2.ScoreRequest(
             model_key=MODEL,
             suffix=["x"],

@@ -19,6 +19,7 @@ from sax.types import (
     Embedded,
     GenerateRequest,
     Gradients,
+    HypothesisText,
     JoinedServer,
     Message,
     ModelSpec,
@@ -125,6 +126,9 @@ SAMPLING = st.builds(
     stop_sequence=st.lists(I32, max_size=3).map(tuple),
     ignore_eos=st.booleans(),
     logprobs=st.none() | I32,
+    beam_size=I32,
+    length_penalty=st.floats(allow_nan=False),
+    early_stopping=st.booleans(),
 )
 CHATS = st.lists(st.builds(Message, TEXT, TEXT), min_size=1, max_size=3).map(tuple)
 REQUESTS = st.builds(
@@ -153,6 +157,16 @@ CHUNKS = st.builds(
     st.lists(I32, max_size=3).map(tuple),
     st.none() | TEXT | I32,
     st.none() | st.integers(0, 2**64 - 1),
+    st.lists(
+        st.builds(
+            HypothesisText,
+            TEXT,
+            st.lists(I32, max_size=3).map(tuple),
+            st.floats(allow_nan=False),
+            st.none() | I32,
+        ),
+        max_size=2,
+    ).map(tuple),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_server.models.registry import find, make_recipe
+from model_server.models.registry import make_recipe
 from sax.errors import InvalidRequest
 
 PATH = "saxml.server.pax.lm.params.c4.C4SpmdGpt3AdamOrgHP"
@@ -12,7 +12,8 @@ PATH = "saxml.server.pax.lm.params.c4.C4SpmdGpt3AdamOrgHP"
 
 def test_it_is_served_as_saxml_declares_it() -> None:
     recipe = make_recipe(PATH, None, {})
-    assert (recipe.slots, recipe.samples, recipe.mesh_shape) == (4, 1, (1, 1, 64))
+    # 4 requests, each with 4 beams.
+    assert (recipe.slots, recipe.samples, recipe.mesh_shape) == (16, 1, (1, 1, 64))
     assert recipe.max_context == 2048 + 128
 
 
@@ -28,10 +29,14 @@ def test_a_table_without_rows_is_refused(rows: str) -> None:
         make_recipe(PATH, None, {"TRAINABLE_PE_MAX_SEQ_LEN": rows})
 
 
-def test_its_beam_search_is_refused_in_words_and_its_absence_is_not() -> None:
-    with pytest.raises(InvalidRequest, match="beam search is not supported"):
-        make_recipe(PATH, None, {"USE_BEAM_SEARCH": "true"})
-    with pytest.raises(InvalidRequest, match="beam search is not supported"):
-        make_recipe(PATH, None, {"BEAM_SIZE": "4"})
-    make_recipe(PATH, None, {"USE_BEAM_SEARCH": "false"})
-    assert find(PATH).overridable["USE_BEAM_SEARCH"] is False
+def test_its_beam_search_can_be_changed_and_switched_off() -> None:
+    found = make_recipe(PATH, None, {}).defaults
+    assert (found.beam_size, found.length_penalty, found.min_tokens) == (4, 0.8, 0)
+    changed = {"BEAM_SIZE": "2", "LENGTH_NORM_ALPHA": "0.6", "MIN_DECODE_STEPS": "3"}
+    recipe = make_recipe(PATH, None, changed)
+    assert recipe.slots == 8
+    assert recipe.defaults.beam_size == 2
+    assert recipe.defaults.length_penalty == 0.6
+    assert recipe.defaults.min_tokens == 3
+    samples = make_recipe(PATH, None, {"USE_BEAM_SEARCH": "false", "TEMPERATURE": "0.7"})
+    assert (samples.defaults.beam_size, samples.defaults.temperature, samples.slots) == (0, 0.7, 4)

@@ -90,13 +90,19 @@ def test_classes_of_token_ids_are_those_of_saxml(
 
 
 @pytest.mark.parametrize(
-    ("name", "beams"),
-    [("gptj.GPTJ", 4), ("c4.C4SpmdGpt3AdamOrgHP", 4), ("lm_cloud.LLaMA7B", 0)],
+    ("name", "beams", "least"),
+    [("gptj.GPTJ", 4, 30), ("c4.C4SpmdGpt3AdamOrgHP", 4, 0), ("lm_cloud.LLaMA7B", 0, 0)],
 )
-def test_a_class_that_saxml_searches_with_says_that_it_samples_here(name: str, beams: int) -> None:
-    note = make_recipe(ROOT + name, None, {}).note
-    assert (f"searches with {beams} beams" in note) == bool(beams)
-    assert bool(note) == bool(beams)
+def test_a_class_that_saxml_searches_with_does_so_here(name: str, beams: int, least: int) -> None:
+    recipe = make_recipe(ROOT + name, None, {})
+    assert (recipe.defaults.beam_size, recipe.defaults.min_tokens) == (beams, least)
+    assert not recipe.note
+
+
+def test_any_class_can_search() -> None:
+    found = defaults({"USE_BEAM_SEARCH": "true", "BEAM_SEARCH_EARLY_EXIT": "true"})
+    assert (found.beam_size, found.length_penalty, found.early_stopping) == (4, 0.8, True)
+    assert (found.temperature, found.top_k, found.top_p) == (1.0, 0, 1.0), "no sample's"
 
 
 def test_token_ids_are_no_message_of_a_chat() -> None:
@@ -124,7 +130,11 @@ def test_sampling_values_are_the_defaults_of_a_call() -> None:
         ({"EOS_ID": "32000"}, "EOS_ID is 32000: give token ids from 0 to 31999"),
         ({"EOS_ID": '"</s>"'}, "EOS_ID"),
         ({"STOP_TOKEN_IDS": "[1, -1]"}, "STOP_TOKEN_IDS"),
-        ({"USE_BEAM_SEARCH": "true"}, "beam search is not supported"),
+        ({"BEAM_SIZE": "2"}, "BEAM_SIZE has no effect here: USE_BEAM_SEARCH is false"),
+        ({"USE_BEAM_SEARCH": "true", "TOP_K": "3"}, "TOP_K has no effect here.*no samples"),
+        ({"USE_BEAM_SEARCH": "true", "BEAM_SIZE": "0"}, "BEAM_SIZE is 0: .* from 1 to 16"),
+        ({"USE_BEAM_SEARCH": "true", "BEAM_SIZE": "null"}, "BEAM_SIZE is None"),
+        ({"USE_BEAM_SEARCH": "true", "MIN_DECODE_STEPS": "32"}, "MIN_DECODE_STEPS is 32"),
         ({"BUCKET_KEYS": "[128]"}, "no buckets"),
         ({"QUANTIZE": '"int3"'}, "QUANTIZE"),
         ({"TEMPERATURE": "-1"}, "TEMPERATURE is -1"),
@@ -158,6 +168,7 @@ UNSAID = {
     "QUERY_FORMAT": "raw",
     "QUANTIZE": "int8",
     "PER_EXAMPLE_MAX_DECODE_STEPS": 3,
+    "MIN_DECODE_STEPS": 3,
     "KV_CACHE_DTYPE": "int8",
     "SHARDING_RULES": {"tokens": "data"},
     "MAX_ADAPTERS": 2,

@@ -1,0 +1,82 @@
+"""Validates a request for a beam search and converts what is its own. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from model_server.engine.beams.search import sampling_of
+from model_server.engine.types import BeamSettings, Sampling
+from sax.errors import InvalidRequest
+from sax.fields.sampling import MOST_LOGPROBS, SAMPLING, UNCHANGED
+from sax.types import GenerateRequest, SamplingParams
+
+# Fields that a beam search has, too. Temperature 0 is what peers ask for, and changes nothing.
+_ITS_OWN = frozenset({"beam_size", "length_penalty", "early_stopping"})
+_SHARED = frozenset({"temperature", "seed", "max_tokens", "min_tokens", "stop_token_ids"})
+_ENDS = frozenset({"ignore_eos"})
+_REFUSED = [name for name in SAMPLING if name not in _ITS_OWN | _SHARED | _ENDS]
+_NO_REPLY = ("echo", "prompt_logprobs")
+
+
+def check_beams(request: GenerateRequest) -> None:
+    """Raise InvalidRequest, naming the field, for what contradicts a beam search, or needs one."""
+    sampling = request.sampling
+    if not sampling.beam_size:
+        for name in ("length_penalty", "early_stopping"):
+            if getattr(sampling, name) != getattr(UNCHANGED, name):
+                raise InvalidRequest(
+                    f"{name} is {getattr(sampling, name)} and there is no beam search: leave it "
+                    "out, or set beam_size",
+                    param=name,
+                )
+        return
+    if sampling.temperature not in (0.0, 1.0):
+        raise _contradiction("temperature", sampling.temperature, "send 0 or 1")
+    for name in _REFUSED:
+        if (value := getattr(sampling, name)) != getattr(UNCHANGED, name):
+            raise _contradiction(name, value)
+    for name in _NO_REPLY:
+        if (value := getattr(request.reply, name)) not in (None, False):
+            raise _contradiction(name, value)
+    if sampling.max_tokens == 0:
+        raise _contradiction("max_tokens", 0, "send at least 1")
+
+
+def beam_search(
+    sampling: SamplingParams, ends: frozenset[int]
+) -> tuple[BeamSettings | None, Sampling]:
+    """Return the settings of a search that was checked, and its slots' sampling.
+
+    Raises InvalidRequest if nothing can end an answer, or too many tokens.
+    """
+    if sampling.ignore_eos and not ends:
+        raise _contradiction("ignore_eos", True, "only whole answers are found; set stop_token_ids")
+    if not ends:
+        raise InvalidRequest(
+            "a beam search finds whole answers, and this model has no end token: set "
+            "stop_token_ids, or leave out beam_size",
+            param="stop_token_ids",
+        )
+    room = MOST_LOGPROBS - sampling.beam_size
+    if sampling.min_tokens and len(ends) > room:
+        raise InvalidRequest(
+            f"beam_size is {sampling.beam_size} and {len(ends)} tokens end an answer, before "
+            f"min_tokens none of them: together at most {MOST_LOGPROBS} are allowed, so send fewer "
+            "stop_token_ids, fewer beams, or no min_tokens",
+            param="beam_size",
+        )
+    beams = BeamSettings(
+        sampling.beam_size,
+        sampling.length_penalty,
+        sampling.early_stopping,
+        sampling.min_tokens,
+    )
+    return beams, sampling_of(beams, ends)
+
+
+def _contradiction(name: str, value: Any, remedy: str = "leave it out") -> InvalidRequest:
+    return InvalidRequest(
+        f"{name} is {value!r}, which contradicts a beam search (beam_size): {remedy}, or leave out "
+        "beam_size",
+        param=name,
+    )
