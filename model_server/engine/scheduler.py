@@ -52,6 +52,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from msgspec.structs import replace
+
 from model_server.engine.accounts import Accounts
 from model_server.engine.limits import check_limits
 from model_server.engine.paging.prefill import chunk_length, pages_lacking, pages_to_begin
@@ -241,8 +243,8 @@ class Scheduler:
                 continue  # surplus: it ended or was cancelled while this step was in flight
             if row.targets and (update := self._commit_scores(sequence, outcome, row)):
                 updates.append(update)
-            if row.yields:
-                updates.append(self._commit_token(sequence, outcome))
+            if row.yields and (update := self._commit_token(sequence, outcome)):
+                updates.append(update)
         return updates
 
     # Scheduling
@@ -292,6 +294,10 @@ class Scheduler:
                 continue
             if start == len(sequence.pages) * page_size:
                 self._grant(sequence, 1, draft)
+            known = sequence.stepwise
+            if sequence.redone:
+                known, sequence.redone = True, False
+                self._set_sampling(sequence, draft)  # it counts the tokens that were dropped
             row = Row(
                 sequence.id,
                 sequence.slot,
@@ -302,7 +308,7 @@ class Scheduler:
                 sequence.long,
                 None,
                 sequence.adapter,
-                sequence.tokens[start] if sequence.stepwise else -1,
+                sequence.tokens[start] if known else -1,
             )
             rows.append(row)
             sequence.launched = start + 1
@@ -543,7 +549,8 @@ class Scheduler:
         for sequence in self._running:
             if sequence.launched == sequence.reused:
                 continue  # the runner does not have its page table yet
-            unseen = sequence.launched + 1 - self.limits.window
+            back = 0 if sequence.guide is None else 2  # positions, at most (`_redo`)
+            unseen = sequence.launched + 1 - back - self.limits.window
             last = unseen // self.limits.page_size
             if self._caches:
                 last = min(last, sequence.kept)
@@ -554,8 +561,15 @@ class Scheduler:
 
     # Committing
 
-    def _commit_token(self, sequence: Sequence, outcome: RowResult) -> SequenceUpdate:
+    def _commit_token(self, sequence: Sequence, outcome: RowResult) -> SequenceUpdate | None:
         assert outcome.token is not None, "a yielding row must give a token"
+        if sequence.dropped:
+            sequence.dropped -= 1
+            return None
+        if not sequence.takes(outcome.token):
+            self._redo(sequence)
+            scores = replace(outcome, token=None)
+            return SequenceUpdate(sequence.id, scores) if scores.target_logprobs else None
         self.tokens += 1
         finish = sequence.append(outcome.token)
         if sequence.slot >= 0:
@@ -563,6 +577,19 @@ class Scheduler:
         if finish:
             self._finish(sequence)
         return SequenceUpdate(sequence.id, outcome, finish, cached=max(sequence.cached, 0))
+
+    def _redo(self, sequence: Sequence) -> None:
+        """Have the next token chosen anew: those of all rows in flight are dropped."""
+        sequence.dropped += sequence.in_flight - 1  # without the one that was committed
+        sequence.in_flight = 0
+        last = len(sequence.tokens) - 1
+        if sequence.slot < 0:
+            return  # it was preempted, and computes its last position again anyway
+        if last < sequence.kept * self.limits.page_size:
+            self._restart(sequence)  # others may read that page
+            return
+        sequence.launched, sequence.redone = last, True
+        sequence.goal = min(sequence.goal, last)
 
     def _commit_scores(
         self, sequence: Sequence, outcome: RowResult, row: Row
@@ -610,3 +637,4 @@ class Scheduler:
         sequence.launched = sequence.reused = sequence.written = sequence.kept = 0
         sequence.unseen = 0
         sequence.source = 0
+        sequence.redone = False

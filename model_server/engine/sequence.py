@@ -63,6 +63,7 @@ class Sequence:
         "adapter",
         "computed",
         "deferred",
+        "dropped",
         "end",
         "finish_at",
         "goal",
@@ -78,6 +79,7 @@ class Sequence:
         "priority",
         "prompt",
         "recompute_at",
+        "redone",
         "reused",
         "salt",
         "sampling",
@@ -110,15 +112,18 @@ class Sequence:
         self.computed = engine_request.computed  # False once it has a slot
         self.sampling = engine_request.sampling
         self.stop_ids = engine_request.stop_ids
-        self.guide = None
-        if (grammar := engine_request.grammar) is not None:
-            self.guide = grammar.begin(engine_request.answer, engine_request.sampling.allowed)
         self.score_from = engine_request.score_from
         self.score_tops = engine_request.score_tops
         self.finish_at = min(prompt + engine_request.max_tokens, context)  # tokens, at most
         self.end = self.finish_at - 1  # positions to compute in all
+        self.guide = None
+        if (grammar := engine_request.grammar) is not None:
+            # Words that may not follow each other can close every way to an end.
+            left = None if self.sampling.bad_words else self.finish_at - len(self.tokens)
+            self.guide = grammar.begin(engine_request.answer, self.sampling.allowed, left)
         # The host chooses its next input: no row is launched before the last one's token is known.
         self.stepwise = False
+        self.redone = False  # its last position is computed again, for another token
         self.since = 0  # the number of steps when it began to wait
         self.lost = 0  # positions computed when it was preempted, at most
         # Of the prefix cache:
@@ -140,6 +145,7 @@ class Sequence:
         self.recompute_at = -1  # position from which on it must be, having begun as a short one
         # Kept across preemptions, because results in flight stay valid:
         self.in_flight = 0  # rows launched whose token is not committed
+        self.dropped = 0  # rows launched before those whose token will not be taken
         self.scores_launched = 0  # scores requested from the device
         self.scores: list[float] = []  # those committed, if all come at the end
         self.scores_committed = 0
@@ -176,6 +182,10 @@ class Sequence:
         if self.score_from is None or self.score_from + self.scores_launched == self.prompt:
             return self.finish_at
         return self.score_from - 1 + self.scores_launched
+
+    def takes(self, token: int) -> bool:
+        """Return False for a token of a row in flight that cannot be the answer's next."""
+        return self.guide is None or token in self.stop_ids or self.guide.fits(token)
 
     def append(self, token: int) -> Finish | None:
         self.in_flight -= 1

@@ -181,6 +181,13 @@ class Guide(Protocol):
         """True if the answer is complete and nothing may follow."""
         ...
 
+    def fits(self, token: int) -> bool:
+        """Return False if the answer could not be completed within its length after this token.
+
+        It is then chosen anew: the next mask allows only tokens after which it can be.
+        """
+        ...
+
     def accept(self, token: int) -> None:
         """Take in the answer's next token."""
         ...
@@ -193,10 +200,13 @@ class Guide(Protocol):
 class Grammar(Protocol):
     """A compiled constraint on answers; any number of sequences share it."""
 
-    def begin(self, answer: Sequence[int], allowed: tuple[int, ...] | None) -> Guide:
+    def begin(
+        self, answer: Sequence[int], allowed: tuple[int, ...] | None, left: int | None
+    ) -> Guide:
         """Return the guide of an answer that begins with these tokens.
 
-        allowed: the only tokens that any part of it may have; None: all.
+        allowed: the only tokens that any part of it may have; None: all. left: tokens that may
+        follow, and within which it is completed if that can be; None: it may end anywhere.
         """
         ...
 

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from model_server.engine.worker import Worker
+from model_server.grammars.closing import Closings
 from model_server.grammars.constraint import Constraint, grammar_of
 from model_server.grammars.guide import CompiledGrammar, MaskThreads
 from model_server.grammars.vocabulary import GrammarTokens, ll_tokenizer
@@ -42,12 +43,19 @@ class GrammarCompiler:
             vocabulary.token_bytes(token).decode(errors="replace")
             for token in vocabulary.control_ids
         )
+        texts = [vocabulary.token_bytes(token) for token in range(rows)]
+        self._closings = Closings(self._tokenizer, texts)
         self._rows = rows
         self._limit_s = limit_s
         self._masks = MaskThreads()
         self._kept: OrderedDict[Constraint, CompiledGrammar] = OrderedDict()
         self._lock = threading.Lock()
         self._running = 0
+
+    @property
+    def unclosed(self) -> int:
+        """Answers that went on without a way to their end, because it took too long to find."""
+        return self._masks.unclosed
 
     async def compile(self, constraint: Constraint) -> CompiledGrammar:
         """Return the compiled constraint.
@@ -98,7 +106,9 @@ class GrammarCompiler:
                 raise InvalidRequest(
                     f"{constraint.field} cannot be compiled: {why[:300]}", param=constraint.field
                 )
-            return CompiledGrammar(matcher, constraint.field, self._rows, self._masks)
+            return CompiledGrammar(
+                matcher, constraint.field, self._rows, self._masks, self._closings
+            )
         finally:
             with self._lock:
                 self._running -= 1

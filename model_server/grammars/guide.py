@@ -1,57 +1,73 @@
 """A guide that follows an answer with a matcher of llguidance.
 
 The mask of the next token is made on another thread as soon as the token before it is known, within
-a limit of time: a grammar may be hostile, and the engine must not wait for it.
+a limit of time: a grammar may be hostile, and the engine must not wait for it. Near its last token
+an answer is kept on a way to its end (`short_way`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from llguidance import LLMatcher
 
 from model_server.engine.worker import Worker
+from model_server.grammars.closing import Closings
+from model_server.grammars.short_way import ShortWay
 from sax.errors import InvalidRequest
 
 _MASK_S = 0.5  # for one mask; usual ones take 0.1 ms
+_FIT_S = 0.25  # for a look whether a token leaves room for an end; usual ones take 1 ms
 _THREADS = 2
+
+Result = TypeVar("Result")
 
 
 class MaskThreads:
-    """Threads that make masks. One that is stuck is left behind and replaced."""
+    """Threads that work on matchers. One that is stuck is left behind and replaced."""
 
     def __init__(self) -> None:
         self._workers = [Worker("masks") for _ in range(_THREADS)]
         self._next = 0
+        self.unclosed = 0  # answers that go on without a way to their end: it took too long to find
 
-    def submit(self, matcher: LLMatcher) -> tuple[Worker, Future[bytes]]:
+    def submit(self, job: Callable[..., Result], *args: Any) -> tuple[Worker, Future[Result]]:
         self._next = (self._next + 1) % _THREADS
         worker = self._workers[self._next]
-        return worker, worker.submit(matcher.compute_bitmask)
+        return worker, worker.submit(job, *args)
 
     def abandon(self, stuck: Worker) -> None:
-        """Give later masks to another thread."""
+        """Give later jobs to another thread."""
         self._workers = [Worker("masks") if each is stuck else each for each in self._workers]
 
 
 class CompiledGrammar:
     """A constraint that was compiled; sequences copy its matcher."""
 
-    def __init__(self, matcher: LLMatcher, field: str, rows: int, threads: MaskThreads) -> None:
+    def __init__(
+        self, matcher: LLMatcher, field: str, rows: int, threads: MaskThreads, closings: Closings
+    ) -> None:
         """rows: of the embedding."""
         self._matcher = matcher
         self._field = field
         self._rows = rows
         self._threads = threads
+        self._closings = closings
 
-    def begin(self, answer: Sequence[int], allowed: tuple[int, ...] | None) -> MatcherGuide:
+    def begin(
+        self, answer: Sequence[int], allowed: tuple[int, ...] | None, left: int | None
+    ) -> MatcherGuide:
         matcher = self._matcher.deep_copy()
         if answer:
             matcher.consume_tokens(list(answer))
-        return MatcherGuide(matcher, self._field, self._rows, self._threads, allowed)
+        size = 4 * -(-self._rows // 32)
+        bits = None if allowed is None else _bits(allowed, size)
+        way = None if left is None else ShortWay(self._closings, left, bits)
+        ends = self._closings.ends
+        return MatcherGuide(matcher, self._field, size, self._threads, bits, ends, way)
 
 
 class MatcherGuide:
@@ -61,20 +77,44 @@ class MatcherGuide:
         self,
         matcher: LLMatcher,
         field: str,
-        rows: int,
+        size: int,
         threads: MaskThreads,
-        allowed: tuple[int, ...] | None,
+        allowed: np.ndarray | None,
+        ends: Sequence[int],
+        way: ShortWay | None,
     ) -> None:
+        """size: of a mask, in bytes. allowed: u8[size]. way: None if it may be incomplete."""
         self._matcher = matcher
         self._field = field
-        self._bytes = 4 * -(-rows // 32)
+        self._size = size
         self._threads = threads
         self._making: tuple[Worker, Future[bytes]] | None = None
-        self._allowed = None if allowed is None else _bits(allowed, self._bytes)
+        self._allowed = allowed
+        self._ends = ends  # tokens that end an answer
+        self._way = way
         self.finished = False
         self._go_on()
 
+    def fits(self, token: int) -> bool:
+        way = self._way
+        if way is None or way.expects(token):
+            return True
+        worker, found = self._threads.submit(way.fits, self._matcher.deep_copy(), token)
+        try:
+            return found.result(_FIT_S)
+        except TimeoutError:
+            self._threads.abandon(worker)
+            self._give_up()
+            return True
+
+    def _give_up(self) -> None:
+        """Let the answer go on, though it may end incomplete."""
+        self._way = None  # a thread that is stuck has the old one
+        self._threads.unclosed += 1
+
     def accept(self, token: int) -> None:
+        if self._way is not None:
+            self._way.advance()
         self._matcher.consume_token(token)
         self._go_on()
 
@@ -86,7 +126,7 @@ class MatcherGuide:
         stopped = self._matcher.is_stopped()
         self.finished = stopped and not self._matcher.is_error()
         if not stopped or not self._making:
-            self._making = self._threads.submit(self._matcher)
+            self._making = self._threads.submit(_mask, self._matcher, self._way)
 
     def mask(self) -> bytes:
         assert self._making is not None
@@ -98,11 +138,21 @@ class MatcherGuide:
             raise self._refusal(f"a mask took longer than {_MASK_S} s; simplify it") from exc
         if self._matcher.is_error():
             raise self._refusal(self._matcher.get_error())
-        mask = mask[: self._bytes]
+        mask = mask[: self._size]
         if self._allowed is not None:
             mask = (np.frombuffer(mask, np.uint8) & self._allowed).tobytes()
         if not any(mask):
             raise self._refusal("no token may come next that allowed_token_ids allows")
+        return self._narrowed(mask)
+
+    def _narrowed(self, mask: bytes) -> bytes:
+        """Return the mask of what is left where only the known way to the end fits."""
+        if self._way is None or (only := self._way.only) is None:
+            return mask
+        bits = np.frombuffer(mask, np.uint8) & _bits(only or self._ends, self._size)
+        if bits.any():
+            return bits.tobytes()
+        self._give_up()
         return mask
 
     def _refusal(self, why: str) -> InvalidRequest:
@@ -114,7 +164,14 @@ class MatcherGuide:
 _EOL = "\n"
 
 
-def _bits(allowed: Sequence[int], size: int) -> Any:
+def _mask(matcher: LLMatcher, way: ShortWay | None) -> bytes:
+    mask = matcher.compute_bitmask()
+    if way is not None and not matcher.is_error():
+        way.look(matcher)
+    return mask
+
+
+def _bits(allowed: Sequence[int], size: int) -> np.ndarray:
     flags = np.zeros(8 * size, np.uint8)
     flags[list(allowed)] = 1
     return np.packbits(flags, bitorder="little")

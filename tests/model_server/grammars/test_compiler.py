@@ -24,9 +24,9 @@ from model_server.text.tokenizer import ByteTokenizer, Tokenizer
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import SamplingParams
 from tests.demo_model import demo_model
+from tests.model_server.grammars.schemas import SCHEMAS
 
 MOST = 4000  # tokens of an answer
-_SCALARS = ("string", "integer", "number", "boolean", "null")
 
 
 @cache
@@ -43,7 +43,7 @@ def compiler() -> GrammarCompiler:
 
 def walk(compiler: GrammarCompiler, constraint: Constraint, seed: int) -> str:
     """The text of an answer whose tokens are drawn evenly from those allowed, short ones first."""
-    guide = asyncio.run(compiler.compile(constraint)).begin((), None)
+    guide = asyncio.run(compiler.compile(constraint)).begin((), None, None)
     rng, tokens, ends = random.Random(seed), list[int](), tokenizer().eos_ids
     while len(tokens) < MOST:
         bits = np.unpackbits(np.frombuffer(guide.mask(), np.uint8), bitorder="little")
@@ -63,33 +63,6 @@ def walk(compiler: GrammarCompiler, constraint: Constraint, seed: int) -> str:
 
 def _closes(token: int) -> bool:
     return tokenizer().token_bytes(token).strip() in (b'"', b"}", b"]", b'"}', b'"]', b"0")
-
-
-SCHEMAS = st.recursive(
-    st.one_of(
-        st.sampled_from([{"type": name} for name in _SCALARS]),
-        st.lists(st.sampled_from(["a", "b c", "\u00e9", 'q"', 1, True, None]), min_size=1).map(
-            lambda values: {"enum": values}
-        ),
-    ),
-    lambda inner: st.one_of(
-        st.builds(
-            lambda items, most: {"type": "array", "items": items, "maxItems": most},
-            inner,
-            st.integers(1, 3),
-        ),
-        st.dictionaries(st.sampled_from(["a", "name", "x y", "\u00fc"]), inner, max_size=3).map(
-            lambda fields: {
-                "type": "object",
-                "properties": fields,
-                "required": sorted(fields),
-                "additionalProperties": False,
-            }
-        ),
-        st.lists(inner, min_size=1, max_size=3).map(lambda options: {"anyOf": options}),
-    ),
-    max_leaves=6,
-)
 
 
 @settings(
@@ -137,7 +110,7 @@ def test_a_structural_tag_forces_a_call_with_valid_arguments(compiler: GrammarCo
         "at_least_one": True,
     }
     compiled = asyncio.run(compiler.compile(Constraint("structural_tag", json.dumps(tag))))
-    guide = compiled.begin(tokenizer().encode_continuation('Well: <call=f>{"n": '), None)
+    guide = compiled.begin(tokenizer().encode_continuation('Well: <call=f>{"n": '), None, None)
     bits = np.unpackbits(np.frombuffer(guide.mask(), np.uint8), bitorder="little")
     first = {tokenizer().token_bytes(int(token))[:1] for token in np.flatnonzero(bits)}
     assert first <= {bytes([byte]) for byte in b"-0123456789 \n\t"}
@@ -197,12 +170,12 @@ def test_allowed_token_ids_and_a_grammar_hold_together(compiler: GrammarCompiler
     (letter,) = tokenizer().encode_continuation("a")
     compiled = asyncio.run(compiler.compile(Constraint("regex", "[a-z]{1,9}")))
     bits = np.unpackbits(
-        np.frombuffer(compiled.begin((), (letter,)).mask(), np.uint8), bitorder="little"
+        np.frombuffer(compiled.begin((), (letter,), None).mask(), np.uint8), bitorder="little"
     )
     assert np.flatnonzero(bits).tolist() == [letter]
     (digit,) = tokenizer().encode_continuation("7")
     with pytest.raises(InvalidRequest, match="allowed_token_ids"):
-        compiled.begin((), (digit,)).mask()
+        compiled.begin((), (digit,), None).mask()
 
 
 @pytest.mark.parametrize(
