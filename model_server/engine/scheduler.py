@@ -36,6 +36,9 @@ again; of a page filled in part it gets a copy (`Step.copies`), made before the 
 What is shared takes no page, and what nobody holds counts as free, so the cache never keeps anybody
 from being admitted.
 
+Tokens that a guide forces are computed together (`forced`). They are known, and count as committed,
+once the row before theirs is; their own row brings their scores.
+
 A fork therefore needs no call of its own: add a request whose tokens, `prompt` and `answer`
 together, begin with those of another sequence, and cancel the other at any time, before or after.
 Samples are n equal requests: those that come with the first wait one step for it. A beam is a
@@ -55,6 +58,7 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from model_server.engine.accounts import Accounts
+from model_server.engine.forced import ForcedRows
 from model_server.engine.limits import check_limits
 from model_server.engine.paging.prefill import chunk_length, pages_lacking, pages_to_begin
 from model_server.engine.paging.prefix_cache import NOTHING, Prefix, PrefixCache
@@ -109,6 +113,7 @@ class Scheduler:
         check_limits(limits)
         self.limits = limits
         self._pace = Pace(times, limits.max_mixed_blocks)
+        self._forced = ForcedRows(limits, times)
         self.steps = 0  # scheduled
         self.prefill_tokens = 0  # computed, including recomputed ones
         self.decode_tokens = 0  # computed, including surplus ones
@@ -225,6 +230,8 @@ class Scheduler:
             sequence = self._live.get(row.sequence)
             if sequence is None or sequence.guide is None or not row.yields:
                 continue
+            if sequence.guide.finished:
+                continue  # by forced tokens: whatever is chosen after them is dropped
             try:
                 masks.append(SlotMask(row.slot, sequence.guide.mask()))
             except SaxError as error:
@@ -241,8 +248,10 @@ class Scheduler:
             sequence = self._live.get(row.sequence)
             if sequence is None:
                 continue  # surplus: it ended or was cancelled while this step was in flight
-            if row.targets and (update := self._commit_scores(sequence, outcome, row)):
-                updates.append(update)
+            if row.targets:
+                updates += self._commit_targets(sequence, outcome, row)
+                if sequence.id not in self._live:
+                    continue
             if row.yields and (update := self._commit_token(sequence, outcome)):
                 updates.append(update)
         return updates
@@ -286,6 +295,8 @@ class Scheduler:
             self._restart_outgrown()
         if self._pool.free < len(self._running):
             self._make_room()
+        forced = self._forced
+        forced.begin(len(self._running))
         for sequence in self._running:
             start = sequence.launched
             if start < sequence.goal or start >= sequence.end or start == sequence.recompute_at:
@@ -294,6 +305,10 @@ class Scheduler:
                 continue
             if start == len(sequence.pages) * page_size:
                 self._grant(sequence, 1, draft)
+            if sequence.guide is not None:
+                draft.guided = True
+                if forced.take(sequence):
+                    continue
             known = sequence.stepwise
             if sequence.redone:
                 known, sequence.redone = True, False
@@ -313,14 +328,17 @@ class Scheduler:
             rows.append(row)
             sequence.launched = start + 1
             sequence.in_flight += 1
-            if sequence.guide is not None:
-                draft.guided = True
         limits = self.limits
         draft.logit_rows -= len(rows)
         draft.blocks = (limits.token_budget - len(rows)) // limits.prefill_block
         if limits.max_prefill_blocks is not None:
             draft.blocks = min(draft.blocks, limits.max_prefill_blocks)
         self.decode_tokens += len(rows)
+        for row in forced.rows:
+            rows.append(row)
+            draft.logit_rows -= row.logit_rows
+            draft.blocks -= 1
+            self.decode_tokens += row.count
 
     def _keep_pace(self, draft: _Draft) -> None:
         blocks = self._pace.blocks(len(draft.rows))
@@ -581,6 +599,7 @@ class Scheduler:
     def _redo(self, sequence: Sequence) -> None:
         """Have the next token chosen anew: those of all rows in flight are dropped."""
         sequence.dropped += sequence.in_flight - 1  # without the one that was committed
+        sequence.ahead = ()
         sequence.in_flight = 0
         last = len(sequence.tokens) - 1
         if sequence.slot < 0:
@@ -590,6 +609,23 @@ class Scheduler:
             return
         sequence.launched, sequence.redone = last, True
         sequence.goal = min(sequence.goal, last)
+
+    def _commit_targets(
+        self, sequence: Sequence, outcome: RowResult, row: Row
+    ) -> list[SequenceUpdate]:
+        """Return the updates for what a row scored: tokens of the prompt, or forced ones."""
+        if row.start < sequence.prompt:
+            update = self._commit_scores(sequence, outcome, row)
+            return [update] if update else []
+        if sequence.dropped:
+            return []
+        self.tokens += len(row.targets)
+        cached = max(sequence.cached, 0)
+        updates = [SequenceUpdate(sequence.id, each, cached=cached) for each in _each(row, outcome)]
+        if sequence.guide is not None and sequence.guide.finished:
+            updates[-1] = replace(updates[-1], finish="complete")
+            self._finish(sequence)
+        return updates
 
     def _commit_scores(
         self, sequence: Sequence, outcome: RowResult, row: Row
@@ -638,3 +674,10 @@ class Scheduler:
         sequence.unseen = 0
         sequence.source = 0
         sequence.redone = False
+
+
+def _each(row: Row, outcome: RowResult) -> list[RowResult]:
+    """Return the result of each forced token of a row but the first."""
+    tops = outcome.target_tops or ((),) * len(row.targets)
+    scored = zip(row.targets, outcome.target_logprobs, tops, strict=True)
+    return [RowResult(token, logprob, top) for token, logprob, top in scored]

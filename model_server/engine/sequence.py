@@ -61,6 +61,7 @@ class Sequence:
         "cached",
         "chain",
         "adapter",
+        "ahead",
         "computed",
         "deferred",
         "dropped",
@@ -145,6 +146,8 @@ class Sequence:
         self.recompute_at = -1  # position from which on it must be, having begun as a short one
         # Kept across preemptions, because results in flight stay valid:
         self.in_flight = 0  # rows launched whose token is not committed
+        # Forced tokens that a row in flight computes, behind the one that the row before it chooses.
+        self.ahead: tuple[int, ...] = ()
         self.dropped = 0  # rows launched before those whose token will not be taken
         self.scores_launched = 0  # scores requested from the device
         self.scores: list[float] = []  # those committed, if all come at the end
@@ -196,7 +199,16 @@ class Sequence:
             self.guide.accept(token)
             if self.guide.finished:
                 return "complete"
+        if self.ahead:
+            self._append_ahead()
         return "length" if len(self.tokens) == self.finish_at else None
+
+    def _append_ahead(self) -> None:
+        assert self.guide is not None, "only guides force tokens"
+        for token in self.ahead:
+            self.tokens.append(token)
+            self.guide.accept(token)
+        self.ahead = ()
 
 
 def finish_of(engine_request: EngineRequest, limits: EngineLimits) -> Finish | None:

@@ -192,6 +192,13 @@ class Guide(Protocol):
         """Take in the answer's next token."""
         ...
 
+    def forced(self) -> tuple[int, ...]:
+        """Return the tokens that must come next, if they are known by the last `mask`.
+
+        That mask allows only the first of them.
+        """
+        ...
+
     def mask(self) -> bytes:
         """Return the tokens that may come next, as in `SlotMask`. Raises SaxError if none may."""
         ...

@@ -24,6 +24,7 @@ _FIT_S = 0.25  # for a look whether a token leaves room for an end; usual ones t
 _THREADS = 2
 
 Result = TypeVar("Result")
+_Next = tuple[bytes, tuple[int, ...]]  # the mask, and the forced tokens
 
 
 class MaskThreads:
@@ -88,7 +89,8 @@ class MatcherGuide:
         self._field = field
         self._size = size
         self._threads = threads
-        self._making: tuple[Worker, Future[bytes]] | None = None
+        self._making: tuple[Worker, Future[_Next]] | None = None
+        self._run: tuple[int, ...] = ()  # forced tokens, known once the mask is
         self._allowed = allowed
         self._ends = ends  # tokens that end an answer
         self._way = way
@@ -97,7 +99,7 @@ class MatcherGuide:
 
     def fits(self, token: int) -> bool:
         way = self._way
-        if way is None or way.expects(token):
+        if token in self._run[:1] or way is None or way.expects(token):
             return True
         worker, found = self._threads.submit(way.fits, self._matcher.deep_copy(), token)
         try:
@@ -116,7 +118,12 @@ class MatcherGuide:
         if self._way is not None:
             self._way.advance()
         self._matcher.consume_token(token)
-        self._go_on()
+        self._run = self._run[1:] if token in self._run[:1] else ()
+        if not self._run:
+            self._go_on()
+
+    def forced(self) -> tuple[int, ...]:
+        return self._run
 
     def _go_on(self) -> None:
         """Have the next mask made, unless the answer is complete.
@@ -126,13 +133,16 @@ class MatcherGuide:
         stopped = self._matcher.is_stopped()
         self.finished = stopped and not self._matcher.is_error()
         if not stopped or not self._making:
-            self._making = self._threads.submit(_mask, self._matcher, self._way)
+            skips = self._allowed is None
+            self._making = self._threads.submit(_next, self._matcher, self._way, skips)
 
     def mask(self) -> bytes:
+        if self._run:
+            return _bits(self._run[:1], self._size).tobytes()
         assert self._making is not None
         worker, made = self._making
         try:
-            mask = made.result(_MASK_S)
+            mask, run = made.result(_MASK_S)
         except TimeoutError as exc:
             self._threads.abandon(worker)
             raise self._refusal(f"a mask took longer than {_MASK_S} s; simplify it") from exc
@@ -143,12 +153,13 @@ class MatcherGuide:
             mask = (np.frombuffer(mask, np.uint8) & self._allowed).tobytes()
         if not any(mask):
             raise self._refusal("no token may come next that allowed_token_ids allows")
-        return self._narrowed(mask)
+        return self._narrowed(mask, run)
 
-    def _narrowed(self, mask: bytes) -> bytes:
-        """Return the mask of what is left where only the known way to the end fits."""
+    def _narrowed(self, mask: bytes, run: tuple[int, ...]) -> bytes:
+        """Return the mask of what is left where only one token is forced, or fits."""
         if self._way is None or (only := self._way.only) is None:
-            return mask
+            self._run = run
+            return _bits(run[:1], self._size).tobytes() if run else mask
         bits = np.frombuffer(mask, np.uint8) & _bits(only or self._ends, self._size)
         if bits.any():
             return bits.tobytes()
@@ -164,11 +175,17 @@ class MatcherGuide:
 _EOL = "\n"
 
 
-def _mask(matcher: LLMatcher, way: ShortWay | None) -> bytes:
+def _next(matcher: LLMatcher, way: ShortWay | None, skips: bool) -> _Next:
+    """Return the mask, and the tokens that are forced if they may be skipped."""
     mask = matcher.compute_bitmask()
-    if way is not None and not matcher.is_error():
+    if matcher.is_error():
+        return mask, ()
+    run = matcher.compute_ff_tokens() if skips else []
+    if way is not None:
         way.look(matcher)
-    return mask
+        if not way.leaves_room(run):
+            run = []
+    return mask, tuple(run)
 
 
 def _bits(allowed: Sequence[int], size: int) -> np.ndarray:

@@ -8,6 +8,8 @@ goes on without.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from llguidance import LLMatcher
 
@@ -15,6 +17,7 @@ from model_server.grammars.closing import Closings
 
 _NEAR = 64  # tokens before the last one from which on an answer is followed, at least
 _EVERY = 16  # tokens from one look at the way to the next before that
+_SPARE = 8  # tokens that the rest of a way may have more, cut at another place
 _SEARCH_S = 0.1  # of computing, for one way; usual ones take 0.2 to 5 ms
 
 
@@ -50,6 +53,17 @@ class ShortWay:
         if self._way is None and due:
             self._way = self._find(matcher, self._left)
 
+    def leaves_room(self, forced: Sequence[int]) -> bool:
+        """True if the answer can surely be completed behind these tokens.
+
+        The way need not be cut into the same tokens.
+        """
+        return (
+            not self.near
+            or self._way is None
+            or len(self._way) + len(forced) + _SPARE <= self._left
+        )
+
     def expects(self, token: int) -> bool:
         """True if the token needs no check: it is on the way, or there is none to keep to."""
         if self._way is None or not self.near:
@@ -73,7 +87,7 @@ class ShortWay:
         return not self._refused
 
     def advance(self) -> None:
-        """Go on behind the token that was asked for last."""
+        """Go on behind the token that was asked for last, or behind one that was forced."""
         self._left -= 1
         self._way, self._next, self._refused = self._next, None, False
 

@@ -64,6 +64,9 @@ class Counting:
         self.taken.append(token)
         self.refused = False
 
+    def forced(self) -> tuple[int, ...]:
+        return ()
+
     def mask(self) -> bytes:
         if len(self.taken) == self.stuck_at:
             raise InvalidRequest("stuck")
