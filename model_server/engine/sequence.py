@@ -146,7 +146,7 @@ class Sequence:
         self.recompute_at = -1  # position from which on it must be, having begun as a short one
         # Kept across preemptions, because results in flight stay valid:
         self.in_flight = 0  # rows launched whose token is not committed
-        # Forced tokens that a row in flight computes, behind the one that the row before it chooses.
+        # Forced tokens of a row in flight, behind the one that the row before it chooses.
         self.ahead: tuple[int, ...] = ()
         self.dropped = 0  # rows launched before those whose token will not be taken
         self.scores_launched = 0  # scores requested from the device
