@@ -203,6 +203,8 @@ class Scheduler:
         if accounts.unfinished or accounts.waiting:
             self._keep_pace(draft)
             self._prefill(draft)
+        if not draft.rows and self.steps == self._committed:
+            self._decode(draft, late=True)
         if not draft.rows:
             return None
         self.steps += 1
@@ -233,7 +235,10 @@ class Scheduler:
             if sequence.guide.finished:
                 continue  # by forced tokens: whatever is chosen after them is dropped
             try:
-                masks.append(SlotMask(row.slot, sequence.guide.mask()))
+                if mask := sequence.guide.mask():
+                    masks.append(SlotMask(row.slot, mask))
+                else:
+                    self._redo(sequence)
             except SaxError as error:
                 self.cancel(sequence.id)
                 failed.append(SequenceUpdate(sequence.id, RowResult(), error=error))
@@ -252,7 +257,7 @@ class Scheduler:
                 updates += self._commit_targets(sequence, outcome, row)
                 if sequence.id not in self._live:
                     continue
-            if row.yields and (update := self._commit_token(sequence, outcome)):
+            if row.yields and (update := self._commit_token(sequence, outcome, row)):
                 updates.append(update)
         return updates
 
@@ -288,8 +293,11 @@ class Scheduler:
             self._accounts.finish_prompt(sequence)
             self._grant(sequence, -(-sequence.goal // self.limits.page_size), draft)
 
-    def _decode(self, draft: _Draft) -> None:
-        """Add a row for every running sequence that is past its prefill."""
+    def _decode(self, draft: _Draft, *, late: bool = False) -> None:
+        """Add a row for every running sequence that is past its prefill.
+
+        late: also for those whose mask is late, for want of others.
+        """
         page_size, rows = self.limits.page_size, draft.rows
         if self.limits.short_context is not None:
             self._restart_outgrown()
@@ -302,6 +310,8 @@ class Scheduler:
             if start < sequence.goal or start >= sequence.end or start == sequence.recompute_at:
                 continue
             if sequence.stepwise and sequence.in_flight:
+                continue
+            if sequence.guide is not None and sequence.guide.late and not late:
                 continue
             if start == len(sequence.pages) * page_size:
                 self._grant(sequence, 1, draft)
@@ -579,15 +589,17 @@ class Scheduler:
 
     # Committing
 
-    def _commit_token(self, sequence: Sequence, outcome: RowResult) -> SequenceUpdate | None:
+    def _commit_token(
+        self, sequence: Sequence, outcome: RowResult, row: Row
+    ) -> SequenceUpdate | None:
         assert outcome.token is not None, "a yielding row must give a token"
         if sequence.dropped:
             sequence.dropped -= 1
-            return None
+            return _scores_alone(sequence, outcome, row)
         if not sequence.takes(outcome.token):
+            sequence.in_flight -= 1
             self._redo(sequence)
-            scores = replace(outcome, token=None)
-            return SequenceUpdate(sequence.id, scores) if scores.target_logprobs else None
+            return _scores_alone(sequence, outcome, row)
         self.tokens += 1
         finish = sequence.append(outcome.token)
         if sequence.slot >= 0:
@@ -598,7 +610,7 @@ class Scheduler:
 
     def _redo(self, sequence: Sequence) -> None:
         """Have the next token chosen anew: those of all rows in flight are dropped."""
-        sequence.dropped += sequence.in_flight - 1  # without the one that was committed
+        sequence.dropped += sequence.in_flight
         sequence.ahead = ()
         sequence.in_flight = 0
         last = len(sequence.tokens) - 1
@@ -617,8 +629,6 @@ class Scheduler:
         if row.start < sequence.prompt:
             update = self._commit_scores(sequence, outcome, row)
             return [update] if update else []
-        if sequence.dropped:
-            return []
         self.tokens += len(row.targets)
         cached = max(sequence.cached, 0)
         updates = [SequenceUpdate(sequence.id, each, cached=cached) for each in _each(row, outcome)]
@@ -674,6 +684,13 @@ class Scheduler:
         sequence.unseen = 0
         sequence.source = 0
         sequence.redone = False
+
+
+def _scores_alone(sequence: Sequence, outcome: RowResult, row: Row) -> SequenceUpdate | None:
+    """Return the update for the prompt's scores of a row whose token is not taken."""
+    if not row.targets or row.start >= sequence.prompt:
+        return None
+    return SequenceUpdate(sequence.id, replace(outcome, token=None))
 
 
 def _each(row: Row, outcome: RowResult) -> list[RowResult]:

@@ -199,8 +199,16 @@ class Guide(Protocol):
         """
         ...
 
-    def mask(self) -> bytes:
-        """Return the tokens that may come next, as in `SlotMask`. Raises SaxError if none may."""
+    @property
+    def late(self) -> bool:
+        """True while the mask is still being made for which the last step did not wait."""
+        ...
+
+    def mask(self) -> bytes | None:
+        """Return the tokens that may come next, as in `SlotMask`, or None if that takes too long.
+
+        Raises SaxError if none may, or if it took too long altogether.
+        """
         ...
 
 

@@ -16,7 +16,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from model_server.engine.worker import Worker
 from model_server.grammars.closing import Closings
 from model_server.grammars.constraint import Constraint, grammar_of
-from model_server.grammars.guide import CompiledGrammar, MaskThreads
+from model_server.grammars.guide import CompiledGrammar, GuideCounts
 from model_server.grammars.vocabulary import GrammarTokens, ll_tokenizer
 from sax.errors import InvalidRequest, QueueFull, UnsupportedParameter
 
@@ -26,7 +26,7 @@ _KEPT = 128
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=500_000,
     step_lexer_fuel=100_000,
-    step_max_items=50_000,
+    step_max_items=20_000,  # of ambiguous grammars: about 50 ms
     max_lexer_states=50_000,
     max_grammar_size=200_000,
     verbose_errors=False,
@@ -47,15 +47,10 @@ class GrammarCompiler:
         self._closings = Closings(self._tokenizer, texts)
         self._rows = rows
         self._limit_s = limit_s
-        self._masks = MaskThreads()
+        self.counts = GuideCounts()
         self._kept: OrderedDict[Constraint, CompiledGrammar] = OrderedDict()
         self._lock = threading.Lock()
         self._running = 0
-
-    @property
-    def unclosed(self) -> int:
-        """Answers that went on without a way to their end, because it took too long to find."""
-        return self._masks.unclosed
 
     async def compile(self, constraint: Constraint) -> CompiledGrammar:
         """Return the compiled constraint.
@@ -107,7 +102,7 @@ class GrammarCompiler:
                     f"{constraint.field} cannot be compiled: {why[:300]}", param=constraint.field
                 )
             return CompiledGrammar(
-                matcher, constraint.field, self._rows, self._masks, self._closings
+                matcher, constraint.field, self._rows, self.counts, self._closings
             )
         finally:
             with self._lock:

@@ -1,15 +1,16 @@
 """A guide that follows an answer with a matcher of llguidance.
 
 The mask of the next token is made on another thread as soon as the token before it is known, within
-a limit of time: a grammar may be hostile, and the engine must not wait for it. Near its last token
+a limit of time: a grammar may be hostile. A step does not wait long for it, so that others go on:
+the row is left out, and comes again when its mask is there. Near its last token
 an answer is kept on a way to its end (`short_way`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
 
 import numpy as np
 from llguidance import LLMatcher
@@ -20,42 +21,31 @@ from model_server.grammars.short_way import ShortWay
 from sax.errors import InvalidRequest
 
 _MASK_S = 0.5  # for one mask; usual ones take 0.1 ms
-_FIT_S = 0.25  # for a look whether a token leaves room for an end; usual ones take 1 ms
-_THREADS = 2
+_PATIENCE_S = 0.03  # that a step waits for a mask before it goes on without its row
+_FIT_S = 2.0  # for all looks whether a token leaves room for an end; usual ones take 1 ms each
 
-Result = TypeVar("Result")
 _Next = tuple[bytes, tuple[int, ...]]  # the mask, and the forced tokens
 
 
-class MaskThreads:
-    """Threads that work on matchers. One that is stuck is left behind and replaced."""
+class GuideCounts:
+    """Totals of the guides of one model."""
 
     def __init__(self) -> None:
-        self._workers = [Worker("masks") for _ in range(_THREADS)]
-        self._next = 0
-        self.unclosed = 0  # answers that go on without a way to their end: it took too long to find
-
-    def submit(self, job: Callable[..., Result], *args: Any) -> tuple[Worker, Future[Result]]:
-        self._next = (self._next + 1) % _THREADS
-        worker = self._workers[self._next]
-        return worker, worker.submit(job, *args)
-
-    def abandon(self, stuck: Worker) -> None:
-        """Give later jobs to another thread."""
-        self._workers = [Worker("masks") if each is stuck else each for each in self._workers]
+        self.unclosed = 0  # answers that went on without a way to their end: none was found in time
+        self.late = 0  # rows that were left out of a step because their mask was not there
 
 
 class CompiledGrammar:
     """A constraint that was compiled; sequences copy its matcher."""
 
     def __init__(
-        self, matcher: LLMatcher, field: str, rows: int, threads: MaskThreads, closings: Closings
+        self, matcher: LLMatcher, field: str, rows: int, counts: GuideCounts, closings: Closings
     ) -> None:
         """rows: of the embedding."""
         self._matcher = matcher
         self._field = field
         self._rows = rows
-        self._threads = threads
+        self._counts = counts
         self._closings = closings
 
     def begin(
@@ -68,7 +58,7 @@ class CompiledGrammar:
         bits = None if allowed is None else _bits(allowed, size)
         way = None if left is None else ShortWay(self._closings, left, bits)
         ends = self._closings.ends
-        return MatcherGuide(matcher, self._field, size, self._threads, bits, ends, way)
+        return MatcherGuide(matcher, self._field, size, self._counts, bits, ends, way)
 
 
 class MatcherGuide:
@@ -79,7 +69,7 @@ class MatcherGuide:
         matcher: LLMatcher,
         field: str,
         size: int,
-        threads: MaskThreads,
+        counts: GuideCounts,
         allowed: np.ndarray | None,
         ends: Sequence[int],
         way: ShortWay | None,
@@ -88,12 +78,17 @@ class MatcherGuide:
         self._matcher = matcher
         self._field = field
         self._size = size
-        self._threads = threads
-        self._making: tuple[Worker, Future[_Next]] | None = None
+        self._counts = counts
+        # A thread of its own: no other answer waits for what this one's grammar costs.
+        self._thread = Worker("masks")
+        self._making: Future[_Next] | None = None
+        self._due_s = 0.0  # when the mask that is being made must be there
+        self._fit_s = _FIT_S  # that looks may still take
         self._run: tuple[int, ...] = ()  # forced tokens, known once the mask is
         self._allowed = allowed
         self._ends = ends  # tokens that end an answer
         self._way = way
+        self._late = False
         self.finished = False
         self._go_on()
 
@@ -101,18 +96,21 @@ class MatcherGuide:
         way = self._way
         if token in self._run[:1] or way is None or way.expects(token):
             return True
-        worker, found = self._threads.submit(way.fits, self._matcher.deep_copy(), token)
+        began_s = time.monotonic()
+        found = self._thread.submit(way.fits, self._matcher.deep_copy(), token)
         try:
-            return found.result(_FIT_S)
+            return found.result(self._fit_s)
         except TimeoutError:
-            self._threads.abandon(worker)
             self._give_up()
             return True
+        finally:
+            self._fit_s = max(0.0, self._fit_s - (time.monotonic() - began_s))
 
     def _give_up(self) -> None:
         """Let the answer go on, though it may end incomplete."""
         self._way = None  # a thread that is stuck has the old one
-        self._threads.unclosed += 1
+        self._thread = Worker("masks")
+        self._counts.unclosed += 1
 
     def accept(self, token: int) -> None:
         if self._way is not None:
@@ -134,18 +132,26 @@ class MatcherGuide:
         self.finished = stopped and not self._matcher.is_error()
         if not stopped or not self._making:
             skips = self._allowed is None
-            self._making = self._threads.submit(_next, self._matcher, self._way, skips)
+            self._due_s = time.monotonic() + _MASK_S
+            self._making = self._thread.submit(_next, self._matcher, self._way, skips)
 
-    def mask(self) -> bytes:
+    @property
+    def late(self) -> bool:
+        return self._late and self._making is not None and not self._making.done()
+
+    def mask(self) -> bytes | None:
         if self._run:
             return _bits(self._run[:1], self._size).tobytes()
         assert self._making is not None
-        worker, made = self._making
+        self._late = False
         try:
-            mask, run = made.result(_MASK_S)
+            mask, run = self._making.result(_PATIENCE_S)
         except TimeoutError as exc:
-            self._threads.abandon(worker)
-            raise self._refusal(f"a mask took longer than {_MASK_S} s; simplify it") from exc
+            if time.monotonic() > self._due_s:
+                raise self._refusal(f"a mask took longer than {_MASK_S} s; simplify it") from exc
+            self._late = True
+            self._counts.late += 1
+            return None
         if self._matcher.is_error():
             raise self._refusal(self._matcher.get_error())
         mask = mask[: self._size]

@@ -67,6 +67,10 @@ class Forcing:
     def finished(self) -> bool:
         return len(self.taken) == self.length
 
+    @property
+    def late(self) -> bool:
+        return False
+
     def fits(self, token: int) -> bool:
         return True
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.grammars.constraint import Constraint, constraint_of
+from model_server.grammars.guide import MatcherGuide
 from model_server.text.tokenizer import ByteTokenizer, Tokenizer
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import SamplingParams
@@ -41,13 +42,19 @@ def compiler() -> GrammarCompiler:
     return GrammarCompiler(tokenizer(), tokenizer().vocab_size)
 
 
+def allowed_by(guide: MatcherGuide) -> list[int]:
+    """The tokens that may come next, once the mask is there."""
+    while (mask := guide.mask()) is None:
+        pass
+    return np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")).tolist()
+
+
 def walk(compiler: GrammarCompiler, constraint: Constraint, seed: int) -> str:
     """The text of an answer whose tokens are drawn evenly from those allowed, short ones first."""
     guide = asyncio.run(compiler.compile(constraint)).begin((), None, None)
     rng, tokens, ends = random.Random(seed), list[int](), tokenizer().eos_ids
     while len(tokens) < MOST:
-        bits = np.unpackbits(np.frombuffer(guide.mask(), np.uint8), bitorder="little")
-        allowed = np.flatnonzero(bits).tolist()
+        allowed = allowed_by(guide)
         if ends & set(allowed) and rng.random() < 0.5:
             break
         allowed = [token for token in allowed if token not in ends]
@@ -111,10 +118,10 @@ def test_a_structural_tag_forces_a_call_with_valid_arguments(compiler: GrammarCo
     }
     compiled = asyncio.run(compiler.compile(Constraint("structural_tag", json.dumps(tag))))
     guide = compiled.begin(tokenizer().encode_continuation('Well: <call=f>{"n": '), None, None)
-    bits = np.unpackbits(np.frombuffer(guide.mask(), np.uint8), bitorder="little")
-    first = {tokenizer().token_bytes(int(token))[:1] for token in np.flatnonzero(bits)}
+    allowed = allowed_by(guide)
+    first = {tokenizer().token_bytes(token)[:1] for token in allowed}
     assert first <= {bytes([byte]) for byte in b"-0123456789 \n\t"}
-    assert not tokenizer().eos_ids & set(np.flatnonzero(bits).tolist())
+    assert not tokenizer().eos_ids & set(allowed)
 
 
 @pytest.mark.parametrize(
@@ -169,13 +176,10 @@ def test_the_same_constraint_is_compiled_once(compiler: GrammarCompiler) -> None
 def test_allowed_token_ids_and_a_grammar_hold_together(compiler: GrammarCompiler) -> None:
     (letter,) = tokenizer().encode_continuation("a")
     compiled = asyncio.run(compiler.compile(Constraint("regex", "[a-z]{1,9}")))
-    bits = np.unpackbits(
-        np.frombuffer(compiled.begin((), (letter,), None).mask(), np.uint8), bitorder="little"
-    )
-    assert np.flatnonzero(bits).tolist() == [letter]
+    assert allowed_by(compiled.begin((), (letter,), None)) == [letter]
     (digit,) = tokenizer().encode_continuation("7")
     with pytest.raises(InvalidRequest, match="allowed_token_ids"):
-        compiled.begin((), (digit,), None).mask()
+        allowed_by(compiled.begin((), (digit,), None))
 
 
 @pytest.mark.parametrize(

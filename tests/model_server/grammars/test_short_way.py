@@ -75,14 +75,18 @@ def walk(compiler: GrammarCompiler, constraint: Constraint, most: int, seed: int
     guide = asyncio.run(compiler.compile(constraint)).begin((), None, most)
     rng, tokens, ends = random.Random(seed), list[int](), tokenizer().eos_ids
     while len(tokens) < most and not guide.finished:
-        token = rng.choice(_allowed(guide.mask()))
+        if (mask := guide.mask()) is None:
+            continue  # the machine is busy
+        token = rng.choice(_allowed(mask))
         if token in ends:
             break
         if guide.fits(token):
             tokens.append(token)
             guide.accept(token)
         else:
-            assert token not in _allowed(guide.mask()), "what was refused is not allowed again"
+            again = guide.mask()
+            assert again, "the mask has been there"
+            assert token not in _allowed(again), "what was refused is not allowed again"
     return b"".join(texts()[token] for token in tokens).decode(errors="replace")
 
 
