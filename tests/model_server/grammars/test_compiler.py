@@ -132,6 +132,9 @@ def test_a_structural_tag_forces_a_call_with_valid_arguments(compiler: GrammarCo
         Constraint("json_schema", '{"type": "nonsense"}'),
         Constraint("json_schema", '{"type": "object", "dependentSchemas": {"a": {}}}'),
         Constraint("json_schema", "[" * 30_000),
+        Constraint("json_schema", "false"),
+        Constraint("json_schema", '{"x-guidance": {"lenient": true}}'),
+        Constraint("json_schema", '{"$ref": "#"}'),
         Constraint("regex", "("),
         Constraint("grammar", "start: missing"),
         Constraint("grammar", "root ::= " + "(" * 30_000),
@@ -165,6 +168,17 @@ def test_a_grammar_that_explodes_is_refused_and_the_event_loop_goes_on() -> None
 
     asyncio.run(attack())
     assert len(beats) >= 3
+
+
+def test_a_schema_may_ask_for_json_without_white_space(compiler: GrammarCompiler) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    compact = {
+        **schema,
+        "additionalProperties": False,
+        "x-guidance": {"whitespace_flexible": False},
+    }
+    text = walk(compiler, Constraint("json_schema", json.dumps(compact)), 3)
+    assert text == json.dumps(json.loads(text), separators=(",", ":"))
 
 
 def test_the_same_constraint_is_compiled_once(compiler: GrammarCompiler) -> None:
