@@ -70,7 +70,13 @@ def _structured_outputs(name: str, value: Any) -> dict[str, Any]:
     readers = {key.removeprefix("guided_"): read for key, read in _GUIDED.items()}
     readers |= {"json_object": _json_object, "structural_tag": _structural_tag}
     made: dict[str, Any] = {}
+    compact = value.get("disable_any_whitespace")
+    if compact is not None and not isinstance(compact, bool):
+        path = f"{name}.disable_any_whitespace"
+        raise InvalidRequest(f"{path} is {_shown(compact)}: give true or false", param=path)
     for key, each in value.items():
+        if key == "disable_any_whitespace":
+            continue
         path = f"{name}.{shortened(key)}"
         if key not in readers:
             raise UnsupportedParameter(f"{path} is not a known field: leave it out", param=path)
@@ -78,7 +84,21 @@ def _structured_outputs(name: str, value: Any) -> dict[str, Any]:
             made |= readers[key](path, each)
     if len(made) > 1:
         raise InvalidRequest(f"{name} has {' and '.join(made)}: send one of them", param=name)
-    return made
+    return _compact(name, made) if compact else made
+
+
+def _compact(name: str, made: dict[str, Any]) -> dict[str, Any]:
+    """Return the field for JSON without white space between its parts."""
+    path = f"{name}.disable_any_whitespace"
+    if not {"json_schema", "json_object"} & made.keys():
+        raise InvalidRequest(f"{path} is for json and json_object: leave it out", param=path)
+    try:
+        schema: Any = json.loads(made.get("json_schema", '{"type": "object"}'))
+    except ValueError as exc:
+        raise InvalidRequest(f"{name}.json is no JSON: {exc}", param=f"{name}.json") from exc
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"{path} needs a schema that is an object: give one", param=path)
+    return _json(f"{name}.json", {**schema, "x-guidance": {"whitespace_flexible": False}})
 
 
 def _json(name: str, value: Any) -> dict[str, Any]:

@@ -36,6 +36,9 @@ again; of a page filled in part it gets a copy (`Step.copies`), made before the 
 What is shared takes no page, and what nobody holds counts as free, so the cache never keeps anybody
 from being admitted.
 
+Tokens that a guide forces are computed together (`forced`). They are known, and count as committed,
+once the row before theirs is; their own row brings their scores.
+
 A fork therefore needs no call of its own: add a request whose tokens, `prompt` and `answer`
 together, begin with those of another sequence, and cancel the other at any time, before or after.
 Samples are n equal requests: those that come with the first wait one step for it.
@@ -60,6 +63,7 @@ from msgspec.structs import replace
 
 from model_server.engine.accounts import Accounts
 from model_server.engine.beams.seating import Seating, found
+from model_server.engine.forced import ForcedRows
 from model_server.engine.guessing.guessing import NO_GUESSES, Guesses, Guessing
 from model_server.engine.limits import check_limits
 from model_server.engine.paging.allocation import Allocation
@@ -122,6 +126,7 @@ class Scheduler:
         self.limits = limits
         self.guessing = guessing
         self._pace = Pace(times, limits.max_mixed_blocks)
+        self._forced = ForcedRows(limits, times)
         self.steps = 0  # scheduled
         self.prefill_tokens = 0  # computed, including recomputed ones
         self.decode_tokens = 0  # computed, including surplus ones
@@ -225,6 +230,8 @@ class Scheduler:
         if accounts.unfinished or accounts.waiting:
             self._keep_pace(draft)
             self._prefill(draft)
+        if not draft.rows and self.steps == self._committed:
+            self._decode(draft, NO_GUESSES, late=True)
         if not draft.rows:
             return None
         self.steps += 1
@@ -254,8 +261,13 @@ class Scheduler:
             sequence = self._live.get(row.sequence)
             if sequence is None or sequence.guide is None or not row.yields:
                 continue
+            if sequence.guide.finished:
+                continue  # by forced tokens: whatever is chosen after them is dropped
             try:
-                masks.append(SlotMask(row.slot, sequence.guide.mask()))
+                if mask := sequence.guide.mask():
+                    masks.append(SlotMask(row.slot, mask))
+                else:
+                    self._redo(sequence)
             except SaxError as error:
                 self.cancel(sequence.id)
                 failed.append(SequenceUpdate(sequence.id, RowResult(), error=error))
@@ -272,12 +284,14 @@ class Scheduler:
                 continue  # surplus: it ended or was cancelled while this step was in flight
             if sequence.guesses and not sequence.in_flight and not self._settle(sequence, row):
                 continue
-            if row.targets and (update := self._commit_scores(sequence, outcome, row)):
-                updates.append(update)
+            if row.targets:
+                updates += self._commit_targets(sequence, outcome, row)
+                if sequence.id not in self._live:
+                    continue
             if row.yields and sequence.seats is not None:
                 updates += self._commit_beam(sequence, outcome)
-            elif row.yields:
-                updates.append(self._commit_token(sequence, outcome))
+            elif row.yields and (update := self._commit_token(sequence, outcome, row)):
+                updates.append(update)
         return updates
 
     # Scheduling
@@ -343,23 +357,38 @@ class Scheduler:
             sequence.guesses += 1
             sequence.restate = True
 
-    def _decode(self, draft: _Draft, guesses: Guesses) -> None:
-        """Add a row for every running sequence that is past its prefill."""
+    def _decode(self, draft: _Draft, guesses: Guesses, *, late: bool = False) -> None:
+        """Add a row for every running sequence that is past its prefill.
+
+        late: also for those whose mask is late, for want of others.
+        """
         page_size, rows = self.limits.page_size, draft.rows
         if self.limits.short_context is not None:
             self._restart_outgrown()
         if self._pool.free < len(self._running):
             self._make_room()
+        forced = self._forced
+        forced.begin(len(self._running), beside_guesses=bool(guesses))
         for sequence in self._running:
             start = sequence.launched
             if start < sequence.goal or start >= sequence.end or start == sequence.recompute_at:
                 continue
             if sequence.guesses or (sequence.stepwise and start >= len(sequence.tokens)):
                 continue  # its next token is not known
+            if sequence.guide is not None and sequence.guide.late and not late:
+                continue
             if start >= len(sequence.pages) * page_size:
                 self._grant(sequence, 1, draft, shared=start == sequence.reused)
                 if sequence.source:
                     self._copy(sequence, draft)
+            if sequence.guide is not None:
+                draft.guided = True
+                if forced.take(sequence):
+                    continue
+            known = sequence.stepwise
+            if sequence.restate:
+                known, sequence.restate = True, False
+                self._set_sampling(sequence, draft)  # it may have counted tokens that were dropped
             row = Row(
                 sequence.id,
                 sequence.slot,
@@ -370,14 +399,11 @@ class Scheduler:
                 sequence.long,
                 None,
                 sequence.adapter,
-                sequence.tokens[start] if sequence.stepwise or sequence.restate else -1,
+                sequence.tokens[start] if known else -1,
             )
             rows.append(row)
             sequence.launched = start + 1
             sequence.in_flight += 1
-            sequence.restate = False
-            if sequence.guide is not None:
-                draft.guided = True
             if guesses and sequence.id in guesses:
                 self._guess(sequence, guesses[sequence.id], draft)
         limits = self.limits
@@ -386,6 +412,11 @@ class Scheduler:
         if limits.max_prefill_blocks is not None:
             draft.blocks = min(draft.blocks, limits.max_prefill_blocks)
         self.decode_tokens += len(rows)
+        for row in forced.rows:
+            rows.append(row)
+            draft.logit_rows -= row.logit_rows
+            draft.blocks -= 1
+            self.decode_tokens += row.count
 
     def _keep_pace(self, draft: _Draft) -> None:
         blocks = self._pace.blocks(len(draft.rows))
@@ -539,8 +570,17 @@ class Scheduler:
         self.guessing.accepted += right
         return right
 
-    def _commit_token(self, sequence: Sequence, outcome: RowResult) -> SequenceUpdate:
+    def _commit_token(
+        self, sequence: Sequence, outcome: RowResult, row: Row
+    ) -> SequenceUpdate | None:
         assert outcome.token is not None, "a yielding row must give a token"
+        if sequence.dropped:
+            sequence.dropped -= 1
+            return _scores_alone(sequence, outcome, row)
+        if not sequence.takes(outcome.token):
+            sequence.in_flight -= 1
+            self._redo(sequence)
+            return _scores_alone(sequence, outcome, row)
         self.tokens += 1
         finish = sequence.append(outcome.token)
         if sequence.slot >= 0:
@@ -560,6 +600,35 @@ class Scheduler:
         assert sequence.seats is not None
         self._finish(sequence.seats[0])
         return [found(sequence.seats[0], answers)]
+
+    def _redo(self, sequence: Sequence) -> None:
+        """Have the next token chosen anew: those of all rows in flight are dropped."""
+        sequence.dropped += sequence.in_flight
+        sequence.ahead = ()
+        sequence.in_flight = 0
+        last = len(sequence.tokens) - 1
+        if sequence.slot < 0:
+            return  # it was preempted, and computes its last position again anyway
+        if last < sequence.kept * self.limits.page_size:
+            self._restart(sequence)  # others may read that page
+            return
+        sequence.launched, sequence.restate = last, True
+        sequence.goal = min(sequence.goal, last)
+
+    def _commit_targets(
+        self, sequence: Sequence, outcome: RowResult, row: Row
+    ) -> list[SequenceUpdate]:
+        """Return the updates for what a row scored: tokens of the prompt, or forced ones."""
+        if row.start < sequence.prompt:
+            update = self._commit_scores(sequence, outcome, row)
+            return [update] if update else []
+        self.tokens += len(row.targets)
+        cached = max(sequence.cached, 0)
+        updates = [SequenceUpdate(sequence.id, each, cached=cached) for each in _each(row, outcome)]
+        if sequence.guide is not None and sequence.guide.finished:
+            updates[-1] = replace(updates[-1], finish="complete")
+            self._finish(sequence)
+        return updates
 
     def _commit_scores(
         self, sequence: Sequence, outcome: RowResult, row: Row
@@ -603,3 +672,17 @@ class Scheduler:
         """Stop running and free slot and pages (see the module docstring on steps in flight)."""
         self._accounts.release(sequence)
         self._held.release(sequence)
+
+
+def _scores_alone(sequence: Sequence, outcome: RowResult, row: Row) -> SequenceUpdate | None:
+    """Return the update for the prompt's scores of a row whose token is not taken."""
+    if not row.targets or row.start >= sequence.prompt:
+        return None
+    return SequenceUpdate(sequence.id, replace(outcome, token=None))
+
+
+def _each(row: Row, outcome: RowResult) -> list[RowResult]:
+    """Return the result of each forced token of a row but the first."""
+    tops = outcome.target_tops or ((),) * len(row.targets)
+    scored = zip(row.targets, outcome.target_logprobs, tops, strict=True)
+    return [RowResult(token, logprob, top) for token, logprob, top in scored]

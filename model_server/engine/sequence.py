@@ -73,8 +73,10 @@ class Sequence:
         "cached",
         "chain",
         "adapter",
+        "ahead",
         "computed",
         "deferred",
+        "dropped",
         "end",
         "finish_at",
         "goal",
@@ -127,15 +129,17 @@ class Sequence:
         self.computed = engine_request.computed  # False once it has a slot
         self.sampling = engine_request.sampling
         self.stop_ids = engine_request.stop_ids
-        self.guide = None
-        if (grammar := engine_request.grammar) is not None:
-            self.guide = grammar.begin(engine_request.answer, engine_request.sampling.allowed)
-        # Its tokens depend on those before only through the model, so they can be guessed.
-        self.guessable = self.guide is None and not engine_request.sampling.edits
         self.score_from = engine_request.score_from
         self.score_tops = engine_request.score_tops
         self.finish_at = min(prompt + engine_request.max_tokens, context)  # tokens, at most
         self.end = self.finish_at - 1  # positions to compute in all
+        self.guide = None
+        if (grammar := engine_request.grammar) is not None:
+            # Words that may not follow each other can close every way to an end.
+            left = None if self.sampling.bad_words else self.finish_at - len(self.tokens)
+            self.guide = grammar.begin(engine_request.answer, self.sampling.allowed, left)
+        # Its tokens depend on those before only through the model, so they can be guessed.
+        self.guessable = self.guide is None and not self.sampling.edits
         # The host chooses its next input: no row is launched before the last one's token is known.
         self.stepwise = False
         self.beams = engine_request.beams
@@ -161,10 +165,15 @@ class Sequence:
         self.goal = 0  # positions that are prefill; from there on it decodes
         self.long = False  # rotated by the factors of long sequences
         self.recompute_at = -1  # position from which on it must be, having begun as a short one
-        self.restate = False  # the slot's last token is a guess's: the next row carries its own
+        # The slot's last token is another (a guess, or one that is chosen anew): the next row
+        # carries its own.
+        self.restate = False
         # Kept across preemptions, because results in flight stay valid:
         self.in_flight = 0  # rows launched whose token is not committed
         self.guesses = 0  # rows in flight behind those: each counts if its token comes true
+        # Forced tokens of a row in flight, behind the one that the row before it chooses.
+        self.ahead: tuple[int, ...] = ()
+        self.dropped = 0  # rows launched before those whose token will not be taken
         self.scores_launched = 0  # scores requested from the device
         self.scores: list[float] = []  # those committed, if all come at the end
         self.scores_committed = 0
@@ -231,6 +240,10 @@ class Sequence:
             self.launched += 1
         return True
 
+    def takes(self, token: int) -> bool:
+        """Return False for a token of a row in flight that cannot be the answer's next."""
+        return self.guide is None or token in self.stop_ids or self.guide.fits(token)
+
     def append(self, token: int) -> Finish | None:
         self.in_flight -= 1
         self.tokens.append(token)
@@ -240,7 +253,16 @@ class Sequence:
             self.guide.accept(token)
             if self.guide.finished:
                 return "complete"
+        if self.ahead:
+            self._append_ahead()
         return "length" if len(self.tokens) == self.finish_at else None
+
+    def _append_ahead(self) -> None:
+        assert self.guide is not None, "only guides force tokens"
+        for token in self.ahead:
+            self.tokens.append(token)
+            self.guide.accept(token)
+        self.ahead = ()
 
 
 def context_of(engine_request: EngineRequest, limits: EngineLimits) -> int:

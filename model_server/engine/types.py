@@ -208,22 +208,47 @@ class Guide(Protocol):
         """True if the answer is complete and nothing may follow."""
         ...
 
+    def fits(self, token: int) -> bool:
+        """Return False if the answer could not be completed within its length after this token.
+
+        It is then chosen anew: the next mask allows only tokens after which it can be.
+        """
+        ...
+
     def accept(self, token: int) -> None:
         """Take in the answer's next token."""
         ...
 
-    def mask(self) -> bytes:
-        """Return the tokens that may come next, as in `SlotMask`. Raises SaxError if none may."""
+    def forced(self) -> tuple[int, ...]:
+        """Return the tokens that must come next, if they are known by the last `mask`.
+
+        That mask allows only the first of them.
+        """
+        ...
+
+    @property
+    def late(self) -> bool:
+        """True while the mask is still being made for which the last step did not wait."""
+        ...
+
+    def mask(self) -> bytes | None:
+        """Return the tokens that may come next, as in `SlotMask`, or None if that takes too long.
+
+        Raises SaxError if none may, or if it took too long altogether.
+        """
         ...
 
 
 class Grammar(Protocol):
     """A compiled constraint on answers; any number of sequences share it."""
 
-    def begin(self, answer: Sequence[int], allowed: tuple[int, ...] | None) -> Guide:
+    def begin(
+        self, answer: Sequence[int], allowed: tuple[int, ...] | None, left: int | None
+    ) -> Guide:
         """Return the guide of an answer that begins with these tokens.
 
-        allowed: the only tokens that any part of it may have; None: all.
+        allowed: the only tokens that any part of it may have; None: all. left: tokens that may
+        follow, and within which it is completed if that can be; None: it may end anywhere.
         """
         ...
 

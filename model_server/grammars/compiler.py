@@ -14,8 +14,9 @@ from collections import OrderedDict
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from model_server.engine.worker import Worker
+from model_server.grammars.closing import Closings
 from model_server.grammars.constraint import Constraint, grammar_of
-from model_server.grammars.guide import CompiledGrammar, MaskThreads
+from model_server.grammars.guide import CompiledGrammar, GuideCounts
 from model_server.grammars.vocabulary import GrammarTokens, ll_tokenizer
 from sax.errors import InvalidRequest, QueueFull, UnsupportedParameter
 
@@ -25,7 +26,7 @@ _KEPT = 128
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=500_000,
     step_lexer_fuel=100_000,
-    step_max_items=50_000,
+    step_max_items=20_000,  # of ambiguous grammars: about 50 ms
     max_lexer_states=50_000,
     max_grammar_size=200_000,
     verbose_errors=False,
@@ -42,9 +43,11 @@ class GrammarCompiler:
             vocabulary.token_bytes(token).decode(errors="replace")
             for token in vocabulary.control_ids
         )
+        texts = [vocabulary.token_bytes(token) for token in range(rows)]
+        self._closings = Closings(self._tokenizer, texts)
         self._rows = rows
         self._limit_s = limit_s
-        self._masks = MaskThreads()
+        self.counts = GuideCounts()
         self._kept: OrderedDict[Constraint, CompiledGrammar] = OrderedDict()
         self._lock = threading.Lock()
         self._running = 0
@@ -98,7 +101,9 @@ class GrammarCompiler:
                 raise InvalidRequest(
                     f"{constraint.field} cannot be compiled: {why[:300]}", param=constraint.field
                 )
-            return CompiledGrammar(matcher, constraint.field, self._rows, self._masks)
+            return CompiledGrammar(
+                matcher, constraint.field, self._rows, self.counts, self._closings
+            )
         finally:
             with self._lock:
                 self._running -= 1

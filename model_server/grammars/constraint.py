@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 from llguidance import LLMatcher, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
+from model_server.grammars.endless import endless
 from sax.errors import InvalidRequest
 from sax.fields.sampling import UNCHANGED
 from sax.types import SamplingParams
@@ -70,15 +71,34 @@ def _json_schema(source: str, specials: frozenset[str]) -> str:
     schema = json.loads(source)
     if not isinstance(schema, dict | bool):
         raise _wrong("json_schema", "send a JSON Schema, which is an object or true or false")
-    return _from_schema(source)
+    if isinstance(schema, bool):
+        return LLMatcher.grammar_from_json_schema({"x-guidance": _JSON} if schema else {"not": {}})
+    known = cast("dict[str, Any]", schema)
+    _check_end(known, "json_schema")
+    return LLMatcher.grammar_from_json_schema(source, overrides=_spacing(known))
 
 
-def _from_schema(source: str) -> str:
-    return LLMatcher.grammar_from_json_schema(source, overrides=_JSON)
+def _check_end(schema: Mapping[str, Any], field: str) -> None:
+    if reference := endless(schema):
+        raise _wrong(
+            field,
+            f"no JSON could ever end under {reference}, which needs itself: make a property "
+            "optional, or let it be something else, like null",
+        )
+
+
+def _spacing(schema: Mapping[str, Any]) -> Any:
+    """Return how JSON is spaced: as it likes, or not at all if the schema says so."""
+    said = schema.get("x-guidance", {})
+    if said in ({}, {"whitespace_flexible": True}):
+        return _JSON
+    if said == {"whitespace_flexible": False}:
+        return {**said, "lenient": False}
+    raise _wrong("json_schema", 'x-guidance may only be {"whitespace_flexible": false} or true')
 
 
 def _json_object(value: bool, specials: frozenset[str]) -> str:
-    return _from_schema('{"type": "object"}')
+    return LLMatcher.grammar_from_json_schema({"type": "object"}, overrides=_JSON)
 
 
 def _regex(source: str, specials: frozenset[str]) -> str:
@@ -119,6 +139,7 @@ def _tag(structure: Mapping[str, Any], triggers: Sequence[str]) -> StructTag:
     if not fitting:
         raise _wrong("structural_tag", f"no trigger begins {begin!r}")
     schema = _object(structure.get("schema", {"type": "object"}), "schema")
+    _check_end(schema, "structural_tag")
     return StructTag(
         trigger=fitting[0], begin=begin, grammar={**schema, "x-guidance": _JSON}, end=end
     )

@@ -110,7 +110,8 @@ class Allocation:
         for sequence in self.running:
             if sequence.launched == sequence.reused or waits(sequence):
                 continue  # launched nothing: the runner does not have its page table yet
-            unseen = sequence.launched + 1 - self.limits.window
+            back = 0 if sequence.guide is None else 2  # positions, at most, that are done again
+            unseen = sequence.launched + 1 - back - self.limits.window
             last = unseen // self.limits.page_size
             if self.shares:
                 last = min(last, sequence.kept)

@@ -46,6 +46,21 @@ def read(**fields: Any) -> SamplingParams:
         ({"structured_outputs": {"grammar": "root ::= x"}}, "grammar", "root ::= x"),
         ({"structured_outputs": {"json_object": True}}, "json_object", True),
         ({"structured_outputs": {"structural_tag": json.dumps(TAG)}}, "structural_tag", TAG),
+        (
+            {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}},
+            "json_schema",
+            json.dumps({**SCHEMA, "x-guidance": {"whitespace_flexible": False}}),
+        ),
+        (
+            {"structured_outputs": {"json_object": True, "disable_any_whitespace": True}},
+            "json_schema",
+            json.dumps({"type": "object", "x-guidance": {"whitespace_flexible": False}}),
+        ),
+        (
+            {"structured_outputs": {"regex": "a", "disable_any_whitespace": False}},
+            "regex",
+            "a",
+        ),
         ({"guided_json": SCHEMA}, "json_schema", TEXT),
         ({"guided_json": {}}, "json_schema", "{}"),
         ({"guided_regex": "a+"}, "regex", "a+"),
@@ -67,6 +82,18 @@ def test_each_spelling_becomes_a_field_of_ours(
         ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
         ({"structured_outputs": {"backend": "x"}}, "structured_outputs.backend"),
+        (
+            {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
+            "structured_outputs.disable_any_whitespace",
+        ),
+        (
+            {"structured_outputs": {"json": "{", "disable_any_whitespace": True}},
+            "structured_outputs.json",
+        ),
+        (
+            {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": 1}},
+            "structured_outputs.disable_any_whitespace",
+        ),
         ({"response_format": {"type": "yaml"}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         (

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from model_server.engine.engine import EngineRequest
+from model_server.config import PrefixSharing
+from model_server.engine.engine import Engine, EngineRequest
 from model_server.engine.types import EngineLimits
 from sax.errors import InvalidRequest
-from tests.model_server.engine.conftest import Start
+from tests.model_server.engine.conftest import Inbox, Start
 from tests.model_server.engine.fake_runner import (
     GREEDY,
     VOCAB,
@@ -38,35 +42,63 @@ class Counting:
     length: int
     modulus: int = 5
     stuck_at: int = -1  # from here on no token is allowed
+    fussy: int = 0  # one of so many tokens does not fit; 0: all fit
     taken: list[int] = field(default_factory=list)
+    slow: int = 0  # steps for which each fourth mask is late
+    waited: int = 0
+    refused: bool = False
 
-    def begin(self, answer: Sequence[int], allowed: tuple[int, ...] | None) -> Counting:
-        return Counting(self.length, self.modulus, self.stuck_at, list(answer))
+    def begin(
+        self, answer: Sequence[int], allowed: tuple[int, ...] | None, left: int | None
+    ) -> Counting:
+        return replaced(self, taken=list(answer))
 
     @property
     def finished(self) -> bool:
         return len(self.taken) == self.length
 
+    @property
+    def late(self) -> bool:
+        """As if the mask were still being made, for as many questions as steps."""
+        self.waited += self.waited > 0
+        return 0 < self.waited <= self.slow
+
+    def fits(self, token: int) -> bool:
+        self.refused = bool(self.fussy) and (token + len(self.taken)) % self.fussy == 0
+        return not self.refused
+
     def accept(self, token: int) -> None:
         assert token % self.modulus == len(self.taken) % self.modulus, "it was not allowed"
         self.taken.append(token)
+        self.refused, self.waited = False, 0
 
-    def mask(self) -> bytes:
+    def forced(self) -> tuple[int, ...]:
+        return ()
+
+    def mask(self) -> bytes | None:
+        if self.waited < self.slow and len(self.taken) % 4 == 1:
+            self.waited += 1
+            return None
         if len(self.taken) == self.stuck_at:
             raise InvalidRequest("stuck")
         flags = np.zeros(128, np.uint8)
         flags[len(self.taken) % self.modulus : VOCAB : self.modulus] = 1
+        if self.refused:
+            flags[np.flatnonzero((np.arange(128) + len(self.taken)) % self.fussy == 0)] = 0
         return np.packbits(flags, bitorder="little").tobytes()
 
 
-def alone(request: EngineRequest, grammar: Counting) -> list[int]:
+def alone(request: EngineRequest, grammar: Counting, window: int | None = None) -> list[int]:
     """The answer, by hand."""
-    guide, tokens = grammar.begin((), None), list(request.prompt)
+    guide, tokens = grammar.begin((), None, None), list(request.prompt)
     while not guide.finished and len(tokens) < len(request.prompt) + request.max_tokens:
-        mask = np.frombuffer(guide.mask(), np.uint8)
-        token = first_allowed(next_token(tokens, request.sampling), mask)
-        guide.accept(token)
-        tokens.append(token)
+        if (made := guide.mask()) is None:
+            continue
+        mask = np.frombuffer(made, np.uint8)
+        token = first_allowed(next_token(tokens, request.sampling, window), mask)
+        if guide.fits(token):
+            guide.accept(token)
+            tokens.append(token)
     return tokens[len(request.prompt) :]
 
 
@@ -121,3 +153,62 @@ def test_an_answer_begun_elsewhere_is_taken_in_first(start: Start) -> None:
     id = engine.submit(replace(asked(5, Counting(12)), answer=tuple(whole[:4])))
     assert inbox.end(id) == "complete"
     assert inbox.tokens(id) == whole[4:]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 14), min_size=1, max_size=8),
+    fussy=st.integers(2, 4),
+    slow=st.integers(0, 3),
+    pages=st.integers(16, 24),
+    window=st.sampled_from([None, 6]),
+    cache=st.sampled_from(["off", "tenant"]),
+)
+def test_a_token_that_does_not_fit_or_whose_mask_is_late_is_chosen_anew_where_it_was(
+    sizes: list[int], fussy: int, slow: int, pages: int, window: int | None, cache: PrefixSharing
+) -> None:
+    limits = replace(LIMITS, pages=pages, window=window, prefix_cache=cache)
+    grammar = Counting(30, modulus=7, fussy=fussy, slow=slow)
+    inbox = Inbox()
+    engine = Engine(FakeRunner(limits), inbox.deliver)
+    try:
+        asked_for = {engine.submit(asked(size, grammar)): size for size in sizes}
+        for id, size in asked_for.items():
+            assert inbox.end(id) == "complete"
+            assert inbox.tokens(id) == alone(asked(size, grammar), grammar, window)
+    finally:
+        engine.close()
+
+
+def test_neighbours_go_on_while_a_mask_is_late(start: Start) -> None:
+    engine, inbox = start(FakeRunner(LIMITS))
+    slow = engine.submit(asked(4, Counting(9, slow=10**9)))
+    for size in (3, 5):
+        id = engine.submit(asked(size, Counting(9)))
+        assert inbox.end(id) == "complete"
+        assert inbox.tokens(id) == alone(asked(size, Counting(9)), Counting(9))
+    assert slow not in inbox.ends
+    engine.cancel(slow)
+    assert inbox.end(slow) == "cancelled"
+
+
+def test_scores_of_a_prompt_come_although_the_first_mask_is_late(start: Start) -> None:
+    engine, inbox = start(FakeRunner(LIMITS))
+
+    @dataclass
+    class SlowAtFirst(Counting):
+        def mask(self) -> bytes | None:
+            self.waited += 1
+            return None if self.waited < 3 else super().mask()
+
+        def begin(
+            self, answer: Sequence[int], allowed: tuple[int, ...] | None, left: int | None
+        ) -> Counting:
+            return SlowAtFirst(self.length)
+
+    request = replace(asked(6, None), score_from=1, score_tops=0)
+    id = engine.submit(
+        replace(request, grammar=SlowAtFirst(5), sampling=asked(1, Counting(1)).sampling)
+    )
+    assert inbox.end(id) == "complete"
+    assert sum(len(result.target_logprobs) for result in inbox.results[id]) == 5

@@ -20,13 +20,14 @@ from hypothesis import strategies as st
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.grammars.constraint import Constraint, constraint_of
+from model_server.grammars.guide import MatcherGuide
 from model_server.text.tokenizer import ByteTokenizer, Tokenizer
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import SamplingParams
 from tests.demo_model import demo_model
+from tests.model_server.grammars.schemas import SCHEMAS
 
 MOST = 4000  # tokens of an answer
-_SCALARS = ("string", "integer", "number", "boolean", "null")
 
 
 @cache
@@ -41,13 +42,19 @@ def compiler() -> GrammarCompiler:
     return GrammarCompiler(tokenizer(), tokenizer().vocab_size)
 
 
+def allowed_by(guide: MatcherGuide) -> list[int]:
+    """The tokens that may come next, once the mask is there."""
+    while (mask := guide.mask()) is None:
+        pass
+    return np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")).tolist()
+
+
 def walk(compiler: GrammarCompiler, constraint: Constraint, seed: int) -> str:
     """The text of an answer whose tokens are drawn evenly from those allowed, short ones first."""
-    guide = asyncio.run(compiler.compile(constraint)).begin((), None)
+    guide = asyncio.run(compiler.compile(constraint)).begin((), None, None)
     rng, tokens, ends = random.Random(seed), list[int](), tokenizer().eos_ids
     while len(tokens) < MOST:
-        bits = np.unpackbits(np.frombuffer(guide.mask(), np.uint8), bitorder="little")
-        allowed = np.flatnonzero(bits).tolist()
+        allowed = allowed_by(guide)
         if ends & set(allowed) and rng.random() < 0.5:
             break
         allowed = [token for token in allowed if token not in ends]
@@ -63,33 +70,6 @@ def walk(compiler: GrammarCompiler, constraint: Constraint, seed: int) -> str:
 
 def _closes(token: int) -> bool:
     return tokenizer().token_bytes(token).strip() in (b'"', b"}", b"]", b'"}', b'"]', b"0")
-
-
-SCHEMAS = st.recursive(
-    st.one_of(
-        st.sampled_from([{"type": name} for name in _SCALARS]),
-        st.lists(st.sampled_from(["a", "b c", "\u00e9", 'q"', 1, True, None]), min_size=1).map(
-            lambda values: {"enum": values}
-        ),
-    ),
-    lambda inner: st.one_of(
-        st.builds(
-            lambda items, most: {"type": "array", "items": items, "maxItems": most},
-            inner,
-            st.integers(1, 3),
-        ),
-        st.dictionaries(st.sampled_from(["a", "name", "x y", "\u00fc"]), inner, max_size=3).map(
-            lambda fields: {
-                "type": "object",
-                "properties": fields,
-                "required": sorted(fields),
-                "additionalProperties": False,
-            }
-        ),
-        st.lists(inner, min_size=1, max_size=3).map(lambda options: {"anyOf": options}),
-    ),
-    max_leaves=6,
-)
 
 
 @settings(
@@ -137,11 +117,11 @@ def test_a_structural_tag_forces_a_call_with_valid_arguments(compiler: GrammarCo
         "at_least_one": True,
     }
     compiled = asyncio.run(compiler.compile(Constraint("structural_tag", json.dumps(tag))))
-    guide = compiled.begin(tokenizer().encode_continuation('Well: <call=f>{"n": '), None)
-    bits = np.unpackbits(np.frombuffer(guide.mask(), np.uint8), bitorder="little")
-    first = {tokenizer().token_bytes(int(token))[:1] for token in np.flatnonzero(bits)}
+    guide = compiled.begin(tokenizer().encode_continuation('Well: <call=f>{"n": '), None, None)
+    allowed = allowed_by(guide)
+    first = {tokenizer().token_bytes(token)[:1] for token in allowed}
     assert first <= {bytes([byte]) for byte in b"-0123456789 \n\t"}
-    assert not tokenizer().eos_ids & set(np.flatnonzero(bits).tolist())
+    assert not tokenizer().eos_ids & set(allowed)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +132,9 @@ def test_a_structural_tag_forces_a_call_with_valid_arguments(compiler: GrammarCo
         Constraint("json_schema", '{"type": "nonsense"}'),
         Constraint("json_schema", '{"type": "object", "dependentSchemas": {"a": {}}}'),
         Constraint("json_schema", "[" * 30_000),
+        Constraint("json_schema", "false"),
+        Constraint("json_schema", '{"x-guidance": {"lenient": true}}'),
+        Constraint("json_schema", '{"$ref": "#"}'),
         Constraint("regex", "("),
         Constraint("grammar", "start: missing"),
         Constraint("grammar", "root ::= " + "(" * 30_000),
@@ -187,6 +170,17 @@ def test_a_grammar_that_explodes_is_refused_and_the_event_loop_goes_on() -> None
     assert len(beats) >= 3
 
 
+def test_a_schema_may_ask_for_json_without_white_space(compiler: GrammarCompiler) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    compact = {
+        **schema,
+        "additionalProperties": False,
+        "x-guidance": {"whitespace_flexible": False},
+    }
+    text = walk(compiler, Constraint("json_schema", json.dumps(compact)), 3)
+    assert text == json.dumps(json.loads(text), separators=(",", ":"))
+
+
 def test_the_same_constraint_is_compiled_once(compiler: GrammarCompiler) -> None:
     constraint = Constraint("regex", "[a-z]{1,9}")
     first = asyncio.run(compiler.compile(constraint))
@@ -196,13 +190,10 @@ def test_the_same_constraint_is_compiled_once(compiler: GrammarCompiler) -> None
 def test_allowed_token_ids_and_a_grammar_hold_together(compiler: GrammarCompiler) -> None:
     (letter,) = tokenizer().encode_continuation("a")
     compiled = asyncio.run(compiler.compile(Constraint("regex", "[a-z]{1,9}")))
-    bits = np.unpackbits(
-        np.frombuffer(compiled.begin((), (letter,)).mask(), np.uint8), bitorder="little"
-    )
-    assert np.flatnonzero(bits).tolist() == [letter]
+    assert allowed_by(compiled.begin((), (letter,), None)) == [letter]
     (digit,) = tokenizer().encode_continuation("7")
     with pytest.raises(InvalidRequest, match="allowed_token_ids"):
-        compiled.begin((), (digit,)).mask()
+        allowed_by(compiled.begin((), (digit,), None))
 
 
 @pytest.mark.parametrize(

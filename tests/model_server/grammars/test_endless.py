@@ -1,0 +1,59 @@
+"""Schemas that contain themselves are refused only if no JSON could keep to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from model_server.grammars.endless import endless
+
+
+def node(required: list[str], **next_one: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"next": next_one}, "required": required}
+
+
+HERE, NULL = {"$ref": "#"}, {"type": "null"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        node([], **HERE),
+        node(["next"], anyOf=[HERE, NULL]),
+        node(["next"], type="array", items=HERE),
+        {"anyOf": [{"type": "integer"}, HERE]},
+        {"type": ["array", "null"], "items": HERE, "minItems": 1},
+        {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "string"}}},
+        {"$ref": "https://elsewhere/schema"},
+    ],
+)
+def test_what_can_end_is_let_through(schema: dict[str, Any]) -> None:
+    assert endless(schema) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "reference"),
+    [
+        (HERE, "#"),
+        (node(["next"], **HERE), "#"),
+        (node(["next"], type="array", items=HERE, minItems=1), "#"),
+        (node(["next"], type="array", prefixItems=[HERE], minItems=1), "#"),
+        (node(["next"], anyOf=[HERE, node(["next"], **HERE)]), "#"),
+        (
+            {
+                "$ref": "#/$defs/a",
+                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+            },
+            "#/$defs/a",
+        ),
+        ({"allOf": [{"type": "object"}, HERE]}, "#"),
+        (
+            {"type": "object", "additionalProperties": HERE, "required": ["any"]},
+            "#",
+        ),
+    ],
+)
+def test_what_needs_itself_is_named(schema: dict[str, Any], reference: str) -> None:
+    assert endless(schema) == reference

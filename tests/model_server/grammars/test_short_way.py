@@ -1,0 +1,152 @@
+"""Answers end complete within the tokens that they may have, whatever is chosen on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from functools import cache
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
+
+from model_server.grammars.closing import Closings
+from model_server.grammars.compiler import GrammarCompiler
+from model_server.grammars.constraint import Constraint, grammar_of
+from model_server.grammars.vocabulary import ll_tokenizer
+from tests.model_server.grammars.schemas import SCHEMAS
+from tests.model_server.grammars.test_compiler import tokenizer
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer"},
+        "friends": {"type": "array", "items": {"$ref": "#"}},
+        "color": {"enum": ["red", "reddish", "green"]},
+    },
+    "required": ["name", "friends", "color"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    return GrammarCompiler(tokenizer(), tokenizer().vocab_size)
+
+
+@cache
+def texts() -> list[bytes]:
+    return [tokenizer().token_bytes(token) for token in range(tokenizer().vocab_size)]
+
+
+@cache
+def known() -> LLTokenizer:
+    made = ll_tokenizer(tokenizer(), tokenizer().vocab_size)
+    assert made is not None
+    return made
+
+
+@cache
+def closings() -> Closings:
+    return Closings(known(), texts())
+
+
+def matcher_of(constraint: Constraint) -> LLMatcher:
+    return LLMatcher(known(), grammar_of(constraint, frozenset()), log_level=0)
+
+
+def way_from(constraint: Constraint, begun: str = "", room: int = 400) -> str | None:
+    """The text of the way that is found to the end of an answer that begins like this."""
+    matcher = matcher_of(constraint)
+    assert matcher.consume_tokens(tokenizer().encode_continuation(begun))
+    way = closings().find(matcher, room, 5.0)
+    return None if way is None else b"".join(texts()[token] for token in way).decode()
+
+
+def walk(compiler: GrammarCompiler, constraint: Constraint, most: int, seed: int) -> str:
+    """The text of an answer of at most this many tokens, drawn evenly from those allowed."""
+    guide = asyncio.run(compiler.compile(constraint)).begin((), None, most)
+    rng, tokens, ends = random.Random(seed), list[int](), tokenizer().eos_ids
+    while len(tokens) < most and not guide.finished:
+        if (mask := guide.mask()) is None:
+            continue  # the machine is busy
+        token = rng.choice(_allowed(mask))
+        if token in ends:
+            break
+        if guide.fits(token):
+            tokens.append(token)
+            guide.accept(token)
+        else:
+            again = guide.mask()
+            assert again, "the mask has been there"
+            assert token not in _allowed(again), "what was refused is not allowed again"
+    return b"".join(texts()[token] for token in tokens).decode(errors="replace")
+
+
+def _allowed(mask: bytes) -> list[int]:
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+    return np.flatnonzero(bits).tolist()
+
+
+def of(schema: Any) -> Constraint:
+    return Constraint("json_schema", json.dumps(schema))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("most", [24, 40, 75])
+def test_an_answer_closes_all_that_it_opened_before_its_last_token(
+    compiler: GrammarCompiler, most: int, seed: int
+) -> None:
+    jsonschema.validate(json.loads(walk(compiler, of(PERSON), most, seed)), PERSON)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(schema=SCHEMAS, seed=st.integers(0, 2**32), spare=st.integers(0, 12))
+def test_answers_under_random_schemas_are_valid_at_the_shortest_length_and_a_few_tokens_more(
+    compiler: GrammarCompiler, schema: dict[str, Any], seed: int, spare: int
+) -> None:
+    least = closings().find(matcher_of(of(schema)), 400, 5.0)
+    assert least is not None
+    text = walk(compiler, of(schema), len(least) + spare, seed)
+    jsonschema.validate(json.loads(text), schema)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("pattern", [r"[a-z]+@[a-z]+\.com", r"[a-z]{20}x", r"(ab|c)*d[0-9]{3}"])
+def test_an_answer_that_a_pattern_says_is_completed_too(
+    compiler: GrammarCompiler, pattern: str, seed: int
+) -> None:
+    assert re.fullmatch(pattern, walk(compiler, Constraint("regex", pattern), 14, seed))
+
+
+@pytest.mark.parametrize(
+    ("begun", "end"),
+    [
+        ('{"name": "Jo', '","friends":[],"color":"red"}'),
+        ('{"name": "Jo", "age": 3', ',"friends":[],"color":"red"}'),
+        ('{"name":"Jo","friends":[{"name":"', '","friends":[],"color":"red"}],"color":"red"}'),
+    ],
+)
+def test_a_way_as_short_as_one_that_adds_only_what_is_required_is_found(
+    begun: str, end: str
+) -> None:
+    way = way_from(of(PERSON), begun, room=len(tokenizer().encode_continuation(end)))
+    assert way is not None
+    jsonschema.validate(json.loads(begun + way), PERSON)
+
+
+def test_no_way_is_found_where_none_is_as_short() -> None:
+    assert way_from(of(PERSON), room=5) is None
+    endless = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "string", "minLength": 2000}}}
+    assert way_from(of(endless), room=20) is None
