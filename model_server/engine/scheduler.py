@@ -51,6 +51,8 @@ that the row before it gives (see `guessing.guessing`). `launched` leaves them o
 finds the guess true; what a wrong one wrote is beyond all that anybody reads, and is overwritten.
 No row of a sequence is launched while guesses of it are in flight.
 
+`Draft` makes the rows, `Allocation` holds slots and pages; here is decided who gets them.
+
 If all layers have a sliding window, pages before it are freed while a sequence runs.
 
 A model with LongRoPE rotates a sequence by the factors for its length at the time. One that
@@ -63,53 +65,26 @@ from msgspec.structs import replace
 
 from model_server.engine.accounts import Accounts
 from model_server.engine.beams.seating import Seating, found
+from model_server.engine.draft import Draft
 from model_server.engine.forced import ForcedRows
 from model_server.engine.guessing.guessing import NO_GUESSES, Guesses, Guessing
 from model_server.engine.limits import check_limits
 from model_server.engine.paging.allocation import Allocation
-from model_server.engine.paging.prefill import chunk_length
 from model_server.engine.sequence import Finish, Sequence, SequenceUpdate
 from model_server.engine.timing.pace import Pace
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import (
     EngineLimits,
-    PageGrant,
     Row,
     RowResult,
     Sampling,
     SlotMask,
-    SlotSampling,
     Step,
     StepResult,
 )
 from sax.errors import SaxError
 
 _PATIENCE = 1  # steps that the next in line waits for a slot to come free before it gets one
-
-
-class _Draft:
-    """A step under construction."""
-
-    __slots__ = (
-        "blocks",
-        "chunks",
-        "copies",
-        "grants",
-        "guided",
-        "logit_rows",
-        "rows",
-        "samplings",
-    )
-
-    def __init__(self, limits: EngineLimits) -> None:
-        self.rows: list[Row] = []
-        self.grants: list[PageGrant] = []
-        self.samplings: list[SlotSampling] = []
-        self.copies: list[tuple[int, int]] = []
-        self.chunks: list[Sequence] = []  # whose prompts it computes in part
-        self.logit_rows = limits.max_logit_rows  # still available
-        self.guided = False  # a row's token is chosen under a mask
-        self.blocks = 0  # prefill blocks still available: what decodes leave of the budget
 
 
 class Scheduler:
@@ -222,7 +197,7 @@ class Scheduler:
                 return None
             if self.steps == self._committed:
                 guesses = self.guessing.choose(self._running, self._room_to_guess)
-        draft = _Draft(self.limits)
+        draft = Draft(self._held, self._samplings)
         if accounts.waiting:
             self._displace()
             self._admit_computed(draft)
@@ -241,14 +216,8 @@ class Scheduler:
             self._held.note(sequence)
         if self.limits.window is not None:
             self._held.free_unseen(self._seating.waits)
-        return Step(
-            self.steps,
-            tuple(draft.rows),
-            tuple(draft.grants),
-            tuple(draft.samplings),
-            draft.guided,
-            tuple(draft.copies),
-        )
+        self.prefill_tokens += draft.prompt_tokens
+        return draft.step(self.steps)
 
     def masks(self, step: Step) -> tuple[list[SlotMask], list[SequenceUpdate]]:
         """Return the masks of a guided step, and the ends of sequences that no token can go on.
@@ -311,7 +280,7 @@ class Scheduler:
                     self._preempt(each)
                 return
 
-    def _admit_computed(self, draft: _Draft) -> None:
+    def _admit_computed(self, draft: Draft) -> None:
         """Admit those next in line that need no prefill.
 
         Neither budget nor logit rows can be short: they hold a decode for every slot.
@@ -321,10 +290,10 @@ class Scheduler:
                 return
             self._admit(sequence)
             sequence.computed = False
-            self._set_sampling(sequence, draft)
+            draft.set_sampling(sequence)
             sequence.launched = sequence.goal = len(sequence.tokens) - 1
             self._accounts.finish_prompt(sequence)
-            self._grant(sequence, -(-sequence.goal // self.limits.page_size), draft)
+            draft.grant(sequence, -(-sequence.goal // self.limits.page_size))
 
     def _waits_to_guess(self, guessing: Guessing) -> bool:
         if self.steps == self._committed:
@@ -344,31 +313,16 @@ class Scheduler:
             ends.append(sequence.recompute_at)
         return max(0, min(ends) - start - 1)
 
-    def _guess(self, sequence: Sequence, guesses: tuple[int, ...], draft: _Draft) -> None:
-        """Add a row for each guess behind the sequence's own."""
-        page_size = self.limits.page_size
-        own = draft.rows[-1]
-        for start, token in enumerate(guesses, own.start + 1):
-            if start == len(sequence.pages) * page_size:
-                if self._pool.free <= len(self._running):
-                    return  # others took pages since
-                self._grant(sequence, 1, draft)
-            draft.rows.append(replace(own, start=start, given=token))
-            sequence.guesses += 1
-            sequence.restate = True
-
-    def _decode(self, draft: _Draft, guesses: Guesses, *, late: bool = False) -> None:
+    def _decode(self, draft: Draft, guesses: Guesses, *, late: bool = False) -> None:
         """Add a row for every running sequence that is past its prefill.
 
         late: also for those whose mask is late, for want of others.
         """
-        page_size, rows = self.limits.page_size, draft.rows
         if self.limits.short_context is not None:
             self._restart_outgrown()
         if self._pool.free < len(self._running):
             self._make_room()
-        forced = self._forced
-        forced.begin(len(self._running), beside_guesses=bool(guesses))
+        self._forced.begin(len(self._running), beside_guesses=bool(guesses))
         for sequence in self._running:
             start = sequence.launched
             if start < sequence.goal or start >= sequence.end or start == sequence.recompute_at:
@@ -377,48 +331,18 @@ class Scheduler:
                 continue  # its next token is not known
             if sequence.guide is not None and sequence.guide.late and not late:
                 continue
-            if start >= len(sequence.pages) * page_size:
-                self._grant(sequence, 1, draft, shared=start == sequence.reused)
-                if sequence.source:
-                    self._copy(sequence, draft)
+            draft.reach(sequence)
             if sequence.guide is not None:
                 draft.guided = True
-                if forced.take(sequence):
+                if self._forced.take(sequence):
                     continue
-            known = sequence.stepwise
-            if sequence.restate:
-                known, sequence.restate = True, False
-                self._set_sampling(sequence, draft)  # it may have counted tokens that were dropped
-            row = Row(
-                sequence.id,
-                sequence.slot,
-                start,
-                (),
-                True,
-                (),
-                sequence.long,
-                None,
-                sequence.adapter,
-                sequence.tokens[start] if known else -1,
-            )
-            rows.append(row)
-            sequence.launched = start + 1
-            sequence.in_flight += 1
+            draft.decode(sequence)
             if guesses and sequence.id in guesses:
-                self._guess(sequence, guesses[sequence.id], draft)
-        limits = self.limits
-        draft.logit_rows -= len(rows)
-        draft.blocks = (limits.token_budget - len(rows)) // limits.prefill_block
-        if limits.max_prefill_blocks is not None:
-            draft.blocks = min(draft.blocks, limits.max_prefill_blocks)
-        self.decode_tokens += len(rows)
-        for row in forced.rows:
-            rows.append(row)
-            draft.logit_rows -= row.logit_rows
-            draft.blocks -= 1
-            self.decode_tokens += row.count
+                draft.guess(sequence, guesses[sequence.id])
+        draft.leave_blocks(self._forced.rows)
+        self.decode_tokens += sum(row.count for row in draft.rows)
 
-    def _keep_pace(self, draft: _Draft) -> None:
+    def _keep_pace(self, draft: Draft) -> None:
         blocks = self._pace.blocks(len(draft.rows))
         if blocks is not None:
             draft.blocks = min(draft.blocks, blocks)
@@ -461,7 +385,7 @@ class Scheduler:
         sequence.since = self.steps
         self._accounts.wait(sequence)
 
-    def _prefill(self, draft: _Draft) -> None:
+    def _prefill(self, draft: Draft) -> None:
         """Give each account in turn a chunk, and admit more as long as blocks are left."""
         done: set[int] = set()
         while draft.blocks and draft.logit_rows:
@@ -472,7 +396,7 @@ class Scheduler:
             self._share(turns, draft)
             done.update(sequence.id for sequence in turns)
 
-    def _admit_waiting(self, draft: _Draft) -> None:
+    def _admit_waiting(self, draft: Draft) -> None:
         """Admit all that may be; one without prefill waits for the next step's decodes."""
         while self._held.slots_free and (sequence := self._accounts.next()):
             if sequence.computed or not self._held.fits(sequence):
@@ -481,7 +405,7 @@ class Scheduler:
                 return
             self._admit(sequence)
 
-    def _share(self, turns: list[Sequence], draft: _Draft) -> None:
+    def _share(self, turns: list[Sequence], draft: Draft) -> None:
         """Give each prompt an equal part of the blocks; what short ones leave goes to the others.
 
         Each also gets a logit row: decodes leave one for every prompt.
@@ -489,77 +413,15 @@ class Scheduler:
         turns.sort(key=lambda sequence: sequence.goal - sequence.launched)
         for others in range(len(turns) - 1, -1, -1):
             sequence = turns[len(turns) - 1 - others]
-            self._chunk(sequence, draft, draft.blocks // (others + 1), draft.logit_rows - others)
+            draft.chunk(sequence, draft.blocks // (others + 1), draft.logit_rows - others)
+            if sequence.launched == sequence.goal:
+                self._accounts.finish_prompt(sequence)
 
     def _admit(self, sequence: Sequence) -> None:
         self._accounts.admit(sequence)
         self._held.take(sequence)
         if sequence.seats is not None:
             self._seating.begin(sequence)
-
-    def _set_sampling(self, sequence: Sequence, draft: _Draft) -> None:
-        """Tell the runner how the slot samples now, unless it samples like that already."""
-        slot, sampling = sequence.slot, sequence.sampling
-        if not sequence.generates:
-            return
-        if sampling.edits:
-            tokens = tuple(sequence.tokens)
-            draft.samplings.append(SlotSampling(slot, sampling, tokens, sequence.prompt))
-        elif self._samplings[slot] != sampling:
-            draft.samplings.append(SlotSampling(slot, sampling))
-        self._samplings[slot] = sampling
-
-    def _chunk(self, sequence: Sequence, draft: _Draft, blocks: int, logit_rows: int) -> None:
-        """Add the next chunk of a prefill, as far as these limits and the free pages allow."""
-        start = sequence.launched
-        end = start + chunk_length(sequence, self.limits, self._pool.free, blocks, logit_rows)
-        if end == start:
-            return
-        begins = start == sequence.reused
-        if begins and not sequence.is_seat:
-            for each in sequence.seats or (sequence,):
-                self._set_sampling(each, draft)
-        missing = -(-end // self.limits.page_size) - len(sequence.pages)
-        if missing > 0:
-            self._grant(sequence, missing, draft, shared=begins)
-        if sequence.source:
-            self._copy(sequence, draft)
-        yields = sequence.generates and end == sequence.goal
-        targets: tuple[int, ...] = ()
-        if end > sequence.unscored:
-            # The prompt's: where an answer follows, its tokens were chosen and need no score.
-            scored = min(end + 1, sequence.prompt)
-            targets = tuple(sequence.tokens[max(start, sequence.unscored) + 1 : scored])
-        tokens = tuple(sequence.tokens[start:end])
-        tops = sequence.score_tops if targets else None
-        slot, long, adapter = sequence.slot, sequence.long, sequence.adapter
-        row = Row(sequence.id, slot, start, tokens, yields, targets, long, tops, adapter)
-        draft.rows.append(row)
-        draft.chunks.append(sequence)
-        draft.blocks -= -(-len(tokens) // self.limits.prefill_block)
-        draft.logit_rows -= row.logit_rows
-        sequence.launched = end
-        sequence.in_flight += yields
-        if yields and sequence.guide is not None:
-            draft.guided = True
-        sequence.scores_launched += len(targets)
-        self.prefill_tokens += len(tokens)
-        if end == sequence.goal:
-            self._accounts.finish_prompt(sequence)
-
-    def _grant(
-        self, sequence: Sequence, count: int, draft: _Draft, *, shared: bool = False
-    ) -> None:
-        """Add pages to a sequence, and those that it shares to its slot's table."""
-        first = 0 if shared else len(sequence.pages)
-        sequence.pages += [self._pool.allocate() for _ in range(count)]
-        draft.grants.append(PageGrant(sequence.slot, first, tuple(sequence.pages[first:])))
-
-    def _copy(self, sequence: Sequence, draft: _Draft) -> None:
-        """Copy on write: its first own page begins with tokens of another's."""
-        draft.copies.append((sequence.source, sequence.pages[sequence.kept]))
-        self._pool.release(sequence.source)
-        sequence.source = 0
 
     # Committing
 
