@@ -43,6 +43,7 @@ class Mix:
     blocks: int
     block: int
     table: int  # pages of a sequence
+    owners: Sequence[int] | None = None  # whose pages each decode row has; None: each its own
 
     @property
     def pages(self) -> int:
@@ -66,8 +67,9 @@ class Mix:
 
         for row, length in enumerate(self.decodes):
             if length:
-                decode_tables[row] = tables[row]
-                put(row, np.arange(length - 1, length), tables[row])
+                own = tables[row if self.owners is None else self.owners[row]]
+                decode_tables[row] = own
+                put(row, np.arange(length - 1, length), own)
         used = 0
         for table, (start, count) in zip(tables[rows:], self.chunks, strict=True):
             at, more = np.arange(start, start + count), -(-count // self.block)

@@ -36,6 +36,15 @@ DECODES = Mix(decodes=(5, 0, 33, 64), chunks=(), blocks=0, block=8, table=4)
 CHUNKS = Mix(decodes=(0,), chunks=((0, 20), (7, 9), (30, 8)), blocks=7, block=8, table=4)
 BOTH = Mix(decodes=(5, 0, 33), chunks=((3, 20), (30, 8)), blocks=5, block=8, table=4)
 LONG = Mix(decodes=(300, 1, 0, 290), chunks=((255, 33), (0, 8)), blocks=6, block=8, table=20)
+# Five rows of one sequence, as guesses are, across the end of a page.
+GUESSES = Mix(
+    decodes=(30, 31, 32, 33, 34, 7, 0),
+    owners=(0, 0, 0, 0, 0, 1, 2),
+    chunks=(),
+    blocks=0,
+    block=8,
+    table=4,
+)
 
 GROUPED = Heads(heads=8, kv_heads=2)
 MANY = Heads(heads=3, kv_heads=3)
@@ -74,6 +83,7 @@ def compare(of: Heads, mix: Mix, kernel: TpuAttention = KERNEL) -> None:
     [
         (dataclasses.replace(UNEQUAL, window=280), LONG, KERNEL),
         (dataclasses.replace(SHARED, dtype="int8"), BOTH, STRICT),
+        (GROUPED, GUESSES, STRICT),
     ],
 )
 def test_a_step_equals_the_reference(of: Heads, mix: Mix, kernel: TpuAttention) -> None:
@@ -82,7 +92,7 @@ def test_a_step_equals_the_reference(of: Heads, mix: Mix, kernel: TpuAttention) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("of", [GROUPED, MANY, LATENT, SHARED, UNEQUAL])
-@pytest.mark.parametrize("mix", [DECODES, CHUNKS, BOTH, LONG])
+@pytest.mark.parametrize("mix", [DECODES, CHUNKS, BOTH, LONG, GUESSES])
 @pytest.mark.parametrize("dtype", ALLOWED)
 def test_any_step_equals_the_reference(of: Heads, mix: Mix, dtype: str) -> None:
     compare(dataclasses.replace(of, dtype=dtype), mix)
@@ -131,13 +141,15 @@ def test_heads_and_rows_may_be_divided_over_a_mesh() -> None:
 
 @st.composite
 def small_mixes(draw: st.DrawFn) -> Mix:
-    decodes = draw(st.lists(st.integers(0, 40), min_size=3, max_size=3))
+    decodes, owners = draw(st.lists(st.integers(0, 40), min_size=3, max_size=3)), (0, 1, 2)
+    if draw(st.booleans()):  # one sequence's next token and two guesses
+        decodes, owners = [decodes[0], decodes[0] + 1, decodes[0] + 2], (0, 0, 0)
     chunks, left = [], 5
     while left and draw(st.booleans()):
         count = draw(st.integers(1, min(left * 8, 40)))
         chunks.append((draw(st.integers(0, 40 - count)), count))
         left -= -(-count // 8)
-    return small_mix(decodes, chunks)
+    return dataclasses.replace(small_mix(decodes, chunks), owners=owners)
 
 
 @settings(max_examples=20, deadline=None)
