@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from http_gateway.openai.logprobs import chat_logprobs, completion_logprobs, shown_logprobs
-from http_gateway.openai.reply import Head, Usage
+from http_gateway.openai.reply import Head, Usage, usage
 from http_gateway.openai.shape import Shape
 from http_gateway.sse import DONE, event
 from sax.types import TokenChunk
@@ -53,12 +53,7 @@ class Events:
         """top: fields of the event beside its choice."""
         after = self._after
         if self._shape.continuous_usage:
-            counts = {
-                "prompt_tokens": self.prompt_tokens,
-                "completion_tokens": chunk.completion_tokens,
-                "total_tokens": self.prompt_tokens + chunk.completion_tokens,
-            }
-            after = b'}],"usage":%b}\n\n' % _encode(counts)
+            after = b'}],"usage":%b}\n\n' % _encode(usage([self], 1))
         if top:
             after = b"}]," + top + after.removeprefix(b"}]")
         return b"".join((self._before, *parts, after))

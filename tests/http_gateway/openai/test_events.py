@@ -118,9 +118,11 @@ def test_every_event_counts_the_tokens_so_far_if_asked():
     shape = Shape(include_usage=True, continuous_usage=True)
     for kind in (ChatEvents, CompletionEvents):
         events = kind(HEAD, 0, shape)
-        first = read(events(TokenChunk("a", (1,), prompt_tokens=4, completion_tokens=1)))
-        second = read(events(TokenChunk("b", (2,), prompt_tokens=4, completion_tokens=2)))
-        counts = {"prompt_tokens": 4, "completion_tokens": 1, "total_tokens": 5}
+        prompt = {"prompt_tokens": 4, "cached_tokens": 3}
+        first = read(events(TokenChunk("a", (1,), completion_tokens=1, **prompt)))
+        second = read(events(TokenChunk("b", (2,), completion_tokens=2, **prompt)))
+        details = {"prompt_tokens_details": {"cached_tokens": 3}}
+        counts = {"prompt_tokens": 4, "completion_tokens": 1, "total_tokens": 5, **details}
         assert first[-1]["usage"] == counts
         assert second[-1]["usage"] == counts | {"completion_tokens": 2, "total_tokens": 6}
 
