@@ -17,6 +17,7 @@ from tests.end_to_end.cell import MODEL_SERVER, Cell, local_plan
 from tests.end_to_end.test_random_weights import MODEL, PATH, SMALL
 
 FLAGS = ("--slots=1", "--page_size=64")
+PASSES = {"TASKS": ["generate", "embed"], "PASS_CONTEXT": 8}
 
 
 def precompile(place: Path, topology: str, overrides: Mapping[str, Any]) -> str:
@@ -38,7 +39,7 @@ def precompile(place: Path, topology: str, overrides: Mapping[str, Any]) -> str:
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_server_that_finds_a_set_compiles_no_step(tmp_path: Path, devices: int) -> None:
     place = tmp_path / "programs"
-    overrides = {**SMALL, "NUM_LAYERS": 1, "ICI_MESH_SHAPE": [1, 1, devices]}
+    overrides = {**SMALL, "NUM_LAYERS": 1, "ICI_MESH_SHAPE": [1, 1, devices], **PASSES}
     said = precompile(place, f"cpu:{devices}", overrides)
     assert f"start servers with --programs {place} to use them" in said
     flags = (*FLAGS, f"--programs={place}", f"--cpu_devices={devices}")
@@ -47,7 +48,8 @@ def test_a_server_that_finds_a_set_compiles_no_step(tmp_path: Path, devices: int
         answer = cell.complete("How many?", model=MODEL, max_tokens=5, ignore_eos=True)
         assert answer.json()["usage"]["completion_tokens"] == 5, answer.text
         log = cell.log(MODEL_SERVER)
-        assert f"all 4 programs of its steps were read from {place}" in log, log
+        assert f"all 8 programs of its steps were read from {place}" in log, log
+        assert f"all 3 programs of its passes were read from {place}" in log, log
         (compiled,) = re.findall("while it loaded, XLA compiled (.*)", log)
         assert "jit(step)" not in compiled
         assert "sax_compiles_while_serving_total 0.0" in cell.metrics_page()
