@@ -75,12 +75,11 @@ _MEANINGS = {
     "EOS_ID": "token that ends an answer; null: the tokenizer's",
     "STOP_TOKEN_IDS": "likewise, a list of tokens",
     "USE_BEAM_SEARCH": "answers of a Saxml call are those of a beam search, not samples",
-    "BEAM_SIZE": "of a beam search: hypotheses kept after each token, and answers",
-    "LENGTH_NORM_ALPHA": "of a beam search: scores are log-probabilities divided by "
+    "BEAM_SIZE": "beam search: hypotheses kept after each token, and answers",
+    "LENGTH_NORM_ALPHA": "beam search: scores are log-probabilities divided by "
     "((tokens + 5) / 5) to this power",
-    "BEAM_SEARCH_EARLY_EXIT": "of a beam search: it ends as soon as all hypotheses hold an end "
-    "token",
-    "MIN_DECODE_STEPS": "of a beam search: tokens of an answer before its end token",
+    "BEAM_SEARCH_EARLY_EXIT": "beam search: it ends as soon as all hypotheses hold an end token",
+    "MIN_DECODE_STEPS": "beam search: tokens of an answer before its end token",
     "NUM_LAYERS": "size of the model",
     "MODEL_DIMS": "size of the model",
     "HIDDEN_DIMS": "size of the model: its feed-forward width",

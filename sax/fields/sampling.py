@@ -253,7 +253,7 @@ class SamplingParams:
     length_penalty: float = _field(
         1.0,
         SamplingRow(
-            help="Of a beam search: scores are log-probabilities divided by ((tokens + 5) / 5) to "
+            help="Beam search: scores are log-probabilities divided by ((tokens + 5) / 5) to "
             "this power; above 0 favours long answers.",
             kind=Kind.NUMBER,
             least=-10,
@@ -263,7 +263,7 @@ class SamplingParams:
     early_stopping: bool = _field(
         False,
         SamplingRow(
-            help="Of a beam search: end as soon as all hypotheses hold an end token.",
+            help="Beam search: end as soon as all hypotheses hold an end token.",
             kind=Kind.FLAG,
         ),
     )

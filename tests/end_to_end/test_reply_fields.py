@@ -224,3 +224,22 @@ def test_a_contradiction_is_refused_by_name(
 def test_no_field_compiles_anything_while_serving(served: Cell) -> None:
     ask(served, echo=True, logprobs=5, prompt_logprobs=20, max_tokens=2)
     assert "sax_compiles_while_serving_total 0.0" in served.metrics_page()
+
+
+def test_a_beam_search_gives_whole_answers_with_the_scores_of_their_tokens(served: Cell) -> None:
+    """Their sums are those that scoring each answer's tokens behind the prompt gives."""
+    search = {"use_beam_search": True, "n": 3, "length_penalty": 0.8, "max_tokens": 8}
+    found = ask(served, **search, return_token_ids=True)
+    assert len(found["choices"]) == 3
+    scores = [each["score"] for each in found["choices"]]
+    assert scores == sorted(scores, reverse=True)
+    assert len({each["text"] for each in found["choices"]}) == 3
+    for each in found["choices"]:
+        assert each["finish_reason"] == "stop"
+        prompt, answer = each["prompt_token_ids"], each["token_ids"]
+        scored = choice(served, prompt=prompt + answer, echo=True, logprobs=0, max_tokens=0)
+        total = sum(scored["logprobs"]["token_logprobs"][len(prompt) :])
+        norm = ((len(answer) + 5) / 5) ** 0.8
+        assert each["score"] == pytest.approx(total / norm, abs=0.1)
+    assert ask(served, **search, stream=True)["param"] == "stream"
+    assert ask(served, **search, top_p=0.5)["param"] == "top_p"

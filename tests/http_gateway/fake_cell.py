@@ -3,7 +3,8 @@
 The size of a prompt is its number of characters or token ids (for a chat: of all contents).
 Token i of an answer has the id size + seed + i and the text " <id>"; its log-probability is
 minus id / 8, and its rivals are the ids above it, 1/8 less likely each. An answer has five
-tokens ("stop") unless max_tokens is smaller ("length"). A sample of saxml_generate is the
+tokens ("stop") unless max_tokens is smaller ("length"). Answer k of a beam search has k + 1 tokens
+like these, and the score -k / 4. A sample of saxml_generate is the
 query reversed, with the sum of the numbers in the extra inputs as its score. The vector of an
 input is [its size, 1/2, -1/4].
 """
@@ -31,6 +32,7 @@ from sax.types import (
     EmbedInput,
     Event,
     GenerateRequest,
+    HypothesisText,
     Message,
     ModelSpec,
     PairScores,
@@ -67,6 +69,18 @@ def size(request: GenerateRequest) -> int:
     if isinstance(request.prompt, str):
         return len(request.prompt)
     return sum(len(p.content) if isinstance(p, Message) else 1 for p in request.prompt)
+
+
+def searched(request: GenerateRequest) -> TokenChunk:
+    """The only chunk of a beam search."""
+    first = size(request)
+    answers = tuple(
+        HypothesisText("".join(f" {first + i}" for i in range(k + 1)), (*range(k + 1),), -k / 4, k)
+        for k in range(request.sampling.beam_size)
+    )
+    best = answers[0]
+    ends = {"finish_reason": "stop", "stop_reason": best.stop_token_id, "seed": 0}
+    return TokenChunk(best.text, best.token_ids, prompt_tokens=first, hypotheses=answers, **ends)  # pyright: ignore[reportArgumentType]
 
 
 class FakeCell:
@@ -181,6 +195,9 @@ class FakeCell:
         self.timeouts.append(timeout_s)
         self._begin(request.model_id)
         try:
+            if request.sampling.beam_size:
+                sink(searched(request))
+                return
             limit = min(request.sampling.max_tokens or LENGTH, LENGTH)
             for i in range(limit):
                 await asyncio.sleep(0)  # as a real token, it comes on its own

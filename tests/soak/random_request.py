@@ -39,6 +39,12 @@ _MOST = {
 }
 # Fields that say who asks or which model answers, and one that OpenAI's routes do not have at all.
 _SET_BY_BASE = {"model", "messages", "prompt", "input", "query", "stream"}
+# Those that go with a beam search.
+_OF_BEAMS = {
+    *("model", "messages", "prompt", "max_tokens", "max_completion_tokens", "min_tokens", "n"),
+    *("best_of", "use_beam_search", "length_penalty", "early_stopping", "stop_token_ids"),
+    *("timeout", "priority", "user", "seed", "cache_salt", "return_token_ids"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,12 @@ def _reconcile(draw: random.Random, body: dict[str, Any]) -> None:
         body["logprobs"] = True
     if "best_of" in body:
         body["best_of"] = body.get("n", 1)
+    if body.get("use_beam_search"):
+        for name in body.keys() - _OF_BEAMS:
+            del body[name]
+    else:
+        body.pop("length_penalty", None)
+        body.pop("early_stopping", None)
     if not body.get("stream"):
         body.pop("stream_options", None)
     body.pop("dimensions", None)  # of a model whose vectors have another size

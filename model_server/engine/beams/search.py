@@ -70,7 +70,7 @@ class BeamSearch:
     def advance(self, outcomes: Many[RowResult]) -> list[Continuation]:
         """Take in the results of all hypotheses, in order, and return the next ones.
 
-        Of each result count the `token`, its best end token, the `logprob` of that, and `top`.
+        A result's `token` is the best end token, with its `logprob`; `top` has the candidates.
         """
         self._end(outcomes)
         choices = sorted(self._candidates(outcomes), key=_by_logprob)[: self._beams.size]

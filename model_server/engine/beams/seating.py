@@ -79,6 +79,8 @@ class Seating:
         if seated:
             for seat in (*(fork[0] for fork in moves.forks), *moves.left):
                 self._accounts.charge(seat)
+                # What was given up is of no use to others: its last page is not kept for them.
+                seat.written = seat.kept * self._page_size
                 self._held.vacate(seat)
             for seat, parent in moves.forks:
                 self._follow(seat, parent, parent.launched)

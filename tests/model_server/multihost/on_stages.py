@@ -4,8 +4,8 @@ The number of devices is fixed before jax starts, so tests call this as a script
 
     python -m tests.model_server.multihost.on_stages RESULTS.json CASE:STAGES:1x1x2 ...
 
-RESULTS.json holds, under each of these names, the tokens and log-probabilities of both; or why
-there are none.
+RESULTS.json holds, under each of these names, the tokens and log-probabilities of both, and the
+answers of a beam search; or why there are none.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from model_server.engine.types import BeamSettings, Runner
+from tests.model_server.engine.beams.searches import answers_of, search_for
 from tests.model_server.multihost.played import numbers_of, play, steps, tokens_of
 from tests.model_server.multihost.staged import Case, layouts_of
 
@@ -30,12 +32,25 @@ def compared(name: str, stages: int, sizes: tuple[int, int, int]) -> dict[str, A
         results = {
             kind: play(runner, [*steps(), *steps(edited=True)]) for kind, runner in runners.items()
         }
+        answers = {kind: searched(runner) for kind, runner in runners.items()}
         for runner in runners.values():
             runner.close()
     return {
-        kind: {"tokens": tokens_of(each), "numbers": numbers_of(each).tolist()}
+        kind: {
+            "tokens": tokens_of(each),
+            "numbers": numbers_of(each).tolist(),
+            "answers": answers[kind],
+        }
         for kind, each in results.items()
     }
+
+
+def searched(runner: Runner) -> list[tuple[int, ...]]:
+    """The answers of a beam search, best first."""
+    beams = BeamSettings(4, 0.8, min_tokens=2)
+    asked = search_for(tuple(range(20, 31)), beams, frozenset({5, 41}), 7)
+    (found,) = answers_of(runner, [asked])
+    return [each.tokens for each in found]
 
 
 def main() -> None:

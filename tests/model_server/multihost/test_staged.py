@@ -60,6 +60,8 @@ def check(found: dict[str, Any]) -> None:
         pytest.fail(found["error"])
     staged, whole = found["staged"], found["whole"]
     assert staged["tokens"] == whole["tokens"]
+    assert staged["answers"] == whole["answers"]
+    assert len(whole["answers"]) == 4
     # They say something: a Gemma of random weights repeats its tokens, but not how likely they are.
     assert len(set(np.round(whole["numbers"], 4))) > DECODES
     np.testing.assert_allclose(staged["numbers"], whole["numbers"], rtol=1e-4, atol=1e-4)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.engine.types import RowResult
+from model_server.engine.types import Hypothesis, RowResult
 from model_server.serving.detokenizer import Detokenizer
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer, Tokenizer
 from sax.types import ReplyOptions, SamplingParams, TokenChunk, TokenLogprob
@@ -50,6 +50,18 @@ def test_the_token_that_stops_has_no_text_but_counts() -> None:
     last = push_all(answer(), b"ok\x07", "stop")[-1]
     assert (last.text, last.token_ids, last.completion_tokens) == ("", (7,), 3)
     assert last.finish_reason == "stop"
+
+
+def test_hypotheses_are_texts_of_their_own_and_the_best_is_the_answers() -> None:
+    found = [Hypothesis((*b"ok", 7), -1.5, -1.0), Hypothesis((*b"\xc3no", 9), -4.0, -2.0)]
+    chunk = answer().found(found)
+    assert [each.text for each in chunk.hypotheses] == ["ok", "\ufffdno"]
+    assert [each.stop_token_id for each in chunk.hypotheses] == [7, 9]
+    assert (chunk.text, chunk.score, chunk.completion_tokens) == ("ok", -1.0, 3)
+    shown = Detokenizer(
+        TOKENIZER, b"", SamplingParams(), ReplyOptions(include_stop_str_in_output=True)
+    )
+    assert shown.found([Hypothesis(tuple(b"ok!"), -1.0, -1.0)]).text == "ok!"
 
 
 def test_a_stop_string_that_spans_tokens_ends_the_answer_unseen() -> None:

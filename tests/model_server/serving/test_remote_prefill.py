@@ -121,6 +121,16 @@ async def test_a_prompt_of_one_step_is_computed_here() -> None:
         assert moved(ours).computed_here == 0
 
 
+async def test_a_beam_search_is_computed_here() -> None:
+    async with both() as (ours, other):
+        stream = Stream(ours)
+        await stream.ask(1, PROMPT, max_tokens=4, beam_size=3, stop_token_ids=(7, 60))
+        await stream.until_over(1)
+        assert len(stream.chunks[1][0].hypotheses) == 3
+        assert moved(other).offered == 0
+        assert ours.servable().stats().prefill_tokens == len(PROMPT)
+
+
 async def test_an_answer_that_ends_with_its_first_token_moves_no_pages() -> None:
     async with both() as (ours, other):
         first = answer_to(PROMPT, 1)

@@ -11,18 +11,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from model_server.engine.beams.search import sampling_of
 from model_server.engine.buckets import closed_set
 from model_server.engine.runner import ModelRunner
-from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest, Sequence
 from model_server.engine.step_program import StepProgram
-from model_server.engine.types import BeamSettings, EngineLimits, Hypothesis
+from model_server.engine.types import BeamSettings, EngineLimits
 from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from tests.model_server.engine.beams.reference import search
+from tests.model_server.engine.beams.searches import answers_of, search_for
 from tests.model_server.tiny import PAGE, empty_pages, logits_of
 
 GPT_J = "saxml.server.pax.lm.params.gptj.GPTJ"
@@ -80,40 +78,15 @@ def tiny(request: pytest.FixtureRequest) -> Iterator[Tiny]:
     runner.close()
 
 
-def _answers(runner: ModelRunner, asked: list[EngineRequest]) -> list[tuple[Hypothesis, ...]]:
-    """All requests at once, with a step in flight."""
-    scheduler, found = Scheduler(runner.limits), {}
-    ids = [10 * (place + 1) for place in range(len(asked))]
-    for id, each in zip(ids, asked, strict=True):
-        scheduler.add(Sequence(id, each, runner.limits))
-    in_flight = None
-    while scheduler.live or in_flight:
-        step = scheduler.schedule()
-        launched = (step, runner.launch(step)) if step else None
-        if in_flight:
-            for update in scheduler.commit(in_flight[0], in_flight[1].result()):
-                found[update.sequence] = update.hypotheses
-        in_flight = launched
-    assert (scheduler.slots_used, scheduler.pages_used) == (0, 0)
-    return [found[id] for id in ids]
-
-
 @pytest.mark.extended
 def test_answers_are_those_of_whole_sequences(tiny: Tiny) -> None:
     rng = np.random.default_rng(7)
     asked = []
     for size, early, alpha, count in [(4, False, 0.8, 13), (2, True, 1.0, 21)]:
         beams = BeamSettings(size, alpha, early, min_tokens=3)
-        asked.append(
-            EngineRequest(
-                prompt=tuple(int(token) for token in rng.integers(0, 97, size=count)),
-                sampling=sampling_of(beams, ENDS),
-                max_tokens=10,
-                stop_ids=ENDS,
-                beams=beams,
-            )
-        )
-    for one, found in zip(asked, _answers(tiny.runner, asked), strict=True):
+        prompt = tuple(int(token) for token in rng.integers(0, 97, size=count))
+        asked.append(search_for(prompt, beams, ENDS, 10))
+    for one, found in zip(asked, answers_of(tiny.runner, asked), strict=True):
         assert one.beams is not None
         prompt = one.prompt
         wanted = search(lambda tokens: tiny.logprobs((*prompt, *tokens)), one.beams, ENDS, 10)  # noqa: B023

@@ -9,6 +9,7 @@ from model_server.models.saxml.saxml_gptj import model_classes
 from sax.errors import CheckpointError, InvalidRequest
 
 PACKAGE = "saxml.server.pax.lm.params.gptj."
+BEAMS = 4  # slots of each request
 # config.json of EleutherAI/gpt-j-6b, as far as it matters here.
 GPT_J_6B = {
     "model_type": "gptj",
@@ -27,8 +28,8 @@ GPT_J_6B = {
     ("name", "wanted"),
     [
         ("GPTJ", (2047, (1, 1, 1), None, "float32")),
-        ("GPTJ4BF16BS32", (2047, (1, 1, 4), 32, "bfloat16")),
-        ("GPTJ4TokenizedBF16BS32", (2047, (1, 1, 4), 32, "bfloat16")),
+        ("GPTJ4BF16BS32", (2047, (1, 1, 4), 32 * BEAMS, "bfloat16")),
+        ("GPTJ4TokenizedBF16BS32", (2047, (1, 1, 4), 32 * BEAMS, "bfloat16")),
     ],
 )
 def test_classes_are_served_as_saxml_declares_them(name: str, wanted: tuple[object, ...]) -> None:
