@@ -30,12 +30,13 @@ options of `sax generate` and `sax chat`.
   tokens, and after each token within the last 64, or within twice the longest way that it has seen.
   A token after which no way that fits is found is chosen anew. A look may take 0.1 s of computing,
   and those of one answer together 2 s; then it goes on and may be cut
-  (`sax_answers_unclosed_total`). So may one that opens, before the last 64 tokens, more than the rest can close, and one with
-  `bad_words`, which can close every way.
+  (`sax_answers_unclosed_total`). So may one that opens, before the last 64 tokens, more than the
+  rest can close, and one with `bad_words`, which can close every way.
 - Where only one token may come next, several times in a row, such tokens are computed in one step,
   if the times measured at load say that this is faster; not beside penalties, `bad_words` or
   `allowed_token_ids`. JSON has longer such runs without white space: `"x-guidance":
-  {"whitespace_flexible": false}` in the schema, or `disable_any_whitespace` in `structured_outputs`.
+  {"whitespace_flexible": false}` in the schema, or `disable_any_whitespace` in
+  `structured_outputs`.
 - A schema that no finite JSON can keep to, because it needs itself, is refused. A grammar that is
   so ambiguous that a step costs too much is refused when it gets there; its row is left out of
   steps that it would hold up (`sax_masks_late_total`).
