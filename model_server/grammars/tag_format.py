@@ -21,17 +21,17 @@ _TEXT = r"/(.|\n)*/"
 _DEEPEST = 32  # formats in one another
 
 
-class _Place(NamedTuple):
-    """Where a format stands."""
+class _Spot(NamedTuple):
+    """The place of a format in the tree."""
 
     path: str
     last: bool  # nothing follows it
     depth: int = 0
 
-    def at(self, step: str, *, last: bool) -> _Place:
+    def at(self, step: str, *, last: bool) -> _Spot:
         if self.depth == _DEEPEST:
             raise wrong(self.path, f"formats are nested deeper than {_DEEPEST}")
-        return _Place(f"{self.path}.{step}", last, self.depth + 1)
+        return _Spot(f"{self.path}.{step}", last, self.depth + 1)
 
 
 def wrong(path: str, why: str) -> InvalidRequest:
@@ -55,11 +55,11 @@ class TagFormats:
 
     def grammar(self, tree: Any) -> str:
         """Return the grammar in llguidance's own form."""
-        start = self._rule(tree, _Place("format", last=True))
+        start = self._rule(tree, _Spot("format", last=True))
         lark = "\n".join((f"start: {start}", *self._rules, f"TAG_TEXT: {_TEXT}", ""))
         return json.dumps({"grammars": [{"name": "tags", "lark_grammar": lark}, *self._others]})
 
-    def _rule(self, tree: Any, place: _Place) -> str:
+    def _rule(self, tree: Any, place: _Spot) -> str:
         """Return the name of a rule for this format."""
         if not isinstance(tree, dict):
             raise wrong(place.path, "it must be an object with a type")
@@ -90,33 +90,33 @@ class TagFormats:
         ]
         return " ".join(quoted) or '""'
 
-    def _const_string(self, parts: Mapping[str, Any], place: _Place) -> str:
+    def _const_string(self, parts: Mapping[str, Any], place: _Spot) -> str:
         return self._literal(parts.get("value"), f"{place.path}.value")
 
-    def _json_schema(self, parts: Mapping[str, Any], place: _Place) -> str:
+    def _json_schema(self, parts: Mapping[str, Any], place: _Spot) -> str:
         schema = parts.get("json_schema")
         if not isinstance(schema, dict):
             raise wrong(f"{place.path}.json_schema", "it must be a JSON Schema that is an object")
         return "%json " + json.dumps(self._schema(cast("dict[str, Any]", schema)))
 
-    def _regex(self, parts: Mapping[str, Any], place: _Place) -> str:
+    def _regex(self, parts: Mapping[str, Any], place: _Spot) -> str:
         if not isinstance(pattern := parts.get("pattern"), str):
             raise wrong(f"{place.path}.pattern", "it must be a text")
         return f"/{regex_to_lark(pattern)}/"
 
-    def _grammar(self, parts: Mapping[str, Any], place: _Place) -> str:
+    def _grammar(self, parts: Mapping[str, Any], place: _Spot) -> str:
         if not isinstance(source := parts.get("grammar"), str):
             raise wrong(f"{place.path}.grammar", "it must be a text")
         name = f"other_{len(self._others)}"
         self._others.append({"name": name, "lark_grammar": any_to_lark(source)})
         return f"@{name}"
 
-    def _any_text(self, parts: Mapping[str, Any], place: _Place) -> str:
+    def _any_text(self, parts: Mapping[str, Any], place: _Spot) -> str:
         if not place.last:
             raise wrong(place.path, "any_text has no end here: put it last, or into a tag")
         return "TAG_TEXT"
 
-    def _sequence(self, parts: Mapping[str, Any], place: _Place) -> str:
+    def _sequence(self, parts: Mapping[str, Any], place: _Spot) -> str:
         elements = _elements(parts, "elements", place)
         end = len(elements) - 1
         return " ".join(
@@ -124,18 +124,18 @@ class TagFormats:
             for n, each in enumerate(elements)
         )
 
-    def _or(self, parts: Mapping[str, Any], place: _Place) -> str:
+    def _or(self, parts: Mapping[str, Any], place: _Spot) -> str:
         elements = _elements(parts, "elements", place)
         return " | ".join(
             self._rule(each, place.at(f"elements[{n}]", last=place.last))
             for n, each in enumerate(elements)
         )
 
-    def _tag(self, parts: Mapping[str, Any], place: _Place) -> str:
+    def _tag(self, parts: Mapping[str, Any], place: _Spot) -> str:
         begin = self._literal(parts.get("begin"), f"{place.path}.begin")
         return f"{begin} {self._closed(parts, place)}"
 
-    def _closed(self, parts: Mapping[str, Any], place: _Place) -> str:
+    def _closed(self, parts: Mapping[str, Any], place: _Spot) -> str:
         """Return the content of a tag and its end."""
         end = parts.get("end", "")
         literal = self._literal(end, f"{place.path}.end")
@@ -145,7 +145,7 @@ class TagFormats:
         inner = self._rule(content, place.at("content", last=place.last and not end))
         return f"{inner} {literal}"
 
-    def _triggered_tags(self, parts: Mapping[str, Any], place: _Place) -> str:
+    def _triggered_tags(self, parts: Mapping[str, Any], place: _Spot) -> str:
         if not place.last:
             raise wrong(place.path, "triggered_tags has no end here: put it last")
         triggers = [each for each in _elements(parts, "triggers", place) if isinstance(each, str)]
@@ -159,7 +159,7 @@ class TagFormats:
             return options if parts.get("at_least_one") else f"{options} | TAG_TEXT"
         return f"({options}){'+' if parts.get('at_least_one') else '*'} TAG_TEXT"
 
-    def _triggered(self, tag: Mapping[str, Any], triggers: Sequence[str], place: _Place) -> str:
+    def _triggered(self, tag: Mapping[str, Any], triggers: Sequence[str], place: _Spot) -> str:
         begin = tag.get("begin")
         fitting = [each for each in triggers if isinstance(begin, str) and begin.startswith(each)]
         if not isinstance(begin, str) or not fitting or not fitting[0]:
@@ -171,7 +171,7 @@ class TagFormats:
             head = self._named(head, "[lazy]")
         return self._named(f"{head} {self._literal(rest, place.path)} {self._closed(tag, place)}")
 
-    def _tags_with_separator(self, parts: Mapping[str, Any], place: _Place) -> str:
+    def _tags_with_separator(self, parts: Mapping[str, Any], place: _Spot) -> str:
         separator = self._literal(parts.get("separator"), f"{place.path}.separator")
         one = self._named(
             " | ".join(
@@ -183,7 +183,7 @@ class TagFormats:
         return every if parts.get("at_least_one") else f"({every})?"
 
 
-def _tags(parts: Mapping[str, Any], place: _Place) -> list[dict[str, Any]]:
+def _tags(parts: Mapping[str, Any], place: _Spot) -> list[dict[str, Any]]:
     tags = _elements(parts, "tags", place)
     for number, tag in enumerate(tags):
         if not isinstance(tag, dict) or cast("dict[str, Any]", tag).get("type") != "tag":
@@ -191,14 +191,14 @@ def _tags(parts: Mapping[str, Any], place: _Place) -> list[dict[str, Any]]:
     return tags
 
 
-def _elements(parts: Mapping[str, Any], name: str, place: _Place) -> list[Any]:
+def _elements(parts: Mapping[str, Any], name: str, place: _Spot) -> list[Any]:
     value = parts.get(name)
     if not isinstance(value, list) or not value:
         raise wrong(f"{place.path}.{name}", "it must be a list of at least one")
     return cast("list[Any]", value)
 
 
-_Read = Callable[[TagFormats, Mapping[str, Any], _Place], str]
+_Read = Callable[[TagFormats, Mapping[str, Any], _Spot], str]
 _READERS: dict[str, tuple[_Read, tuple[str, ...]]] = {
     "const_string": (TagFormats._const_string, ("value",)),
     "json_schema": (TagFormats._json_schema, ("json_schema",)),
