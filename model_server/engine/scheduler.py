@@ -203,7 +203,7 @@ class Scheduler:
         if accounts.unfinished or accounts.waiting:
             self._keep_pace(draft)
             self._prefill(draft)
-        if not draft.rows and self.steps == self._committed:
+        if not draft.rows and self.steps == self._committed and self._running:
             self._decode(draft, late=True)
         if not draft.rows:
             return None
