@@ -205,7 +205,7 @@ class Scheduler:
         if accounts.unfinished or accounts.waiting:
             self._keep_pace(draft)
             self._prefill(draft)
-        if not draft.rows and self.steps == self._committed:
+        if not draft.rows and self.steps == self._committed and self._running:
             self._decode(draft, NO_GUESSES, late=True)
         if not draft.rows:
             return None

@@ -13,6 +13,7 @@ from llguidance import LLMatcher, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
 from model_server.grammars.endless import endless
+from model_server.grammars.tag_format import TagFormats
 from sax.errors import InvalidRequest
 from sax.fields.sampling import UNCHANGED
 from sax.types import SamplingParams
@@ -115,8 +116,13 @@ def _grammar(source: str, specials: frozenset[str]) -> str:
 
 
 def _structural_tag(source: str, specials: frozenset[str]) -> str:
-    """Read {"structures": [{begin, schema, end}], "triggers": [...], "at_least_one": bool}."""
+    """Read {"structures": [{begin, schema, end}], "triggers": [...], "at_least_one": bool}, or
+    {"format": ...}."""
     value = _object(json.loads(source), "structural_tag")
+    if "format" in value:
+        if unknown := sorted(value.keys() - {"type", "format"}):
+            raise _wrong("structural_tag", f"{unknown[0]} does not go with format: leave it out")
+        return TagFormats(specials, _tag_schema).grammar(value["format"])
     unknown = set(value) - {"type", "structures", "triggers", "at_least_one"}
     if unknown:
         raise _wrong("structural_tag", f"it has the unknown key {min(unknown)}")
@@ -138,11 +144,13 @@ def _tag(structure: Mapping[str, Any], triggers: Sequence[str]) -> StructTag:
     fitting = [trigger for trigger in triggers if trigger and begin.startswith(trigger)]
     if not fitting:
         raise _wrong("structural_tag", f"no trigger begins {begin!r}")
-    schema = _object(structure.get("schema", {"type": "object"}), "schema")
+    schema = _tag_schema(_object(structure.get("schema", {"type": "object"}), "schema"))
+    return StructTag(trigger=fitting[0], begin=begin, grammar=schema, end=end)
+
+
+def _tag_schema(schema: dict[str, Any]) -> dict[str, Any]:
     _check_end(schema, "structural_tag")
-    return StructTag(
-        trigger=fitting[0], begin=begin, grammar={**schema, "x-guidance": _JSON}, end=end
-    )
+    return {**schema, "x-guidance": _spacing(schema)}
 
 
 def _object(value: object, name: str) -> dict[str, Any]:

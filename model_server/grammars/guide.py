@@ -21,7 +21,7 @@ from model_server.grammars.short_way import ShortWay
 from sax.errors import InvalidRequest
 
 _MASK_S = 0.5  # for one mask; usual ones take 0.1 ms
-_PATIENCE_S = 0.03  # that a step waits for a mask before it goes on without its row
+_PATIENCE_S = 0.05  # that a step waits for a mask before it goes on without its row
 _FIT_S = 2.0  # for all looks whether a token leaves room for an end; usual ones take 1 ms each
 
 _Next = tuple[bytes, tuple[int, ...]]  # the mask, and the forced tokens
@@ -82,7 +82,7 @@ class MatcherGuide:
         # A thread of its own: no other answer waits for what this one's grammar costs.
         self._thread = Worker("masks")
         self._making: Future[_Next] | None = None
-        self._due_s = 0.0  # when the mask that is being made must be there
+        self._begun_s = 0.0  # when the mask that is being made was asked for
         self._fit_s = _FIT_S  # that looks may still take
         self._run: tuple[int, ...] = ()  # forced tokens, known once the mask is
         self._allowed = allowed
@@ -132,7 +132,7 @@ class MatcherGuide:
         self.finished = stopped and not self._matcher.is_error()
         if not stopped or not self._making:
             skips = self._allowed is None
-            self._due_s = time.monotonic() + _MASK_S
+            self._begun_s = time.monotonic()
             self._making = self._thread.submit(_next, self._matcher, self._way, skips)
 
     @property
@@ -143,11 +143,14 @@ class MatcherGuide:
         if self._run:
             return _bits(self._run[:1], self._size).tobytes()
         assert self._making is not None
+        # From when it was begun, so that several that are late hold up a step no longer than one.
+        waited_s = time.monotonic() - self._begun_s
+        patience_s = _PATIENCE_S if self._late else max(0.0, _PATIENCE_S - waited_s)
         self._late = False
         try:
-            mask, run = self._making.result(_PATIENCE_S)
+            mask, run = self._making.result(patience_s)
         except TimeoutError as exc:
-            if time.monotonic() > self._due_s:
+            if waited_s > _MASK_S:
                 raise self._refusal(f"a mask took longer than {_MASK_S} s; simplify it") from exc
             self._late = True
             self._counts.late += 1

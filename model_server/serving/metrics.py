@@ -99,6 +99,18 @@ _COUNTERS: tuple[Figure, ...] = (
         _LM,
     ),
     (
+        "sax_answers_unclosed",
+        "Constrained answers that went on without a known way to their end",
+        lambda s: s.loaded.grammars.counts.unclosed if s.loaded.grammars else 0,
+        _LM,
+    ),
+    (
+        "sax_masks_late",
+        "Rows left out of a step because the mask of their grammar was not there yet",
+        lambda s: s.loaded.grammars.counts.late if s.loaded.grammars else 0,
+        _LM,
+    ),
+    (
         "sax_prompts_fetched",
         "Prompts whose keys and values came from a prefill server",
         lambda s: _moved(s).fetched,

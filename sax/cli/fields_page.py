@@ -24,8 +24,26 @@ options of `sax generate` and `sax chat`.
   for, `allowed_token_ids` of which the other fields forbid every one.
 - `json_schema`, `json_object`, `regex`, `choice`, `grammar` and `structural_tag` say what the
   answer must be; one of them at most, and neither `ignore_eos` nor `min_tokens` beside it. Over
-  HTTP they are `response_format`, `structured_outputs` and `guided_*`. An answer that `max_tokens`
-  cuts is not whole.
+  HTTP they are `response_format`, `structured_outputs` and `guided_*`.
+- Such an answer is complete also at `max_tokens` (or at the end of the context), if a complete one
+  of as many tokens is found. The server looks for a short way to the end at the start, every 16
+  tokens, and after each token within the last 64, or within twice the longest way that it has seen.
+  A token after which no way that fits is found is chosen anew. A look may take 0.1 s of computing,
+  and those of one answer together 2 s; then it goes on and may be cut
+  (`sax_answers_unclosed_total`). So may one that opens, before the last 64 tokens, more than the
+  rest can close, and one with `bad_words`, which can close every way.
+- Where only one token may come next, several times in a row, such tokens are computed in one step,
+  if the times measured at load say that this is faster; not beside penalties, `bad_words` or
+  `allowed_token_ids`. JSON has longer such runs without white space: `"x-guidance":
+  {"whitespace_flexible": false}` in the schema, or `disable_any_whitespace` in
+  `structured_outputs`.
+- A schema that no finite JSON can keep to, because it needs itself, is refused. A grammar that is
+  so ambiguous that a step costs too much is refused when it gets there; its row is left out of
+  steps that it would hold up (`sax_masks_late_total`).
+- `structural_tag` is `{"structures": [...], "triggers": [...]}` or vLLM's newer `{"format": ...}`
+  of the types `const_string`, `json_schema`, `regex`, `grammar`, `any_text`, `sequence`, `or`,
+  `tag`, `triggered_tags` and `tags_with_separator`. `any_text` and `triggered_tags` come last, or
+  `any_text` in a tag with an end. What does not fit is refused by its path.
 - `eos_id` of Saxml's extra inputs is `stop_sequence` and replaces the model's own end tokens.
 """
 

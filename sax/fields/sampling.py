@@ -312,7 +312,7 @@ class SamplingParams:
     structural_tag: str = _field(
         "",
         SamplingRow(
-            help="JSON: what begins with a trigger keeps to the schema of its tag.",
+            help="JSON: what is inside a tag keeps to a schema or another format.",
             kind=Kind.TEXT,
             bytes=SCHEMA_BYTES,
             http=None,

@@ -14,6 +14,7 @@ from sax.types import SamplingParams
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TEXT = json.dumps(SCHEMA)
 TAG = {"structures": [{"begin": "<a>", "schema": SCHEMA, "end": "</a>"}], "triggers": ["<a>"]}
+TREE = {"format": {"type": "const_string", "value": "yes"}}
 
 
 def read(**fields: Any) -> SamplingParams:
@@ -39,6 +40,7 @@ def read(**fields: Any) -> SamplingParams:
         ({"response_format": {"type": "json_object"}}, "json_object", True),
         ({"response_format": {"type": "text"}}, "json_object", False),
         ({"response_format": {"type": "structural_tag", **TAG}}, "structural_tag", TAG),
+        ({"response_format": {"type": "structural_tag", **TREE}}, "structural_tag", TREE),
         ({"structured_outputs": {"json": SCHEMA}}, "json_schema", TEXT),
         ({"structured_outputs": {"json": TEXT}}, "json_schema", TEXT),
         ({"structured_outputs": {"regex": "a+"}}, "regex", "a+"),
