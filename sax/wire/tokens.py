@@ -77,7 +77,10 @@ def put_timeout(msg: tokens_pb2.Generate, timeout_s: float | None) -> None:
 
     None, or a time longer than a message can hold, means no limit on the server.
     """
-    timeout_ms = 0 if timeout_s is None else max(1, math.ceil(1000 * min(timeout_s, _MOST_MS)))
+    if timeout_s is None or timeout_s > _MOST_MS:
+        return
+    # Rounded first: the product of a whole number of milliseconds may lie just above it.
+    timeout_ms = max(1, math.ceil(round(1000 * timeout_s, 6)))
     msg.timeout_ms = timeout_ms if timeout_ms <= _MOST_MS else 0
 
 
