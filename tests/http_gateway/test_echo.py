@@ -101,7 +101,7 @@ def bodies(fields: tuple[str, ...], garbage: str) -> Iterator[object]:
     yield from (garbage, [garbage])
 
 
-@pytest.mark.parametrize("generation", [1, 2])
+@pytest.mark.parametrize("generation", [1, pytest.param(2, marks=pytest.mark.extended)])
 @pytest.mark.parametrize("garbage", GARBAGE, ids=["word", "words", "path", "pairs", "quotes"])
 async def test_no_reply_repeats_a_long_run_of_any_field(
     connect: Connect, generation: int, garbage: str

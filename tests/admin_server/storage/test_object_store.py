@@ -60,6 +60,7 @@ async def test_a_name_is_no_prefix_of_another_by_its_letters(store):
 
 
 # Azurite's pages hold 5,000 names.
+@pytest.mark.extended
 @pytest.mark.parametrize("place", ["memory", "folder", "moto", "seaweed", "gcs"], indirect=True)
 async def test_more_names_than_fit_in_one_page_are_all_listed(store):
     names = [f"p/{number:012d}" for number in range(1_050)]

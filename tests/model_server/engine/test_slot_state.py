@@ -102,7 +102,8 @@ def test_penalties_are_openais_and_the_repetition_penalty_is_that_of_ctrl(
         wanted[token] = wanted[token] / 1.5 if wanted[token] > 0 else wanted[token] * 1.5
     for token in set(answer):
         wanted[token] -= presence + frequency * answer.count(token)
-    got = edit_logits(jnp.asarray(values), state, rows([(1, 20, sampling)]))
+    _, edit = _jitted()
+    got = edit(jnp.asarray(values), state, rows([(1, 20, sampling)]))
     np.testing.assert_allclose(got[0], wanted, rtol=1e-5, atol=1e-5)
 
 

@@ -42,6 +42,7 @@ def test_the_175b_fits_its_slice_with_room_for_every_slot() -> None:
     assert made.limits.pages * made.limits.page_size >= 32 * made.limits.max_context
 
 
+@pytest.mark.extended
 def test_a_plan_tells_memory_speeds_and_what_the_program_moves_too_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_plan_counts_the_memory_of_the_passes_beside_the_steps(
     assert beside.kv_pages_free < alone.kv_pages_free
 
 
+@pytest.mark.extended
 def test_programs_that_leave_too_little_for_the_pages_are_told_with_a_pool_that_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -67,7 +67,7 @@ async def test_a_server_recovers_from_a_bogus_term_by_a_dispute() -> None:
         ("llama", {"MAX_CONTEXT": '"long"'}, "MAX_CONTEXT"),
         ("llama", {"DTYPE": '"float7"'}, "DTYPE"),
         ("auto", {"QUANTIZE": '"int3"'}, "QUANTIZE"),
-        ("saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest", {"BEAM_SIZE": "4"}, "BEAM_SIZE"),
+        ("saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest", {"SPM_MODEL": "4"}, "SPM_MODEL"),
     ],
 )
 async def test_a_check_names_the_override_that_means_nothing(path, overrides, key) -> None:
