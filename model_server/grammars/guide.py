@@ -169,7 +169,9 @@ class MatcherGuide:
         if self._way is None or (only := self._way.only) is None:
             self._run = run
             return _bits(run[:1], self._size).tobytes() if run else mask
-        bits = np.frombuffer(mask, np.uint8) & _bits(only or self._ends, self._size)
+        if only:  # the mask may have another token for the same text; the way is valid, too
+            return _bits(only, self._size).tobytes()
+        bits = np.frombuffer(mask, np.uint8) & _bits(self._ends, self._size)
         if bits.any():
             return bits.tobytes()
         self._give_up()
