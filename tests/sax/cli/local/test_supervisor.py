@@ -92,6 +92,7 @@ def test_children_end_when_the_supervisor_is_killed(modules: Path) -> None:
         time.sleep(0.02)
     supervisor.kill()
     supervisor.wait()
-    while not (modules / "ended").exists() and time.monotonic() < deadline:
+    ended = modules / "ended"
+    while not (ended.exists() and ended.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert (modules / "ended").read_text() == "one\n"
+    assert ended.read_text() == "one\n"
