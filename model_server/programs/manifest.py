@@ -82,6 +82,8 @@ def decode(body: bytes) -> Manifest:
 def shape_differences(made: EngineLimits, here: EngineLimits) -> list[str]:
     """Describe differences in the limits that shape programs, other than pages."""
     names = [name for name in made.__struct_fields__ if name not in _OF_HOST]
+    if made.near_window is not None:
+        names.append("guesses")  # they shape the pages of near layers
     return [
         f"made for {name} {getattr(made, name)}, this server has {getattr(here, name)}"
         for name in names

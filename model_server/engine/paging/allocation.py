@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Positions
 
+from model_server.engine.paging.near_pages import NearPages
 from model_server.engine.paging.parting import partings
 from model_server.engine.paging.prefill import pages_lacking, pages_to_begin
-from model_server.engine.paging.near_pages import NearPages
 from model_server.engine.paging.prefix import NOTHING, Prefix
 from model_server.engine.paging.prefix_cache import PrefixCache
 from model_server.engine.sequence import Sequence

@@ -97,16 +97,16 @@ def test_every_search_finds_what_it_would_find_alone(data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("sharing", ["off", "tenant"])
 def test_a_preempted_search_goes_on_where_it_was(sharing: PrefixSharing) -> None:
-    """Its hypotheses part far before the window of the one that is computed again first."""
+    """Its hypotheses part before the window of the end of the one that is computed again first."""
     limits = replace(
-        limits_of(slots=4, pages=24, page_size=2, max_context=40, prefix_cache=sharing),
+        limits_of(slots=4, pages=57, page_size=2, max_context=40, prefix_cache=sharing),
         near_window=3,
     )
-    long = beams.beams_for((1, 2, 3), 20, BeamSettings(2, 0.8))
-    asks = [Ask(long), *(Ask(ask_for((9, n), 20), 3 + n) for n in range(3))]
-    trace = run(limits, asks)
+    search = beams.beams_for((3, 2, 8), 9, BeamSettings(3, 0.8, min_tokens=6))
+    others = [replace(ask_for((9, n), 20), account="another") for n in range(3)]
+    trace = run(limits, [Ask(search), *(Ask(each, 5 + n) for n, each in enumerate(others))])
     assert trace.scheduler.preemptions
-    beams.check(trace.answers[1].hypotheses, beams.found_alone(long, limits))
+    beams.check(trace.answers[1].hypotheses, beams.found_alone(search, limits))
 
 
 @settings(max_examples=30, deadline=None)
