@@ -22,7 +22,7 @@ from model_server.kernels import xla
 from model_server.kernels.pages import allocate, copy_pages_apart
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
-from tests.model_server.engine.paging.test_shared_pages import served, storm
+from tests.model_server.engine.paging.test_shared_pages import prompts_of, served, storm
 from tests.model_server.tiny import PAGE, logits_of
 
 WINDOW = 10
@@ -95,18 +95,9 @@ def test_tokens_are_those_of_whole_sequences(tiny: TinyGemma3, sharing: PrefixSh
     got, scheduler = served(tiny.runner(limits), storm())
     assert (scheduler.prefix_hits > 0) == (sharing != "off")
     assert scheduler.near_pages_used == 0
-    for prompt, answer in zip(_prompts(got), got, strict=True):
+    for prompt, answer in zip(prompts_of(storm(), got), got, strict=True):
         whole = tiny.likeliest([*prompt, *answer])
         assert whole[len(prompt) - 1 : -1] == answer
-
-
-def _prompts(answers: list[list[int]]) -> list[list[int]]:
-    """The prompts of the turns that `served` plays."""
-    prompts = [list(request.prompt) for request in storm()]
-    turn = len(prompts)
-    while len(prompts) < len(answers):
-        prompts.append([*prompts[-turn], *answers[len(prompts) - turn], 5])
-    return prompts
 
 
 def test_a_step_without_near_pages_has_no_table_of_them() -> None:
