@@ -91,6 +91,7 @@ class Sequence:
         "lost",
         "member",
         "near",
+        "near_known",
         "near_source",
         "near_unseen",
         "pages",
@@ -161,6 +162,7 @@ class Sequence:
         self.pages: list[int] = []
         # Of the layers with pages of their own, see `paging.near_pages`:
         self.near: list[int] = []  # as many as `pages`; [] if no layer has any
+        self.near_known = 0  # tokens at the beginning that others had, too
         self.near_source = 0  # page to copy with `source`
         self.near_unseen = 0  # pages at the beginning that were freed
         self.launched = 0  # positions computed, in flight or found in the cache

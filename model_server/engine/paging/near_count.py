@@ -15,11 +15,15 @@ def near_count(limits: EngineLimits) -> int:
 
 
 def most_near(limits: EngineLimits) -> int:
-    """Return the pages that all slots need at once, however many tokens their sequences have."""
+    """Return the pages that all slots need at once, however many tokens their sequences have.
+
+    With a prefix cache, as many again keep the last windows of those who left.
+    """
     if limits.near_window is None:
         return 0
     # Two positions may be done again; guesses lie behind the next one, and some came true since.
     seen = limits.near_window + 2 + 2 * limits.guesses
     window = -(-seen // limits.page_size) + 1
     begun, copied = 1, 1
-    return limits.slots * (window + begun + copied) + limits.token_budget // limits.page_size
+    pages = limits.slots * (window + begun + copied) + limits.token_budget // limits.page_size
+    return pages if limits.prefix_cache == "off" else 2 * pages

@@ -8,7 +8,9 @@ The pool has so many pages that a grant never fails (`near_count`): nothing wait
 
 The prefix cache finds pages of the other layers by their contents. The near page with the same
 tokens is the twin of such a page, until it is granted anew. Only so much of a prefix is of use as
-its next query sees twins of.
+its next query sees twins of: one that was freed in the middle of a sequence is of use only to those
+that part there. It is granted anew before those at an end, unless a sequence is known to have
+parted there, and before those that come earlier in a prompt.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class NearPages:
         """Let a sequence begin with the pages that were found."""
         self._share(found.near)
         sequence.near = list(found.near)
+        sequence.near_known = found.known
 
     def copy(self, sequence: Sequence, source: int) -> None:
         """Hold the page that a sequence will copy."""
@@ -66,10 +69,11 @@ class NearPages:
         """
         back = 0 if sequence.guide is None else _REDONE
         last = min(self._first_seen(sequence.launched - back), len(sequence.near))
-        seen = [range(self._first_seen(each), -(-each // self._size)) for each in followed]
+        seen = [self._seen_from(each) for each in followed]
+        warm = self._seen_from(sequence.near_known)
         for index in range(sequence.near_unseen, last):
             if sequence.near[index] and not any(index in pages for pages in seen):
-                self.pool.release(sequence.near[index])
+                self.pool.release(sequence.near[index], cold=index not in warm)
                 sequence.near[index] = 0
         if not seen:
             sequence.near_unseen = max(sequence.near_unseen, last)
@@ -114,9 +118,10 @@ class NearPages:
         first = self._first_seen(count * self._size)
         seen = tuple(self.twin(page) for page in found.pages[first:count])
         near = (0,) * min(first, count) + seen
+        known = found.tokens(self._size)
         if count == len(found.pages) and found.near_source:
-            return found._replace(near=near)
-        return Prefix(found.pages[:count], near=near)
+            return found._replace(near=near, known=known)
+        return Prefix(found.pages[:count], near=near, known=known)
 
     def _missing(self, pages: tuple[int, ...], count: int) -> int | None:
         """Return the last page without a twin that a query behind `count` pages sees."""
@@ -128,6 +133,10 @@ class NearPages:
     def _first_seen(self, position: int) -> int:
         """Return the index of the first page that a query at a position sees."""
         return max(0, position + 1 - self._window) // self._size
+
+    def _seen_from(self, position: int) -> range:
+        """Return the indices of the pages before a position that a query there sees."""
+        return range(self._first_seen(position), -(-position // self._size))
 
     def _share(self, pages: Iterable[int]) -> None:
         for page in pages:

@@ -13,6 +13,7 @@ class Prefix(NamedTuple):
     copied: int = 0  # tokens of it that are the sequence's own
     near: tuple[int, ...] = ()  # for each of `pages`, as in `Sequence`; () without near pages
     near_source: int = 0  # near page to copy with `source`
+    known: int = 0  # tokens of it that were found, had there been near pages for all
 
     def tokens(self, page_size: int) -> int:
         return len(self.pages) * page_size + self.copied

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from model_server.config import PrefixSharing
 from model_server.engine.engine import Engine
 from model_server.engine.paging.near_count import most_near, near_count
+from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import BeamSettings, EngineLimits
 from tests.model_server.engine import test_forced as forced
 from tests.model_server.engine import test_guides as guides
@@ -183,38 +184,47 @@ def test_slots_with_any_context_need_as_many_near_pages_as_their_windows_take() 
     assert near_count(limits_of()) == 0
 
 
-def windowed(pages: int = 64) -> EngineLimits:
-    """6 near pages of 4 tokens with a window of 4, for one slot."""
-    limits = limits_of(slots=1, pages=pages, token_budget=4, prefill_block=4, prefix_cache="tenant")
-    limits = replace(limits, near_window=4)
-    assert near_count(limits) == 6
-    return limits
+def windowed(sharing: PrefixSharing = "tenant") -> EngineLimits:
+    """For one slot with a window of 4, 6 near pages of 4 tokens, and 6 that keep prefixes."""
+    limits = limits_of(1, 200, token_budget=4, prefill_block=4, prefix_cache=sharing)
+    return replace(limits, near_window=4)
 
 
-def test_a_prefix_is_found_as_far_as_its_last_window_is_there() -> None:
-    """A chat's next turn sees the last window, which was freed last."""
+def others(count: int) -> list[EngineRequest]:
+    """Prompts of 8 pages that begin with tokens of their own."""
+    return [ask_for((60 + n, *range(50, 79)), 1) for n in range(count)]
+
+
+def test_a_prefix_cache_has_as_many_near_pages_again() -> None:
+    assert (near_count(windowed("off")), near_count(windowed())) == (6, 12)
+
+
+def test_a_chat_goes_on_where_it_ended_although_others_have_run_since() -> None:
+    """What these freed in their middle was granted anew before its last window."""
     first = ask_for(tuple(range(30)), 1)
-    trace = in_turn(windowed(), first, ask_for((*range(30), 40, 41, 42)))
-    assert rows_of(trace, 2)[0][0] == 30
+    trace = in_turn(windowed(), first, *others(3), ask_for((*range(30), 40, 41, 42)))
+    assert rows_of(trace, 5) == [(30, 3)]
 
 
 def test_a_prefix_whose_window_was_granted_anew_is_computed_again() -> None:
-    """Another prompt took the near pages of the first; its other pages are still there."""
-    first, other = ask_for(tuple(range(30)), 1), ask_for(tuple(range(50, 80)), 1)
-    trace = in_turn(windowed(), first, other, first)
+    """Its other pages are still there, but the end of many prompts took the near ones."""
+    first = ask_for(tuple(range(30)), 1)
+    trace = in_turn(windowed(), first, *others(6), first)
     assert trace.scheduler.prefix_evictions == 0
-    assert rows_of(trace, 3)[0][0] == 0
+    assert rows_of(trace, 8)[0][0] == 0
 
 
 def test_near_pages_that_are_computed_again_serve_those_who_come_next() -> None:
     """The page with the same tokens is found by contents, and the new near page beside it."""
-    first, other = ask_for(tuple(range(30)), 1), ask_for(tuple(range(50, 80)), 1)
-    trace = in_turn(windowed(), first, other, first, first)
-    assert rows_of(trace, 4) == [(29, 1)]
+    first = ask_for(tuple(range(30)), 1)
+    trace = in_turn(windowed(), first, *others(6), first, first)
+    assert rows_of(trace, 9) == [(29, 1)]
 
 
-def test_a_prompt_that_parts_before_the_window_is_computed_from_the_start() -> None:
-    """What the window before token 12 held was freed and granted anew while the first ran."""
-    first = ask_for(tuple(range(50)), 1)
-    trace = in_turn(windowed(), first, ask_for((*range(12), 90, 91, 92)))
-    assert rows_of(trace, 2)[0][0] == 0
+def test_the_place_where_prompts_part_is_kept_once_it_is_known() -> None:
+    """The second finds that it begins like the first, whose near pages there are gone."""
+    system = tuple(range(24))
+    asked = [ask_for((*system, 90 + n, *range(30, 60)), 1) for n in range(3)]
+    trace = in_turn(windowed(), asked[0], *others(6), asked[1], *others(3), asked[2])
+    assert rows_of(trace, 8)[0][0] < 24
+    assert rows_of(trace, 12)[0][0] == 24
