@@ -29,7 +29,15 @@ from model_server.plan.compiled import (
     measure_choice,
     with_choice,
 )
-from model_server.plan.depth import Depths, depths_of, growth_of, shallow, typical_part, whole
+from model_server.plan.depth import (
+    Depths,
+    depths_of,
+    growth_of,
+    shallow,
+    typical_part,
+    uneven_pages,
+    whole,
+)
 from model_server.plan.model import PlannedModel, open_model
 from model_server.plan.model_plan import Memory, ModelPlan, Slice
 from model_server.plan.slices import LENT
@@ -215,11 +223,14 @@ class _Candidate:
             return self._with_choices(found)
         few = measure(shallow(deployment, checkpoint, depths.few).program, deployment.buckets[0])
         growth = growth_of(few, found[0], depths)
+        uneven = uneven_pages(deployment, depths)
         deep = [
             whole(each, growth, depths, self.work.flops_ratio(each.bucket, depths.more))
             for each in found
         ]
-        return self._with_choices(deep)
+        return self._with_choices(
+            [replace(each, arguments=each.arguments + uneven) for each in deep]
+        )
 
     def _with_choices(self, forwards: list[Measured]) -> list[Measured]:
         """Add the choice of tokens to each bucket; buckets with as many rows share its code."""
