@@ -39,7 +39,7 @@ class Draft:
         self._known = known
         self._grants: list[PageGrant] = []
         self._samplings: list[SlotSampling] = []
-        self._copies: list[tuple[int, int]] = []
+        self._copies: list[tuple[int, ...]] = []
 
     def step(self, number: int) -> Step:
         rows, grants, samplings = tuple(self.rows), tuple(self._grants), tuple(self._samplings)
@@ -61,7 +61,10 @@ class Draft:
         """Add pages to a sequence, and those that it shares to its slot's table."""
         first = 0 if shared else len(sequence.pages)
         sequence.pages += [self._held.pool.allocate() for _ in range(count)]
-        self._grants.append(PageGrant(sequence.slot, first, tuple(sequence.pages[first:])))
+        if self._held.near is not None:
+            self._held.near.cover(sequence)
+        pages, near = tuple(sequence.pages[first:]), tuple(sequence.near[first:])
+        self._grants.append(PageGrant(sequence.slot, first, pages, near))
 
     def reach(self, sequence: Sequence) -> None:
         """See that the next position of a sequence has a page."""
@@ -154,7 +157,11 @@ class Draft:
     def _copy(self, sequence: Sequence) -> None:
         """Copy on write: the first page of its own may begin with tokens of another's."""
         if sequence.source:
-            self._copies.append((sequence.source, sequence.pages[sequence.kept]))
+            pair = sequence.source, sequence.pages[sequence.kept]
+            if self._held.near is not None:
+                pair += sequence.near_source, sequence.near[sequence.kept]
+                self._held.near.copied(sequence)
+            self._copies.append(pair)
             self._held.pool.release(sequence.source)
             sequence.source = 0
 

@@ -197,7 +197,7 @@ class ModelRunner:
 
     def warm_copy(self) -> None:
         """Copy the scratch page onto itself."""
-        self.copy([(0, 0)])
+        self.copy([(0,) * self.program.copied])
 
     def launch(self, step: Step) -> PendingStep:
         for change in step.samplings:
@@ -239,10 +239,11 @@ class ModelRunner:
             with self._held:
                 self.state = self._compiled[WRITE](self.state, vector)
 
-    def copy(self, copies: Sequence[tuple[int, int]]) -> None:
+    def copy(self, copies: Sequence[tuple[int, ...]]) -> None:
         """Copy pages, each to another, before a step that writes to the copies."""
         for first in range(0, len(copies), COPIES):
-            pairs = np.zeros((COPIES, 2), np.int32)  # padding copies the scratch page onto itself
+            # Padding copies the scratch page onto itself.
+            pairs = np.zeros((COPIES, self.program.copied), np.int32)
             few = copies[first : first + COPIES]
             pairs[: len(few)] = few
             with self._held:

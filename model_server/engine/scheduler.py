@@ -53,7 +53,8 @@ No row of a sequence is launched while guesses of it are in flight.
 
 `Draft` makes the rows, `Allocation` holds slots and pages; here is decided who gets them.
 
-If all layers have a sliding window, pages before it are freed while a sequence runs.
+If all layers have a sliding window, pages before it are freed while a sequence runs. If some do,
+these have pages of their own, which are freed (`paging.near_pages`).
 
 A model with LongRoPE rotates a sequence by the factors for its length at the time. One that
 outgrows the short factors starts again, as if preempted, with the long ones; this happens once.
@@ -139,6 +140,11 @@ class Scheduler:
         return self._pool.used
 
     @property
+    def near_pages_used(self) -> int:
+        """Pages of the layers with a window, if they have their own."""
+        return self._held.near.pool.used if self._held.near else 0
+
+    @property
     def pages_cached(self) -> int:
         """Pages that nobody holds and that others may still find."""
         return self._pool.idle
@@ -214,8 +220,8 @@ class Scheduler:
             self.guessing.launched(self.steps, late=self.steps == self._committed + 1)
         for sequence in draft.chunks:
             self._held.note(sequence)
-        if self.limits.window is not None:
-            self._held.free_unseen(self._seating.waits)
+        if self._held.frees_unseen:
+            self._held.free_unseen(self._seating.followed)
         self.prefill_tokens += draft.prompt_tokens
         return draft.step(self.steps)
 

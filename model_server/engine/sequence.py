@@ -90,6 +90,10 @@ class Sequence:
         "long",
         "lost",
         "member",
+        "near",
+        "near_known",
+        "near_source",
+        "near_unseen",
         "pages",
         "priority",
         "prompt",
@@ -156,6 +160,11 @@ class Sequence:
         # Since the sequence last took a slot:
         self.slot = -1  # -1 while waiting
         self.pages: list[int] = []
+        # Of the layers with pages of their own, see `paging.near_pages`:
+        self.near: list[int] = []  # as many as `pages`; [] if no layer has any
+        self.near_known = 0  # tokens at the beginning that others had, too
+        self.near_source = 0  # page to copy with `source`
+        self.near_unseen = 0  # pages at the beginning that were freed
         self.launched = 0  # positions computed, in flight or found in the cache
         self.reused = 0  # positions found in the cache
         self.source = 0  # page to copy with its first chunk, held until then; 0: none

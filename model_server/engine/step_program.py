@@ -33,10 +33,16 @@ from model_server.engine.slot_state import (
     write_slot,
 )
 from model_server.engine.slot_write import WriteLayout
-from model_server.engine.step_arrays import ROW_COLUMNS, SAMPLING_COLUMNS, ColumnLayout, row_counts
+from model_server.engine.step_arrays import (
+    NEAR_PARTS,
+    ROW_COLUMNS,
+    SAMPLING_COLUMNS,
+    ColumnLayout,
+    row_counts,
+)
 from model_server.engine.types import EngineLimits
-from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
-from model_server.kernels.pages import LayerPages, copy_pages
+from model_server.kernels.paged import Kernel, KernelRefusal, NearTables, PagedBatch
+from model_server.kernels.pages import LayerPages, copy_pages, copy_pages_apart
 from model_server.kernels.sequence_sharding import SequenceSharding
 from model_server.models.layers.low_rank import choose_adapters
 from model_server.models.weights.quantized import byte_shape
@@ -118,8 +124,11 @@ class StepProgram:
         *,
         vocab: int,
         logits: jax.sharding.Sharding | None = None,
+        near: Sequence[bool] = (),
     ) -> None:
         """stage: None: all layers. embed: width of the hidden states that stages pass on.
+
+        near: of each layer, True if it is among those with pages of their own; (): none has any.
 
         logits: their sharding, f32[R, V], between the two programs; None: replicated.
         """
@@ -129,6 +138,7 @@ class StepProgram:
         self.limits = limits
         self.stage = stage
         self.embed = embed
+        self.near = tuple(near)
         self.leaves = tuple(map(byte_shape, leaves))
         self.factors = blueprint.factors  # indices of the leaves that hold adapters
         self.pages = jax.tree.map(shape_of, tuple(pages))
@@ -193,11 +203,16 @@ class StepProgram:
     def lower_copy(self) -> jax.stages.Lowered:
         """Trace the program that copies pages within the pool."""
         jitted = jax.jit(
-            copy_pages,
+            partial(copy_pages_apart, near=self.near) if self.near else copy_pages,
             donate_argnums=0,
             out_shardings=jax.tree.map(lambda array: array.sharding, self.pages),
         )
-        return jitted.lower(self.pages, self._input((COPIES, 2), jnp.int32))
+        return jitted.lower(self.pages, self._input((COPIES, self.copied), jnp.int32))
+
+    @property
+    def copied(self) -> int:
+        """Numbers that each entry of `Step.copies` has."""
+        return 2 if self.limits.near_window is None else 4
 
     def lower_write(self) -> jax.stages.Lowered:
         """Trace the program that writes the edits of a sequence into its slot."""
@@ -327,7 +342,9 @@ def run_stage(
 def paged_batch(
     step: dict[str, jax.Array], kernel: Kernel, split: SequenceSharding | None
 ) -> PagedBatch:
-    return PagedBatch(**{field: step[field] for field in _PLACES}, kernel=kernel, split=split)
+    near = NearTables(*(step[part] for part in NEAR_PARTS)) if NEAR_PARTS[0] in step else None
+    places = {field: step[field] for field in _PLACES}
+    return PagedBatch(**places, kernel=kernel, split=split, near=near)
 
 
 def choose(computed: Computed, state: SlotState) -> tuple[Outputs, SlotState]:

@@ -36,6 +36,8 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_queued_per_account: int | None = None  # None: up to the queue, and see Engine
     prefix_cache: PrefixSharing = "off"  # among sequences with one salt, which serving makes
     window: int | None = None  # tokens that every layer sees at most; None: some layer sees all
+    # Tokens that layers with a window see at most, if others see all: they have pages of their own.
+    near_window: int | None = None  # None: all layers have pages in common
     adapters: int = 0  # places for adapters
     guesses: int = 0  # tokens of one sequence that a step may guess; 0: none
     max_decodes: int | None = None  # decode rows of a step, guesses included; None: slots
@@ -148,6 +150,7 @@ class PageGrant(msgspec.Struct, frozen=True, array_like=True):
     slot: int
     first: int
     pages: tuple[int, ...]  # 1 .. P; page 0 is never granted
+    near: tuple[int, ...] = ()  # likewise, of the near layers' own pages, if they have any
 
 
 class SlotSampling(msgspec.Struct, frozen=True, array_like=True):
@@ -168,7 +171,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     grants: tuple[PageGrant, ...] = ()
     samplings: tuple[SlotSampling, ...] = ()
     guided: bool = False  # tokens are chosen only when `Runner.choose` has brought the masks
-    copies: tuple[tuple[int, int], ...] = ()  # page to copy, page to overwrite; before all rows
+    # Page to copy and page to overwrite, then the same two of the near layers; before all rows
+    copies: tuple[tuple[int, ...], ...] = ()
 
 
 class SlotMask(msgspec.Struct, frozen=True, array_like=True):

@@ -6,7 +6,7 @@ They are the same for every layer: models pass them through untouched.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple, Protocol
 
 import jax
@@ -51,6 +51,16 @@ class Kernel(Protocol):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
+class NearTables:
+    """Places of a batch's tokens in the pages that layers with a window have to themselves."""
+
+    pages: jax.Array  # i32[T], as in PagedBatch
+    decode_tables: jax.Array  # i32[D, S/G]; arbitrary before the window
+    block_tables: jax.Array  # i32[N, S/G]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
 class PagedBatch:
     """Pages of the tokens in one flat batch: D decode rows, then N blocks of C prompt tokens."""
 
@@ -62,6 +72,7 @@ class PagedBatch:
     block_limits: jax.Array  # i32[N, C]
     kernel: Kernel = field(metadata={"static": True})
     split: SequenceSharding | None = field(default=None, metadata={"static": True})
+    near: NearTables | None = None  # None: all layers have pages in common
 
     def divided(self, x: jax.Array) -> jax.Array:
         """Constrain [T, D] to the row sharding used between layers."""
@@ -82,7 +93,14 @@ class PagedBatch:
 
         Arguments are those of `NewTokens` and `Scores`.
         """
-        return self.kernel.attend(self, layer, NewTokens(q, k, v), Scores(scale, softcap, window))
+        batch = self if window is None else self._in_near()
+        return self.kernel.attend(batch, layer, NewTokens(q, k, v), Scores(scale, softcap, window))
+
+    def _in_near(self) -> PagedBatch:
+        if self.near is None:
+            return self
+        places = {each.name: getattr(self.near, each.name) for each in fields(self.near)}
+        return replace(self, near=None, **places)
 
 
 # q f32[N, C, H, Q], the layer's pages, tables i32[N, S/G], limits i32[N, C] -> f32[N, C, H, W];

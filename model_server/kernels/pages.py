@@ -83,21 +83,25 @@ def page_arrays(
 
 def allocate(
     cache: CacheShape,
-    pages: int,
+    pages: int | tuple[int, ...],
     page_size: int,
     dtype: jnp.dtype,
     sharding: jax.sharding.Sharding | None = None,
     shapes: Shapes = key_major_shapes,
 ) -> tuple[LayerPages, ...]:
-    """Zeroed pages for every layer, including the scratch page, created in place."""
+    """Zeroed pages for every layer, including the scratch page, created in place.
+
+    pages: of each layer, or the same for all.
+    """
 
     def zeros(of: jax.ShapeDtypeStruct) -> jax.Array:
         if sharding is None:
             return jnp.zeros(of.shape, of.dtype)
         return full(of.shape, 0, of.dtype, sharding)
 
-    one = shapes(cache, pages, page_size, jnp.dtype(dtype))
-    return tuple(jax.tree.map(zeros, one) for _ in range(cache.layers))
+    each = (pages,) * cache.layers if isinstance(pages, int) else pages
+    made = (shapes(cache, count, page_size, jnp.dtype(dtype)) for count in each)
+    return tuple(jax.tree.map(zeros, layer) for layer in made)
 
 
 def write(
@@ -133,6 +137,15 @@ def copy_pages(layers: tuple[LayerPages, ...], copies: jax.Array) -> tuple[Layer
         return held.at[copies[:, 1]].set(taken, mode="promise_in_bounds")
 
     return jax.tree.map(copied, layers)
+
+
+def copy_pages_apart(
+    layers: tuple[LayerPages, ...], copies: jax.Array, *, near: tuple[bool, ...]
+) -> tuple[LayerPages, ...]:
+    """As `copy_pages`, but in near layers by the last two of each `copies`, i32[N, 4]."""
+    of = {False: copies[:, :2], True: copies[:, 2:]}
+    pairs = zip(layers, near, strict=True)
+    return tuple(copied for layer, its in pairs for copied in copy_pages((layer,), of[its]))
 
 
 def stored(numbers: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:

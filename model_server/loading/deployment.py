@@ -6,6 +6,7 @@ abstract mesh. Allocates nothing. All byte counts are per device of the mesh.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -18,13 +19,14 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import AUTO, ModelServerConfig
 from model_server.disaggregation.transfers import CONTEXTS
 from model_server.engine.buckets import Bucket, closed_set
+from model_server.engine.paging.near_count import most_near, near_count
 from model_server.engine.slot_state import state_bytes
 from model_server.engine.step_program import StepProgram, told_as_plan_error
 from model_server.engine.types import EngineLimits
 from model_server.kernels.choice import kernel_for
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import CacheShape, LayerPages, allocate
-from model_server.loading.memory_plan import FreeMemory, MemoryPlan, plan_memory
+from model_server.loading.memory_plan import FreeMemory, MemoryPlan, PageBytes, plan_memory
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, bytes_per_device
 from model_server.models.weights.stage import Stage
@@ -85,6 +87,20 @@ class PlacedModel:
             whole = self.cache.bytes_per_page(page_size, self.kv_dtype, self.kernel.shapes)
         return whole // self.layout.shards(self.cache.axis)
 
+    def pages_of(self, limits: EngineLimits) -> PageBytes:
+        """Return what pages take. Raises MemoryPlanError if the kernel refuses them."""
+        layer = self.page_bytes(limits.page_size) // self.cache.layers
+        near = sum(self.near_layers(limits.near_window))
+        return PageBytes(layer * (self.cache.layers - near), layer * near, most_near(limits))
+
+    def near_layers(self, near_window: int | None) -> tuple[bool, ...]:
+        """Return, for each layer here, True if it has pages of its own; (): none has any."""
+        if near_window is None:
+            return ()
+        first = self.stage.first if self.stage else 0
+        windows = self.recipe.windows[first : first + self.cache.layers]
+        return tuple(window is not None for window in windows)
+
     @property
     def prefill_block(self) -> int:
         return _CPU_PREFILL_BLOCK if self.layout.platform == "cpu" else _PREFILL_BLOCK
@@ -103,21 +119,21 @@ class PlacedModel:
 
     def least_bytes(self, config: ModelServerConfig) -> int:
         """Minimum bytes: enough to serve one whole sequence at a time."""
-        per_sequence = -(-self.least_context(config) // config.page_size)
-        pages = per_sequence + 1 + _handoff_pages(config, per_sequence)  # 1: the scratch page
-        workspace = self.workspace(self._slots(config))
-        return self.weight_bytes + workspace + pages * self.page_bytes(config.page_size)
+        limits = self._limits(config, self.least_context(config))
+        per_sequence, slots = limits.pages_per_sequence, self._slots(config)
+        handoff = _handoff_pages(config, per_sequence) * self.page_bytes(config.page_size)
+        pool = self.pages_of(limits).pool(per_sequence)
+        return self.weight_bytes + self.workspace(slots) + handoff + pool
 
     def deploy(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:
         """Plan the pages in the memory of one device. Raises MemoryPlanError."""
         slots, page = self._slots(config), self.page_bytes(config.page_size)
-        decodes = self._decodes(slots)
-        context = self._context(config, memory)
-        per_sequence = -(-context // config.page_size)
-        wanted = self._wanted_pages(config, page, per_sequence, slots)
+        limits = self._limits(config, self._context(config, memory))
+        per_sequence, of = limits.pages_per_sequence, self.pages_of(limits)
+        wanted = self._wanted_pages(config, of, per_sequence, slots)
         planned = plan_memory(
             weights=self.weight_bytes,
-            kv_bytes_per_page=page,
+            of=of,
             workspace=self.workspace(slots) + page * _handoff_pages(config, per_sequence),
             limit=memory.limit,
             in_use=memory.in_use,
@@ -127,9 +143,23 @@ class PlacedModel:
             others=memory.others,
             shares=max(1, config.models - len(memory.holders)),
         )
-        limits = EngineLimits(
+        return Deployment(
+            self.recipe,
+            self.blueprint,
+            self.layout,
+            structs.replace(limits, pages=planned.pages),
+            planned,
+            elastic=wanted is None,
+            beside=self.beside,
+        )
+
+    def _limits(self, config: ModelServerConfig, context: int) -> EngineLimits:
+        """Return the engine's limits, as yet without pages."""
+        slots = self._slots(config)
+        decodes = self._decodes(slots)
+        return EngineLimits(
             slots=slots,
-            pages=planned.pages,
+            pages=0,
             page_size=config.page_size,
             max_context=context,
             token_budget=decodes + self.prefill_block * max(PREFILL_BLOCKS),
@@ -143,19 +173,21 @@ class PlacedModel:
             max_queued_per_account=config.max_queued_per_account,
             prefix_cache=config.prefix_cache,
             window=self.recipe.window,
+            near_window=self._near_window(config, context),
             adapters=self.recipe.adapters.places if self.recipe.adapters else 0,
             guesses=self._guesses,
             max_decodes=None if decodes == slots else decodes,
         )
-        return Deployment(
-            self.recipe,
-            self.blueprint,
-            self.layout,
-            limits,
-            planned,
-            elastic=wanted is None,
-            beside=self.beside,
-        )
+
+    def _near_window(self, config: ModelServerConfig, context: int) -> int | None:
+        """Return the window of layers that have pages of their own; None: it would free no page.
+
+        Nor do they where pages are handed over, which has blocks of all layers' pages.
+        """
+        window = self.recipe.near_window
+        if config.gives_pages or config.takes_pages or window is None or window >= context:
+            return None
+        return window
 
     def _slots(self, config: ModelServerConfig) -> int:
         return self.recipe.slots or config.slots
@@ -188,14 +220,20 @@ class PlacedModel:
         """Return the longest context as asked, or that every slot can hold at once, in tokens."""
         if not self._auto(config):
             return self.least_context(config)
-        slots, page = self._slots(config), self.page_bytes(config.page_size)
-        free = memory.limit - memory.in_use - self.weight_bytes - self.workspace(slots)
-        shares = max(1, config.models - len(memory.holders))
-        pages = free // page // (shares if self._kv_bytes(config) is None else 1) - 1
-        most = pages // (slots + _handoff_pages(config, 1))
-        if (kv := self._kv_bytes(config)) is not None:
-            most = min(most, (kv // page - 1) // slots)
+        slots, kv = self._slots(config), self._kv_bytes(config)
         asked = asked_context(self.recipe, config)
+        of = self.pages_of(self._limits(config, asked))
+        handoff = _handoff_pages(config, 1) * self.page_bytes(config.page_size)
+        free = memory.limit - memory.in_use - self.weight_bytes - self.workspace(slots)
+        free //= max(1, config.models - len(memory.holders)) if kv is None else 1
+
+        def taken(pages: int) -> int:
+            return of.pool(slots * pages) + pages * handoff
+
+        each = range(1, -(-asked // config.page_size) + 1)
+        most = bisect_right(each, free, key=taken)
+        if kv is not None:
+            most = min(most, of.fitting(kv) // slots)
         return max(self.least_context(config), min(asked, most * config.page_size))
 
     def _kv_bytes(self, config: ModelServerConfig) -> int | None:
@@ -204,15 +242,15 @@ class PlacedModel:
         return _CPU_KV_BYTES if told is None and self.layout.platform == "cpu" else told
 
     def _wanted_pages(
-        self, config: ModelServerConfig, page: int, per_sequence: int, slots: int
+        self, config: ModelServerConfig, of: PageBytes, per_sequence: int, slots: int
     ) -> int | None:
         """Pages for the whole context of every slot, capped by the flags or the CPU default."""
         whole = per_sequence * slots
         told = self.recipe.kv_cache_bytes or config.kv_cache_bytes
         if told is not None:
-            return min(whole, told // page - 1)
+            return min(whole, of.fitting(told))
         if self.layout.platform == "cpu":
-            return min(whole, max(per_sequence, _CPU_KV_BYTES // page - 1))
+            return min(whole, max(per_sequence, of.fitting(_CPU_KV_BYTES)))
         return None
 
 
@@ -255,12 +293,22 @@ class Deployment(PlacedModel):
     @cached_property
     def pool_shapes(self) -> tuple[LayerPages, ...]:
         limits, sharding = self.limits, self.layout.pages(self.cache.axis)
-        one = self.kernel.shapes(self.cache, limits.pages, limits.page_size, self.kv_dtype)
+
+        def layer(pages: int) -> LayerPages:
+            one = self.kernel.shapes(self.cache, pages, limits.page_size, self.kv_dtype)
+            return jax.tree.map(placed, one)
 
         def placed(leaf: Any) -> Any:
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-        return (jax.tree.map(placed, one),) * self.cache.layers
+        return tuple(map(layer, self.layer_pages))
+
+    @property
+    def layer_pages(self) -> tuple[int, ...]:
+        """Pages of each layer, the scratch page excluded."""
+        pages, near = self.limits.pages, near_count(self.limits)
+        layers = self.near_layers(self.limits.near_window)
+        return tuple(near if its else pages for its in layers) or (pages,) * self.cache.layers
 
     @cached_property
     def program(self) -> StepProgram:
@@ -276,12 +324,14 @@ class Deployment(PlacedModel):
             vocab=self.recipe.vocab,
             # As the head leaves them: a device computes the logits of its part of the vocabulary.
             logits=self.layout.sharding((1, self.recipe.vocab), (None, "vocab")),
+            near=self.near_layers(self.limits.near_window),
         )
 
     def allocate_pages(self) -> tuple[LayerPages, ...]:
         limits, where = self.limits, self.layout.pages(self.cache.axis)
         shapes = self.kernel.shapes
-        return allocate(self.cache, limits.pages, limits.page_size, self.kv_dtype, where, shapes)
+        pages, size = self.layer_pages, limits.page_size
+        return allocate(self.cache, pages, size, self.kv_dtype, where, shapes)
 
     def with_pages(self, pages: int) -> Self:
         limits = structs.replace(self.limits, pages=pages)
@@ -292,13 +342,14 @@ class Deployment(PlacedModel):
 
         Raises MemoryPlanError if its pages do not fit here.
         """
-        if limits.pages > self.limits.pages:
+        of = self.pages_of(limits)
+        if of.pool(limits.pages) > self.memory.kv:
             raise MemoryPlanError(
                 f"{self.stage or 'this host'} has memory for {self.limits.pages} KV pages, but "
                 f"the primary planned {limits.pages}: give every host the same flags and the same "
                 "memory, or lower --kv_cache_bytes"
             )
-        return replace(self, limits=limits, memory=self.memory.with_pages(limits.pages))
+        return replace(self, limits=limits, memory=self.memory.with_pages(limits.pages, of))
 
 
 def asked_context(recipe: Recipe, config: ModelServerConfig) -> int:

@@ -20,6 +20,30 @@ class Devices:
     memory: int  # bytes that models may fill
 
 
+_MOST_PAGES = 2**24  # if this device has no layer whose pages are counted
+
+
+@dataclass(frozen=True, slots=True)
+class PageBytes:
+    """Memory of one device that a number of pages takes, with a scratch page beside them."""
+
+    page: int  # bytes of one page, but for near layers
+    near: int = 0  # bytes of one page of near layers, which have their own
+    most_near: int = 0  # pages that near layers have at most, beside their scratch page
+
+    def pool(self, pages: int) -> int:
+        """Return the bytes of all layers' pages."""
+        return (pages + 1) * self.page + (min(pages, self.most_near) + 1) * self.near
+
+    def fitting(self, free: int) -> int:
+        """Return the most pages that take no more than these bytes; negative: not even scratch."""
+        alike = free // (self.page + self.near) - 1
+        if alike <= self.most_near or not self.near:
+            return alike
+        rest = free - (self.most_near + 1) * self.near
+        return rest // self.page - 1 if self.page else _MOST_PAGES
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Memory granted to one model, on one device."""
@@ -27,16 +51,19 @@ class MemoryPlan:
     pages: int  # pages the engine may grant; the pool has one more, scratch page 0
     kv: int  # bytes of the page pool, scratch page included
     total: int  # bytes of weights, page pool and workspace
+    of: PageBytes
 
-    def with_pages(self, pages: int) -> MemoryPlan:
-        kv = self.kv // (self.pages + 1) * (pages + 1)
-        return MemoryPlan(pages=pages, kv=kv, total=self.total - self.kv + kv)
+    def with_pages(self, pages: int, of: PageBytes | None = None) -> MemoryPlan:
+        """of: None: they take what they take here."""
+        of = of or self.of
+        kv = of.pool(pages)
+        return MemoryPlan(pages=pages, kv=kv, total=self.total - self.kv + kv, of=of)
 
 
 def plan_memory(
     *,
     weights: int,
-    kv_bytes_per_page: int,
+    of: PageBytes,
     workspace: int,
     limit: int,
     in_use: int,
@@ -48,26 +75,27 @@ def plan_memory(
 ) -> MemoryPlan:
     """Grant the wanted pages (None: all that fit). Raises MemoryPlanError if they do not fit.
 
-    All bytes and pages are per device; `devices` is how many share the model. others: the models
+    All bytes and pages are per device; `devices` is how many share the model. of: what pages take.
+    others: the models
     that use `in_use`, for messages. shares: into which the pages that fit are divided, if none are
     wanted; this model gets one, the models to come the others.
     """
     if wanted_pages is not None and wanted_pages < min_pages:
-        raise MemoryPlanError(_too_few_wanted(wanted_pages, min_pages, kv_bytes_per_page))
+        raise MemoryPlanError(_too_few_wanted(wanted_pages, min_pages, of))
     free = limit - in_use - weights - workspace
-    fitting = free // kv_bytes_per_page - 1
-    pages = max(min_pages, (fitting + 1) // shares - 1) if wanted_pages is None else wanted_pages
+    fitting = of.fitting(free)
+    pages = max(min_pages, of.fitting(free // shares)) if wanted_pages is None else wanted_pages
     if max(pages, min_pages) > fitting:
-        needed = (max(pages, min_pages) + 1) * kv_bytes_per_page
-        least = weights + workspace + (min_pages + 1) * kv_bytes_per_page
+        needed = of.pool(max(pages, min_pages))
+        least = weights + workspace + of.pool(min_pages)
         raise MemoryPlanError(
             _does_not_fit(
                 weights, needed, workspace, limit, in_use, wanted_pages, min_pages, devices, others
             ),
             need=Need(memory=least, weights=weights) if least > limit - in_use else None,
         )
-    kv = (pages + 1) * kv_bytes_per_page
-    return MemoryPlan(pages=pages, kv=kv, total=weights + kv + workspace)
+    kv = of.pool(pages)
+    return MemoryPlan(pages=pages, kv=kv, total=weights + kv + workspace, of=of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +137,11 @@ def _on_each(devices: int, total: int) -> str:
     return f" on each of {devices} devices ({human(devices * total)} in all)"
 
 
-def _too_few_wanted(wanted: int, least: int, page: int) -> str:
+def _too_few_wanted(wanted: int, least: int, of: PageBytes) -> str:
     return (
-        f"the KV cache would hold {wanted} pages ({human((wanted + 1) * page)}) but one whole "
-        f"sequence needs {least} pages ({human((least + 1) * page)}): raise --kv_cache_bytes to "
-        f"{(least + 1) * page} or lower --max_context{_OVERRIDES}"
+        f"the KV cache would hold {wanted} pages ({human(of.pool(wanted))}) but one whole "
+        f"sequence needs {least} pages ({human(of.pool(least))}): raise --kv_cache_bytes to "
+        f"{of.pool(least)} or lower --max_context{_OVERRIDES}"
     )
 
 

@@ -94,9 +94,23 @@ class Recipe:
     speculation: Speculation = Speculation()
     # Longest sequence that is rotated by the short one of two lists of factors; None: one list
     short_context: int | None = None
-    # Tokens that a query sees at most, in any layer; None: all
-    window: int | None = None
+    # Tokens that a query sees at most in each layer of the whole model, None: all; (): all in all
+    windows: tuple[int | None, ...] = ()
     tasks: Tasks = Tasks()
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that a query sees at most, in any layer; None: all, in some layer."""
+        return None if None in self.windows else max(self._windows, default=None)
+
+    @property
+    def near_window(self) -> int | None:
+        """Tokens that a query sees at most in the layers with a window; None: no layer differs."""
+        return max(self._windows, default=None) if None in self.windows else None
+
+    @property
+    def _windows(self) -> list[int]:
+        return [window for window in self.windows if window is not None]
 
     def cut(self) -> tuple[Recipe, ...]:
         """Return a recipe per stage. Raises InvalidRequest if there are more stages than layers."""

@@ -127,6 +127,21 @@ def growth_of(few: Measured, more: Measured, depths: Depths) -> Growth:
     return Growth(slope("arguments"), slope("temporaries"), slope("outputs"), slope("code"))
 
 
+def uneven_pages(deployment: Deployment, depths: Depths) -> int:
+    """Return the bytes of all pages beyond those that `growth_of` counts: layers have unlike ones.
+
+    Negative if it counts too many.
+    """
+
+    def pool(layers: int) -> int:
+        made = replace(deployment, recipe=_cut(deployment.recipe, layers))
+        return made.pages_of(made.limits).pool(made.limits.pages)
+
+    few, more = pool(depths.few), pool(depths.more)
+    further = depths.all - depths.more
+    return pool(depths.all) - more - round((more - few) / (depths.more - depths.few) * further)
+
+
 def whole(measured: Measured, growth: Growth, depths: Depths, flops_ratio: float) -> Measured:
     """Extrapolate a bucket to all layers; flops_ratio: FLOPs of all layers to the compiled ones."""
     assert measured.layers is not None, "measured without its typical layers"

@@ -31,9 +31,11 @@ class Memory:
     temporaries: int
     outputs: int  # not aliased to arguments
     code: int  # of all buckets together
-    kv_page: int  # bytes of one page
-    kv_pages: int  # in the compiled pool
+    kv: int  # bytes of the compiled pool
+    kv_pages: int  # in that pool
+    kv_near_pages: int  # of layers with a window, which have as few of their own; 0: they have none
     kv_pages_free: int  # that would fit beside the programs' real needs
+    kv_free: int  # bytes of those
     page_size: int
 
     @property

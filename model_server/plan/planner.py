@@ -14,6 +14,7 @@ from typing import Any
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, compiled_in_turn
+from model_server.engine.paging.near_count import near_count
 from model_server.engine.step_arrays import logit_rows
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.passes.beside import beside_of
@@ -28,7 +29,15 @@ from model_server.plan.compiled import (
     measure_choice,
     with_choice,
 )
-from model_server.plan.depth import Depths, depths_of, growth_of, shallow, typical_part, whole
+from model_server.plan.depth import (
+    Depths,
+    depths_of,
+    growth_of,
+    shallow,
+    typical_part,
+    uneven_pages,
+    whole,
+)
 from model_server.plan.model import PlannedModel, open_model
 from model_server.plan.model_plan import Memory, ModelPlan, Slice
 from model_server.plan.slices import LENT
@@ -214,11 +223,14 @@ class _Candidate:
             return self._with_choices(found)
         few = measure(shallow(deployment, checkpoint, depths.few).program, deployment.buckets[0])
         growth = growth_of(few, found[0], depths)
+        uneven = uneven_pages(deployment, depths)
         deep = [
             whole(each, growth, depths, self.work.flops_ratio(each.bucket, depths.more))
             for each in found
         ]
-        return self._with_choices(deep)
+        return self._with_choices(
+            [replace(each, arguments=each.arguments + uneven) for each in deep]
+        )
 
     def _with_choices(self, forwards: list[Measured]) -> list[Measured]:
         """Add the choice of tokens to each bucket; buckets with as many rows share its code."""
@@ -274,9 +286,9 @@ class _Candidate:
         limits, pages = self.deployment.limits, int(pages * _SPARE)
         if pages < limits.pages_per_sequence:
             return self.planner.changes(self.topology)
-        page = self.deployment.page_bytes(limits.page_size)
+        taken = self.deployment.memory.of.pool(pages)
         return [
-            f"--kv_cache_bytes {(pages + 1) * page}: {pages * limits.page_size:,} KV tokens "
+            f"--kv_cache_bytes {taken}: {pages * limits.page_size:,} KV tokens "
             f"instead of {limits.pages * limits.page_size:,}"
         ]
 
@@ -306,12 +318,13 @@ class _Candidate:
 
 
 def memory_of(deployment: Deployment, limit: int, measured: Sequence[Measured]) -> Memory:
-    page = deployment.page_bytes(deployment.limits.page_size)
+    of = deployment.memory.of
     code = sum(each.code for each in measured)
     most = max(measured, key=lambda each: each.arguments + each.temporaries + each.outputs)
     temporaries = most.temporaries + deployment.beside
     step = most.arguments + temporaries + most.outputs
     without_pages = step - deployment.memory.kv + code
+    fitting = max(0, of.fitting(limit - without_pages))
     return Memory(
         limit=limit,
         weights=deployment.weight_bytes,
@@ -319,9 +332,11 @@ def memory_of(deployment: Deployment, limit: int, measured: Sequence[Measured]) 
         temporaries=temporaries,
         outputs=most.outputs,
         code=code,
-        kv_page=page,
+        kv=deployment.memory.kv,
         kv_pages=deployment.memory.pages,
-        kv_pages_free=max(0, (limit - without_pages) // page - 1),
+        kv_near_pages=near_count(deployment.limits),
+        kv_pages_free=fitting,
+        kv_free=of.pool(fitting),
         page_size=deployment.limits.page_size,
     )
 

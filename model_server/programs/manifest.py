@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from model_server.engine.paging.near_count import most_near
 from model_server.engine.types import EngineLimits
 from model_server.programs.keys import Keys
 from sax.errors import CheckpointError
@@ -82,11 +83,15 @@ def decode(body: bytes) -> Manifest:
 def shape_differences(made: EngineLimits, here: EngineLimits) -> list[str]:
     """Describe differences in the limits that shape programs, other than pages."""
     names = [name for name in made.__struct_fields__ if name not in _OF_HOST]
-    return [
+    found = [
         f"made for {name} {getattr(made, name)}, this server has {getattr(here, name)}"
         for name in names
         if getattr(made, name) != getattr(here, name)
     ]
+    near, own = most_near(made), most_near(here)
+    if not found and near != own:  # guesses and the prefix cache change it
+        found = [f"made for {near} pages of layers with a window, this server has {own}"]
+    return found
 
 
 class _ManifestFormat(msgspec.Struct):

@@ -86,5 +86,5 @@ def _seat(sequence: Sequence, number: int) -> Sequence:
     """Return a seat without a hypothesis, for the beams of a sequence that has not begun."""
     seat = copy.copy(sequence)
     seat.id = sequence.id + number
-    seat.tokens, seat.chain, seat.pages, seat.scores = [], [], [], []
+    seat.tokens, seat.chain, seat.pages, seat.near, seat.scores = [], [], [], [], []
     return seat

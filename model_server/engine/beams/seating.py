@@ -14,6 +14,7 @@ from __future__ import annotations
 from model_server.engine.accounts import Accounts
 from model_server.engine.beams.group import BeamGroup
 from model_server.engine.paging.allocation import Allocation
+from model_server.engine.paging.parting import parting
 from model_server.engine.sequence import Sequence, SequenceUpdate
 from model_server.engine.types import Hypothesis, RowResult
 from sax.errors import InvalidRequest
@@ -27,7 +28,8 @@ class Seating:
         self._accounts = accounts
         self._page_size = held.limits.page_size
         self._groups: dict[int, BeamGroup] = {}  # by the first seat's id
-        self._behind: dict[int, list[Sequence]] = {}  # seats that wait for the first one's prompt
+        # By the first seat's id: those that wait for its prompt, and where they part from it.
+        self._behind: dict[int, list[tuple[Sequence, int]]] = {}
 
     def add(self, sequence: Sequence) -> None:
         """Make the seats of a search."""
@@ -42,7 +44,7 @@ class Seating:
         """Begin, or begin again, in slots that all seats have just taken."""
         assert sequence.seats is not None
         waiting = self._groups[sequence.id].begin()
-        self._behind[sequence.id] = waiting
+        self._behind[sequence.id] = [(seat, parting(seat, sequence)) for seat in waiting]
         for seat in waiting:
             seat.goal = len(seat.tokens)  # the pages for it are kept, and it does not decode yet
 
@@ -54,9 +56,9 @@ class Seating:
         if sequence.settled:
             self._groups[sequence.id].line_up()
 
-    def waits(self, sequence: Sequence) -> bool:
-        """True if others have yet to take the pages of this one."""
-        return bool(self._behind.get(sequence.id))
+    def followed(self, sequence: Sequence) -> list[int]:
+        """Return the positions behind which others will begin with the pages of this one."""
+        return [position for _, position in self._behind.get(sequence.id, ())]
 
     def commit(self, seat: Sequence, outcome: RowResult) -> list[Hypothesis] | None:
         """Take in a seat's result; return the answers, best first, if the search is over."""
@@ -93,9 +95,7 @@ class Seating:
 
     def _catch_up(self, first: Sequence) -> None:
         """Let the others begin where they differ from the first seat, whose pages are there."""
-        for seat in self._behind.pop(first.id, ()):
-            pairs = zip(seat.tokens, first.tokens, strict=True)
-            common = next(place for place, (a, b) in enumerate(pairs) if a != b)
+        for seat, common in self._behind.pop(first.id, ()):
             self._follow(seat, first, common)
             seat.chain = first.chain[: common // self._page_size + 1]
             if self._held.shares:
@@ -112,6 +112,8 @@ class Seating:
                 self._held.pool.share(page)
         seat.pages = held[:full]
         seat.source = held[full] if rest else 0
+        if self._held.near is not None:
+            self._held.near.follow(seat, parent, full, rest)
         seat.launched = seat.reused = positions
         seat.kept, seat.written = full, full * self._page_size
         seat.unseen = min(parent.unseen, full)

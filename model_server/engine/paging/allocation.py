@@ -6,9 +6,13 @@ What is shared takes no page, and what nobody holds counts as free (see `prefix_
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from collections.abc import Sequence as Positions
 
+from model_server.engine.paging.near_pages import NearPages
+from model_server.engine.paging.parting import partings
 from model_server.engine.paging.prefill import pages_lacking, pages_to_begin
-from model_server.engine.paging.prefix_cache import NOTHING, Prefix, PrefixCache
+from model_server.engine.paging.prefix import NOTHING, Prefix
+from model_server.engine.paging.prefix_cache import PrefixCache
 from model_server.engine.sequence import Sequence
 from model_server.engine.types import EngineLimits
 
@@ -19,7 +23,8 @@ class Allocation:
     def __init__(self, limits: EngineLimits) -> None:
         self.limits = limits
         self.running: list[Sequence] = []  # in order of admission
-        self.cache = PrefixCache(limits.pages, limits.page_size)
+        self.near = None if limits.near_window is None else NearPages(limits)
+        self.cache = PrefixCache(limits.pages, limits.page_size, self.near)
         self.pool = self.cache.pool
         self.shares = limits.prefix_cache != "off"
         self.prefix_queries = 0  # tokens of admitted sequences
@@ -88,6 +93,8 @@ class Allocation:
         self.cache.release(sequence)
         if sequence.source:
             self.pool.release(sequence.source)
+        if self.near is not None:
+            self.near.vacate(sequence)
         sequence.pages = []
         sequence.launched = sequence.reused = sequence.written = sequence.kept = 0
         sequence.unseen = sequence.source = sequence.goal = 0
@@ -99,32 +106,47 @@ class Allocation:
             sequence.written = min(sequence.launched, len(sequence.tokens))
             self.cache.note(sequence)
 
-    def free_unseen(self, waits: Callable[[Sequence], bool]) -> None:
+    @property
+    def frees_unseen(self) -> bool:
+        return self.limits.window is not None or self.near is not None
+
+    def free_unseen(self, followed: Callable[[Sequence], Positions[int]]) -> None:
         """Free the pages that lie before the window of every later query.
 
         Later steps alone can be granted them. Their places in the page table keep their numbers,
-        which no kernel follows: it begins at the first page that a query sees. waits: true of a
-        sequence whose pages others have yet to take.
+        which no kernel follows: it begins at the first page that a query sees. followed: positions
+        of a sequence behind which others will begin with its pages.
         """
-        assert self.limits.window is not None
         for sequence in self.running:
-            if sequence.launched == sequence.reused or waits(sequence):
+            if sequence.launched == sequence.reused:
                 continue  # launched nothing: the runner does not have its page table yet
-            back = 0 if sequence.guide is None else 2  # positions, at most, that are done again
-            unseen = sequence.launched + 1 - back - self.limits.window
-            last = unseen // self.limits.page_size
-            if self.shares:
-                last = min(last, sequence.kept)
-            while sequence.unseen < last:
-                self.pool.release(sequence.pages[sequence.unseen])
-                sequence.pages[sequence.unseen] = 0
-                sequence.unseen += 1
+            others = followed(sequence)
+            if self.near is not None:
+                self.near.free_unseen(sequence, others)
+            elif not others:
+                self._free_unseen(sequence)
+
+    def _free_unseen(self, sequence: Sequence) -> None:
+        assert self.limits.window is not None
+        back = 0 if sequence.guide is None else 2  # positions, at most, that are done again
+        unseen = sequence.launched + 1 - back - self.limits.window
+        last = unseen // self.limits.page_size
+        if self.shares:
+            last = min(last, sequence.kept)
+        while sequence.unseen < last:
+            self.pool.release(sequence.pages[sequence.unseen])
+            sequence.pages[sequence.unseen] = 0
+            sequence.unseen += 1
 
     def _find(self, sequence: Sequence) -> Prefix:
         if not self.shares or sequence.computed:
             return NOTHING
         sequence.rotate(self.limits.short_context, len(sequence.tokens))
-        return self.cache.find(sequence, sequence.reusable)
+        most = sequence.reusable
+        if self.near is not None and sequence.seats is not None:
+            # Each begins with what the first one holds at the place where they part.
+            most = min([most, *partings(sequence.seats)])
+        return self.cache.find(sequence, most)
 
     def _reuse(self, sequence: Sequence, found: Prefix) -> None:
         """Let a sequence begin behind the tokens that were found."""
@@ -132,14 +154,18 @@ class Allocation:
         for page in found.pages:
             pool.share(page)
         sequence.pages = list(found.pages)
+        if self.near is not None:
+            self.near.reuse(sequence, found)
         sequence.kept = len(found.pages)
         sequence.launched = sequence.written = sequence.kept * page_size
         if found.source and self._may_copy(found.source):
             pool.share(found.source)
             sequence.source = found.source
+            if self.near is not None:
+                self.near.copy(sequence, found.near_source)
             sequence.launched += found.copied
         sequence.reused = sequence.launched
-        if sequence.computed and self.limits.window is not None:
+        if sequence.computed and self.frees_unseen:
             # Where it was computed, pages before the window may hold other tokens by now.
             sequence.kept = (len(sequence.tokens) - 1) // page_size
         self.cache.follow(sequence)

@@ -66,13 +66,16 @@ class PagePool:
             del self._idle[page]
         self._holders[page] += 1
 
-    def release(self, page: int) -> None:
+    def release(self, page: int, *, cold: bool = False) -> None:
+        """cold: if it is kept, it is granted anew before all other kept ones."""
         assert self._holders[page], f"page {page} is freed but nobody holds it"
         self._holders[page] -= 1
         if self._holders[page]:
             return
         if self._kept[page]:
             self._idle[page] = None
+            if cold:
+                self._idle.move_to_end(page, last=False)
         else:
             self._free.append(page)
 

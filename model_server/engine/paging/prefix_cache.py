@@ -19,32 +19,21 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from hashlib import blake2b
 from itertools import islice
-from typing import NamedTuple
 
+from model_server.engine.paging.near_pages import NearPages
 from model_server.engine.paging.pool import PagePool
+from model_server.engine.paging.prefix import Prefix
 from model_server.engine.sequence import Sequence
 
 _MOST_TAILS = 16  # after the same full pages; as many heads are searched
 
 
-class Prefix(NamedTuple):
-    """The beginning of a sequence that need not be computed."""
-
-    pages: tuple[int, ...] = ()  # full: to be shared
-    source: int = 0  # page to copy, 0: none
-    copied: int = 0  # tokens of it that are the sequence's own
-
-    def tokens(self, page_size: int) -> int:
-        return len(self.pages) * page_size + self.copied
-
-
-NOTHING = Prefix()
-
-
 class PrefixCache:
     """The pages of one pool that others may share or copy, by contents."""
 
-    def __init__(self, pages: int, page_size: int) -> None:
+    def __init__(self, pages: int, page_size: int, near: NearPages | None = None) -> None:
+        """near: pages that some layers have apart from those of this pool; None: none do."""
+        self._near_pages = near
         self.pool = PagePool(pages, self._forget)
         self._size = page_size
         self._full: dict[bytes, int] = {}  # pages by digest
@@ -55,6 +44,10 @@ class PrefixCache:
 
     def find(self, sequence: Sequence, most: int) -> Prefix:
         """Return what is known of the first `most` tokens of a waiting sequence."""
+        found = self._find(sequence, most)
+        return found if self._near_pages is None else self._near_pages.visible(found)
+
+    def _find(self, sequence: Sequence, most: int) -> Prefix:
         pages: list[int] = []
         for index in range(-(-most // self._size)):
             end = (index + 1) * self._size
@@ -64,11 +57,11 @@ class PrefixCache:
             if page is None:
                 break
             if end > most:
-                return Prefix(tuple(pages), page, most - index * self._size)
+                return _to_copy(pages, page, most - index * self._size, self._near(page))
             pages.append(page)
         first = len(pages) * self._size
         wanted = sequence.tokens[first : min(most, first + self._size)]
-        return Prefix(tuple(pages), *self._partly(self._digest(sequence, len(pages)), wanted))
+        return _to_copy(pages, *self._partly(self._digest(sequence, len(pages)), wanted))
 
     def follow(self, sequence: Sequence) -> None:
         """Take a sequence that holds its pages into the index, from `sequence.kept` pages on."""
@@ -119,9 +112,11 @@ class PrefixCache:
         """Keep a full page, unless another with the same contents is kept already."""
         page, digest = sequence.pages[index], self._digest(sequence, index + 1)
         if digest in self._full or page in self._digests:
+            self._pair(self._full.get(digest, 0), sequence, index)
             return
         self._full[digest] = page
         self._digests[page] = digest
+        self._pair(page, sequence, index)
         first = index * self._size
         tokens = tuple(sequence.tokens[first : first + self._size])
         self._offer_part(page, self._digest(sequence, index), tokens)
@@ -140,9 +135,15 @@ class PrefixCache:
         """Keep the partly filled page of a sequence that leaves."""
         first = sequence.kept * self._size
         tokens = tuple(sequence.tokens[first : sequence.written])
+        if not tokens:
+            return
         digest = self._digest(sequence, sequence.kept)
-        if tokens and tokens not in self._tails.get(digest, {}).values():
-            self._offer_part(sequence.pages[sequence.kept], digest, tokens)
+        equal = (page for page, known in self._tails.get(digest, {}).items() if known == tokens)
+        page = next(equal, 0)
+        if not page:
+            page = sequence.pages[sequence.kept]
+            self._offer_part(page, digest, tokens)
+        self._pair(page, sequence, sequence.kept)
 
     def _offer_part(self, page: int, digest: bytes, tokens: tuple[int, ...]) -> None:
         """Keep a page to be copied by those whose next tokens it begins with."""
@@ -162,23 +163,29 @@ class PrefixCache:
             del self._tails[digest]
         if page not in self._digests:
             self.pool.drop(page)
+            self._part(page)
 
-    def _partly(self, digest: bytes, wanted: list[int]) -> tuple[int, int]:
-        """Return the page with most of the wanted tokens at its beginning, and their number."""
-        source, copied = 0, 0
+    def _partly(self, digest: bytes, wanted: list[int]) -> tuple[int, int, int]:
+        """Return the page with most of the wanted tokens at its beginning, their number, and its
+        near page."""
+        source, copied, its_near = 0, 0, 0
         if wanted:
-            for page, tokens in self._parts(digest):
+            for page, tokens, near in self._parts(digest):
                 if (common := _common(wanted, tokens)) > copied:
-                    source, copied = page, common
-        return source, copied
+                    source, copied, its_near = page, common, near
+        return source, copied, its_near
 
-    def _parts(self, digest: bytes) -> Iterator[tuple[int, Tokens[int]]]:
-        """Yield pages that follow these full pages, and the tokens known to be in them."""
+    def _parts(self, digest: bytes) -> Iterator[tuple[int, Tokens[int], int]]:
+        """Yield pages that follow these full pages, the tokens known to be in them, and their near
+        pages."""
         for sequence in islice(self._heads.get(digest, {}).values(), _MOST_TAILS):
             first = sequence.kept * self._size
             if sequence.written > first:
-                yield sequence.pages[sequence.kept], sequence.tokens[first : sequence.written]
-        yield from self._tails.get(digest, {}).items()
+                near = sequence.near[sequence.kept] if sequence.near else 0
+                tokens = sequence.tokens[first : sequence.written]
+                yield sequence.pages[sequence.kept], tokens, near
+        for page, tokens in self._tails.get(digest, {}).items():
+            yield page, tokens, self._near(page)
 
     def _forget(self, page: int) -> None:
         """Stop offering a page."""
@@ -186,6 +193,22 @@ class PrefixCache:
             self._drop_part(page)
         if digest := self._digests.pop(page, None):
             del self._full[digest]
+        self._part(page)
+
+    def _near(self, page: int) -> int:
+        return 0 if self._near_pages is None else self._near_pages.twin(page)
+
+    def _pair(self, page: int, sequence: Sequence, index: int) -> None:
+        if self._near_pages is not None and page:
+            self._near_pages.pair(page, sequence.near[index])
+
+    def _part(self, page: int) -> None:
+        if self._near_pages is not None:
+            self._near_pages.part(page)
+
+
+def _to_copy(pages: list[int], source: int, copied: int, near: int) -> Prefix:
+    return Prefix(tuple(pages), source, copied, near_source=near)
 
 
 def _common(one: Tokens[int], other: Tokens[int]) -> int:

@@ -34,7 +34,7 @@ def decoder_recipe(
     layer: BuildLayer,
     plus_one: bool = False,
     tied: bool = False,
-    window: int | None = None,
+    windows: Sequence[int | None] = (),
     embedding_scale: Callable[[WeightForm], float] = lambda form: 1.0,
     logits_softcap: float | None = None,
 ) -> Recipe:
@@ -44,7 +44,7 @@ def decoder_recipe(
     shape: attention shape of any layer; all layers cache the same.
     ropes: one per layer.
     plus_one: the checkpoint stores the final norm's scale minus one.
-    window: tokens that a query sees at most, in any layer; None: all, in some layer.
+    windows: tokens that a query sees at most, one per layer, None: all; (): all in all layers.
     tied: whether the head shares the embedding if config.json does not say.
     """
 
@@ -67,7 +67,7 @@ def decoder_recipe(
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
         short_context=next((r.short_context for r in ropes if r.short_context), None),
-        window=window,
+        windows=tuple(windows),
         **served,
     )
 
@@ -105,15 +105,9 @@ def pre_norm_recipe(
         shape=shapes[0],
         ropes=[rope] * len(shapes),
         layer=layer,
-        window=widest([shape.window for shape in shapes]),
+        windows=[shape.window for shape in shapes],
         **rest,
     )
-
-
-def widest(windows: Sequence[int | None]) -> int | None:
-    """Return how many tokens a query sees at most in layers with these windows; None: all."""
-    known = [window for window in windows if window is not None]
-    return max(known) if len(known) == len(windows) else None
 
 
 def norm_of(keys: ConfigKeys, name: str, *, plus_one: bool = False) -> RmsNorm:

@@ -83,11 +83,12 @@ def sandwich_recipe(
     """
     keys.only("use_bidirectional_attention", False)
     shape, window = _shape(keys, softcap), keys.whole_or_none("sliding_window")
+    windows = [window if slide else None for slide in slides]
     ffw = gated_ffw(keys, activation_name(keys))
 
     def layer(index: int, form: WeightForm) -> SandwichNormLayer:
         prefix = f"model.layers.{index}"
-        own = replace(shape, window=window if slides[index] else None)
+        own = replace(shape, window=windows[index])
         return SandwichNormLayer(
             norm_of(keys, f"{prefix}.input_layernorm", plus_one=True),
             attention(prefix, own, form),
@@ -107,6 +108,7 @@ def sandwich_recipe(
         tied=True,
         embedding_scale=embedding_scale(keys),
         logits_softcap=keys.number_or_none("final_logit_softcapping"),
+        windows=windows,
     )
 
 

@@ -75,7 +75,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shape=shape,
         ropes=[rope_of(keys.all, shape.head_dim)] * len(sparse),
         layer=layer,
-        window=window,
+        windows=[window] * len(sparse),
     )
 
 

@@ -139,7 +139,7 @@ def _room(found: ModelPlan) -> str:
         return f"{found.model} does not fit {found.slice.topology}: {_first(found)}"
     name, where = found.model.rpartition(".")[2], found.slice.topology
     programs = _rounded(memory.temporaries + memory.outputs + memory.code)
-    pool = _rounded(memory.kv_page * (memory.kv_pages + 1))
+    pool = _rounded(memory.kv)
     free = memory.kv_pages_free * memory.page_size
     return (
         f"The tutorial's {name} fits {where}: each chip has "
@@ -162,7 +162,7 @@ def _row(case: Case, found: ModelPlan | str) -> Sequence[str]:
         *_names(case),
         "yes",
         _rounded(memory.weights),
-        _rounded(memory.kv_page * (memory.kv_pages + 1)),
+        _rounded(memory.kv),
         f"{memory.kv_tokens:,}",
         f"{_two(best.tokens_per_second)} ({best.batch} x {best.context:,})",
         _two(best.per_chip),

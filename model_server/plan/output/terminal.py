@@ -75,18 +75,16 @@ def _memory(plan: ModelPlan, out: Console) -> None:
     table.add_column("")
     table.add_column("bytes", justify="right")
     table.add_column("")
-    pool = memory.kv_page * (memory.kv_pages + 1)
     table.add_row("weights", human(memory.weights), "")
-    table.add_row(
-        "KV pages", human(pool), f"{memory.kv_pages:,} pages, {memory.kv_tokens:,} tokens"
-    )
+    pages = f"{memory.kv_pages:,} pages, {memory.kv_tokens:,} tokens"
+    if memory.kv_near_pages:
+        pages += f"; {memory.kv_near_pages:,} pages of layers with a window"
+    table.add_row("KV pages", human(memory.kv), pages)
     table.add_row("temporaries", human(memory.temporaries), "of the largest step")
     table.add_row("code", human(memory.code), "of all buckets")
     table.add_row("in all", human(memory.used), f"of {human(memory.limit)} that programs may use")
     free = memory.kv_pages_free * memory.page_size
-    table.add_row(
-        "KV that would fit", human(memory.kv_page * memory.kv_pages_free), f"{free:,} tokens"
-    )
+    table.add_row("KV that would fit", human(memory.kv_free), f"{free:,} tokens")
     out.print(table)
 
 

@@ -135,6 +135,6 @@ def _on_cpu(
 def _with_slack(deployment: Deployment, topology: Topology) -> Deployment:
     """Leave out a few pages: a device of the real slice may report some MB less."""
     limits = deployment.limits
-    page = deployment.page_bytes(limits.page_size)
+    page = deployment.memory.of.page  # a page less may leave near layers theirs
     spare = -(-topology.chip.usable // (_SLACK * page))
     return deployment.with_pages(max(limits.pages_per_sequence, limits.pages - spare))

@@ -2,7 +2,8 @@
 
 The memory is a numpy array of pages. A row writes each of its tokens at (page, offset), found
 through the granted page table of its slot. The next token is computed from *all* tokens of
-positions 0 .. p, read back through that table:
+positions 0 .. p, read back through that table; the last `near_window` must also lie in the near
+pages:
 
     hash  = 0;  for each token t:  hash = (31 * hash + t + 1) mod 97
     token = (hash + p) mod 97                                    greedy
@@ -28,6 +29,7 @@ from collections.abc import Sequence as Seq
 import numpy as np
 from msgspec.structs import replace
 
+from model_server.engine.paging.near_count import near_count
 from model_server.engine.types import (
     EngineLimits,
     PendingStep,
@@ -39,6 +41,7 @@ from model_server.engine.types import (
     StepResult,
     Top,
 )
+from tests.model_server.engine.fake_pages import FakePages
 from tests.model_server.engine.fake_traffic import FakeTraffic
 
 VOCAB = 97
@@ -124,9 +127,13 @@ class FakeRunner:
         self.traffic = traffic  # where pages of other runners come from and its own go
         self.imported: list[tuple[int, ...]] = []
         self._launch_seen = threading.Condition()
-        self._memory = np.full((limits.pages + 1, limits.page_size), -1, np.int64)
-        self._tables: list[list[int]] = [[] for _ in range(limits.slots)]
-        self._holders: dict[int, int] = {}  # page -> slot it was last granted to
+        self._pages = FakePages(
+            limits.pages, limits.page_size, limits.slots, windowed=limits.window is not None
+        )
+        self._near = None
+        if limits.near_window is not None:
+            near = near_count(limits)
+            self._near = FakePages(near, limits.page_size, limits.slots, windowed=True)
         self._samplings = [GREEDY] * limits.slots
         self._unchosen: tuple[Step, _Pending] | None = None
         self._last_tokens = [-1] * limits.slots
@@ -140,7 +147,10 @@ class FakeRunner:
         if step.number == self.fail_launch:
             raise RunnerBroke(f"launch {step.number}")
         for grant in step.grants:
-            self._grant(grant.slot, grant.first, grant.pages)
+            self._pages.grant(grant.slot, grant.first, grant.pages)
+            if self._near is not None:
+                assert len(grant.near) == len(grant.pages), "their tables are equally long"
+                self._near.grant(grant.slot, grant.first, grant.near)
         for change in step.samplings:
             self._samplings[change.slot] = change.sampling
         self._copy(step.copies)
@@ -182,7 +192,7 @@ class FakeRunner:
         assert self.traffic is not None
         assert set(pages) <= set(range(1, self.limits.pages + 1)), "scratch is nobody's"
         blocks = self.traffic.take(key)
-        self._memory[list(pages)] = blocks
+        self._pages.fill(pages, blocks)
         short = self.limits.short_context
         self._turned[list(pages)] = short is not None and (blocks != GARBAGE).sum() > short
         self._last_tokens[slot] = token
@@ -190,30 +200,20 @@ class FakeRunner:
 
     def export_pages(self, key: int, pages: Seq[int]) -> None:
         assert self.traffic is not None
-        self.traffic.offer(key, self._memory[list(pages)])
+        self.traffic.offer(key, self._pages.memory[list(pages)])
 
-    def _grant(self, slot: int, first: int, pages: tuple[int, ...]) -> None:
-        table = self._tables[slot]
-        assert first <= len(table), "a page table has no holes"
-        table[first:] = pages
-        for page in pages:
-            if self.limits.window and not page:
-                continue  # before the window
-            assert 1 <= page <= self.limits.pages, f"page {page} must never be granted"
-            self._holders[page] = slot
-
-    def _copy(self, copies: Seq[tuple[int, int]]) -> None:
-        """All sources are read before a target is written."""
+    def _copy(self, copies: Seq[tuple[int, ...]]) -> None:
         sources, targets = [pair[0] for pair in copies], [pair[1] for pair in copies]
-        assert len(set(targets)) == len(targets), "two copies into one page"
-        self._memory[targets] = self._memory[sources]
+        self._pages.copy(sources, targets)
         self._turned[targets] = self._turned[sources]
+        if self._near is not None:
+            self._near.copy([pair[2] for pair in copies], [pair[3] for pair in copies])
 
     def _run(self, row: Row, allowed: np.ndarray | None = None) -> RowResult:
         tokens = row.tokens or (row.given if row.given >= 0 else self._last_tokens[row.slot],)
         for position, token in enumerate(tokens, row.start):
             self._write(row.slot, position, token, row.long)
-        seen = self._read(row.slot, row.start + len(tokens))
+        seen = self._read(row, row.start + len(tokens))
         self._check_turned(row, len(seen))
         result = self._score(row, seen[:-1] if row.yields else seen)
         return self._sample(row.slot, seen, result, allowed) if row.yields else result
@@ -221,7 +221,7 @@ class FakeRunner:
     def _check_turned(self, row: Row, count: int) -> None:
         """All tokens that a row sees are rotated alike, by the factors for their number."""
         short = self.limits.short_context
-        turned = self._turned[self._tables[row.slot]].reshape(-1)[:count]
+        turned = self._turned[self._pages.tables[row.slot]].reshape(-1)[:count]
         assert (turned == row.long).all(), "short and long factors are mixed"
         if row.long:
             assert short is not None, "a model with one list has no long factors"
@@ -229,16 +229,20 @@ class FakeRunner:
             assert count <= short, "a long sequence has short factors"
 
     def _write(self, slot: int, position: int, token: int, long: bool) -> None:
-        index, offset = divmod(position, self.limits.page_size)
-        assert index < len(self._tables[slot]), f"slot {slot} has no page for position {position}"
-        page = self._tables[slot][index]
-        assert self._holders[page] == slot, f"page {page} was granted to another slot since"
-        self._memory[page, offset] = token
-        self._turned[page, offset] = long
+        self._turned[self._pages.write(slot, position, token)] = long
+        if self._near is not None:
+            self._near.write(slot, position, token)
 
-    def _read(self, slot: int, count: int) -> list[int]:
-        pages = self._memory[self._tables[slot]]  # i64[pages of the slot, G]
-        return pages.reshape(-1)[:count].tolist()
+    def _read(self, row: Row, count: int) -> list[int]:
+        """The tokens that a row sees; those that only one kind of layer sees are garbage."""
+        seen = self._pages.read(row.slot, count)
+        if self._near is not None:
+            assert self.limits.near_window is not None
+            near = self._near.read(row.slot, count)
+            first = max(0, row.start + 1 - self.limits.near_window)
+            pairs = zip(seen[first:], near[first:], strict=True)
+            seen[first:] = [one if one == other else GARBAGE for one, other in pairs]
+        return seen
 
     def _score(self, row: Row, seen: list[int]) -> RowResult:
         ends = range(len(seen) - len(row.targets) + 1, len(seen) + 1)

@@ -232,7 +232,8 @@ def residencies(trace: Trace, id: int) -> list[tuple[int, int]]:
 def check_conserved(scheduler: Scheduler) -> None:
     """All slots and all pages are back."""
     assert (scheduler.live, scheduler.running, scheduler.waiting) == (0, 0, 0)
-    assert (scheduler.slots_used, scheduler.pages_used) == (0, 0)
+    held = scheduler.slots_used, scheduler.pages_used, scheduler.near_pages_used
+    assert held == (0, 0, 0)
 
 
 def context_of(limits: EngineLimits) -> int:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from model_server.config import ModelServerConfig
+from model_server.engine.paging.near_count import near_count
 from model_server.loading.deployment import Deployment, deploy, place_model
-from model_server.loading.memory_plan import FreeMemory
+from model_server.loading.memory_plan import FreeMemory, PageBytes
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of
 from sax.errors import InvalidRequest, MemoryPlanError
@@ -185,3 +186,92 @@ def test_one_model_may_have_fewer_bytes_of_pages_than_the_flag_says() -> None:
 def test_room_for_adapters_is_refused_where_no_weight_can_have_one() -> None:
     with pytest.raises(InvalidRequest, match="MAX_ADAPTERS"):
         deployed(MAX_ADAPTERS="2")
+
+
+def gemma(context: int = 4096, slots: int = 4, **overrides: str) -> Any:
+    """Five of six layers see 16 tokens; at the end there is one more that does."""
+    config = {
+        "model_type": "gemma3_text",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 7,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "query_pre_attn_scalar": 8,
+        "vocab_size": 97,
+        "max_position_embeddings": 4096,
+        "sliding_window": 16,
+    }
+    given = {"MAX_CONTEXT": str(context), "NUM_CACHE_SLOTS": str(slots), "DTYPE": '"float32"'}
+    return make_recipe("auto", config, given | overrides)
+
+
+WHOLE = ModelServerConfig(page_size=8)
+LAYER = 2 * 2 * 8 * 8 * 4  # bytes of a page: keys and values, K, Q, G, bytes
+
+
+def deploy_gemma(part: Any, config: ModelServerConfig = WHOLE, free: int = 2**30) -> Deployment:
+    return deploy(part, None, layout_of().placed(), config, FreeMemory(free, 0))
+
+
+def test_layers_with_a_window_have_only_the_pages_that_their_windows_take() -> None:
+    made = deploy_gemma(gemma())
+    near = near_count(made.limits)
+    assert made.limits.pages == 4 * 512
+    assert near < 4 * 50
+    pages = made.allocate_pages()
+    assert [layer.keys.shape[0] for layer in pages] == [near + 1] * 5 + [2049, near + 1]
+    assert [layer.keys.shape for layer in made.pool_shapes] == [each.keys.shape for each in pages]
+    assert made.memory.kv == (2049 + 6 * (near + 1)) * LAYER
+    assert made.memory.kv == sum(leaf.nbytes for leaf in jax.tree.leaves(pages))
+    assert made.with_pages(600).memory.kv == (601 + 6 * (near + 1)) * LAYER
+    assert made.with_pages(9).memory.kv == 7 * 10 * LAYER
+
+
+@given(page=st.integers(1, 9), near=st.integers(0, 9), most=st.integers(0, 50), free=st.integers(0))
+def test_the_pages_that_fit_are_the_most_that_do(
+    page: int, near: int, most: int, free: int
+) -> None:
+    of = PageBytes(page, near, most)
+    fitting = of.fitting(free)
+    assert fitting < 0 or of.pool(fitting) <= free
+    assert of.pool(max(fitting, -1) + 1) > free
+
+
+def test_memory_that_windows_leave_goes_to_the_layers_that_see_all() -> None:
+    """As much memory as 700 pages of all layers take."""
+    whole = deploy_gemma(gemma())
+    rest = whole.memory.total - whole.memory.kv
+    free = rest + 7 * 701 * LAYER
+    config = replace(WHOLE, kv_cache_bytes=7 * 701 * LAYER)
+    made = deploy_gemma(gemma(slots=2), config, free)
+    assert made.limits.pages == 2 * 512
+    assert made.memory.kv <= 7 * 701 * LAYER
+
+
+def test_an_automatic_context_counts_what_windows_leave() -> None:
+    kv = 7 * 701 * LAYER
+    made = deploy_gemma(gemma(MAX_CONTEXT='"auto"', slots=4), replace(WHOLE, kv_cache_bytes=kv))
+    assert made.limits.max_context > 700 // 4 * 8
+    assert made.limits.pages >= 4 * made.limits.pages_per_sequence
+    assert made.memory.kv <= kv
+
+
+def test_layers_have_pages_in_common_where_that_frees_none_or_where_pages_are_handed_over() -> None:
+    assert deploy_gemma(gemma(context=16)).limits.near_window is None
+    assert deploy_gemma(gemma(context=17)).limits.near_window == 16
+    for role in (replace(WHOLE, prefill=True), replace(WHOLE, prefill_servers=("host:1",))):
+        assert role.gives_pages or role.takes_pages
+        assert deploy_gemma(gemma(), role).limits.near_window is None
+
+
+def test_every_stage_knows_which_of_its_layers_have_a_window() -> None:
+    stages = [deploy_gemma(part) for part in gemma(NUM_STAGES="2").cut()]
+    near = near_count(stages[0].limits)
+    assert stages[1].limits == stages[0].limits
+    assert [each.layer_pages for each in stages] == [(near,) * 4, (near, 2048, near)]
+    assert [each.program.near for each in stages] == [(True,) * 4, (True, False, True)]
+    assert stages[0].memory.kv == 4 * (near + 1) * LAYER
+    follower = stages[1].following(structs.replace(stages[0].limits, pages=1000))
+    assert follower.memory.kv == (1001 + 2 * (near + 1)) * LAYER

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.loading.memory_plan import FreeMemory, plan_memory
+from model_server.loading.memory_plan import FreeMemory, PageBytes, plan_memory
 from sax.errors import MemoryPlanError
 
 GIB = 2**30
@@ -14,7 +14,7 @@ MIB = 2**20
 def test_wanted_pages_are_granted_when_they_fit() -> None:
     made = plan_memory(
         weights=2 * GIB,
-        kv_bytes_per_page=MIB,
+        of=PageBytes(MIB),
         workspace=GIB,
         limit=8 * GIB,
         in_use=GIB,
@@ -27,7 +27,7 @@ def test_wanted_pages_are_granted_when_they_fit() -> None:
 def test_without_a_wish_the_pool_fills_what_is_left() -> None:
     made = plan_memory(
         weights=2 * GIB,
-        kv_bytes_per_page=MIB,
+        of=PageBytes(MIB),
         workspace=GIB,
         limit=8 * GIB,
         in_use=GIB,
@@ -42,7 +42,7 @@ def test_a_refusal_has_every_number_and_names_the_flags() -> None:
     with pytest.raises(MemoryPlanError) as caught:
         plan_memory(
             weights=6 * GIB,
-            kv_bytes_per_page=MIB,
+            of=PageBytes(MIB),
             workspace=512 * MIB,
             limit=8 * GIB,
             in_use=GIB,
@@ -59,7 +59,7 @@ def test_weights_alone_too_large_do_not_blame_the_cache() -> None:
     with pytest.raises(MemoryPlanError, match="raise --memory_limit_bytes") as caught:
         plan_memory(
             weights=9 * GIB,
-            kv_bytes_per_page=MIB,
+            of=PageBytes(MIB),
             workspace=0,
             limit=8 * GIB,
             in_use=0,
@@ -74,7 +74,7 @@ def test_a_cache_smaller_than_one_sequence_is_refused() -> None:
     with pytest.raises(MemoryPlanError, match="raise --kv_cache_bytes to 1048576") as caught:
         plan_memory(
             weights=0,
-            kv_bytes_per_page=1024,
+            of=PageBytes(1024),
             workspace=0,
             limit=GIB,
             in_use=0,
@@ -87,7 +87,7 @@ def test_a_cache_smaller_than_one_sequence_is_refused() -> None:
 def test_the_numbers_of_a_raised_limit_work_out() -> None:
     numbers = {
         "weights": 6 * GIB,
-        "kv_bytes_per_page": MIB,
+        "of": PageBytes(MIB),
         "workspace": 0,
         "in_use": 0,
         "wanted_pages": 100,
@@ -126,7 +126,7 @@ def test_a_plan_never_exceeds_the_limit_nor_wastes_a_page(
     try:
         made = plan_memory(
             weights=weights,
-            kv_bytes_per_page=page,
+            of=PageBytes(page),
             workspace=workspace,
             limit=limit,
             in_use=in_use,
@@ -149,7 +149,7 @@ def test_too_little_memory_on_many_devices_is_told_of_each_and_of_all() -> None:
     ):
         plan_memory(
             weights=8 * GIB,
-            kv_bytes_per_page=GIB // 2,
+            of=PageBytes(GIB // 2),
             workspace=0,
             limit=GIB,
             in_use=0,
@@ -164,7 +164,7 @@ def test_a_refusal_names_the_models_in_memory_and_the_numbers_to_change() -> Non
     with pytest.raises(MemoryPlanError) as caught:
         plan_memory(
             weights=GIB // 2,
-            kv_bytes_per_page=2**20,
+            of=PageBytes(2**20),
             workspace=0,
             limit=there.limit,
             in_use=there.in_use,
@@ -185,7 +185,7 @@ def test_models_to_come_find_their_share_of_the_pages(shares: int, free: int, le
     for left in range(shares, 0, -1):
         made = plan_memory(
             weights=0,
-            kv_bytes_per_page=page,
+            of=PageBytes(page),
             workspace=0,
             limit=(free + shares * (least + 1)) * page,
             in_use=in_use,

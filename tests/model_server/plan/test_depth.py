@@ -7,10 +7,19 @@ import re
 import pytest
 
 from model_server.engine.buckets import Bucket
-from model_server.plan.depth import Depths, Growth, depths_of, growth_of, only_layers, whole
+from model_server.engine.paging.near_count import near_count
+from model_server.plan.depth import (
+    Depths,
+    Growth,
+    depths_of,
+    growth_of,
+    only_layers,
+    uneven_pages,
+    whole,
+)
 from model_server.plan.hlo.module import parse, runs_of
 from model_server.plan.hlo.traffic import HbmBytes, StepTraffic, traffic_of
-from tests.model_server.plan.measures import NO_TRAFFIC, measured
+from tests.model_server.plan.measures import NO_TRAFFIC, deployed, measured
 
 _BUCKET = Bucket(8, 0)
 
@@ -125,3 +134,15 @@ def test_the_layers_and_what_is_before_them_make_up_the_whole() -> None:
     scalars = 64
     assert abs(sum(part.read for part in parts) - whole.read) <= scalars
     assert sum(part.written for part in parts) - whole.written <= scalars
+
+
+def test_pages_that_layers_do_not_have_alike_are_all_counted() -> None:
+    """Of the 62 layers of Gemma 3 27B 10 see all, of the first 10 one, and of every 6 one."""
+    made = deployed("google/gemma-3-27b", "v5e:2x4", {"MAX_CONTEXT": "32768"})
+    depths = Depths(4, 10, 62, range(2, 8))
+    layer = made.page_bytes(64) // 62
+    wide, narrow = ((count + 1) * layer for count in (made.limits.pages, near_count(made.limits)))
+    counted = wide + 9 * narrow + round((wide + 5 * narrow) / 6 * 52)
+    assert counted + uneven_pages(made, depths) == made.memory.kv == 10 * wide + 52 * narrow
+    alike = deployed("google/gemma-3-27b", "v5e:2x4", {"MAX_CONTEXT": "1024"})
+    assert uneven_pages(alike, depths) == 0

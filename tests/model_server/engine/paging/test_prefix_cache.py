@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
-from model_server.engine.paging.prefix_cache import NOTHING, Prefix, PrefixCache
+from model_server.engine.paging.prefix import NOTHING, Prefix
+from model_server.engine.paging.prefix_cache import PrefixCache
 from model_server.engine.sequence import EngineRequest, Sequence
 from model_server.engine.types import EngineLimits, Sampling
 from tests.model_server.engine.fake_runner import GREEDY, next_token

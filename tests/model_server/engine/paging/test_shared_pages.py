@@ -101,6 +101,15 @@ def served(runner: ModelRunner, asked: list[EngineRequest]) -> tuple[list[list[i
     return list(tokens.values()), scheduler
 
 
+def prompts_of(asked: list[EngineRequest], answers: list[list[int]]) -> list[list[int]]:
+    """The prompts of the turns that `served` plays."""
+    prompts = [list(request.prompt) for request in asked]
+    while len(prompts) < len(answers):
+        before = len(prompts) - len(asked)
+        prompts.append([*prompts[before], *answers[before], 5])
+    return prompts
+
+
 def _drive(scheduler: Scheduler, runner: ModelRunner, tokens: dict[int, list[int]]) -> None:
     in_flight = None
     while scheduler.live or in_flight:

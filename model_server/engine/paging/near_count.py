@@ -1,0 +1,29 @@
+"""Number of pages for the layers with a sliding window, beside those for the other layers. Pure."""
+
+from __future__ import annotations
+
+from model_server.engine.types import EngineLimits
+
+
+def near_count(limits: EngineLimits) -> int:
+    """Return the pages with which a grant never fails; 0: the layers have pages in common.
+
+    A sequence never holds more of them than of the others. Nor does it hold more than its window
+    takes, beside what one step computes, and a page that it copies.
+    """
+    return min(limits.pages, most_near(limits))
+
+
+def most_near(limits: EngineLimits) -> int:
+    """Return the pages that all slots need at once, however many tokens their sequences have.
+
+    With a prefix cache, as many again keep the last windows of those who left.
+    """
+    if limits.near_window is None:
+        return 0
+    # Two positions may be done again; guesses lie behind the next one, and some came true since.
+    seen = limits.near_window + 2 + 2 * limits.guesses
+    window = -(-seen // limits.page_size) + 1
+    begun, copied = 1, 1
+    pages = limits.slots * (window + begun + copied) + limits.token_budget // limits.page_size
+    return pages if limits.prefix_cache == "off" else 2 * pages

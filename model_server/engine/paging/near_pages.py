@@ -1,0 +1,147 @@
+"""Pages of the layers with a sliding window, in a model of which other layers see all. Pure.
+
+Those layers have page arrays and page tables of their own, so that a page that no later query sees
+is free, while the other layers keep theirs. `Sequence.near` has an entry for each of its `pages`: a
+page of this pool, or 0 for one that lies before the window of every later query.
+
+The pool has so many pages that a grant never fails (`near_count`): nothing waits for one.
+
+The prefix cache finds pages of the other layers by their contents. The near page with the same
+tokens is the twin of such a page, until it is granted anew. Only so much of a prefix is of use as
+its next query sees twins of: one that was freed in the middle of a sequence is of use only to those
+that part there. It is granted anew before those at an end, unless a sequence is known to have
+parted there, and before those that come earlier in a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from model_server.engine.paging.near_count import near_count
+from model_server.engine.paging.pool import PagePool
+from model_server.engine.paging.prefix import Prefix
+from model_server.engine.sequence import Sequence
+from model_server.engine.types import EngineLimits
+
+_REDONE = 2  # positions of a guided sequence, at most, that are computed again
+
+
+class NearPages:
+    """The near pages of all running sequences, and those that are twins of others."""
+
+    def __init__(self, limits: EngineLimits) -> None:
+        assert limits.near_window is not None, "all layers have pages in common"
+        self.pool = PagePool(near_count(limits), self._granted_anew)
+        self._window = limits.near_window
+        self._size = limits.page_size
+        self._near: dict[int, int] = {}  # twins by page of the other layers
+        self._page: dict[int, int] = {}  # the reverse
+
+    def cover(self, sequence: Sequence) -> None:
+        """Grant an entry for each of the sequence's pages that has none."""
+        first = self._first_seen(sequence.launched)
+        for index in range(len(sequence.near), len(sequence.pages)):
+            sequence.near.append(self.pool.allocate() if index >= first else 0)
+
+    def reuse(self, sequence: Sequence, found: Prefix) -> None:
+        """Let a sequence begin with the pages that were found."""
+        self._share(found.near)
+        sequence.near = list(found.near)
+        sequence.near_known = found.known
+
+    def copy(self, sequence: Sequence, source: int) -> None:
+        """Hold the page that a sequence will copy."""
+        self._share((source,))
+        sequence.near_source = source
+
+    def follow(self, seat: Sequence, parent: Sequence, full: int, rest: int) -> None:
+        """Let an empty seat begin with its parent's first pages; of the last one it has a rest."""
+        self._share(parent.near[:full])
+        seat.near = parent.near[:full]
+        seat.near_unseen = 0
+        if rest:
+            self.copy(seat, parent.near[full])
+
+    def free_unseen(self, sequence: Sequence, followed: Iterable[int]) -> None:
+        """Free what no later query sees, but for those that others begin with.
+
+        followed: positions at which these begin.
+        """
+        back = 0 if sequence.guide is None else _REDONE
+        last = min(self._first_seen(sequence.launched - back), len(sequence.near))
+        seen = [self._seen_from(each) for each in followed]
+        warm = self._seen_from(sequence.near_known)
+        for index in range(sequence.near_unseen, last):
+            if sequence.near[index] and not any(index in pages for pages in seen):
+                self.pool.release(sequence.near[index], cold=index not in warm)
+                sequence.near[index] = 0
+        if not seen:
+            sequence.near_unseen = max(sequence.near_unseen, last)
+
+    def vacate(self, sequence: Sequence) -> None:
+        """Release all, the first first: its prefix can be seen without it for the longest time."""
+        for page in sequence.near:
+            if page:
+                self.pool.release(page)
+        self.copied(sequence)
+        sequence.near = []
+        sequence.near_unseen = 0
+
+    def copied(self, sequence: Sequence) -> None:
+        """Release the page that a sequence has copied, if there is one."""
+        if sequence.near_source:
+            self.pool.release(sequence.near_source)
+            sequence.near_source = 0
+
+    def twin(self, page: int) -> int:
+        """Return the near page with the same tokens; 0: there is none."""
+        return self._near.get(page, 0)
+
+    def pair(self, page: int, near: int) -> None:
+        """Keep a near page that is held as a twin, if there is none yet."""
+        if near and page not in self._near and near not in self._page:
+            self.pool.keep(near)
+            self._near[page] = near
+            self._page[near] = page
+
+    def part(self, page: int) -> None:
+        """Forget the twin of a page that is not kept any longer."""
+        if near := self._near.pop(page, 0):
+            del self._page[near]
+            self.pool.drop(near)
+
+    def visible(self, found: Prefix) -> Prefix:
+        """Return as much of a prefix as there are near pages for."""
+        count = len(found.pages)
+        while (missing := self._missing(found.pages, count)) is not None:
+            count = missing
+        first = self._first_seen(count * self._size)
+        seen = tuple(self.twin(page) for page in found.pages[first:count])
+        near = (0,) * min(first, count) + seen
+        known = found.tokens(self._size)
+        if count == len(found.pages) and found.near_source:
+            return found._replace(near=near, known=known)
+        return Prefix(found.pages[:count], near=near, known=known)
+
+    def _missing(self, pages: tuple[int, ...], count: int) -> int | None:
+        """Return the last page without a twin that a query behind `count` pages sees."""
+        for index in range(count - 1, self._first_seen(count * self._size) - 1, -1):
+            if not self.twin(pages[index]):
+                return index
+        return None
+
+    def _first_seen(self, position: int) -> int:
+        """Return the index of the first page that a query at a position sees."""
+        return max(0, position + 1 - self._window) // self._size
+
+    def _seen_from(self, position: int) -> range:
+        """Return the indices of the pages before a position that a query there sees."""
+        return range(self._first_seen(position), -(-position // self._size))
+
+    def _share(self, pages: Iterable[int]) -> None:
+        for page in pages:
+            if page:
+                self.pool.share(page)
+
+    def _granted_anew(self, near: int) -> None:
+        del self._near[self._page.pop(near)]
