@@ -47,6 +47,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_hosts(parser, default)
     _add_disaggregation(parser, default)
     _add_engine(parser, default)
+    _add_memory(parser, default)
+    _add_programs(parser, default)
     return parser
 
 
@@ -213,7 +215,7 @@ def _add_disaggregation(parser: argparse.ArgumentParser, default: ModelServerCon
 
 
 def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
-    flags = parser.add_argument_group("engine and memory, for each model")
+    flags = parser.add_argument_group("engine, for each model")
     flags.add_argument(
         "--slots", type=int, default=default.slots, help="sequences decoded at once (%(default)s)"
     )
@@ -253,6 +255,10 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
         "hangs: stacks are logged, all requests fail, and the process ends to be restarted "
         "(%(default)s)",
     )
+
+
+def _add_memory(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+    flags = parser.add_argument_group("memory")
     flags.add_argument(
         "--page_size",
         type=int,
@@ -295,6 +301,10 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
         "more, the KV cache of each takes an equal share of what is free when it loads, those to "
         "come included (%(default)s)",
     )
+
+
+def _add_programs(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+    flags = parser.add_argument_group("compiled programs")
     flags.add_argument(
         "--programs",
         default=default.programs,

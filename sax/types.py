@@ -231,7 +231,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyOptions:
-    """How the prompt is read, and what is returned of prompt and answer. vLLM's names."""
+    """Options for reading the prompt, and for what a reply holds (vLLM's names)."""
 
     echo: bool = False  # the prompt's text comes before the answer's
     prompt_logprobs: int | None = None  # as `logprobs`, of the prompt's tokens

@@ -91,7 +91,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BeamSettings(msgspec.Struct, frozen=True):
-    """How one request searches with beams."""
+    """Settings of one request's beam search."""
 
     size: int  # hypotheses kept after each token, and answers kept
     length_penalty: float  # the alpha of `beams.search.length_norm`

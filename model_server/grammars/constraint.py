@@ -23,7 +23,7 @@ _JSON: Any = {"whitespace_pattern": r"[ \n\t]{0,16}", "lenient": False}
 
 
 class Constraint(NamedTuple):
-    """What an answer must keep to, as the request said it."""
+    """Constraint on an answer, as the request gave it: the field and its value."""
 
     field: str
     value: str | bool | tuple[str, ...]

@@ -1,4 +1,4 @@
-"""How a model guesses tokens ahead: the overrides SPECULATION and MAX_GUESSES."""
+"""Overrides for guessing tokens ahead: SPECULATION and MAX_GUESSES."""
 
 from __future__ import annotations
 

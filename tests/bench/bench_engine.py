@@ -6,7 +6,6 @@ turns, so that a noisy machine slows both: the ratio is the figure, the absolute
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import statistics
@@ -16,38 +15,20 @@ import time
 import jax
 import numpy as np
 
-from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.runner import ModelRunner
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
 from model_server.engine.types import PageGrant, Row, Sampling, SlotSampling, Step
-from model_server.loading.loader import make_loader
-from sax.types import ModelSpec
+from model_server.loading.loaded import Loaded
 from tests.bench.memory_speed import read_gb_per_s
+from tests.bench.rounds import load
 from tests.bench.table import Table
-from tests.demo_model import demo_model
 
 BATCHES = (1, 8, 32)
 PROMPT_TOKENS = 64
 DECODE_STEPS = 96
 ROUNDS = 11
 _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
-
-
-@functools.cache
-def load_demo(dtype: str = "bfloat16") -> ModelRunner:
-    """The demo model, loaded as a model server would; once per process."""
-    spec = ModelSpec(
-        model_id="/sax/bench/smollm2",
-        model_path="llama",
-        checkpoint=str(demo_model()),
-        replicas=1,
-        overrides={"DTYPE": f'"{dtype}"'},
-    )
-    loader = make_loader(ModelServerConfig(jax_cache_dir=".cache/compiled"))
-    runner = loader(spec, lambda _: None).runner
-    assert isinstance(runner, ModelRunner)
-    return runner
 
 
 def ramp(batch: int) -> int:
@@ -58,7 +39,7 @@ def ramp(batch: int) -> int:
 class Decoding:
     """Collects an engine's tokens and the time between the first full batch and the first end."""
 
-    def __init__(self, runner: ModelRunner, batch: int) -> None:
+    def __init__(self, loaded: Loaded, batch: int) -> None:
         self._batch = batch
         self._seen: dict[int, int] = {}
         self._began_s = 0.0
@@ -66,7 +47,7 @@ class Decoding:
         self._rate = 0.0
         self._ended = 0
         self._done = threading.Event()
-        self.engine = Engine(runner, self._deliver)
+        self.engine = Engine(loaded.runner, self._deliver, loaded.step_times)
 
     def stop(self) -> None:
         """End the engine's thread but keep the runner for the next batch size."""
@@ -130,7 +111,9 @@ def bare_tokens_per_second(runner: ModelRunner, batch: int) -> float:
 
 
 def run() -> Table:
-    runner = load_demo()
+    loaded = load()
+    runner = loaded.runner
+    assert isinstance(runner, ModelRunner)
     speed = read_gb_per_s(os.cpu_count() or 1)
     reading_s = runner.weight_bytes / speed / 1e9
     table = Table(
@@ -143,7 +126,7 @@ def run() -> Table:
         ("batch", "engine tokens/s", "bare step tokens/s", "engine / bare (median of pairs)"),
     )
     for batch in BATCHES:
-        decoding = Decoding(runner, batch)
+        decoding = Decoding(loaded, batch)
         engine_rates, bare_rates = [], []
         decoding.tokens_per_second()
         for _ in range(ROUNDS):

@@ -10,8 +10,8 @@ import numpy as np
 
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
-from model_server.engine.runner import ModelRunner
 from model_server.engine.types import Sampling
+from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from sax.types import ModelSpec
 from tests.bench.table import Table
@@ -28,13 +28,13 @@ _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 class Users:
     """An engine, and the times at which its sequences got tokens."""
 
-    def __init__(self, runner: ModelRunner) -> None:
+    def __init__(self, loaded: Loaded) -> None:
         self._changed = threading.Condition()
         self._ended: set[int] = set()
         self._first_s: dict[int, float] = {}
         self.step_times_s: list[float] = []
         self._rng = np.random.default_rng(0)
-        self.engine = Engine(runner, self._deliver)
+        self.engine = Engine(loaded.runner, self._deliver, loaded.step_times)
 
     def ask(self, account: str, prompt: int, answer: int) -> int:
         return self.engine.submit(
@@ -71,7 +71,7 @@ class Users:
             self._changed.notify_all()
 
 
-def load() -> ModelRunner:
+def load() -> Loaded:
     spec = ModelSpec(
         model_id="/sax/bench/smollm2",
         model_path="llama",
@@ -79,9 +79,9 @@ def load() -> ModelRunner:
         replicas=1,
     )
     config = ModelServerConfig(slots=SLOTS, max_context=2048, jax_cache_dir=".cache/compiled")
-    runner = make_loader(config)(spec, lambda _: None).runner
-    assert isinstance(runner, ModelRunner)
-    return runner
+    loaded = make_loader(config)(spec, lambda _: None)
+    assert isinstance(loaded, Loaded)
+    return loaded
 
 
 def run() -> Table:

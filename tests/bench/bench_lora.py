@@ -66,7 +66,7 @@ class Decoding:
 
     def __init__(self, loaded: Loaded) -> None:
         self._ended = threading.Semaphore(0)
-        self._engine = Engine(loaded.runner, self._keep)
+        self._engine = Engine(loaded.runner, self._keep, loaded.step_times)
 
     def _keep(self, updates: list[SequenceUpdate]) -> None:
         for update in updates:

@@ -15,8 +15,8 @@ import numpy as np
 
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
-from model_server.engine.runner import ModelRunner
 from model_server.engine.types import Sampling
+from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from sax.types import ModelSpec
 from tests.bench.table import Table
@@ -30,12 +30,12 @@ _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 class Caller:
     """An engine, asked one request at a time."""
 
-    def __init__(self, runner: ModelRunner) -> None:
+    def __init__(self, loaded: Loaded) -> None:
         self._changed = threading.Condition()
         self._tokens: list[int] = []
         self._first_s = 0.0
         self._ended = False
-        self.engine = Engine(runner, self._deliver)
+        self.engine = Engine(loaded.runner, self._deliver, loaded.step_times)
 
     def ask(self, prompt: list[int], answer: int = ANSWER) -> tuple[float, list[int]]:
         """Return the seconds to the first token, and the answer."""
@@ -82,7 +82,7 @@ def _some(words: np.random.Generator, count: int) -> list[int]:
     return words.integers(3, 40000, count).tolist()
 
 
-def load() -> ModelRunner:
+def load() -> Loaded:
     spec = ModelSpec(
         model_id="/sax/bench/smollm2",
         model_path="llama",
@@ -90,9 +90,9 @@ def load() -> ModelRunner:
         replicas=1,
     )
     config = ModelServerConfig(slots=8, max_context=2048, jax_cache_dir=".cache/compiled")
-    runner = make_loader(config)(spec, lambda _: None).runner
-    assert isinstance(runner, ModelRunner)
-    return runner
+    loaded = make_loader(config)(spec, lambda _: None)
+    assert isinstance(loaded, Loaded)
+    return loaded
 
 
 def run() -> Table:

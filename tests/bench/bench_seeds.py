@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
-from model_server.engine.runner import ModelRunner
 from model_server.engine.types import Sampling
-from tests.bench.bench_engine import load_demo
+from model_server.loading.loaded import Loaded
+from tests.bench.rounds import load
 from tests.bench.table import Table
 
 REQUESTS = 32
@@ -42,7 +42,7 @@ def requests(mixed: bool) -> list[EngineRequest]:
     return made
 
 
-def texts(runner: ModelRunner, wanted: Sequence[EngineRequest], at_once: int) -> list[list[int]]:
+def texts(loaded: Loaded, wanted: Sequence[EngineRequest], at_once: int) -> list[list[int]]:
     """The tokens of every request, so many of them in the engine at a time."""
     found: dict[int, list[int]] = {}
     place = threading.Semaphore(at_once)
@@ -55,7 +55,7 @@ def texts(runner: ModelRunner, wanted: Sequence[EngineRequest], at_once: int) ->
             if update.finish is not None:
                 place.release()
 
-    engine = Engine(runner, deliver)
+    engine = Engine(loaded.runner, deliver, loaded.step_times)
     ids = []
     for one in wanted:
         place.acquire()
@@ -76,12 +76,12 @@ def run() -> Table:
         ("weights", "batch", "equal texts", "equal tokens"),
     )
     for dtype in MODEL_DTYPES:
-        runner = load_demo(dtype)
+        loaded = load(dtype)
         for mixed in (False, True):
             wanted = requests(mixed)
-            alone = texts(runner, wanted, 1)
+            alone = texts(loaded, wanted, 1)
             for at_once in (8, 32):
-                batch = texts(runner, wanted, at_once)
+                batch = texts(loaded, wanted, at_once)
                 equal = sum(one == other for one, other in zip(alone, batch, strict=True))
                 before = sum(map(_common, alone, batch))
                 table.add(

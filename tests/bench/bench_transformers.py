@@ -14,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench.bench_engine import BATCHES, DECODE_STEPS, PROMPT_TOKENS, Decoding, load_demo
+from tests.bench.bench_engine import BATCHES, DECODE_STEPS, PROMPT_TOKENS, Decoding
+from tests.bench.rounds import load
 from tests.bench.table import Table
 from tests.demo_model import demo_model
 
@@ -61,7 +62,7 @@ def _as_hugging_face(folder: Path) -> Path:
 
 
 def _race(table: Table, python: str, folder: Path) -> None:
-    runner = load_demo()
+    loaded = load()
     with subprocess.Popen(
         [python, "-c", _SCRIPT, str(folder)],
         stdin=subprocess.PIPE,
@@ -81,7 +82,7 @@ def _race(table: Table, python: str, folder: Path) -> None:
             return float(peer.stdout.readline())
 
         for batch in BATCHES:
-            decoding = Decoding(runner, batch)
+            decoding = Decoding(loaded, batch)
             pairs = [(decoding.tokens_per_second(), peer_rate(batch)) for _ in range(ROUNDS)]
             decoding.stop()
             ours, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))

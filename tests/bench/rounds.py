@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 
@@ -20,13 +21,15 @@ TOKENS = 96
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
-def load() -> Loaded:
+@functools.cache
+def load(dtype: str = "bfloat16") -> Loaded:
+    """Load the demo model as a model server would, once per process."""
     spec = ModelSpec(
         model_id="/sax/bench/smollm2",
         model_path="llama",
         checkpoint=str(demo_model()),
         replicas=1,
-        overrides={"DTYPE": '"bfloat16"'},
+        overrides={"DTYPE": f'"{dtype}"'},
     )
     loader = make_loader(ModelServerConfig(jax_cache_dir=".cache/compiled"))
     loaded = loader(spec, lambda _: None)
@@ -38,7 +41,8 @@ class Rounds:
     """One engine; each round submits a batch and measures from the first full step on."""
 
     def __init__(self, loaded: Loaded) -> None:
-        self.engine = Engine(loaded.runner, self._deliver)
+        # As a server has it: with the times of steps, by which it weighs forced tokens and guesses.
+        self.engine = Engine(loaded.runner, self._deliver, loaded.step_times)
         self._times: list[float] = []  # of each delivery, and its tokens
         self._tokens: list[int] = []
         self._left = 0

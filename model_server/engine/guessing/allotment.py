@@ -46,7 +46,7 @@ def allot(
 
 
 def _gains(chances: Mapping[int, Sequence[float]]) -> list[tuple[float, int]]:
-    """What each guess adds to the logarithm of its sequence's speed; the first ones add most."""
+    """Return each guess's gain in the logarithm of its sequence's speed; the first gain most."""
     made: list[tuple[float, int]] = []
     for id, row in chances.items():
         speed = 1.0  # tokens per step

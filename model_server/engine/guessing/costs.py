@@ -1,4 +1,4 @@
-"""What decode steps cost, by their rows, launched ahead or after the step before was read. Pure.
+"""Costs of decode steps, by rows, launched ahead or after the step before was read. Pure.
 
 Begins with the times measured at load and goes on with those of the steps that run: longer
 contexts, other work of the host, and the time in which the device waits for it. A figure that was

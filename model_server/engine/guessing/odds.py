@@ -1,4 +1,4 @@
-"""How often predictions come true, by how many in a row did before. Pure.
+"""Frequencies of right predictions, by how many in a row were right before. Pure.
 
 Predictions are counted whether or not they were tried on the device: what they would have gained is
 known without a try.

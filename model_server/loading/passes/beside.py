@@ -57,7 +57,7 @@ class Beside:
 
     @property
     def lowers(self) -> dict[str, Callable[[], jax.stages.Lowered]]:
-        """What traces each program, by name."""
+        """Functions that trace each program, by name."""
         return {name: lower for each in self.parts for name, lower in each.lowers.items()}
 
     @property

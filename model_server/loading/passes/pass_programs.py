@@ -74,7 +74,7 @@ class PassPrograms:
 
     @property
     def lowers(self) -> Mapping[str, Callable[[], jax.stages.Lowered]]:
-        """What traces each program, by name."""
+        """Functions that trace each program, by name."""
         return {self._name(bucket): partial(self._lower, bucket) for bucket in self.buckets}
 
     def compile(

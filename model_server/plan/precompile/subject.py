@@ -10,7 +10,6 @@ import jax
 
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.page_copies import PageCopies
-from model_server.engine.step_program import COPY
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.needs import check_devices
@@ -41,11 +40,9 @@ class Subject:
 
     @property
     def lowers(self) -> dict[str, Callable[[], jax.stages.Lowered | MadePass]]:
-        """What traces each program, by name."""
-        program = self.deployment.program
+        """Functions that trace each program, by name."""
         return {
-            **program.programs(self.deployment.buckets),
-            COPY: program.lower_copy,  # for servers that share pages, whatever the flags here
+            **self.deployment.program.programs(self.deployment.buckets),
             **{name: partial(_itself, made) for name, made in self.passes.items()},
         }
 

@@ -67,10 +67,8 @@ class Products:
         return {
             **{str(bucket): partial(self.lower, bucket) for bucket in buckets},
             WRITE: lambda: lowered(64),
+            COPY: lambda: lowered(128),
         }
-
-    def lower_copy(self) -> jax.stages.Lowered:
-        return lowered(128)
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         if bucket.decodes in self.broken:
