@@ -288,6 +288,8 @@ class Engine:
         while in_flight or not self._closing or self._scheduler.live or self._inbox:
             self._take_inbox(may_rest=in_flight is None)
             began_s = time.monotonic()
+            if self._guessing is not None and self._guessing.waits and not in_flight:
+                self._expect(Step(self._scheduler.steps + 1, ()))
             step = self._scheduler.schedule()
             self._expect(in_flight[0] if in_flight else step)
             launched = (step, self._runner.launch(step)) if step else None

@@ -24,6 +24,7 @@ from model_server.models.recipe import AUTO, DraftRecipe, ModelClass, Recipe
 from model_server.models.registry import find, make_recipe
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer, Tokenizer
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
+from sax.format import human_bytes as human
 
 _INHERITED = ("DTYPE", "KV_CACHE_DTYPE")
 Open = Callable[[str], AbstractContextManager[Checkpoint]]
@@ -128,6 +129,18 @@ def draft_model(deployment: Deployment, draft: Deployment, leaves: list[Any]) ->
     """Allocate the pages of a model's draft model."""
     program = program_of(deployment, draft)
     return DraftModel(program, leaves, draft.allocate_pages(), deployment.buckets)
+
+
+def told_draft(deployment: Deployment) -> str:
+    """Describe the draft model and its part of the plan, for the log; "": there is none."""
+    draft, limits = deployment.draft, deployment.limits
+    if draft is None:
+        return ""
+    pages = (limits.pages + 1) * draft.page_bytes(limits.page_size)
+    return (
+        f", by {deployment.recipe.speculation.draft}, whose weights take "
+        f"{human(draft.weight_bytes)} of that and its pages {human(pages)}"
+    )
 
 
 def _path_of(wanted: str) -> str | None:

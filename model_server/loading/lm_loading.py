@@ -36,6 +36,7 @@ from model_server.loading.draft_loading import (
     draft_model,
     named,
     program_of,
+    told_draft,
 )
 from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.passes.beside import Beside, beside_of
@@ -110,7 +111,7 @@ class LmLoad:
             self.deployment.limits.slots,
             self.deployment.limits.max_context,
             dict(layout.mesh.shape),
-            told_guesses(self.deployment.limits),
+            told_guesses(self.deployment.limits) + told_draft(self.deployment),
         )
 
     def build(self, programs: Programs, report: Report) -> ModelRunner | KvRunner:

@@ -60,6 +60,11 @@ class Guessing:
         self._late = (0, 0)
 
     @property
+    def waits(self) -> bool:
+        """True if `choose` may wait for a device."""
+        return self._drafts is not None
+
+    @property
     def reach(self) -> int:
         """Positions behind the next step that should have pages, where some are free."""
         return self._most if self._drafts is not None else 0

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence as Seq
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
+from model_server.engine.engine import Engine
 from model_server.engine.guessing.allotment import allot_drafted
 from model_server.engine.guessing.costs import StepCosts
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.guessing.proposals import Beginning, Proposals
 from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.timing.watchdog import StepHung
 from model_server.engine.types import EngineLimits
 from tests.model_server.engine.conftest import Start
 from tests.model_server.engine.guessing.fake_drafted_runner import FakeDraftedRunner
@@ -38,7 +44,7 @@ def drafted(
     return trace, drafts
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_every_sequence_gets_the_answer_it_would_get_without_a_draft_model(
     data: st.DataObject,
@@ -150,3 +156,31 @@ def test_an_engine_asks_the_draft_model_of_its_runner(start: Start, wrong: float
     assert inbox.tokens(sequence) == alone(request, limits)[0]
     stats = engine.stats()
     assert stats.guesses >= stats.guesses_accepted > 20
+
+
+class Hanging(FakeDraftedRunner):
+    """Its draft model answers only once it may."""
+
+    def __init__(self, limits: EngineLimits) -> None:
+        super().__init__(limits)
+        self.may = threading.Event()
+
+    def propose(self, beginnings: Seq[Beginning]) -> Proposals:
+        assert self.may.wait(30), "the test never let it go on"
+        return super().propose(beginnings)
+
+
+def test_a_draft_model_that_hangs_is_noticed() -> None:
+    limits = replace(limits_of(slots=8, pages=40, max_context=100), guesses=MOST)
+    runner, seen, noticed = Hanging(limits), [], threading.Event()
+
+    def hung(what: StepHung) -> None:
+        seen.append(str(what))
+        noticed.set()
+
+    engine = Engine(runner, lambda updates: None, step_limit_s=0.1, on_hang=hung)
+    engine.submit(ask_for((5, 8), 60))
+    assert noticed.wait(30)
+    runner.may.set()
+    engine.close()
+    assert "the draft model's guesses for step" in seen[0]
