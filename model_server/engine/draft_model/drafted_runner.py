@@ -40,7 +40,7 @@ class DraftModel:
         }
         self._lowers = program.programs(buckets)
         self._leaves = tuple(map(as_bytes, leaves))
-        self.pages = tuple(pages)
+        self.pages: tuple[LayerPages, ...] = tuple(pages)
         self._held = threading.Lock()  # while a call donates and replaces the pages
         self._compiled: dict[str, Any] = {}
 
