@@ -108,7 +108,9 @@ def plain(runner: DraftedRunner, requests: list[EngineRequest]) -> list[list[int
 
 def unlike(runner: DraftedRunner) -> list[tuple[int, int]]:
     """Pages and offsets where the keys of the two models differ; both are the same model."""
-    own, drafted = (np.asarray(layers[-1].keys) for layers in (runner.pages, runner.draft.pages))
+    own, drafted = (
+        np.asarray([*layers].pop().keys) for layers in (runner.pages, runner.draft.pages)
+    )
     apart = np.abs(own - drafted).max(axis=(1, 2)) > 1e-4  # [P + 1, G]
     return [(int(page), int(at)) for page, at in zip(*np.where(apart), strict=True) if page]
 
