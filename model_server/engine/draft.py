@@ -107,6 +107,15 @@ class Draft:
             sequence.guesses += 1
             sequence.restate = True
 
+    def reach_ahead(self, sequence: Sequence, count: int) -> None:
+        """See that so many positions behind all of its rows have pages, as far as some are free."""
+        pool, page_size = self._held.pool, self._held.limits.page_size
+        end = min(sequence.launched + sequence.guesses + count, sequence.end)
+        missing = -(-end // page_size) - len(sequence.pages)
+        more = min(missing, pool.free - len(self._held.running))
+        if more > 0:
+            self.grant(sequence, more)
+
     def leave_blocks(self, forced: list[Row]) -> None:
         """Add rows of forced tokens to the decodes, and count what all leave to prompts."""
         limits, count = self._held.limits, len(self.rows)

@@ -23,7 +23,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
+from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.guessing.proposals import Proposer
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Finish, Sequence, SequenceUpdate
 from model_server.engine.timing.step_times import StepTimes
@@ -89,7 +91,11 @@ class Engine:
         self._deliver = deliver
         self._guessing: Guessing | None = None
         if self._limits.guesses:
-            self._guessing = Guessing(self._limits.guesses, self._limits.decodes, times)
+            drafts = None
+            if isinstance(runner, Proposer):
+                drafts = Drafts(runner, self._limits.page_size)
+            limits = self._limits
+            self._guessing = Guessing(limits.guesses, limits.decodes, times, drafts)
         self._scheduler = Scheduler(self._limits, times, self._guessing)
         self._watchdog: Watchdog | None = None
         if on_hang is not None:
@@ -282,6 +288,8 @@ class Engine:
         while in_flight or not self._closing or self._scheduler.live or self._inbox:
             self._take_inbox(may_rest=in_flight is None)
             began_s = time.monotonic()
+            if self._guessing is not None and self._guessing.waits and not in_flight:
+                self._expect(Step(self._scheduler.steps + 1, ()))
             step = self._scheduler.schedule()
             self._expect(in_flight[0] if in_flight else step)
             launched = (step, self._runner.launch(step)) if step else None

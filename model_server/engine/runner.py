@@ -6,7 +6,7 @@ Every program is compiled before the first step; a compiled call cannot compile 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Protocol
 
@@ -59,6 +59,15 @@ def _copied_zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
     sharding: Any = shape.sharding
     part = np.zeros(sharding.shard_shape(shape.shape), shape.dtype)
     return jax.make_array_from_callback(shape.shape, sharding, lambda _: part)
+
+
+def batches_of(copies: Sequence[tuple[int, ...]], width: int) -> Iterator[np.ndarray]:
+    """Yield i32[COPIES, width]: copies for one call, padded with scratch pages."""
+    for first in range(0, len(copies), COPIES):
+        pairs = np.zeros((COPIES, width), np.int32)
+        few = copies[first : first + COPIES]
+        pairs[: len(few)] = few
+        yield pairs
 
 
 class Launched:
@@ -241,11 +250,7 @@ class ModelRunner:
 
     def copy(self, copies: Sequence[tuple[int, ...]]) -> None:
         """Copy pages, each to another, before a step that writes to the copies."""
-        for first in range(0, len(copies), COPIES):
-            # Padding copies the scratch page onto itself.
-            pairs = np.zeros((COPIES, self.program.copied), np.int32)
-            few = copies[first : first + COPIES]
-            pairs[: len(few)] = few
+        for pairs in batches_of(copies, self.program.copied):
             with self._held:
                 self.pages = self._compiled[COPY](self.pages, pairs)
 

@@ -49,7 +49,8 @@ A beam search takes a slot for each of its hypotheses, all at once, and loses al
 With `Guessing`, a running sequence may have further rows in a step, each with a guess of the token
 that the row before it gives (see `guessing.guessing`). `launched` leaves them out until `commit`
 finds the guess true; what a wrong one wrote is beyond all that anybody reads, and is overwritten.
-No row of a sequence is launched while guesses of it are in flight.
+No row of a sequence is launched while guesses of it are in flight. Where a draft model guesses,
+sequences get their next pages a step early if some are free: it writes there before the next step.
 
 `Draft` makes the rows, `Allocation` holds slots and pages; here is decided who gets them.
 
@@ -101,6 +102,7 @@ class Scheduler:
         check_limits(limits)
         self.limits = limits
         self.guessing = guessing
+        self._reach = guessing.reach if guessing is not None else 0
         self._pace = Pace(times, limits.max_mixed_blocks)
         self._forced = ForcedRows(limits, times)
         self.steps = 0  # scheduled
@@ -345,6 +347,8 @@ class Scheduler:
             draft.decode(sequence)
             if guesses and sequence.id in guesses:
                 draft.guess(sequence, guesses[sequence.id])
+            if self._reach:
+                draft.reach_ahead(sequence, self._reach)
         draft.leave_blocks(self._forced.rows)
         self.decode_tokens += sum(row.count for row in draft.rows)
 
@@ -433,9 +437,8 @@ class Scheduler:
 
     def _settle(self, sequence: Sequence, row: Row) -> bool:
         assert self.guessing is not None
-        self.guessing.proposed += 1
         right = sequence.settle(row)
-        self.guessing.accepted += right
+        self.guessing.settled(sequence.id, right)
         return right
 
     def _commit_token(

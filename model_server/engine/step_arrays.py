@@ -163,6 +163,10 @@ class StepArrays:
                 block += -(-row.count // self._limits.prefill_block)
         return vector, [ranges[id(row)] for row in step.rows]
 
+    def tables(self, slots: list[int]) -> np.ndarray:
+        """Return the page tables of slots, as of the last step packed: i32[n, S/G]."""
+        return self._tables[slots]
+
     def _apply(self, step: Step) -> None:
         for grant in step.grants:
             entries = slice(grant.first, grant.first + len(grant.pages))

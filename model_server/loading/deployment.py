@@ -7,9 +7,10 @@ abstract mesh. Allocates nothing. All byte counts are per device of the mesh.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +35,7 @@ from model_server.models.weights.weight import Blueprint, leaf_shapes
 from sax.errors import InvalidRequest, MemoryPlanError
 from sax.memory_parts import MemoryParts
 
+Program = TypeVar("Program")
 PREFILL_BLOCKS = (1, 4, 8)  # bucket sizes, in blocks of prompt tokens per step
 # Prompt tokens that attend together and share one read of the cached tokens. In the time it takes
 # to read the weights, an accelerator computes several hundred tokens, a CPU only a few.
@@ -51,6 +53,7 @@ class PlacedModel:
     blueprint: Blueprint
     layout: Layout
     beside: int = field(default=0, kw_only=True)  # bytes of temporaries beside those of the steps
+    draft: PlacedModel | None = field(default=None, kw_only=True)  # over the same mesh
 
     @property
     def stage(self) -> Stage | None:
@@ -74,24 +77,30 @@ class PlacedModel:
 
     @cached_property
     def weight_bytes(self) -> int:
+        """Bytes of its weights, and of its draft model's."""
         leaves = [leaf for weight in self.blueprint.declarations for leaf in weight.leaves]
         sharding = self.layout.sharding
-        return sum(
+        own = sum(
             bytes_per_device(leaf.shape, leaf.bits, sharding(leaf.shape, leaf.axes, leaf.bits))
             for leaf in leaves
         )
+        return own + (self.draft.weight_bytes if self.draft else 0)
 
     def page_bytes(self, page_size: int) -> int:
-        """Bytes of one page of all layers. Raises MemoryPlanError if the kernel refuses it."""
+        """Bytes of one page of all layers, its draft model's included.
+
+        Raises MemoryPlanError if the kernel refuses it.
+        """
         with told_as_plan_error():
             whole = self.cache.bytes_per_page(page_size, self.kv_dtype, self.kernel.shapes)
-        return whole // self.layout.shards(self.cache.axis)
+        own = whole // self.layout.shards(self.cache.axis)
+        return own + (self.draft.page_bytes(page_size) if self.draft else 0)
 
     def pages_of(self, limits: EngineLimits) -> PageBytes:
         """Return what pages take. Raises MemoryPlanError if the kernel refuses them."""
-        layer = self.page_bytes(limits.page_size) // self.cache.layers
-        near = sum(self.near_layers(limits.near_window))
-        return PageBytes(layer * (self.cache.layers - near), layer * near, most_near(limits))
+        whole = self.page_bytes(limits.page_size)
+        near = sum(self.near_layers(limits.near_window)) * whole // self.cache.layers
+        return PageBytes(whole - near, near, most_near(limits))
 
     def near_layers(self, near_window: int | None) -> tuple[bool, ...]:
         """Return, for each layer here, True if it has pages of its own; (): none has any."""
@@ -115,7 +124,7 @@ class PlacedModel:
         logits = 4 * max(decodes, 2) * self.recipe.vocab * 6
         state = state_bytes(slots, self.recipe.vocab)
         step = state + logits + 4 * tokens * self.recipe.embed * 32 + 64 * 2**20
-        return step + self.beside
+        return step + self.beside + (self.draft.workspace(slots) if self.draft else 0)
 
     def least_bytes(self, config: ModelServerConfig) -> int:
         """Minimum bytes: enough to serve one whole sequence at a time."""
@@ -151,6 +160,7 @@ class PlacedModel:
             planned,
             elastic=wanted is None,
             beside=self.beside,
+            draft=self.draft,
         )
 
     def _limits(self, config: ModelServerConfig, context: int) -> EngineLimits:
@@ -172,7 +182,7 @@ class PlacedModel:
             max_running_per_account=config.max_running_per_account,
             max_queued_per_account=config.max_queued_per_account,
             prefix_cache=config.prefix_cache,
-            window=self.recipe.window,
+            window=self._window,
             near_window=self._near_window(config, context),
             adapters=self.recipe.adapters.places if self.recipe.adapters else 0,
             guesses=self._guesses,
@@ -182,12 +192,19 @@ class PlacedModel:
     def _near_window(self, config: ModelServerConfig, context: int) -> int | None:
         """Return the window of layers that have pages of their own; None: it would free no page.
 
-        Nor do they where pages are handed over, which has blocks of all layers' pages.
+        Nor do they where pages are handed over, which has blocks of all layers' pages, or beside a
+        draft model, whose pages have the numbers of all layers'.
         """
         window = self.recipe.near_window
-        if config.gives_pages or config.takes_pages or window is None or window >= context:
-            return None
-        return window
+        together = config.gives_pages or config.takes_pages or self.draft is not None
+        return None if together or window is None or window >= context else window
+
+    @property
+    def _window(self) -> int | None:
+        """Return the tokens that any layer sees at most, the draft model's included."""
+        own = self.recipe.window
+        other = self.draft.recipe.window if self.draft else own
+        return None if own is None or other is None else max(own, other)
 
     def _slots(self, config: ModelServerConfig) -> int:
         return self.recipe.slots or config.slots
@@ -312,7 +329,11 @@ class Deployment(PlacedModel):
 
     @cached_property
     def program(self) -> StepProgram:
-        return StepProgram(
+        return self.program_of(StepProgram)
+
+    def program_of(self, kind: Callable[..., Program]) -> Program:
+        """Return what `kind`, which takes what StepProgram takes, makes of this deployment."""
+        return kind(
             self.blueprint,
             leaf_shapes(self.blueprint, self.layout),
             self.pool_shapes,
@@ -371,7 +392,10 @@ def place_model(recipe: Recipe, checkpoint: Checkpoint | None, layout: Layout) -
             "publish it without MAX_ADAPTERS, or from a Hugging Face or GGUF checkpoint",
             param="overrides.MAX_ADAPTERS",
         )
-    return PlacedModel(recipe, blueprint, layout)
+    draft = None
+    if recipe.draft is not None:
+        draft = place_model(recipe.draft.recipe, recipe.draft.checkpoint, layout)
+    return PlacedModel(recipe, blueprint, layout, draft=draft)
 
 
 def deploy(

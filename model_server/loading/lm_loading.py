@@ -22,12 +22,22 @@ from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import Transfers
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.draft_model.drafted_runner import DraftedRunner, DraftModel
 from model_server.engine.runner import ModelRunner
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.loading.adapters.host_adapters import adapters_of
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
+from model_server.loading.draft_loading import (
+    check_context,
+    check_place,
+    deployed,
+    draft_model,
+    named,
+    program_of,
+    told_draft,
+)
 from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.passes.beside import Beside, beside_of
 from model_server.loading.random_weights import random_weights
@@ -77,6 +87,8 @@ class LmLoad:
         self.traffic: KvTransfers | None = None
         check_devices(recipe, checkpoint, config)
         layout = layout_for(recipe).placed()
+        if recipe.draft is not None:
+            check_place(config, spans_hosts=spans_hosts(layout))
         placed = place_model(recipe, checkpoint, layout)
         self.beside = beside_of(placed, checkpoint, tasks)
         if self.beside is not None:
@@ -86,6 +98,7 @@ class LmLoad:
         # Secondaries receive the programs of the host that planned.
         self._ready: ReadyPrograms | None = None
         self.deployment = planned.following(limits) if limits else self._with_ready(planned)
+        check_context(self.deployment)
         self.spans_hosts = spans_hosts(layout)
         self.order = STEPS if self.spans_hosts else None
         self._check_kernel()
@@ -98,16 +111,19 @@ class LmLoad:
             self.deployment.limits.slots,
             self.deployment.limits.max_context,
             dict(layout.mesh.shape),
-            told_guesses(self.deployment.limits),
+            told_guesses(self.deployment.limits) + told_draft(self.deployment),
         )
 
     def build(self, programs: Programs, report: Report) -> ModelRunner | KvRunner:
         """Read weights, allocate pages and compile every bucket; nothing has run yet."""
-        deployment, leaves = self.deployment, self._weights(report)
+        deployment = self.deployment
+        leaves = self._weights(deployment, self._checkpoint, report)
+        drafted = self._draft_model(report)
         self.traffic = make_transfers(self._transfer, self._config, deployment)
         pages = deployment.allocate_pages()
         adapters = adapters_of(deployment, self._config)
-        runner = ModelRunner(deployment.program, leaves, pages, deployment.buckets, adapters)
+        parts = (deployment.program, leaves, pages, deployment.buckets, adapters)
+        runner = ModelRunner(*parts) if drafted is None else DraftedRunner(*parts, draft=drafted)
         self.leaves = runner.leaves
         if self.traffic is not None:
             runner = KvRunner(runner, self.traffic)
@@ -146,16 +162,30 @@ class LmLoad:
 
         Skipped on CPU, whose kernel supports any. Raises MemoryPlanError, InvalidRequest.
         """
-        if self.deployment.layout.platform != "cpu":
-            self.deployment.program.lower(self.deployment.buckets[-1])
+        if self.deployment.layout.platform == "cpu":
+            return
+        largest = self.deployment.buckets[-1]
+        self.deployment.program.lower(largest)
+        if draft := deployed(self.deployment):
+            program_of(self.deployment, draft).lower(largest)
 
-    def _weights(self, report: Report) -> list[Any]:
+    def _draft_model(self, report: Report) -> DraftModel | None:
         deployment = self.deployment
+        draft, opened = deployed(deployment), deployment.recipe.draft
+        if draft is None or opened is None:
+            return None
+        with named(deployment.recipe.speculation.draft or ""):
+            leaves = self._weights(draft, opened.checkpoint, report)
+        return draft_model(deployment, draft, leaves)
+
+    def _weights(
+        self, deployment: Deployment, checkpoint: Checkpoint | None, report: Report
+    ) -> list[Any]:
         declared, layout = deployment.blueprint.declarations, deployment.layout
-        if self._checkpoint is None:
+        if checkpoint is None:
             seed = zlib.crc32(self._spec.model_id.encode())
             return random_weights(declared, seed, report, layout)
-        needed = without_prefixes(self._checkpoint, deployment.recipe.unused)
+        needed = without_prefixes(checkpoint, deployment.recipe.unused)
         return read_weights(declared, needed, report, layout)
 
 

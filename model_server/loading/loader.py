@@ -28,6 +28,7 @@ from model_server.loading.adapters.bases import Bases
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.custom_loading import load_custom
 from model_server.loading.device_memory import device_limit, server_devices
+from model_server.loading.draft_loading import check_vocabulary, with_draft
 from model_server.loading.lm_loading import LmLoad, measure, run_all
 from model_server.loading.loaded import (
     AnyLoaded,
@@ -129,7 +130,8 @@ class ModelLoader:
                 recipe = make_recipe(spec.model_path, config, spec.overrides)
                 if isinstance(recipe, Recipe):
                     if generates(recipe, checkpoint):
-                        return self._load(spec, recipe, checkpoint, report)
+                        with with_draft(recipe, spec.overrides, self._open_path) as recipe:
+                            return self._load(spec, recipe, checkpoint, report)
                     recipe = whole_recipe(recipe)
                 assert checkpoint is not None, "every embedder needs a checkpoint"
                 return self._keep(
@@ -176,15 +178,16 @@ class ModelLoader:
     def _open(self, spec: ModelSpec) -> AbstractContextManager[Checkpoint | None]:
         if spec.checkpoint == NO_CHECKPOINT:
             return nullcontext(None)
+        return self._open_path(spec.checkpoint)
+
+    def _open_path(self, path: str) -> AbstractContextManager[Checkpoint]:
         return closing(
-            self._openings.run(
-                spec.checkpoint, lambda: self._opened(spec), lambda late: late.close()
-            )
+            self._openings.run(path, lambda: self._opened(path), lambda late: late.close())
         )
 
-    def _opened(self, spec: ModelSpec) -> Checkpoint:
-        self._roots.check(spec.checkpoint)
-        return open_checkpoint(spec.checkpoint)
+    def _opened(self, path: str) -> Checkpoint:
+        self._roots.check(path)
+        return open_checkpoint(path)
 
     def _check_root(self, spec: ModelSpec) -> None:
         """Raise CheckpointError; for models whose own function opens the checkpoint."""
@@ -197,6 +200,7 @@ class ModelLoader:
         # Cheap checks come before slow work: vocabulary, plan, then weights.
         tokenizer, template = self._text(spec, recipe, checkpoint)
         as_chat = chat_queries(recipe, template)
+        check_vocabulary(tokenizer, recipe, self._draft_tokenizer)
         load = self._planned(spec, recipe, checkpoint, tasks=tasks_of(recipe, checkpoint))
         self._check_order(load.order)
         runner = self._run(spec, load, report)
@@ -279,6 +283,9 @@ class ModelLoader:
         if template is not None:
             template.try_out()
         return tokenizer, template
+
+    def _draft_tokenizer(self, path: str, checkpoint: Checkpoint) -> HfTokenizer:
+        return self._openings.run(path, checkpoint.tokenizer)
 
     def _planned(
         self,

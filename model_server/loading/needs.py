@@ -29,7 +29,10 @@ def need_of(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerCo
     if recipe.mesh_shape:
         return Need(devices=devices, memory=memory, weights=placed.weight_bytes * devices)
     # Fewer devices hold fewer copies of replicated weights, so count one copy.
-    return Need(memory=memory, weights=recipe.blueprint(ONE_DEVICE, checkpoint).bytes)
+    weights = recipe.blueprint(ONE_DEVICE, checkpoint).bytes
+    if recipe.draft is not None:
+        weights += recipe.draft.recipe.blueprint(ONE_DEVICE, recipe.draft.checkpoint).bytes
+    return Need(memory=memory, weights=weights)
 
 
 def check_devices(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerConfig) -> None:

@@ -34,9 +34,12 @@ _MEANINGS = {
     "(see below)",
     "MAX_ADAPTER_RANK": "rank of such an adapter, at most 512",
     "SPECULATION": 'guesses of the next tokens: `"off"`; `"ngram"`: what followed the last ones '
-    "before; null: the same, in rows of the decode batch that are not used ([speculation.md]"
-    "(speculation.md))",
+    'before; `"draft"`: also those of a draft model; null: as `"ngram"`, in rows of the decode '
+    "batch that are not used ([speculation.md](speculation.md))",
     "MAX_GUESSES": "guesses of one sequence in one step, from 1 to 32",
+    "DRAFT_MODEL": "a smaller model with the same vocabulary that guesses: a checkpoint, or a "
+    "model path that needs none",
+    "DRAFT_QUANTIZE": "`QUANTIZE` of the draft model",
     "SHARDING_RULES": "mesh axis for each logical axis of the model: an object such as "
     '`{"experts": "data", "tokens": "data"}`; a null value: replicated (see below)',
     "MAX_CONTEXT": 'most tokens of a prompt and its answer; `"auto"`: as many as memory holds in '

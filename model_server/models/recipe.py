@@ -97,6 +97,7 @@ class Recipe:
     # Tokens that a query sees at most in each layer of the whole model, None: all; (): all in all
     windows: tuple[int | None, ...] = ()
     tasks: Tasks = Tasks()
+    draft: DraftRecipe | None = None  # of the model that guesses its tokens; the loader opens it
 
     @property
     def window(self) -> int | None:
@@ -142,6 +143,14 @@ class Recipe:
             quantization.check(each.packing for each in made.declarations if each.packing)
         stage = self.stage
         return made if stage is None else blueprint(lambda: _kept(self.build(form), stage))
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRecipe:
+    """A draft model, configured but not in memory."""
+
+    recipe: Recipe
+    checkpoint: Checkpoint | None  # open while the model loads; None: random weights
 
 
 def quantization_of(

@@ -1,4 +1,4 @@
-"""Overrides for guessing tokens ahead: SPECULATION and MAX_GUESSES."""
+"""Overrides for guessing ahead: SPECULATION, MAX_GUESSES, DRAFT_MODEL and DRAFT_QUANTIZE."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from sax.errors import InvalidRequest
 
 USUAL_GUESSES = 8
 SPECULATION_DEFAULTS: Mapping[str, Any] = {
-    # Guesses of the next tokens: "off"; "ngram": from what followed the last ones before; null: as
-    # "ngram", in rows of the decode batch that are not used.
+    # Guesses of the next tokens: "off"; "ngram": from what followed the last ones before; "draft":
+    # those, and those of DRAFT_MODEL; null: as "ngram", in rows of the decode batch that are not
+    # used.
     "SPECULATION": None,
     "MAX_GUESSES": USUAL_GUESSES,  # of one sequence in one step
+    # A smaller model with the same vocabulary: a checkpoint, or a model path that needs none
+    "DRAFT_MODEL": None,
+    "DRAFT_QUANTIZE": None,  # QUANTIZE of that model
 }
+_MODES = ("off", "ngram", "draft", None)
 _MOST = 32
 
 
@@ -24,14 +29,16 @@ class Speculation:
 
     guesses: int = USUAL_GUESSES  # of one sequence in one step, at most; 0: none
     asked: bool = False  # worth larger steps than the slots need
+    draft: str | None = None  # checkpoint or model path of the draft model
+    draft_quantize: str | None = None
 
 
 def parse_speculation(values: Mapping[str, Any]) -> Speculation:
     """Return what the overrides ask for. Raises InvalidRequest."""
     mode, guesses = values["SPECULATION"], values["MAX_GUESSES"]
-    if mode not in ("off", "ngram", None):
+    if mode not in _MODES:
         raise InvalidRequest(
-            f'SPECULATION must be "off", "ngram" or null, not {mode!r}',
+            f'SPECULATION must be "off", "ngram", "draft" or null, not {mode!r}',
             param="overrides.SPECULATION",
         )
     if type(guesses) is not int or not 1 <= guesses <= _MOST:
@@ -44,4 +51,37 @@ def parse_speculation(values: Mapping[str, Any]) -> Speculation:
             f'MAX_GUESSES is {guesses}, and SPECULATION "off" makes no guesses: leave one out',
             param="overrides.MAX_GUESSES",
         )
-    return Speculation(0 if mode == "off" else guesses, asked=mode == "ngram")
+    _check_draft(values)
+    return Speculation(
+        0 if mode == "off" else guesses,
+        asked=mode in ("ngram", "draft"),
+        draft=values.get("DRAFT_MODEL"),
+        draft_quantize=values.get("DRAFT_QUANTIZE"),
+    )
+
+
+def _check_draft(values: Mapping[str, Any]) -> None:
+    mode, draft = values["SPECULATION"], values.get("DRAFT_MODEL")
+    if draft is not None and (not isinstance(draft, str) or not draft):
+        raise _wrong("DRAFT_MODEL", f"DRAFT_MODEL is {draft!r}; give a checkpoint or a model path")
+    if mode == "draft" and draft is None:
+        raise _wrong(
+            "DRAFT_MODEL",
+            'SPECULATION is "draft", and DRAFT_MODEL is missing: name the checkpoint of a smaller '
+            "model with the same vocabulary",
+        )
+    for key in ("DRAFT_MODEL", "DRAFT_QUANTIZE"):
+        if mode != "draft" and values.get(key) is not None:
+            raise _wrong(
+                key, f'{key} is {values[key]!r}, which needs SPECULATION "draft": set both or none'
+            )
+    if mode == "draft" and values.get("NUM_STAGES", 1) != 1:
+        raise _wrong(
+            "SPECULATION",
+            f'SPECULATION is "draft" and NUM_STAGES {values["NUM_STAGES"]}: a pipeline has no '
+            'draft model; use "ngram", or one stage',
+        )
+
+
+def _wrong(key: str, text: str) -> InvalidRequest:
+    return InvalidRequest(text, param=f"overrides.{key}")

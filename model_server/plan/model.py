@@ -62,6 +62,12 @@ class PlannedModel:
                 "layers of one stage with NUM_LAYERS",
                 "overrides.NUM_STAGES",
             )
+        if recipe.speculation.draft is not None:
+            raise _unplannable(
+                'SPECULATION is "draft": a plan covers one model; plan the draft model on its own, '
+                'or use "ngram", for which the steps are the same',
+                "overrides.SPECULATION",
+            )
         if not generates(recipe, self.checkpoint):
             raise _unplannable(
                 f"{self.title} makes no tokens, and one device holds it: only language models that "

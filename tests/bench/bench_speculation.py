@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -37,13 +38,18 @@ CASES = (
     ("repeat a text, greedy", COPY, _GREEDY, 32),
     ("a story, temperature 0.8", FREE, _WARM, 32),
 )
+# The model as its own draft model: always right, and as slow as the model, so it should not pay.
+DRAFT_CASES = (
+    ("a story, greedy, itself as draft model", FREE, _GREEDY, 1),
+    ("a story, greedy, itself as draft model", FREE, _GREEDY, 8),
+)
 
 
 class Decoding:
     """An engine, and how many tokens a second it makes."""
 
-    def __init__(self, mode: str) -> None:
-        self._loaded = _load(mode)
+    def __init__(self, mode: str, **more: str) -> None:
+        self._loaded = _load(SPECULATION=mode, **more)
         self._ended = threading.Semaphore(0)
         self._begun: set[int] = set()
         self._batch = self._tokens = 0
@@ -97,7 +103,20 @@ def run() -> Table:
         ("answer", "batch", "off tokens/s", "on tokens/s", "on / off", "accepted"),
     )
     off, on = Decoding('"off"'), Decoding("null")
-    for name, text, sampling, batch in CASES:
+    _measure(table, CASES, off, on)
+    on.engine.close()
+    draft = Decoding('"draft"', DRAFT_MODEL=f'"{demo_model()}"')
+    _measure(table, DRAFT_CASES, off, draft)
+    draft.engine.close()
+    off.engine.close()
+    return table
+
+
+def _measure(
+    table: Table, cases: Sequence[tuple[str, str, Sampling, int]], off: Decoding, on: Decoding
+) -> None:
+    """Add a row for each case, measured on both sides in turns."""
+    for name, text, sampling, batch in cases:
         prompt = off.encoded(text)
         before = on.accepted()
         rounds = [
@@ -109,18 +128,15 @@ def run() -> Table:
         ratio = statistics.median(second / first for first, second in rounds)
         share = f"{right / tried:.0%} of {tried}" if tried else "none tried"
         table.add(name, batch, f"{plain:.0f}", f"{guessed:.0f}", f"{ratio:.2f}", share)
-    off.engine.close()
-    on.engine.close()
-    return table
 
 
-def _load(mode: str) -> Loaded:
+def _load(**overrides: str) -> Loaded:
     spec = ModelSpec(
         model_id="/sax/bench/smollm2",
         model_path="llama",
         checkpoint=str(demo_model()),
         replicas=1,
-        overrides={"SPECULATION": mode},
+        overrides=overrides,
     )
     config = ModelServerConfig(max_context=CONTEXT, slots=SLOTS, jax_cache_dir=".cache/compiled")
     loaded = make_loader(config)(spec, lambda _: None)

@@ -3,6 +3,9 @@
 A step of a compiled size has rows for so many guesses beside one row per sequence. They go where
 one more guess adds most. Sizes are compared by the sum of the logarithms of all sequences' speeds:
 a stream that guesses nothing is not slowed down by half so that another becomes twice as fast.
+
+A lookup's guesses cost nothing but their rows. Those of a draft model take time before the step,
+the longer the more of them follow each other, so that each depth is compared, too.
 """
 
 from __future__ import annotations
@@ -10,19 +13,26 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from model_server.engine.guessing.costs import StepCosts
 
 _WORTH = 0.03  # the least gain per sequence for which the pipeline of steps is given up
+_DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32)
+
+Chances = Mapping[int, Sequence[float]]
+Gains = list[tuple[float, int]]  # what a guess adds, and the sequence's id; the best one first
+
+
+class Allotment(NamedTuple):
+    """Guesses for each sequence id, and the ids whose guesses the draft model makes."""
+
+    counts: Mapping[int, int]
+    drafted: frozenset[int] = frozenset()
 
 
 def allot(
-    chances: Mapping[int, Sequence[float]],
-    decodes: int,
-    most: int,
-    costs: StepCosts,
-    *,
-    ahead: bool,
+    chances: Chances, decodes: int, most: int, costs: StepCosts, *, ahead: bool
 ) -> Mapping[int, int]:
     """Return the number of guesses for each sequence id; empty: none pays.
 
@@ -30,7 +40,53 @@ def allot(
     rows of the step without guesses. most: rows of any step. ahead: the step could be launched at
     once without guesses; with them it has to wait until the one before was read.
     """
-    gains = sorted(_gains(chances), reverse=True)
+    gains = _gains(chances)
+    count, _ = _best(gains, decodes, most, costs, ahead=ahead)
+    return Counter(id for _, id in gains[:count])
+
+
+def allot_drafted(
+    looked: Chances,
+    drafted: Chances,
+    decodes: int,
+    most: int,
+    costs: StepCosts,
+    draft_s: float,
+    *,
+    ahead: bool,
+) -> Allotment:
+    """Return the guesses as `allot` does, each sequence's by what has the better chances.
+
+    looked, drafted: chances of guesses by lookup and of the draft model. draft_s: what one guess
+    of the draft model for every sequence takes.
+    """
+    best, best_worth = Allotment({}), 0.0
+    deepest = max(map(len, drafted.values()), default=0)
+    for depth in (0, *(each for each in _DEPTHS if each <= deepest)):
+        by_draft = frozenset(
+            id for id, row in drafted.items() if sum(row[:depth]) > sum(looked.get(id, ()))
+        )
+        gains = _gains({**looked, **{id: drafted[id][:depth] for id in by_draft}})
+        count, worth = _best(gains, decodes, most, costs, ahead=ahead, before_s=depth * draft_s)
+        if count and worth > best_worth:
+            counts = Counter(id for _, id in gains[:count])
+            best, best_worth = Allotment(counts, by_draft & counts.keys()), worth
+    return best
+
+
+def _best(
+    gains: Gains,
+    decodes: int,
+    most: int,
+    costs: StepCosts,
+    *,
+    ahead: bool,
+    before_s: float = 0.0,
+) -> tuple[int, float]:
+    """Return how many of the gains to take, and what that is worth; 0: none pays.
+
+    before_s: what the guesses take before the step.
+    """
     plain_s = costs.of(decodes, late=not ahead)
     best, best_worth = 0, _WORTH * decodes if ahead else 0.0
     for size in costs.sizes:
@@ -38,19 +94,19 @@ def allot(
         if count <= best:
             continue
         gained = sum(gain for gain, _ in gains[:count])
-        lost = math.log(costs.of(decodes + count, late=True) / plain_s)
+        lost = math.log((costs.of(decodes + count, late=True) + before_s) / plain_s)
         worth = gained - decodes * lost
         if worth > best_worth:
             best, best_worth = count, worth
-    return Counter(id for _, id in gains[:best])
+    return best, best_worth
 
 
-def _gains(chances: Mapping[int, Sequence[float]]) -> list[tuple[float, int]]:
+def _gains(chances: Chances) -> Gains:
     """Return each guess's gain in the logarithm of its sequence's speed; the first gain most."""
-    made: list[tuple[float, int]] = []
+    made: Gains = []
     for id, row in chances.items():
         speed = 1.0  # tokens per step
         for chance in row:
             made.append((math.log1p(chance / speed), id))
             speed += chance
-    return made
+    return sorted(made, reverse=True)

@@ -13,11 +13,13 @@ _OWN, _SHARED = 0.1, 0.01  # weight of one more prediction
 class Odds:
     """Odds of one sequence, which begin as those of the sequences before it."""
 
-    __slots__ = ("_rates", "_shared")
+    __slots__ = ("_first", "_rates", "_shared")
 
-    def __init__(self, shared: Odds | None = None) -> None:
+    def __init__(self, shared: Odds | None = None, first: tuple[float, ...] = _FIRST) -> None:
+        """first: of one without others before it."""
         self._shared = shared
-        self._rates = list(shared._rates if shared else _FIRST)
+        self._first = shared._first if shared else first
+        self._rates = list(shared._rates if shared else first)
 
     def note(self, run: int, right: bool) -> None:
         """Count a prediction that came after `run` right ones."""
@@ -26,6 +28,11 @@ class Odds:
         if self._shared is not None:
             rates = self._shared._rates
             rates[place] += _SHARED * (right - rates[place])
+
+    def fade(self, weight: float) -> None:
+        """Move towards what is assumed first: nothing was seen for a while."""
+        for place, first in enumerate(self._first):
+            self._rates[place] += weight * (first - self._rates[place])
 
     def of_runs(self, run: int, most: int) -> list[float]:
         """Return for 1, 2, ... further predictions the chance that all of them come true."""

@@ -43,7 +43,10 @@ class Watchdog:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def expect(self, step: Step | None) -> None:
-        """From now on the engine waits for this step; None: it waits for requests."""
+        """From now on the engine waits for this step; None: it waits for requests.
+
+        One without rows stands for the guesses of a draft model before it.
+        """
         self._step = step
 
     def close(self) -> None:
@@ -64,9 +67,12 @@ class Watchdog:
     def _describe(self, step: Step) -> str:
         rows = [str(row.sequence) for row in step.rows]
         named = ", ".join(rows[:_MOST_ROWS]) + (", ..." if len(rows) > _MOST_ROWS else "")
+        what = f"step {step.number} ({self._shape(step)}; sequences {named})"
+        if not rows:
+            what = f"the draft model's guesses for step {step.number}"
         return (
-            f"step {step.number} ({self._shape(step)}; sequences {named}) did not finish within "
-            f"{self._limit_s:g} s: a device hangs; the replica restarts"
+            f"{what} did not finish within {self._limit_s:g} s: a device hangs; the replica "
+            "restarts"
         )
 
     def _shape(self, step: Step) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -121,10 +121,12 @@ def alone(request: EngineRequest, window: int | None = None) -> list[int]:
 
 
 def served(
-    limits: EngineLimits, requests: Sequence[EngineRequest]
+    limits: EngineLimits,
+    requests: Sequence[EngineRequest],
+    runner: Callable[[EngineLimits], FakeRunner] = FakeRunner,
 ) -> tuple[Inbox, list[int], EngineStats]:
     inbox = Inbox()
-    engine = Engine(FakeRunner(limits), inbox.deliver)
+    engine = Engine(runner(limits), inbox.deliver)
     try:
         ids = [engine.submit(request) for request in requests]
         for id in ids:

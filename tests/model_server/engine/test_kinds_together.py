@@ -14,6 +14,8 @@ from model_server.engine.types import EngineLimits
 from tests.model_server.engine import test_forced as forced
 from tests.model_server.engine.beams.test_seating import beams_for, found_alone
 from tests.model_server.engine.conftest import Inbox
+from tests.model_server.engine.fake_runner import FakeRunner
+from tests.model_server.engine.guessing.fake_drafted_runner import FakeDraftedRunner
 from tests.model_server.engine.guessing.test_guessing import looping
 from tests.model_server.engine.test_scheduler import ask_for
 from tests.model_server.engine.trace import alone
@@ -59,15 +61,17 @@ def guessed(size: int, limits: EngineLimits) -> tuple[EngineRequest, Check]:
     ),
     pages=st.integers(75, 100),
     cache=st.sampled_from(["off", "tenant"]),
+    runner=st.sampled_from([FakeRunner, FakeDraftedRunner]),
 )
 def test_each_answer_is_the_one_that_it_gets_alone(
     kinds: list[tuple[Callable[[int, EngineLimits], tuple[EngineRequest, Check]], int]],
     pages: int,
     cache: PrefixSharing,
+    runner: type[FakeRunner],
 ) -> None:
     limits = replace(LIMITS, pages=pages, prefix_cache=cache)
     asked = [kind(size, limits) for kind, size in kinds]
-    inbox, ids, stats = forced.served(limits, [request for request, _ in asked])
+    inbox, ids, stats = forced.served(limits, [request for request, _ in asked], runner)
     for id, (_, check) in zip(ids, asked, strict=True):
         check(inbox, id)
     assert stats.pages_used == 0

@@ -67,10 +67,16 @@ class Answer:
 class Trace:
     """One scheduler, one fake runner, one step in flight while the next is launched."""
 
-    def __init__(self, limits: EngineLimits, guessing: Guessing | None = None) -> None:
+    def __init__(
+        self,
+        limits: EngineLimits,
+        guessing: Guessing | None = None,
+        device: FakeRunner | None = None,
+    ) -> None:
         self.scheduler = Scheduler(limits, guessing=guessing)
         self.traffic = FakeTraffic()
-        self.device = FakeRunner(limits, traffic=self.traffic)
+        self.device = device or FakeRunner(limits)
+        self.device.traffic = self.traffic
         self.runner = HandoffRunner(self.device, self.traffic)
         self.steps: list[Step] = []
         self.answers: dict[int, Answer] = {}
@@ -145,10 +151,15 @@ class Trace:
         check_conserved(self.scheduler)
 
 
-def run(limits: EngineLimits, asks: list[Ask], guessing: Guessing | None = None) -> Trace:
+def run(
+    limits: EngineLimits,
+    asks: list[Ask],
+    guessing: Guessing | None = None,
+    device: FakeRunner | None = None,
+) -> Trace:
     """Play a whole trace to its end. The sequence ids are 1, 2, ... in the order of `asks`, with
     room for its hypotheses after each beam search."""
-    trace = Trace(limits, guessing)
+    trace = Trace(limits, guessing, device)
     ordered = sorted(enumerate(asks, 1), key=lambda item: item[1].turn)
     ids: dict[int, int] = {}
     free = 1

@@ -35,3 +35,38 @@ def test_what_is_asked_for_is_made(mode: str | None, guesses: int, made: Specula
 def test_anything_else_is_refused_by_name(mode: object, guesses: object, complaint: str) -> None:
     with pytest.raises(InvalidRequest, match=complaint):
         parse_speculation({"SPECULATION": mode, "MAX_GUESSES": guesses})
+
+
+DRAFT = {"SPECULATION": "draft", "MAX_GUESSES": 5, "DRAFT_MODEL": "/models/small.gguf"}
+
+
+def test_a_draft_model_is_asked_for_by_name() -> None:
+    made = parse_speculation({**DRAFT, "DRAFT_QUANTIZE": "stored"})
+    assert made == Speculation(5, asked=True, draft="/models/small.gguf", draft_quantize="stored")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint", "param"),
+    [
+        (
+            {"DRAFT_MODEL": None},
+            'SPECULATION is "draft", and DRAFT_MODEL is missing',
+            "DRAFT_MODEL",
+        ),
+        ({"DRAFT_MODEL": ""}, "DRAFT_MODEL is ''; give a checkpoint", "DRAFT_MODEL"),
+        ({"SPECULATION": None}, "DRAFT_MODEL is '/models/small.gguf', which needs", "DRAFT_MODEL"),
+        ({"SPECULATION": "ngram"}, 'needs SPECULATION "draft"', "DRAFT_MODEL"),
+        (
+            {"SPECULATION": None, "DRAFT_MODEL": None, "DRAFT_QUANTIZE": "int8"},
+            "DRAFT_QUANTIZE is 'int8', which needs",
+            "DRAFT_QUANTIZE",
+        ),
+        ({"NUM_STAGES": 2}, "a pipeline has no draft model", "SPECULATION"),
+    ],
+)
+def test_settings_of_a_draft_model_that_contradict_each_other_are_refused(
+    changes: dict[str, object], complaint: str, param: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=complaint) as caught:
+        parse_speculation({**DRAFT, **changes})
+    assert caught.value.param == f"overrides.{param}"

@@ -123,6 +123,11 @@ def test_a_wrong_model_path_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
         ("llama", {}, "takes its sizes from a checkpoint"),
         ("Llama-3-8B", {"QUANTIZE": '"int9"'}, "QUANTIZE"),
         ("Llama-3-8B", {"NUM_STAGES": "2"}, "a plan covers one mesh"),
+        (
+            "Llama-3-8B",
+            {"SPECULATION": '"draft"', "DRAFT_MODEL": '"/models/small"'},
+            "a plan covers one model",
+        ),
         ("Llama-3-8B", {"NUM_LAYERS": "2"}, "unknown override"),
         ("Llama-3-8B", {"TASKS": '["embed"]'}, "TASKS without generate"),
     ],

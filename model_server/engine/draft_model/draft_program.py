@@ -1,0 +1,205 @@
+"""Programs of a draft model, traced from shapes alone: it follows the steps, and it guesses.
+
+Its pages have the numbers of the model's own pages: what lies at a page and an offset there, lies
+at the same place here. So it takes the very vector of a step, and copies and shared pages need no
+thought. It gives no logits then: only its keys and values are kept.
+
+Guesses are one program: each token goes in at the next position, and the likeliest one after it is
+the next guess. They overwrite each other's keys and values, as wrong guesses of a step do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model_server.engine.buckets import Bucket
+from model_server.engine.compiling import options_for
+from model_server.engine.guessing.proposals import Beginning
+from model_server.engine.slot_state import unpack
+from model_server.engine.step_arrays import ColumnLayout
+from model_server.engine.step_program import (
+    COPY,
+    PagedModel,
+    StepProgram,
+    paged_batch,
+    run_step,
+    told_as_plan_error,
+)
+from model_server.kernels.pages import LayerPages
+
+Lower = Callable[[], jax.stages.Lowered]
+
+
+def guesses_name(rows: int) -> str:
+    return f"guesses of {rows} sequences"
+
+
+@dataclass(frozen=True)
+class GuessLayout:
+    """Offsets and shapes of the one vector that asks for guesses of R sequences."""
+
+    rows: int  # R
+    pages: int  # of a table: S/G
+
+    @cached_property
+    def parts(self) -> dict[str, tuple[int, tuple[int, ...]]]:
+        """Map each name to (offset, shape)."""
+        shapes: dict[str, tuple[int, ...]] = {
+            "tables": (self.rows, self.pages),
+            **dict.fromkeys(("starts", "tokens", "counts"), (self.rows,)),
+            "depth": (),  # guesses that follow each other, at most
+        }
+        parts: dict[str, tuple[int, tuple[int, ...]]] = {}
+        offset = 0
+        for name, shape in shapes.items():
+            parts[name] = (offset, shape)
+            offset += math.prod(shape)
+        return parts
+
+    @property
+    def size(self) -> int:
+        return self.parts["depth"][0] + 1
+
+    def packed(self, beginnings: Sequence[Beginning], tables: np.ndarray, depth: int) -> np.ndarray:
+        """Return the vector; rows that are not used make no guesses. tables: i32[n, S/G]."""
+        vector = np.zeros(self.size, np.int32)
+        columns = {
+            "starts": [each.start for each in beginnings],
+            "tokens": [each.token for each in beginnings],
+            "counts": [each.count for each in beginnings],
+            "depth": [depth],
+            "tables": tables.reshape(-1),
+        }
+        for name, values in columns.items():
+            offset, _ = self.parts[name]
+            vector[offset : offset + len(values)] = values
+        return vector
+
+
+class DraftProgram(StepProgram):
+    """Lowers the programs of a draft model."""
+
+    def __init__(self, *parts: Any, most: int, known: int, **more: Any) -> None:
+        """Take what a StepProgram takes, and what bounds guesses.
+
+        most: guesses that follow each other. known: token ids that both models have.
+        """
+        super().__init__(*parts, **more)
+        self.most = most
+        self._known = known
+
+    def programs(self, buckets: Sequence[Bucket]) -> dict[str, Lower]:
+        """Return what traces each program, by name."""
+        return {
+            **{str(bucket): partial(self.lower, bucket) for bucket in buckets},
+            **{
+                guesses_name(rows): partial(self.lower_guesses, rows)
+                for rows in self.sizes(buckets)
+            },
+            COPY: self.lower_copy,
+        }
+
+    def sizes(self, buckets: Sequence[Bucket]) -> tuple[int, ...]:
+        """Return the rows of the programs that guess: those of the steps without prompts."""
+        return tuple(bucket.decodes for bucket in buckets if not bucket.blocks)
+
+    def lower(self, bucket: Bucket) -> jax.stages.Lowered:
+        """Trace what a step of this bucket writes into the draft model's pages.
+
+        Takes the vector of the step and the last tokens, i32[B + 1]. Raises MemoryPlanError for
+        shapes that the kernel does not support.
+        """
+        layout = ColumnLayout(bucket, self.limits)
+        jitted = self._jitted(self._follow(layout), self._page_shardings)
+        vector = self._input((layout.size,), jnp.int32)
+        with told_as_plan_error(f"draft model, {bucket}"):
+            return jitted.lower(self.leaves, self.pages, vector, *self._given(layout))
+
+    def lower_guesses(self, rows: int) -> jax.stages.Lowered:
+        """Trace guesses for so many sequences: i32[most, R], and the pages."""
+        layout = GuessLayout(rows, self.limits.pages_per_sequence)
+        jitted = self._jitted(self._guess(layout), (self.everywhere, self._page_shardings))
+        with told_as_plan_error(guesses_name(rows)):
+            return jitted.lower(self.leaves, self.pages, self._input((layout.size,), jnp.int32))
+
+    @property
+    def _page_shardings(self) -> Any:
+        return jax.tree.map(lambda array: array.sharding, self.pages)
+
+    def _jitted(self, trace: Callable[..., Any], shardings: Any) -> Any:
+        options = options_for(self.everywhere)
+        return jax.jit(trace, donate_argnums=1, out_shardings=shardings, compiler_options=options)
+
+    def _follow(self, layout: ColumnLayout) -> Callable[..., Any]:
+        def follow(leaves: Any, pages: Any, vector: jax.Array, last_tokens: jax.Array) -> Any:
+            parts = unpack(layout.parts, vector)
+            parts["tokens"] = jnp.minimum(parts["tokens"], self._known - 1)
+            last_tokens = jnp.minimum(last_tokens, self._known - 1)
+            batch = paged_batch(parts, self._kernel, self._split)
+            return run_step(self._model(leaves), pages, parts, batch, last_tokens)[1]
+
+        return follow
+
+    def _guess(self, layout: GuessLayout) -> Callable[..., Any]:
+        def guess(leaves: Any, pages: Any, vector: jax.Array) -> Any:
+            model, asked = self._model(leaves), unpack(layout.parts, vector)
+
+            def one(place: jax.Array, held: Any) -> Any:
+                pages, tokens, made = held
+                tokens, pages = self._next(model, pages, asked, tokens, place)
+                return pages, tokens, made.at[place].set(tokens)
+
+            made = jnp.zeros((self.most, layout.rows), jnp.int32)
+            tokens = jnp.minimum(asked["tokens"], self._known - 1)
+            pages, _, made = jax.lax.fori_loop(0, asked["depth"], one, (pages, tokens, made))
+            return made, pages
+
+        return guess
+
+    def _next(
+        self,
+        model: PagedModel,
+        pages: Sequence[LayerPages],
+        asked: dict[str, jax.Array],
+        tokens: jax.Array,  # i32[R]
+        place: jax.Array,  # i32[]
+    ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
+        """Trace the guess at one place for every row: i32[R].
+
+        Rows that need none write to page 0.
+        """
+        wanted = place < asked["counts"]
+        positions = jnp.where(wanted, asked["starts"] + place, 0)
+        step = {
+            **self._nothing_of_prompts(),
+            **self._places(asked["tables"], positions, wanted),
+            "decode_tables": asked["tables"],
+            "decode_limits": jnp.where(wanted, positions + 1, 0)[:, None],
+        }
+        batch = paged_batch(step, self._kernel, self._split)
+        hidden, pages = model(tokens, positions, pages, batch)
+        logits = model.logits(hidden)[:, : self._known]
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32), pages
+
+    def _places(
+        self, tables: jax.Array, positions: jax.Array, wanted: jax.Array
+    ) -> dict[str, jax.Array]:
+        index, offsets = jnp.divmod(positions, self.limits.page_size)
+        pages = jnp.take_along_axis(tables, index[:, None], axis=1)[:, 0]
+        return {"pages": jnp.where(wanted, pages, 0), "offsets": offsets}
+
+    def _nothing_of_prompts(self) -> dict[str, jax.Array]:
+        blocks = {"block_tables": self.limits.pages_per_sequence}
+        blocks["block_limits"] = self.limits.prefill_block
+        return {name: jnp.zeros((0, size), jnp.int32) for name, size in blocks.items()}
+
+    def _model(self, leaves: Any) -> Any:
+        return self._blueprint.assemble(leaves)

@@ -1,0 +1,110 @@
+"""A draft model's guesses: the chance that they are right, and what they cost. Pure.
+
+Unlike a lookup, it is only known to be right or wrong once it was asked, and asking takes time. So
+its odds fade back to what is assumed of any draft model while it is not asked, and it is tried
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from model_server.engine.guessing.odds import Odds
+from model_server.engine.guessing.proposals import Beginning, Proposer
+from model_server.engine.sequence import Sequence as Running
+
+_FIRST = (0.6, 0.65, 0.7, 0.75, 0.8)  # assumed of a draft model: after 0, 1, 2, 4, 8 right ones
+_FADE = 0.005  # per step in which it is not asked
+_NEW = 0.25  # weight of one more measured time
+
+
+class Drafts:
+    """The draft model of one engine."""
+
+    def __init__(self, proposer: Proposer, page_size: int) -> None:
+        self.proposed = 0  # guesses tried
+        self.accepted = 0  # that were right
+        self._proposer = proposer
+        self._page_size = page_size
+        self._odds = Odds(first=_FIRST)
+        self._own: dict[int, Odds] = {}  # by sequence
+        self._asked: frozenset[int] = frozenset()  # sequences with guesses in the step in flight
+        self._runs: dict[int, int] = {}  # its right guesses so far, until one is wrong
+        self._ratio = 1.0  # of seconds to those at load
+        self._spent_s = 0.0
+
+    def chances(
+        self, running: Sequence[Running], room: Callable[[Running], int]
+    ) -> dict[int, list[float]]:
+        """Return for each sequence's 1, 2, ... guesses the chance that all of them are right."""
+        return {
+            each.id: self._odds_of(each.id).of_runs(0, count)
+            for each in running
+            if each.guessable and not each.stepwise and (count := room(each)) > 0
+        }
+
+    def reach(self, sequence: Running) -> int:
+        """Return how many guesses the pages that the sequence has allow."""
+        return max(0, len(sequence.pages) * self._page_size - sequence.launched)
+
+    def seconds(self, rows: int) -> float:
+        """Return what one guess for each of so many sequences takes."""
+        times = self._proposer.guess_seconds
+        return self._ratio * times[min(size for size in times if size >= rows)]
+
+    def guesses(self, wanted: Sequence[tuple[Running, int]]) -> dict[int, tuple[int, ...]]:
+        """Ask for so many guesses of each sequence. No step may be in flight."""
+        beginnings = [
+            Beginning(each.slot, each.launched, each.tokens[-1], count) for each, count in wanted
+        ]
+        expected_s = self.seconds(len(wanted)) * max(count for _, count in wanted)
+        made = self._proposer.propose(beginnings)
+        self._spent_s += made.seconds
+        if expected_s:
+            self._ratio *= 1 + _NEW * (made.seconds / expected_s - 1)
+        self._runs = {each.id: 0 for each, _ in wanted}
+        self._asked = frozenset(self._runs)
+        return {each.id: tokens for (each, _), tokens in zip(wanted, made.tokens, strict=True)}
+
+    def begin(self) -> None:
+        """Begin a step; nobody was asked for it yet."""
+        self._runs = {}
+        self._asked = frozenset()
+
+    def note(self, id: int, right: bool) -> None:
+        """Take in the outcome of the next guess that was tried, if this draft model made it.
+
+        Those after a wrong one say nothing about its odds.
+        """
+        if id not in self._asked:
+            return
+        self.proposed += 1
+        self.accepted += right
+        run = self._runs.get(id)
+        if run is None:
+            return
+        self._odds_of(id).note(run, right)
+        if right:
+            self._runs[id] = run + 1
+        else:
+            del self._runs[id]
+
+    def rest(self) -> None:
+        """Note that nobody was asked before a step that could have tried guesses."""
+        self._odds.fade(_FADE)
+        for odds in self._own.values():
+            odds.fade(_FADE)
+
+    def take_spent(self) -> float:
+        """Return the seconds spent on guesses since the last call."""
+        spent_s, self._spent_s = self._spent_s, 0.0
+        return spent_s
+
+    def forget(self, id: int) -> None:
+        self._own.pop(id, None)
+        self._runs.pop(id, None)
+
+    def _odds_of(self, id: int) -> Odds:
+        if id not in self._own:
+            self._own[id] = Odds(self._odds)
+        return self._own[id]

@@ -1,0 +1,182 @@
+"""Loads a draft model beside the model whose tokens it guesses.
+
+It lies on the same devices, under the same memory plan, and its pages have the numbers of the
+model's own pages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.config import ModelServerConfig
+from model_server.engine.draft_model.draft_program import DraftProgram
+from model_server.engine.draft_model.drafted_runner import DraftModel
+from model_server.loading.deployment import Deployment
+from model_server.models.custom import CustomModel
+from model_server.models.layers.embedder import EmbedRecipe
+from model_server.models.recipe import AUTO, DraftRecipe, ModelClass, Recipe
+from model_server.models.registry import find, make_recipe
+from model_server.text.tokenizer import ByteTokenizer, HfTokenizer, Tokenizer
+from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
+from sax.format import human_bytes as human
+
+_INHERITED = ("DTYPE", "KV_CACHE_DTYPE")
+Open = Callable[[str], AbstractContextManager[Checkpoint]]
+Read = Callable[[str, Checkpoint], HfTokenizer]
+
+
+@contextmanager
+def with_draft(recipe: Recipe, overrides: Mapping[str, str], open: Open) -> Iterator[Recipe]:
+    """Yield the recipe with that of its draft model, whose checkpoint is open meanwhile.
+
+    overrides: of the model. Raises InvalidRequest naming DRAFT_MODEL, CheckpointError.
+    """
+    wanted = recipe.speculation.draft
+    if wanted is None:
+        yield recipe
+        return
+    path = _path_of(wanted)
+    with named(wanted):
+        opened = nullcontext(None) if path else open(wanted)
+    with opened as checkpoint:
+        config = checkpoint.config if checkpoint else None
+        made = _recipe_of(path or AUTO, config, _overrides_of(recipe, overrides))
+        if not isinstance(made, Recipe):
+            raise _refused(f"{wanted} makes no tokens: name a language model")
+        if recipe.short_context is not None or made.short_context is not None:
+            raise _refused("models with two lists of rotary factors (LongRoPE) have no draft model")
+        made = replace(made, speculation=replace(recipe.speculation, draft=None))
+        yield replace(recipe, draft=DraftRecipe(made, checkpoint))
+
+
+@contextmanager
+def named(wanted: str) -> Iterator[None]:
+    """Say of a CheckpointError that it is the draft model's."""
+    try:
+        yield
+    except CheckpointError as exc:
+        text = exc.text if wanted in exc.text else f"{wanted}: {exc.text}"
+        raise CheckpointError(f"DRAFT_MODEL {text}", param="overrides.DRAFT_MODEL") from exc
+
+
+def check_place(config: ModelServerConfig, *, spans_hosts: bool) -> None:
+    """Raise InvalidRequest where a draft model would not see what the model computes."""
+    if spans_hosts:
+        raise _unusable("this model spans several hosts, which have no draft model")
+    if config.gives_pages or config.takes_pages:
+        raise _unusable("this server hands prompts over, and a draft model's pages are not moved")
+
+
+def check_context(deployment: Deployment) -> None:
+    """Raise InvalidRequest if the draft model holds shorter sequences than the model."""
+    draft, context = deployment.draft, deployment.limits.max_context
+    if draft is not None and draft.recipe.max_context < context:
+        raise InvalidRequest(
+            f"DRAFT_MODEL holds {draft.recipe.max_context} tokens and the model is to serve "
+            f"{context}: set MAX_CONTEXT to {draft.recipe.max_context}, or name another one",
+            param="overrides.MAX_CONTEXT",
+        )
+
+
+def check_vocabulary(tokenizer: Tokenizer, recipe: Recipe, read: Read) -> None:
+    """Raise InvalidRequest if the draft model has other tokens than the model.
+
+    read: opens the tokenizer of its checkpoint.
+    """
+    if recipe.draft is None:
+        return
+    checkpoint, wanted = recipe.draft.checkpoint, recipe.speculation.draft
+    if checkpoint is None or wanted is None:
+        other = ByteTokenizer(recipe.draft.recipe.vocab)
+    else:
+        with named(wanted):
+            other = read(wanted, checkpoint)
+    own, theirs = tokenizer.vocab_size, other.vocab_size
+    if own != theirs:
+        raise _refused(
+            f"it has {theirs} tokens and the model {own}: name a model of the same family"
+        )
+    for id in range(own):
+        if tokenizer.token_bytes(id) != other.token_bytes(id):
+            raise _refused(
+                f"its token {id} is {other.token_text(id)!r} and the model's "
+                f"{tokenizer.token_text(id)!r}: name one of its family"
+            )
+
+
+def deployed(deployment: Deployment) -> Deployment | None:
+    """Return the deployment of the draft model, if there is one, with pages of the same numbers."""
+    draft = deployment.draft
+    if draft is None:
+        return None
+    limits, memory = deployment.limits, deployment.memory
+    return Deployment(draft.recipe, draft.blueprint, draft.layout, limits, memory)
+
+
+def program_of(deployment: Deployment, draft: Deployment) -> DraftProgram:
+    """Return the programs of a model's draft model."""
+    most, known = deployment.limits.guesses, min(deployment.recipe.vocab, draft.recipe.vocab)
+    return draft.program_of(partial(DraftProgram, most=most, known=known))
+
+
+def draft_model(deployment: Deployment, draft: Deployment, leaves: list[Any]) -> DraftModel:
+    """Allocate the pages of a model's draft model."""
+    program = program_of(deployment, draft)
+    return DraftModel(program, leaves, draft.allocate_pages(), deployment.buckets)
+
+
+def told_draft(deployment: Deployment) -> str:
+    """Describe the draft model and its part of the plan, for the log; "": there is none."""
+    draft, limits = deployment.draft, deployment.limits
+    if draft is None:
+        return ""
+    pages = (limits.pages + 1) * draft.page_bytes(limits.page_size)
+    return (
+        f", by {deployment.recipe.speculation.draft}, whose weights take "
+        f"{human(draft.weight_bytes)} of that and its pages {human(pages)}"
+    )
+
+
+def _path_of(wanted: str) -> str | None:
+    """Return the path of a model class that needs no checkpoint; None: it names a checkpoint."""
+    try:
+        entry = find(wanted)
+    except ModelPathNotFound:
+        return None
+    if isinstance(entry, CustomModel) or not isinstance(entry, ModelClass):
+        raise _refused(f"{wanted} is not a language model")
+    if entry.needs_checkpoint:
+        raise _refused(f"{wanted} takes its sizes from a checkpoint: name that")
+    return entry.path
+
+
+def _recipe_of(
+    path: str, config: Mapping[str, Any] | None, overrides: Mapping[str, str]
+) -> Recipe | EmbedRecipe:
+    try:
+        return make_recipe(path, config, overrides)
+    except InvalidRequest as exc:
+        raise _refused(exc.text) from exc
+
+
+def _overrides_of(recipe: Recipe, overrides: Mapping[str, str]) -> dict[str, str]:
+    made = {key: overrides[key] for key in _INHERITED if key in overrides}
+    if (scheme := recipe.speculation.draft_quantize) is not None:
+        made["QUANTIZE"] = json.dumps(scheme)
+    return made
+
+
+def _refused(text: str) -> InvalidRequest:
+    return InvalidRequest(f"DRAFT_MODEL: {text}", param="overrides.DRAFT_MODEL")
+
+
+def _unusable(text: str) -> InvalidRequest:
+    return InvalidRequest(
+        f'SPECULATION "draft": {text}; use "ngram"', param="overrides.SPECULATION"
+    )

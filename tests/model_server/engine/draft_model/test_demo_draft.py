@@ -1,0 +1,103 @@
+"""The demo model in float32, and as its own draft model with the file's 4-bit weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from model_server.config import ModelServerConfig
+from model_server.engine.draft_model.drafted_runner import DraftedRunner
+from model_server.engine.guessing.drafts import Drafts
+from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.sequence import EngineRequest
+from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.types import Sampling
+from model_server.loading.loaded import Loaded
+from model_server.loading.loader import make_loader
+from sax.types import ModelSpec
+from tests.demo_model import COMPILE_CACHE, demo_model
+from tests.model_server.engine.guessing.driving import answers, tokens_of
+
+# Compiling both models for the first time takes two or three minutes.
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
+
+GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+WARM = Sampling(temperature=0.7, top_k=0, top_p=0.9, seed=5)
+PROMPTS = (
+    "The lighthouse keeper and her dog",
+    "Water boils at a lower temperature on a mountain because",
+    "def f(x): return x\ndef g(x): return x\ndef h(x):",
+)
+MOST, COUNT = 4, 14
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[Loaded]:
+    """Pages for two of four slots."""
+    spec = ModelSpec(
+        model_id="/sax/test/smollm2",
+        model_path="llama",
+        checkpoint=str(demo_model()),
+        replicas=1,
+        overrides={
+            "DTYPE": '"float32"',
+            "SPECULATION": '"draft"',
+            "MAX_GUESSES": str(MOST),
+            "DRAFT_MODEL": f'"{demo_model()}"',
+            "DRAFT_QUANTIZE": '"stored"',
+        },
+    )
+    config = ModelServerConfig(
+        jax_cache_dir=str(COMPILE_CACHE),
+        slots=4,
+        page_size=8,
+        max_context=48,
+        kv_cache_bytes=6 << 20,
+    )
+    made = make_loader(config)(spec, lambda progress: None)
+    assert isinstance(made, Loaded)
+    with closing(made.runner):
+        yield made
+
+
+def asked(loaded: Loaded, prompt: str, sampling: Sampling) -> EngineRequest:
+    tokens = tuple(loaded.tokenizer.encode(prompt))
+    return EngineRequest(prompt=tokens, sampling=sampling, max_tokens=COUNT, stop_ids=frozenset())
+
+
+def guessed(loaded: Loaded, requests: list[EngineRequest]) -> tuple[list[list[int]], Drafts]:
+    """The tokens of each request, where a step of any size takes a minute: guesses always pay."""
+    runner, times = loaded.runner, loaded.step_times
+    assert isinstance(runner, DraftedRunner)
+    assert times is not None
+    drafts = Drafts(runner, runner.limits.page_size)
+    dear = StepTimes(times.buckets, tuple(60.0 for _ in times.buckets), times.block)
+    made = answers(runner, requests, Guessing(MOST, runner.limits.decodes, dear, drafts))
+    return [tokens_of(each) for each in made], drafts
+
+
+@pytest.mark.parametrize("prompt", PROMPTS[:2])
+def test_a_draft_model_of_4_bits_is_nearly_always_right(loaded: Loaded, prompt: str) -> None:
+    request = asked(loaded, prompt, GREEDY)
+    (plain,) = answers(loaded.runner, [request])
+    (made,), drafts = guessed(loaded, [request])
+    assert made == tokens_of(plain)
+    assert drafts.accepted >= 0.9 * drafts.proposed > 6
+
+
+def test_samples_are_the_same(loaded: Loaded) -> None:
+    request = asked(loaded, PROMPTS[0], WARM)
+    (plain,) = answers(loaded.runner, [request])
+    (made,), drafts = guessed(loaded, [request])
+    assert made == tokens_of(plain)
+    assert drafts.proposed > 0
+
+
+def test_answers_together_are_the_same_although_some_are_preempted(loaded: Loaded) -> None:
+    requests = [asked(loaded, prompt, GREEDY) for prompt in PROMPTS]
+    plain = [tokens_of(each) for each in answers(loaded.runner, requests)]
+    made, drafts = guessed(loaded, requests)
+    assert made == plain
+    assert drafts.accepted > 0

@@ -1,0 +1,172 @@
+"""A draft model follows every step of a real tiny model, and its guesses leave answers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from model_server.engine.buckets import closed_set
+from model_server.engine.draft_model.draft_program import DraftProgram
+from model_server.engine.draft_model.drafted_runner import DraftedRunner, DraftModel
+from model_server.engine.guessing.drafts import Drafts
+from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.guessing.proposals import Beginning, Proposer
+from model_server.engine.sequence import EngineRequest
+from model_server.engine.step_program import StepProgram
+from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.types import EngineLimits, Sampling
+from model_server.kernels import xla
+from model_server.loading.random_weights import random_weights
+from model_server.models.registry import make_recipe
+from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.test_runner import TINY
+from tests.model_server.tiny import PAGE, empty_pages
+
+SLOTS, MOST = 8, 4
+LIMITS = EngineLimits(
+    slots=SLOTS,
+    pages=40,
+    page_size=PAGE,
+    max_context=64,
+    token_budget=40,
+    max_logit_rows=SLOTS,
+    prefill_block=8,
+    max_prefill_blocks=4,
+    guesses=MOST,
+    prefix_cache="tenant",
+)
+BUCKETS = closed_set(SLOTS, (4,))
+GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+WARM = Sampling(temperature=0.8, top_k=5, top_p=1.0, seed=3)
+# A step of any size takes as long, so every guess that may be right is tried.
+TIMES = StepTimes.measured(BUCKETS, [1.0] * len(BUCKETS), 8)
+
+
+def parts(seed: int, kind: Callable[..., Any], **sizes: str) -> tuple[Any, list[jax.Array], Any]:
+    """The program, weights and pages of a tiny model."""
+    recipe: Any = make_recipe(
+        "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest", None, {**TINY, **sizes}
+    )
+    module = recipe.blueprint()
+    leaves = random_weights(module.declarations, seed, lambda _: None)
+    pages = empty_pages(recipe, LIMITS.pages)
+    program = kind(module, leaves, pages, LIMITS, xla.KERNEL, vocab=recipe.vocab)
+    return program, leaves, pages
+
+
+@contextmanager
+def drafted(seed: int, **sizes: str) -> Iterator[DraftedRunner]:
+    """A tiny model, and a draft model whose weights are those of this seed."""
+    made = parts(seed, partial(DraftProgram, most=MOST, known=97), **sizes)
+    runner = DraftedRunner(*parts(3, StepProgram), BUCKETS, draft=DraftModel(*made, BUCKETS))
+    runner.compile(lambda _: None)
+    for index in range(runner.warmups):
+        runner.warm(index)
+    yield runner
+    runner.close()
+
+
+@pytest.fixture(scope="module")
+def itself() -> Iterator[DraftedRunner]:
+    with drafted(3) as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def stranger() -> Iterator[DraftedRunner]:
+    """A smaller draft model with other weights."""
+    with drafted(7, NUM_LAYERS="1", MODEL_DIMS="16") as runner:
+        yield runner
+
+
+def asked(first: int, count: int, sampling: Sampling = GREEDY) -> EngineRequest:
+    return EngineRequest(
+        prompt=tuple((first * 31 + 7 * place) % 97 for place in range(11 + first)),
+        sampling=sampling,
+        max_tokens=count,
+        stop_ids=frozenset(),
+    )
+
+
+def guessed(runner: DraftedRunner, requests: list[EngineRequest]) -> tuple[list[list[int]], Drafts]:
+    """The tokens of each request, and what the draft model did for them."""
+    drafts = Drafts(runner, PAGE)
+    made = answers(runner, requests, Guessing(MOST, SLOTS, TIMES, drafts))
+    return [tokens_of(each) for each in made], drafts
+
+
+def plain(runner: DraftedRunner, requests: list[EngineRequest]) -> list[list[int]]:
+    return [tokens_of(each) for each in answers(runner, requests)]
+
+
+def unlike(runner: DraftedRunner) -> list[tuple[int, int]]:
+    """Pages and offsets where the keys of the two models differ; both are the same model."""
+    own, drafted = (
+        np.asarray([*layers].pop().keys) for layers in (runner.pages, runner.draft.pages)
+    )
+    apart = np.abs(own - drafted).max(axis=(1, 2)) > 1e-4  # [P + 1, G]
+    return [(int(page), int(at)) for page, at in zip(*np.where(apart), strict=True) if page]
+
+
+def test_a_model_as_its_own_draft_is_always_right(itself: DraftedRunner) -> None:
+    """Across page borders, and between guesses that repeat what was there before."""
+    assert isinstance(itself, Proposer)
+    made, drafts = guessed(itself, [asked(0, 40)])
+    assert made == plain(itself, [asked(0, 40)])
+    assert drafts.proposed == drafts.accepted > 8
+
+
+def test_it_follows_every_step(itself: DraftedRunner) -> None:
+    """Long and short prompts that share pages, answers with guesses and without."""
+    prompt = tuple(range(40))
+    requests = [replace(asked(0, 9), prompt=(*prompt[: 21 + place], 90)) for place in range(5)]
+    requests += [asked(each, 30) for each in range(4)]
+    made, drafts = guessed(itself, requests)
+    assert drafts.proposed > 0
+    assert unlike(itself) == []
+    assert made == plain(itself, requests)
+    assert unlike(itself) == []
+
+
+def test_a_stranger_is_hardly_ever_right_and_answers_are_the_same(stranger: DraftedRunner) -> None:
+    requests = [asked(each, 40) for each in range(3)]
+    made, drafts = guessed(stranger, requests)
+    assert made == plain(stranger, requests)
+    assert drafts.accepted < drafts.proposed / 4
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_samples_of_a_seed_are_the_same(itself: DraftedRunner, first: int) -> None:
+    requests = [asked(first + each, 30, replace(WARM, seed=each)) for each in range(3)]
+    made, drafts = guessed(itself, requests)
+    assert made == plain(itself, requests)
+    assert 0 < drafts.accepted < drafts.proposed
+
+
+def test_guesses_of_many_are_those_of_each_alone(itself: DraftedRunner) -> None:
+    """Of each its own count, as asked for after their steps."""
+    requests = [asked(each, 8) for each in range(4)]
+    alone = plain(itself, requests)
+    known = [[*each.prompt, *made] for each, made in zip(requests, alone, strict=True)]
+    # Slots are taken from the first on, and their pages hold the answers until others take them.
+    beginnings = [
+        Beginning(slot, len(tokens) - 3, tokens[-3], 1 + slot % 2)
+        for slot, tokens in enumerate(known)
+    ]
+    together = itself.propose(beginnings)
+    assert together.seconds > 0
+    assert together.tokens == [itself.propose([each]).tokens[0] for each in beginnings]
+    assert [each[0] for each in together.tokens] == [tokens[-2] for tokens in known]
+    assert [len(each) for each in together.tokens] == [1, 2, 1, 2]
+
+
+def test_every_size_tells_what_a_guess_takes(itself: DraftedRunner) -> None:
+    assert sorted(itself.guess_seconds) == [2, 8]
+    assert all(seconds > 0 for seconds in itself.guess_seconds.values())

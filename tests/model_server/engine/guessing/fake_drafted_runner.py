@@ -1,0 +1,74 @@
+"""A FakeRunner with a draft model: the same arithmetic over pages of its own, sometimes wrong.
+
+Its memory must hold what the model's own holds wherever a guess begins: a page that was shared,
+copied or granted without its knowledge would show.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+
+import numpy as np
+
+from model_server.engine.buckets import closed_set
+from model_server.engine.guessing.proposals import Beginning, Proposals
+from model_server.engine.types import EngineLimits
+from tests.model_server.engine.fake_runner import VOCAB, FakeRunner, next_token
+
+
+class FakeDraftedRunner(FakeRunner):
+    """Guesses what a greedy sequence gets, but for a share of wrong tokens."""
+
+    def __init__(
+        self, limits: EngineLimits, *, wrong: float = 0.0, seed: int = 0, guess_s: float = 0.01
+    ) -> None:
+        super().__init__(limits)
+        self.asked = 0  # guesses made
+        self._guess_s = guess_s
+        self._wrong = wrong
+        self._random = random.Random(seed)
+        self._drafted = self._memory.copy()
+
+    @property
+    def guess_seconds(self) -> Mapping[int, float]:
+        rows = closed_set(self.limits.decodes, ())
+        return {each.decodes: self._guess_s for each in rows}
+
+    def propose(self, beginnings: Seq[Beginning]) -> Proposals:
+        assert not self.in_flight, "a guess depends on the step in flight"
+        depth = max(each.count for each in beginnings)
+        return Proposals([self._guesses(each) for each in beginnings], depth * self._guess_s)
+
+    def _guesses(self, beginning: Beginning) -> tuple[int, ...]:
+        slot, start, token, count = beginning
+        assert count > 0, "no guess was wanted"
+        table = self._tables[slot]
+        before = self._drafted[table].reshape(-1)[:start]
+        assert (before == self._memory[table].reshape(-1)[:start]).all(), "it missed a step"
+        seen: list[int] = before.tolist()
+        made: list[int] = []
+        for position in range(start, start + count):
+            self._draft(slot, position, token)
+            seen.append(token)
+            token = next_token(seen, window=self.limits.window)
+            if self._random.random() < self._wrong:
+                token = self._random.randrange(VOCAB)
+            made.append(token)
+        self.asked += count
+        return tuple(made)
+
+    def _draft(self, slot: int, position: int, token: int) -> None:
+        page = self._tables[slot][position // self.limits.page_size]
+        assert self._holders[page] == slot, f"page {page} was granted to another slot since"
+        self._drafted[page, position % self.limits.page_size] = token
+
+    def _write(self, slot: int, position: int, token: int, long: bool) -> None:
+        super()._write(slot, position, token, long)
+        self._draft(slot, position, token)
+
+    def _copy(self, copies: Seq[tuple[int, int]]) -> None:
+        super()._copy(copies)
+        sources, targets = [pair[0] for pair in copies], [pair[1] for pair in copies]
+        self._drafted[targets] = np.array(self._drafted[sources])

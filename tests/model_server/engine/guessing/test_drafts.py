@@ -1,0 +1,186 @@
+"""Answers with a draft model are those without, and it is asked where that pays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence as Seq
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from model_server.engine.buckets import closed_set
+from model_server.engine.engine import Engine
+from model_server.engine.guessing.allotment import allot_drafted
+from model_server.engine.guessing.costs import StepCosts
+from model_server.engine.guessing.drafts import Drafts
+from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.guessing.proposals import Beginning, Proposals
+from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.timing.watchdog import StepHung
+from model_server.engine.types import EngineLimits
+from tests.model_server.engine.conftest import Start
+from tests.model_server.engine.guessing.fake_drafted_runner import FakeDraftedRunner
+from tests.model_server.engine.test_scheduler import (
+    ask_for,
+    assert_answers,
+    limits_of,
+    some_asks,
+    some_limits,
+    tight_asks,
+    tight_limits,
+)
+from tests.model_server.engine.trace import Ask, Trace, alone, context_of, run
+
+MOST = 6
+
+
+def drafted(
+    limits: EngineLimits, asks: list[Ask], device: FakeDraftedRunner
+) -> tuple[Trace, Drafts]:
+    drafts = Drafts(device, limits.page_size)
+    trace = run(limits, asks, Guessing(MOST, limits.slots, None, drafts), device)
+    return trace, drafts
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_every_sequence_gets_the_answer_it_would_get_without_a_draft_model(
+    data: st.DataObject,
+) -> None:
+    """Shared pages, copies, preemption, cancels and ends in the middle of a run."""
+    limits = replace(data.draw(some_limits()), short_context=None)
+    if data.draw(st.booleans()):
+        limits = replace(limits, slots=8, max_logit_rows=12, token_budget=16)
+    asks = [ask for ask in data.draw(some_asks(limits)) if not ask.engine_request.computed]
+    wrong = data.draw(st.sampled_from([0.0, 0.3, 1.0]))
+    device = FakeDraftedRunner(limits, wrong=wrong, seed=data.draw(st.integers(0, 1000)))
+    trace, drafts = drafted(limits, asks, device)
+    assert_answers(trace, asks)
+    assert drafts.accepted <= drafts.proposed <= device.asked
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_answers_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
+    limits = replace(data.draw(tight_limits()), short_context=None)
+    asks = data.draw(tight_asks(context_of(limits)))
+    asks = [ask for ask in asks if not ask.engine_request.computed]
+    trace, _ = drafted(limits, asks, FakeDraftedRunner(limits, wrong=0.3))
+    assert_answers(trace, asks)
+
+
+def test_a_draft_model_that_is_right_saves_steps_across_page_borders() -> None:
+    limits = limits_of(slots=8, pages=40, max_context=100)
+    asks = [Ask(ask_for((5, 8), 60))]
+    trace, drafts = drafted(limits, asks, FakeDraftedRunner(limits))
+    assert_answers(trace, asks)
+    assert drafts.proposed == drafts.accepted > 40
+    assert len(trace.steps) < 20
+
+
+def test_a_draft_model_that_is_wrong_is_asked_seldom_but_again() -> None:
+    limits = limits_of(slots=8, pages=300, max_context=600)
+    asks = [Ask(ask_for((5, 8), 500))]
+    trace, drafts = drafted(limits, asks, FakeDraftedRunner(limits, wrong=1.0, guess_s=0.2))
+    assert_answers(trace, asks)
+    late = sum(len(step.rows) > 1 for step in trace.steps[250:])
+    assert 0 < late < 30, "it is tried once in a while"
+    assert drafts.proposed < 100
+
+
+def test_a_full_batch_asks_nobody() -> None:
+    limits = limits_of(slots=4)
+    asks = [Ask(ask_for((7, 7, 7, 7, 7, 7), 12)) for _ in range(4)]
+    device = FakeDraftedRunner(limits)
+    trace, _ = drafted(limits, asks, device)
+    assert device.asked == 0
+    assert [len(step.rows) for step in trace.steps] == [
+        len(step.rows) for step in run(limits, asks).steps
+    ]
+
+
+def test_a_draft_model_that_is_as_slow_as_the_model_is_not_asked() -> None:
+    limits = limits_of(slots=8)
+    asks = [Ask(ask_for((5, 8), 30))]
+    device = FakeDraftedRunner(limits, guess_s=2.0)
+    trace, _ = drafted(limits, asks, device)
+    assert_answers(trace, asks)
+    assert device.asked == 0
+
+
+def costs_of(seconds: dict[int, float]) -> StepCosts:
+    buckets = closed_set(max(seconds), (1,))
+    times = StepTimes.measured(buckets, [seconds.get(b.decodes, 9.0) for b in buckets], 1)
+    return StepCosts(times, max(seconds))
+
+
+CHEAP = costs_of({2: 1.0, 8: 1.1, 16: 1.2})
+SURE = [0.95**place for place in range(1, 9)]
+FAIR = [0.6**place for place in range(1, 9)]
+
+
+def test_guesses_go_as_deep_as_the_draft_models_time_is_worth() -> None:
+    depths = []
+    for draft_s in (0.01, 0.2, 0.5, 2.0):
+        made = allot_drafted({}, {1: SURE}, 1, 16, CHEAP, draft_s, ahead=False)
+        depths.append(made.counts.get(1, 0))
+    assert depths == sorted(depths, reverse=True)
+    assert depths[0] >= 7
+    assert depths[-1] == 0
+
+
+def test_each_sequence_has_guesses_of_the_better_kind() -> None:
+    looked = {1: SURE, 2: [0.1, 0.01]}
+    made = allot_drafted(looked, {1: FAIR, 2: FAIR}, 2, 16, CHEAP, 0.05, ahead=False)
+    assert made.drafted == {2}
+    assert made.counts[1] > 0
+    assert made.counts[2] > 0
+
+
+def test_a_dear_draft_model_leaves_the_lookups_guesses() -> None:
+    made = allot_drafted({1: FAIR}, {1: SURE}, 1, 16, CHEAP, 5.0, ahead=False)
+    assert made.counts[1] > 0
+    assert not made.drafted
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.5])
+def test_an_engine_asks_the_draft_model_of_its_runner(start: Start, wrong: float) -> None:
+    limits = replace(limits_of(slots=8, pages=40, max_context=100), guesses=MOST)
+    request = ask_for((5, 8), 60)
+    runner = FakeDraftedRunner(limits, wrong=wrong)
+    engine, inbox = start(runner)
+    sequence = engine.submit(request)
+    assert inbox.end(sequence) == "length"
+    assert inbox.tokens(sequence) == alone(request, limits)[0]
+    stats = engine.stats()
+    assert stats.guesses >= stats.guesses_accepted > 20
+
+
+class Hanging(FakeDraftedRunner):
+    """Its draft model answers only once it may."""
+
+    def __init__(self, limits: EngineLimits) -> None:
+        super().__init__(limits)
+        self.may = threading.Event()
+
+    def propose(self, beginnings: Seq[Beginning]) -> Proposals:
+        assert self.may.wait(30), "the test never let it go on"
+        return super().propose(beginnings)
+
+
+def test_a_draft_model_that_hangs_is_noticed() -> None:
+    limits = replace(limits_of(slots=8, pages=40, max_context=100), guesses=MOST)
+    runner, seen, noticed = Hanging(limits), [], threading.Event()
+
+    def hung(what: StepHung) -> None:
+        seen.append(str(what))
+        noticed.set()
+
+    engine = Engine(runner, lambda updates: None, step_limit_s=0.1, on_hang=hung)
+    engine.submit(ask_for((5, 8), 60))
+    assert noticed.wait(30)
+    runner.may.set()
+    engine.close()
+    assert "the draft model's guesses for step" in seen[0]
