@@ -20,6 +20,7 @@ from model_server.config import HUNG, ModelServerConfig, drained_status
 from model_server.flags import make_config
 from model_server.multihost.membership import membership
 from model_server.process.health_page import HealthPage
+from model_server.process.heap import keep_freed_memory
 from sax.errors import SaxError
 from sax.host import missing_model_server
 
@@ -29,6 +30,7 @@ logger = logging.getLogger("model_server")
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Serve until signalled, then exit with the status of `drained_status`."""
     config = make_config(sys.argv[1:] if arguments is None else arguments)
+    keep_freed_memory()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

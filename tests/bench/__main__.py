@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+from model_server.process.heap import keep_freed_memory
 from tests.bench import (
     bench_cell,
     bench_control_plane,
@@ -84,7 +85,8 @@ def main() -> None:
     for name in names or BENCHES:
         print(f"running {name}", file=sys.stderr, flush=True)
         # In a process of its own: what one leaves behind would weigh on the next.
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own:
+        own_process = get_context("spawn")
+        with ProcessPoolExecutor(1, own_process, initializer=keep_freed_memory) as own:
             made = own.submit(BENCHES[name]).result()
         for table in [made] if isinstance(made, Table) else made:
             print(table.markdown(), flush=True)
