@@ -50,55 +50,61 @@ class Candidates(NamedTuple):
 
 def draw(logits: jax.Array, rows: RowSampling) -> jax.Array:
     """Draw a token, i32[R], for each row of f32[R, V]; rows at temperature 0 get any."""
-    scaled = logits / jnp.maximum(rows.temperature, _TINY)[:, None]
-    everything = _everything(jnp.exp(scaled - scaled.max(-1, keepdims=True)))
     if logits.shape[1] < 2 * _BLOCK * _BLOCKS:
-        return _drawn(_cut(everything, rows), rows)
+        return _drawn(_everything(logits, rows), rows)
     limited = (rows.min_p > 0) | (rows.top_k > 0) | (rows.top_p < 1) | (rows.typical_p < 1)
     # A row without limits is drawn from the whole vocabulary, and so are those beside it.
     narrow = jnp.any(limited) & jnp.all(limited | (rows.temperature <= 0))
     drawn, complete = lax.cond(
         narrow,
-        lambda: _drawn_from_few(everything, rows),
+        lambda: _drawn_from_few(logits, rows),
         lambda: (jnp.zeros_like(rows.position), jnp.zeros((), bool)),
     )
-    return lax.cond(complete, lambda: drawn, lambda: _drawn(_cut(everything, rows), rows))
+    return lax.cond(complete, lambda: drawn, lambda: _drawn(_everything(logits, rows), rows))
 
 
-def _drawn_from_few(everything: Candidates, rows: RowSampling) -> tuple[jax.Array, jax.Array]:
+def _drawn_from_few(logits: jax.Array, rows: RowSampling) -> tuple[jax.Array, jax.Array]:
     """Return tokens, i32[R], and True if no row's limits let a token in that was left out."""
-    few = _cut(_likely(everything), rows)
+    few = _cut(_likely(logits, rows), rows)
     complete = (few.missed == 0) | (rows.temperature <= 0)
-    return _drawn(few, rows), jnp.all(complete)
+    return _raced(few, rows), jnp.all(complete)
 
 
 def _drawn(of: Candidates, rows: RowSampling) -> jax.Array:
+    return _raced(_cut(of, rows), rows)
+
+
+def _raced(of: Candidates, rows: RowSampling) -> jax.Array:
     return race(of.weights, of.tokens, rows.seed, rows.position)
 
 
-def _everything(weights: jax.Array) -> Candidates:
+def _weights(logits: jax.Array, highest: jax.Array, rows: RowSampling) -> jax.Array:
+    """Return f32[R, C] for logits f32[R, C]; highest: the highest logit of each row, f32[R, 1]."""
+    return jnp.exp((logits - highest) / jnp.maximum(rows.temperature, _TINY)[:, None])
+
+
+def _everything(logits: jax.Array, rows: RowSampling) -> Candidates:
+    weights = _weights(logits, logits.max(-1, keepdims=True), rows)
     nothing = jnp.zeros(weights.shape[0], weights.dtype)
     tokens = lax.broadcasted_iota(jnp.uint32, weights.shape, 1)
     return Candidates(weights, tokens, nothing, nothing)
 
 
-def _likely(everything: Candidates) -> Candidates:
-    """Return the blocks of tokens with the highest weights."""
-    weights = everything.weights
-    rows, vocab = weights.shape
-    blocks = jnp.pad(weights, ((0, 0), (0, -vocab % _BLOCK))).reshape(rows, -1, _BLOCK)
-    highest, order = lax.top_k(blocks.max(-1), _BLOCKS + 1)
+def _likely(logits: jax.Array, rows: RowSampling) -> Candidates:
+    """Return the blocks of tokens with the highest logits."""
+    count, vocab = logits.shape
+    padding = ((0, 0), (0, -vocab % _BLOCK))
+    blocks = jnp.pad(logits, padding, constant_values=-jnp.inf).reshape(count, -1, _BLOCK)
+    # Apart from what uses it: fused with that, XLA on CPU takes five times as long for all of it.
+    highest, order = lax.optimization_barrier(lax.top_k(blocks.max(-1), _BLOCKS + 1))
     taken = order[:, :_BLOCKS, None]
-    few = jnp.take_along_axis(blocks, taken, axis=1)
-    tokens = taken * _BLOCK + lax.broadcasted_iota(jnp.int32, few.shape, 2)
-    missed, others = highest[:, _BLOCKS], weights.sum(-1) - few.sum((1, 2))
-    flat = (rows, _BLOCKS * _BLOCK)
-    return Candidates(
-        few.reshape(flat),
-        tokens.astype(jnp.uint32).reshape(flat),
-        missed,
-        jnp.where(missed > 0, jnp.maximum(others, 0.0), 0.0),
-    )
+    tokens = taken * _BLOCK + lax.broadcasted_iota(jnp.int32, (count, _BLOCKS, _BLOCK), 2)
+    flat, best = (count, _BLOCKS * _BLOCK), highest[:, :1]
+    weights = _weights(jnp.take_along_axis(blocks, taken, axis=1).reshape(flat), best, rows)
+    missed = _weights(highest[:, _BLOCKS:], best, rows)[:, 0]
+    others = _weights(logits, best, rows).sum(-1) - weights.sum(-1)
+    others = jnp.where(missed > 0, jnp.maximum(others, 0.0), 0.0)
+    return Candidates(weights, tokens.astype(jnp.uint32).reshape(flat), missed, others)
 
 
 def _cut(of: Candidates, rows: RowSampling) -> Candidates:
