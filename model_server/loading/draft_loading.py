@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.config import ModelServerConfig
 from model_server.engine.draft_model.draft_program import DraftProgram
 from model_server.engine.draft_model.drafted_runner import DraftModel
 from model_server.loading.deployment import Deployment
@@ -65,12 +64,10 @@ def named(wanted: str) -> Iterator[None]:
         raise CheckpointError(f"DRAFT_MODEL {text}", param="overrides.DRAFT_MODEL") from exc
 
 
-def check_place(config: ModelServerConfig, *, spans_hosts: bool) -> None:
+def check_place(*, spans_hosts: bool) -> None:
     """Raise InvalidRequest where a draft model would not see what the model computes."""
     if spans_hosts:
         raise _unusable("this model spans several hosts, which have no draft model")
-    if config.gives_pages or config.takes_pages:
-        raise _unusable("this server hands prompts over, and a draft model's pages are not moved")
 
 
 def check_context(deployment: Deployment) -> None:

@@ -16,6 +16,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.drafted_kv_runner import DraftedKvRunner
 from model_server.disaggregation.handoff_runner import MovableRunner
 from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.kv_transfers import KvTransfers
@@ -88,7 +89,7 @@ class LmLoad:
         check_devices(recipe, checkpoint, config)
         layout = layout_for(recipe).placed()
         if recipe.draft is not None:
-            check_place(config, spans_hosts=spans_hosts(layout))
+            check_place(spans_hosts=spans_hosts(layout))
         placed = place_model(recipe, checkpoint, layout)
         self.beside = beside_of(placed, checkpoint, tasks)
         if self.beside is not None:
@@ -126,7 +127,7 @@ class LmLoad:
         runner = ModelRunner(*parts) if drafted is None else DraftedRunner(*parts, draft=drafted)
         self.leaves = runner.leaves
         if self.traffic is not None:
-            runner = KvRunner(runner, self.traffic)
+            runner = _movable(runner, self.traffic)
         try:
             runner.compile(report, self._ready.over(programs) if self._ready else programs)
             if self._ready is not None:
@@ -187,6 +188,12 @@ class LmLoad:
             return random_weights(declared, seed, report, layout)
         needed = without_prefixes(checkpoint, deployment.recipe.unused)
         return read_weights(declared, needed, report, layout)
+
+
+def _movable(runner: ModelRunner, traffic: KvTransfers) -> KvRunner:
+    if isinstance(runner, DraftedRunner):
+        return DraftedKvRunner(runner, traffic)
+    return KvRunner(runner, traffic)
 
 
 def run_all(runner: HeldRunner, report: Report) -> None:

@@ -33,6 +33,7 @@ class DraftModel:
         pages: Sequence[LayerPages],
         buckets: Sequence[Bucket],
     ) -> None:
+        self.program = program
         self.most = program.most
         self.sizes = program.sizes(buckets)
         self._copied = program.copied
