@@ -65,10 +65,8 @@ def named(wanted: str) -> Iterator[None]:
         raise CheckpointError(f"DRAFT_MODEL {text}", param="overrides.DRAFT_MODEL") from exc
 
 
-def check_place(config: ModelServerConfig, *, spans_hosts: bool) -> None:
+def check_place(config: ModelServerConfig) -> None:
     """Raise InvalidRequest where a draft model would not see what the model computes."""
-    if spans_hosts:
-        raise _unusable("this model spans several hosts, which have no draft model")
     if config.gives_pages or config.takes_pages:
         raise _unusable("this server hands prompts over, and a draft model's pages are not moved")
 

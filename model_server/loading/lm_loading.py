@@ -88,7 +88,7 @@ class LmLoad:
         check_devices(recipe, checkpoint, config)
         layout = layout_for(recipe).placed()
         if recipe.draft is not None:
-            check_place(config, spans_hosts=spans_hosts(layout))
+            check_place(config)
         placed = place_model(recipe, checkpoint, layout)
         self.beside = beside_of(placed, checkpoint, tasks)
         if self.beside is not None:
