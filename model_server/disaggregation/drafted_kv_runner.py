@@ -13,12 +13,12 @@ from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.page_copies import Block, PageCopies
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.draft_model.drafted_runner import DraftedRunner
-from model_server.engine.guessing.proposals import Beginning, Proposals
+from model_server.engine.guessing.proposals import Beginning, PendingProposals, Proposals
 from sax.types import Progress
 
 
 class DraftedKvRunner(KvRunner):
-    """A KvRunner that is also a `guessing.proposals.Proposer`.
+    """A KvRunner that is also a `guessing.proposals.SharedProposer`.
 
     Blocks in transit are the model's, and behind them as many of the draft model's.
     """
@@ -41,6 +41,10 @@ class DraftedKvRunner(KvRunner):
     def propose(self, beginnings: Sequence[Beginning]) -> Proposals:
         """As `Proposer.propose`."""
         return self._drafted.propose(beginnings)
+
+    def ask(self, beginnings: Sequence[Sequence[int]]) -> PendingProposals:
+        """As `SharedProposer.ask`."""
+        return self._drafted.ask(beginnings)
 
     def compile(
         self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE

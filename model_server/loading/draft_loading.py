@@ -64,12 +64,6 @@ def named(wanted: str) -> Iterator[None]:
         raise CheckpointError(f"DRAFT_MODEL {text}", param="overrides.DRAFT_MODEL") from exc
 
 
-def check_place(*, spans_hosts: bool) -> None:
-    """Raise InvalidRequest where a draft model would not see what the model computes."""
-    if spans_hosts:
-        raise _unusable("this model spans several hosts, which have no draft model")
-
-
 def check_context(deployment: Deployment) -> None:
     """Raise InvalidRequest if the draft model holds shorter sequences than the model."""
     draft, context = deployment.draft, deployment.limits.max_context
@@ -171,9 +165,3 @@ def _overrides_of(recipe: Recipe, overrides: Mapping[str, str]) -> dict[str, str
 
 def _refused(text: str) -> InvalidRequest:
     return InvalidRequest(f"DRAFT_MODEL: {text}", param="overrides.DRAFT_MODEL")
-
-
-def _unusable(text: str) -> InvalidRequest:
-    return InvalidRequest(
-        f'SPECULATION "draft": {text}; use "ngram"', param="overrides.SPECULATION"
-    )

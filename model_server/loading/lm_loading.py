@@ -32,7 +32,6 @@ from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.draft_loading import (
     check_context,
-    check_place,
     deployed,
     draft_model,
     named,
@@ -88,8 +87,6 @@ class LmLoad:
         self.traffic: KvTransfers | None = None
         check_devices(recipe, checkpoint, config)
         layout = layout_for(recipe).placed()
-        if recipe.draft is not None:
-            check_place(spans_hosts=spans_hosts(layout))
         placed = place_model(recipe, checkpoint, layout)
         self.beside = beside_of(placed, checkpoint, tasks)
         if self.beside is not None:

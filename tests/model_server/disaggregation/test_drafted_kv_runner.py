@@ -16,7 +16,7 @@ from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
-from model_server.engine.guessing.proposals import Proposer
+from model_server.engine.guessing.proposals import Proposer, SharedProposer
 from model_server.engine.sequence import EngineRequest
 from model_server.loading.compile_watch import CompileWatch
 from tests.model_server.engine.draft_model.test_drafted_runner import (
@@ -97,7 +97,7 @@ def test_every_position_of_the_draft_model_arrives(moving: Moving) -> None:
 
 
 def test_a_handoff_runner_proposes_only_with_a_draft_model(moving: Moving) -> None:
-    assert isinstance(moving.moved, Proposer)
+    assert isinstance(moving.moved, SharedProposer)
     assert sorted(moving.runner.guess_seconds) == [2, 8]
     bare = handoff_runner(FakeRunner(limits_of(), traffic=FakeTraffic()), FakeTraffic())
     assert not isinstance(bare, Proposer)

@@ -17,7 +17,6 @@ from model_server.disaggregation.contract import check_same
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.guessing.proposals import Proposer
 from model_server.engine.types import Sampling
-from model_server.loading.draft_loading import check_place
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import ModelLoader, make_loader
 from sax.errors import CheckpointError, InvalidRequest, MemoryPlanError
@@ -230,10 +229,3 @@ def test_a_server_that_hands_prompts_over_moves_the_pages_of_both(folder: Path) 
         assert heads in two.contract.draft
         with pytest.raises(InvalidRequest, match="pages of the draft model: none here"):
             check_same(one.contract, two.contract)
-
-
-def test_several_hosts_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="spans several hosts") as caught:
-        check_place(spans_hosts=True)
-    assert caught.value.param == "overrides.SPECULATION"
-    check_place(spans_hosts=False)
