@@ -196,7 +196,8 @@ class PlacedModel:
         draft model, whose pages have the numbers of all layers'.
         """
         window = self.recipe.near_window
-        together = config.gives_pages or config.takes_pages or self.draft is not None
+        drafted = self.recipe.speculation.draft is not None  # beside whichever stage
+        together = config.gives_pages or config.takes_pages or drafted
         return None if together or window is None or window >= context else window
 
     @property

@@ -7,13 +7,14 @@ model's own pages.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.engine.buckets import Bucket
 from model_server.engine.draft_model.draft_program import DraftProgram
 from model_server.engine.draft_model.drafted_runner import DraftModel
 from model_server.loading.deployment import Deployment
@@ -28,6 +29,7 @@ from sax.format import human_bytes as human
 _INHERITED = ("DTYPE", "KV_CACHE_DTYPE")
 Open = Callable[[str], AbstractContextManager[Checkpoint]]
 Read = Callable[[str, Checkpoint], HfTokenizer]
+Weights = Callable[[Deployment, Checkpoint | None], list[Any]]  # those of a deployment
 
 
 @contextmanager
@@ -116,10 +118,20 @@ def program_of(deployment: Deployment, draft: Deployment) -> DraftProgram:
     return draft.program_of(partial(DraftProgram, most=most, known=known))
 
 
-def draft_model(deployment: Deployment, draft: Deployment, leaves: list[Any]) -> DraftModel:
-    """Allocate the pages of a model's draft model."""
+def read_draft(
+    deployment: Deployment, weights: Weights, buckets: Sequence[Bucket] | None = None
+) -> DraftModel | None:
+    """Read the weights of a model's draft model, if it has one here, and allocate its pages.
+
+    buckets: of the steps; None: the default ones. Raises CheckpointError.
+    """
+    draft, opened = deployed(deployment), deployment.recipe.draft
+    if draft is None or opened is None:
+        return None
+    with named(deployment.recipe.speculation.draft or ""):
+        leaves = weights(draft, opened.checkpoint)
     program = program_of(deployment, draft)
-    return DraftModel(program, leaves, draft.allocate_pages(), deployment.buckets)
+    return DraftModel(program, leaves, draft.allocate_pages(), buckets or deployment.buckets)
 
 
 def told_draft(deployment: Deployment) -> str:

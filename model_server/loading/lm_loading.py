@@ -23,7 +23,7 @@ from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import Transfers
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.draft_model.drafted_runner import DraftedRunner, DraftModel
+from model_server.engine.draft_model.drafted_runner import DraftedRunner
 from model_server.engine.runner import ModelRunner
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, HeldRunner
@@ -33,9 +33,8 @@ from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.draft_loading import (
     check_context,
     deployed,
-    draft_model,
-    named,
     program_of,
+    read_draft,
     told_draft,
 )
 from model_server.loading.needs import check_devices, telling_need
@@ -116,7 +115,7 @@ class LmLoad:
         """Read weights, allocate pages and compile every bucket; nothing has run yet."""
         deployment = self.deployment
         leaves = self._weights(deployment, self._checkpoint, report)
-        drafted = self._draft_model(report)
+        drafted = read_draft(deployment, lambda draft, opened: self._weights(draft, opened, report))
         self.traffic = make_transfers(self._transfer, self._config, deployment)
         pages = deployment.allocate_pages()
         adapters = adapters_of(deployment, self._config)
@@ -166,15 +165,6 @@ class LmLoad:
         self.deployment.program.lower(largest)
         if draft := deployed(self.deployment):
             program_of(self.deployment, draft).lower(largest)
-
-    def _draft_model(self, report: Report) -> DraftModel | None:
-        deployment = self.deployment
-        draft, opened = deployed(deployment), deployment.recipe.draft
-        if draft is None or opened is None:
-            return None
-        with named(deployment.recipe.speculation.draft or ""):
-            leaves = self._weights(draft, opened.checkpoint, report)
-        return draft_model(deployment, draft, leaves)
 
     def _weights(
         self, deployment: Deployment, checkpoint: Checkpoint | None, report: Report
