@@ -33,7 +33,7 @@ from tests.model_server.multihost.queue_link import ring
 from tests.model_server.multihost.staged import LM, SEED, TINY, Hosts
 
 MOST = 4
-CONFIG = ModelServerConfig(slots=8, page_size=8, max_context=64, kv_cache_bytes=2**19)
+CONFIG = ModelServerConfig(slots=8, page_size=8, max_context=64, kv_cache_bytes=2**20)
 LAYOUT = layout_of().placed()
 BUCKETS = (Bucket(8, 0), Bucket(8, 8))
 # A step of any size takes as long, so every guess that may be right is tried.
@@ -150,6 +150,13 @@ def test_the_draft_model_is_planned_beside_the_first_stage_alone() -> None:
     assert both[0].weight_bytes == own[0].weight_bytes + draft.weight_bytes
     assert both[1].weight_bytes == own[1].weight_bytes
     assert both[0].page_bytes(8) == own[0].page_bytes(8) + draft.page_bytes(8)
+    pages = both[0].limits.pages
+    assert pages == own[0].limits.pages
+    here, there = both[0].parts, own[0].parts
+    assert here.weights == there.weights + draft.weight_bytes
+    assert here.kv == there.kv + (pages + 1) * draft.page_bytes(8)
+    assert here.workspace == there.workspace + draft.workspace(8)
+    assert here.least == there.least + here.total - there.total
 
 
 @pytest.fixture
