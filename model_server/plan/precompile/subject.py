@@ -12,12 +12,13 @@ from model_server.config import ModelServerConfig
 from model_server.disaggregation.page_copies import PageCopies
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
+from model_server.loading.draft_loading import check_context, draft_programs
 from model_server.loading.needs import check_devices
 from model_server.loading.passes.beside import beside_of
 from model_server.loading.passes.chosen_tasks import tasks_of
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout
-from model_server.plan.model import PlannedModel, open_model
+from model_server.plan.model import PlannedModel, open_with_draft
 from model_server.plan.precompile.kept_passes import KeptPasses, MadePass
 from model_server.plan.slices import cpu_devices
 from model_server.plan.topology import Topology, topology_of
@@ -43,6 +44,7 @@ class Subject:
         """Functions that trace each program, by name."""
         return {
             **self.deployment.program.programs(self.deployment.buckets),
+            **draft_programs(self.deployment),
             **{name: partial(_itself, made) for name, made in self.passes.items()},
         }
 
@@ -65,7 +67,7 @@ def subject_of(
     path: the model path of a checkpoint, if not as in its config.json. Raises InvalidRequest,
     ModelPathNotFound, CheckpointError, MemoryPlanError; Unavailable without libtpu.
     """
-    with open_model(model, path) as opened:
+    with open_with_draft(model, overrides, path) as opened:
         if wanted := cpu_devices(topology):
             name = topology
             deployment, passes = _on_cpu(opened, overrides, topology, wanted, config)
@@ -92,6 +94,7 @@ def _on_slice(
     recipe, topology = model.recipe(overrides), topology_of(name)
     placed, passes = _placed(model, recipe, topology.layout(recipe))
     made = placed.deploy(config, topology.memory(config))
+    check_context(made)
     if config.kv_cache_bytes is None and config.memory_limit_bytes is None:
         made = _with_slack(made, topology)
     return topology.name, made, passes
@@ -126,7 +129,9 @@ def _on_cpu(
     check_devices(recipe, model.checkpoint, config)
     layout = layout_for(recipe).placed()
     placed, passes = _placed(model, recipe, layout)
-    return placed.deploy(config, free_memory(layout, config, {})), passes
+    made = placed.deploy(config, free_memory(layout, config, {}))
+    check_context(made)
+    return made, passes
 
 
 def _with_slack(deployment: Deployment, topology: Topology) -> Deployment:
