@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.draft_model.draft_program import program_name
 from model_server.engine.step_program import StepProgram
 from model_server.kernels.pages import LayerPages
 
@@ -55,7 +56,7 @@ class PageCopies:
         self.gives = gives
         self.takes = takes
         self._puts = takes and not draft
-        self._prefix = "draft model: " if draft else ""
+        self._named = program_name if draft else str
         self._layers = program.pages  # shapes, as are the last tokens
         assert program.state is not None, "a pipeline stage hands nothing off"
         self._last_tokens = program.state.last_tokens
@@ -69,11 +70,11 @@ class PageCopies:
         for size in self._sizes:
             if self.gives:
                 self._reads[size] = programs.compiled(
-                    f"{self._prefix}read {size} pages", functools.partial(self._lower_read, size)
+                    self._named(f"read {size} pages"), functools.partial(self._lower_read, size)
                 )
             if self.takes:
                 self._writes[size] = programs.compiled(
-                    f"{self._prefix}write {size} pages", functools.partial(self._lower_write, size)
+                    self._named(f"write {size} pages"), functools.partial(self._lower_write, size)
                 )
         if self._puts:
             self._put = programs.compiled("put a token", self._lower_put)

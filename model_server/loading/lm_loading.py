@@ -140,7 +140,12 @@ class LmLoad:
     def _with_ready(self, planned: Deployment) -> Deployment:
         """Adopt the page count of precompiled programs, if any: no more than planned."""
         self._ready = find_ready(
-            self._spec, self._config, planned.blueprint, planned.layout, planned.limits
+            self._spec,
+            self._config,
+            planned.blueprint,
+            planned.layout,
+            planned.limits,
+            planned.draft.blueprint if planned.draft else None,
         )
         return planned if self._ready is None else planned.with_pages(self._ready.limits.pages)
 
