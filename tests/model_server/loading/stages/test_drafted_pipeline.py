@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace as with_changes
@@ -14,15 +14,17 @@ from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
-from model_server.engine.guessing.proposals import Beginning, SharedProposer
+from model_server.engine.guessing.proposals import Beginning, Proposer, SharedProposer
 from model_server.engine.sequence import EngineRequest
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, Sampling
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.deployment import Deployment
 from model_server.loading.stages.drafted_pipeline import DraftedPipeline
+from model_server.loading.stages.host_stage import HostStage
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.pipeline_loading import build_stage, plan_stage
+from model_server.loading.stages.place import place_of
 from model_server.models.recipe import DraftRecipe, Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of
@@ -157,6 +159,19 @@ def test_the_draft_model_is_planned_beside_the_first_stage_alone() -> None:
     assert here.kv == there.kv + (pages + 1) * draft.page_bytes(8)
     assert here.workspace == there.workspace + draft.workspace(8)
     assert here.least == there.least + here.total - there.total
+
+
+def test_a_host_of_another_stage_guesses_nothing() -> None:
+    """Though it is asked, and warmed, as often as those of the first stage."""
+    programs, link = fake_stages(2)[1], ring(2)[1]
+    any_link, any_runner = cast(Any, link), cast(Any, programs)
+    runner = PipelineRunner(any_runner, link, StageThread())
+    stage = HostStage(runner, any_link, place_of(2, 1, 2))
+    stage.warm(stage.warmups)
+    assert stage.ask(ONE) is None
+    assert not isinstance(stage, Proposer)
+    stage.close()
+    assert programs.runs == 0
 
 
 @pytest.fixture
