@@ -7,15 +7,15 @@ model's own pages.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.config import ModelServerConfig
-from model_server.engine.draft_model.draft_program import DraftProgram
+from model_server.engine.buckets import Bucket
+from model_server.engine.draft_model.draft_program import DraftProgram, Lower, program_name
 from model_server.engine.draft_model.drafted_runner import DraftModel
 from model_server.loading.deployment import Deployment
 from model_server.models.custom import CustomModel
@@ -29,6 +29,7 @@ from sax.format import human_bytes as human
 _INHERITED = ("DTYPE", "KV_CACHE_DTYPE")
 Open = Callable[[str], AbstractContextManager[Checkpoint]]
 Read = Callable[[str, Checkpoint], HfTokenizer]
+Weights = Callable[[Deployment, Checkpoint | None], list[Any]]  # those of a deployment
 
 
 @contextmanager
@@ -41,18 +42,32 @@ def with_draft(recipe: Recipe, overrides: Mapping[str, str], open: Open) -> Iter
     if wanted is None:
         yield recipe
         return
-    path = _path_of(wanted)
     with named(wanted):
-        opened = nullcontext(None) if path else open(wanted)
+        opened = nullcontext(None) if own_path(wanted) else open(wanted)
     with opened as checkpoint:
         config = checkpoint.config if checkpoint else None
-        made = _recipe_of(path or AUTO, config, _overrides_of(recipe, overrides))
-        if not isinstance(made, Recipe):
-            raise _refused(f"{wanted} makes no tokens: name a language model")
-        if recipe.short_context is not None or made.short_context is not None:
-            raise _refused("models with two lists of rotary factors (LongRoPE) have no draft model")
-        made = replace(made, speculation=replace(recipe.speculation, draft=None))
-        yield replace(recipe, draft=DraftRecipe(made, checkpoint))
+        yield drafted(recipe, overrides, config, checkpoint)
+
+
+def drafted(
+    recipe: Recipe,
+    overrides: Mapping[str, str],
+    config: Mapping[str, Any] | None,
+    checkpoint: Checkpoint | None,
+) -> Recipe:
+    """Return the recipe with that of its draft model.
+
+    overrides: of the model. config: config.json of the draft model; None: its path defines the
+    sizes. Raises InvalidRequest naming DRAFT_MODEL.
+    """
+    wanted = recipe.speculation.draft or ""
+    made = _recipe_of(own_path(wanted) or AUTO, config, _overrides_of(recipe, overrides))
+    if not isinstance(made, Recipe):
+        raise _refused(f"{wanted} makes no tokens: name a language model")
+    if recipe.short_context is not None or made.short_context is not None:
+        raise _refused("models with two lists of rotary factors (LongRoPE) have no draft model")
+    made = replace(made, speculation=replace(recipe.speculation, draft=None))
+    return replace(recipe, draft=DraftRecipe(made, checkpoint))
 
 
 @contextmanager
@@ -63,14 +78,6 @@ def named(wanted: str) -> Iterator[None]:
     except CheckpointError as exc:
         text = exc.text if wanted in exc.text else f"{wanted}: {exc.text}"
         raise CheckpointError(f"DRAFT_MODEL {text}", param="overrides.DRAFT_MODEL") from exc
-
-
-def check_place(config: ModelServerConfig, *, spans_hosts: bool) -> None:
-    """Raise InvalidRequest where a draft model would not see what the model computes."""
-    if spans_hosts:
-        raise _unusable("this model spans several hosts, which have no draft model")
-    if config.gives_pages or config.takes_pages:
-        raise _unusable("this server hands prompts over, and a draft model's pages are not moved")
 
 
 def check_context(deployment: Deployment) -> None:
@@ -125,10 +132,29 @@ def program_of(deployment: Deployment, draft: Deployment) -> DraftProgram:
     return draft.program_of(partial(DraftProgram, most=most, known=known))
 
 
-def draft_model(deployment: Deployment, draft: Deployment, leaves: list[Any]) -> DraftModel:
-    """Allocate the pages of a model's draft model."""
+def draft_programs(deployment: Deployment) -> dict[str, Lower]:
+    """Return what traces each program of a model's draft model, by name; {}: it has none."""
+    draft = deployed(deployment)
+    if draft is None:
+        return {}
+    programs = program_of(deployment, draft).programs(deployment.buckets)
+    return {program_name(name): lower for name, lower in programs.items()}
+
+
+def read_draft(
+    deployment: Deployment, weights: Weights, buckets: Sequence[Bucket] | None = None
+) -> DraftModel | None:
+    """Read the weights of a model's draft model, if it has one here, and allocate its pages.
+
+    buckets: of the steps; None: the default ones. Raises CheckpointError.
+    """
+    draft, opened = deployed(deployment), deployment.recipe.draft
+    if draft is None or opened is None:
+        return None
+    with named(deployment.recipe.speculation.draft or ""):
+        leaves = weights(draft, opened.checkpoint)
     program = program_of(deployment, draft)
-    return DraftModel(program, leaves, draft.allocate_pages(), deployment.buckets)
+    return DraftModel(program, leaves, draft.allocate_pages(), buckets or deployment.buckets)
 
 
 def told_draft(deployment: Deployment) -> str:
@@ -143,8 +169,11 @@ def told_draft(deployment: Deployment) -> str:
     )
 
 
-def _path_of(wanted: str) -> str | None:
-    """Return the path of a model class that needs no checkpoint; None: it names a checkpoint."""
+def own_path(wanted: str) -> str | None:
+    """Return the path of a model class that needs no checkpoint; None: it names a checkpoint.
+
+    Raises InvalidRequest for any other path.
+    """
     try:
         entry = find(wanted)
     except ModelPathNotFound:
@@ -174,9 +203,3 @@ def _overrides_of(recipe: Recipe, overrides: Mapping[str, str]) -> dict[str, str
 
 def _refused(text: str) -> InvalidRequest:
     return InvalidRequest(f"DRAFT_MODEL: {text}", param="overrides.DRAFT_MODEL")
-
-
-def _unusable(text: str) -> InvalidRequest:
-    return InvalidRequest(
-        f'SPECULATION "draft": {text}; use "ngram"', param="overrides.SPECULATION"
-    )

@@ -154,8 +154,9 @@ class ModelLoader:
             config = checkpoint.config if checkpoint else None
             recipe = make_recipe(spec.model_path, config, spec.overrides)
             assert isinstance(recipe, Recipe), "only language models span hosts"
-            load = self._planned(spec, recipe, checkpoint, limits)
-            runner = load.build(programs, report)
+            with with_draft(recipe, spec.overrides, self._open_path) as recipe:
+                load = self._planned(spec, recipe, checkpoint, limits)
+                runner = load.build(programs, report)
             self._live.append(_Live(runner, spec.model_id, load.deployment.memory.total))
             return runner
 

@@ -15,6 +15,7 @@ from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.engine.compiling import Programs
 from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.multihost.commands import Drop, LoadCommand, ProgramCommand, Vote
+from model_server.multihost.drafted_lockstep import lockstep_of
 from model_server.multihost.gang_transfers import GangTransfers
 from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.primary import Primary
@@ -53,7 +54,7 @@ class Shares:
             runner = build(SharedPrograms(self._kept, send))
             others = self._count_votes(servable, report)
             offers = [getattr(runner, "offer", ""), *others]
-            lockstep = Lockstep(runner, servable, self._hosts, offers)
+            lockstep = lockstep_of(runner, servable, self._hosts, offers)
             if hasattr(runner, "connect"):  # hosts of a pipeline, each to the next
                 lockstep.call("connect", "connect", offers=offers)
             for index in range(runner.warmups):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.text_part import text_config
+from model_server.loading.draft_loading import drafted, named, own_path
 from model_server.loading.passes.chosen_tasks import generates
 from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
@@ -37,9 +38,18 @@ class PlannedModel:
     path: str
     config: Mapping[str, Any] | None  # None: the path defines the sizes
     checkpoint: Checkpoint | None = None  # open during planning
+    draft: PlannedModel | None = None  # that guesses its tokens
 
     def recipe(self, overrides: Mapping[str, str]) -> Recipe:
         """Configure the recipe as a load does. Raises InvalidRequest, CheckpointError."""
+        made = self.without_draft(overrides)
+        if made.speculation.draft is None:
+            return made
+        assert self.draft is not None, "open_with_draft opens it"
+        return drafted(made, overrides, self.draft.config, self.draft.checkpoint)
+
+    def without_draft(self, overrides: Mapping[str, str]) -> Recipe:
+        """Configure the recipe of this model alone. Raises InvalidRequest, CheckpointError."""
         entry = find(self.path)
         if isinstance(entry, CustomModel):
             raise _unplannable(
@@ -61,12 +71,6 @@ class PlannedModel:
                 f"NUM_STAGES is {recipe.stages}: a plan covers one mesh; leave it out, or plan the "
                 "layers of one stage with NUM_LAYERS",
                 "overrides.NUM_STAGES",
-            )
-        if recipe.speculation.draft is not None:
-            raise _unplannable(
-                'SPECULATION is "draft": a plan covers one model; plan the draft model on its own, '
-                'or use "ngram", for which the steps are the same',
-                "overrides.SPECULATION",
             )
         if not generates(recipe, self.checkpoint):
             raise _unplannable(
@@ -98,6 +102,37 @@ def open_model(text: str, path: str | None = None) -> Iterator[PlannedModel]:
             yield PlannedModel(text, wanted, checkpoint.config, checkpoint)
     else:
         raise _unknown(text)
+
+
+@contextmanager
+def open_with_draft(
+    text: str, overrides: Mapping[str, str], path: str | None = None
+) -> Iterator[PlannedModel]:
+    """Open the model that the text names, and the draft model that the overrides name.
+
+    Raises InvalidRequest, ModelPathNotFound, CheckpointError.
+    """
+    with open_model(text, path) as model:
+        wanted = model.without_draft(overrides).speculation.draft
+        if wanted is None:
+            yield model
+        elif own := own_path(wanted):
+            yield replace(model, draft=PlannedModel(wanted, own, None))
+        else:
+            with ExitStack() as held:
+                with _naming_draft(wanted):
+                    draft = held.enter_context(open_model(wanted, AUTO))
+                yield replace(model, draft=draft)
+
+
+@contextmanager
+def _naming_draft(wanted: str) -> Iterator[None]:
+    """Say of an error that it is about DRAFT_MODEL."""
+    try:
+        with named(wanted):
+            yield
+    except InvalidRequest as exc:
+        raise _unplannable(f"DRAFT_MODEL: {exc.text}", "overrides.DRAFT_MODEL") from exc
 
 
 def known_models() -> dict[str, Path]:

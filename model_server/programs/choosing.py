@@ -15,6 +15,7 @@ class ProgramNeeds:
     """Properties of the programs that this server would compile."""
 
     weights: str
+    draft: str = ""  # as in a manifest
     keys: Keys
     limits: EngineLimits  # from its own plan
     pages_are_given: bool  # by a flag: a set with fewer does not fit
@@ -22,7 +23,10 @@ class ProgramNeeds:
 
 
 def choose(sets: Mapping[str, Manifest], wanted: ProgramNeeds) -> str | None:
-    """Return the fitting set with the most pages; ties go to the same sources, then the newest."""
+    """Return the fitting set with the most pages; ties go to the same sources, then the newest.
+
+    One for the same draft model comes first: with any other, its programs are compiled at load.
+    """
     fitting = [name for name, each in sets.items() if not why_not(each, wanted)]
     return max(fitting, key=lambda name: _merit(sets[name], wanted), default=None)
 
@@ -59,5 +63,6 @@ def _pages(made: int, wanted: ProgramNeeds) -> list[str]:
     return []
 
 
-def _merit(made: Manifest, wanted: ProgramNeeds) -> tuple[int, bool, str]:
-    return made.limits.pages, made.sax == wanted.sax, made.made_at
+def _merit(made: Manifest, wanted: ProgramNeeds) -> tuple[bool, int, bool, str]:
+    same_draft = made.draft == wanted.draft
+    return same_draft, made.limits.pages, made.sax == wanted.sax, made.made_at

@@ -7,6 +7,8 @@ checkpoint.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from typing import Any
 
 from model_server.config import BESIDE_CHECKPOINTS, ModelServerConfig
 from model_server.engine.types import EngineLimits
@@ -19,7 +21,7 @@ from model_server.programs.keys import differences
 from model_server.programs.manifest import Manifest
 from model_server.programs.place import SetFolder, beside, open_to_all, sets_at
 from model_server.programs.ready_programs import ReadyPrograms
-from model_server.programs.surroundings import digest_of, keys_of
+from model_server.programs.surroundings import digest_of, draft_key, keys_of
 from sax.errors import CheckpointError
 from sax.types import ModelSpec
 
@@ -32,17 +34,18 @@ def find_ready(
     blueprint: Blueprint,
     layout: Layout,
     limits: EngineLimits,
+    draft: Blueprint | None = None,
 ) -> ReadyPrograms | None:
     """Return the set that fits, or None after logging why there is none.
 
     layout: over the devices that will hold the model. limits: as this server plans them; a set may
-    have fewer pages.
+    have fewer pages. draft: the weights of its draft model.
     """
     place = _place(spec, config)
     if place is None:
         return None
     try:
-        return _look(place, spec, _wanted(config, blueprint, layout, limits))
+        return _look(place, spec, _wanted(config, blueprint, layout, limits, draft))
     except CheckpointError as exc:
         logger.warning("no compiled programs for %s: %s", spec.model_id, exc.text)
         return None
@@ -107,10 +110,15 @@ def _look(place: str, spec: ModelSpec, wanted: ProgramNeeds) -> ReadyPrograms | 
 
 
 def _wanted(
-    config: ModelServerConfig, blueprint: Blueprint, layout: Layout, limits: EngineLimits
+    config: ModelServerConfig,
+    blueprint: Blueprint,
+    layout: Layout,
+    limits: EngineLimits,
+    draft: Blueprint | None,
 ) -> ProgramNeeds:
     return ProgramNeeds(
         weights=_weights(blueprint, layout),
+        draft=draft_key(_shapes(draft, layout), limits) if draft else "",
         keys=keys_of(layout),
         limits=limits,
         pages_are_given=config.kv_cache_bytes is not None,
@@ -119,7 +127,11 @@ def _wanted(
 
 
 def _weights(blueprint: Blueprint, layout: Layout) -> str:
-    return digest_of(map(byte_shape, leaf_shapes(blueprint, layout)))
+    return digest_of(_shapes(blueprint, layout))
+
+
+def _shapes(blueprint: Blueprint, layout: Layout) -> Iterable[Any]:
+    return map(byte_shape, leaf_shapes(blueprint, layout))
 
 
 def _place(spec: ModelSpec, config: ModelServerConfig) -> str | None:

@@ -45,6 +45,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     overrides: Mapping[str, str]
     topology: str  # as requested
     weights: str  # digest of their shapes, which identifies the model
+    draft: str = ""  # the same of its draft model, and how many guesses it makes; empty: none
     keys: Keys
     limits: EngineLimits
     sax: str  # version and digest of the sources
@@ -57,6 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """Name of the set's folder: the same for everything that belongs in one set."""
         alike = (self.weights, self.keys, self.limits, self.sax, self.passes)
+        alike += (self.draft,) if self.draft else ()
         digest = hashlib.sha256(msgspec.json.encode(alike, order="sorted")).hexdigest()[:12]
         return f"{re.sub('[^a-z0-9]+', '-', self.topology.lower())}-{digest}"
 

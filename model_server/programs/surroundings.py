@@ -11,6 +11,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from model_server.engine.types import EngineLimits
 from model_server.models.weights.sharding import Layout
 from model_server.multihost.hello import machine
 from model_server.programs.keys import Keys, flags_of
@@ -44,6 +45,11 @@ def digest_of(shapes: Iterable[Any]) -> str:
     for shape in shapes:
         digest.update(f"{shape.shape} {shape.dtype} {shape.sharding.spec}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def draft_key(shapes: Iterable[Any], limits: EngineLimits) -> str:
+    """Return what tells a draft model of these weights from others in a manifest."""
+    return f"{digest_of(shapes)}, {limits.guesses} guesses"
 
 
 def _place(device: Any) -> str:

@@ -42,6 +42,11 @@ def guesses_name(rows: int) -> str:
     return f"guesses of {rows} sequences"
 
 
+def program_name(name: str) -> str:
+    """Return the name of a draft model's program among those of its model."""
+    return f"draft model: {name}"
+
+
 @dataclass(frozen=True)
 class GuessLayout:
     """Offsets and shapes of the one vector that asks for guesses of R sequences."""

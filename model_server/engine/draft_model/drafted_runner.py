@@ -13,10 +13,15 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
-from model_server.engine.draft_model.draft_program import DraftProgram, GuessLayout, guesses_name
+from model_server.engine.draft_model.draft_program import (
+    DraftProgram,
+    GuessLayout,
+    guesses_name,
+    program_name,
+)
 from model_server.engine.guessing.proposals import Beginning, Proposals
-from model_server.engine.runner import AdapterFiles, ModelRunner, batches_of
-from model_server.engine.step_program import COPY, StepProgram
+from model_server.engine.runner import AdapterFiles, ModelRunner, batches_of, zeros
+from model_server.engine.step_program import COPY, StepProgram, shape_of
 from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
 from model_server.sharing.freeing import drop, free
@@ -33,6 +38,7 @@ class DraftModel:
         pages: Sequence[LayerPages],
         buckets: Sequence[Bucket],
     ) -> None:
+        self.program = program
         self.most = program.most
         self.sizes = program.sizes(buckets)
         self._copied = program.copied
@@ -49,18 +55,26 @@ class DraftModel:
     def weight_bytes(self) -> int:
         return sum(leaf.nbytes for leaf in self._leaves)
 
-    def compile(self, report: Callable[[Progress], None]) -> None:
+    def compile(
+        self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
+    ) -> None:
         """Compile every program; each has the name of the step's program that it belongs to."""
         lowers = self._lowers
 
         def compiled(name: str) -> Any:
-            return COMPILED_HERE.compiled(f"draft model: {name}", lowers[name])
+            return programs.compiled(program_name(name), lowers[name])
 
         report(Progress("compiling the draft model", 0, len(lowers)))
         with closing(compiled_in_turn(list(lowers), compiled)) as made:
             for done, (name, program) in enumerate(made, 1):
                 self._compiled[name] = program
                 report(Progress("compiling the draft model", done, len(lowers)))
+
+    def no_tokens(self) -> jax.Array:
+        """Return last tokens for steps that take none of them: i32[B + 1]."""
+        state = self.program.state
+        assert state is not None
+        return zeros(shape_of(state.last_tokens))
 
     def follow(self, bucket: Bucket, vector: np.ndarray, last_tokens: jax.Array) -> None:
         """Compute the positions of a step; last_tokens: i32[B + 1], as before its choice."""
@@ -74,14 +88,17 @@ class DraftModel:
             with self._held:
                 self.pages = self._compiled[COPY](self.pages, pairs)
 
-    def guess(self, beginnings: Sequence[Beginning], tables: np.ndarray, depth: int) -> np.ndarray:
-        """Return i32[depth, n], of which each row has its count. tables: i32[n, S/G]."""
+    def guess(self, beginnings: Sequence[Beginning], tables: np.ndarray, depth: int) -> jax.Array:
+        """Launch guesses: i32[most, R], of which each beginning has its count of its column.
+
+        tables: i32[n, S/G].
+        """
         rows = min(size for size in self.sizes if size >= len(beginnings))
         vector = self._layouts[rows].packed(beginnings, tables, depth)
         with self._held:
             call = self._compiled[guesses_name(rows)]
             made, self.pages = call(self._leaves, self.pages, vector)
-        return np.asarray(made)[:depth, : len(beginnings)]
+        return made
 
     def close(self) -> None:
         """Free device memory. Idempotent."""
@@ -92,8 +109,24 @@ class DraftModel:
             drop(self._compiled)
 
 
+class AskedGuesses:
+    """Guesses on their way from the device: `guessing.proposals.PendingProposals`."""
+
+    def __init__(self, beginnings: Sequence[Beginning], made: jax.Array, began_s: float) -> None:
+        """made: i32[most, R]; began_s: of `time.perf_counter`, when they were asked for."""
+        self._beginnings = beginnings
+        self._made = made
+        self._began_s = began_s
+
+    def result(self) -> Proposals:
+        rows = np.asarray(self._made).T[: len(self._beginnings)].tolist()
+        asked = zip(rows, self._beginnings, strict=True)
+        tokens = [tuple(row[: each.count]) for row, each in asked]
+        return Proposals(tokens, time.perf_counter() - self._began_s)
+
+
 class DraftedRunner(ModelRunner):
-    """A Runner that is also a `guessing.proposals.Proposer`."""
+    """A Runner that is also a `guessing.proposals.SharedProposer`."""
 
     def __init__(
         self,
@@ -108,6 +141,9 @@ class DraftedRunner(ModelRunner):
         super().__init__(program, leaves, pages, buckets, adapters)
         self.draft = draft
         self._guess_seconds: dict[int, float] = {}  # by rows
+        self._no_tokens: jax.Array | None = None  # of a stage, whose vectors hold all tokens
+        if self.state is None:
+            self._no_tokens = draft.no_tokens()
 
     @property
     def guess_seconds(self) -> Mapping[int, float]:
@@ -121,7 +157,7 @@ class DraftedRunner(ModelRunner):
         self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
     ) -> None:
         super().compile(report, programs)
-        self.draft.compile(report)
+        self.draft.compile(report, programs)
 
     @property
     def warmups(self) -> int:
@@ -131,20 +167,22 @@ class DraftedRunner(ModelRunner):
         if index < super().warmups:
             super().warm(index)
         else:
-            self._warm_guesses(self.draft.sizes[index - super().warmups])
+            self.warm_guesses(self.draft.sizes[index - super().warmups])
 
-    def _warm_guesses(self, rows: int) -> None:
+    def warm_guesses(self, rows: int) -> None:
         """Run the guesses of this size twice; the second time tells how long they take."""
         nothing = [Beginning(slot=0, start=0, token=0, count=0)] * rows
+        tables = np.zeros((rows, self.limits.pages_per_sequence), np.int32)
         for _ in range(2):
-            made = self._proposals(nothing, self.draft.most)
+            made = self.asked(nothing, tables, self.draft.most).result()
             self._guess_seconds[rows] = made.seconds / self.draft.most
 
     def forward(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
         """Run the forward pass of both models; returns the results of the model itself."""
-        assert self.state is not None, "a pipeline has no draft model"
         made = super().forward(bucket, vector, hidden)
-        self.draft.follow(bucket, vector, self.state.last_tokens)
+        last_tokens = self._no_tokens if self.state is None else self.state.last_tokens
+        assert last_tokens is not None
+        self.draft.follow(bucket, vector, last_tokens)
         return made
 
     def copy(self, copies: Sequence[tuple[int, ...]]) -> None:
@@ -153,14 +191,20 @@ class DraftedRunner(ModelRunner):
 
     def propose(self, beginnings: Sequence[Beginning]) -> Proposals:
         """As `Proposer.propose`."""
-        return self._proposals(beginnings, max(each.count for each in beginnings))
+        return self.ask(beginnings).result()
 
-    def _proposals(self, beginnings: Sequence[Beginning], depth: int) -> Proposals:
+    def ask(self, beginnings: Sequence[Sequence[int]]) -> AskedGuesses:
+        """As `SharedProposer.ask`."""
+        asked = [Beginning(*each) for each in beginnings]
+        tables = self._arrays.tables([each.slot for each in asked])
+        return self.asked(asked, tables, max(each.count for each in asked))
+
+    def asked(
+        self, beginnings: Sequence[Beginning], tables: np.ndarray, depth: int
+    ) -> AskedGuesses:
+        """Launch so many guesses; tables: i32[n, S/G], of the slots of the beginnings."""
         began_s = time.perf_counter()
-        tables = self._arrays.tables([each.slot for each in beginnings])
-        rows = self.draft.guess(beginnings, tables, depth).T.tolist()
-        tokens = [tuple(row[: each.count]) for row, each in zip(rows, beginnings, strict=True)]
-        return Proposals(tokens, time.perf_counter() - began_s)
+        return AskedGuesses(beginnings, self.draft.guess(beginnings, tables, depth), began_s)
 
     def close(self) -> None:
         super().close()

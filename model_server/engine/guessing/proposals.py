@@ -35,3 +35,20 @@ class Proposer(Protocol):
         No step may be in flight. There are at most as many beginnings as the largest size has rows.
         """
         ...
+
+
+class PendingProposals(Protocol):
+    """Guesses that are being made."""
+
+    def result(self) -> Proposals:
+        """Wait until they are on the host."""
+        ...
+
+
+@runtime_checkable
+class SharedProposer(Proposer, Protocol):
+    """A Proposer that each of several hosts has; one of them reads the guesses."""
+
+    def ask(self, beginnings: Sequence[Sequence[int]]) -> PendingProposals:
+        """Launch what `propose` waits for; beginnings: as a message brings them, too."""
+        ...

@@ -20,12 +20,13 @@ import msgspec
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.engine.compiling import compiled_in_turn, to_bytes
 from model_server.engine.versions import versions
+from model_server.loading.draft_loading import deployed
 from model_server.plan.precompile.kept_passes import MadePass
 from model_server.plan.precompile.subject import Subject
 from model_server.programs.manifest import Manifest, ProgramEntry
 from model_server.programs.place import SetFolder
 from model_server.programs.ready_programs import digest_of_text
-from model_server.programs.surroundings import digest_of, keys_of
+from model_server.programs.surroundings import digest_of, draft_key, keys_of
 from sax.errors import CheckpointError, LoadFailed, SaxError
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ def manifest_of(subject: Subject) -> Manifest:
         overrides=subject.overrides,
         topology=subject.topology,
         weights=digest_of(subject.deployment.program.leaves),
+        draft=_draft_key(subject),
         keys=keys_of(subject.deployment.layout),
         limits=subject.deployment.limits,
         sax=versions()["sax"],
@@ -64,8 +66,13 @@ def manifest_of(subject: Subject) -> Manifest:
     )
 
 
+def _draft_key(subject: Subject) -> str:
+    draft = deployed(subject.deployment)
+    return draft_key(draft.program.leaves, draft.limits) if draft else ""
+
+
 def program_count(subject: Subject) -> int:
-    return len(subject.lowers) + subject.copies.count
+    return len(subject.lowers) + sum(each.count for each in subject.copies)
 
 
 class Maker:
@@ -93,7 +100,8 @@ class Maker:
         ) as made:
             for _ in made:
                 pass
-        self._subject.copies.compile(self)
+        for each in self._subject.copies:
+            each.compile(self)
         manifest = self._whole()
         self.folder.finish(manifest, self._there.values())
         return manifest

@@ -12,12 +12,18 @@ from model_server.config import ModelServerConfig
 from model_server.disaggregation.page_copies import PageCopies
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
+from model_server.loading.draft_loading import (
+    check_context,
+    deployed,
+    draft_programs,
+    program_of,
+)
 from model_server.loading.needs import check_devices
 from model_server.loading.passes.beside import beside_of
 from model_server.loading.passes.chosen_tasks import tasks_of
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout
-from model_server.plan.model import PlannedModel, open_model
+from model_server.plan.model import PlannedModel, open_with_draft
 from model_server.plan.precompile.kept_passes import KeptPasses, MadePass
 from model_server.plan.slices import cpu_devices
 from model_server.plan.topology import Topology, topology_of
@@ -43,14 +49,21 @@ class Subject:
         """Functions that trace each program, by name."""
         return {
             **self.deployment.program.programs(self.deployment.buckets),
+            **draft_programs(self.deployment),
             **{name: partial(_itself, made) for name, made in self.passes.items()},
         }
 
     @property
-    def copies(self) -> PageCopies:
-        gives, takes = self.config.gives_pages, self.config.takes_pages
-        most = self.deployment.limits.pages_per_sequence
-        return PageCopies(self.deployment.program, most, gives=gives, takes=takes)
+    def copies(self) -> list[PageCopies]:
+        """Copies of the model's pages, and of its draft model's."""
+        made, draft = self.deployment, deployed(self.deployment)
+        ways = {"gives": self.config.gives_pages, "takes": self.config.takes_pages}
+        most = made.limits.pages_per_sequence
+        of_draft = [] if draft is None else [program_of(made, draft)]
+        return [
+            PageCopies(made.program, most, **ways),
+            *(PageCopies(each, most, **ways, draft=True) for each in of_draft),
+        ]
 
 
 def subject_of(
@@ -65,7 +78,7 @@ def subject_of(
     path: the model path of a checkpoint, if not as in its config.json. Raises InvalidRequest,
     ModelPathNotFound, CheckpointError, MemoryPlanError; Unavailable without libtpu.
     """
-    with open_model(model, path) as opened:
+    with open_with_draft(model, overrides, path) as opened:
         if wanted := cpu_devices(topology):
             name = topology
             deployment, passes = _on_cpu(opened, overrides, topology, wanted, config)
@@ -92,6 +105,7 @@ def _on_slice(
     recipe, topology = model.recipe(overrides), topology_of(name)
     placed, passes = _placed(model, recipe, topology.layout(recipe))
     made = placed.deploy(config, topology.memory(config))
+    check_context(made)
     if config.kv_cache_bytes is None and config.memory_limit_bytes is None:
         made = _with_slack(made, topology)
     return topology.name, made, passes
@@ -126,7 +140,9 @@ def _on_cpu(
     check_devices(recipe, model.checkpoint, config)
     layout = layout_for(recipe).placed()
     placed, passes = _placed(model, recipe, layout)
-    return placed.deploy(config, free_memory(layout, config, {})), passes
+    made = placed.deploy(config, free_memory(layout, config, {}))
+    check_context(made)
+    return made, passes
 
 
 def _with_slack(deployment: Deployment, topology: Topology) -> Deployment:

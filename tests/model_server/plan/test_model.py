@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from model_server.models.registry import make_recipe
-from model_server.plan.model import known_models, known_names, open_model
+from model_server.plan.model import known_models, known_names, open_model, open_with_draft
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 
 # Billions of parameters, where the name says them in another way or not at all.
@@ -123,11 +123,6 @@ def test_a_wrong_model_path_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
         ("llama", {}, "takes its sizes from a checkpoint"),
         ("Llama-3-8B", {"QUANTIZE": '"int9"'}, "QUANTIZE"),
         ("Llama-3-8B", {"NUM_STAGES": "2"}, "a plan covers one mesh"),
-        (
-            "Llama-3-8B",
-            {"SPECULATION": '"draft"', "DRAFT_MODEL": '"/models/small"'},
-            "a plan covers one model",
-        ),
         ("Llama-3-8B", {"NUM_LAYERS": "2"}, "unknown override"),
         ("Llama-3-8B", {"TASKS": '["embed"]'}, "TASKS without generate"),
     ],
@@ -153,3 +148,36 @@ def test_an_embedding_model_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps({**config, **more}))
     with pytest.raises(InvalidRequest, match="embedding model"), open_model(str(file)) as model:
         model.recipe({})
+
+
+DRAFTED = {"SPECULATION": '"draft"', "DRAFT_MODEL": '"Llama-3-8B"', "KV_CACHE_DTYPE": '"int8"'}
+
+
+def test_a_draft_model_is_opened_beside_its_model() -> None:
+    with open_with_draft("Llama-3-70B", DRAFTED) as model:
+        recipe = model.recipe(DRAFTED)
+        other = model.recipe({**DRAFTED, "KV_CACHE_DTYPE": '"bfloat16"'})
+    assert recipe.draft is not None
+    assert other.draft is not None
+    assert len(recipe.draft.recipe.windows) == 32 < len(recipe.windows)
+    assert recipe.draft.recipe.kv_cache_dtype == recipe.kv_cache_dtype == "int8"
+    assert other.draft.recipe.kv_cache_dtype == "bfloat16"
+
+
+def test_without_a_draft_model_none_is_opened() -> None:
+    with open_with_draft("Llama-3-70B", {}) as model:
+        assert model.draft is None
+        assert model.recipe({}).draft is None
+
+
+@pytest.mark.parametrize(
+    ("draft", "message"), [("Llama-4", "DRAFT_MODEL: .*nearest"), ("llama", "takes its sizes")]
+)
+def test_a_draft_model_that_cannot_be_opened_is_named(draft: str, message: str) -> None:
+    overrides = {"SPECULATION": '"draft"', "DRAFT_MODEL": f'"{draft}"'}
+    with (
+        pytest.raises(InvalidRequest, match=message) as caught,
+        open_with_draft("Llama-3-8B", overrides),
+    ):
+        pass
+    assert caught.value.param == "overrides.DRAFT_MODEL"

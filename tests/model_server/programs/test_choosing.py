@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
@@ -28,6 +30,14 @@ def test_of_equal_sets_the_one_of_the_same_sources_then_the_newest_is_taken() ->
         "other": with_pages(40, made_at="2027", sax="2"),
     }
     assert choose(sets, WANTED) == "new"
+
+
+def test_a_set_for_the_same_draft_model_comes_first_and_any_other_serves_too() -> None:
+    sets = {"alone": with_pages(40), "same": with_pages(30, draft="d"), "other": with_pages(39)}
+    drafted = dataclasses.replace(WANTED, draft="d")
+    assert choose(sets, drafted) == "same"
+    assert choose({"alone": sets["alone"]}, drafted) == "alone"
+    assert choose(sets, WANTED) == "alone"
 
 
 def test_pages_that_a_flag_gives_must_be_those_of_the_set() -> None:

@@ -31,12 +31,14 @@ PROMPTS = (
     "def f(x): return x\ndef g(x): return x\ndef h(x):",
 )
 MOST, COUNT = 4, 14
+# Pages for two of four slots.
+CONFIG = ModelServerConfig(
+    jax_cache_dir=str(COMPILE_CACHE), slots=4, page_size=8, max_context=48, kv_cache_bytes=6 << 20
+)
 
 
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[Loaded]:
-    """Pages for two of four slots."""
-    spec = ModelSpec(
+def spec() -> ModelSpec:
+    return ModelSpec(
         model_id="/sax/test/smollm2",
         model_path="llama",
         checkpoint=str(demo_model()),
@@ -49,14 +51,11 @@ def loaded() -> Iterator[Loaded]:
             "DRAFT_QUANTIZE": '"stored"',
         },
     )
-    config = ModelServerConfig(
-        jax_cache_dir=str(COMPILE_CACHE),
-        slots=4,
-        page_size=8,
-        max_context=48,
-        kv_cache_bytes=6 << 20,
-    )
-    made = make_loader(config)(spec, lambda progress: None)
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[Loaded]:
+    made = make_loader(CONFIG)(spec(), lambda progress: None)
     assert isinstance(made, Loaded)
     with closing(made.runner):
         yield made

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,18 +21,22 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.step_program import COPY, WRITE, choice_name, masks_name
+from model_server.loading.loaded import Loaded
+from model_server.loading.loader import make_loader
 from model_server.loading.passes.beside import beside_of
 from model_server.models.weights.sharding import Layout, own_device
-from model_server.plan.precompile.making import Made, Maker, program_count
+from model_server.plan.precompile.making import Made, Maker, manifest_of, program_count
 from model_server.plan.precompile.subject import Subject, subject_of
 from model_server.plan.slices import CHIPS
 from model_server.programs.finding import find_passes
+from model_server.programs.manifest import Manifest
 from model_server.programs.place import sets_at
 from model_server.programs.ready_programs import ReadyPrograms
 from model_server.programs.surroundings import keys_of
 from sax.errors import CheckpointError, LoadFailed
 from sax.types import ModelSpec
 from tests.demo_model import ROOT
+from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.plan.measures import deployed
 from tests.model_server.programs.made_here import LIMITS, answer, lowered
 from tests.model_server.tpu_compiler import mesh_of, needs_compiler
@@ -61,7 +67,9 @@ class Products:
     everywhere: Any = None
 
     def deployment(self) -> Any:
-        return SimpleNamespace(limits=LIMITS, layout=own_device(), buckets=BUCKETS, program=self)
+        return SimpleNamespace(
+            limits=LIMITS, layout=own_device(), buckets=BUCKETS, program=self, draft=None
+        )
 
     def programs(self, buckets: Sequence[Bucket]) -> dict[str, Callable[[], jax.stages.Lowered]]:
         return {
@@ -290,3 +298,56 @@ def test_the_text_of_a_kernel_is_the_same_wherever_sax_is_installed() -> None:
         timeout=100,
     )
     assert ran.stdout.split() == ["True", "False"], ran.stderr
+
+
+def drafted_by(draft: Path | str) -> dict[str, str]:
+    return {
+        "DTYPE": '"float32"',
+        "SPECULATION": '"draft"',
+        "DRAFT_MODEL": f'"{draft}"',
+        "MAX_GUESSES": "2",
+    }
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("prefill", "named"), [(False, "guesses of 2 sequences"), (True, "read 4 pages")]
+)
+def test_programs_of_a_draft_model_are_in_the_set_and_a_server_compiles_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, prefill: bool, named: str
+) -> None:
+    """Those that read its pages for other servers included."""
+    caplog.set_level(logging.INFO)
+    model, place = write_tiny(tmp_path / "model"), tmp_path / "sets"
+    draft = write_tiny(tmp_path / "draft", num_hidden_layers=1)
+    config = ModelServerConfig(
+        slots=2, page_size=16, max_context=64, programs=str(place), prefill=prefill
+    )
+    run(place, subject_of(str(model), drafted_by(draft), "cpu", config))
+    ((_, manifest),) = sets_at(str(place))
+    assert f"draft model: {named}" in {entry.name for entry in manifest.programs}
+    spec = ModelSpec(
+        model_id="/sax/test/drafted",
+        model_path="auto",
+        checkpoint=str(model),
+        replicas=1,
+        overrides=drafted_by(draft),
+    )
+    loaded = make_loader(config)(spec, lambda _: None)
+    assert isinstance(loaded, Loaded)
+    with closing(loaded.runner):
+        count = len(manifest.programs)
+        assert f"all {count} programs of its steps were read" in caplog.text
+
+
+def test_sets_for_other_draft_models_have_other_names(tmp_path: Path) -> None:
+    model, small = write_tiny(tmp_path / "model"), write_tiny(tmp_path / "1", num_hidden_layers=1)
+    config = ModelServerConfig(slots=2, page_size=16, max_context=64, kv_cache_bytes=200_000)
+
+    def manifest(**overrides: str) -> Manifest:
+        return manifest_of(subject_of(str(model), overrides, "cpu", config))
+
+    alone = {"SPECULATION": '"ngram"', "MAX_GUESSES": "2", "DTYPE": '"float32"'}
+    made = [manifest(**each) for each in (alone, drafted_by(model), drafted_by(small))]
+    assert made[0].draft == ""
+    assert len({each.draft for each in made}) == len({each.name for each in made}) == 3
