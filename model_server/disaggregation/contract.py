@@ -19,6 +19,7 @@ _SAID = {
     "mesh": "mesh",
     "hosts": "number of hosts",
     "jaxlib": "version of jaxlib",
+    "draft": "pages of the draft model",
 }
 
 
@@ -36,6 +37,7 @@ class Contract:
     mesh: str
     hosts: int
     jaxlib: str  # pages travel over its own protocol
+    draft: str = ""  # layers and sizes of the draft model's pages; "": there is none
 
 
 def source_of(spec: ModelSpec) -> str:
@@ -54,7 +56,7 @@ def check_same(ours: Contract, theirs: Contract) -> None:
     ]
     if differing:
         named = "; ".join(
-            f"{_SAID[name]}: {getattr(ours, name)} here, {getattr(theirs, name)} there"
+            f"{_SAID[name]}: {_told(ours, name)} here, {_told(theirs, name)} there"
             for name in differing
         )
         raise InvalidRequest(
@@ -62,3 +64,8 @@ def check_same(ours: Contract, theirs: Contract) -> None:
             "with the same flags and versions, and load the same version of the model",
             param=f"contract.{differing[0]}",
         )
+
+
+def _told(contract: Contract, name: str) -> object:
+    value = getattr(contract, name)
+    return "none" if value == "" else value

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from model_server.disaggregation.contract import Contract
-from model_server.disaggregation.handoff_runner import HandoffRunner, MovableRunner
+from model_server.disaggregation.drafted_handoff_runner import handoff_runner
+from model_server.disaggregation.handoff_runner import MovableRunner
 from model_server.disaggregation.transfers import PageAllowance, Transfers
 
 
@@ -33,7 +34,7 @@ class Disaggregation:
     ) -> None:
         """room: pages that may wait here to be fetched."""
         self.contract = contract
-        self.runner = HandoffRunner(runner, transfers)
+        self.runner = handoff_runner(runner, transfers)
         self.transfers = transfers
         self.page_bytes = page_bytes  # over all devices
         self.outgoing = PageAllowance(room)

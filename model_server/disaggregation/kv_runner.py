@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import jax
 
 from model_server.disaggregation.kv_transfers import KvTransfers
-from model_server.disaggregation.page_copies import PageCopies
+from model_server.disaggregation.page_copies import Block, PageCopies
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.runner import ModelRunner
 from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step
@@ -54,9 +54,12 @@ class KvRunner:
         if index < self._runner.warmups:
             self._runner.warm(index)
         else:
-            held = self._runner
-            held.pages, last = self._copies.warm(held.pages, self._last_tokens)
-            self._keep(last)
+            self._warm_copies()
+
+    def _warm_copies(self) -> None:
+        held = self._runner
+        held.pages, last = self._copies.warm(held.pages, self._last_tokens)
+        self._keep(last)
 
     def launch(self, step: Step) -> PendingStep:
         return self._runner.launch(step)
@@ -74,8 +77,7 @@ class KvRunner:
         self._runner.choose(masks)
 
     def import_pages(self, key: int, pages: Sequence[int], slot: int, token: int) -> None:
-        held, blocks = self._runner, self.transfers.take(key)
-        held.pages = self._copies.write(held.pages, blocks, pages)
+        self._write(self.transfers.take(key), pages)
         self._keep(self._copies.put_token(self._last_tokens, slot, token))
 
     @property
@@ -89,7 +91,13 @@ class KvRunner:
 
     def export_pages(self, key: int, pages: Sequence[int]) -> None:
         """Offer a copy of the pages under the key; later steps may overwrite the pages."""
-        self.transfers.offer(key, self._copies.read(self._runner.pages, pages))
+        self.transfers.offer(key, self._read(pages))
+
+    def _read(self, pages: Sequence[int]) -> list[Block]:
+        return self._copies.read(self._runner.pages, pages)
+
+    def _write(self, blocks: Sequence[Block], pages: Sequence[int]) -> None:
+        self._runner.pages = self._copies.write(self._runner.pages, blocks, pages)
 
     def close(self) -> None:
         self._runner.close()

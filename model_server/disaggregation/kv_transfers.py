@@ -38,17 +38,17 @@ class KvTransfers:
     def __init__(
         self,
         server: TransferServer,
-        layers: Sequence[Any],  # the pool's arrays, or their shapes
-        *,
+        *pools: Sequence[Any],  # their arrays, or shapes
         gives: bool,
         takes: bool,
         room: int,  # pages that may be in transit to this host at once
         ordinal: int = 0,  # of this host
     ) -> None:
+        """pools: the model's, and its draft model's, whose pages have the same numbers."""
         self.gives = gives
         self.takes = takes
         self._server = server
-        self._shapes = [jax.tree.map(_shape, layer) for layer in layers]
+        self._shapes = [[jax.tree.map(_shape, layer) for layer in pool] for pool in pools]
         self._ordinal = ordinal
         self._lock = threading.Lock()  # guards all below
         self._offered: dict[int, list[jax.Array]] = {}
@@ -64,7 +64,7 @@ class KvTransfers:
     # Out
 
     def offer(self, key: int, blocks: Sequence[Block]) -> None:
-        """Let the corresponding host of one other replica fetch the pages."""
+        """Let the corresponding host of one other replica fetch the pages, pool by pool."""
         parts = [part for leaf in jax.tree.leaves(list(blocks)) for part in _local(leaf)]
         with self._lock:
             if self._closed:
@@ -100,7 +100,8 @@ class KvTransfers:
             coming.fetching = True
         parts: list[jax.Array] = []
         try:
-            shapes = [block_shape(self._shapes, size) for size in block_sizes(coming.pages)]
+            sizes = block_sizes(coming.pages)
+            shapes = [block_shape(pool, size) for pool in self._shapes for size in sizes]
             parts = self._server.pull(addresses[self._ordinal], key, _all_local_shapes(shapes))
             self._await(parts, addresses[self._ordinal], deadline_s)
             blocks = _assembled(shapes, parts)
@@ -116,7 +117,7 @@ class KvTransfers:
         _delete(parts)
 
     def take(self, key: int) -> Sequence[Block]:
-        """Return the fetched pages. Raises Internal if there are none."""
+        """Return the fetched pages, pool by pool. Raises Internal if there are none."""
         with self._lock:
             coming = self._incoming.pop(key, None)
             if coming is None or coming.blocks is None:

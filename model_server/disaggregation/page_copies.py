@@ -43,12 +43,19 @@ def _stacked(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
 
 
 class PageCopies:
-    """Compiled copies for one model's pool, in blocks up to the pages of a whole sequence."""
+    """Compiled copies for one pool, in blocks up to the pages of a whole sequence."""
 
-    def __init__(self, program: StepProgram, most: int, *, gives: bool, takes: bool) -> None:
-        """most: pages of one sequence. gives, takes: whether pages are offered, and fetched."""
+    def __init__(
+        self, program: StepProgram, most: int, *, gives: bool, takes: bool, draft: bool = False
+    ) -> None:
+        """most: pages of one sequence. gives, takes: whether pages are offered, and fetched.
+
+        draft: the pool of a draft model. Tokens are put beside the pages of the model itself.
+        """
         self.gives = gives
         self.takes = takes
+        self._puts = takes and not draft
+        self._prefix = "draft model: " if draft else ""
         self._layers = program.pages  # shapes, as are the last tokens
         assert program.state is not None, "a pipeline stage hands nothing off"
         self._last_tokens = program.state.last_tokens
@@ -62,18 +69,18 @@ class PageCopies:
         for size in self._sizes:
             if self.gives:
                 self._reads[size] = programs.compiled(
-                    f"read {size} pages", functools.partial(self._lower_read, size)
+                    f"{self._prefix}read {size} pages", functools.partial(self._lower_read, size)
                 )
             if self.takes:
                 self._writes[size] = programs.compiled(
-                    f"write {size} pages", functools.partial(self._lower_write, size)
+                    f"{self._prefix}write {size} pages", functools.partial(self._lower_write, size)
                 )
-        if self.takes:
+        if self._puts:
             self._put = programs.compiled("put a token", self._lower_put)
 
     @property
     def count(self) -> int:
-        return len(self._sizes) * (self.gives + self.takes) + self.takes
+        return len(self._sizes) * (self.gives + self.takes) + self._puts
 
     def warm(self, layers: Any, last_tokens: jax.Array) -> tuple[Any, jax.Array]:
         """Run each program once, on scratch; returns the arrays that replace the input."""
@@ -81,6 +88,7 @@ class PageCopies:
         blocks = self.read(layers, scratch) if self.gives else []
         if self.takes:
             layers = self.write(layers, blocks or self._empty(len(scratch)), scratch)
+        if self._puts:
             last_tokens = self.put_token(last_tokens, last_tokens.size - 1, 0)
         jax.block_until_ready((blocks, layers, last_tokens))
         return layers, last_tokens

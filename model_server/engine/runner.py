@@ -50,7 +50,7 @@ _NO_RESULT = RowResult()
 _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
-def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
+def zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
     return full(shape.shape, 0, shape.dtype, shape.sharding)
 
 
@@ -151,7 +151,7 @@ class ModelRunner:
         self._leaves = tuple(map(as_bytes, leaves))
         # Every call donates and replaces these two; between steps a wrapper may replace them too.
         self.pages = tuple(pages)
-        self.state: SlotState | None = jax.tree.map(_zeros, program.state)
+        self.state: SlotState | None = jax.tree.map(zeros, program.state)
         self._held = threading.Lock()  # while a call donates and replaces them
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots

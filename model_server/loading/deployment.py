@@ -196,7 +196,8 @@ class PlacedModel:
         draft model, whose pages have the numbers of all layers'.
         """
         window = self.recipe.near_window
-        together = config.gives_pages or config.takes_pages or self.draft is not None
+        drafted = self.recipe.speculation.draft is not None  # beside whichever stage
+        together = config.gives_pages or config.takes_pages or drafted
         return None if together or window is None or window >= context else window
 
     @property
@@ -282,26 +283,38 @@ class Deployment(PlacedModel):
     @property
     def total_bytes(self) -> int:
         """Bytes on all devices, including other stages."""
-        stages = self.stage.count if self.stage else 1
-        return self.memory.total * self.layout.mesh.size * stages
+        return self.parts.total
 
     @property
     def parts(self) -> MemoryParts:
         """The bytes on all devices, other stages included, by what takes them."""
-        stages = self.stage.count if self.stage else 1
-        copies, limits = self.layout.mesh.size * stages, self.limits
+        limits, memory, everywhere = self.limits, self.memory, self._everywhere
         state = state_bytes(limits.slots, self.recipe.vocab)
         pages = limits.pages_per_sequence if self.elastic else limits.pages
+        work = memory.total - memory.kv - self.weight_bytes - state
+        weights, kv, drafts_work = self._of_draft(limits.pages)
         return MemoryParts(
-            weights=copies * self.weight_bytes,
-            kv=copies * self.memory.kv,
-            state=copies * state,
-            workspace=copies * (self.memory.total - self.memory.kv - self.weight_bytes - state),
-            least=copies * self.memory.with_pages(pages).total,
+            weights=everywhere(self.weight_bytes, weights),
+            kv=everywhere(memory.kv, kv),
+            state=everywhere(state),
+            workspace=everywhere(work, drafts_work),
+            least=everywhere(memory.with_pages(pages).total, sum(self._of_draft(pages))),
             slots=limits.slots,
             context=limits.max_context,
             tokens=limits.pages * limits.page_size,
         )
+
+    def _everywhere(self, here: int, of_draft: int = 0) -> int:
+        """Return bytes on all devices, of those on one here; other stages have no draft model."""
+        stages = self.stage.count if self.stage else 1
+        return self.layout.mesh.size * (stages * here - (stages - 1) * of_draft)
+
+    def _of_draft(self, pages: int) -> tuple[int, int, int]:
+        """Return the bytes of its draft model's weights, pages and temporaries on one device."""
+        if self.draft is None:
+            return 0, 0, 0
+        pool = (pages + 1) * self.draft.page_bytes(self.limits.page_size)
+        return self.draft.weight_bytes, pool, self.draft.workspace(self.limits.slots)
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:

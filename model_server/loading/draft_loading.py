@@ -7,14 +7,14 @@ model's own pages.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.config import ModelServerConfig
+from model_server.engine.buckets import Bucket
 from model_server.engine.draft_model.draft_program import DraftProgram, Lower, program_name
 from model_server.engine.draft_model.drafted_runner import DraftModel
 from model_server.loading.deployment import Deployment
@@ -29,6 +29,7 @@ from sax.format import human_bytes as human
 _INHERITED = ("DTYPE", "KV_CACHE_DTYPE")
 Open = Callable[[str], AbstractContextManager[Checkpoint]]
 Read = Callable[[str, Checkpoint], HfTokenizer]
+Weights = Callable[[Deployment, Checkpoint | None], list[Any]]  # those of a deployment
 
 
 @contextmanager
@@ -77,12 +78,6 @@ def named(wanted: str) -> Iterator[None]:
     except CheckpointError as exc:
         text = exc.text if wanted in exc.text else f"{wanted}: {exc.text}"
         raise CheckpointError(f"DRAFT_MODEL {text}", param="overrides.DRAFT_MODEL") from exc
-
-
-def check_place(config: ModelServerConfig) -> None:
-    """Raise InvalidRequest where a draft model would not see what the model computes."""
-    if config.gives_pages or config.takes_pages:
-        raise _unusable("this server hands prompts over, and a draft model's pages are not moved")
 
 
 def check_context(deployment: Deployment) -> None:
@@ -146,10 +141,20 @@ def draft_programs(deployment: Deployment) -> dict[str, Lower]:
     return {program_name(name): lower for name, lower in programs.items()}
 
 
-def draft_model(deployment: Deployment, draft: Deployment, leaves: list[Any]) -> DraftModel:
-    """Allocate the pages of a model's draft model."""
+def read_draft(
+    deployment: Deployment, weights: Weights, buckets: Sequence[Bucket] | None = None
+) -> DraftModel | None:
+    """Read the weights of a model's draft model, if it has one here, and allocate its pages.
+
+    buckets: of the steps; None: the default ones. Raises CheckpointError.
+    """
+    draft, opened = deployed(deployment), deployment.recipe.draft
+    if draft is None or opened is None:
+        return None
+    with named(deployment.recipe.speculation.draft or ""):
+        leaves = weights(draft, opened.checkpoint)
     program = program_of(deployment, draft)
-    return DraftModel(program, leaves, draft.allocate_pages(), deployment.buckets)
+    return DraftModel(program, leaves, draft.allocate_pages(), buckets or deployment.buckets)
 
 
 def told_draft(deployment: Deployment) -> str:
@@ -198,9 +203,3 @@ def _overrides_of(recipe: Recipe, overrides: Mapping[str, str]) -> dict[str, str
 
 def _refused(text: str) -> InvalidRequest:
     return InvalidRequest(f"DRAFT_MODEL: {text}", param="overrides.DRAFT_MODEL")
-
-
-def _unusable(text: str) -> InvalidRequest:
-    return InvalidRequest(
-        f'SPECULATION "draft": {text}; use "ngram"', param="overrides.SPECULATION"
-    )

@@ -16,13 +16,14 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.drafted_kv_runner import DraftedKvRunner
 from model_server.disaggregation.handoff_runner import MovableRunner
 from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import Transfers
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.draft_model.drafted_runner import DraftedRunner, DraftModel
+from model_server.engine.draft_model.drafted_runner import DraftedRunner
 from model_server.engine.runner import ModelRunner
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, HeldRunner
@@ -31,11 +32,9 @@ from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.draft_loading import (
     check_context,
-    check_place,
     deployed,
-    draft_model,
-    named,
     program_of,
+    read_draft,
     told_draft,
 )
 from model_server.loading.needs import check_devices, telling_need
@@ -87,8 +86,6 @@ class LmLoad:
         self.traffic: KvTransfers | None = None
         check_devices(recipe, checkpoint, config)
         layout = layout_for(recipe).placed()
-        if recipe.draft is not None:
-            check_place(config)
         placed = place_model(recipe, checkpoint, layout)
         self.beside = beside_of(placed, checkpoint, tasks)
         if self.beside is not None:
@@ -118,7 +115,7 @@ class LmLoad:
         """Read weights, allocate pages and compile every bucket; nothing has run yet."""
         deployment = self.deployment
         leaves = self._weights(deployment, self._checkpoint, report)
-        drafted = self._draft_model(report)
+        drafted = read_draft(deployment, lambda draft, opened: self._weights(draft, opened, report))
         self.traffic = make_transfers(self._transfer, self._config, deployment)
         pages = deployment.allocate_pages()
         adapters = adapters_of(deployment, self._config)
@@ -126,7 +123,7 @@ class LmLoad:
         runner = ModelRunner(*parts) if drafted is None else DraftedRunner(*parts, draft=drafted)
         self.leaves = runner.leaves
         if self.traffic is not None:
-            runner = KvRunner(runner, self.traffic)
+            runner = _movable(runner, self.traffic)
         try:
             runner.compile(report, self._ready.over(programs) if self._ready else programs)
             if self._ready is not None:
@@ -174,15 +171,6 @@ class LmLoad:
         if draft := deployed(self.deployment):
             program_of(self.deployment, draft).lower(largest)
 
-    def _draft_model(self, report: Report) -> DraftModel | None:
-        deployment = self.deployment
-        draft, opened = deployed(deployment), deployment.recipe.draft
-        if draft is None or opened is None:
-            return None
-        with named(deployment.recipe.speculation.draft or ""):
-            leaves = self._weights(draft, opened.checkpoint, report)
-        return draft_model(deployment, draft, leaves)
-
     def _weights(
         self, deployment: Deployment, checkpoint: Checkpoint | None, report: Report
     ) -> list[Any]:
@@ -192,6 +180,12 @@ class LmLoad:
             return random_weights(declared, seed, report, layout)
         needed = without_prefixes(checkpoint, deployment.recipe.unused)
         return read_weights(declared, needed, report, layout)
+
+
+def _movable(runner: ModelRunner, traffic: KvTransfers) -> KvRunner:
+    if isinstance(runner, DraftedRunner):
+        return DraftedKvRunner(runner, traffic)
+    return KvRunner(runner, traffic)
 
 
 def run_all(runner: HeldRunner, report: Report) -> None:

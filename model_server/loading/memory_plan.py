@@ -38,7 +38,7 @@ class PageBytes:
     def fitting(self, free: int) -> int:
         """Return the most pages that take no more than these bytes; negative: not even scratch."""
         alike = free // (self.page + self.near) - 1
-        if alike <= self.most_near or not self.near:
+        if alike < self.most_near or not self.near:
             return alike
         rest = free - (self.most_near + 1) * self.near
         return rest // self.page - 1 if self.page else _MOST_PAGES

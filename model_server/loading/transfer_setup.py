@@ -12,7 +12,8 @@ from model_server.disaggregation.handoff_runner import MovableRunner
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import CONTEXTS, Transfers
-from model_server.loading.deployment import Deployment
+from model_server.loading.deployment import Deployment, PlacedModel
+from model_server.loading.draft_loading import deployed
 from sax.types import ModelSpec
 
 
@@ -22,9 +23,11 @@ def make_transfers(
     """Return this host's page transfers; None if the server does not take part."""
     if not (config.gives_pages or config.takes_pages):
         return None
+    draft = deployed(deployment)
+    pools = (deployment,) if draft is None else (deployment, draft)
     return KvTransfers(
         server,
-        deployment.pool_shapes,
+        *(each.pool_shapes for each in pools),
         gives=config.gives_pages,
         takes=config.takes_pages,
         room=CONTEXTS * deployment.limits.pages_per_sequence,
@@ -48,11 +51,25 @@ def make_disaggregation(
         mesh=" ".join(f"{axis}={size}" for axis, size in deployment.layout.mesh.shape.items()),
         hosts=jax.process_count(),
         jaxlib=jaxlib.version.__version__,
+        draft=_told_pages(deployment.draft) if deployment.draft else "",
     )
     return Disaggregation(
         contract,
         transfers,
         runner,
         room=CONTEXTS * deployment.limits.pages_per_sequence,
-        page_bytes=cache.bytes_per_page(page_size, deployment.kv_dtype, deployment.kernel.shapes),
+        page_bytes=_page_bytes(deployment, page_size),
     )
+
+
+def _told_pages(placed: PlacedModel) -> str:
+    """Describe one model's pages, so that two descriptions are equal if and only if these are."""
+    cache = placed.cache
+    heads = f"{cache.kv_heads} KV heads of {cache.key_dim} and {cache.value_dim}"
+    return f"{cache.layers} layers, {heads}, {placed.kv_dtype}"
+
+
+def _page_bytes(placed: PlacedModel, page_size: int) -> int:
+    """Return the bytes of a page over all devices, its draft model's included."""
+    own = placed.cache.bytes_per_page(page_size, placed.kv_dtype, placed.kernel.shapes)
+    return own + (_page_bytes(placed.draft, page_size) if placed.draft else 0)

@@ -121,7 +121,9 @@ class Recipe:
         def cache(shards: int) -> CacheShape:
             return replace(self.cache(shards), layers=stage.end - stage.first)
 
-        return replace(self, cache=cache, stage=stage)
+        # A draft model lies whole beside the first stage, which takes in the tokens.
+        draft = self.draft if stage.is_first else None
+        return replace(self, cache=cache, stage=stage, draft=draft)
 
     def blueprint(
         self, layout: Layout = ONE_DEVICE, checkpoint: Checkpoint | None = None

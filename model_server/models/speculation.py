@@ -75,12 +75,6 @@ def _check_draft(values: Mapping[str, Any]) -> None:
             raise _wrong(
                 key, f'{key} is {values[key]!r}, which needs SPECULATION "draft": set both or none'
             )
-    if mode == "draft" and values.get("NUM_STAGES", 1) != 1:
-        raise _wrong(
-            "SPECULATION",
-            f'SPECULATION is "draft" and NUM_STAGES {values["NUM_STAGES"]}: a pipeline has no '
-            'draft model; use "ngram", or one stage',
-        )
 
 
 def _wrong(key: str, text: str) -> InvalidRequest:

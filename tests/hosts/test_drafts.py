@@ -95,8 +95,19 @@ def counted(port: int, name: str) -> int:
         (2, 1, {}),
         (2, 2, {}),
         (4, 2, {}),
+        (2, 1, {"NUM_STAGES": 2}),
+        (4, 1, {"NUM_STAGES": 2}),
     ],
-    ids=["two", "data and model", "eight", "two hosts", "two hosts of two", "four hosts of two"],
+    ids=[
+        "two",
+        "data and model",
+        "eight",
+        "two hosts",
+        "two hosts of two",
+        "four hosts of two",
+        "two stages",
+        "two stages of two hosts",
+    ],
 )
 def test_guesses_leave_the_tokens_alone(
     tmp_path: Path,

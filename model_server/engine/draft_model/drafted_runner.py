@@ -20,8 +20,8 @@ from model_server.engine.draft_model.draft_program import (
     program_name,
 )
 from model_server.engine.guessing.proposals import Beginning, Proposals
-from model_server.engine.runner import AdapterFiles, ModelRunner, batches_of
-from model_server.engine.step_program import COPY, StepProgram
+from model_server.engine.runner import AdapterFiles, ModelRunner, batches_of, zeros
+from model_server.engine.step_program import COPY, StepProgram, shape_of
 from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
 from model_server.sharing.freeing import drop, free
@@ -38,6 +38,7 @@ class DraftModel:
         pages: Sequence[LayerPages],
         buckets: Sequence[Bucket],
     ) -> None:
+        self.program = program
         self.most = program.most
         self.sizes = program.sizes(buckets)
         self._copied = program.copied
@@ -68,6 +69,12 @@ class DraftModel:
             for done, (name, program) in enumerate(made, 1):
                 self._compiled[name] = program
                 report(Progress("compiling the draft model", done, len(lowers)))
+
+    def no_tokens(self) -> jax.Array:
+        """Return last tokens for steps that take none of them: i32[B + 1]."""
+        state = self.program.state
+        assert state is not None
+        return zeros(shape_of(state.last_tokens))
 
     def follow(self, bucket: Bucket, vector: np.ndarray, last_tokens: jax.Array) -> None:
         """Compute the positions of a step; last_tokens: i32[B + 1], as before its choice."""
@@ -134,6 +141,9 @@ class DraftedRunner(ModelRunner):
         super().__init__(program, leaves, pages, buckets, adapters)
         self.draft = draft
         self._guess_seconds: dict[int, float] = {}  # by rows
+        self._no_tokens: jax.Array | None = None  # of a stage, whose vectors hold all tokens
+        if self.state is None:
+            self._no_tokens = draft.no_tokens()
 
     @property
     def guess_seconds(self) -> Mapping[int, float]:
@@ -157,20 +167,22 @@ class DraftedRunner(ModelRunner):
         if index < super().warmups:
             super().warm(index)
         else:
-            self._warm_guesses(self.draft.sizes[index - super().warmups])
+            self.warm_guesses(self.draft.sizes[index - super().warmups])
 
-    def _warm_guesses(self, rows: int) -> None:
+    def warm_guesses(self, rows: int) -> None:
         """Run the guesses of this size twice; the second time tells how long they take."""
         nothing = [Beginning(slot=0, start=0, token=0, count=0)] * rows
+        tables = np.zeros((rows, self.limits.pages_per_sequence), np.int32)
         for _ in range(2):
-            made = self._asked(nothing, self.draft.most).result()
+            made = self.asked(nothing, tables, self.draft.most).result()
             self._guess_seconds[rows] = made.seconds / self.draft.most
 
     def forward(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
         """Run the forward pass of both models; returns the results of the model itself."""
-        assert self.state is not None, "a pipeline has no draft model"
         made = super().forward(bucket, vector, hidden)
-        self.draft.follow(bucket, vector, self.state.last_tokens)
+        last_tokens = self._no_tokens if self.state is None else self.state.last_tokens
+        assert last_tokens is not None
+        self.draft.follow(bucket, vector, last_tokens)
         return made
 
     def copy(self, copies: Sequence[tuple[int, ...]]) -> None:
@@ -184,11 +196,14 @@ class DraftedRunner(ModelRunner):
     def ask(self, beginnings: Sequence[Sequence[int]]) -> AskedGuesses:
         """As `SharedProposer.ask`."""
         asked = [Beginning(*each) for each in beginnings]
-        return self._asked(asked, max(each.count for each in asked))
+        tables = self._arrays.tables([each.slot for each in asked])
+        return self.asked(asked, tables, max(each.count for each in asked))
 
-    def _asked(self, beginnings: Sequence[Beginning], depth: int) -> AskedGuesses:
+    def asked(
+        self, beginnings: Sequence[Beginning], tables: np.ndarray, depth: int
+    ) -> AskedGuesses:
+        """Launch so many guesses; tables: i32[n, S/G], of the slots of the beginnings."""
         began_s = time.perf_counter()
-        tables = self._arrays.tables([each.slot for each in beginnings])
         return AskedGuesses(beginnings, self.draft.guess(beginnings, tables, depth), began_s)
 
     def close(self) -> None:

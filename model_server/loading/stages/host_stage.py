@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.guessing.proposals import Beginning, PendingProposals, Proposals
 from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step
 from model_server.loading.adapters.host_adapters import adapters_of
+from model_server.loading.draft_loading import check_context
+from model_server.loading.stages.drafted_pipeline import DraftedPipeline
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.pipeline_loading import build_stage, plan_stage, stage_layout
 from model_server.loading.stages.place import StagePlace, place_of
@@ -64,6 +67,7 @@ class StageLoad:
         self.deployment = plan_stage(
             recipe, checkpoint, self._place.stage, layout, config, holders, limits
         )
+        check_context(self.deployment)
         self.spans_hosts = True
         # Hosts of one stage wait for each other, so the stage thread fixes the order of programs.
         self.order = STAGES if self._place.per_stage > 1 else None
@@ -86,6 +90,8 @@ class StageLoad:
         except BaseException:
             link.close()
             raise
+        if isinstance(runner, DraftedPipeline):
+            return DraftedStage(runner, link, self._place)
         return HostStage(runner, link, self._place)
 
 
@@ -120,7 +126,9 @@ class HostStage:
         self._link.connect(offers[self._place.next])
 
     def warm(self, index: int) -> None:
-        self._runner.warm(self._buckets[index])
+        """Run a bucket once. Behind them come guesses, which only the first stage makes."""
+        if index < len(self._buckets):
+            self._runner.warm(self._buckets[index])
 
     def launch(self, step: Step) -> PendingStep:
         return self._runner.launch(step)
@@ -137,6 +145,39 @@ class HostStage:
     def choose(self, masks: Sequence[SlotMask]) -> None:
         self._runner.choose(masks)
 
+    def ask(self, beginnings: Sequence[Sequence[int]]) -> PendingProposals | None:
+        """Do nothing, on a host without the draft model: others guess."""
+
     def close(self) -> None:
         if not self._runner.closed:
             self._runner.close()
+
+
+class DraftedStage(HostStage):
+    """A HostStage that is also a `guessing.proposals.SharedProposer`."""
+
+    def __init__(self, runner: DraftedPipeline, link: ZmqLink, place: StagePlace) -> None:
+        super().__init__(runner, link, place)
+        self._drafted = runner
+
+    @property
+    def guess_seconds(self) -> Mapping[int, float]:
+        return self._drafted.guess_seconds
+
+    @property
+    def warmups(self) -> int:
+        return super().warmups + len(self._drafted.sizes)
+
+    def warm(self, index: int) -> None:
+        if index < super().warmups:
+            super().warm(index)
+        else:
+            self._drafted.warm_guesses(self._drafted.sizes[index - super().warmups])
+
+    def propose(self, beginnings: Sequence[Beginning]) -> Proposals:
+        """As `Proposer.propose`; for a host that is alone in the first stage."""
+        return self._drafted.propose(beginnings)
+
+    def ask(self, beginnings: Sequence[Sequence[int]]) -> PendingProposals:
+        """As `SharedProposer.ask`."""
+        return self._drafted.ask(beginnings)

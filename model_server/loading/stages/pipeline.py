@@ -152,7 +152,7 @@ class PipelineRunner:
         if step.copies:
             self._submit(self._runner.copy, step.copies)
 
-    def _submit(self, part: Callable[..., None], *arguments: Any) -> Future[None]:
+    def _submit(self, part: Callable[..., Any], *arguments: Any) -> Future[Any]:
         return self._thread.submit(self._guarded, part, *arguments)
 
     def _guarded(self, part: Callable[..., Any], *arguments: Any) -> Any:

@@ -15,11 +15,14 @@ from model_server.checkpoints.checkpoint_view import with_whole_names, without, 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.draft_model.drafted_runner import DraftedRunner
 from model_server.engine.runner import AdapterFiles, ModelRunner
 from model_server.engine.types import EngineLimits
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory
+from model_server.loading.draft_loading import read_draft
 from model_server.loading.random_weights import random_weights
+from model_server.loading.stages.drafted_pipeline import DraftedPipeline
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.place import StagePlace
 from model_server.loading.weights import mismatches, read_weights
@@ -83,9 +86,14 @@ def build_stage(
     them. Raises CheckpointError.
     """
     leaves = _weights(plan, checkpoint, seed, report)
+    draft = read_draft(plan, lambda of, opened: _weights(of, opened, seed, report), buckets)
     pages = plan.allocate_pages()
-    stage = ModelRunner(plan.program, leaves, pages, buckets or plan.buckets, adapters)
-    runner = PipelineRunner(stage, link, thread, on_failure)
+    parts = (plan.program, leaves, pages, buckets or plan.buckets, adapters)
+    if draft is None:
+        runner = PipelineRunner(ModelRunner(*parts), link, thread, on_failure)
+    else:
+        drafted = DraftedRunner(*parts, draft=draft)
+        runner = DraftedPipeline(drafted, link, thread, on_failure)
     try:
         runner.compile(report, compiled)
     except BaseException:

@@ -72,7 +72,7 @@ def _draft_key(subject: Subject) -> str:
 
 
 def program_count(subject: Subject) -> int:
-    return len(subject.lowers) + subject.copies.count
+    return len(subject.lowers) + sum(each.count for each in subject.copies)
 
 
 class Maker:
@@ -100,7 +100,8 @@ class Maker:
         ) as made:
             for _ in made:
                 pass
-        self._subject.copies.compile(self)
+        for copies in self._subject.copies:
+            copies.compile(self)
         manifest = self._whole()
         self.folder.finish(manifest, self._there.values())
         return manifest

@@ -10,9 +10,10 @@ import jax
 
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.page_copies import PageCopies
+from model_server.engine.step_program import StepProgram
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
-from model_server.loading.draft_loading import check_context, draft_programs
+from model_server.loading.draft_loading import check_context, deployed, draft_programs
 from model_server.loading.needs import check_devices
 from model_server.loading.passes.beside import beside_of
 from model_server.loading.passes.chosen_tasks import tasks_of
@@ -49,10 +50,16 @@ class Subject:
         }
 
     @property
-    def copies(self) -> PageCopies:
+    def copies(self) -> tuple[PageCopies, ...]:
+        """Return the copies of pages for other servers: of the model's, and of its draft model's."""
+        whole, draft = self.deployment, deployed(self.deployment)
+        own = self._copies(whole.program, draft=False)
+        return (own,) if draft is None else (own, self._copies(draft.program, draft=True))
+
+    def _copies(self, program: StepProgram, *, draft: bool) -> PageCopies:
         gives, takes = self.config.gives_pages, self.config.takes_pages
         most = self.deployment.limits.pages_per_sequence
-        return PageCopies(self.deployment.program, most, gives=gives, takes=takes)
+        return PageCopies(program, most, gives=gives, takes=takes, draft=draft)
 
 
 def subject_of(

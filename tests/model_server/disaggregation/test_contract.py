@@ -36,6 +36,7 @@ SPEC = ModelSpec(model_id="/sax/test/m", model_path="llama", checkpoint="/a", re
         ("mesh", "data=2 model=2", "mesh: data=1 model=4 here, data=2 model=2 there"),
         ("hosts", 1, "number of hosts: 2 here, 1 there"),
         ("jaxlib", "0.11.0", "version of jaxlib"),
+        ("draft", "1 layers", "pages of the draft model: none here, 1 layers there"),
     ],
 )
 def test_a_difference_is_refused_by_name(name: str, value: object, said: str) -> None:

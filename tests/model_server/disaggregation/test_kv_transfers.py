@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,9 @@ ROOM = 40
 
 
 def pool(
-    dtype: str = "float32", sharding: jax.sharding.Sharding | None = None
+    dtype: str = "float32",
+    sharding: jax.sharding.Sharding | None = None,
+    cache: CacheShape = CACHE,
 ) -> tuple[LayerPages, ...]:
     """A pool of 20 pages in which every number is another."""
     rng = np.random.default_rng(0)
@@ -33,7 +36,7 @@ def pool(
         numbers = rng.integers(-128, 127, leaf.shape).astype(leaf.dtype)
         return jax.device_put(numbers, leaf.sharding)
 
-    return jax.tree.map(filled, allocate(CACHE, 20, 8, jnp.dtype(dtype), sharding))
+    return jax.tree.map(filled, allocate(cache, 20, 8, jnp.dtype(dtype), sharding))
 
 
 class Side:
@@ -100,6 +103,24 @@ def test_pages_arrive_where_they_are_wanted_and_nowhere_else(sides: tuple[Side, 
 def test_pages_of_small_numbers_travel_with_their_scales() -> None:
     give = Side(pool("int8"))
     check_moved((give, Side(jax.tree.map(lambda leaf: -leaf, give.pages))))
+
+
+def test_pools_of_other_shapes_travel_together() -> None:
+    """As those of a draft model, whose layers and heads are fewer."""
+    transfers = Side(pool()).transfers
+    pools = (pool(), pool(cache=replace(CACHE, layers=1, kv_heads=1, value_dim=0)))
+    copies = [Side(each).copies for each in pools]
+    both = KvTransfers(transfers._server, *pools, gives=True, takes=True, room=ROOM)
+    out = (3, 1, 17, 9, 5)
+    given = [
+        block for each, held in zip(copies, pools, strict=True) for block in each.read(held, out)
+    ]
+    wanted = [np.asarray(leaf) for leaf in jax.tree.leaves(given)]
+    both.offer(8, given)
+    assert both.reserve(8, len(out))
+    both.fetch(8, both.addresses(), 30.0)
+    for got, want in zip(jax.tree.leaves(list(both.take(8))), wanted, strict=True):
+        np.testing.assert_array_equal(np.asarray(got), want)
 
 
 def test_blocks_are_powers_of_two_without_padding() -> None:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import grpc.aio
 import jaxlib.version
@@ -19,6 +20,7 @@ from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import Sampling
 from sax.types import ModelSpec, SamplingParams, TokenChunk
 from tests.demo_model import demo_model
+from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.disaggregation.servers import MODEL, SPEC, Caller, Child, server, tokens
 
 pytestmark = pytest.mark.timeout(900)
@@ -132,6 +134,30 @@ def an_ask(key: int) -> object:
         prompt=tuple(PROMPT), sampling=sampling, max_tokens=1, stop_ids=frozenset()
     )
     return encode_ask(MODEL, contract, engine_request, key)
+
+
+@pytest.mark.slow
+async def test_servers_with_a_draft_model_give_the_answers_of_one_without(tmp_path: Path) -> None:
+    folder = str(write_tiny(tmp_path / "tiny", max_position_embeddings=1024))
+    overrides = {"DTYPE": '"float32"'}
+    plain = replace(SPEC, model_path="auto", checkpoint=folder, overrides=overrides)
+    draft = {"SPECULATION": '"draft"', "DRAFT_MODEL": f'"{folder}"'}
+    spec = replace(plain, overrides=overrides | draft)
+    prompt = [each % 250 for each in PROMPT]
+    async with (
+        server() as lone,
+        server() as first,
+        server(*IN_A_CELL, f"--prefill_servers={first.address}") as second,
+        calling(lone) as judge,
+        calling(first) as prefill,
+        calling(second) as decode,
+    ):
+        await judge.load(plain)
+        await decode.load(spec)
+        await until_fetched(decode, prompt)
+        await check_equal(decode, judge, prompt)
+        for each in (decode, prefill):
+            assert await each.metric("sax_compiles_while_serving_total", None) == 0
 
 
 @pytest.mark.slow

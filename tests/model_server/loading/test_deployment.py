@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -229,6 +229,7 @@ def test_layers_with_a_window_have_only_the_pages_that_their_windows_take() -> N
     assert made.with_pages(9).memory.kv == 7 * 10 * LAYER
 
 
+@example(page=1, near=7, most=15, free=129)  # a page more, and no more of the near layers
 @given(page=st.integers(1, 9), near=st.integers(0, 9), most=st.integers(0, 50), free=st.integers(0))
 def test_the_pages_that_fit_are_the_most_that_do(
     page: int, near: int, most: int, free: int

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from model_server.config import ModelServerConfig
+from model_server.disaggregation.contract import check_same
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.guessing.proposals import Proposer
 from model_server.engine.types import Sampling
-from model_server.loading.draft_loading import check_place
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import ModelLoader, make_loader
 from sax.errors import CheckpointError, InvalidRequest, MemoryPlanError
@@ -212,8 +212,20 @@ def test_a_draft_model_outside_the_roots_is_refused(folder: Path, tmp_path: Path
     assert caught.value.param == "overrides.DRAFT_MODEL"
 
 
-def test_a_server_that_hands_prompts_over_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="hands prompts over") as caught:
-        check_place(replace(CONFIG, prefill=True))
-    assert caught.value.param == "overrides.SPECULATION"
-    check_place(CONFIG)
+def test_a_server_that_hands_prompts_over_moves_the_pages_of_both(folder: Path) -> None:
+    """And says so to the others, which refuse to exchange pages with a server without."""
+    loader = make_loader(replace(CONFIG, prefill=True, kv_cache_bytes=2**20))
+    alone = loader(spec_of(folder), lambda _: None)
+    drafted = loader(drafted_by(folder, folder), lambda _: None)
+    assert isinstance(alone, Loaded)
+    assert isinstance(drafted, Loaded)
+    with closing(alone.runner), closing(drafted.runner):
+        one, two = alone.disaggregation, drafted.disaggregation
+        assert one is not None
+        assert two is not None
+        assert isinstance(drafted.runner, Proposer)
+        assert two.page_bytes == 2 * one.page_bytes
+        heads = f"{two.contract.kv_heads} KV heads of {two.contract.key_dim}"
+        assert heads in two.contract.draft
+        with pytest.raises(InvalidRequest, match="pages of the draft model: none here"):
+            check_same(one.contract, two.contract)

@@ -61,7 +61,6 @@ def test_a_draft_model_is_asked_for_by_name() -> None:
             "DRAFT_QUANTIZE is 'int8', which needs",
             "DRAFT_QUANTIZE",
         ),
-        ({"NUM_STAGES": 2}, "a pipeline has no draft model", "SPECULATION"),
     ],
 )
 def test_settings_of_a_draft_model_that_contradict_each_other_are_refused(

@@ -61,11 +61,15 @@ def parts(seed: int, kind: Callable[..., Any], **sizes: str) -> tuple[Any, list[
     return program, leaves, pages
 
 
+def built(seed: int, **sizes: str) -> DraftedRunner:
+    """A tiny model, and a draft model whose weights are those of this seed; not compiled yet."""
+    made = parts(seed, partial(DraftProgram, most=MOST, known=97), **sizes)
+    return DraftedRunner(*parts(3, StepProgram), BUCKETS, draft=DraftModel(*made, BUCKETS))
+
+
 @contextmanager
 def drafted(seed: int, **sizes: str) -> Iterator[DraftedRunner]:
-    """A tiny model, and a draft model whose weights are those of this seed."""
-    made = parts(seed, partial(DraftProgram, most=MOST, known=97), **sizes)
-    runner = DraftedRunner(*parts(3, StepProgram), BUCKETS, draft=DraftModel(*made, BUCKETS))
+    runner = built(seed, **sizes)
     runner.compile(lambda _: None)
     for index in range(runner.warmups):
         runner.warm(index)

@@ -310,13 +310,16 @@ def drafted_by(draft: Path | str) -> dict[str, str]:
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize("prefill", [False, True], ids=["alone", "for others"])
 def test_programs_of_a_draft_model_are_in_the_set_and_a_server_compiles_none(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, prefill: bool
 ) -> None:
     caplog.set_level(logging.INFO)
     model, place = write_tiny(tmp_path / "model"), tmp_path / "sets"
     draft = write_tiny(tmp_path / "draft", num_hidden_layers=1)
-    config = ModelServerConfig(slots=2, page_size=16, max_context=64, programs=str(place))
+    config = ModelServerConfig(
+        slots=2, page_size=16, max_context=64, programs=str(place), prefill=prefill
+    )
     run(place, subject_of(str(model), drafted_by(draft), "cpu", config))
     ((_, manifest),) = sets_at(str(place))
     assert "draft model: guesses of 2 sequences" in {entry.name for entry in manifest.programs}

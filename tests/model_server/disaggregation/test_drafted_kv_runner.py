@@ -1,0 +1,103 @@
+"""A draft model's pages travel with the model's: guesses after a handoff are as good as before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from model_server.disaggregation.drafted_handoff_runner import (
+    DraftedHandoffRunner,
+    handoff_runner,
+)
+from model_server.disaggregation.drafted_kv_runner import DraftedKvRunner
+from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.transfer_server import TransferServer
+from model_server.engine.guessing.drafts import Drafts
+from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.guessing.proposals import Proposer, SharedProposer
+from model_server.engine.sequence import EngineRequest
+from model_server.loading.compile_watch import CompileWatch
+from tests.model_server.engine.draft_model.test_drafted_runner import (
+    MOST,
+    SLOTS,
+    TIMES,
+    asked,
+    built,
+    plain,
+    unlike,
+)
+from tests.model_server.engine.fake_runner import FakeRunner
+from tests.model_server.engine.fake_traffic import FakeTraffic
+from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.test_scheduler import limits_of
+from tests.model_server.tiny import PAGE
+
+KEY = 77
+PROMPT = tuple((5 * place + 2) % 97 for place in range(27))
+
+
+class Moving:
+    """A tiny model that is its own draft; what it offers, it may fetch."""
+
+    def __init__(self) -> None:
+        self.drafted = drafted = built(3)
+        pools = (drafted.program.pages, drafted.draft.program.pages)
+        server = TransferServer("127.0.0.1")
+        self.transfers = KvTransfers(server, *pools, gives=True, takes=True, room=64)
+        self.moved = DraftedKvRunner(drafted, self.transfers)
+        self.moved.compile(lambda _: None)
+        for index in range(self.moved.warmups):
+            self.moved.warm(index)
+        runner = handoff_runner(self.moved, self.transfers)
+        assert isinstance(runner, DraftedHandoffRunner)
+        self.runner = runner
+
+    def hand_over(self, request: EngineRequest) -> int:
+        """Compute the prompt, fetch its pages, and overwrite them here; return the first token."""
+        self.runner.expect_export(1, KEY)
+        ((first,),) = answers(self.runner, [replace(request, max_tokens=1)])
+        assert first.token is not None
+        pages = -(-len(request.prompt) // PAGE)
+        assert self.transfers.reserve(KEY, pages)
+        self.transfers.fetch(KEY, self.transfers.addresses(), 30.0)
+        answers(self.runner, [replace(request, prompt=request.prompt[::-1], max_tokens=12)])
+        return first.token
+
+
+@pytest.fixture(scope="module")
+def moving() -> Iterator[Moving]:
+    made = Moving()
+    yield made
+    made.runner.close()
+
+
+def test_guesses_after_a_handoff_are_right_and_nothing_is_compiled(moving: Moving) -> None:
+    request = replace(asked(0, 24), prompt=PROMPT)
+    watch = CompileWatch()
+    first = moving.hand_over(request)
+    moving.runner.expect_import(1, KEY, first)
+    drafts = Drafts(moving.runner, PAGE)
+    here = replace(request, answer=(first,), computed=True)
+    (made,) = answers(moving.runner, [here], Guessing(MOST, SLOTS, TIMES, drafts))
+    watch.stop()
+    assert [first, *tokens_of(made)] == plain(moving.drafted, [request])[0]
+    assert drafts.proposed == drafts.accepted > 8
+    assert watch.while_serving == 0
+
+
+def test_every_position_of_the_draft_model_arrives(moving: Moving) -> None:
+    """Both models are the same one, so their keys are equal wherever both were computed."""
+    request = replace(asked(0, 4), prompt=PROMPT[5:])
+    first = moving.hand_over(request)
+    moving.runner.expect_import(1, KEY, first)
+    answers(moving.runner, [replace(request, answer=(first,), computed=True)])
+    assert unlike(moving.drafted) == []
+
+
+def test_a_handoff_runner_proposes_only_with_a_draft_model(moving: Moving) -> None:
+    assert isinstance(moving.moved, SharedProposer)
+    assert sorted(moving.runner.guess_seconds) == [2, 8]
+    bare = handoff_runner(FakeRunner(limits_of(), traffic=FakeTraffic()), FakeTraffic())
+    assert not isinstance(bare, Proposer)
