@@ -34,11 +34,16 @@ class FakePages:
 
     def write(self, slot: int, position: int, token: int) -> tuple[int, int]:
         """Returns the page and the place in it."""
+        place = self.place(slot, position)
+        self.memory[place] = token
+        return place
+
+    def place(self, slot: int, position: int) -> tuple[int, int]:
+        """The page and the place in it of a position that the slot may write."""
         index, offset = divmod(position, self.memory.shape[1])
         assert index < len(self.tables[slot]), f"slot {slot} has no page for position {position}"
         page = self.tables[slot][index]
         assert self._holders[page] == slot, f"page {page} was granted to another slot since"
-        self.memory[page, offset] = token
         return page, offset
 
     def read(self, slot: int, count: int) -> list[int]:

@@ -29,7 +29,7 @@ class FakeDraftedRunner(FakeRunner):
         self._guess_s = guess_s
         self._wrong = wrong
         self._random = random.Random(seed)
-        self._drafted = self._memory.copy()
+        self._drafted = self._pages.memory.copy()
 
     @property
     def guess_seconds(self) -> Mapping[int, float]:
@@ -44,13 +44,11 @@ class FakeDraftedRunner(FakeRunner):
     def _guesses(self, beginning: Beginning) -> tuple[int, ...]:
         slot, start, token, count = beginning
         assert count > 0, "no guess was wanted"
-        table = self._tables[slot]
-        before = self._drafted[table].reshape(-1)[:start]
-        assert (before == self._memory[table].reshape(-1)[:start]).all(), "it missed a step"
-        seen: list[int] = before.tolist()
+        seen: list[int] = self._drafted[self._pages.tables[slot]].reshape(-1)[:start].tolist()
+        assert seen == self._pages.read(slot, start), "it missed a step"
         made: list[int] = []
         for position in range(start, start + count):
-            self._draft(slot, position, token)
+            self._drafted[self._pages.place(slot, position)] = token
             seen.append(token)
             token = next_token(seen, window=self.limits.window)
             if self._random.random() < self._wrong:
@@ -59,16 +57,11 @@ class FakeDraftedRunner(FakeRunner):
         self.asked += count
         return tuple(made)
 
-    def _draft(self, slot: int, position: int, token: int) -> None:
-        page = self._tables[slot][position // self.limits.page_size]
-        assert self._holders[page] == slot, f"page {page} was granted to another slot since"
-        self._drafted[page, position % self.limits.page_size] = token
-
     def _write(self, slot: int, position: int, token: int, long: bool) -> None:
         super()._write(slot, position, token, long)
-        self._draft(slot, position, token)
+        self._drafted[self._pages.place(slot, position)] = token
 
-    def _copy(self, copies: Seq[tuple[int, int]]) -> None:
+    def _copy(self, copies: Seq[tuple[int, ...]]) -> None:
         super()._copy(copies)
         sources, targets = [pair[0] for pair in copies], [pair[1] for pair in copies]
         self._drafted[targets] = np.array(self._drafted[sources])
