@@ -242,7 +242,9 @@ def test_a_search_that_loses_its_slots_may_end_with_what_was_in_flight() -> None
     while step and (following := scheduler.schedule()) is None:
         scheduler.commit(step, StepResult(step.number, (goes_on,)))
         step = scheduler.schedule()
-    assert step and following and scheduler.preemptions == 1
+    assert step
+    assert following
+    assert scheduler.preemptions == 1
     (update,) = scheduler.commit(step, StepResult(step.number, (ends,)))
     assert [each.tokens for each in update.hypotheses] == [(7,)]
 
