@@ -57,11 +57,13 @@ def logits_of(module: Any, recipe: Any, prompt: np.ndarray | jax.Array) -> jax.A
 
 
 class WholeSequences:
-    """A model over whole sequences. One program serves all lengths: no token sees a later one."""
+    """A model over whole sequences. One program serves all lengths: no token sees a later one.
+
+    With two lists of rotary factors all lengths take those of the longest sequence.
+    """
 
     def __init__(self, model: Any, recipe: Any, most: int) -> None:
         """most: tokens of the longest sequence."""
-        assert recipe.short_context is None, "lengths differ in their rotary factors"
         self._model = model
         self._most = most
         self._run = quick(partial(_logits, recipe), model, _padded((), most))

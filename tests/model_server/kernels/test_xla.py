@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -47,7 +49,7 @@ def test_equals_the_reference(
     q = jnp.asarray(rng.normal(size=(n, c, h, d)), jnp.float32)
     cache = CacheShape(layers=1, kv_heads=kv, key_dim=d, value_dim=w)
     everywhere = np.arange((pages + 1) * page)
-    layer = write(
+    layer = jax.jit(write)(
         allocate(cache, pages, page, jnp.dtype(dtype))[0],
         jnp.asarray(rng.normal(size=(len(everywhere), kv, d)), jnp.float32),
         jnp.asarray(rng.normal(size=(len(everywhere), kv, w)), jnp.float32),
@@ -59,8 +61,10 @@ def test_equals_the_reference(
     assert ends is not None
     limits = jnp.asarray(ends[:, None] - c + 1 + np.arange(c)[None], jnp.int32)
     options = {"scale": d**-0.5, "softcap": cap, "window": window}
-    wanted = reference.paged_attention(q, layer, tables, limits, **options)
-    got = xla.paged_attention(q, layer, tables, limits, **options)
+    wanted, got = (
+        jax.jit(partial(kernel, **options))(q, layer, tables, limits)
+        for kernel in (reference.paged_attention, xla.paged_attention)
+    )
     np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-5)
 
 
