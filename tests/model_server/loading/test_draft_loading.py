@@ -24,7 +24,7 @@ from sax.types import ModelSpec
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.tiny_bert import tiny_bert
 
-CONFIG = ModelServerConfig(slots=4, page_size=16, max_context=64)
+CONFIG = ModelServerConfig(slots=2, page_size=16, max_context=64)
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
