@@ -109,7 +109,7 @@ stress: dev model
 
 # Random requests of every field and kind; fails for a lost answer, a compile or memory left behind.
 soak: dev model minilm
-	$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS)
+	$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS) --page
 
 docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md

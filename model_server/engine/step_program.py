@@ -21,7 +21,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import options_for
-from model_server.engine.sampler import RowSampling, sample
+from model_server.engine.sampling.drawing import RowSampling
+from model_server.engine.sampling.sampler import sample
 from model_server.engine.slot_state import (
     RowEdits,
     SlotState,

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 
 from model_server.engine.buckets import Bucket
+from model_server.engine.draft_model.draft_program import DraftProgram
 from model_server.engine.step_program import StepProgram
 from model_server.plan.hlo.module import HloModule, parse
 from model_server.plan.hlo.traffic import StepTraffic, added, traffic_of
@@ -88,6 +89,29 @@ def with_choice(forward: Measured, choice: Measured) -> Measured:
         outputs=forward.outputs + choice.outputs,
         flops=forward.flops + choice.flops,
         traffic=added(forward.traffic, choice.traffic),
+    )
+
+
+def measure_guesses(program: DraftProgram, rows: int) -> Measured:
+    """Measure guesses for so many sequences: their loop counts once, as one guess of each.
+
+    Raises OutOfMemory.
+    """
+    return _measured(Bucket(rows, 0), lambda: program.lower_guesses(rows), None)
+
+
+def with_follower(step: Measured, follower: Measured) -> Measured:
+    """Return the figures of a step and of another model's that runs after it on the same chips."""
+    return replace(
+        step,
+        arguments=step.arguments + follower.arguments,
+        temporaries=max(step.temporaries, follower.temporaries),
+        outputs=step.outputs + follower.outputs,
+        code=step.code + follower.code,
+        flops=step.flops + follower.flops,
+        traffic=added(step.traffic, follower.traffic),
+        lower_seconds=step.lower_seconds + follower.lower_seconds,
+        compile_seconds=step.compile_seconds + follower.compile_seconds,
     )
 
 

@@ -99,6 +99,26 @@ class Decoding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuessPlan:
+    """Predicted time of one guess for each of some sequences."""
+
+    rows: int  # sequences
+    seconds: float
+    bound: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftPlan:
+    """A draft model beside the model; its bytes are also in those of the plan."""
+
+    model: str
+    parameters: int
+    weights: int  # bytes per device
+    kv: int  # bytes per device of its part of the pages
+    guesses: list[GuessPlan]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FirstToken:
     """Predicted time to the first token of a lone prompt."""
 
@@ -123,6 +143,7 @@ class ModelPlan:
     advice: list[str] = field(default_factory=list)  # what to change
     notes: list[str] = field(default_factory=list)
     memory: Memory | None = None  # None: nothing was compiled
+    draft: DraftPlan | None = None  # None: there is none, or nothing was compiled
     buckets: list[BucketPlan] = field(default_factory=list)
     decoding: list[Decoding] = field(default_factory=list)
     first_token: list[FirstToken] = field(default_factory=list)
@@ -132,6 +153,8 @@ class ModelPlan:
         """Return JSON; every speed is under `predicted`."""
         made = asdict(self)
         made["predicted"] = {key: made.pop(key) for key in ("decoding", "first_token")}
+        if self.draft is not None:
+            made["predicted"]["guesses"] = made["draft"].pop("guesses")
         if self.memory is not None:
             made["memory"] |= {"kv_tokens": self.memory.kv_tokens, "used": self.memory.used}
         for text, bucket in zip(made["buckets"], self.buckets, strict=True):

@@ -5,6 +5,7 @@ Raises for bad input. A model that does not fit yields a plan too, with the chan
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,33 +14,21 @@ from typing import Any
 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
-from model_server.engine.compiling import COMPILED_HERE, compiled_in_turn
+from model_server.engine.compiling import COMPILED_HERE
 from model_server.engine.paging.near_count import near_count
-from model_server.engine.step_arrays import logit_rows
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
+from model_server.loading.draft_loading import check_context
 from model_server.loading.passes.beside import beside_of
 from model_server.loading.passes.chosen_tasks import tasks_of
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout
 from model_server.plan.advice import attempt, changes, fitting_slices
-from model_server.plan.compiled import (
-    Measured,
-    OutOfMemory,
-    measure,
-    measure_choice,
-    with_choice,
-)
-from model_server.plan.depth import (
-    Depths,
-    depths_of,
-    growth_of,
-    shallow,
-    typical_part,
-    uneven_pages,
-    whole,
-)
-from model_server.plan.model import PlannedModel, open_model
-from model_server.plan.model_plan import Memory, ModelPlan, Slice
+from model_server.plan.compiled import Measured, OutOfMemory
+from model_server.plan.depth import Depths, depths_of
+from model_server.plan.drafted import followed, measures_of, workload_of
+from model_server.plan.measuring import StepMeasures, Told
+from model_server.plan.model import PlannedModel, open_with_draft
+from model_server.plan.model_plan import DraftPlan, Memory, ModelPlan, Slice
 from model_server.plan.slices import LENT
 from model_server.plan.speeds import Speeds, notes_of
 from model_server.plan.topology import Topology, topology_of
@@ -81,7 +70,7 @@ OnCompiled = Callable[[BucketCompiled], None]
 def make_plan(request: PlanRequest, report: OnCompiled) -> ModelPlan:
     """Make a plan. Raises InvalidRequest, ModelPathNotFound, CheckpointError, Unavailable."""
     started = time.monotonic()
-    with open_model(request.model, request.path) as model:
+    with open_with_draft(request.model, request.overrides, request.path) as model:
         planner = _Planner(request, model, model.recipe(request.overrides), report)
         if request.topology == AUTO:
             made = planner.on_smallest()
@@ -123,11 +112,12 @@ class _Planner:
         layout, memory = topology.layout(self.recipe), topology.memory(self.request.config)
         try:
             deployment = self._placed(layout).deploy(self.request.config, memory)
+            check_context(deployment)
         except MemoryPlanError as exc:
             if exc.need is None:  # a flag is wrong: no slice helps
                 raise
             return self._too_small(topology)
-        return _Candidate(self, topology, deployment, Workload(deployment)).plan()
+        return _Candidate(self, topology, deployment, workload_of(deployment)).plan()
 
     def _placed(self, layout: Layout) -> PlacedModel:
         """Place the model, with the memory of the passes beside its steps."""
@@ -185,7 +175,7 @@ class _Candidate:
         wanted = request.context or usual_context(self.deployment)
         context = min(wanted, self.deployment.limits.max_context)
         try:
-            measured = self._measure(depths)
+            measured, guesses = self._measure(depths)
         except OutOfMemory as exc:
             return self._filled(context, fits=False, **self._refusal(exc))
         memory = memory_of(self.deployment, self._limit, measured)
@@ -195,6 +185,7 @@ class _Candidate:
             fits=True,
             notes=self._notes(depths),
             memory=memory,
+            draft=self._draft(guesses, context),
             buckets=speeds.buckets(context),
             decoding=list(speeds.decoding(context)),
             first_token=list(speeds.first_tokens()),
@@ -203,47 +194,39 @@ class _Candidate:
             return made
         return replace(made, fits=False, **self._shortage(memory))
 
-    def _measure(self, depths: Depths | None) -> list[Measured]:
-        """Measure every bucket, compiling two at a time."""
-        deployment, checkpoint = self.deployment, self.planner.model.checkpoint
-        made = shallow(deployment, checkpoint, depths.more) if depths else deployment
-        part = typical_part(deployment, depths) if depths else None
-        # Largest first: it is the most likely not to fit.
-        buckets = deployment.buckets[::-1]
-        found: list[Measured] = []
-        program = made.program
-        for bucket, each in compiled_in_turn(buckets, lambda each: measure(program, each, part)):
-            found.append(each)
-            done = BucketCompiled(
-                bucket, self.topology.name, each.seconds, len(found), len(buckets)
-            )
-            self.planner.report(done)
-        found = found[::-1]
-        if depths is None:
-            return self._with_choices(found)
-        few = measure(shallow(deployment, checkpoint, depths.few).program, deployment.buckets[0])
-        growth = growth_of(few, found[0], depths)
-        uneven = uneven_pages(deployment, depths)
-        deep = [
-            whole(each, growth, depths, self.work.flops_ratio(each.bucket, depths.more))
-            for each in found
-        ]
-        return self._with_choices(
-            [replace(each, arguments=each.arguments + uneven) for each in deep]
-        )
+    def _draft(self, guesses: list[Measured], context: int) -> DraftPlan | None:
+        draft = measures_of(self.deployment)
+        return draft.plan(guesses, self.topology.chip, context) if draft else None
 
-    def _with_choices(self, forwards: list[Measured]) -> list[Measured]:
-        """Add the choice of tokens to each bucket; buckets with as many rows share its code."""
-        program, limits = self.deployment.program, self.deployment.limits
-        choices: dict[int, Measured] = {}
-        made: list[Measured] = []
-        for forward in forwards:
-            rows, code = logit_rows(forward.bucket, limits), 0
-            if rows not in choices:
-                choices[rows] = measure_choice(program, rows)
-                code = choices[rows].code
-            made.append(replace(with_choice(forward, choices[rows]), code=forward.code + code))
-        return made
+    def _measure(self, depths: Depths | None) -> tuple[list[Measured], list[Measured]]:
+        """Measure the steps, its draft model's part included, and its guesses."""
+        own = self._own
+        steps = own.with_choices(own.forwards(depths, self._teller()))
+        if (draft := measures_of(self.deployment)) is None:
+            return steps, []
+        is_full = self.planner.request.is_full
+        follows = draft.forwards(self._teller(), is_full=is_full)
+        guesses = draft.guesses()
+        return followed(steps, follows, guesses), guesses
+
+    @property
+    def _own(self) -> StepMeasures:
+        """Return what measures the model without its draft model."""
+        own = replace(self.deployment, draft=None)
+        return StepMeasures(own, self.planner.model.checkpoint, self.work)
+
+    def _teller(self) -> Told:
+        """Return what reports each compiled bucket."""
+        numbers, buckets = itertools.count(1), self.deployment.buckets
+
+        def told(made: Measured) -> None:
+            self.planner.report(
+                BucketCompiled(
+                    made.bucket, self.topology.name, made.seconds, next(numbers), len(buckets)
+                )
+            )
+
+        return told
 
     def _shortage(self, memory: Memory) -> dict[str, Any]:
         """Explain that the programs leave no memory for the planned pages."""
@@ -276,9 +259,11 @@ class _Candidate:
     def _pages_by_line(self, exc: OutOfMemory) -> int:
         """Extrapolate the pages that fit from a program with this pool and the smallest."""
         least, planned = self.deployment.limits.pages_per_sequence, self.deployment.memory.pages
-        measured = measure(self.deployment.with_pages(least).program, exc.bucket)
-        used = measured.arguments + measured.temporaries + measured.outputs + measured.code
+        used = self._own.used(exc.bucket, least)
         slope = (exc.used - used) / max(1, planned - least)
+        if draft := self.deployment.draft:  # its pages lie beside those of the program
+            page = draft.page_bytes(self.deployment.limits.page_size)
+            used, slope = used + draft.weight_bytes + (least + 1) * page, slope + page
         return least + math.floor((exc.available - used) / slope) if slope > 0 else 0
 
     def _advice(self, pages: int) -> list[str]:

@@ -64,12 +64,22 @@ class StepWork:
     def bytes(self) -> int:
         return self.weights + self.cache
 
+    def __add__(self, other: StepWork) -> StepWork:
+        return StepWork(
+            flops=self.flops + other.flops,
+            attention_flops=self.attention_flops + other.attention_flops,
+            weights=self.weights + other.weights,
+            cache=self.cache + other.cache,
+        )
+
 
 class Workload:
     """Counts the work of a deployment's steps."""
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Deployment, *, has_logits: bool = True) -> None:
+        """has_logits: False where steps only write keys and values, and no head is read."""
         self.deployment = deployment
+        self._has_logits = has_logits
         self.anatomy = anatomy_of(deployment.recipe)
 
     def of(self, bucket: Bucket, context: int) -> StepWork:
@@ -114,6 +124,8 @@ class Workload:
         multiplied = 2 * self._share(declared) if len(declared.shape) > 1 else 0
         if self._is_looked_up(declared):
             return held * min(tokens, first) // first, 0
+        if "vocab" in declared.axes and not self._has_logits:
+            return 0, 0
         if "vocab" in declared.axes:
             return held, multiplied * rows
         if "experts" in declared.axes and self.anatomy.experts_per_token:
@@ -127,6 +139,7 @@ class Workload:
         if declared.path.startswith("positions"):
             return True
         has_head = any(other.path.startswith("head.") for other in self._declarations)
+        has_head = has_head or not self._has_logits
         return declared.path.startswith("embedding") and has_head
 
     def _held(self, declared: Declaration) -> int:

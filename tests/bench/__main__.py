@@ -7,15 +7,10 @@ runs some and prints their tables, and with `--page` puts them into the page.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import os
-import platform
-import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 
 from model_server.process.heap import keep_freed_memory
 from tests.bench import (
@@ -40,16 +35,8 @@ from tests.bench import (
     bench_steady,
     bench_transformers,
 )
+from tests.bench.page import HEAD, PAGE, machine, with_tables
 from tests.bench.table import Table
-
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
-HEAD = """# Benchmarks
-
-Remake this page with `make bench` (about half an hour, best on a quiet machine). Every table is
-written by `tests/bench`; no figure is typed by hand. The machines these run on are shared and
-noisy, so read ratios between columns of one table; absolute figures move by a third between runs.
-"""
-
 
 BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "engine": bench_engine.run,
@@ -92,41 +79,9 @@ def main() -> None:
             print(table.markdown(), flush=True)
             pages.append(table.markdown())
     if not names:
-        PAGE.write_text("\n".join([HEAD, _machine(), *pages]))
+        PAGE.write_text("\n".join([HEAD, machine(), *pages]))
     elif flags.page:
-        PAGE.write_text(with_tables(PAGE.read_text(), pages, _machine()))
-
-
-def with_tables(page: str, tables: list[str], machine: str) -> str:
-    """Replace the tables of the same titles in a page, or add them at its end.
-
-    Each says on which machine it was made if that is not the page's.
-    """
-    elsewhere = "" if machine in page else f"\n{machine}"
-    head, *sections = re.split(r"(?m)^(?=## )", page)
-    by_title = {section.partition("\n")[0]: section for section in sections}
-    for table in tables:
-        title, _, rest = table.partition("\n")
-        by_title[title] = f"{title}\n{elsewhere}{rest}"
-    return head + "\n".join(section.rstrip("\n") + "\n" for section in by_title.values())
-
-
-def _machine() -> str:
-    versions = ", ".join(f"{name} {_version(name)}" for name in ("jax", "jaxlib", "grpcio"))
-    cpu = next(_cpu_names(), platform.processor())
-    return (
-        f"Machine: {os.cpu_count()} cores, {cpu}; Python {platform.python_version()}; {versions}.\n"
-    )
-
-
-def _version(name: str) -> str:
-    return importlib.metadata.version(name)
-
-
-def _cpu_names() -> Iterator[str]:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        PAGE.write_text(with_tables(PAGE.read_text(), pages, machine()))
 
 
 if __name__ == "__main__":

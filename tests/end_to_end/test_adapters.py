@@ -4,36 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from model_server.checkpoints.opening import open_checkpoint
 from tests.end_to_end.cell import Cell
-from tests.model_server.checkpoints.adapter_folder import write_config
+from tests.model_server.checkpoints.adapter_folder import write_demo_adapter
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 BASE = "/sax/test/adapted"
 PROMPT = "Once upon a time"
-
-
-def write_demo_adapter(folder: Path, gguf: Path, seed: int) -> Path:
-    """An adapter of rank 2 that changes what the demo model says."""
-    folder.mkdir()
-    rng, tensors = np.random.default_rng(seed), dict[str, np.ndarray]()
-    base = open_checkpoint(str(gguf))
-    for name in base.names():
-        module = name.removesuffix(".weight")
-        if module.endswith(("q_proj", "v_proj")):
-            outputs, inputs = base.shape(name)
-            for letter, shape in (("A", (2, inputs)), ("B", (outputs, 2))):
-                made = rng.normal(scale=0.1, size=shape).astype(np.float32)
-                tensors[f"base_model.model.{module}.lora_{letter}.weight"] = made
-    base.close()
-    save_file(tensors, folder / "adapter_model.safetensors")
-    write_config(folder, rank=2, alpha=4.0, targets=("q_proj", "v_proj"))
-    return folder
 
 
 def test_adapters_are_models_of_their_own_beside_their_base(

@@ -5,7 +5,6 @@ line and Saxml's module; and a classifier on the command line.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,32 +15,16 @@ from sax.client import Client
 from sax.errors import SaxError
 from sax.saxml import compat
 from tests.end_to_end.cell import Cell
-from tests.model_server.models.family_cases import checkpoint_of
-from tests.model_server.tiny_bert import save_tokenizer
+from tests.end_to_end.passes_model import MODEL, publish_passes
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.extended]
 
-MODEL = "/sax/test/passes"
-OVERRIDES = {
-    "DTYPE": "float32",
-    "MAX_CONTEXT": 64,
-    "PASS_CONTEXT": 32,
-    "NUM_CACHE_SLOTS": 1,
-    "QUERY_FORMAT": "raw",
-    "TASKS": ["generate", "embed", "gradient"],
-    "GRADIENT_WRT_INPUT_TENSOR_NAMES": ["weights"],
-    "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES": ["final_norm.scale"],
-    "MATRYOSHKA": True,
-}
 DOCUMENTS = ["z z", "a b", "q r s t"]
 
 
 @pytest.fixture(scope="module")
 def passes(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
-    folder = tmp_path_factory.mktemp("llama")
-    shutil.copytree(checkpoint_of("llama_untied_mqa"), folder, dirs_exist_ok=True)
-    save_tokenizer(folder)
-    cell.publish(str(folder), model=MODEL, model_path="auto", overrides=OVERRIDES)
+    publish_passes(cell, tmp_path_factory.mktemp("llama"))
     yield cell
     cell.sax("unpublish", MODEL)
 

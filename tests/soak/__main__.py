@@ -11,8 +11,10 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+from tests.bench.page import PAGE, machine, with_tables
+from tests.bench.table import Table
 from tests.end_to_end.cell import Cell, local_plan
-from tests.soak.story import FLAGS, Soak, publish, soak
+from tests.soak.story import AT_ONCE, FLAGS, Soak, publish, soak
 
 
 def main() -> int:
@@ -21,32 +23,38 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=600.0, help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the requests (%(default)s)")
+    parser.add_argument("--page", action="store_true", help="put the table into the page")
     flags = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory(prefix="sax-soak-") as folder,
-        Cell(local_plan(Path(folder), *FLAGS)) as cell,
-    ):
-        publish(cell)
-        made = asyncio.run(soak(cell, flags.seconds, flags.seed))
-    print(report(made))
+    with tempfile.TemporaryDirectory(prefix="sax-soak-") as folder:
+        own = Path(folder)
+        with Cell(local_plan(own / "cell", *FLAGS)) as cell:
+            publish(cell, own)
+            made = asyncio.run(soak(cell, flags.seconds, flags.seed))
+    table = report(made, flags.seconds).markdown()
+    print(table, *made.lost[:20], sep="\n")
+    if flags.page:
+        PAGE.write_text(with_tables(PAGE.read_text(), [table], machine()))
     return 1 if made.lost or made.compiles or any(made.left_behind.values()) else 0
 
 
-def report(made: Soak) -> str:
-    """Return the outcomes as a table, and the rest as lines."""
+def report(made: Soak, seconds: float) -> Table:
+    """Return the outcomes of each kind of request, and what became of the server."""
     columns = ("answered", "refused", "full", "late", "left", "lost")
-    lines = ["| request | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
-    for kind in sorted({kind for kind, _ in made.outcomes}):
-        counts = (str(made.outcomes[kind, each]) for each in columns)
-        lines.append(f"| {kind} | " + " | ".join(counts) + " |")
     before, after = (size >> 20 for size in made.resident)
-    lines += [
-        "",
-        f"{made.compiles:.0f} compiles while serving; {len(made.lost)} answers lost; left behind: "
-        f"{made.left_behind}; the model server grew from {before} to {after} MiB.",
-        *made.lost[:20],
-    ]
-    return "\n".join(lines)
+    left = ", ".join(f"{name} {value:.0f}" for name, value in made.left_behind.items())
+    table = Table(
+        "A soak with requests of all kinds",
+        f"{AT_ONCE} callers for {seconds:.0f} s, one model server ({' '.join(FLAGS)}) with the "
+        "demo model, an adapter of it, an embedding model and a decoder that embeds, ranks and "
+        "differentiates; random fields of the table, some of which contradict each other. Late: "
+        "past the time limit that the caller set. Left: the caller went away. Compiled while "
+        f"serving: {made.compiles:.0f} programs. Afterwards: {left}. Resident memory of the model "
+        f"server: {before} MiB before, {after} MiB after.",
+        ("request", *columns),
+    )
+    for kind in sorted({kind for kind, _ in made.outcomes}):
+        table.add(kind, *(made.outcomes[kind, each] for each in columns))
+    return table
 
 
 if __name__ == "__main__":

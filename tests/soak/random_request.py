@@ -14,7 +14,7 @@ from sax.fields.field import Kind, RequestField, RequestRoute
 from sax.fields.table import fields_of
 from tests.end_to_end.cell import SMOLLM2
 
-EMBEDDER = "/sax/test/minilm"
+EMBEDDER, ADAPTED = "/sax/test/minilm", "/sax/test/adapted"
 ROUTES = (
     RequestRoute.CHAT,
     RequestRoute.COMPLETIONS,
@@ -22,9 +22,23 @@ ROUTES = (
     RequestRoute.GENERATE,
 )
 SHARE = 0.06  # of requests that have a field which need not be there
+CONSTRAINED = 0.15  # of generating requests
 _WORDS = (
     *("the", "sea", "and", "a", "small", "red", "house", "stood", "near", "old"),
     *("trees", "while", "rain", "fell", "on", "tin", "roofs"),
+)
+CONSTRAINTS: tuple[dict[str, Any], ...] = (
+    {"response_format": {"type": "json_object"}},
+    {
+        "guided_json": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+            "required": ["name", "age"],
+        }
+    },
+    {"guided_regex": "[a-z]{3,9} (is|was) [0-9]+"},
+    {"structured_outputs": {"choice": ["the sea", "a small house", "old trees"]}},
+    {"guided_grammar": 'root ::= "(" ("a" | root)* ")"'},
 )
 # Smaller than the table's bounds, so that a soak makes many requests instead of a few long ones.
 _LEAST_OF_ALL = {"timeout": 0.05}
@@ -66,6 +80,8 @@ def random_request(draw: random.Random) -> RandomRequest:
     for field in fields_of(route).values():
         if field.name not in _SET_BY_BASE and "." not in field.name and draw.random() < SHARE:
             body[field.name] = value_of(draw, field)
+    if route in (RequestRoute.CHAT, RequestRoute.COMPLETIONS) and draw.random() < CONSTRAINED:
+        body |= draw.choice(CONSTRAINTS)
     _reconcile(draw, body)
     leaves = draw.uniform(0.0, 2.0) if draw.random() < 0.1 else None
     return RandomRequest(route, body, leaves)
@@ -114,14 +130,18 @@ def _base(draw: random.Random, route: RequestRoute) -> dict[str, Any]:
     match route:
         case RequestRoute.CHAT:
             said = [{"role": "user", "content": text(draw, words)}]
-            return {"model": SMOLLM2, "messages": said, "max_tokens": 20, **_stream(draw)}
+            return {"model": _model(draw), "messages": said, "max_tokens": 20, **_stream(draw)}
         case RequestRoute.COMPLETIONS:
             many = [text(draw, words) for _ in range(draw.randint(1, 3))]
-            return {"model": SMOLLM2, "prompt": many, "max_tokens": 20, **_stream(draw)}
+            return {"model": _model(draw), "prompt": many, "max_tokens": 20, **_stream(draw)}
         case RequestRoute.EMBEDDINGS:
             return {"model": EMBEDDER, "input": [text(draw, 60) for _ in range(draw.randint(1, 8))]}
         case _:
             return {"model": SMOLLM2, "query": text(draw, words)}
+
+
+def _model(draw: random.Random) -> str:
+    return draw.choice((SMOLLM2, SMOLLM2, ADAPTED))
 
 
 def _stream(draw: random.Random) -> dict[str, Any]:

@@ -9,14 +9,17 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 
 from sax.client import AsyncClient
 from sax.errors import DeadlineExceeded, InvalidRequest, QueueFull
 from tests.demo_model import ROOT, demo_model
+from tests.end_to_end import passes_model
 from tests.end_to_end.cell import MODEL_SERVER, SMOLLM2, Cell
-from tests.soak.random_request import EMBEDDER, RandomRequest, random_request, text
+from tests.model_server.checkpoints.adapter_folder import write_demo_adapter
+from tests.soak.random_request import ADAPTED, EMBEDDER, RandomRequest, random_request, text
 
 AT_ONCE = 24
 MINILM = ROOT / ".cache" / "models" / "all-MiniLM-L6-v2"
@@ -37,9 +40,14 @@ class Soak:
         return sum(count for (_, each), count in self.outcomes.items() if each == outcome)
 
 
-def publish(cell: Cell) -> None:
-    cell.publish(str(demo_model()))
+def publish(cell: Cell, folder: Path) -> None:
+    """Publish one model of each kind to the one server; folder: for checkpoints made here."""
+    cell.publish(str(demo_model()), overrides={"MAX_ADAPTERS": 1, "MAX_ADAPTER_RANK": 2})
+    adapter = write_demo_adapter(folder / "adapter", demo_model(), seed=0)
+    cell.publish(str(adapter), model=ADAPTED, model_path="lora", overrides={"BASE": SMOLLM2})
     cell.publish(str(MINILM), model=EMBEDDER, model_path="auto")
+    (folder / "passes").mkdir()
+    passes_model.publish_passes(cell, folder / "passes")
 
 
 async def soak(cell: Cell, seconds: float, seed: int) -> Soak:
@@ -88,6 +96,11 @@ def _call(client: AsyncClient, draw: random.Random) -> tuple[str, Awaitable[str]
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "score": lambda: client.score(SMOLLM2, text(draw, 30), [text(draw, 5), text(draw, 9)]),
         "tokenize": lambda: client.tokenize(SMOLLM2, text(draw, 400)),
+        "gradient": lambda: client.gradient(passes_model.MODEL, text(draw, 3), text(draw, 2)),
+        "rerank": lambda: client.rerank(passes_model.MODEL, "a b", [text(draw, 3)] * 3),
+        "embed by a decoder": lambda: client.embed(
+            passes_model.MODEL, [text(draw, 4)] * 2, dimensions=draw.choice((0, 4))
+        ),
         "Saxml's Embed": lambda: client.saxml_embed(EMBEDDER, text(draw, 30)),
         "score within a time": lambda: client.score(
             SMOLLM2, text(draw, 300), [text(draw, 5)], timeout_s=draw.uniform(0.01, 1.0)

@@ -28,10 +28,10 @@ def test_every_field_of_the_table_takes_part() -> None:
 async def test_a_short_soak_loses_nothing_compiles_nothing_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
-    with Cell(local_plan(tmp_path, *FLAGS)) as cell:
-        publish(cell)
+    with Cell(local_plan(tmp_path / "cell", *FLAGS)) as cell:
+        publish(cell, tmp_path)
         made = await soak(cell, seconds=30, seed=1)
-    told = report(made)
+    told = report(made, 30).markdown() + "\n".join(made.lost)
     assert not made.lost, told
     assert made.compiles == 0, told
     assert not any(made.left_behind.values()), told

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from model_server.plan.model_plan import BucketPlan, ModelPlan
+from model_server.plan.model_plan import BucketPlan, DraftPlan, ModelPlan
 from model_server.plan.planner import BucketCompiled
 from sax.format import count
 from sax.format import human_bytes as human
@@ -31,6 +31,8 @@ def show(plan: ModelPlan, console: Console | None = None) -> None:
         _buckets(plan, out)
     if plan.decoding:
         _speeds(plan, out)
+    if plan.draft is not None:
+        _draft(plan.draft, out)
     for note in plan.notes:
         out.print(f"note: {escape(note)}")
     _verdict(plan, out)
@@ -75,10 +77,14 @@ def _memory(plan: ModelPlan, out: Console) -> None:
     table.add_column("")
     table.add_column("bytes", justify="right")
     table.add_column("")
-    table.add_row("weights", human(memory.weights), "")
+    draft = plan.draft
+    theirs = f"{human(draft.weights)} of that the draft model's" if draft else ""
+    table.add_row("weights", human(memory.weights), theirs)
     pages = f"{memory.kv_pages:,} pages, {memory.kv_tokens:,} tokens"
     if memory.kv_near_pages:
         pages += f"; {memory.kv_near_pages:,} pages of layers with a window"
+    if draft:
+        pages += f"; {human(draft.kv)} of that the draft model's"
     table.add_row("KV pages", human(memory.kv), pages)
     table.add_row("temporaries", human(memory.temporaries), "of the largest step")
     table.add_row("code", human(memory.code), "of all buckets")
@@ -138,6 +144,14 @@ def _speeds(plan: ModelPlan, out: Console) -> None:
         f"{each.seconds * 1e3:,.1f} ms ({each.prompt:,} tokens)" for each in plan.first_token
     )
     out.print(f"predicted time to first token: {firsts}")
+
+
+def _draft(draft: DraftPlan, out: Console) -> None:
+    guesses = ", ".join(f"{each.seconds * 1e3:,.2f} ms ({each.rows})" for each in draft.guesses)
+    out.print(
+        f"draft model {escape(_plain(draft.model))}: {draft.parameters / 1e9:.2f} B parameters; "
+        f"it computes every step, too; predicted for one guess (of so many sequences): {guesses}"
+    )
 
 
 def _verdict(plan: ModelPlan, out: Console) -> None:

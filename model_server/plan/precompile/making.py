@@ -100,8 +100,8 @@ class Maker:
         ) as made:
             for _ in made:
                 pass
-        for each in self._subject.copies:
-            each.compile(self)
+        for copies in self._subject.copies:
+            copies.compile(self)
         manifest = self._whole()
         self.folder.finish(manifest, self._there.values())
         return manifest

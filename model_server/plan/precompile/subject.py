@@ -10,14 +10,10 @@ import jax
 
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.page_copies import PageCopies
+from model_server.engine.step_program import StepProgram
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
-from model_server.loading.draft_loading import (
-    check_context,
-    deployed,
-    draft_programs,
-    program_of,
-)
+from model_server.loading.draft_loading import check_context, deployed, draft_programs
 from model_server.loading.needs import check_devices
 from model_server.loading.passes.beside import beside_of
 from model_server.loading.passes.chosen_tasks import tasks_of
@@ -54,16 +50,16 @@ class Subject:
         }
 
     @property
-    def copies(self) -> list[PageCopies]:
-        """Copies of the model's pages, and of its draft model's."""
-        made, draft = self.deployment, deployed(self.deployment)
-        ways = {"gives": self.config.gives_pages, "takes": self.config.takes_pages}
-        most = made.limits.pages_per_sequence
-        of_draft = [] if draft is None else [program_of(made, draft)]
-        return [
-            PageCopies(made.program, most, **ways),
-            *(PageCopies(each, most, **ways, draft=True) for each in of_draft),
-        ]
+    def copies(self) -> tuple[PageCopies, ...]:
+        """Return the copies of pages for other servers: the model's, and its draft model's."""
+        whole, draft = self.deployment, deployed(self.deployment)
+        own = self._copies(whole.program, draft=False)
+        return (own,) if draft is None else (own, self._copies(draft.program, draft=True))
+
+    def _copies(self, program: StepProgram, *, draft: bool) -> PageCopies:
+        gives, takes = self.config.gives_pages, self.config.takes_pages
+        most = self.deployment.limits.pages_per_sequence
+        return PageCopies(program, most, gives=gives, takes=takes, draft=draft)
 
 
 def subject_of(

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from model_server.checkpoints.opening import open_checkpoint
+
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 ALL = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
 _WEIGHT = re.compile(r"(?P<module>.*\.(?P<kind>\w+))\.weight")
@@ -43,6 +45,24 @@ def write_adapter(
         tensors[f"{module}.lora_B.weight"] = up.astype(np.float32)
     save_file(tensors, folder / "adapter_model.safetensors")
     write_config(folder, rank=rank, alpha=alpha, targets=targets, **config)
+    return folder
+
+
+def write_demo_adapter(folder: Path, gguf: Path, seed: int) -> Path:
+    """Write an adapter of rank 2 that changes what the demo model says."""
+    folder.mkdir()
+    rng, tensors = np.random.default_rng(seed), dict[str, np.ndarray]()
+    base = open_checkpoint(str(gguf))
+    for name in base.names():
+        module = name.removesuffix(".weight")
+        if module.endswith(("q_proj", "v_proj")):
+            outputs, inputs = base.shape(name)
+            for letter, shape in (("A", (2, inputs)), ("B", (outputs, 2))):
+                made = rng.normal(scale=0.1, size=shape).astype(np.float32)
+                tensors[f"base_model.model.{module}.lora_{letter}.weight"] = made
+    base.close()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    write_config(folder, rank=2, alpha=4.0, targets=("q_proj", "v_proj"))
     return folder
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
-from model_server.engine.sampler import TOP_LOGPROBS
+from model_server.engine.sampling.sampler import TOP_LOGPROBS
 from model_server.engine.step_arrays import ColumnLayout
 from model_server.engine.step_program import Outputs
 from model_server.engine.types import Step

@@ -9,7 +9,16 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from model_server.plan.model_plan import BucketPlan, Decoding, FirstToken, Memory, ModelPlan, Slice
+from model_server.plan.model_plan import (
+    BucketPlan,
+    Decoding,
+    DraftPlan,
+    FirstToken,
+    GuessPlan,
+    Memory,
+    ModelPlan,
+    Slice,
+)
 from model_server.plan.output.kubernetes import kubernetes_values
 from model_server.plan.output.plot import roofline_svg
 from model_server.plan.output.terminal import show
@@ -106,6 +115,22 @@ def test_the_table_tells_memory_steps_and_speeds_and_that_these_are_predicted() 
     assert "2,388" in text
     assert "Predicted" in text
     assert "it fits v5e:4x8" in text
+
+
+def test_the_table_tells_which_part_is_the_draft_models() -> None:
+    draft = DraftPlan(
+        model="a/small\x1b one",
+        parameters=1_240_000_000,
+        weights=_GIB,
+        kv=2 * _GIB,
+        guesses=[GuessPlan(rows=2, seconds=0.0015, bound="HBM")],
+    )
+    text = _shown(_plan(draft=draft))
+    assert "1.00 GiB of that the draft model's" in text
+    assert "2.00 GiB of that the draft model's" in " ".join(text.split())
+    assert "draft model a/small\ufffd one: 1.24 B parameters" in text
+    assert "1.50 ms (2)" in text
+    assert "draft" not in _shown(_plan())
 
 
 def test_a_plan_that_does_not_fit_ends_with_what_to_change() -> None:

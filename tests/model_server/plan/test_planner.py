@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,7 +11,8 @@ import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
-from model_server.plan import planner
+from model_server.engine.draft_model.draft_program import DraftProgram
+from model_server.plan import drafted, measuring
 from model_server.plan.compiled import Measured, OutOfMemory
 from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
 from model_server.plan.model_plan import Memory, ModelPlan
@@ -18,6 +20,7 @@ from model_server.plan.planner import PlanRequest, make_plan, usual_context
 from model_server.plan.slices import CHIPS
 from model_server.plan.work import Workload
 from sax.errors import InvalidRequest, MemoryPlanError
+from tests.model_server.checkpoints.tiny_folder import CONFIG
 from tests.model_server.plan.measures import deployed, measured
 from tests.model_server.plan.precompile.test_making import SMALL
 from tests.model_server.tpu_compiler import needs_compiler
@@ -54,8 +57,8 @@ def test_a_plan_tells_memory_speeds_and_what_the_program_moves_too_much(
     def measure(program: Any, bucket: Bucket, part: Any = None) -> Measured:
         return measured(bucket, arguments=made.memory.kv + work.weights, traffic=twice)
 
-    monkeypatch.setattr(planner, "measure", measure)
-    monkeypatch.setattr(planner, "measure_choice", lambda *_: measured(made.buckets[0]))
+    monkeypatch.setattr(measuring, "measure", measure)
+    monkeypatch.setattr(measuring, "measure_choice", lambda *_: measured(made.buckets[0]))
     plan = _planned("Llama-3-8B", "v5e:2x4")
     assert plan.fits
     assert plan.context == context == 2048
@@ -76,8 +79,8 @@ def test_a_plan_tells_memory_speeds_and_what_the_program_moves_too_much(
 def test_a_plan_counts_the_memory_of_the_passes_beside_the_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(planner, "measure", lambda program, bucket, part=None: measured(bucket))
-    monkeypatch.setattr(planner, "measure_choice", lambda *_: measured(Bucket(2, 0)))
+    monkeypatch.setattr(measuring, "measure", lambda program, bucket, part=None: measured(bucket))
+    monkeypatch.setattr(measuring, "measure_choice", lambda *_: measured(Bucket(2, 0)))
 
     def memory(**tasks: str) -> Memory:
         request = PlanRequest(
@@ -97,6 +100,74 @@ def test_a_plan_counts_the_memory_of_the_passes_beside_the_steps(
     assert beside.kv_pages_free < alone.kv_pages_free
 
 
+SMALL_DRAFT = {
+    "SPECULATION": '"draft"',
+    "DRAFT_MODEL": '"Llama-3.2-1B"',
+    "ICI_MESH_SHAPE": "[1, 1, 1]",
+}
+
+
+def test_a_draft_model_is_counted_beside_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weights, its pages, its part of each step, and its guesses."""
+    steps = {"arguments": 10 * _GIB, "temporaries": 100, "code": 5}
+    follows = {"arguments": 2 * _GIB, "temporaries": 50, "code": 3, "flops": 1e12}
+    guesses = {"temporaries": 700, "code": 2, "traffic": StepTraffic(HbmBytes(8, 0, 0, 0), {}, 0)}
+
+    def measure(program: Any, bucket: Bucket, part: Any = None) -> Measured:
+        return measured(bucket, **(follows if isinstance(program, DraftProgram) else steps))
+
+    monkeypatch.setattr(measuring, "measure", measure)
+    monkeypatch.setattr(measuring, "measure_choice", lambda *_: measured(Bucket(2, 0), code=0))
+    monkeypatch.setattr(
+        drafted, "measure_guesses", lambda _, rows: measured(Bucket(rows, 0), **guesses)
+    )
+
+    def plan(**overrides: str) -> ModelPlan:
+        request = PlanRequest(
+            model="Llama-3.2-3B",
+            topology="v5e:1x1",
+            config=ModelServerConfig(kv_cache_bytes=2**30, max_context=4096),
+            overrides={"ICI_MESH_SHAPE": "[1, 1, 1]", **overrides},
+            is_full=True,
+        )
+        return make_plan(request, lambda done: None)
+
+    alone, made = plan(SPECULATION='"ngram"'), plan(**SMALL_DRAFT)
+    assert alone.draft is None
+    assert alone.memory is not None
+    assert made.memory is not None
+    assert made.draft is not None
+    assert made.draft.parameters == pytest.approx(1.24e9, rel=0.01)
+    assert made.memory.weights == alone.memory.weights + made.draft.weights
+    assert 0 < made.draft.kv < made.memory.kv <= 2**30
+    assert made.memory.kv_pages < alone.memory.kv_pages
+    assert made.memory.arguments == alone.memory.arguments + follows["arguments"]
+    assert made.memory.temporaries == guesses["temporaries"]
+    sizes = sum(not bucket.blocks for bucket in made.buckets)
+    assert made.memory.code == alone.memory.code + 3 * len(made.buckets) + 2 * sizes
+    assert [each.rows for each in made.draft.guesses] == [each.batch for each in made.decoding]
+    assert all(each.seconds > 0 for each in made.draft.guesses)
+    both = zip(made.buckets, alone.buckets, strict=True)
+    assert all(one.seconds > other.seconds and one.bytes > other.bytes for one, other in both)
+    spelled = json.loads(made.as_json())
+    assert spelled["predicted"]["guesses"][0]["rows"] == 2
+    assert spelled["draft"]["model"] == "Llama-3.2-1B"
+
+
+def test_a_draft_model_of_fewer_tokens_than_the_model_serves_is_refused(tmp_path: Path) -> None:
+    sizes = {"max_position_embeddings": 4096, "num_hidden_layers": 1}
+    draft = tmp_path / "config.json"
+    draft.write_text(json.dumps({**CONFIG, **sizes}))
+    request = PlanRequest(
+        model="Llama-3.2-3B",
+        topology="v5e:1x1",
+        config=ModelServerConfig(kv_cache_bytes=2**31, max_context=8192, slots=2),
+        overrides={**SMALL_DRAFT, "DRAFT_MODEL": f'"{draft}"'},
+    )
+    with pytest.raises(InvalidRequest, match="holds 4096 tokens and the model is to serve 8192"):
+        make_plan(request, lambda done: None)
+
+
 @pytest.mark.extended
 def test_programs_that_leave_too_little_for_the_pages_are_told_with_a_pool_that_fits(
     monkeypatch: pytest.MonkeyPatch,
@@ -107,7 +178,7 @@ def test_programs_that_leave_too_little_for_the_pages_are_told_with_a_pool_that_
         weights = made.weight_bytes
         return measured(bucket, arguments=made.memory.kv + weights, temporaries=6 * _GIB)
 
-    monkeypatch.setattr(planner, "measure", measure)
+    monkeypatch.setattr(measuring, "measure", measure)
     plan = _planned("Llama-3-8B", "v5e:2x4")
     assert not plan.fits
     assert "does not fit v5e:2x4 as planned: weights," in (plan.problem or "")
@@ -131,7 +202,7 @@ def test_a_compiler_without_memory_is_told_with_the_pages_that_it_would_have_roo
             raise OutOfMemory(bucket, used, available)
         return measured(bucket, arguments=used, temporaries=0, outputs=0, code=0)
 
-    monkeypatch.setattr(planner, "measure", measure)
+    monkeypatch.setattr(measuring, "measure", measure)
     plan = _planned("Llama-3-8B", "v5e:2x4")
     assert not plan.fits
     assert "the compiler needs" in (plan.problem or "")

@@ -28,8 +28,8 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 def run():
-    counts = [faults() for _ in range(12)]
-    print(kept, sum(counts[4:]), counts)
+    counts = [faults() for _ in range(40)]
+    print(kept, sum(counts[20:]), counts)
 
 thread = threading.Thread(target=run)
 thread.start()

@@ -38,7 +38,7 @@ EDITS: dict[str, list[tuple[str, str]]] = {
     "model_server/engine/types.py": [
         ("    logit_bias: tuple[tuple[int, float], ...] = ()\n", "    top_a: float = 0.0\n")
     ],
-    "model_server/engine/sampler.py": [
+    "model_server/engine/sampling/drawing.py": [
         ("    seed: jax.Array  # u32[R, 2], high word first\n", "    top_a: jax.Array\n"),
         (
             "        (rows.top_k > 0, _keep_top_k, rows.top_k),\n",
@@ -46,8 +46,10 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         ),
         (
             "def _keep_min_p(",
-            "def _keep_top_a(weights: jax.Array, top_a: jax.Array) -> jax.Array:\n"
-            "    likeliest = weights.max(-1) / weights.sum(-1)\n"
+            "def _keep_top_a(\n"
+            "    weights: jax.Array, top_a: jax.Array, others: jax.Array\n"
+            ") -> jax.Array:\n"
+            "    likeliest = weights.max(-1) / (weights.sum(-1) + others)\n"
             "    least = top_a * likeliest * weights.max(-1)\n"
             "    return jnp.where(weights >= least[:, None], weights, 0.0)\n\n\n",
         ),
@@ -61,7 +63,7 @@ import jax.numpy as jnp
 import numpy as np
 from http_gateway.openai.schema import CompletionRequest
 from model_server.engine.buckets import Bucket
-from model_server.engine.sampler import sample
+from model_server.engine.sampling.sampler import sample
 from model_server.engine.slot_state import unpack
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
 from model_server.engine.step_program import _row_sampling

@@ -172,6 +172,8 @@ UNSAID = {
     "KV_CACHE_DTYPE": "int8",
     "SHARDING_RULES": {"tokens": "data"},
     "MAX_ADAPTERS": 2,
+    "DRAFT_MODEL": "/nowhere",
+    "DRAFT_QUANTIZE": "int8",
     "SPECULATION": "off",
     "TASKS": ["generate", "embed"],
     "POOLING": "mean",

@@ -310,13 +310,10 @@ def drafted_by(draft: Path | str) -> dict[str, str]:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(
-    ("prefill", "named"), [(False, "guesses of 2 sequences"), (True, "read 4 pages")]
-)
+@pytest.mark.parametrize("prefill", [False, True], ids=["alone", "for others"])
 def test_programs_of_a_draft_model_are_in_the_set_and_a_server_compiles_none(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, prefill: bool, named: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, prefill: bool
 ) -> None:
-    """Those that read its pages for other servers included."""
     caplog.set_level(logging.INFO)
     model, place = write_tiny(tmp_path / "model"), tmp_path / "sets"
     draft = write_tiny(tmp_path / "draft", num_hidden_layers=1)
@@ -325,7 +322,7 @@ def test_programs_of_a_draft_model_are_in_the_set_and_a_server_compiles_none(
     )
     run(place, subject_of(str(model), drafted_by(draft), "cpu", config))
     ((_, manifest),) = sets_at(str(place))
-    assert f"draft model: {named}" in {entry.name for entry in manifest.programs}
+    assert "draft model: guesses of 2 sequences" in {entry.name for entry in manifest.programs}
     spec = ModelSpec(
         model_id="/sax/test/drafted",
         model_path="auto",

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_server.engine.sampler import RowSampling, sample
+from model_server.engine.sampling.drawing import RowSampling
+from model_server.engine.sampling.sampler import sample
 
 VOCAB = 300
 

@@ -1,0 +1,183 @@
+"""Draws of tokens at a temperature, after the cut-offs that each row asks for.
+
+Exact, without a sort: the cut-offs of top-k, top-p and typical-p are found by bisecting the 32 bits
+of the weights' order, which costs 32 passes over the vocabulary where sorting 49152 numbers costs
+milliseconds per row on a CPU.
+
+The passes read a few thousand likely tokens instead of the whole vocabulary wherever these hold
+every token that is kept: a cut-off drops all tokens below the likeliest one it drops, so it drops
+what was left out if it drops something as likely. If that cannot be told of any row, all rows take
+the passes over the vocabulary. `lax.cond` skips passes that no row needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from model_server.engine.sampling.race import race
+
+_TINY = 1e-30
+_BLOCK, _BLOCKS = 32, 128  # candidates come in blocks of tokens with neighbouring ids
+
+
+class RowSampling(NamedTuple):
+    """Sampling settings of each logit row."""
+
+    temperature: jax.Array  # f32[R], 0: greedy
+    top_k: jax.Array  # i32[R], 0: off
+    top_p: jax.Array  # f32[R], 1: off
+    min_p: jax.Array  # f32[R], 0: off
+    typical_p: jax.Array  # f32[R], 1: off
+    seed: jax.Array  # u32[R, 2], high word first
+    position: jax.Array  # i32[R], of the token to choose
+    target: jax.Array  # i32[R], token to score instead of choosing; -1: choose
+    tops: jax.Array  # i32[R], how many top tokens to return; above 0: and the rank
+
+
+class Candidates(NamedTuple):
+    """The tokens that a row is drawn from, and what is known of those left out."""
+
+    weights: jax.Array  # f32[R, C]; the largest is 1
+    tokens: jax.Array  # u32[R, C]
+    missed: jax.Array  # f32[R]: the largest weight left out; 0: none
+    others: jax.Array  # f32[R]: the sum of the weights left out
+
+
+def draw(logits: jax.Array, rows: RowSampling) -> jax.Array:
+    """Draw a token, i32[R], for each row of f32[R, V]; rows at temperature 0 get any."""
+    if logits.shape[1] < 2 * _BLOCK * _BLOCKS:
+        return _drawn(_everything(logits, rows), rows)
+    limited = (rows.min_p > 0) | (rows.top_k > 0) | (rows.top_p < 1) | (rows.typical_p < 1)
+    # A row without limits is drawn from the whole vocabulary, and so are those beside it.
+    narrow = jnp.any(limited) & jnp.all(limited | (rows.temperature <= 0))
+    drawn, complete = lax.cond(
+        narrow,
+        lambda: _drawn_from_few(logits, rows),
+        lambda: (jnp.zeros_like(rows.position), jnp.zeros((), bool)),
+    )
+    return lax.cond(complete, lambda: drawn, lambda: _drawn(_everything(logits, rows), rows))
+
+
+def _drawn_from_few(logits: jax.Array, rows: RowSampling) -> tuple[jax.Array, jax.Array]:
+    """Return tokens, i32[R], and True if no row's limits let a token in that was left out."""
+    few = _cut(_likely(logits, rows), rows)
+    complete = (few.missed == 0) | (rows.temperature <= 0)
+    return _raced(few, rows), jnp.all(complete)
+
+
+def _drawn(of: Candidates, rows: RowSampling) -> jax.Array:
+    return _raced(_cut(of, rows), rows)
+
+
+def _raced(of: Candidates, rows: RowSampling) -> jax.Array:
+    return race(of.weights, of.tokens, rows.seed, rows.position)
+
+
+def _weights(logits: jax.Array, highest: jax.Array, rows: RowSampling) -> jax.Array:
+    """Return f32[R, C] for logits f32[R, C]; highest: the highest logit of each row, f32[R, 1]."""
+    return jnp.exp((logits - highest) / jnp.maximum(rows.temperature, _TINY)[:, None])
+
+
+def _everything(logits: jax.Array, rows: RowSampling) -> Candidates:
+    weights = _weights(logits, logits.max(-1, keepdims=True), rows)
+    nothing = jnp.zeros(weights.shape[0], weights.dtype)
+    tokens = lax.broadcasted_iota(jnp.uint32, weights.shape, 1)
+    return Candidates(weights, tokens, nothing, nothing)
+
+
+def _likely(logits: jax.Array, rows: RowSampling) -> Candidates:
+    """Return the blocks of tokens with the highest logits."""
+    count, vocab = logits.shape
+    padding = ((0, 0), (0, -vocab % _BLOCK))
+    blocks = jnp.pad(logits, padding, constant_values=-jnp.inf).reshape(count, -1, _BLOCK)
+    # Apart from what uses it: fused with that, XLA on CPU takes five times as long for all of it.
+    highest, order = lax.optimization_barrier(lax.top_k(blocks.max(-1), _BLOCKS + 1))
+    taken = order[:, :_BLOCKS, None]
+    tokens = taken * _BLOCK + lax.broadcasted_iota(jnp.int32, (count, _BLOCKS, _BLOCK), 2)
+    flat, best = (count, _BLOCKS * _BLOCK), highest[:, :1]
+    weights = _weights(jnp.take_along_axis(blocks, taken, axis=1).reshape(flat), best, rows)
+    missed = _weights(highest[:, _BLOCKS:], best, rows)[:, 0]
+    others = _weights(logits, best, rows).sum(-1) - weights.sum(-1)
+    others = jnp.where(missed > 0, jnp.maximum(others, 0.0), 0.0)
+    return Candidates(weights, tokens.astype(jnp.uint32).reshape(flat), missed, others)
+
+
+def _cut(of: Candidates, rows: RowSampling) -> Candidates:
+    """Zero the weights of all tokens that the limits drop, one limit after the other."""
+    for asked, keep, limit in (
+        (rows.min_p > 0, _keep_min_p, rows.min_p),
+        (rows.top_k > 0, _keep_top_k, rows.top_k),
+        (rows.top_p < 1, _keep_top_p, rows.top_p),
+    ):
+        of = _settled(of, _where_asked(asked, keep, of, limit))
+    return of._replace(weights=_where_asked(rows.typical_p < 1, _keep_typical, of, rows.typical_p))
+
+
+def _where_asked(
+    asked: jax.Array, keep: Callable[..., jax.Array], of: Candidates, limit: jax.Array
+) -> jax.Array:
+    return lax.cond(jnp.any(asked), keep, lambda weights, *_: weights, of.weights, limit, of.others)
+
+
+def _settled(of: Candidates, kept: jax.Array) -> Candidates:
+    """Return what a limit kept; it must drop every token below one that it drops.
+
+    Tokens left out are dropped if one at least as likely as all of them is.
+    """
+    dropped = (kept == 0) & (of.weights > 0) & (of.weights >= of.missed[:, None])
+    over = jnp.any(dropped, axis=-1)
+    missed, others = (jnp.where(over, 0.0, each) for each in (of.missed, of.others))
+    return Candidates(kept, of.tokens, missed, others)
+
+
+def _keep_min_p(weights: jax.Array, min_p: jax.Array, others: jax.Array) -> jax.Array:
+    """Zero all below min_p times the largest of each row."""
+    del others  # none is larger
+    return jnp.where(weights >= (min_p * weights.max(-1))[:, None], weights, 0.0)
+
+
+def _keep_top_k(weights: jax.Array, top_k: jax.Array, others: jax.Array) -> jax.Array:
+    """Zero all but the k largest of each row; ties with the k-th are kept."""
+    del others  # none is larger
+    wanted = jnp.where(top_k > 0, jnp.minimum(top_k, weights.shape[1]), weights.shape[1])
+    ones = jnp.ones_like(weights)
+    return _keep(weights, ones, wanted.astype(jnp.float32))
+
+
+def _keep_top_p(weights: jax.Array, top_p: jax.Array, others: jax.Array) -> jax.Array:
+    """Zero all but the fewest largest of each row that together reach top_p of its sum."""
+    kept = _keep(weights, weights, top_p * (weights.sum(-1) + others))
+    return jnp.where((top_p < 1)[:, None], kept, weights)
+
+
+def _keep_typical(weights: jax.Array, typical_p: jax.Array, others: jax.Array) -> jax.Array:
+    """Zero all but the fewest tokens closest to the entropy that reach typical_p of the sum.
+
+    Locally typical sampling (Meister et al., 2022). The largest weight is 1, so that logarithms of
+    weights are finite wherever a weight is not zero.
+    """
+    del others  # a row that leaves tokens out is not drawn from these
+    shares = weights / weights.sum(-1, keepdims=True)
+    surprise = jnp.where(shares > 0, -jnp.log(jnp.maximum(shares, _TINY)), 0.0)
+    entropy = (shares * surprise).sum(-1, keepdims=True)
+    nearness = jnp.where(shares > 0, 1 / (1 + jnp.abs(surprise - entropy)), 0.0)
+    kept = _keep(nearness, shares, typical_p * shares.sum(-1))
+    return jnp.where((kept > 0) | (typical_p >= 1)[:, None], weights, 0.0)
+
+
+def _keep(weights: jax.Array, measure: jax.Array, wanted: jax.Array) -> jax.Array:
+    """Keep weights at or above the highest cut-off whose kept measure is at least `wanted`."""
+    order = lax.bitcast_convert_type(weights, jnp.uint32)  # same order: weights are not negative
+
+    def refine(bit: jax.Array, cut: jax.Array) -> jax.Array:
+        higher = cut | (jnp.uint32(1) << (jnp.uint32(30) - bit.astype(jnp.uint32)))
+        kept = jnp.where(order >= higher[:, None], measure, 0.0).sum(-1)
+        return jnp.where(kept >= wanted, higher, cut)
+
+    cut = lax.fori_loop(0, 31, refine, jnp.zeros(weights.shape[0], jnp.uint32))
+    return jnp.where(order >= cut[:, None], weights, 0.0)

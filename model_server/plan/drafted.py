@@ -1,0 +1,108 @@
+"""Measure a draft model: every step of its model runs its forward pass, and guesses run between.
+
+Both models lie in memory together, and their programs run one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from model_server.engine.buckets import Bucket
+from model_server.engine.draft_model.draft_program import DraftProgram
+from model_server.loading.deployment import Deployment
+from model_server.loading.draft_loading import deployed, program_of
+from model_server.plan.compiled import Measured, measure_guesses, with_follower
+from model_server.plan.depth import depths_of
+from model_server.plan.measuring import StepMeasures, Told
+from model_server.plan.model_plan import DraftPlan, GuessPlan
+from model_server.plan.slices import Chip
+from model_server.plan.speeds import planned_step
+from model_server.plan.work import StepWork, Workload
+
+
+class DraftedWorkload(Workload):
+    """Counts the work of a model's steps and of its draft model's in them."""
+
+    def __init__(self, deployment: Deployment, draft: Deployment) -> None:
+        super().__init__(replace(deployment, draft=None))
+        self._draft = Workload(draft, has_logits=False)
+
+    def of(self, bucket: Bucket, context: int) -> StepWork:
+        return super().of(bucket, context) + self._draft.of(bucket, context)
+
+
+def workload_of(deployment: Deployment) -> Workload:
+    """Return the work of a deployment's steps, its draft model's included."""
+    draft = deployed(deployment)
+    return Workload(deployment) if draft is None else DraftedWorkload(deployment, draft)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftMeasures:
+    """Measures the programs of a draft model, whose checkpoint is open."""
+
+    model: Deployment
+    draft: Deployment
+
+    @property
+    def follows(self) -> StepMeasures:
+        """Return what measures the forward passes that follow the model's."""
+        opened = self.model.recipe.draft
+        program: Callable[[Deployment], DraftProgram] = partial(program_of, self.model)
+        work = Workload(self.draft, has_logits=False)
+        return StepMeasures(self.draft, opened.checkpoint if opened else None, work, program)
+
+    def forwards(self, told: Told, *, is_full: bool) -> list[Measured]:
+        """Measure what follows each bucket. Raises OutOfMemory."""
+        follows = self.follows
+        return follows.forwards(None if is_full else depths_of(follows.work.anatomy.layers), told)
+
+    def guesses(self) -> list[Measured]:
+        """Measure the programs that guess, with all layers; each stands for one guess in a row."""
+        program = program_of(self.model, self.draft)
+        return [measure_guesses(program, rows) for rows in program.sizes(self.model.buckets)]
+
+    def plan(self, guesses: Sequence[Measured], chip: Chip, context: int) -> DraftPlan:
+        work, limits = Workload(self.draft), self.model.limits
+        steps = [planned_step(work, chip, each, context).roof for each in guesses]
+        return DraftPlan(
+            model=self.model.recipe.speculation.draft or "",
+            parameters=sum(math.prod(each.shape) for each in self.draft.blueprint.declarations),
+            weights=self.draft.weight_bytes,
+            kv=(limits.pages + 1) * self.draft.page_bytes(limits.page_size),
+            guesses=[
+                GuessPlan(rows=each.bucket.decodes, seconds=roof.seconds, bound=roof.bound)
+                for each, roof in zip(guesses, steps, strict=True)
+            ],
+        )
+
+
+def measures_of(deployment: Deployment) -> DraftMeasures | None:
+    """Return what measures a deployment's draft model; None: it has none."""
+    draft = deployed(deployment)
+    return None if draft is None else DraftMeasures(deployment, draft)
+
+
+def followed(
+    steps: Sequence[Measured], follows: Sequence[Measured], guesses: Sequence[Measured]
+) -> list[Measured]:
+    """Return the figures of steps with a draft model, whose weights and pages lie beside theirs.
+
+    The memory of guesses counts in the steps of as many rows, between which they run.
+    """
+    by_rows = {each.bucket: each for each in guesses}
+    made = [with_follower(*pair) for pair in zip(steps, follows, strict=True)]
+    return [_with_guesses(each, by_rows.get(each.bucket)) for each in made]
+
+
+def _with_guesses(step: Measured, guesses: Measured | None) -> Measured:
+    if guesses is None:
+        return step
+    return replace(
+        step,
+        temporaries=max(step.temporaries, guesses.temporaries),
+        code=step.code + guesses.code,
+    )

@@ -1,0 +1,50 @@
+"""docs/benchmarks.md: its head, and tables put into it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+HEAD = """# Benchmarks
+
+Remake this page with `make bench` (about half an hour, best on a quiet machine). Every table is
+written by `tests/bench`; no figure is typed by hand. The machines these run on are shared and
+noisy, so read ratios between columns of one table; absolute figures move by a third between runs.
+"""
+
+
+def with_tables(page: str, tables: list[str], machine: str) -> str:
+    """Replace the tables of the same titles in a page, or add them at its end.
+
+    Each says on which machine it was made if that is not the page's.
+    """
+    elsewhere = "" if machine in page else f"\n{machine}"
+    head, *sections = re.split(r"(?m)^(?=## )", page)
+    by_title = {section.partition("\n")[0]: section for section in sections}
+    for table in tables:
+        title, _, rest = table.partition("\n")
+        by_title[title] = f"{title}\n{elsewhere}{rest}"
+    return head + "\n".join(section.rstrip("\n") + "\n" for section in by_title.values())
+
+
+def machine() -> str:
+    versions = ", ".join(f"{name} {_version(name)}" for name in ("jax", "jaxlib", "grpcio"))
+    cpu = next(_cpu_names(), platform.processor())
+    return (
+        f"Machine: {os.cpu_count()} cores, {cpu}; Python {platform.python_version()}; {versions}.\n"
+    )
+
+
+def _version(name: str) -> str:
+    return importlib.metadata.version(name)
+
+
+def _cpu_names() -> Iterator[str]:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
