@@ -49,19 +49,19 @@ class DraftedPipeline(PipelineRunner):
         """As `Proposer.propose`."""
         return self.ask(beginnings).result()
 
-    def ask(self, beginnings: Sequence[Sequence[int]]) -> _Asked:
+    def ask(self, beginnings: Sequence[Sequence[int]]) -> _QueuedGuesses:
         """As `SharedProposer.ask`. Raises the error that stopped the pipeline, if any."""
         if self._failure:
             raise self._failure
         asked = [Beginning(*each) for each in beginnings]
         tables = self._arrays.tables([each.slot for each in asked])
-        return _Asked(self._submit(self._guess, asked, tables))
+        return _QueuedGuesses(self._submit(self._guess, asked, tables))
 
     def _guess(self, asked: Sequence[Beginning], tables: np.ndarray) -> AskedGuesses:
         return self._drafted.asked(asked, tables, max(each.count for each in asked))
 
 
-class _Asked:
+class _QueuedGuesses:
     """Guesses that the stage's thread launches."""
 
     def __init__(self, made: Future[AskedGuesses]) -> None:
