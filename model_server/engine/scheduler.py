@@ -36,8 +36,8 @@ again; of a page filled in part it gets a copy (`Step.copies`), made before the 
 What is shared takes no page, and what nobody holds counts as free, so the cache never keeps anybody
 from being admitted.
 
-Tokens that a guide forces are computed together (`forced`). They are known, and count as committed,
-once the row before theirs is; their own row brings their scores.
+Tokens that a guide forces are computed together (`steps.forced`). They are known, and count as
+committed, once the row before theirs is; their own row brings their scores.
 
 A fork therefore needs no call of its own: add a request whose tokens, `prompt` and `answer`
 together, begin with those of another sequence, and cancel the other at any time, before or after.
@@ -52,7 +52,8 @@ finds the guess true; what a wrong one wrote is beyond all that anybody reads, a
 No row of a sequence is launched while guesses of it are in flight. Where a draft model guesses,
 sequences get their next pages a step early if some are free: it writes there before the next step.
 
-`Draft` makes the rows, `Allocation` holds slots and pages; here is decided who gets them.
+`Draft` makes the rows, `LiveSequences` has the sequences with their slots and pages, `Commits`
+applies results; here is decided who gets what.
 
 If all layers have a sliding window, pages before it are freed while a sequence runs. If some do,
 these have pages of their own, which are freed (`paging.near_pages`).
@@ -63,21 +64,17 @@ outgrows the short factors starts again, as if preempted, with the long ones; th
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
-from model_server.engine.accounts import Accounts
-from model_server.engine.beams.seating import Seating, found
-from model_server.engine.draft import Draft
-from model_server.engine.forced import ForcedRows
 from model_server.engine.guessing.guessing import NO_GUESSES, Guesses, Guessing
 from model_server.engine.limits import check_limits
-from model_server.engine.paging.allocation import Allocation
-from model_server.engine.sequence import Finish, Sequence, SequenceUpdate
+from model_server.engine.live_sequences import LiveSequences
+from model_server.engine.sequence import Sequence, SequenceUpdate
+from model_server.engine.steps.commits import Commits
+from model_server.engine.steps.draft import Draft
+from model_server.engine.steps.forced import ForcedRows
 from model_server.engine.timing.pace import Pace
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import (
     EngineLimits,
-    Row,
     RowResult,
     Sampling,
     SlotMask,
@@ -105,21 +102,31 @@ class Scheduler:
         self._reach = guessing.reach if guessing is not None else 0
         self._pace = Pace(times, limits.max_mixed_blocks)
         self._forced = ForcedRows(limits, times)
-        self.steps = 0  # scheduled
         self.prefill_tokens = 0  # computed, including recomputed ones
         self.decode_tokens = 0  # computed, including surplus ones
-        self.tokens = 0  # generated
         self.preemptions = 0
-        self.finished = 0
         self.cancelled = 0
-        self._held = Allocation(limits)
-        self._pool = self._held.pool
         self._samplings: list[Sampling | None] = [None] * limits.slots  # as the runner has them
-        self._live: dict[int, Sequence] = {}
+        self._live = LiveSequences(limits)
+        self._commits = Commits(self._live, guessing)
+        self._held = self._live.held
+        self._pool = self._held.pool
         self._running = self._held.running
-        self._accounts = Accounts(limits.max_running_per_account)
-        self._seating = Seating(self._held, self._accounts)
-        self._committed = 0
+        self._accounts = self._live.accounts
+
+    @property
+    def steps(self) -> int:
+        """Steps scheduled."""
+        return self._live.steps
+
+    @property
+    def tokens(self) -> int:
+        """Tokens generated."""
+        return self._commits.tokens
+
+    @property
+    def finished(self) -> int:
+        return self._commits.finished
 
     @property
     def live(self) -> int:
@@ -176,25 +183,19 @@ class Scheduler:
         return self._accounts.live(account)
 
     def add(self, sequence: Sequence) -> None:
-        assert not self._live or sequence.id > next(reversed(self._live)), "ids must increase"
-        if sequence.beams is not None:
-            self._seating.add(sequence)
-        for each in sequence.seats or (sequence,):
-            self._live[each.id] = each
-        sequence.since = self.steps
-        self._accounts.add(sequence)
+        self._live.add(sequence)
 
     def cancel(self, id: int) -> bool:
         """Drop a live sequence and free its slot and pages; return False if it is not live."""
         sequence = self._live.get(id)
         if sequence is None:
             return False
-        self._remove(sequence)
+        self._commits.remove(sequence)
         self.cancelled += 1
         return True
 
     def cancel_all(self) -> list[int]:
-        return [id for id in list(self._live) if self.cancel(id)]
+        return [id for id in self._live.ids if self.cancel(id)]
 
     def schedule(self) -> Step | None:
         """Return the next step, or None if nothing can be launched before the next commit."""
@@ -203,7 +204,7 @@ class Scheduler:
         if self.guessing is not None and not (accounts.waiting or accounts.unfinished):
             if self._waits_to_guess(self.guessing):
                 return None
-            if self.steps == self._committed:
+            if self.steps == self._commits.steps:
                 guesses = self.guessing.choose(self._running, self._room_to_guess)
         draft = Draft(self._held, self._samplings)
         if accounts.waiting:
@@ -213,17 +214,17 @@ class Scheduler:
         if accounts.unfinished or accounts.waiting:
             self._keep_pace(draft)
             self._prefill(draft)
-        if not draft.rows and self.steps == self._committed and self._running:
+        if not draft.rows and self.steps == self._commits.steps and self._running:
             self._decode(draft, NO_GUESSES, late=True)
         if not draft.rows:
             return None
-        self.steps += 1
+        self._live.steps += 1
         if self.guessing is not None:
-            self.guessing.launched(self.steps, late=self.steps == self._committed + 1)
+            self.guessing.launched(self.steps, late=self.steps == self._commits.steps + 1)
         for sequence in draft.chunks:
             self._held.note(sequence)
         if self._held.frees_unseen:
-            self._held.free_unseen(self._seating.followed)
+            self._held.free_unseen(self._live.seating.followed)
         self.prefill_tokens += draft.prompt_tokens
         return draft.step(self.steps)
 
@@ -244,7 +245,7 @@ class Scheduler:
                 if mask := sequence.guide.mask():
                     masks.append(SlotMask(row.slot, mask))
                 else:
-                    self._redo(sequence)
+                    self._commits.redo(sequence)
             except SaxError as error:
                 self.cancel(sequence.id)
                 failed.append(SequenceUpdate(sequence.id, RowResult(), error=error))
@@ -252,26 +253,7 @@ class Scheduler:
 
     def commit(self, step: Step, result: StepResult) -> list[SequenceUpdate]:
         """Apply the results of a step. Steps must be committed in the order they were scheduled."""
-        self._committed += 1
-        assert step.number == result.number == self._committed, "steps must commit in order"
-        updates: list[SequenceUpdate] = []
-        for row, outcome in zip(step.rows, result.rows, strict=True):
-            sequence = self._live.get(row.sequence)
-            if sequence is None:
-                continue  # surplus: it ended or was cancelled while this step was in flight
-            if sequence.guesses and not sequence.in_flight and not self._settle(sequence, row):
-                continue
-            if row.targets:
-                updates += self._commit_targets(sequence, outcome, row)
-                if sequence.id not in self._live:
-                    continue
-            if row.yields and sequence.seats is not None:
-                updates += self._commit_beam(sequence, outcome)
-            elif row.yields and (update := self._commit_token(sequence, outcome, row)):
-                updates.append(update)
-        return updates
-
-    # Scheduling
+        return self._commits.commit(step, result)
 
     def _displace(self) -> None:
         """Preempt for the next in line, if that gives it a slot and its pages."""
@@ -296,7 +278,7 @@ class Scheduler:
         while self._held.slots_free and (sequence := self._accounts.next()) and sequence.computed:
             if not self._held.fits(sequence):
                 return
-            self._admit(sequence)
+            self._live.admit(sequence)
             sequence.computed = False
             draft.set_sampling(sequence)
             sequence.launched = sequence.goal = len(sequence.tokens) - 1
@@ -304,7 +286,7 @@ class Scheduler:
             draft.grant(sequence, -(-sequence.goal // self.limits.page_size))
 
     def _waits_to_guess(self, guessing: Guessing) -> bool:
-        if self.steps == self._committed:
+        if self.steps == self._commits.steps:
             return False
         tried = any(sequence.guesses for sequence in self._running)
         return tried or guessing.pays_to_wait(self._running)
@@ -371,7 +353,7 @@ class Scheduler:
 
     def _preempt(self, victim: Sequence) -> None:
         """Free slot and pages; tokens in flight are still committed when they arrive."""
-        self._restart(victim)
+        self._live.restart(victim)
         self.preemptions += 1
 
     def _restart_outgrown(self) -> None:
@@ -383,17 +365,7 @@ class Scheduler:
         ]
         for sequence in outgrown:
             if sequence.slot >= 0:
-                self._restart(sequence)
-
-    def _restart(self, sequence: Sequence) -> None:
-        if sequence.seats is not None:
-            sequence = sequence.seats[0]
-        for each in sequence.seats or (sequence,):
-            self._release(each)
-        if sequence.seats is not None:
-            self._seating.lose_slots(sequence)
-        sequence.since = self.steps
-        self._accounts.wait(sequence)
+                self._live.restart(sequence)
 
     def _prefill(self, draft: Draft) -> None:
         """Give each account in turn a chunk, and admit more as long as blocks are left."""
@@ -413,7 +385,7 @@ class Scheduler:
                 return
             if self._held.should_wait(sequence, draft.chunks):
                 return
-            self._admit(sequence)
+            self._live.admit(sequence)
 
     def _share(self, turns: list[Sequence], draft: Draft) -> None:
         """Give each prompt an equal part of the blocks; what short ones leave goes to the others.
@@ -426,134 +398,3 @@ class Scheduler:
             draft.chunk(sequence, draft.blocks // (others + 1), draft.logit_rows - others)
             if sequence.launched == sequence.goal:
                 self._accounts.finish_prompt(sequence)
-
-    def _admit(self, sequence: Sequence) -> None:
-        self._accounts.admit(sequence)
-        self._held.take(sequence)
-        if sequence.seats is not None:
-            self._seating.begin(sequence)
-
-    # Committing
-
-    def _settle(self, sequence: Sequence, row: Row) -> bool:
-        assert self.guessing is not None
-        right = sequence.settle(row)
-        self.guessing.settled(sequence.id, right)
-        return right
-
-    def _commit_token(
-        self, sequence: Sequence, outcome: RowResult, row: Row
-    ) -> SequenceUpdate | None:
-        assert outcome.token is not None, "a yielding row must give a token"
-        if sequence.dropped:
-            sequence.dropped -= 1
-            return _scores_alone(sequence, outcome, row)
-        if not sequence.takes(outcome.token):
-            sequence.in_flight -= 1
-            self._redo(sequence)
-            return _scores_alone(sequence, outcome, row)
-        self.tokens += 1
-        finish = sequence.append(outcome.token)
-        if sequence.slot >= 0:
-            self._held.note(sequence)
-        if finish:
-            self._finish(sequence)
-        return SequenceUpdate(sequence.id, outcome, finish, cached=max(sequence.cached, 0))
-
-    def _commit_beam(self, sequence: Sequence, outcome: RowResult) -> list[SequenceUpdate]:
-        """Return the update with the answers once the search of this seat is over."""
-        self.tokens += 1
-        if sequence.slot >= 0:
-            self._held.note(sequence)
-        answers = self._seating.commit(sequence, outcome)
-        if answers is None:
-            return []
-        assert sequence.seats is not None
-        self._finish(sequence.seats[0])
-        return [found(sequence.seats[0], answers)]
-
-    def _redo(self, sequence: Sequence) -> None:
-        """Have the next token chosen anew: those of all rows in flight are dropped."""
-        sequence.dropped += sequence.in_flight
-        sequence.ahead = ()
-        sequence.in_flight = 0
-        last = len(sequence.tokens) - 1
-        if sequence.slot < 0:
-            return  # it was preempted, and computes its last position again anyway
-        if last < sequence.kept * self.limits.page_size:
-            self._restart(sequence)  # others may read that page
-            return
-        sequence.launched, sequence.restate = last, True
-        sequence.goal = min(sequence.goal, last)
-
-    def _commit_targets(
-        self, sequence: Sequence, outcome: RowResult, row: Row
-    ) -> list[SequenceUpdate]:
-        """Return the updates for what a row scored: tokens of the prompt, or forced ones."""
-        if row.start < sequence.prompt:
-            update = self._commit_scores(sequence, outcome, row)
-            return [update] if update else []
-        self.tokens += len(row.targets)
-        cached = max(sequence.cached, 0)
-        updates = [SequenceUpdate(sequence.id, each, cached=cached) for each in _each(row, outcome)]
-        if sequence.guide is not None and sequence.guide.finished:
-            updates[-1] = replace(updates[-1], finish="complete")
-            self._finish(sequence)
-        return updates
-
-    def _commit_scores(
-        self, sequence: Sequence, outcome: RowResult, row: Row
-    ) -> SequenceUpdate | None:
-        """Return the update for a row's scores, if there is one for them alone.
-
-        Those of a request that only scores, without `score_tops`, come with the last one.
-        """
-        assert sequence.score_from is not None
-        sequence.scores_committed += len(row.targets)
-        finish: Finish | None = None
-        if not sequence.generates and (
-            sequence.score_from + sequence.scores_committed == sequence.prompt
-        ):
-            self._finish(sequence)
-            finish = "score"
-        if sequence.generates or sequence.score_tops is not None:
-            return None if row.yields else SequenceUpdate(sequence.id, outcome, finish)
-        sequence.scores += outcome.target_logprobs
-        if finish is None:
-            return None
-        scores = RowResult(target_logprobs=tuple(sequence.scores))
-        return SequenceUpdate(sequence.id, scores, finish)
-
-    def _finish(self, sequence: Sequence) -> None:
-        self._remove(sequence)
-        self.finished += 1
-
-    def _remove(self, sequence: Sequence) -> None:
-        for each in sequence.seats or (sequence,):
-            del self._live[each.id]
-            if each.slot >= 0:
-                self._release(each)
-            self._accounts.remove(each)
-            if self.guessing is not None:
-                self.guessing.forget(each.id)
-        if sequence.seats is not None:
-            self._seating.remove(sequence)
-
-    def _release(self, sequence: Sequence) -> None:
-        """Stop running and free slot and pages (see the module docstring on steps in flight)."""
-        self._accounts.release(sequence)
-        self._held.release(sequence)
-
-
-def _scores_alone(sequence: Sequence, outcome: RowResult, row: Row) -> SequenceUpdate | None:
-    """Return the update for the prompt's scores of a row whose token is not taken."""
-    if not row.targets or row.start >= sequence.prompt:
-        return None
-    return SequenceUpdate(sequence.id, replace(outcome, token=None))
-
-
-def _each(row: Row, outcome: RowResult) -> list[RowResult]:
-    """Return the result of each forced token of a row but the first."""
-    tops = outcome.target_tops or ((),) * len(row.targets)
-    scored = zip(row.targets, outcome.target_logprobs, tops, strict=True)
-    return [RowResult(token, logprob, top) for token, logprob, top in scored]

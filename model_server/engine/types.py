@@ -97,6 +97,12 @@ class BeamSettings(msgspec.Struct, frozen=True):
     length_penalty: float  # the alpha of `beams.search.length_norm`
     early_stopping: bool = False  # at the first token after which all hypotheses have ended
     min_tokens: int = 0  # of an answer before its end token
+    tokens_per_beam: int = 0  # that each hypothesis offers; 0: as many as there are beams
+
+    @property
+    def offers(self) -> int:
+        """Tokens that each hypothesis offers."""
+        return self.tokens_per_beam or self.size
 
 
 class Hypothesis(msgspec.Struct, frozen=True):

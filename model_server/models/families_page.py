@@ -79,6 +79,8 @@ _MEANINGS = {
     "STOP_TOKEN_IDS": "likewise, a list of tokens",
     "USE_BEAM_SEARCH": "answers of a Saxml call are those of a beam search, not samples",
     "BEAM_SIZE": "beam search: hypotheses kept after each token, and answers",
+    "TOKENS_PER_BEAM": "beam search: tokens that each hypothesis offers after each token; null: "
+    "`BEAM_SIZE`",
     "LENGTH_NORM_ALPHA": "beam search: scores are log-probabilities divided by "
     "((tokens + 5) / 5) to this power",
     "BEAM_SEARCH_EARLY_EXIT": "beam search: it ends as soon as all hypotheses hold an end token",

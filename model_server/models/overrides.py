@@ -23,7 +23,7 @@ _ANY_INPUT = "every model takes texts and token ids"
 # Keys of Saxml's classes that have no effect here, and why.
 _SAXML_ONLY: Mapping[str, str] = {
     "BEAM_SIZE": _BY_REQUEST,
-    "TOKENS_PER_BEAM": "each hypothesis offers as many tokens as there are beams",
+    "TOKENS_PER_BEAM": "a request asks for it with the extra input tokens_per_beam",
     "LENGTH_NORM_ALPHA": _BY_REQUEST,
     "BEAM_SEARCH_EARLY_EXIT": _BY_REQUEST,
     "USE_MATMUL_BEAM_SHUFFLE": "hypotheses share their pages, so nothing is shuffled",

@@ -11,7 +11,7 @@ from sax.fields.sampling import MOST_LOGPROBS, SAMPLING, UNCHANGED
 from sax.types import GenerateRequest, SamplingParams
 
 # Fields that a beam search has, too. Temperature 0 is what peers ask for, and changes nothing.
-_ITS_OWN = frozenset({"beam_size", "length_penalty", "early_stopping"})
+_ITS_OWN = frozenset({"beam_size", "length_penalty", "early_stopping", "tokens_per_beam"})
 _SHARED = frozenset({"temperature", "seed", "max_tokens", "min_tokens", "stop_token_ids"})
 _ENDS = frozenset({"ignore_eos"})
 _REFUSED = [name for name in SAMPLING if name not in _ITS_OWN | _SHARED | _ENDS]
@@ -22,7 +22,7 @@ def check_beams(request: GenerateRequest) -> None:
     """Raise InvalidRequest, naming the field, for what contradicts a beam search, or needs one."""
     sampling = request.sampling
     if not sampling.beam_size:
-        for name in ("length_penalty", "early_stopping"):
+        for name in ("length_penalty", "early_stopping", "tokens_per_beam"):
             if getattr(sampling, name) != getattr(UNCHANGED, name):
                 raise InvalidRequest(
                     f"{name} is {getattr(sampling, name)} and there is no beam search: leave it "
@@ -57,21 +57,28 @@ def beam_search(
             "stop_token_ids, or leave out beam_size",
             param="stop_token_ids",
         )
-    room = MOST_LOGPROBS - sampling.beam_size
-    if sampling.min_tokens and len(ends) > room:
-        raise InvalidRequest(
-            f"beam_size is {sampling.beam_size} and {len(ends)} tokens end an answer, before "
-            f"min_tokens none of them: together at most {MOST_LOGPROBS} are allowed, so send fewer "
-            "stop_token_ids, fewer beams, or no min_tokens",
-            param="beam_size",
-        )
     beams = BeamSettings(
         sampling.beam_size,
         sampling.length_penalty,
         sampling.early_stopping,
         sampling.min_tokens,
+        sampling.tokens_per_beam,
     )
+    _check_room(beams, ends)
     return beams, sampling_of(beams, ends)
+
+
+def _check_room(beams: BeamSettings, ends: frozenset[int]) -> None:
+    """Raise InvalidRequest if a step cannot report as many tokens as the search needs."""
+    if not beams.min_tokens or beams.offers + len(ends) <= MOST_LOGPROBS:
+        return
+    name = "tokens_per_beam" if beams.tokens_per_beam else "beam_size"
+    raise InvalidRequest(
+        f"{name} is {beams.offers} and {len(ends)} tokens end an answer, before min_tokens none of "
+        f"them: together at most {MOST_LOGPROBS} are allowed, so send fewer stop_token_ids, a "
+        f"smaller {name}, or no min_tokens",
+        param=name,
+    )
 
 
 def _contradiction(name: str, value: Any, remedy: str = "leave it out") -> InvalidRequest:

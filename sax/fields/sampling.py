@@ -267,6 +267,17 @@ class SamplingParams:
             kind=Kind.FLAG,
         ),
     )
+    tokens_per_beam: int = _field(
+        0,
+        SamplingRow(
+            help="Beam search: tokens that each hypothesis offers for the next hypotheses; 0: as "
+            "many as there are hypotheses.",
+            kind=Kind.INTEGER,
+            least=0,
+            most=MOST_LOGPROBS,
+            http=None,
+        ),
+    )
     json_schema: str = _field(
         "",
         SamplingRow(

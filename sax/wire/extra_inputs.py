@@ -9,7 +9,7 @@ from typing import Any
 
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import Kind, RequestRoute
-from sax.fields.sampling import SAMPLING
+from sax.fields.sampling import SAMPLING, UNCHANGED
 from sax.fields.table import fields_of
 from sax.format import listing, quoted, shortened
 from sax.proto import common_pb2
@@ -55,7 +55,7 @@ def sampling_from_extra_inputs(
         changes["ignore_eos"] = True
     if defaults.beam_size and not changes.get("beam_size", 1):
         # Samples, although the model's default is a beam search.
-        changes = {"length_penalty": 1.0, "early_stopping": False, **changes}
+        changes = {**_WITHOUT_BEAMS, **changes}
     return replace(defaults, **changes)
 
 
@@ -119,6 +119,8 @@ def _keys(*kinds: Kind) -> dict[str, str]:
 
 
 _EOS_ID = "eos_id"
+_OF_BEAMS = ("length_penalty", "early_stopping", "tokens_per_beam")
+_WITHOUT_BEAMS = {name: getattr(UNCHANGED, name) for name in _OF_BEAMS}
 _FIELDS = dict(fields_of(RequestRoute.STREAM))
 # 0 asks for the scores of a prompt, which no Saxml reply has.
 _FIELDS["max_tokens"] = replace(_FIELDS["max_tokens"], least=1)

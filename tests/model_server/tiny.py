@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +14,7 @@ from model_server.kernels import reference
 from model_server.kernels.paged import Kernel, PagedBatch
 from model_server.kernels.pages import LayerPages, allocate
 from model_server.models.long_positions import LONG
+from tests.model_server.models.quick import quick
 
 PAGE = 8
 
@@ -42,12 +45,44 @@ def long_mark(recipe: Any, count: int) -> int:
     return LONG if most is not None and count > most else 0
 
 
-def logits_of(module: Any, recipe: Any, prompt: np.ndarray) -> jax.Array:
+def logits_of(module: Any, recipe: Any, prompt: np.ndarray | jax.Array) -> jax.Array:
     """f32[S, V]: the logits after each token of a prompt."""
     count = len(prompt)
-    tokens = jnp.asarray(np.concatenate([[0], prompt]), jnp.int32)
+    tokens = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.asarray(prompt, jnp.int32)])
     at = np.arange(count) + long_mark(recipe, count)
     positions = jnp.asarray(np.concatenate([[0], at]), jnp.int32)
     pages = empty_pages(recipe, -(-count // PAGE))
     hidden, _ = module(tokens, positions, pages, one_prompt(count))
     return module.logits(hidden[1:])
+
+
+class WholeSequences:
+    """A model over whole sequences. One program serves all lengths: no token sees a later one.
+
+    With two lists of rotary factors all lengths take those of the longest sequence.
+    """
+
+    def __init__(self, model: Any, recipe: Any, most: int) -> None:
+        """most: tokens of the longest sequence."""
+        self._model = model
+        self._most = most
+        self._run = quick(partial(_logits, recipe), model, _padded((), most))
+
+    def logits(self, tokens: Sequence[int]) -> np.ndarray:
+        """f32[S, V]: the logits after each token."""
+        return np.asarray(self._run(self._model, _padded(tokens, self._most)))[: len(tokens)]
+
+    def greedy(self, prompt: tuple[int, ...], count: int) -> list[int]:
+        """The likeliest tokens after a prompt."""
+        tokens = list(prompt)
+        for _ in range(count):
+            tokens.append(int(self.logits(tokens)[-1].argmax()))
+        return tokens[len(prompt) :]
+
+
+def _logits(recipe: Any, model: Any, tokens: jax.Array) -> jax.Array:
+    return logits_of(model, recipe, tokens)
+
+
+def _padded(tokens: Sequence[int], most: int) -> jax.Array:
+    return jnp.asarray([*tokens, *[0] * (most - len(tokens))], jnp.int32)

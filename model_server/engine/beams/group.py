@@ -75,8 +75,9 @@ class BeamGroup:
 
     def line_up(self) -> None:
         """Without slots: give the first seat, which waits for all, a hypothesis if it has none."""
-        first, other = self.seats[0], self._runs[0]
-        if first not in self._runs:
+        first = self.seats[0]
+        if self._runs and first not in self._runs:
+            other = self._runs[0]
             first.tokens, first.chain = other.tokens, []
             other.tokens, other.chain = [], []
             self._runs[0] = first

@@ -2,9 +2,12 @@
 
 After each token every hypothesis offers two kinds of candidates. Its best end token makes an answer
 of it: of all answers so far, those with the best normalised scores are kept, as many as there are
-beams. Its likeliest tokens, again as many, go on: of all of those that are no end tokens, the ones
-with the best sums of log-probabilities are the next hypotheses. Ties go to the earlier hypothesis,
-and to its likelier token. A hypothesis that does not end in time is no answer.
+beams. Its likeliest tokens, again as many or `tokens_per_beam`, go on: of all of those that are no
+end tokens, the ones with the best sums of log-probabilities are the next hypotheses. Ties go to the
+earlier hypothesis, and to its likelier token. A hypothesis that does not end in time is no answer.
+
+`tokens_per_beam` may be more than the beams, which matters if several end tokens are likely, or
+fewer: then hypotheses stay more different, and some places are empty until enough of them exist.
 
 With early stopping, as there, an end token competes with the others for a place among the
 hypotheses, and the search ends as soon as each of them holds one. A hypothesis that holds one is
@@ -52,7 +55,7 @@ def sampling_of(beams: BeamSettings, ends: frozenset[int]) -> Sampling:
 
 def _reported(beams: BeamSettings, ends: frozenset[int]) -> int:
     """Return how many likeliest tokens are enough: before `min_tokens`, end tokens do not count."""
-    return beams.size + (len(ends) if beams.min_tokens else 0)
+    return beams.offers + (len(ends) if beams.min_tokens else 0)
 
 
 class BeamSearch:
@@ -107,12 +110,12 @@ class BeamSearch:
 
     def _offered(self, outcome: RowResult) -> list[tuple[int, float]]:
         """Return a hypothesis' likeliest tokens, without those that end it."""
-        top, size = outcome.top, self._beams.size
+        top, most = outcome.top, self._beams.offers
         if self._tokens < self._beams.min_tokens:
-            return [each for each in top if each[0] not in self._ends][:size]
+            return [each for each in top if each[0] not in self._ends][:most]
         if self._beams.early_stopping:
-            return list(top[:size])
-        return [each for each in top[:size] if each[0] not in self._ends]
+            return list(top[:most])
+        return [each for each in top[:most] if each[0] not in self._ends]
 
     def _extended(self, choice: Continuation) -> _Partial:
         parent = self._live[choice.parent]

@@ -14,7 +14,7 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys
 from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe
 from sax.errors import CheckpointError, InvalidRequest
-from sax.fields.sampling import SAMPLING, UNCHANGED
+from sax.fields.sampling import MOST_LOGPROBS, SAMPLING, UNCHANGED
 from sax.format import quoted
 
 Values = Mapping[str, Any]
@@ -35,11 +35,19 @@ _TEMPLATE: Values = {
     "TOKENIZED_OUTPUT": False,  # and so are answers, the end token included
     "USE_BEAM_SEARCH": False,  # search for the likeliest answers instead of sampling
     "BEAM_SIZE": 4,  # of a beam search: hypotheses, and answers
+    # Of a beam search: tokens that each hypothesis offers; null: BEAM_SIZE.
+    "TOKENS_PER_BEAM": None,
     "LENGTH_NORM_ALPHA": 0.8,  # of a beam search: 0 compares whole log-probabilities
     "BEAM_SEARCH_EARLY_EXIT": False,  # of a beam search: ends once all hypotheses did
     "MIN_DECODE_STEPS": 0,  # of a beam search: tokens before an answer may end
 }
-_OF_BEAMS = ("BEAM_SIZE", "LENGTH_NORM_ALPHA", "BEAM_SEARCH_EARLY_EXIT", "MIN_DECODE_STEPS")
+_OF_BEAMS = (
+    "BEAM_SIZE",
+    "TOKENS_PER_BEAM",
+    "LENGTH_NORM_ALPHA",
+    "BEAM_SEARCH_EARLY_EXIT",
+    "MIN_DECODE_STEPS",
+)
 _OF_SAMPLES = ("NUM_SAMPLES", "TEMPERATURE", "TOP_K", "TOP_P")
 _SIZES = (
     "NUM_LAYERS",
@@ -164,6 +172,19 @@ def _check_search(given: Values, defaults: Values) -> None:
             "included: give a number from 0 on, and below that",
             param="overrides.MIN_DECODE_STEPS",
         )
+    _check_offers(given["TOKENS_PER_BEAM"], steps)
+
+
+def _check_offers(offers: Any, steps: int) -> None:
+    """Raise InvalidRequest for a TOKENS_PER_BEAM that no search can have."""
+    # What a step reports has room for the end tokens, too, which do not count at first.
+    room = MOST_LOGPROBS - 1 if steps else MOST_LOGPROBS
+    if offers is not None and (type(offers) is not int or not 1 <= offers <= room):
+        raise InvalidRequest(
+            f"TOKENS_PER_BEAM is {quoted(offers)}: with MIN_DECODE_STEPS {steps} give a number "
+            f"from 1 to {room}, or null: as many as BEAM_SIZE",
+            param="overrides.TOKENS_PER_BEAM",
+        )
 
 
 def _search(given: Values) -> Values:
@@ -172,6 +193,7 @@ def _search(given: Values) -> Values:
         return {}
     return {
         "beam_size": given["BEAM_SIZE"],
+        "tokens_per_beam": given["TOKENS_PER_BEAM"] or 0,
         "length_penalty": given["LENGTH_NORM_ALPHA"],
         "early_stopping": bool(given["BEAM_SEARCH_EARLY_EXIT"]),
         "min_tokens": given["MIN_DECODE_STEPS"],

@@ -51,7 +51,7 @@ class Subject:
 
     @property
     def copies(self) -> tuple[PageCopies, ...]:
-        """Return the copies of pages for other servers: the model's, and its draft model's."""
+        """Copies of pages for other servers: of the model's, and of its draft model's."""
         whole, draft = self.deployment, deployed(self.deployment)
         own = self._copies(whole.program, draft=False)
         return (own,) if draft is None else (own, self._copies(draft.program, draft=True))

@@ -55,7 +55,7 @@ def test_pages_that_left_and_came_back_go_on_where_they_were(moving: Moving) -> 
         got.append(runner.launch(Step(2 + at, (row,), *told)).result().rows[0].token)
         told = ((), ())
     watch.stop()
-    assert got == moving.tiny.greedy(PROMPT, 4)
+    assert got == moving.tiny.whole.greedy(PROMPT, 4)
     assert watch.while_serving == 0
 
 
@@ -69,4 +69,4 @@ def test_the_last_warm_up_runs_the_page_copies_and_changes_no_page(moving: Movin
     assert watch.while_serving == 0
     row, grant = Row(1, 0, 0, PROMPT, True), PageGrant(0, 0, (4, 11, 6))
     result = runner.launch(Step(1, (row,), (grant,), (SlotSampling(0, GREEDY),))).result()
-    assert result.rows[0].token == moving.tiny.greedy(PROMPT, 1)[0]
+    assert result.rows[0].token == moving.tiny.whole.greedy(PROMPT, 1)[0]

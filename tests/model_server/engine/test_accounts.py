@@ -60,7 +60,7 @@ def resident(step: Step) -> set[int]:
     return {row.sequence for row in step.rows}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_every_sequence_of_every_account_gets_the_answer_it_would_get_alone(
     data: st.DataObject,
@@ -74,7 +74,7 @@ def test_every_sequence_of_every_account_gets_the_answer_it_would_get_alone(
     assert trace.scheduler.accounts == 0
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_answers_of_many_accounts_survive_a_pool_that_is_always_too_small(
     data: st.DataObject,

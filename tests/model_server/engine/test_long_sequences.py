@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import numpy as np
-
 from model_server.engine.buckets import closed_set
 from model_server.engine.runner import ModelRunner
 from model_server.engine.scheduler import Scheduler
@@ -17,8 +14,7 @@ from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
 from tests.model_server.models.family_cases import F32, config_of, golden_of
-from tests.model_server.models.quick import quick
-from tests.model_server.tiny import PAGE, empty_pages, logits_of
+from tests.model_server.tiny import PAGE, WholeSequences, empty_pages
 
 CASE = "phi3_longrope_long"  # its original context is 16 tokens, and what it serves 128
 PROMPT = tuple(golden_of(CASE)["prompt"].tolist())
@@ -43,7 +39,10 @@ class Phi3:
         )
         module = recipe.blueprint()
         leaves = random_weights(module.declarations, 3, lambda _: None)
-        self.model = module.assemble([leaf.copy() for leaf in leaves])
+        model = module.assemble([leaf.copy() for leaf in leaves])
+        self._short, self._long = (
+            WholeSequences(model, recipe, length) for length in (recipe.short_context, 24)
+        )
         pages = empty_pages(recipe, self.limits.pages)
         program = StepProgram(module, leaves, pages, self.limits, xla.KERNEL, vocab=recipe.vocab)
         self.runner = ModelRunner(program, leaves, pages, closed_set(self.limits.slots, (2,)))
@@ -68,14 +67,8 @@ class Phi3:
         """The likeliest token after each prefix, of short prefixes by the short factors."""
         most = self.limits.short_context
         assert most is not None
-        short, whole = (self._argmax(tokens[:count]) for count in (most, len(tokens)))
-        return short[:most] + whole[most:]
-
-    def _argmax(self, tokens: list[int]) -> list[int]:
-        def run(model: Any) -> jax.Array:
-            return logits_of(model, self.recipe, np.asarray(tokens)).argmax(-1)
-
-        return np.asarray(quick(run, self.model)(self.model)).tolist()
+        short = self._short.logits(tokens[:most]).argmax(-1).tolist()
+        return short + self._long.logits(tokens).argmax(-1).tolist()[most:]
 
 
 def test_answers_on_both_sides_of_the_original_context_and_across_it() -> None:

@@ -22,7 +22,7 @@ from model_server.engine.types import (
 from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
-from tests.model_server.tiny import PAGE, empty_pages, logits_of
+from tests.model_server.tiny import PAGE, WholeSequences, empty_pages
 
 TINY = {
     "NUM_LAYERS": "2",
@@ -57,17 +57,11 @@ class Tiny:
         module = self.recipe.blueprint()
         leaves = random_weights(module.declarations, 3, lambda _: None)
         # The runner frees what it is given; the whole model keeps its own copy.
-        self.model = module.assemble([leaf.copy() for leaf in leaves])
+        model = module.assemble([leaf.copy() for leaf in leaves])
+        self.whole = WholeSequences(model, self.recipe, 32)
         pages = empty_pages(self.recipe, LIMITS.pages)
         program = StepProgram(module, leaves, pages, LIMITS, xla.KERNEL, vocab=self.recipe.vocab)
         self.runner = ModelRunner(program, leaves, pages, closed_set(LIMITS.slots, (1, 4)))
-
-    def greedy(self, prompt: tuple[int, ...], count: int) -> list[int]:
-        tokens = list(prompt)
-        for _ in range(count):
-            logits = logits_of(self.model, self.recipe, np.asarray(tokens))
-            tokens.append(int(np.asarray(logits[-1]).argmax()))
-        return tokens[len(prompt) :]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +84,7 @@ def test_a_chunked_prompt_and_decodes_give_the_whole_sequences_tokens(tiny: Tiny
         got.append(pending.result().rows[0].token)
         pending = ahead
     got.append(pending.result().rows[0].token)
-    assert got == tiny.greedy(PROMPT, 6)
+    assert got == tiny.whole.greedy(PROMPT, 6)
 
 
 def test_sequences_in_one_step_do_not_touch_each_other(tiny: Tiny) -> None:
@@ -108,7 +102,7 @@ def test_sequences_in_one_step_do_not_touch_each_other(tiny: Tiny) -> None:
     got[0].append(result.rows[0].token)
     got[1].append(result.rows[1].token)
     got.append([result.rows[2].token])
-    wanted = [tiny.greedy(p, n) for p, n in zip(prompts, (2, 2, 1), strict=True)]
+    wanted = [tiny.whole.greedy(p, n) for p, n in zip(prompts, (2, 2, 1), strict=True)]
     assert got == wanted
 
 
@@ -121,7 +115,7 @@ def test_a_decode_takes_the_token_that_its_step_gives_it(tiny: Tiny) -> None:
     tiny.runner.launch(begin).result()
     rows = (Row(0, 0, 5, (), True, given=given), Row(1, 1, 5, (), True))
     got = [row.token for row in tiny.runner.launch(Step(2, rows)).result().rows]
-    assert got == [*tiny.greedy((*prompt, given), 1), tiny.greedy(prompt, 2)[1]]
+    assert got == [*tiny.whole.greedy((*prompt, given), 1), tiny.whole.greedy(prompt, 2)[1]]
 
 
 def test_targets_are_scored_with_their_log_probabilities(tiny: Tiny) -> None:
@@ -130,7 +124,7 @@ def test_targets_are_scored_with_their_log_probabilities(tiny: Tiny) -> None:
     # The logits after positions 9, 10, 11 and 12 score the tokens at 10, 11, 12 and 13.
     step = Step(1, (Row(7, 0, 0, PROMPT[:13], False, suffix),), (grant,))
     got = tiny.runner.launch(step).result().rows[0].target_logprobs
-    logits = logits_of(tiny.model, tiny.recipe, np.asarray(PROMPT[:13]))
+    logits = tiny.whole.logits(PROMPT[:13])
     wanted = jax.nn.log_softmax(logits)[np.arange(9, 13), np.asarray(suffix)]
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
@@ -143,7 +137,7 @@ def test_a_row_scores_its_prompt_and_yields_a_token(tiny: Tiny) -> None:
     grants = (PageGrant(0, 0, (11, 12, 13)), PageGrant(1, 0, (14, 15)))
     samplings = (SlotSampling(0, GREEDY), SlotSampling(1, GREEDY))
     got, other = tiny.runner.launch(Step(1, (scored, plain), grants, samplings)).result().rows
-    logits = np.asarray(logits_of(tiny.model, tiny.recipe, np.asarray(tokens)))
+    logits = tiny.whole.logits(tokens)
     logprobs = np.asarray(jax.nn.log_softmax(logits))[10:12]
     own = logprobs[np.arange(2), np.asarray(targets)]
     np.testing.assert_allclose(got.target_logprobs, own, rtol=1e-4, atol=1e-4)

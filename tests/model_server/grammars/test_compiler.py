@@ -58,7 +58,7 @@ def walk(compiler: GrammarCompiler, constraint: Constraint, seed: int) -> str:
         if ends & set(allowed) and rng.random() < 0.5:
             break
         allowed = [token for token in allowed if token not in ends]
-        closing_ones = [token for token in allowed if _closes(token)]
+        closing_ones = [token for token in allowed if token in closers()]
         token = rng.choice(closing_ones if closing_ones and rng.random() < 0.4 else allowed)
         tokens.append(token)
         guide.accept(token)
@@ -68,8 +68,12 @@ def walk(compiler: GrammarCompiler, constraint: Constraint, seed: int) -> str:
     return b"".join(map(tokenizer().token_bytes, tokens)).decode()
 
 
-def _closes(token: int) -> bool:
-    return tokenizer().token_bytes(token).strip() in (b'"', b"}", b"]", b'"}', b'"]', b"0")
+@cache
+def closers() -> frozenset[int]:
+    """Tokens that end a value."""
+    texts = (b'"', b"}", b"]", b'"}', b'"]', b"0")
+    every = range(tokenizer().vocab_size)
+    return frozenset(token for token in every if tokenizer().token_bytes(token).strip() in texts)
 
 
 @settings(

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -28,6 +32,14 @@ GRID = [
 ]
 
 
+KERNELS = (reference.paged_attention, xla.paged_attention)
+
+
+def run(kernel: Callable[..., jax.Array], *arguments: Any, **options: Any) -> jax.Array:
+    """The kernel as one program."""
+    return jax.jit(partial(kernel, **options))(*arguments)
+
+
 @pytest.mark.parametrize(("n", "c", "h", "kv", "d", "w", "page", "cap", "window", "dtype"), GRID)
 def test_equals_the_reference(
     n: int,
@@ -47,7 +59,7 @@ def test_equals_the_reference(
     q = jnp.asarray(rng.normal(size=(n, c, h, d)), jnp.float32)
     cache = CacheShape(layers=1, kv_heads=kv, key_dim=d, value_dim=w)
     everywhere = np.arange((pages + 1) * page)
-    layer = write(
+    layer = jax.jit(write)(
         allocate(cache, pages, page, jnp.dtype(dtype))[0],
         jnp.asarray(rng.normal(size=(len(everywhere), kv, d)), jnp.float32),
         jnp.asarray(rng.normal(size=(len(everywhere), kv, w)), jnp.float32),
@@ -59,8 +71,7 @@ def test_equals_the_reference(
     assert ends is not None
     limits = jnp.asarray(ends[:, None] - c + 1 + np.arange(c)[None], jnp.int32)
     options = {"scale": d**-0.5, "softcap": cap, "window": window}
-    wanted = reference.paged_attention(q, layer, tables, limits, **options)
-    got = xla.paged_attention(q, layer, tables, limits, **options)
+    wanted, got = (run(kernel, q, layer, tables, limits, **options) for kernel in KERNELS)
     np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-5)
 
 
@@ -69,8 +80,8 @@ def test_rows_that_see_nothing_give_zeros() -> None:
     layer = LayerPages(jnp.ones((3, 1, 4, 8)), jnp.ones((3, 1, 8, 4)))
     tables = jnp.asarray([[1], [0]], jnp.int32)
     limits = jnp.asarray([[3], [0]], jnp.int32)
-    for kernel in (reference.paged_attention, xla.paged_attention):
-        out = np.asarray(kernel(q, layer, tables, limits, scale=1.0))
+    for kernel in KERNELS:
+        out = np.asarray(run(kernel, q, layer, tables, limits, scale=1.0))
         assert np.allclose(out[0], 1.0)
         assert not out[1].any()
 
@@ -81,16 +92,16 @@ def test_what_lies_beyond_the_limit_does_not_matter() -> None:
     keys = rng.normal(size=(3, 1, 4, 8)).astype(np.float32)
     values = rng.normal(size=(3, 1, 8, 4)).astype(np.float32)
     tables, limits = jnp.asarray([[1, 2]], jnp.int32), jnp.asarray([[11]], jnp.int32)
-    before = xla.paged_attention(
-        q, LayerPages(jnp.asarray(keys), jnp.asarray(values)), tables, limits, scale=1.0
-    )
+
+    def attended() -> np.ndarray:
+        layer = LayerPages(jnp.asarray(keys), jnp.asarray(values))
+        return np.asarray(run(xla.paged_attention, q, layer, tables, limits, scale=1.0))
+
+    before = attended()
     for page, offset in itertools.product([2], range(3, 8)):
         keys[page, :, :, offset] = 1e3
         values[page, :, offset] = 1e3
-    after = xla.paged_attention(
-        q, LayerPages(jnp.asarray(keys), jnp.asarray(values)), tables, limits, scale=1.0
-    )
-    np.testing.assert_array_equal(before, after)
+    np.testing.assert_array_equal(before, attended())
 
 
 def test_a_window_hides_what_lies_before_it() -> None:
@@ -102,7 +113,8 @@ def test_a_window_hides_what_lies_before_it() -> None:
 
     def attended(window: int) -> np.ndarray:
         layer = LayerPages(jnp.asarray(keys), jnp.asarray(values))
-        return np.asarray(xla.paged_attention(q, layer, tables, limits, scale=1.0, window=window))
+        options = {"scale": 1.0, "window": window}
+        return np.asarray(run(xla.paged_attention, q, layer, tables, limits, **options))
 
     before = attended(4)
     keys[2, :, :, 1] = values[2, :, 1] = 1e3  # position 9; the window begins at 10
@@ -161,7 +173,7 @@ def test_keys_may_be_the_values_too(dtype: str, window: int | None) -> None:
     q = jnp.asarray(rng.normal(size=(1, 3, 4, 6)), jnp.float32)
     tables, limits = jnp.asarray([[2, 1]], jnp.int32), jnp.asarray([[0, 9, 15]], jnp.int32)
     options = {"scale": 0.5, "window": window}
-    wanted = reference.paged_attention(q, stored(6), tables, limits, **options)
-    for kernel in (reference.paged_attention, xla.paged_attention):
-        found = kernel(q, stored(0), tables, limits, **options)
+    wanted = run(reference.paged_attention, q, stored(6), tables, limits, **options)
+    for kernel in KERNELS:
+        found = run(kernel, q, stored(0), tables, limits, **options)
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)

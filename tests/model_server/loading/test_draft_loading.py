@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from sax.types import ModelSpec
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.tiny_bert import tiny_bert
 
-CONFIG = ModelServerConfig(slots=4, page_size=16, max_context=64)
+CONFIG = ModelServerConfig(slots=2, page_size=16, max_context=64)
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
@@ -51,6 +51,23 @@ def loader() -> ModelLoader:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("target") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def plain(loader: ModelLoader, folder: Path) -> Iterator[Loaded]:
+    made = loader(spec_of(folder, SPECULATION='"off"'), lambda _: None)
+    assert isinstance(made, Loaded)
+    with closing(made.runner):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def drafted(loader: ModelLoader, folder: Path) -> Iterator[Loaded]:
+    """The model as its own draft."""
+    made = loader(drafted_by(folder, folder), lambda _: None)
+    assert isinstance(made, Loaded)
+    with closing(made.runner):
+        yield made
 
 
 def answer(engine: Engine, updates: queue.Queue[SequenceUpdate], prompt: range) -> list[int]:
@@ -84,13 +101,9 @@ def answers(loaded: Loaded) -> tuple[list[list[int]], int, int]:
 
 
 def test_both_models_serve_without_compiling_and_answers_are_the_same(
-    loader: ModelLoader, folder: Path
+    loader: ModelLoader, plain: Loaded, drafted: Loaded
 ) -> None:
     """Steps are taken to cost the same, so that guesses are tried whenever they may be right."""
-    plain = loader(spec_of(folder, SPECULATION='"off"'), lambda _: None)
-    drafted = loader(drafted_by(folder, folder), lambda _: None)
-    assert isinstance(plain, Loaded)
-    assert isinstance(drafted, Loaded)
     assert isinstance(drafted.runner, Proposer)
     before = loader.compiles_while_serving()
     made, tried, right = answers(drafted)
@@ -100,24 +113,18 @@ def test_both_models_serve_without_compiling_and_answers_are_the_same(
     assert loader.compiles_while_serving() == before
 
 
-def test_weights_and_pages_of_both_are_in_the_plan(loader: ModelLoader, folder: Path) -> None:
+def test_weights_and_pages_of_both_are_in_the_plan(plain: Loaded, drafted: Loaded) -> None:
     """A model that is its own draft takes twice the weights, and pages of twice the bytes."""
-    plain = loader(spec_of(folder, SPECULATION='"ngram"', MAX_GUESSES="4"), lambda _: None)
-    drafted = loader(drafted_by(folder, folder), lambda _: None)
-    assert isinstance(plain, Loaded)
-    assert isinstance(drafted, Loaded)
-    with closing(plain.runner), closing(drafted.runner):
-        assert drafted.parts.weights == 2 * plain.parts.weights
-        assert drafted.parts.kv == 2 * plain.parts.kv
-        assert drafted.parts.tokens == plain.parts.tokens
-        assert drafted.parts.total == drafted.memory
+    assert drafted.parts.weights == 2 * plain.parts.weights
+    assert drafted.parts.kv == 2 * plain.parts.kv
+    assert drafted.parts.tokens == plain.parts.tokens
+    assert drafted.parts.total == drafted.memory
 
 
-def test_a_model_that_does_not_fit_with_its_draft_model_is_refused(folder: Path) -> None:
-    alone = make_loader(CONFIG)(spec_of(folder), lambda _: None)
-    assert isinstance(alone, Loaded)
-    alone.runner.close()
-    tight = make_loader(replace(CONFIG, memory_limit_bytes=alone.memory + 2**16))
+def test_a_model_that_does_not_fit_with_its_draft_model_is_refused(
+    folder: Path, plain: Loaded
+) -> None:
+    tight = make_loader(replace(CONFIG, memory_limit_bytes=plain.memory + 2**16))
     with pytest.raises(MemoryPlanError, match="does not fit"):
         tight(drafted_by(folder, folder), lambda _: None)
 

@@ -21,11 +21,13 @@ BEAMS = SamplingParams(
 )
 
 
-def wanted(prompt: bytes = b"hi") -> list[Hypothesis]:
+def wanted(prompt: bytes = b"hi", tokens_per_beam: int = 0) -> list[Hypothesis]:
+    beams = BeamSettings(3, 0.8, min_tokens=2, tokens_per_beam=tokens_per_beam)
+
     def logprobs(tokens: tuple[int, ...]) -> np.ndarray:
         return -((hash_of([*prompt, *tokens]) + np.arange(VOCAB)) % VOCAB) / VOCAB
 
-    return search(logprobs, BeamSettings(3, 0.8, min_tokens=2), frozenset(ENDS), 6)
+    return search(logprobs, beams, frozenset(ENDS), 6)
 
 
 async def all_free(served: Served) -> None:
@@ -55,6 +57,15 @@ async def test_a_call_can_ask_for_samples_or_for_beams() -> None:
         assert len((await served.lm.Generate(lm_request(beam_size=1))).texts) == 1
 
 
+async def test_a_call_can_say_how_many_tokens_each_hypothesis_offers() -> None:
+    assert wanted(tokens_per_beam=1) != wanted()
+    async with serving(FakeModels(defaults=BEAMS)) as served:
+        for offers in (1, 2, 5):
+            reply = await served.lm.Generate(lm_request(tokens_per_beam=offers))
+            scores = [each.score for each in wanted(tokens_per_beam=offers)]
+            assert [each.score for each in reply.texts] == pytest.approx(scores)
+
+
 async def test_a_token_stream_has_one_chunk_with_every_answer() -> None:
     async with serving(FakeModels()) as served:
         stream = Stream(served)
@@ -79,6 +90,8 @@ async def test_a_token_stream_has_one_chunk_with_every_answer() -> None:
         ({"beam_size": LIMITS.slots + 1}, "beam_size"),
         ({"min_tokens": 6}, "min_tokens"),
         ({"beam_size": 0, "length_penalty": 0.5}, "length_penalty"),
+        ({"beam_size": 0, "tokens_per_beam": 2}, "tokens_per_beam"),
+        ({"tokens_per_beam": 19}, "tokens_per_beam"),
     ],
 )
 async def test_what_contradicts_a_search_is_refused_by_name(

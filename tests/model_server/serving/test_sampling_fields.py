@@ -210,7 +210,7 @@ CASES: dict[str, Case] = {
 # Fields that constrain the whole text have tests of their own.
 GRAMMARS = {"json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"}
 # As have those of a beam search, which gives several whole answers (test_beam_request).
-BEAMS = {"beam_size", "length_penalty", "early_stopping"}
+BEAMS = {"beam_size", "length_penalty", "early_stopping", "tokens_per_beam"}
 
 
 def test_every_field_of_the_table_has_a_case() -> None:

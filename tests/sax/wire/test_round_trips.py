@@ -129,6 +129,7 @@ SAMPLING = st.builds(
     beam_size=I32,
     length_penalty=st.floats(allow_nan=False),
     early_stopping=st.booleans(),
+    tokens_per_beam=I32,
 )
 CHATS = st.lists(st.builds(Message, TEXT, TEXT), min_size=1, max_size=3).map(tuple)
 REQUESTS = st.builds(

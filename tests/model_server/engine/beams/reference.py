@@ -16,7 +16,7 @@ Logprobs = Callable[[tuple[int, ...]], np.ndarray]  # f64[V] after these tokens
 
 def search(logprobs: Logprobs, beams: BeamSettings, ends: frozenset[int], most: int):
     """The answers, best first, of at most so many tokens each."""
-    size, alpha = beams.size, beams.length_penalty
+    size, alpha, offers = beams.size, beams.length_penalty, beams.offers
     hypotheses = [()] * size
     scores = np.arange(size) * NEVER  # f64[K]
     over = [False] * size
@@ -32,13 +32,13 @@ def search(logprobs: Logprobs, beams: BeamSettings, ends: frozenset[int], most: 
                 norm = ((step + 6) / 5) ** alpha
                 answers.append((max(total, NEVER) / norm, total, (*tokens, end)))
         answers = sorted(answers, key=lambda answer: -answer[0])[:size]
-        likely = np.argsort(-table, axis=1, kind="stable")[:, :size]
+        likely = np.argsort(-table, axis=1, kind="stable")[:, :offers]
         totals = scores[:, None] + np.take_along_axis(table, likely, axis=1)
         if not beams.early_stopping:
             totals += NEVER * np.isin(likely, sorted(ends))
         chosen = np.argsort(-totals.reshape(-1), kind="stable")[:size]
         scores = totals.reshape(-1)[chosen]
-        places = [divmod(int(place), size) for place in chosen]
+        places = [divmod(int(place), offers) for place in chosen]
         over = [over[parent] or int(likely[parent, nth]) in ends for parent, nth in places]
         hypotheses = [(*hypotheses[parent], int(likely[parent, nth])) for parent, nth in places]
         if beams.early_stopping and all(over):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,11 +16,10 @@ from model_server.engine.step_program import StepProgram
 from model_server.engine.types import BeamSettings, EngineLimits
 from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
-from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from tests.model_server.engine.beams.reference import search
 from tests.model_server.engine.beams.searches import answers_of, search_for
-from tests.model_server.tiny import PAGE, empty_pages, logits_of
+from tests.model_server.tiny import PAGE, WholeSequences, empty_pages
 
 GPT_J = "saxml.server.pax.lm.params.gptj.GPTJ"
 TINY = {
@@ -53,14 +51,12 @@ ENDS = frozenset({5, 41})
 class Tiny:
     """A tiny GPT-J, whole and behind a runner."""
 
-    recipe: Recipe
-    model: Any
+    whole: WholeSequences
     runner: ModelRunner
 
     def logprobs(self, tokens: tuple[int, ...]) -> np.ndarray:
         """f64[V], after these tokens."""
-        logits = logits_of(self.model, self.recipe, np.asarray(tokens))[-1]
-        return np.asarray(jax.nn.log_softmax(logits), np.float64)
+        return np.asarray(jax.nn.log_softmax(self.whole.logits(tokens)[-1]), np.float64)
 
 
 @pytest.fixture(scope="module", params=["off", "tenant"])
@@ -74,7 +70,7 @@ def tiny(request: pytest.FixtureRequest) -> Iterator[Tiny]:
     program = StepProgram(module, leaves, pages, limits, xla.KERNEL, vocab=recipe.vocab)
     runner = ModelRunner(program, leaves, pages, closed_set(limits.slots, (1, 4)))
     runner.compile(lambda _: None)
-    yield Tiny(recipe, model, runner)
+    yield Tiny(WholeSequences(model, recipe, 32), runner)
     runner.close()
 
 

@@ -55,6 +55,7 @@ def _searched(
     st.sampled_from([-0.5, 0.0, 0.6, 0.8, 1.0, 2.0]),
     st.booleans(),
     st.integers(0, 3),
+    st.sampled_from([0, 1, 2, 7]),
     st.integers(1, 8),
     st.frozensets(st.integers(0, VOCAB - 1), min_size=1, max_size=3),
 )
@@ -65,10 +66,11 @@ def test_it_answers_like_a_loop_over_whole_arrays(
     alpha: float,
     early: bool,
     least: int,
+    offers: int,
     room: int,
     ends: frozenset[int],
 ) -> None:
-    beams, most = BeamSettings(size, alpha, early, least), least + room
+    beams, most = BeamSettings(size, alpha, early, least, offers), least + room
     found, steps = _searched(seed, grain, beams, ends, most)
     wanted = search(lambda tokens: _logprobs(seed, tokens, grain), beams, ends, most)
     assert steps <= most

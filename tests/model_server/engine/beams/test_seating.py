@@ -12,7 +12,7 @@ from model_server.engine.beams.search import sampling_of
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Sequence
 from model_server.engine.sequence import context_of as most_tokens
-from model_server.engine.types import BeamSettings, EngineLimits, Hypothesis
+from model_server.engine.types import BeamSettings, EngineLimits, Hypothesis, RowResult, StepResult
 from sax.errors import InvalidRequest, PromptTooLong
 from tests.model_server.engine.beams.reference import search
 from tests.model_server.engine.conftest import Start
@@ -95,7 +95,8 @@ def some_asks(draw: st.DrawFn, limits: EngineLimits) -> list[Ask]:
         asked = plain(prompt, most, account)
         if draw(st.booleans()):
             size, early = draw(st.integers(1, 4)), draw(st.booleans())
-            beams = BeamSettings(size, 0.8, early, draw(st.integers(0, 3)))
+            offers = draw(st.sampled_from([0, 0, 1, 2, 6]))
+            beams = BeamSettings(size, 0.8, early, draw(st.integers(0, 3)), offers)
             asked = beams_for(prompt, most, beams, account)
         if accepted(asked, limits):
             turn = draw(st.integers(0, 12))
@@ -228,6 +229,24 @@ def test_a_model_that_never_ends_an_answer_is_an_error_and_not_a_search_without_
         never = tuple(replace(row, logprob=float("-inf")) for row in result.rows)
         updates += scheduler.commit(step, replace(result, rows=never))
     assert [update.error.param for update in updates] == ["beam_size"]
+
+
+def test_a_search_that_loses_its_slots_may_end_with_what_was_in_flight() -> None:
+    """The only hypothesis has lost its slots, and its likeliest token ends it: none is left."""
+    scheduler = Scheduler(limits_of(slots=2))
+    asked = beams_for((1, 2), 20, BeamSettings(2, 1.0, tokens_per_beam=1), "one")
+    scheduler.add(Sequence(1, asked, scheduler.limits))
+    scheduler.add(Sequence(3, plain((3,), 2, "two"), scheduler.limits))
+    goes_on, ends = RowResult(7, -9.0, ((5, -0.1),)), RowResult(7, -0.1, ((7, -0.1),))
+    step = scheduler.schedule()
+    while step and (following := scheduler.schedule()) is None:
+        scheduler.commit(step, StepResult(step.number, (goes_on,)))
+        step = scheduler.schedule()
+    assert step
+    assert following
+    assert scheduler.preemptions == 1
+    (update,) = scheduler.commit(step, StepResult(step.number, (ends,)))
+    assert [each.tokens for each in update.hypotheses] == [(7,)]
 
 
 def test_an_engine_delivers_one_update_with_all_answers(start: Start) -> None:

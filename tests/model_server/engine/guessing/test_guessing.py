@@ -70,7 +70,7 @@ class Oracle(Guessing):
         return whole[index]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_every_sequence_gets_the_answer_it_would_get_without_guesses(data: st.DataObject) -> None:
     """Guesses right and wrong, preemption, cancels, stop ids and ends in the middle of a run."""

@@ -23,7 +23,7 @@ from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
 from tests.model_server.engine.guessing.driving import answers, tokens_of
 from tests.model_server.engine.test_runner import TINY
-from tests.model_server.tiny import PAGE, empty_pages, logits_of
+from tests.model_server.tiny import PAGE, WholeSequences, empty_pages
 
 SLOTS, TOP_K, SAMPLES = 8, 4, 1600
 PROMPT = (3, 1, 4)
@@ -49,7 +49,8 @@ class Tiny:
         )
         module = self.recipe.blueprint()
         leaves = random_weights(module.declarations, 3, lambda _: None)
-        self.model = module.assemble([leaf.copy() for leaf in leaves])
+        model = module.assemble([leaf.copy() for leaf in leaves])
+        self._whole = WholeSequences(model, self.recipe, 32)
         pages = empty_pages(self.recipe, LIMITS.pages)
         program = StepProgram(module, leaves, pages, LIMITS, xla.KERNEL, vocab=self.recipe.vocab)
         self.runner = ModelRunner(program, leaves, pages, closed_set(SLOTS, (4,)))
@@ -58,7 +59,7 @@ class Tiny:
     def chances(self, tokens: tuple[int, ...]) -> np.ndarray:
         """The distribution of the next token, of which the TOP_K likeliest are kept: f64[V]."""
         if tokens not in self._known:
-            logits = np.asarray(logits_of(self.model, self.recipe, np.asarray(tokens))[-1])
+            logits = self._whole.logits(tokens)[-1]
             kept = np.where(logits >= np.sort(logits)[-TOP_K], logits, -np.inf)
             self._known[tokens] = np.asarray(jax.nn.softmax(kept), np.float64)
         return self._known[tokens]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ from model_server.kernels.pages import allocate, copy_pages_apart
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
 from tests.model_server.engine.paging.test_shared_pages import prompts_of, served, storm
-from tests.model_server.tiny import PAGE, logits_of
+from tests.model_server.tiny import PAGE, WholeSequences
 
 WINDOW = 10
 GEMMA3 = {
@@ -61,7 +60,7 @@ class TinyGemma3:
         self._module = self.recipe.blueprint()
         self._leaves = random_weights(self._module.declarations, 3, lambda _: None)
         model = self._module.assemble(self._leaves)
-        self._logits = partial(logits_of, model, self.recipe)
+        self._whole = WholeSequences(model, self.recipe, LIMITS.max_context)
 
     def runner(self, limits: EngineLimits) -> ModelRunner:
         near = tuple(window is not None for window in self.recipe.windows)
@@ -78,9 +77,7 @@ class TinyGemma3:
 
     def likeliest(self, tokens: list[int]) -> list[int]:
         """The likeliest token after each, from the whole sequence at once."""
-        # All of one length, so that one program serves them; nothing sees what comes after it.
-        padded = np.pad(np.asarray(tokens), (0, LIMITS.max_context - len(tokens)))
-        return jnp.argmax(self._logits(padded), -1).tolist()[: len(tokens)]
+        return self._whole.logits(tokens).argmax(-1).tolist()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from model_server.engine.engine import Engine
 from model_server.engine.paging.near_count import most_near, near_count
 from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import BeamSettings, EngineLimits
-from tests.model_server.engine import test_forced as forced
 from tests.model_server.engine import test_guides as guides
 from tests.model_server.engine.beams import test_seating as beams
 from tests.model_server.engine.fake_runner import FakeRunner
@@ -28,6 +27,7 @@ from tests.model_server.engine.paging.test_prefix_cache import (
     rows_of,
     small_limits,
 )
+from tests.model_server.engine.steps import test_forced as forced
 from tests.model_server.engine.test_engine import Inbox
 from tests.model_server.engine.test_scheduler import (
     ask_for,

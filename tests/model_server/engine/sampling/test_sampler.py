@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model_server.engine.sampling import sampler
 from model_server.engine.sampling.drawing import RowSampling
-from model_server.engine.sampling.sampler import sample
 
 VOCAB = 300
+BATCHES = (64, 600, 5000, 20_000, 60_000)  # one program each, whatever is drawn
+sample = jax.jit(sampler.sample)
 
 
 def rows(count: int, **changes: object) -> RowSampling:
@@ -36,9 +38,10 @@ def logits(seed: int, count: int = 4) -> jax.Array:
 
 def draws(values: jax.Array, count: int, **changes: object) -> np.ndarray:
     """`count` tokens drawn from one row of logits at successive positions."""
-    many = jnp.broadcast_to(values[:1], (count, VOCAB))
-    changes = {name: jnp.broadcast_to(jnp.asarray(v), (count,)) for name, v in changes.items()}
-    return np.asarray(jax.jit(sample)(many, rows(count, **changes)).tokens)
+    batch = next(size for size in BATCHES if size >= count)
+    many = jnp.broadcast_to(values[:1], (batch, VOCAB))
+    changes = {name: jnp.broadcast_to(jnp.asarray(v), (batch,)) for name, v in changes.items()}
+    return np.asarray(sample(many, rows(batch, **changes)).tokens)[:count]
 
 
 def test_temperature_zero_takes_the_first_highest_logit() -> None:
@@ -120,7 +123,7 @@ def test_draws_follow_the_distribution_over_seeds_too() -> None:
     for words in (seeds, seeds[:, ::-1]):
         many = jnp.broadcast_to(values, (len(words), VOCAB))
         settings_ = {"seed": jnp.asarray(words), "position": jnp.full(len(words), 7)}
-        got = jax.jit(sample)(many, rows(len(words), temperature=jnp.ones(len(words)), **settings_))
+        got = sample(many, rows(len(words), temperature=jnp.ones(len(words)), **settings_))
         counts = np.bincount(np.asarray(got.tokens), minlength=VOCAB)[40:46]
         chi_square = ((counts - 20_000 * weights) ** 2 / (20_000 * weights)).sum()
         assert chi_square < 20.5  # 5 degrees of freedom: exceeded once in a thousand
@@ -154,7 +157,7 @@ def test_rounding_of_the_logits_changes_a_draw_only_near_a_tie() -> None:
     exact = np.broadcast_to(values, (count, VOCAB))
     settings_ = rows(count, temperature=jnp.ones(count))
     one, other = (
-        np.asarray(jax.jit(sample)(jnp.asarray(logits_, jnp.float32), settings_).tokens)
+        np.asarray(sample(jnp.asarray(logits_, jnp.float32), settings_).tokens)
         for logits_ in (exact, exact + noise)
     )
     assert (one != other).mean() <= 2e-3

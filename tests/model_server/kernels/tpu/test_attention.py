@@ -82,7 +82,9 @@ def compare(of: Heads, mix: Mix, kernel: TpuAttention = KERNEL) -> None:
     ("of", "mix", "kernel"),
     [
         (dataclasses.replace(UNEQUAL, window=280), LONG, KERNEL),
-        (dataclasses.replace(SHARED, dtype="int8"), BOTH, STRICT),
+        pytest.param(
+            *(dataclasses.replace(SHARED, dtype="int8"), BOTH, STRICT), marks=pytest.mark.extended
+        ),
         (GROUPED, GUESSES, STRICT),
     ],
 )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -86,21 +89,40 @@ def test_a_gradient_compiles_nothing(loader: ModelLoader, loaded: Loaded) -> Non
     assert loader.compiles_while_serving() == before
 
 
+@cache
+def whole() -> Any:
+    """The model by an independent path."""
+    return family_cases.load(CASE)[0]
+
+
+@jax.jit
+def logits_after(model: Any, vectors: jax.Array) -> jax.Array:
+    """f32[T, V], after each of these embeddings, f32[T, D]."""
+    return model.logits(hidden_of(model, vectors[None], jnp.asarray([len(vectors)]))[0])
+
+
 def losses(vectors: np.ndarray, weights: np.ndarray, scale: np.ndarray | None = None) -> float:
-    """The loss by an independent path: the whole model's logits, in float64 after that."""
-    model, _ = family_cases.load(CASE)
+    """The loss from the whole model's logits, in float64 after that."""
+    model = whole()
     if scale is not None:
+        model, _ = family_cases.load(CASE)
         model.final_norm.scale[...] = jnp.asarray(scale)
-    hidden = hidden_of(model, jnp.asarray(vectors)[None], jnp.asarray([len(vectors)]))
-    logits = np.asarray(model.logits(hidden[0]), np.float64)
+    logits = np.asarray(logits_after(model, jnp.asarray(vectors)), np.float64)
     logprobs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     chosen = logprobs[np.arange(len(vectors)), IDS[1:]]
     return -(weights * chosen).sum() / weights.sum()
 
 
+@cache
+def last_hidden() -> jax.Array:
+    """f32[T, D], after each of the tokens."""
+    vectors = embedded(whole(), jnp.asarray([IDS]))
+    return hidden_of(whole(), vectors, jnp.asarray([len(IDS)]))[0]
+
+
+@cache
 def start() -> tuple[np.ndarray, np.ndarray]:
-    model, _ = family_cases.load(CASE)
-    vectors = embedded(model, jnp.asarray([IDS[:-1]], jnp.int32))[0]
+    vectors = embedded(whole(), jnp.asarray([IDS[:-1]], jnp.int32))[0]
     return np.asarray(vectors), np.ones(len(IDS) - 1)
 
 
@@ -129,8 +151,7 @@ def test_the_gradient_by_the_tokens_weights_is_the_finite_difference(loaded: Loa
 def test_the_gradient_by_a_weight_of_the_model_is_the_finite_difference(loaded: Loaded) -> None:
     vectors, weights = start()
     found = gradients(loaded).gradients["gradients/mdl_vars/final_norm.scale"]
-    model, _ = family_cases.load(CASE)
-    scale = np.asarray(model.final_norm.scale[...])
+    scale = np.asarray(whole().final_norm.scale[...])
     for place in (0, 11):
         step = np.zeros_like(scale)
         step[place] = 1e-2
@@ -156,20 +177,20 @@ def test_an_embedding_beside_generating_is_that_of_the_embedder(
     alone = load(loader, folder, TASKS='["embed"]', NORMALIZE="false")
     assert isinstance(alone, LoadedEmbedder)
     np.testing.assert_allclose(beside, alone.runner.embed([IDS, [5, 6]]), atol=1e-5)
-    model, _ = family_cases.load(CASE)
-    hidden = hidden_of(model, embedded(model, jnp.asarray([IDS])), jnp.asarray([len(IDS)]))
-    np.testing.assert_allclose(beside[0], np.asarray(hidden)[0, -1], atol=1e-4)
+    np.testing.assert_allclose(beside[0], np.asarray(last_hidden())[-1], atol=1e-4)
     assert loaded.methods[-3:] == ("lm.embed", "lm.rerank", "lm.gradient")
 
 
-@pytest.mark.parametrize(("pooling", "of"), [("cls", 0), ("last", -1), ("mean", None)])
+@pytest.mark.parametrize(
+    ("pooling", "of"),
+    [("last", -1), ("mean", None), pytest.param("cls", 0, marks=pytest.mark.extended)],
+)
 def test_a_decoder_pools_as_it_was_published(
     loader: ModelLoader, folder: Path, pooling: str, of: int | None
 ) -> None:
     alone = load(loader, folder, TASKS='["embed"]', POOLING=json.dumps(pooling))
     assert isinstance(alone, LoadedEmbedder)
-    model, _ = family_cases.load(CASE)
-    hidden = hidden_of(model, embedded(model, jnp.asarray([IDS])), jnp.asarray([len(IDS)]))[0]
+    hidden = last_hidden()
     wanted = hidden.mean(0) if of is None else hidden[of]
     wanted = np.asarray(wanted / jnp.linalg.norm(wanted))
     np.testing.assert_allclose(alone.runner.embed([IDS])[0], wanted, atol=1e-5)

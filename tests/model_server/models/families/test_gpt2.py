@@ -11,7 +11,7 @@ import pytest
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
 from sax.errors import CheckpointError, InvalidRequest
-from tests.model_server.tiny import logits_of
+from tests.model_server.tiny import WholeSequences
 
 CONFIG = {
     "model_type": "gpt2",
@@ -31,7 +31,7 @@ def logits(**changes: Any) -> np.ndarray:
     model = module.assemble(
         [leaf * 10 for leaf in random_weights(module.declarations, 3, lambda _: None)]
     )
-    return np.asarray(logits_of(model, recipe, PROMPT))
+    return WholeSequences(model, recipe, len(PROMPT)).logits(PROMPT)
 
 
 def test_the_context_ends_with_the_table_of_positions() -> None:

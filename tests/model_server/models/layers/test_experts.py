@@ -129,8 +129,7 @@ def test_the_weights_are_read_once_whatever_their_dtype() -> None:
     assert memory.temp_size_in_bytes < all_experts_wide / 4
 
 
-@pytest.fixture(scope="module")
-def on_mesh() -> dict[str, Any]:
+def found_on_mesh(part: str) -> dict[str, Any]:
     """What one process with four fake devices finds."""
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
@@ -138,19 +137,29 @@ def on_mesh() -> dict[str, Any]:
         "NPROC": "16",  # threads: fewer than devices can wait for each other for ever
         "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, "-m", "tests.model_server.models.experts_on_mesh"]
+    command = [sys.executable, "-m", "tests.model_server.models.experts_on_mesh", part]
     done = subprocess.run(
         command, env=environment, cwd=ROOT, check=True, timeout=100, capture_output=True
     )
     return json.loads(done.stdout)
 
 
+@pytest.fixture(scope="module")
+def on_mesh() -> dict[str, Any]:
+    return found_on_mesh("experts")
+
+
+@pytest.fixture(scope="module")
+def collectives() -> dict[str, list[str]]:
+    return found_on_mesh("collectives")
+
+
 # Experts that divide by four; six experts, so that widths divide; latent attention before them.
 @pytest.mark.extended
 @pytest.mark.parametrize("case", ["qwen3_moe", "mixtral_window", "deepseek_v3"])
-def test_a_layer_on_a_mesh_gathers_nothing(on_mesh: dict[str, Any], case: str) -> None:
+def test_a_layer_on_a_mesh_gathers_nothing(collectives: dict[str, list[str]], case: str) -> None:
     """Each half ends in a sum over the devices, and that is all that they exchange."""
-    assert set(on_mesh["collectives"][case]) == {"all-reduce"}
+    assert set(collectives[case]) == {"all-reduce"}
 
 
 @pytest.mark.parametrize("experts", ["8", "6", "5"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -92,12 +93,9 @@ def test_the_absorbed_form_equals_the_expanded_one() -> None:
     pages = allocate(cache, 2, PAGE, jnp.dtype("float32"))[0]
     idle = np.concatenate([np.zeros((1, SHAPE.embed), np.float32), x])
     positions = jnp.asarray([0, *range(TOKENS)])
-    found, _ = assembled()(
-        jnp.asarray(idle),
-        rope_of({}, SHAPE.rotated_dim).at(positions),
-        pages,
-        one_prompt(TOKENS, reference.KERNEL),
-    )
+    batch, rotated = one_prompt(TOKENS, reference.KERNEL), rope_of({}, SHAPE.rotated_dim)
+    layer, given = assembled(), jnp.asarray(idle)
+    found, _ = jax.jit(lambda x, at: layer(x, rotated.at(at), pages, batch))(given, positions)
     wanted = expanded(x, rotation)
     np.testing.assert_allclose(found[1:], wanted, atol=1e-5 * np.abs(wanted).max(), rtol=1e-4)
 

@@ -7,7 +7,7 @@ import pytest
 
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
-from tests.model_server.tiny import logits_of
+from tests.model_server.tiny import WholeSequences
 
 LM_CLOUD = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"
 C4 = "saxml.server.pax.lm.params.c4.C4SpmdGpt3AdamOrgHP"
@@ -27,7 +27,7 @@ def shrunk_logits(prompt: list[int], path: str = LM_CLOUD, times: float = 1.0) -
     module = recipe.blueprint()
     leaves = random_weights(module.declarations, 0, lambda _: None)
     model = module.assemble([leaf * times for leaf in leaves])
-    return np.asarray(logits_of(model, recipe, np.asarray(prompt)))
+    return WholeSequences(model, recipe, 4).logits(prompt)
 
 
 def test_logits_stay_within_the_soft_cap() -> None:

@@ -103,6 +103,9 @@ def test_any_class_can_search() -> None:
     found = defaults({"USE_BEAM_SEARCH": "true", "BEAM_SEARCH_EARLY_EXIT": "true"})
     assert (found.beam_size, found.length_penalty, found.early_stopping) == (4, 0.8, True)
     assert (found.temperature, found.top_k, found.top_p) == (1.0, 0, 1.0), "no sample's"
+    assert found.tokens_per_beam == 0, "as many as there are beams"
+    few = {"USE_BEAM_SEARCH": "true", "TOKENS_PER_BEAM": "2"}
+    assert (defaults(few).beam_size, defaults(few).tokens_per_beam) == (4, 2)
 
 
 def test_token_ids_are_no_message_of_a_chat() -> None:
@@ -135,6 +138,13 @@ def test_sampling_values_are_the_defaults_of_a_call() -> None:
         ({"USE_BEAM_SEARCH": "true", "BEAM_SIZE": "0"}, "BEAM_SIZE is 0: .* from 1 to 16"),
         ({"USE_BEAM_SEARCH": "true", "BEAM_SIZE": "null"}, "BEAM_SIZE is None"),
         ({"USE_BEAM_SEARCH": "true", "MIN_DECODE_STEPS": "32"}, "MIN_DECODE_STEPS is 32"),
+        ({"TOKENS_PER_BEAM": "2"}, "TOKENS_PER_BEAM has no effect here"),
+        ({"USE_BEAM_SEARCH": "true", "TOKENS_PER_BEAM": "0"}, "TOKENS_PER_BEAM is 0: .* 1 to 20"),
+        ({"USE_BEAM_SEARCH": "true", "TOKENS_PER_BEAM": "true"}, "TOKENS_PER_BEAM is True"),
+        (
+            {"USE_BEAM_SEARCH": "true", "MIN_DECODE_STEPS": "3", "TOKENS_PER_BEAM": "20"},
+            "TOKENS_PER_BEAM is 20: with MIN_DECODE_STEPS 3 give a number from 1 to 19",
+        ),
         ({"BUCKET_KEYS": "[128]"}, "no buckets"),
         ({"QUANTIZE": '"int3"'}, "QUANTIZE"),
         ({"TEMPERATURE": "-1"}, "TEMPERATURE is -1"),
@@ -169,6 +179,7 @@ UNSAID = {
     "QUANTIZE": "int8",
     "PER_EXAMPLE_MAX_DECODE_STEPS": 3,
     "MIN_DECODE_STEPS": 3,
+    "TOKENS_PER_BEAM": 3,
     "KV_CACHE_DTYPE": "int8",
     "SHARDING_RULES": {"tokens": "data"},
     "MAX_ADAPTERS": 2,

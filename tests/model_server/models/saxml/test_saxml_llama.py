@@ -11,7 +11,7 @@ from model_server.loading.random_weights import random_weights
 from model_server.models.layers.rope import rope_of
 from model_server.models.registry import make_recipe
 from model_server.models.saxml.saxml_llama import model_classes
-from tests.model_server.tiny import logits_of
+from tests.model_server.tiny import WholeSequences
 
 PACKAGE = "saxml.server.pax.lm.params.lm_cloud."
 SHRUNK = {
@@ -91,7 +91,7 @@ def test_random_weights_make_a_model_that_computes() -> None:
     recipe = make_recipe(f"{PACKAGE}LLaMA70BFP16TPUv5e", None, SHRUNK | {"NUM_KV_HEADS": "2"})
     module = recipe.blueprint()
     model = module.assemble(random_weights(module.declarations, 0, lambda _: None))
-    logits = np.asarray(logits_of(model, recipe, np.asarray([3, 1, 4, 1, 5])))
+    logits = WholeSequences(model, recipe, 5).logits([3, 1, 4, 1, 5])
     assert logits.shape == (5, 97)
     assert np.isfinite(logits).all()
     assert np.abs(logits[1] - logits[3]).max() > 1e-6

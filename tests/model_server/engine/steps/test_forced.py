@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import Bucket
 from model_server.engine.engine import Engine, EngineRequest, EngineStats
-from model_server.engine.forced import ForcedRows
 from model_server.engine.sequence import Sequence as Running
+from model_server.engine.steps.forced import ForcedRows
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits
 from tests.model_server.engine.conftest import Inbox
