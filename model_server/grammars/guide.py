@@ -22,6 +22,7 @@ from sax.errors import InvalidRequest
 
 _MASK_S = 0.5  # for one mask; usual ones take 0.1 ms
 _PATIENCE_S = 0.05  # that a step waits for a mask before it goes on without its row
+_LOOK_S = 5.0  # that a row waits for a look at its way to an end, of at most 0.1 s of computing
 _FIT_S = 2.0  # for all looks whether a token leaves room for an end; usual ones take 1 ms each
 
 _Next = tuple[bytes, tuple[int, ...]]  # the mask, and the forced tokens
@@ -81,7 +82,8 @@ class MatcherGuide:
         self._counts = counts
         # A thread of its own: no other answer waits for what this one's grammar costs.
         self._thread = Worker("masks")
-        self._making: Future[_Next] | None = None
+        self._masked: Future[_Next] | None = None  # done once the mask is there
+        self._making: Future[_Next] | None = None  # and once the way to an end was looked at
         self._begun_s = 0.0  # when the mask that is being made was asked for
         self._fit_s = _FIT_S  # that looks may still take
         self._run: tuple[int, ...] = ()  # forced tokens, known once the mask is
@@ -133,7 +135,8 @@ class MatcherGuide:
         if not stopped or not self._making:
             skips = self._allowed is None
             self._begun_s = time.monotonic()
-            self._making = self._thread.submit(_next, self._matcher, self._way, skips)
+            self._masked = masked = Future[_Next]()
+            self._making = self._thread.submit(_next, self._matcher, self._way, skips, masked)
 
     @property
     def late(self) -> bool:
@@ -143,6 +146,7 @@ class MatcherGuide:
         if self._run:
             return _bits(self._run[:1], self._size).tobytes()
         assert self._making is not None
+        assert self._masked is not None
         # From when it was begun, so that several that are late hold up a step no longer than one.
         waited_s = time.monotonic() - self._begun_s
         patience_s = _PATIENCE_S if self._late else max(0.0, _PATIENCE_S - waited_s)
@@ -150,11 +154,14 @@ class MatcherGuide:
         try:
             mask, run = self._making.result(patience_s)
         except TimeoutError as exc:
-            if waited_s > _MASK_S:
+            if waited_s > _MASK_S and not self._masked.done():
                 raise self._refusal(f"a mask took longer than {_MASK_S} s; simplify it") from exc
-            self._late = True
-            self._counts.late += 1
-            return None
+            if waited_s <= _LOOK_S:
+                self._late = True
+                self._counts.late += 1
+                return None
+            self._give_up()
+            mask, run = self._masked.result()
         if self._matcher.is_error():
             raise self._refusal(self._matcher.get_error())
         mask = mask[: self._size]
@@ -186,12 +193,16 @@ class MatcherGuide:
 _EOL = "\n"
 
 
-def _next(matcher: LLMatcher, way: ShortWay | None, skips: bool) -> _Next:
-    """Return the mask, and the tokens that are forced if they may be skipped."""
+def _next(matcher: LLMatcher, way: ShortWay | None, skips: bool, masked: Future[_Next]) -> _Next:
+    """Return the mask, and the tokens that are forced if they may be skipped.
+
+    masked: gets them before the way to an end is looked at.
+    """
     mask = matcher.compute_bitmask()
     if matcher.is_error():
         return mask, ()
     run = matcher.compute_ff_tokens() if skips else []
+    masked.set_result((mask, tuple(run)))
     if way is not None:
         way.look(matcher)
         if not way.leaves_room(run):

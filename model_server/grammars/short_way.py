@@ -3,11 +3,12 @@
 Near its last token an answer is followed closely: a token after which no way to an end fits into
 what is left is not taken, and where only the way that is known fits, its next token alone may be
 chosen. The way is searched for, within limits (see `closing`): an answer for which none is found
-goes on without.
+goes on without, and once that has taken long enough, none is searched for any more.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ _NEAR = 64  # tokens before the last one from which on an answer is followed, at
 _EVERY = 16  # tokens from one look at the way to the next before that
 _SPARE = 8  # tokens that the rest of a way may have more, cut at another place
 _SEARCH_S = 0.1  # of computing, for one way; usual ones take 0.2 to 5 ms
+_VAIN_S = 0.04  # of computing, for all looks that find no way
 
 
 class ShortWay:
@@ -34,6 +36,7 @@ class ShortWay:
         self._next: list[int] | None = None  # after the token that was asked for last
         self._refused = False  # a token, so that only the way is open
         self._began = False
+        self._vain_s = _VAIN_S  # that looks may still take
 
     @property
     def near(self) -> bool:
@@ -50,8 +53,11 @@ class ShortWay:
         """Find a way from here, if it is time to: at the start, now and then, and near the end."""
         due = self.near or not self._began or self._left % _EVERY == 0
         self._began = True
-        if self._way is None and due:
-            self._way = self._find(matcher, self._left)
+        if self._way is None and due and self._vain_s > 0:
+            began_s = time.thread_time()
+            self._way = self._find(matcher, self._left, min(_SEARCH_S, self._vain_s))
+            if self._way is None:
+                self._vain_s -= time.thread_time() - began_s
 
     def leaves_room(self, forced: Sequence[int]) -> bool:
         """True if the answer can surely be completed behind these tokens.
@@ -98,9 +104,9 @@ class ShortWay:
             old = matcher.deep_copy()
             if old.try_consume_tokens(self._way) == len(self._way) and old.is_accepting():
                 return self._way
-        return self._find(matcher, room)
+        return self._find(matcher, room, _SEARCH_S)
 
-    def _find(self, matcher: LLMatcher, room: int) -> list[int] | None:
-        way = self._closings.find(matcher, room, _SEARCH_S, self._allowed)
+    def _find(self, matcher: LLMatcher, room: int, limit_s: float) -> list[int] | None:
+        way = self._closings.find(matcher, room, limit_s, self._allowed)
         self._longest = max(self._longest, len(way or ()))
         return way

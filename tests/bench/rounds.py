@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import threading
 import time
 
@@ -22,14 +23,14 @@ GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 @functools.cache
-def load(dtype: str = "bfloat16") -> Loaded:
+def load(dtype: str = "bfloat16", speculation: str | None = None) -> Loaded:
     """Load the demo model as a model server would, once per process."""
     spec = ModelSpec(
         model_id="/sax/bench/smollm2",
         model_path="llama",
         checkpoint=str(demo_model()),
         replicas=1,
-        overrides={"DTYPE": f'"{dtype}"'},
+        overrides={"DTYPE": json.dumps(dtype), "SPECULATION": json.dumps(speculation)},
     )
     loader = make_loader(ModelServerConfig(jax_cache_dir=".cache/compiled"))
     loaded = loader(spec, lambda _: None)

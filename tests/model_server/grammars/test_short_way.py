@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import re
+import threading
 from functools import cache
 from typing import Any
 
@@ -16,9 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
+from model_server.grammars import guide as guide_file
 from model_server.grammars.closing import Closings
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.grammars.constraint import Constraint, grammar_of
+from model_server.grammars.guide import CompiledGrammar, GuideCounts
+from model_server.grammars.short_way import ShortWay
 from model_server.grammars.vocabulary import ll_tokenizer
 from tests.model_server.grammars.schemas import SCHEMAS
 from tests.model_server.grammars.test_compiler import tokenizer
@@ -150,3 +154,62 @@ def test_no_way_is_found_where_none_is_as_short() -> None:
     assert way_from(of(PERSON), room=5) is None
     endless = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "string", "minLength": 2000}}}
     assert way_from(of(endless), room=20) is None
+
+
+ENDLESSLY = Constraint(
+    "json_schema", json.dumps({"type": "array", "minItems": 400, "items": {"type": "string"}})
+)
+
+
+class _Counted(Closings):
+    """Counts its searches."""
+
+    searches = 0
+
+    def find(self, *parts: Any, **more: Any) -> list[int] | None:
+        self.searches += 1
+        return super().find(*parts, **more)
+
+
+def test_an_answer_that_cannot_end_in_time_is_not_searched_for_at_every_token() -> None:
+    counted = _Counted(known(), texts())
+    way, matcher = ShortWay(counted, 60, None), matcher_of(ENDLESSLY)
+    for token in tokenizer().encode_continuation('["a","b","c","d","e","f","g","h"'):
+        way.look(matcher)
+        assert way.expects(token)
+        assert matcher.consume_token(token)
+        way.advance()
+    assert way.near
+    assert counted.searches <= 2
+
+
+class _Stuck(Closings):
+    """Searches until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(known(), texts())
+        self.let_go = threading.Event()
+
+    def find(self, *_: Any, **__: Any) -> list[int] | None:
+        assert self.let_go.wait(60)
+        return None
+
+
+def test_a_row_whose_way_is_still_searched_for_is_late_and_then_goes_on_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, limit_s in (("_PATIENCE_S", 0.01), ("_MASK_S", 0.02), ("_LOOK_S", 0.1)):
+        monkeypatch.setattr(guide_file, name, limit_s)
+    stuck, counts = _Stuck(), GuideCounts()
+    grammar = CompiledGrammar(
+        matcher_of(ENDLESSLY), "json_schema", tokenizer().vocab_size, counts, stuck
+    )
+    guide = grammar.begin((), None, 60)
+    masks = []
+    while not any(masks):
+        masks.append(guide.mask())
+    assert len(masks) > 2
+    assert counts.unclosed == 1
+    guide.accept(tokenizer().encode_continuation("[")[0])
+    assert guide.mask()
+    stuck.let_go.set()
