@@ -14,7 +14,7 @@ from model_server.engine.types import Sampling
 from tests.bench.rounds import PROMPT_TOKENS, TOKENS, Rounds, load
 from tests.bench.table import Table
 
-BATCHES = (1, 32)
+BATCHES = (32,)
 _CHOICE = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 ROUNDS = 5
 _DRAWN = Sampling(

@@ -14,6 +14,7 @@ from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
+from sax.errors import SaxError
 from sax.types import ModelSpec
 from tests.demo_model import demo_model
 
@@ -46,13 +47,15 @@ class Rounds:
         self.engine = Engine(loaded.runner, self._deliver, loaded.step_times)
         self._times: list[float] = []  # of each delivery, and its tokens
         self._tokens: list[int] = []
+        self._errors: list[SaxError] = []
         self._left = 0
         self._done = threading.Event()
 
     def _deliver(self, updates: list[SequenceUpdate]) -> None:
         self._times.append(time.perf_counter())
         self._tokens.append(len(updates))
-        self._left -= sum(update.finish is not None for update in updates)
+        self._errors += [update.error for update in updates if update.error is not None]
+        self._left -= sum(bool(update.finish or update.error) for update in updates)
         if self._left == 0:
             self._done.set()
 
@@ -73,6 +76,8 @@ class Rounds:
                 )
             )
         self._done.wait()
+        if self._errors:
+            raise self._errors[0]
         full = [place for place, count in enumerate(self._tokens) if count == batch]
         first, last = full[0], full[-1]
         return sum(self._tokens[first + 1 : last + 1]) / (self._times[last] - self._times[first])
