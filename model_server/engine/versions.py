@@ -8,6 +8,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 _ROOMS = ("sax", "model_server")
+_KINDS = ("*.py", "*.cc", "*.h")
 
 
 def versions() -> dict[str, str]:
@@ -30,6 +31,7 @@ def source_digest(root: Path = _ROOT) -> str:
     """Return a digest of the sources, to distinguish builds of one version."""
     digest = hashlib.sha256()
     for room in _ROOMS:
-        for path in sorted((root / room).rglob("*.py")):
+        sources = (path for kind in _KINDS for path in (root / room).rglob(kind))
+        for path in sorted(sources):
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]

@@ -35,7 +35,7 @@ class PackedReader:
         self._weight = weight
         self._packing = packing
         self._checkpoint = checkpoint
-        self._dtypes = {leaf.part: leaf.dtype for leaf in weight.leaves}
+        self._dtypes = {leaf.part: leaf.dtype for leaf in weight.plain}
         self._block = packing.block or weight.shape[-1]
         self._read: dict[tuple[tuple[int, int], ...], PackedBlocks] = {}
 

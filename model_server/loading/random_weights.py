@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.kernels.local_devices import OWN, beside, full, starts, whole
-from model_server.loading.weights import Report, fill
+from model_server.loading.weights import Report, fill, placed_in_tiles
 from model_server.models.weights.drawing import Draw, drawn_rows, rows_of
 from model_server.models.weights.sharding import Layout, own_device
 from model_server.models.weights.weight import Declaration, Leaf
@@ -33,6 +33,10 @@ def random_weights(
     over = layout or own_device()
 
     def draw_one(weight: Declaration) -> list[jax.Array]:
+        if weight.is_tiled:
+            return placed_in_tiles(
+                weight, over, lambda leaf: np.asarray(_leaf(weight, leaf, seed, over))
+            )
         return [_leaf(weight, leaf, seed, over) for leaf in weight.leaves]
 
     drawn = fill(declared, draw_one, "drawing weights", report, lambda weights: False)

@@ -19,9 +19,10 @@ import numpy as np
 from model_server.checkpoints.aligned import aligned
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import with_whole_names
-from model_server.checkpoints.region import Region, explicit, region_shape
+from model_server.checkpoints.region import Region, explicit, region_shape, whole
 from model_server.loading.packed_reader import PackedReader
 from model_server.models.weights.sharding import Layout, own_device
+from model_server.models.weights.tiled import laid_out
 from model_server.models.weights.weight import Declaration, Leaf
 from sax.errors import CheckpointError
 from sax.types import Progress
@@ -40,6 +41,18 @@ def place(leaf: Leaf, layout: Layout, read: Callable[[Region], np.ndarray]) -> j
         numbers = aligned(read(region), leaf.dtype)
         shards += [jax.device_put(numbers, device) for device in devices]
     return jax.make_array_from_single_device_arrays(leaf.shape, sharding, shards)
+
+
+def placed_in_tiles(
+    weight: Declaration, layout: Layout, read: Callable[[Leaf], np.ndarray]
+) -> list[jax.Array]:
+    """Lay out a weight in tiles and place them; `read` gives its leaves as they are stored."""
+    outputs, inputs = weight.shape
+    made = laid_out(
+        (outputs, inputs), weight.packing, {leaf.part: read(leaf) for leaf in weight.plain}
+    )
+    placed = [place(leaf, layout, lambda _, part=leaf.part: made[part]) for leaf in weight.leaves]
+    return jax.block_until_ready(placed)
 
 
 AHEAD = 2  # weights in flight: one is read while another is placed
@@ -105,6 +118,8 @@ def read_weights(
 
     def read_one(weight: Declaration) -> list[jax.Array]:
         read = _reader(weight, checkpoint)
+        if weight.is_tiled:
+            return placed_in_tiles(weight, over, lambda leaf: read(leaf, whole(leaf.shape)))
         placed = [place(leaf, over, functools.partial(read, leaf)) for leaf in weight.leaves]
         return jax.block_until_ready(placed)  # so that the host copy is freed
 
@@ -183,8 +198,12 @@ def _few_and_small(declared: Sequence[Declaration], checkpoint: Checkpoint) -> T
         return max((checkpoint.nbytes(name) for name in weight.source.names), default=0)
 
     def beside(weight: Declaration) -> int:
-        """Bytes of a tensor while read; int4 takes a byte per number until the device packs it."""
-        return read(weight) + sum(leaf.bytes for leaf in weight.leaves if leaf.bits < 8)
+        """Bytes of a tensor while read, and of what it is before it is packed.
+
+        int4 takes a byte per number until then; what goes into tiles is there twice.
+        """
+        wide = sum(leaf.bytes for leaf in weight.plain if leaf.bits < 8 or weight.is_tiled)
+        return read(weight) + wide
 
     limit = 2 * max(map(read, declared), default=0)
     return lambda weights: len(weights) <= AHEAD and sum(map(beside, weights)) <= limit

@@ -24,6 +24,7 @@ from model_server.models.weights.low_rank import AdapterRoom
 from model_server.models.weights.quantization import AsStored, Quantization, Scheme, parse_quantize
 from model_server.models.weights.sharding import ONE_DEVICE, Layout, split_heads
 from model_server.models.weights.stage import Stage, stages_of
+from model_server.models.weights.tiled import tiles_fit
 from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
 from sax.types import SamplingParams
@@ -139,6 +140,7 @@ class Recipe:
             layout=layout,
             quantization=quantization,
             adapters=self.adapters,
+            tiles=tiles_fit(layout),
         )
         made = blueprint(lambda: self.build(form))
         if quantization is not None:

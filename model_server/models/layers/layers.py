@@ -20,6 +20,7 @@ from model_server.models.layers.low_rank import LowRank
 from model_server.models.weights.low_rank import LowRankPair, low_rank_pair
 from model_server.models.weights.quantized import Quantized
 from model_server.models.weights.source import Joined, WeightSource, source_of
+from model_server.models.weights.tiled import Tiled, TiledQuantized
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
 
@@ -27,9 +28,12 @@ Names = WeightSource | tuple[str, ...]
 Axis = str | None
 
 
-def project(x: jax.Array, kernel: jax.Array | Quantized) -> jax.Array:
+Matrix = jax.Array | Quantized | Tiled | TiledQuantized
+
+
+def project(x: jax.Array, kernel: Matrix) -> jax.Array:
     """[T, in] times transposed [out, in] in the kernel's dtype, accumulated in f32: f32[T, out]."""
-    if isinstance(kernel, Quantized):
+    if not isinstance(kernel, jax.Array):
         return kernel.project(x)
     return lax.dot_general(
         x.astype(kernel.dtype), kernel, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
@@ -57,6 +61,7 @@ class Linear(nnx.Module):
             quantization=form.quantization,
             layout=form.layout,
             table=axes[0] == "vocab",
+            tiles=form.tiles,
         )
         if bias is not None:
             self.bias = weight((outputs,), axes[:1], bias, dtype=jnp.float32, spread=0.0)
@@ -193,11 +198,12 @@ class Embedding(nnx.Module):
             quantization=form.quantization,
             layout=form.layout,
             table=True,
+            tiles=form.tiles,
         )
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         table = self.table.get_value()
-        if isinstance(table, Quantized):
+        if not isinstance(table, jax.Array):
             return table.rows(tokens)
         return table.at[tokens].get(mode="clip").astype(jnp.float32)
 

@@ -22,6 +22,7 @@ from model_server.models.weights.quantization import AsStored, Quantization
 from model_server.models.weights.quantized import Quantized, placeholder
 from model_server.models.weights.sharding import ONE_DEVICE, Layout, WeightPlacement
 from model_server.models.weights.source import WeightSource, source_of
+from model_server.models.weights.tiled import Tiled, TiledQuantized, tiled_placeholder
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class WeightForm:
     layout: Layout = ONE_DEVICE
     quantization: Quantization | None = None  # of matrices
     adapters: AdapterRoom | None = None  # None: no room for any
+    tiles: bool = False  # lay out matrices for the native CPU products
 
 
 def weight(
@@ -45,6 +47,7 @@ def weight(
     layout: Layout = ONE_DEVICE,
     table: bool = False,
     low_rank: LowRankFactor | None = None,
+    tiles: bool = False,
 ) -> nnx.Param:
     """Declare one weight.
 
@@ -54,12 +57,13 @@ def weight(
     quantization: decides whether the value is a `Quantized`, which multiplies as `layout` shards
     it; `table`: rows are vocabulary entries.
     low_rank: set for factors of adapters, which are zeros until an adapter fills its place.
+    tiles: lays out a matrix for the native CPU products, if they take it.
     """
     if len(shape) != len(axes):
         raise ValueError(f"{len(shape)} dimensions but {len(axes)} logical axes")
     found = source_of(source)
     packing = quantization.packing_of(found, shape, table=table) if quantization else None
-    value = _zeros(shape, axes, dtype, packing, layout)
+    value = _zeros(shape, axes, dtype, packing, layout, tiles)
     return nnx.Param(
         value,
         axes=axes,
@@ -78,7 +82,11 @@ def _zeros(
     dtype: Any,
     packing: Packing | None,
     layout: Layout,
+    tiles: bool,
 ) -> Any:
+    tiled = tiled_placeholder(shape, packing, dtype) if tiles else None
+    if tiled is not None:
+        return tiled
     if packing is None:
         return jnp.zeros(shape, dtype)
     bits = 4 if packing.kind == "int4" else 8
@@ -87,7 +95,7 @@ def _zeros(
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    part: str  # values, scales or offsets if quantised, else ""
+    part: str  # values, scales or offsets if quantised, also units if in tiles, else ""
     shape: tuple[int, ...]
     dtype: Any
     axes: tuple[str | None, ...]
@@ -116,10 +124,15 @@ class Declaration:
     left_plain: bool  # quantising was requested, but its shape or checkpoint does not allow it
     low_rank: LowRankFactor | None  # of adapters; the base's checkpoint has none
     leaves: tuple[Leaf, ...]  # in the order of the module's leaves
+    plain: tuple[Leaf, ...]  # as read, before they are laid out in tiles; else the same
 
     @property
     def bytes(self) -> int:
         return sum(leaf.bytes for leaf in self.leaves)
+
+    @property
+    def is_tiled(self) -> bool:
+        return self.plain is not self.leaves
 
 
 @dataclass(frozen=True)
@@ -171,7 +184,9 @@ def blueprint(build: Callable[[], nnx.Module]) -> Blueprint:
 def _declarations(state: nnx.State) -> Iterator[Declaration]:
     for path, param in nnx.to_flat_state(state):
         meta, value = param.get_metadata(), param.get_value()
-        whole = value.values if isinstance(value, Quantized) else value
+        whole = value.values if isinstance(value, Quantized) else value  # tiles have its shape
+        leaves = tuple(_leaves(value, meta["axes"]))
+        tiled = isinstance(value, Tiled | TiledQuantized)
         yield Declaration(
             path=".".join(map(str, path)),
             shape=tuple(whole.shape),
@@ -183,17 +198,37 @@ def _declarations(state: nnx.State) -> Iterator[Declaration]:
             kept=meta["kept"],
             left_plain=meta["left_plain"],
             low_rank=meta["low_rank"],
-            leaves=tuple(_leaves(value, meta["axes"])),
+            leaves=leaves,
+            plain=tuple(_plain(value, meta["axes"])) if tiled else leaves,
         )
 
 
 def _leaves(value: Any, axes: tuple[str | None, ...]) -> Iterator[Leaf]:
+    if isinstance(value, TiledQuantized):
+        for part, array in value.values._asdict().items():
+            if array is not None:
+                yield Leaf(part, tuple(array.shape), array.dtype, (None,) * array.ndim)
+        return
+    if isinstance(value, Tiled):
+        yield Leaf("", tuple(value.values.shape), value.dtype, (None,) * value.values.ndim)
+        return
     if not isinstance(value, Quantized):
         yield Leaf("", tuple(value.shape), value.dtype, axes)
         return
     for part in ("values", "scales", "offsets"):
         if (array := getattr(value, part)) is not None:
             yield Leaf(part, tuple(array.shape), array.dtype, axes)
+
+
+def _plain(value: Tiled | TiledQuantized, axes: tuple[str | None, ...]) -> Iterator[Leaf]:
+    """Yield the leaves of a weight in tiles as a checkpoint gives them."""
+    if isinstance(value, Tiled):
+        yield Leaf("", value.shape, value.dtype, axes)
+        return
+    outputs, inputs = value.shape
+    yield Leaf("values", value.shape, jnp.int4 if value.form.bits == 4 else jnp.int8, axes)
+    for part in ("scales", "offsets") if value.form.offset else ("scales",):
+        yield Leaf(part, (outputs, inputs // value.form.block), jnp.float32, axes)
 
 
 def leaf_shapes(blueprint: Blueprint, layout: Layout) -> list[jax.ShapeDtypeStruct]:

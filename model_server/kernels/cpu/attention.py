@@ -1,0 +1,90 @@
+"""Paged attention with the native kernels: decode rows and prompt blocks in one call.
+
+New keys and values are written into the pages in place. Pages of int8 and float8 are written by
+XLA, which computes their scales.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model_server.kernels import xla
+from model_server.kernels.paged import NewTokens, PagedBatch, Scores
+from model_server.kernels.pages import (
+    HIGHEST,
+    LayerPages,
+    Shapes,
+    key_major_shapes,
+    write,
+)
+
+LANES = 16  # keys whose scores are computed together; a page holds a whole number of them
+MOST_DIM = 640  # numbers of a key or value
+
+_NONE = np.zeros((0, 0, 0), np.float32)
+
+
+def supports(layer: LayerPages) -> bool:
+    """True if the kernel computes attention to these pages."""
+    _, _, key_dim, page_size = layer.keys.shape
+    value_dim = 0 if layer.values is None else layer.values.shape[3]
+    whole = page_size % LANES == 0 and value_dim % LANES == 0
+    return whole and max(key_dim, value_dim) <= MOST_DIM
+
+
+@dataclass(frozen=True, slots=True)
+class CpuAttention:
+    """The kernel as the models call it, on one device."""
+
+    @property
+    def shapes(self) -> Shapes:
+        return key_major_shapes
+
+    def attend(
+        self, batch: PagedBatch, layer: LayerPages, new: NewTokens, scores: Scores
+    ) -> tuple[jax.Array, LayerPages]:
+        """As `PagedBatch.attend`; by XLA for pages that the kernel does not support."""
+        if not supports(layer):
+            return xla.KERNEL.attend(batch, layer, new, scores)
+        layer = _written(batch, layer, new)
+        return _attended(batch, layer, new.q, scores), layer
+
+
+def _written(batch: PagedBatch, layer: LayerPages, new: NewTokens) -> LayerPages:
+    if layer.keys.dtype in HIGHEST:
+        return write(layer, new.k, new.v, batch.pages, batch.offsets)
+    values = jnp.zeros((0, 0, 0, 0), layer.keys.dtype) if layer.values is None else layer.values
+    given = new.k, _NONE if new.v is None else new.v
+    call = jax.ffi.ffi_call(
+        "sax_cpu_write",
+        [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (layer.keys, values)],
+        input_output_aliases={4: 0, 5: 1},
+    )
+    keys, values = call(*given, batch.pages, batch.offsets, layer.keys, values)
+    return layer._replace(keys=keys, values=None if layer.values is None else values)
+
+
+def _attended(batch: PagedBatch, layer: LayerPages, q: jax.Array, scores: Scores) -> jax.Array:
+    width = layer.keys.shape[2] if layer.values is None else layer.values.shape[3]
+    values = jnp.zeros((0, 0, 0, 0), layer.keys.dtype) if layer.values is None else layer.values
+    call = jax.ffi.ffi_call(
+        "sax_cpu_attend", jax.ShapeDtypeStruct((*q.shape[:2], width), jnp.float32)
+    )
+    return call(
+        q,
+        layer.keys,
+        values,
+        _NONE if layer.key_scales is None else layer.key_scales,
+        _NONE if layer.value_scales is None else layer.value_scales,
+        batch.decode_tables,
+        batch.decode_limits,
+        batch.block_tables,
+        batch.block_limits,
+        scale=np.float32(scores.scale),
+        softcap=np.float32(scores.softcap or 0.0),
+        window=np.int32(scores.window or 0),
+    )

@@ -1,0 +1,249 @@
+// Attention of a few queries of one sequence to its pages, with a running softmax
+// (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867).
+
+#pragma once
+
+#include "kernels.h"
+#include "lanes.h"
+
+namespace sax::SAX_ISA {
+
+constexpr int kQueryRows = kAccumulators >= 24 ? 8 : kAccumulators >= 5 ? 4 : 2;  // at once
+constexpr int kKeys = 128;            // whose scores are kept at once
+constexpr size_t kMostDim = 640;      // numbers of a key or a value
+constexpr float kMasked = -1e30f;
+
+SAX_INLINE float f8_value(uint8_t bits) {  // e4m3fn
+  uint32_t exponent = bits >> 3 & 15, fraction = bits & 7;
+  float value = exponent == 0                     ? static_cast<float>(fraction) * 0x1p-9f
+                : exponent == 15 && fraction == 7 ? __builtin_nanf("")
+                                                  : from_bits((exponent + 120) << 23 | fraction << 20);
+  return bits & 0x80 ? -value : value;
+}
+
+template <Number N>
+SAX_INLINE F load_numbers(const void* base, size_t at) {
+  if constexpr (N == Number::f32) return load(static_cast<const float*>(base) + at);
+  if constexpr (N == Number::bf16) return load_bf16(static_cast<const uint16_t*>(base) + at);
+  if constexpr (N == Number::i8) return load_i8(static_cast<const int8_t*>(base) + at);
+  float held[kLanes];
+  for (int i = 0; i < kLanes; ++i) held[i] = f8_value(static_cast<const uint8_t*>(base)[at + i]);
+  return load(held);
+}
+
+// At most kKeys keys, in groups of sixteen lanes. Nothing outside `from` and `end` of a group
+// contributes, not even numbers that are none.
+struct Segment {
+  int32_t begin;   // position of the first lane
+  int groups;      // of sixteen keys
+  size_t key[kKeys / kLanes];    // where each group starts among the keys, and among the values
+  size_t value[kKeys / kLanes];
+  size_t scale[kKeys / kLanes];
+  int from[kKeys / kLanes], end[kKeys / kLanes];  // lanes
+};
+
+SAX_INLINE Segment segment_at(const Attention& a, const int32_t* table, size_t head, int32_t begin,
+                              int32_t first, int32_t end) {
+  Segment s;
+  s.begin = begin, s.groups = 0;
+  for (int32_t at = begin; at < end && s.groups < kKeys / kLanes; at += kLanes, ++s.groups) {
+    s.from[s.groups] = first > at ? first - at : 0;
+    s.end[s.groups] = end - at < kLanes ? end - at : kLanes;
+    size_t in_page = static_cast<size_t>(at) % a.page_size;
+    size_t page = static_cast<size_t>(table[static_cast<size_t>(at) / a.page_size]);
+    size_t of_head = page * a.kv_heads + head;
+    s.key[s.groups] = of_head * a.key_dim * a.page_size + in_page;
+    s.value[s.groups] = (of_head * a.page_size + in_page) * a.value_dim;
+    s.scale[s.groups] = of_head * a.page_size + in_page;
+  }
+  return s;
+}
+
+template <Number N, int R>
+SAX_INLINE void scores_of(const Attention& a, const Segment& s, const float* queries,
+                          float (*scores)[kKeys]) {
+  for (int group = 0; group < s.groups; ++group) {
+    F sums[R];
+    for (int r = 0; r < R; ++r) sums[r] = set(0.0f);
+    for (size_t d = 0; d < a.key_dim; ++d) {
+      F keys = load_numbers<N>(a.keys, s.key[group] + d * a.page_size);
+      for (int r = 0; r < R; ++r) sums[r] = fma(keys, set(queries[r * a.key_dim + d]), sums[r]);
+    }
+    for (int r = 0; r < R; ++r) {
+      if (a.key_scales) sums[r] = mul(sums[r], load(a.key_scales + s.scale[group]));
+      store(scores[r] + group * kLanes, sums[r]);
+    }
+  }
+}
+
+// Turns scores into weights of the values; returns by how much earlier sums shrink.
+SAX_INLINE float weigh(const Attention& a, const Segment& s, int32_t limit, float* scores,
+                       Partial& state) {
+  int count = s.groups * kLanes;
+  if (a.softcap > 0.0f) {
+    for (int i = 0; i < count; ++i) scores[i] = a.softcap * __builtin_tanhf(scores[i] / a.softcap);
+  }
+  int32_t seen_from = a.window && limit > a.window ? limit - a.window : 0;
+  for (int i = 0; i < s.from[0] || (i < count && s.begin + i < seen_from); ++i) scores[i] = kMasked;
+  for (int i = limit > s.begin ? limit - s.begin : 0; i < count; ++i) scores[i] = kMasked;
+  F most = set(kMasked);
+  for (int i = 0; i < count; i += kLanes) most = max(most, load(scores + i));
+  float now = highest(most);
+  if (now <= kMasked) {  // sees none of these
+    for (int i = 0; i < count; i += kLanes) store(scores + i, set(0.0f));
+    return 1.0f;
+  }
+  now = now > state.highest ? now : state.highest;
+  F total = set(0.0f), less = set(-now);
+  for (int i = 0; i < count; i += kLanes) {
+    F weight = exp(add(load(scores + i), less));
+    total = add(total, weight);
+    store(scores + i, weight);
+  }
+  float lanes[kLanes];
+  store(lanes, exp(set(state.highest - now)));
+  state.total = state.total * lanes[0] + sum(total);
+  state.highest = now;
+  if (a.value_scales || (!a.values && a.key_scales)) {
+    const float* scales = a.values ? a.value_scales : a.key_scales;
+    for (int group = 0; group < s.groups; ++group) {
+      float* at = scores + group * kLanes;
+      store(at, mul(load(at), load(scales + s.scale[group])));
+    }
+  }
+  return lanes[0];
+}
+
+template <Number N, int R, int C>
+SAX_INLINE void add_values(const Attention& a, const Segment& s, float (*weights)[kKeys],
+                           const float* decays, size_t column, float* out) {
+  F sums[R][C];
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < C; ++c) {
+      sums[r][c] = mul(load(out + r * a.value_dim + column + c * kLanes), set(decays[r]));
+    }
+  }
+  for (int group = 0; group < s.groups; ++group) {
+    for (int i = s.from[group]; i < s.end[group]; ++i) {
+      F values[C];
+      for (int c = 0; c < C; ++c) {
+        values[c] = load_numbers<N>(a.values, s.value[group] + i * a.value_dim + column + c * kLanes);
+      }
+      for (int r = 0; r < R; ++r) {
+        F weight = set(weights[r][group * kLanes + i]);
+        for (int c = 0; c < C; ++c) sums[r][c] = fma(values[c], weight, sums[r][c]);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < C; ++c) store(out + r * a.value_dim + column + c * kLanes, sums[r][c]);
+  }
+}
+
+template <Number N, int R>
+SAX_INLINE void add_keys_as_values(const Attention& a, const Segment& s, float (*weights)[kKeys],
+                                   const float* decays, float* out) {
+  for (size_t d = 0; d < a.key_dim; ++d) {
+    F sums[R];
+    for (int r = 0; r < R; ++r) sums[r] = set(0.0f);
+    for (int group = 0; group < s.groups; ++group) {
+      F keys = load_numbers<N>(a.keys, s.key[group] + d * a.page_size);
+      if (s.from[group] > 0 || s.end[group] < kLanes) {
+        float lanes[kLanes], kept[kLanes] = {};
+        store(lanes, keys);
+        for (int i = s.from[group]; i < s.end[group]; ++i) kept[i] = lanes[i];
+        keys = load(kept);
+      }
+      for (int r = 0; r < R; ++r) sums[r] = fma(keys, load(weights[r] + group * kLanes), sums[r]);
+    }
+    for (int r = 0; r < R; ++r) {
+      float* to = out + r * a.value_dim + d;
+      *to = *to * decays[r] + sum(sums[r]);
+    }
+  }
+}
+
+// R rows, each a query with one of its heads: scaled queries [R][D], sums [R][W].
+template <Number N, int R>
+static void attend_rows(const Attention& a, const int32_t* table, size_t head, int32_t first,
+                        int32_t end, const float* queries, const int32_t* limits, float* out,
+                        Partial* states) {
+  alignas(64) float scores[R][kKeys];
+  float decays[R];
+  for (int32_t at = first / kLanes * kLanes; at < end; at += kKeys) {
+    Segment s = segment_at(a, table, head, at, first, end);
+    scores_of<N, R>(a, s, queries, scores);
+    for (int r = 0; r < R; ++r) decays[r] = weigh(a, s, limits[r], scores[r], states[r]);
+    if (!a.values) {
+      add_keys_as_values<N, R>(a, s, scores, decays, out);
+      continue;
+    }
+    size_t column = 0;
+    constexpr int wide = kAccumulators / R >= 2 ? 2 : 1;
+    for (; column + wide * kLanes <= a.value_dim; column += wide * kLanes) {
+      add_values<N, R, wide>(a, s, scores, decays, column, out);
+    }
+    for (; column < a.value_dim; column += kLanes) {
+      add_values<N, R, 1>(a, s, scores, decays, column, out);
+    }
+  }
+}
+
+template <Number N, int R>
+SAX_INLINE void attend_some(const Attention& a, const int32_t* table, size_t head, int32_t first,
+                            int32_t end, const float* queries, const int32_t* limits, float* out,
+                            Partial* states, size_t rows) {
+  if constexpr (R > 0) {
+    if (rows == R) {
+      return attend_rows<N, R>(a, table, head, first, end, queries, limits, out, states);
+    }
+    attend_some<N, R - 1>(a, table, head, first, end, queries, limits, out, states, rows);
+  }
+}
+
+template <Number N>
+static void attend_number(const Attention& a, const Queries& q, size_t head, int32_t begin,
+                          int32_t end, float* out, Partial* partials) {
+  size_t group = a.heads / a.kv_heads, rows = q.count * group;
+  for (size_t row = 0; row < rows; row += kQueryRows) {
+    size_t count = rows - row < kQueryRows ? rows - row : kQueryRows;
+    float queries[kQueryRows * kMostDim], sums[kQueryRows * kMostDim];
+    int32_t limits[kQueryRows], most = 0, least = INT32_MAX;
+    Partial states[kQueryRows];
+    for (size_t r = 0; r < count; ++r) {
+      size_t query = (row + r) / group, of_head = (row + r) % group;
+      size_t vector = (q.first + query) * a.heads + head * group + of_head;
+      for (size_t d = 0; d < a.key_dim; ++d) {
+        queries[r * a.key_dim + d] = a.queries[vector * a.key_dim + d] * a.scale;
+      }
+      for (size_t w = 0; w < a.value_dim; ++w) sums[r * a.value_dim + w] = 0.0f;
+      limits[r] = q.limits[query];
+      states[r] = {kMasked, 0.0f};
+      if (limits[r] > most) most = limits[r];
+      if (limits[r] > 0 && limits[r] < least) least = limits[r];
+    }
+    int32_t from = a.window && least > a.window && least != INT32_MAX ? least - a.window : 0;
+    int32_t first = from > begin ? from : begin, last = most < end ? most : end;
+    attend_some<N, kQueryRows>(a, q.table, head, first, last, queries, limits, sums, states, count);
+    for (size_t r = 0; r < count; ++r) {
+      size_t query = (row + r) / group, of_head = (row + r) % group;
+      size_t vector = query * a.heads + head * group + of_head;
+      float* to = out + vector * a.value_dim;
+      float by = partials ? 1.0f : states[r].total > 0.0f ? 1.0f / states[r].total : 0.0f;
+      for (size_t w = 0; w < a.value_dim; ++w) to[w] = sums[r * a.value_dim + w] * by;
+      if (partials) partials[vector] = states[r];
+    }
+  }
+}
+
+static void attend(const Attention& a, const Queries& q, size_t head, int32_t begin, int32_t end,
+                   float* out, Partial* partials) {
+  switch (a.number) {
+    case Number::f32: return attend_number<Number::f32>(a, q, head, begin, end, out, partials);
+    case Number::bf16: return attend_number<Number::bf16>(a, q, head, begin, end, out, partials);
+    case Number::i8: return attend_number<Number::i8>(a, q, head, begin, end, out, partials);
+    case Number::f8: return attend_number<Number::f8>(a, q, head, begin, end, out, partials);
+  }
+}
+
+}  // namespace sax::SAX_ISA

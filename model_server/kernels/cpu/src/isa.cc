@@ -1,0 +1,20 @@
+// The kernels for one instruction set; the build compiles this file once for each.
+
+#include "attention.h"
+#include "kernels.h"
+#include "products.h"
+
+namespace sax {
+
+#define SAX_TEXT_(name) #name
+#define SAX_TEXT(name) SAX_TEXT_(name)
+#define SAX_TABLE_(name) kernels_##name
+#define SAX_TABLE(name) SAX_TABLE_(name)
+
+extern const Kernels SAX_TABLE(SAX_ISA);
+const Kernels SAX_TABLE(SAX_ISA) = {
+    SAX_TEXT(SAX_ISA),   SAX_ISA::pairs_of, SAX_ISA::plain,  SAX_ISA::bytes_of,
+    SAX_ISA::quantized, SAX_ISA::widen,    SAX_ISA::attend,
+};
+
+}  // namespace sax

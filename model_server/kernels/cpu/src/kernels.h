@@ -1,0 +1,88 @@
+// The kernels, compiled once per instruction set; `chosen` is the fastest this machine runs.
+
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace sax {
+
+// A weight [N, K] in tiles of 16 rows: N / 16 tiles, the last filled up with zeros.
+struct PlainWeight {
+  const uint32_t* tiles;  // [tiles][K / 2][16], pairs of bf16 along K
+  size_t outputs;         // N
+  size_t pairs;           // K / 2, rounded up
+};
+
+// As above, with numbers of 8 or 4 bits: weight = scale * value + offset.
+struct QuantizedWeight {
+  const uint8_t* tiles;     // 8 bits: [tiles][K / 4][16][4], plus 128. 4 bits: [tiles][K / 8][16][4],
+                            // plus 8, numbers 4 to 7 of each eight in the high nibbles
+  const uint16_t* scales;   // f16[tiles][K / block][16], as parts of the row's `units`
+  const uint16_t* offsets;  // the same, or null
+  const float* units;       // f32[tiles][2][16]: of scales, of offsets
+  size_t outputs;           // N
+  size_t inputs;            // K
+  size_t block;             // numbers that share a scale
+  int bits;                 // 8 or 4
+};
+
+enum class Number { f32, bf16, i8, f8 };
+
+struct Attention {
+  const float* queries;  // f32[T, H, D]
+  const void* keys;      // [P, K, D, G]
+  const void* values;    // [P, K, G, W]; null: the keys double as values
+  const float* key_scales;    // f32[P, K, G] or null
+  const float* value_scales;
+  float* out;                 // f32[T, H, W]
+  Number number;
+  size_t pages, page_size, heads, kv_heads, key_dim, value_dim;
+  float scale, softcap;  // softcap 0: none
+  int32_t window;        // 0: none
+};
+
+// Consecutive queries of one sequence: rows of the batch with a limit each.
+struct Queries {
+  const int32_t* table;   // pages of the sequence
+  const int32_t* limits;  // cached tokens each query sees
+  size_t first;           // row of the batch
+  size_t count;
+  size_t columns;         // of the table
+};
+
+// State of a softmax over part of the keys, for one query head.
+struct Partial {
+  float highest, total;
+};
+
+struct Kernels {
+  const char* name;
+
+  // x f32[rows, K] to pairs of bf16 [rows][K / 2].
+  void (*pairs_of)(const float* x, size_t rows, size_t inputs, uint32_t* pairs);
+
+  // out f32[rows, N] = x times the transposed weight, for tiles `first` to `last`.
+  void (*plain)(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first, size_t last,
+                float* out);
+
+  // Two int8 per number of x: its value in steps of the row's largest / 127, and 254 times the rest.
+  void (*bytes_of)(const float* x, size_t rows, size_t inputs, size_t block, int8_t* high,
+                   int8_t* low, float* steps, float* sums);
+
+  void (*quantized)(const QuantizedWeight& weight, const int8_t* high, const int8_t* low,
+                    const float* steps, const float* sums, size_t rows, size_t first, size_t last,
+                    float* out);
+
+  // One tile as pairs of bf16 [K / 2][16], for products of many rows.
+  void (*widen)(const QuantizedWeight& weight, size_t tile, uint32_t* pairs);
+
+  // Heads [kv_head] of these queries over the keys from `begin` to `end`. partials: null, and the
+  // result is divided by the total, or one per query and head, and it is not.
+  void (*attend)(const Attention& step, const Queries& queries, size_t kv_head, int32_t begin,
+                 int32_t end, float* out, Partial* partials);
+};
+
+const Kernels& chosen();
+
+}  // namespace sax

@@ -1,0 +1,243 @@
+// Products of a few or many rows with a weight in tiles.
+
+#pragma once
+
+#include "kernels.h"
+#include "lanes.h"
+
+namespace sax::SAX_ISA {
+
+// Pairs of a row that are read before the next tiles: many rows find the tile in cache again.
+constexpr size_t kPairsAtOnce = 1024;
+
+SAX_INLINE int lanes_of(size_t outputs, size_t tile) {
+  size_t left = outputs - tile * kLanes;
+  return left < kLanes ? static_cast<int>(left) : kLanes;
+}
+
+// R rows times C tiles, pairs `begin` to `end`; adds to `out` unless they are the first.
+template <int R, int C>
+SAX_INLINE void plain_block(const PlainWeight& weight, const uint32_t* x, size_t tile, size_t begin,
+                            size_t end, float* out) {
+  F sums[R][C];
+  const uint32_t* tiles[C];
+  for (int c = 0; c < C; ++c) tiles[c] = weight.tiles + (tile + c) * weight.pairs * kLanes;
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < C; ++c) sums[r][c] = set(0.0f);
+  }
+  for (size_t pair = begin; pair < end; ++pair) {
+    B weights[C];
+    for (int c = 0; c < C; ++c) {
+      const uint32_t* at = tiles[c] + pair * kLanes;
+      if (R <= 4) __builtin_prefetch(at + 8 * kLanes);
+      weights[c] = load_bytes(at);
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int c = 0; c < C; ++c) {
+        sums[r][c] = dot2(sums[r][c], weights[c], x[r * weight.pairs + pair]);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < C; ++c) {
+      float* to = out + r * weight.outputs + (tile + c) * kLanes;
+      int lanes = lanes_of(weight.outputs, tile + c);
+      F sum = begin ? add(sums[r][c], load_some(to, lanes)) : sums[r][c];
+      store_some(to, sum, lanes);
+    }
+  }
+}
+
+template <int R, int C>
+SAX_INLINE void plain_rows(const PlainWeight& weight, const uint32_t* x, size_t first, size_t last,
+                           size_t begin, size_t end, float* out) {
+  size_t tile = first;
+  for (; tile + C <= last; tile += C) plain_block<R, C>(weight, x, tile, begin, end, out);
+  for (; tile < last; ++tile) plain_block<R, 1>(weight, x, tile, begin, end, out);
+}
+
+// Each number of rows gets as many tiles at once as registers hold sums for.
+constexpr int kMostRows = kAccumulators >= 24 ? 8 : kAccumulators >= 5 ? 3 : 1;
+
+constexpr int tiles_for(int rows) {
+  int tiles = kAccumulators / rows;
+  return tiles > 6 ? 6 : tiles < 1 ? 1 : tiles;
+}
+
+template <int R>
+static void plain_step(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first,
+                       size_t last, size_t begin, size_t end, float* out) {
+  if constexpr (R > 0) {
+    if (rows == R) return plain_rows<R, tiles_for(R)>(weight, x, first, last, begin, end, out);
+    plain_step<R - 1>(weight, x, rows, first, last, begin, end, out);
+  }
+}
+
+static void plain_part(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first,
+                       size_t last, size_t begin, size_t end, float* out) {
+  for (size_t row = 0; row < rows; row += kMostRows) {
+    size_t count = rows - row < kMostRows ? rows - row : kMostRows;
+    plain_step<kMostRows>(weight, x + row * weight.pairs, count, first, last, begin, end,
+                          out + row * weight.outputs);
+  }
+}
+
+static void plain(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first,
+                  size_t last, float* out) {
+  if (rows <= kMostRows) return plain_part(weight, x, rows, first, last, 0, weight.pairs, out);
+  constexpr size_t wide = tiles_for(kMostRows);
+  for (size_t tile = first; tile < last; tile += wide) {
+    size_t end_tile = tile + wide < last ? tile + wide : last;
+    for (size_t begin = 0; begin < weight.pairs; begin += kPairsAtOnce) {
+      size_t end = begin + kPairsAtOnce < weight.pairs ? begin + kPairsAtOnce : weight.pairs;
+      plain_part(weight, x, rows, tile, end_tile, begin, end, out);
+    }
+  }
+}
+
+static void pairs_of(const float* x, size_t rows, size_t inputs, uint32_t* pairs) {
+  for (size_t row = 0; row < rows; ++row, x += inputs) {
+    size_t at = 0;
+    for (; at + 1 < inputs; at += 2) {
+      *pairs++ = bf16_of(x[at]) | static_cast<uint32_t>(bf16_of(x[at + 1])) << 16;
+    }
+    if (at < inputs) *pairs++ = bf16_of(x[at]);
+  }
+}
+
+static void bytes_of(const float* x, size_t rows, size_t inputs, size_t block, int8_t* high,
+                     int8_t* low, float* steps, float* sums) {
+  for (size_t row = 0; row < rows; ++row, x += inputs) {
+    F sizes = set(1e-30f);
+    for (size_t i = 0; i < inputs; i += kLanes) {
+      F some = load_some(x + i, static_cast<int>(inputs - i));
+      sizes = max(sizes, max(some, mul(some, set(-1.0f))));
+    }
+    float largest = highest(sizes);
+    float step = largest / 127.0f, per_step = 127.0f / largest;
+    *steps++ = step;
+    for (size_t begin = 0; begin < inputs; begin += block) {
+      int32_t of_high = 0, of_low = 0;
+      for (size_t i = begin; i < begin + block; ++i) {
+        float scaled = x[i] * per_step;
+        float whole = __builtin_rintf(scaled);
+        float rest = __builtin_rintf((scaled - whole) * 254.0f);
+        *high++ = static_cast<int8_t>(whole);
+        *low++ = static_cast<int8_t>(rest);
+        of_high += static_cast<int32_t>(whole);
+        of_low += static_cast<int32_t>(rest);
+      }
+      *sums++ = static_cast<float>(of_high) + static_cast<float>(of_low) * (1.0f / 254.0f);
+    }
+  }
+}
+
+SAX_INLINE uint32_t four_at(const int8_t* p) {
+  uint32_t four;
+  memcpy(&four, p, 4);
+  return four;
+}
+
+// R rows times one tile. Each block's sums are whole numbers, scaled once.
+template <int R, int BITS>
+SAX_INLINE void quantized_block(const QuantizedWeight& weight, const int8_t* high, const int8_t* low,
+                                const float* steps, const float* sums, size_t tile, float* out) {
+  size_t blocks = weight.inputs / weight.block;
+  const uint8_t* at = weight.tiles + tile * weight.inputs * kLanes * BITS / 8;
+  const uint16_t* scales = weight.scales + tile * blocks * kLanes;
+  const uint16_t* offsets = weight.offsets ? weight.offsets + tile * blocks * kLanes : nullptr;
+  const float* units = weight.units + tile * 2 * kLanes;
+  F scale_unit = load(units), offset_unit = load(units + kLanes);
+  F zero_point = set(BITS == 8 ? -128.0f : -8.0f);
+  F totals[R];
+  for (int r = 0; r < R; ++r) totals[r] = set(0.0f);
+  for (size_t block = 0; block < blocks; ++block) {
+    I of_high[R], of_low[R];
+    for (int r = 0; r < R; ++r) of_high[r] = of_low[r] = no_i();
+    for (size_t i = block * weight.block; i < (block + 1) * weight.block; i += BITS == 8 ? 4 : 8) {
+      if (R <= 4) __builtin_prefetch(at + 8 * 64);
+      B bytes = load_bytes(at);
+      at += 64;
+      B first = BITS == 8 ? bytes : low_nibbles(bytes);
+      for (int r = 0; r < R; ++r) {
+        of_high[r] = dot4(of_high[r], first, four_at(high + r * weight.inputs + i));
+        of_low[r] = dot4(of_low[r], first, four_at(low + r * weight.inputs + i));
+      }
+      if constexpr (BITS == 4) {
+        B second = high_nibbles(bytes);
+        for (int r = 0; r < R; ++r) {
+          of_high[r] = dot4(of_high[r], second, four_at(high + r * weight.inputs + i + 4));
+          of_low[r] = dot4(of_low[r], second, four_at(low + r * weight.inputs + i + 4));
+        }
+      }
+    }
+    F scale = mul(load_f16(scales + block * kLanes), scale_unit);
+    F offset = mul(scale, zero_point);
+    if (offsets) offset = fma(load_f16(offsets + block * kLanes), offset_unit, offset);
+    for (int r = 0; r < R; ++r) {
+      F whole = fma(to_f(of_low[r]), set(1.0f / 254.0f), to_f(of_high[r]));
+      totals[r] = fma(whole, scale, totals[r]);
+      totals[r] = fma(set(sums[r * blocks + block]), offset, totals[r]);
+    }
+  }
+  int lanes = lanes_of(weight.outputs, tile);
+  for (int r = 0; r < R; ++r) {
+    store_some(out + r * weight.outputs + tile * kLanes, mul(totals[r], set(steps[r])), lanes);
+  }
+}
+
+constexpr int kMostBytesRows = kAccumulators >= 24 ? 8 : kAccumulators >= 5 ? 2 : 1;
+
+template <int R, int BITS>
+static void quantized_step(const QuantizedWeight& weight, const int8_t* high, const int8_t* low,
+                           const float* steps, const float* sums, size_t rows, size_t tile,
+                           float* out) {
+  if constexpr (R > 0) {
+    if (rows == R) return quantized_block<R, BITS>(weight, high, low, steps, sums, tile, out);
+    quantized_step<R - 1, BITS>(weight, high, low, steps, sums, rows, tile, out);
+  }
+}
+
+static void quantized(const QuantizedWeight& weight, const int8_t* high, const int8_t* low,
+                      const float* steps, const float* sums, size_t rows, size_t first, size_t last,
+                      float* out) {
+  size_t blocks = weight.inputs / weight.block;
+  for (size_t tile = first; tile < last; ++tile) {
+    for (size_t row = 0; row < rows; row += kMostBytesRows) {
+      size_t count = rows - row < kMostBytesRows ? rows - row : kMostBytesRows;
+      const int8_t* its_high = high + row * weight.inputs;
+      const int8_t* its_low = low + row * weight.inputs;
+      auto step = weight.bits == 8 ? quantized_step<kMostBytesRows, 8> : quantized_step<kMostBytesRows, 4>;
+      step(weight, its_high, its_low, steps + row, sums + row * blocks, count, tile,
+           out + row * weight.outputs);
+    }
+  }
+}
+
+// Four numbers of each row from one vector of bytes, as two pairs.
+SAX_INLINE uint32_t* widen_four(B bytes, F scale, F offset, uint32_t* pairs) {
+  for (int j = 0; j < 4; j += 2, pairs += kLanes) {
+    store_pairs(pairs, fma(byte_of(bytes, j), scale, offset), fma(byte_of(bytes, j + 1), scale, offset));
+  }
+  return pairs;
+}
+
+static void widen(const QuantizedWeight& weight, size_t tile, uint32_t* pairs) {
+  size_t blocks = weight.inputs / weight.block;
+  bool nibbles = weight.bits == 4;
+  const uint8_t* at = weight.tiles + tile * weight.inputs * kLanes * weight.bits / 8;
+  const float* units = weight.units + tile * 2 * kLanes;
+  for (size_t block = 0; block < blocks; ++block) {
+    size_t place = (tile * blocks + block) * kLanes;
+    F scale = mul(load_f16(weight.scales + place), load(units));
+    F offset = mul(scale, set(nibbles ? -8.0f : -128.0f));
+    if (weight.offsets) offset = fma(load_f16(weight.offsets + place), load(units + kLanes), offset);
+    for (size_t i = 0; i < weight.block; i += nibbles ? 8 : 4, at += 64) {
+      B bytes = load_bytes(at);
+      pairs = widen_four(nibbles ? low_nibbles(bytes) : bytes, scale, offset, pairs);
+      if (nibbles) pairs = widen_four(high_nibbles(bytes), scale, offset, pairs);
+    }
+  }
+}
+
+}  // namespace sax::SAX_ISA

@@ -1,0 +1,137 @@
+#include "threads.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace sax {
+namespace {
+
+// A worker looks for work this long before it sleeps: longer than the gaps within a step, shorter
+// than those between steps.
+constexpr auto kPatience = std::chrono::microseconds(100);
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Cores that the container's quota allows, or 0 if it has none.
+int cores_of_quota() {
+  FILE* file = fopen("/sys/fs/cgroup/cpu.max", "r");
+  if (!file) return 0;
+  long quota = 0, period = 0;
+  int found = fscanf(file, "%ld %ld", &quota, &period);
+  fclose(file);
+  return found == 2 && period > 0 ? static_cast<int>((quota + period - 1) / period) : 0;
+}
+
+int count_threads() {
+  if (const char* wanted = getenv("SAX_CPU_THREADS"); wanted && atoi(wanted) > 0) {
+    return atoi(wanted) < 256 ? atoi(wanted) : 256;
+  }
+  int cores = static_cast<int>(std::thread::hardware_concurrency());
+#if defined(__linux__)
+  cpu_set_t allowed;
+  if (!sched_getaffinity(0, sizeof allowed, &allowed)) cores = CPU_COUNT(&allowed);
+#endif
+  int quota = cores_of_quota();
+  if (quota > 0 && quota < cores) cores = quota;
+  return cores > 1 ? cores : 1;
+}
+
+class Pool {
+ public:
+  static Pool& get() {
+    static Pool* pool = new Pool;  // never destroyed: threads may outlive static objects
+    return *pool;
+  }
+
+  void share(size_t chunks, Chunk run, void* work) {
+    if (chunks < 2 || threads() < 2 || !caller_.try_lock()) {
+      for (size_t chunk = 0; chunk < chunks; ++chunk) run(work, chunk);
+      return;
+    }
+    run_ = run, work_ = work, chunks_ = chunks;
+    next_.store(0, std::memory_order_relaxed);
+    inside_.fetch_or(1, std::memory_order_seq_cst);  // opens: what is above is seen by who enters
+    round_.fetch_add(1, std::memory_order_seq_cst);
+    if (asleep_.load(std::memory_order_seq_cst)) round_.notify_all();
+    take_chunks();
+    inside_.fetch_and(~1, std::memory_order_acq_rel);
+    for (int tries = 0; inside_.load(std::memory_order_acquire) != 0; ++tries) {
+      tries < 10000 ? pause() : static_cast<void>(sched_yield());
+    }
+    caller_.unlock();
+  }
+
+ private:
+  Pool() {
+    for (int i = 1; i < threads(); ++i) std::thread([this] { work(); }).detach();
+  }
+
+  void work() {
+    for (unsigned seen = 0;;) {
+      seen = wait_for_other_than(seen);
+      // Twice the workers inside, and one while there is work to take.
+      if (inside_.fetch_add(2, std::memory_order_acq_rel) & 1) take_chunks();
+      inside_.fetch_sub(2, std::memory_order_acq_rel);
+    }
+  }
+
+  void take_chunks() {
+    for (size_t chunk; (chunk = next_.fetch_add(1, std::memory_order_relaxed)) < chunks_;) {
+      run_(work_, chunk);
+    }
+  }
+
+  unsigned wait_for_other_than(unsigned seen) {
+    auto until = std::chrono::steady_clock::now() + kPatience;
+    do {
+      for (int i = 0; i < 64; ++i) {
+        if (unsigned round = round_.load(std::memory_order_acquire); round != seen) return round;
+        pause();
+      }
+    } while (std::chrono::steady_clock::now() < until);
+    asleep_.fetch_add(1, std::memory_order_seq_cst);
+    round_.wait(seen, std::memory_order_seq_cst);
+    asleep_.fetch_sub(1, std::memory_order_relaxed);
+    return round_.load(std::memory_order_acquire);
+  }
+
+  std::mutex caller_;
+  Chunk run_ = nullptr;
+  void* work_ = nullptr;
+  size_t chunks_ = 0;
+  alignas(64) std::atomic<size_t> next_{0};
+  alignas(64) std::atomic<int> inside_{0};
+  alignas(64) std::atomic<unsigned> round_{0};
+  std::atomic<int> asleep_{0};
+};
+
+}  // namespace
+
+int threads() {
+  static const int count = count_threads();
+  return count;
+}
+
+void share(size_t chunks, Chunk run, void* work) { Pool::get().share(chunks, run, work); }
+
+}  // namespace sax
+
+extern "C" {
+
+__attribute__((visibility("default"))) int sax_cpu_threads() { return sax::threads(); }
+
+}

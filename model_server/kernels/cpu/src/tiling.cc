@@ -1,0 +1,77 @@
+// Weights into tiles of 16 rows, once, as they are loaded.
+
+#include <string.h>
+
+#include <algorithm>
+
+#include "kernels.h"
+#include "threads.h"
+
+namespace sax {
+namespace {
+
+constexpr size_t kLanes = 16;
+
+// Calls fill(tile, rows that it has) for each tile.
+template <class Function>
+void over_tiles(size_t outputs, Function&& fill) {
+  parallel((outputs + kLanes - 1) / kLanes, [&](size_t tile) {
+    fill(tile, std::min(kLanes, outputs - tile * kLanes));
+  });
+}
+
+}  // namespace
+}  // namespace sax
+
+extern "C" {
+
+// rows [N, K] of two bytes -> tiles [N / 16, K / 2, 16, 2], where both are rounded up.
+__attribute__((visibility("default"))) void sax_cpu_tile_halves(const uint16_t* rows, size_t outputs,
+                                                                size_t inputs, uint16_t* tiles) {
+  size_t pairs = (inputs + 1) / 2;
+  sax::over_tiles(outputs, [&](size_t tile, size_t there) {
+    uint16_t* to = tiles + tile * pairs * 2 * sax::kLanes;
+    const uint16_t* from = rows + tile * sax::kLanes * inputs;
+    for (size_t pair = 0; pair < pairs; ++pair) {
+      for (size_t lane = 0; lane < sax::kLanes; ++lane, to += 2) {
+        const uint16_t* at = from + lane * inputs + 2 * pair;
+        to[0] = lane < there ? at[0] : 0;
+        to[1] = lane < there && 2 * pair + 1 < inputs ? at[1] : 0;
+      }
+    }
+  });
+}
+
+// values i8[N, K] -> tiles u8[N / 16, K / 4, 16, 4], each plus 128; K is a multiple of 4.
+__attribute__((visibility("default"))) void sax_cpu_tile_bytes(const int8_t* values, size_t outputs,
+                                                               size_t inputs, uint8_t* tiles) {
+  sax::over_tiles(outputs, [&](size_t tile, size_t there) {
+    uint8_t* to = tiles + tile * inputs * sax::kLanes;
+    for (size_t i = 0; i < inputs; i += 4) {
+      for (size_t lane = 0; lane < sax::kLanes; ++lane, to += 4) {
+        const int8_t* at = values + (tile * sax::kLanes + lane) * inputs + i;
+        for (size_t j = 0; j < 4; ++j) to[j] = static_cast<uint8_t>(lane < there ? at[j] + 128 : 128);
+      }
+    }
+  });
+}
+
+// values i8[N, K] of -8 to 7 -> tiles u8[N / 16, K / 8, 16, 4], each plus 8, two to a byte: of eight
+// the first four in the low nibbles, the others in the high ones. K is a multiple of 8.
+__attribute__((visibility("default"))) void sax_cpu_tile_nibbles(const int8_t* values, size_t outputs,
+                                                                 size_t inputs, uint8_t* tiles) {
+  sax::over_tiles(outputs, [&](size_t tile, size_t there) {
+    uint8_t* to = tiles + tile * inputs * sax::kLanes / 2;
+    for (size_t i = 0; i < inputs; i += 8) {
+      for (size_t lane = 0; lane < sax::kLanes; ++lane, to += 4) {
+        const int8_t* at = values + (tile * sax::kLanes + lane) * inputs + i;
+        for (size_t j = 0; j < 4; ++j) {
+          int low = lane < there ? at[j] + 8 : 8, high = lane < there ? at[j + 4] + 8 : 8;
+          to[j] = static_cast<uint8_t>((low & 15) | (high & 15) << 4);
+        }
+      }
+    }
+  });
+}
+
+}

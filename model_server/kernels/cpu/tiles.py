@@ -1,0 +1,198 @@
+"""Weights in the layout of the native products: tiles of 16 rows, pairs or fours of a row together.
+
+A product reads 64 bytes of a tile at a time, which hold the next numbers of its 16 rows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from model_server.checkpoints.aligned import aligned_empty
+from model_server.checkpoints.packed import PackedBlocks
+from model_server.kernels.cpu.native import library
+
+ROWS = 16  # of a tile
+Shape = tuple[int, int]  # outputs N, inputs K
+
+
+def plain_shape(shape: Shape) -> tuple[int, ...]:
+    """Shape of the tiles of a plain weight."""
+    outputs, inputs = shape
+    return (_count(outputs), -(-inputs // 2), ROWS, 2)
+
+
+def plain_tiles(rows: np.ndarray) -> np.ndarray:
+    """Lay out bf16[N, K] as bf16[N / 16, K / 2, 16, 2], both rounded up with zeros."""
+    outputs, inputs = rows.shape
+    made = aligned_empty(plain_shape((outputs, inputs)), ml_dtypes.bfloat16)
+    _lay_out("sax_cpu_tile_halves", rows, made)
+    return made
+
+
+def tiles_of(weight: jax.Array) -> jax.Array:
+    """As `plain_tiles`, within a program."""
+    outputs, inputs = weight.shape
+    count, pairs, *_ = plain_shape((outputs, inputs))
+    whole = jnp.pad(weight, ((0, count * ROWS - outputs), (0, 2 * pairs - inputs)))
+    return whole.reshape(count, ROWS, pairs, 2).transpose(0, 2, 1, 3)
+
+
+def plain_rows(tiles: jax.Array, index: jax.Array, inputs: int) -> jax.Array:
+    """bf16[T, K]: these rows of the weight."""
+    taken = tiles.at[index // ROWS, :, index % ROWS].get(mode="clip")
+    return taken.reshape(index.shape[0], -1)[:, :inputs]
+
+
+def plain_weight(tiles: jax.Array, shape: Shape) -> jax.Array:
+    """bf16[N, K]: the weight as it was before."""
+    rows = tiles.transpose(0, 2, 1, 3).reshape(tiles.shape[0] * ROWS, -1)
+    return rows[: shape[0], : shape[1]]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def plain_product(shape: Shape, x: jax.Array, tiles: jax.Array) -> jax.Array:
+    """[T, K] times the transposed weight [N, K], in bf16 and summed in f32: f32[T, N]."""
+    made = jax.ShapeDtypeStruct((x.shape[0], shape[0]), jnp.float32)
+    return jax.ffi.ffi_call("sax_cpu_plain", made)(x.astype(jnp.float32), tiles)
+
+
+def _forward(shape: Shape, x: jax.Array, tiles: jax.Array) -> Any:
+    return plain_product(shape, x, tiles), (x, tiles)
+
+
+def _backward(shape: Shape, kept: Any, change: jax.Array) -> Any:
+    x, tiles = kept
+    small = change.astype(tiles.dtype)
+    of_x = jnp.matmul(small, plain_weight(tiles, shape), preferred_element_type=jnp.float32)
+    of_weight = jnp.matmul(small.T, x.astype(tiles.dtype), preferred_element_type=jnp.float32)
+    return of_x.astype(x.dtype), tiles_of(of_weight.astype(tiles.dtype))
+
+
+plain_product.defvjp(_forward, _backward)
+
+
+class ByteTiles(NamedTuple):
+    """A quantised weight: scale * value + offset, where a block of a row shares both.
+
+    Scales and offsets are parts, at most 1, of the largest of their row: float16 has the digits of
+    a weight of 8 bits, but not the range.
+    """
+
+    values: Any  # u8[N / 16, K / 4 or K / 8, 16, 4]: plus 128; or two of 4 bits, plus 8
+    scales: Any  # f16[N / 16, K / block, 16]
+    offsets: Any | None  # f16[N / 16, K / block, 16]
+    units: Any  # f32[N / 16, 2, 16]: of scales, of offsets
+
+
+class ByteForm(NamedTuple):
+    """Sizes of a quantised weight."""
+
+    shape: Shape
+    block: int  # numbers of a row that share a scale
+    bits: int  # 8 or 4
+    offset: bool
+
+    @property
+    def fits(self) -> bool:
+        """True if the native product takes it: 64 bytes hold whole fours, or eights of 4 bits."""
+        together = 32 // self.bits
+        return self.block % together == 0 and self.shape[1] % self.block == 0
+
+    def tiles(self, dtypes: Any = jax.ShapeDtypeStruct) -> ByteTiles:
+        """Make an array of each part; dtypes: called with shape and dtype."""
+        outputs, inputs = self.shape
+        count, blocks = _count(outputs), (_count(outputs), inputs // self.block, ROWS)
+        return ByteTiles(
+            dtypes((count, inputs * self.bits // 32, ROWS, 4), jnp.uint8),
+            dtypes(blocks, jnp.float16),
+            dtypes(blocks, jnp.float16) if self.offset else None,
+            dtypes((count, 2, ROWS), jnp.float32),
+        )
+
+
+def byte_tiles(form: ByteForm, blocks: PackedBlocks) -> ByteTiles:
+    """Lay out a quantised weight: values i8[N, K], scales and offsets f32[N, K / block]."""
+    made = form.tiles(aligned_empty)
+    own = "sax_cpu_tile_bytes" if form.bits == 8 else "sax_cpu_tile_nibbles"
+    _lay_out(own, blocks.values.view(np.int8), made.values)
+    made.units[:] = 0
+    for place, (numbers, to) in enumerate(
+        zip((blocks.scales, blocks.offsets), (made.scales, made.offsets), strict=True)
+    ):
+        if numbers is None or to is None:
+            continue
+        padded = np.zeros((to.shape[0] * ROWS, to.shape[1]), np.float32)
+        padded[: len(numbers)] = numbers
+        largest = np.maximum(np.abs(padded).max(1), 1e-30)
+        to[:] = (padded / largest[:, None]).reshape(-1, ROWS, to.shape[1]).swapaxes(1, 2)
+        made.units[:, place] = largest.reshape(-1, ROWS)
+    return made
+
+
+def byte_rows(tiles: ByteTiles, form: ByteForm, index: jax.Array) -> jax.Array:
+    """f32[T, K]: these rows of the weight, dequantised."""
+    tile, lane = index // ROWS, index % ROWS
+    taken = tiles.values.at[tile, :, lane].get(mode="clip")  # u8[T, K / 4 or K / 8, 4]
+    if form.bits == 4:
+        taken = jnp.stack([taken & 15, taken >> 4], axis=2)
+    values = taken.reshape(index.shape[0], -1).astype(jnp.float32) - (
+        8.0 if form.bits == 4 else 128.0
+    )
+    units = tiles.units.at[tile, :, lane].get(mode="clip")  # f32[T, 2]
+
+    def of_blocks(parts: jax.Array, place: int) -> jax.Array:
+        mine = parts.at[tile, :, lane].get(mode="clip").astype(jnp.float32)
+        return jnp.repeat(mine * units[:, place, None], form.block, axis=1)
+
+    made = values * of_blocks(tiles.scales, 0)
+    return made if tiles.offsets is None else made + of_blocks(tiles.offsets, 1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def byte_product(form: ByteForm, x: jax.Array, tiles: ByteTiles) -> jax.Array:
+    """[T, K] times the transposed weight [N, K]: f32[T, N].
+
+    Up to 31 rows each number of x becomes two of 8 bits, its value and 254 times what is left of
+    it, which loses nothing visible; more rows are multiplied in bf16.
+    """
+    made = jax.ShapeDtypeStruct((x.shape[0], form.shape[0]), jnp.float32)
+    offsets = np.zeros((0, 0, 0), np.float16) if tiles.offsets is None else tiles.offsets
+    call = jax.ffi.ffi_call("sax_cpu_quantized", made)
+    return call(x.astype(jnp.float32), tiles.values, tiles.scales, offsets, tiles.units)
+
+
+def _forward_bytes(form: ByteForm, x: jax.Array, tiles: ByteTiles) -> Any:
+    return byte_product(form, x, tiles), (x, tiles)
+
+
+def _backward_bytes(form: ByteForm, kept: Any, change: jax.Array) -> Any:
+    x, tiles = kept
+    weight = byte_rows(tiles, form, jnp.arange(form.shape[0]))
+    # None: nobody differentiates by small whole numbers.
+    return jnp.matmul(change, weight).astype(x.dtype), None
+
+
+byte_product.defvjp(_forward_bytes, _backward_bytes)
+
+
+def _count(outputs: int) -> int:
+    return -(-outputs // ROWS)
+
+
+def _lay_out(function: str, rows: np.ndarray, tiles: np.ndarray) -> None:
+    loaded = library()
+    assert loaded is not None, "tiles are only declared where the library is"
+    rows = np.ascontiguousarray(rows)
+    sizes = map(ctypes.c_size_t, rows.shape)
+    getattr(loaded, function)(_at(rows), *sizes, _at(tiles))
+
+
+def _at(array: np.ndarray) -> Any:
+    return ctypes.c_void_p(array.ctypes.data)

@@ -1,0 +1,98 @@
+"""Weights on a CPU in tiles, as the native products read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model_server.checkpoints.packed import PackedBlocks, Packing
+from model_server.kernels.cpu import native, tiles
+from model_server.kernels.cpu.tiles import ByteForm, ByteTiles
+from model_server.models.weights.sharding import Layout
+
+
+def tiles_fit(layout: Layout) -> bool:
+    """True if weights may lie in tiles: on one CPU device, where the native kernels are."""
+    return layout.platform == "cpu" and layout.mesh.size == 1 and native.available()
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A plain weight [out, in]."""
+
+    values: jax.Array  # bf16[out / 16, in / 2, 16, 2], both rounded up
+    shape: tuple[int, int] = field(metadata={"static": True})
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        return self.values.dtype
+
+    def rows(self, index: jax.Array) -> jax.Array:
+        """f32[T, in]: these rows."""
+        return tiles.plain_rows(self.values, index, self.shape[1]).astype(jnp.float32)
+
+    def project(self, x: jax.Array) -> jax.Array:
+        """[T, in] times the transposed matrix: f32[T, out]."""
+        return tiles.plain_product(self.shape, x, self.values)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class TiledQuantized:
+    """A quantised weight [out, in]."""
+
+    values: ByteTiles
+    form: ByteForm = field(metadata={"static": True})
+    dtype: Any = field(metadata={"static": True})  # after dequantising
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.form.shape
+
+    def rows(self, index: jax.Array) -> jax.Array:
+        """f32[T, in]: these rows, dequantised."""
+        return tiles.byte_rows(self.values, self.form, index)
+
+    def project(self, x: jax.Array) -> jax.Array:
+        """[T, in] times the transposed matrix: f32[T, out]."""
+        return tiles.byte_product(self.form, x, self.values)
+
+
+def tiled_placeholder(
+    shape: tuple[int, ...], packing: Packing | None, dtype: Any
+) -> Tiled | TiledQuantized | None:
+    """Zeros in the shapes of a weight in tiles; None: the native products do not take it."""
+    if len(shape) != 2:
+        return None
+    outputs, inputs = shape
+    if packing is None:
+        whole = jnp.zeros(tiles.plain_shape((outputs, inputs)), jnp.bfloat16)
+        return Tiled(whole, (outputs, inputs)) if dtype == jnp.bfloat16 else None
+    form = form_of((outputs, inputs), packing)
+    if packing.kind not in _BITS or not form.fits:
+        return None
+    return TiledQuantized(form.tiles(jnp.zeros), form, dtype)
+
+
+def laid_out(
+    shape: tuple[int, int], packing: Packing | None, plain: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Lay out the parts of a weight in tiles; `plain` and the result by the names of leaves."""
+    if packing is None:
+        return {"": tiles.plain_tiles(plain[""])}
+    blocks = PackedBlocks(plain["values"], plain["scales"], plain.get("offsets"))
+    made = tiles.byte_tiles(form_of(shape, packing), blocks)
+    return {part: array for part, array in made._asdict().items() if array is not None}
+
+
+_BITS = {"int8": 8, "int4": 4}
+
+
+def form_of(shape: tuple[int, int], packing: Packing) -> ByteForm:
+    block = packing.block or shape[1]
+    return ByteForm(shape, block, _BITS.get(packing.kind, 8), packing.offset)

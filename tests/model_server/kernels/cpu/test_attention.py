@@ -1,0 +1,121 @@
+"""The native attention against the reference, on every instruction set of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from model_server.kernels.cpu.attention import CpuAttention
+from model_server.kernels.pages import key_major_shapes, write
+from tests.model_server.kernels.cpu.instruction_sets import instructions
+from tests.model_server.kernels.paged_cases import (
+    Case,
+    attend,
+    batch_of,
+    filled,
+    new_tokens,
+    quickly_attend,
+    reference_of,
+)
+
+__all__ = ["instructions"]
+
+# decodes, blocks, block, heads, KV heads, key size, value size, page, columns, ...
+CASES = [
+    Case(3, 0, 1, 9, 3, 64, 64, 16, 5),
+    Case(2, 2, 8, 8, 2, 16, 16, 16, 5, softcap=50.0, window=4),
+    Case(2, 2, 32, 9, 3, 64, 80, 16, 9, window=33),
+    Case(3, 1, 4, 4, 1, 12, 32, 16, 5, window=9, dtype="float8_e4m3fn"),
+    Case(3, 0, 1, 2, 1, 24, 32, 64, 12, window=300, dtype="int8"),
+    Case(2, 1, 4, 20, 1, 48, 0, 16, 5, dtype="bfloat16"),  # the keys are the values
+    Case(2, 1, 4, 20, 1, 576, 0, 32, 3, dtype="int8"),
+    Case(1, 1, 32, 4, 2, 256, 256, 48, 3, softcap=30.0),
+    Case(1, 0, 1, 3, 3, 16, 16, 16, 200),  # its keys are shared out among threads
+    Case(2, 0, 1, 4, 4, 10, 10, 8, 5, window=13),  # XLA's: such pages are not supported
+    Case(1, 0, 1, 4, 4, 16, 16, 16, 1),  # one page
+]
+
+
+def compare(case: Case) -> None:
+    """Rows, and the pages that were written, with those of the reference."""
+    batch = batch_of(case, CpuAttention())
+    layer = filled(case, key_major_shapes, write)
+    got, layer = quickly_attend(case, batch, layer, *new_tokens(case))
+    wanted, wrote = reference_of(case, batch)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5)
+    for own, its in zip(jax.tree.leaves(layer), jax.tree.leaves(wrote), strict=True):
+        np.testing.assert_array_equal(own[1:], its[1:])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_equals_the_reference(case: Case, instructions: str) -> None:
+    compare(case)
+
+
+def test_a_sequence_of_sixty_four_thousand_tokens(instructions: str) -> None:
+    compare(Case(1, 0, 1, 2, 1, 16, 16, 64, 1024))
+
+
+def test_a_step_without_rows_gives_none() -> None:
+    case = Case(0, 0, 1, 4, 2, 16, 16, 16, 2)
+    batch = replace(
+        batch_of(replace(case, decodes=1), CpuAttention()),
+        pages=jnp.zeros(0, jnp.int32),
+        offsets=jnp.zeros(0, jnp.int32),
+        decode_tables=jnp.zeros((0, 2), jnp.int32),
+        decode_limits=jnp.zeros((0, 1), jnp.int32),
+    )
+    layer = filled(replace(case, decodes=1), key_major_shapes, write)
+    got, _ = quickly_attend(case, batch, layer, *new_tokens(case))
+    assert got.shape == (0, 4, 16)
+
+
+@pytest.mark.parametrize("value_dim", [16, 0], ids=["values", "keys as values"])
+def test_numbers_that_are_none_outside_the_limits_reach_nobody(
+    value_dim: int, instructions: str
+) -> None:
+    """Somebody else may have left them there."""
+    case = Case(2, 0, 1, 2, 1, 16, value_dim, 16, 4, window=9)
+    kernel = CpuAttention()
+    batch = replace(batch_of(case, kernel), decode_limits=jnp.asarray([[19], [0]], jnp.int32))
+    clean = filled(case, key_major_shapes, write)
+    table = np.asarray(batch.decode_tables[0])
+    batch = replace(batch, pages=jnp.asarray([table[1], 0]), offsets=jnp.asarray([2, 0]))
+    hidden = np.ones(case.columns * case.page, bool)
+    hidden[19 - 9 : 19] = False
+    dirty = np.zeros((case.pages + 1, 1, case.page), bool)
+    dirty[table, 0] = hidden.reshape(case.columns, case.page)
+    dirty[np.asarray(batch.decode_tables[1])] = True
+    spoiled = clean._replace(keys=jnp.where(dirty[:, :, None], jnp.nan, clean.keys))
+    if clean.values is not None:
+        spoiled = spoiled._replace(values=jnp.where(dirty[..., None], jnp.nan, clean.values))
+    wanted, _ = quickly_attend(case, batch, clean, *new_tokens(case))
+    got, _ = quickly_attend(case, batch, spoiled, *new_tokens(case))
+    np.testing.assert_array_equal(got, wanted)
+    assert np.asarray(got[0]).any()
+    assert not np.asarray(got[1]).any()
+
+
+def test_pages_are_written_in_place() -> None:
+    """Neither a copy of the pool nor a second pool: it may be most of the memory."""
+    case = Case(2, 1, 16, 4, 2, 64, 64, 16, 64)
+    batch, layer = batch_of(case, CpuAttention()), filled(case, key_major_shapes, write)
+    step = jax.jit(attend, static_argnums=0, donate_argnums=2)
+    memory = step.lower(case, batch, layer, *new_tokens(case)).compile().memory_analysis()
+    assert memory is not None
+    assert memory.alias_size_in_bytes >= layer.keys.nbytes + layer.values.nbytes
+    assert memory.temp_size_in_bytes < layer.keys.nbytes
+
+
+def test_a_page_outside_the_pool_is_refused_and_read_by_nobody() -> None:
+    case = Case(1, 0, 1, 4, 2, 16, 16, 16, 2)
+    batch = batch_of(case, CpuAttention())
+    outside = replace(batch, decode_tables=batch.decode_tables + 1_000_000)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a page outside the pool"):
+        jax.block_until_ready(
+            quickly_attend(case, outside, filled(case, key_major_shapes, write), *new_tokens(case))
+        )

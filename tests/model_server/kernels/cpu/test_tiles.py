@@ -1,0 +1,188 @@
+"""Weights in tiles, and products with them, against numpy."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from model_server.checkpoints.packed import PackedBlocks, Packing
+from model_server.kernels.cpu import native
+from model_server.kernels.cpu.tiles import (
+    ByteForm,
+    ByteTiles,
+    byte_product,
+    byte_rows,
+    byte_tiles,
+    plain_product,
+    plain_rows,
+    plain_tiles,
+    plain_weight,
+    tiles_of,
+)
+from model_server.models.weights.quantization import quantize
+from tests.model_server.kernels.cpu.instruction_sets import instructions
+
+__all__ = ["instructions"]
+
+# rows, inputs, outputs: one row, one tile, odd numbers, none, and more than are read at once
+SHAPES = [
+    (1, 576, 960),
+    (2, 64, 16),
+    (3, 577, 49),
+    (8, 1536, 576),
+    (9, 2, 1),
+    (31, 40, 100),
+    (33, 1, 17),
+    (0, 64, 64),
+    (130, 4100, 40),
+]
+
+
+def weight_of(outputs: int, inputs: int) -> np.ndarray:
+    rng = np.random.default_rng(outputs)
+    return rng.normal(size=(outputs, inputs)).astype(ml_dtypes.bfloat16)
+
+
+def rows_of(rows: int, inputs: int) -> np.ndarray:
+    return np.random.default_rng(rows).normal(size=(rows, inputs)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _with_library() -> None:
+    if not native.available():
+        pytest.skip("sax was installed without its native kernels: no compiler was found")
+
+
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
+def test_a_product_is_that_of_the_rounded_rows(
+    rows: int, inputs: int, outputs: int, instructions: str
+) -> None:
+    weight, x = weight_of(outputs, inputs), rows_of(rows, inputs)
+    tiles = jnp.asarray(plain_tiles(weight))
+    made = jax.jit(plain_product, static_argnums=0)((outputs, inputs), x, tiles)
+    wanted = x.astype(ml_dtypes.bfloat16).astype(np.float64) @ weight.astype(np.float64).T
+    np.testing.assert_allclose(made, wanted, rtol=0, atol=4e-6 * max(inputs, 10))
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(16, 2), (49, 577), (1, 1), (100, 40)])
+def test_tiles_hold_the_weight(outputs: int, inputs: int) -> None:
+    weight = weight_of(outputs, inputs)
+    tiles = jnp.asarray(plain_tiles(weight))
+    np.testing.assert_array_equal(tiles_of(jnp.asarray(weight)), tiles)
+    np.testing.assert_array_equal(plain_weight(tiles, (outputs, inputs)), weight)
+    index = np.random.default_rng(0).integers(0, outputs, 7)
+    np.testing.assert_array_equal(plain_rows(tiles, jnp.asarray(index), inputs), weight[index])
+
+
+def test_rounds_as_numpy_does_and_keeps_what_is_no_number(instructions: str) -> None:
+    x = np.asarray([[1.00390625, -1.01171875, np.inf, 3e-39]], np.float32)  # two ties, to even
+    one = np.eye(4, dtype=ml_dtypes.bfloat16)
+    tiles = jnp.asarray(plain_tiles(one))
+    finite = np.where(np.isfinite(x), x, 0).astype(np.float32)
+    made = np.asarray(plain_product((4, 4), jnp.asarray(finite), tiles))
+    wanted = finite.astype(ml_dtypes.bfloat16).astype(np.float32)
+    np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-37)
+    nothing = np.asarray(plain_product((4, 4), jnp.asarray(x * np.nan), tiles))
+    assert np.isnan(nothing).all()
+
+
+def test_gradients_are_those_of_the_plain_product() -> None:
+    weight, x = weight_of(20, 6), rows_of(3, 6)
+    tiles = jnp.asarray(plain_tiles(weight))
+
+    def tiled(x: jax.Array, tiles: jax.Array) -> jax.Array:
+        return jnp.square(plain_product((20, 6), x, tiles)).sum()
+
+    def plain(x: jax.Array, weight: jax.Array) -> jax.Array:
+        small = x.astype(weight.dtype)
+        return jnp.square(jnp.matmul(small, weight.T, preferred_element_type=jnp.float32)).sum()
+
+    of_x, of_tiles = jax.grad(tiled, argnums=(0, 1))(jnp.asarray(x), tiles)
+    wanted = jax.grad(plain, argnums=(0, 1))(jnp.asarray(x), jnp.asarray(weight))
+    np.testing.assert_allclose(of_x, wanted[0], rtol=2e-2, atol=2e-2)
+    of_weight = plain_weight(of_tiles, (20, 6)).astype(np.float32)
+    np.testing.assert_allclose(of_weight, wanted[1].astype(np.float32), rtol=2e-2, atol=2e-1)
+
+
+PACKINGS = [
+    Packing("int8", None, False),
+    Packing("int8", 16, False),
+    Packing("int8", 64, True),
+    Packing("int4", None, False),
+    Packing("int4", 32, True),
+    Packing("int4", 64, False),
+]
+
+
+def quantised(shape: tuple[int, int], packing: Packing) -> tuple[ByteForm, PackedBlocks, ByteTiles]:
+    """A weight of this shape, and its tiles on the device."""
+    blocks = quantize(weight_of(*shape).astype(np.float32), packing)
+    bits = 4 if packing.kind == "int4" else 8
+    form = ByteForm(shape, packing.block or shape[1], bits, packing.offset)
+    assert form.fits
+    return form, blocks, jax.tree.map(jnp.asarray, byte_tiles(form, blocks))
+
+
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
+@pytest.mark.parametrize("rows", [0, 1, 3, 9, 31, 32, 130])
+def test_a_quantised_product_loses_next_to_nothing(
+    rows: int, packing: Packing, instructions: str
+) -> None:
+    """Two bytes for each number up to 31 rows, then bfloat16; scales are of 11 bits."""
+    form, blocks, tiles = quantised((50, 192), packing)
+    x = rows_of(rows, 192)
+    made = jax.jit(byte_product, static_argnums=0)(form, x, tiles)
+    wanted = x.astype(np.float64) @ blocks.dequantized().astype(np.float64).T
+    assert made.shape == wanted.shape
+    relative = np.sqrt(np.square(made - wanted).mean() / np.square(wanted).mean()) if rows else 0
+    assert relative < (4e-3 if rows > 31 else 1e-4 if packing.block is None else 5e-4)
+
+
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
+def test_rows_of_a_quantised_table(packing: Packing) -> None:
+    form, blocks, tiles = quantised((50, 192), packing)
+    index = np.asarray([0, 49, 17, 16, 3])
+    wanted = blocks.dequantized()[index]
+    np.testing.assert_allclose(byte_rows(tiles, form, jnp.asarray(index)), wanted, atol=3e-3)
+
+
+def test_scales_far_below_what_float16_holds_keep_their_digits() -> None:
+    blocks = PackedBlocks(np.full((16, 64), 100, np.int8), np.full((16, 2), 1e-9, np.float32), None)
+    form = ByteForm((16, 64), 32, 8, False)
+    tiles = jax.tree.map(jnp.asarray, byte_tiles(form, blocks))
+    made = byte_product(form, jnp.ones((1, 64)), tiles)
+    np.testing.assert_allclose(made, np.full((1, 16), 64 * 100 * 1e-9), rtol=1e-3)
+
+
+def test_gradients_pass_a_quantised_weight() -> None:
+    form, blocks, tiles = quantised((20, 64), Packing("int8", None, False))
+    weights = np.random.default_rng(0).normal(size=(3, 20)).astype(np.float32)
+    made = jax.grad(lambda x: (byte_product(form, x, tiles) * weights).sum())(rows_of(3, 64))
+    np.testing.assert_allclose(made, weights @ blocks.dequantized(), rtol=1e-3, atol=1e-3)
+
+
+def test_forms_that_do_not_fill_a_vector_do_not_fit() -> None:
+    assert not ByteForm((16, 64), 2, 8, False).fits
+    assert not ByteForm((16, 64), 4, 4, False).fits
+    assert not ByteForm((16, 60), 60, 4, False).fits
+    assert ByteForm((16, 60), 60, 8, False).fits
+
+
+def test_calls_from_many_threads_do_not_mix() -> None:
+    weight, x = weight_of(320, 64), rows_of(5, 64)
+    tiles = jnp.asarray(plain_tiles(weight))
+    product = jax.jit(plain_product, static_argnums=0)
+    wanted = np.asarray(product((320, 64), x, tiles))
+
+    def many(number: int) -> None:
+        for _ in range(50):
+            made = np.asarray(product((320, 64), x * (1 + number % 2), tiles))
+            np.testing.assert_array_equal(made, wanted * (1 + number % 2))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(many, range(8)))
