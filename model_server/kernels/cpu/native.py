@@ -16,7 +16,9 @@ import jax
 
 logger = logging.getLogger(__name__)
 
-_TARGETS = ("sax_cpu_plain", "sax_cpu_quantized", "sax_cpu_write", "sax_cpu_attend")
+_TARGETS = tuple(
+    f"sax_cpu_{kernel}" for kernel in ("plain", "quantized", "write", "attend", "low_rank")
+)
 _OFF = "off"  # as SAX_CPU_KERNELS: XLA's
 
 

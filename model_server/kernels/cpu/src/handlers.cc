@@ -369,8 +369,67 @@ ffi::Error attend(ffi::Buffer<ffi::F32> q, ffi::AnyBuffer keys, ffi::AnyBuffer v
   return ffi::Error::Success();
 }
 
+// x f32[T, K], chosen i32[T] (from 1 on; 0: none), down bf16[places, C * r, K], then C times
+// up bf16[places, r, N] and C times made f32[T, N] -> C times f32[T, N], written over what was made.
+ffi::Error low_rank(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> chosen,
+                    ffi::Buffer<ffi::BF16> down, ffi::RemainingArgs rest, ffi::RemainingRets out) {
+  if (rank(x) != 2 || rank(down) != 3 || rest.size() != 2 * out.size() || !out.size()) {
+    return wrong("adapters: ranks");
+  }
+  size_t rows = dim(x, 0), inputs = dim(x, 1), places = dim(down, 0), count = out.size();
+  size_t of_each = dim(down, 1) / count;  // r
+  if (dim(down, 2) != inputs || dim(down, 1) % count || chosen.element_count() != rows) {
+    return wrong("adapters: the factors do not fit");
+  }
+  struct Branch {
+    const uint16_t* up;
+    size_t outputs;
+    float* out;
+  };
+  std::vector<Branch> branches;
+  for (size_t i = 0; i < count; ++i) {
+    auto up = rest.get<ffi::Buffer<ffi::BF16>>(i);
+    auto made = rest.get<ffi::Buffer<ffi::F32>>(count + i);
+    auto to = out.get<ffi::Buffer<ffi::F32>>(i);
+    if (!up || !made || !to || rank(*up) != 3 || rank(*made) != 2) return wrong("adapters: dtypes");
+    size_t outputs = dim(*up, 2);
+    if (dim(*up, 0) != places || dim(*up, 1) != of_each || dim(*made, 0) != rows ||
+        dim(*made, 1) != outputs || (*to)->element_count() != made->element_count()) {
+      return wrong("adapters: the factors do not fit");
+    }
+    float* target = (*to)->typed_data();
+    if (target != made->typed_data()) memcpy(target, made->typed_data(), made->size_bytes());
+    branches.push_back({static_cast<const uint16_t*>(up->untyped_data()), outputs, target});
+  }
+  const Kernels& chosen_kernels = sax::chosen();
+  const auto* factors = static_cast<const uint16_t*>(down.untyped_data());
+  parallel(rows, [&](size_t row) {
+    int32_t adapter = chosen.typed_data()[row];
+    if (adapter < 1 || static_cast<size_t>(adapter) > places) return;
+    size_t place = static_cast<size_t>(adapter) - 1;
+    float* inner = held<float, 8>(dim(down, 1));
+    chosen_kernels.low_rank_down(x.typed_data() + row * inputs, inputs,
+                                 factors + place * dim(down, 1) * inputs, dim(down, 1), inner);
+    for (size_t i = 0; i < branches.size(); ++i) {
+      const Branch& each = branches[i];
+      chosen_kernels.low_rank_up(inner + i * of_each, of_each,
+                                 each.up + place * of_each * each.outputs, each.outputs,
+                                 each.out + row * each.outputs);
+    }
+  });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace sax
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_low_rank, sax::low_rank,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::BF16>>()
+                                  .RemainingArgs()
+                                  .RemainingRets());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_plain, sax::plain_product,
                               ffi::Ffi::Bind()

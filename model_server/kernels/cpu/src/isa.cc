@@ -2,6 +2,7 @@
 
 #include "attention.h"
 #include "kernels.h"
+#include "low_rank.h"
 #include "products.h"
 
 namespace sax {
@@ -13,8 +14,9 @@ namespace sax {
 
 extern const Kernels SAX_TABLE(SAX_ISA);
 const Kernels SAX_TABLE(SAX_ISA) = {
-    SAX_TEXT(SAX_ISA),   SAX_ISA::pairs_of, SAX_ISA::plain,  SAX_ISA::bytes_of,
-    SAX_ISA::quantized, SAX_ISA::widen,    SAX_ISA::attend,
+    SAX_TEXT(SAX_ISA), SAX_ISA::pairs_of, SAX_ISA::plain,         SAX_ISA::bytes_of,
+    SAX_ISA::quantized, SAX_ISA::widen,   SAX_ISA::attend,        SAX_ISA::low_rank_down,
+    SAX_ISA::low_rank_up,
 };
 
 }  // namespace sax

@@ -81,6 +81,10 @@ struct Kernels {
   // result is divided by the total, or one per query and head, and it is not.
   void (*attend)(const Attention& step, const Queries& queries, size_t kv_head, int32_t begin,
                  int32_t end, float* out, Partial* partials);
+
+  // An adapter's factors: to[rows] = x . down[row]; to[outputs] += inner times up [rank, outputs].
+  void (*low_rank_down)(const float* x, size_t inputs, const uint16_t* down, size_t rows, float* to);
+  void (*low_rank_up)(const float* inner, size_t rank, const uint16_t* up, size_t outputs, float* to);
 };
 
 const Kernels& chosen();
