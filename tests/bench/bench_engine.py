@@ -32,8 +32,11 @@ _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 def ramp(batch: int) -> int:
-    """Steps until all prompts of a batch are in: how far the first sequence is ahead by then."""
-    return batch * PROMPT_TOKENS // 256
+    """Steps until all prompts of a batch are in: how far the first sequence is ahead by then.
+
+    At worst a block of 32 tokens a step, where a step with more would keep the first ones waiting.
+    """
+    return batch * PROMPT_TOKENS // 32
 
 
 class Decoding:
