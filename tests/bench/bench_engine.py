@@ -114,7 +114,7 @@ def bare_tokens_per_second(runner: ModelRunner, batch: int) -> float:
 
 
 def run() -> Table:
-    loaded = load()
+    loaded = load(speculation="off")  # the bare step does not guess either
     runner = loaded.runner
     assert isinstance(runner, ModelRunner)
     speed = read_gb_per_s(os.cpu_count() or 1)
