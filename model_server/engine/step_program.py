@@ -42,6 +42,7 @@ from model_server.engine.step_arrays import (
     row_counts,
 )
 from model_server.engine.types import EngineLimits
+from model_server.kernels.cpu.attention import CpuAttention
 from model_server.kernels.paged import Kernel, KernelRefusal, NearTables, PagedBatch
 from model_server.kernels.pages import LayerPages, copy_pages, copy_pages_apart
 from model_server.kernels.sequence_sharding import SequenceSharding
@@ -193,7 +194,7 @@ class StepProgram:
         logits: Any = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=self._logits)
         settings: Any = self._input((len(ROW_COLUMNS), rows), jnp.int32)
         jitted = jax.jit(
-            choose,
+            partial(choose, native=self._kernel == CpuAttention()),
             donate_argnums=1,
             # Every device samples the same tokens.
             out_shardings=(self.everywhere, jax.tree.map(lambda array: array.sharding, state)),
@@ -348,11 +349,13 @@ def paged_batch(
     return PagedBatch(**places, kernel=kernel, split=split, near=near)
 
 
-def choose(computed: Computed, state: SlotState) -> tuple[Outputs, SlotState]:
+def choose(
+    computed: Computed, state: SlotState, *, native: bool = False
+) -> tuple[Outputs, SlotState]:
     """Trace the choice of a token for each row, and what its slot keeps of it."""
     step = dict(zip(ROW_COLUMNS, computed.rows, strict=True))
     logits, edits = computed.logits, _row_edits(step)
-    sampled = sample(logits, _row_sampling(step), edit_logits(logits, state, edits))
+    sampled = sample(logits, _row_sampling(step), edit_logits(logits, state, edits), native=native)
     bits = jax.lax.bitcast_convert_type(sampled.logprobs, jnp.int32)
     numbers = jnp.stack([sampled.tokens, bits, sampled.ranks])
     outputs = Outputs(numbers, sampled.top_tokens, sampled.top_logprobs)

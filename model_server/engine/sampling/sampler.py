@@ -13,10 +13,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from model_server.engine.sampling.drawing import RowSampling, draw
-from model_server.engine.sampling.race import first_highest
+from model_server.engine.sampling.race import first_highest, row_keys
+from model_server.kernels.cpu.choice import choose_tokens
 
 TOP_LOGPROBS = 20  # the maximum in OpenAI's API
 _BLOCK = 128
+_SETTINGS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "target", "tops")
 
 
 class Sampled(NamedTuple):
@@ -29,12 +31,21 @@ class Sampled(NamedTuple):
     ranks: jax.Array  # i32[R], 1: no token is likelier
 
 
-def sample(logits: jax.Array, rows: RowSampling, edited: jax.Array | None = None) -> Sampled:
+def sample(
+    logits: jax.Array,
+    rows: RowSampling,
+    edited: jax.Array | None = None,
+    *,
+    native: bool = False,
+) -> Sampled:
     """Choose or score one token per row of f32[R, V].
 
-    edited: the logits to choose by, after penalties and biases; None: the same.
+    edited: the logits to choose by, after penalties and biases; None: the same. native: by the
+    native CPU kernel.
     """
     choice = logits if edited is None else edited
+    if native:
+        return _natively(logits, rows, choice)
     greedy = first_highest(choice)
     drawn = lax.cond(jnp.any(rows.temperature > 0), lambda: draw(choice, rows), lambda: greedy)
     chosen = jnp.where(rows.temperature > 0, drawn, greedy)
@@ -48,6 +59,19 @@ def sample(logits: jax.Array, rows: RowSampling, edited: jax.Array | None = None
         lambda: _nothing(logits.shape[0]),
     )
     return Sampled(tokens, (own - log_total)[:, 0], top_tokens, top_logprobs, ranks)
+
+
+def _natively(logits: jax.Array, rows: RowSampling, choice: jax.Array) -> Sampled:
+    drawn = jnp.any((rows.temperature > 0) & (rows.target < 0))
+    # Threefry for every row, where any row is drawn at all.
+    keys = lax.cond(
+        drawn, lambda: row_keys(rows.seed, rows.position), lambda: jnp.zeros_like(rows.seed)
+    )
+    settings = {name: getattr(rows, name) for name in _SETTINGS}
+    tokens, logprobs, top_tokens, top_logprobs, ranks = choose_tokens(
+        logits, choice, **settings, keys=keys, most_tops=TOP_LOGPROBS
+    )
+    return Sampled(tokens, logprobs, top_tokens, top_logprobs, ranks)
 
 
 def _likeliest(logits: jax.Array, log_total: jax.Array) -> tuple[jax.Array, jax.Array]:

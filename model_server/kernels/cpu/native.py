@@ -17,7 +17,8 @@ import jax
 logger = logging.getLogger(__name__)
 
 _TARGETS = tuple(
-    f"sax_cpu_{kernel}" for kernel in ("plain", "quantized", "write", "attend", "low_rank")
+    f"sax_cpu_{kernel}"
+    for kernel in ("plain", "quantized", "write", "attend", "low_rank", "choose_tokens")
 )
 _OFF = "off"  # as SAX_CPU_KERNELS: XLA's
 

@@ -56,6 +56,25 @@ struct Partial {
   float highest, total;
 };
 
+// How the token of one row is chosen.
+struct Choice {
+  float temperature;  // 0: the likeliest
+  int32_t top_k;      // 0: off
+  float top_p, min_p, typical_p;  // 1, 0, 1: off
+  uint32_t key[2];    // of the row's random numbers
+  int32_t target;     // a token to report on instead of choosing; -1: choose
+  int32_t tops;       // above 0: report the likeliest tokens and the rank
+};
+
+// Where the choice of one row is written.
+struct Chosen {
+  int32_t* token;
+  float* logprob;
+  int32_t* top_tokens;
+  float* top_logprobs;
+  int32_t* rank;
+};
+
 struct Kernels {
   const char* name;
 
@@ -85,6 +104,11 @@ struct Kernels {
   // An adapter's factors: to[rows] = x . down[row]; to[outputs] += inner times up [rank, outputs].
   void (*low_rank_down)(const float* x, size_t inputs, const uint16_t* down, size_t rows, float* to);
   void (*low_rank_up)(const float* inner, size_t rank, const uint16_t* up, size_t outputs, float* to);
+
+  // Chooses a token by the edited logits of one row and reports it by the plain ones; scratch: four
+  // numbers of each token.
+  void (*choose)(const float* logits, const float* edited, size_t vocab, const Choice& row,
+                 size_t tops, float* scratch, Chosen& to);
 };
 
 const Kernels& chosen();
