@@ -72,6 +72,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(10_000)  # tests make few cycles, and jax adds to the cost of each look
         gc.enable()
 
 
