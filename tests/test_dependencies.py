@@ -32,8 +32,8 @@ WITH_OTHERS = {"uvloop": "uvicorn"}
 LAZY = {"kubernetes"}
 COMPUTING = (
     ("up",),
-    ("demo", "README.md"),
     ("plan", "m", "--topology=v5e:2x2"),
+    ("demo", "README.md"),
     ("precompile", "m"),
     ("convert", "a", "b"),
     ("inspect", "a"),
@@ -157,7 +157,14 @@ def check_told(done: subprocess.CompletedProcess[str], who: str) -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", COMPUTING, ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [
+        *COMPUTING[:2],
+        *(pytest.param(words, marks=pytest.mark.extended) for words in COMPUTING[2:]),
+    ],
+    ids=" ".join,
+)
 def test_a_command_that_computes_says_what_it_lacks(words: tuple[str, ...]) -> None:
     check_told(hidden(*words), f"`sax {words[0]}`")
 

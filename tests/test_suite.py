@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import WHOLE_SYSTEM
 from tests.demo_model import ROOT
+from tests.work_units import unit_of
 
 MARKERS = ("slow", "extended")
 
@@ -52,6 +53,19 @@ def test_tests_of_the_whole_system_are_extended_unless_they_are_smoke_tests(
         if room in WHOLE_SYSTEM:
             marked = [item.get_closest_marker(name) is not None for name in ("smoke", "extended")]
             assert sorted(marked) == [False, True], item.nodeid
+
+
+def test_smoke_tests_that_share_the_cell_are_run_by_one_worker(
+    request: pytest.FixtureRequest,
+) -> None:
+    sharing = [
+        item
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.get_closest_marker("smoke") is not None
+        and {"cell", "served"} & {*item.fixturenames}
+    ]
+    assert {unit_of(item.nodeid) for item in sharing} <= {"tests/end_to_end"}
 
 
 def _makefile() -> str:

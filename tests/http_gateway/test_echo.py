@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, cast
 
 import httpx
@@ -37,6 +38,8 @@ GARBAGE = (
     "".join(f"k{i}={i} " for i in range(400)),
     '"' + "".join(f"\\{i}'" for i in range(600)),
 )
+NAMES = ("word", "words", "path", "pairs", "quotes")
+MOST_UNLIKE = {"word", "quotes"}  # one whole and beyond ASCII, one that grows when it is quoted
 # Replies of Saxml's that give back the fields of a change that was made, as Saxml's own do.
 CHANGES = {"/publish", "/update", "/unpublish", "/rollback"}
 
@@ -70,8 +73,23 @@ def repeats(reply: str, garbage: str) -> bool:
         texts = "\n".join(strings_of(json.loads(reply)))
     except ValueError:
         texts = reply
+    if not any(part in texts for part in parts(garbage)):
+        return False
     runs = (garbage[i : i + LONGEST + 1] for i in range(len(garbage) - LONGEST))
     return any(run in texts or repr(run)[1:-1] in texts for run in runs)
+
+
+@cache
+def parts(garbage: str) -> frozenset[str]:
+    """Texts of which every run of more than 200 characters holds one, quoted or not.
+
+    A run is thirty times as fast to rule out so. Quoted, a single quote has a backslash before it
+    if the run has double quotes too.
+    """
+    size = LONGEST // 2
+    found = [garbage[i : i + size] for i in range(0, len(garbage) - size + 1, size)]
+    escaped = {repr(f"{part}'\"")[1 : -len("\\'\"'")] for part in found}
+    return frozenset({*found, *escaped, *(repr(part)[1:-1] for part in found)})
 
 
 def strings_of(value: object) -> Iterator[str]:
@@ -102,7 +120,13 @@ def bodies(fields: tuple[str, ...], garbage: str) -> Iterator[object]:
 
 
 @pytest.mark.parametrize("generation", [1, pytest.param(2, marks=pytest.mark.extended)])
-@pytest.mark.parametrize("garbage", GARBAGE, ids=["word", "words", "path", "pairs", "quotes"])
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        pytest.param(garbage, id=name, marks=[pytest.mark.extended] * (name not in MOST_UNLIKE))
+        for name, garbage in zip(NAMES, GARBAGE, strict=True)
+    ],
+)
 async def test_no_reply_repeats_a_long_run_of_any_field(
     connect: Connect, generation: int, garbage: str
 ) -> None:

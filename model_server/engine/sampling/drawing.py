@@ -46,6 +46,7 @@ class Candidates(NamedTuple):
     tokens: jax.Array  # u32[R, C]
     missed: jax.Array  # f32[R]: the largest weight left out; 0: none
     others: jax.Array  # f32[R]: the sum of the weights left out
+    unknown: jax.Array  # bool[R]: a limit may have let in some of them, which count for the next
 
 
 def draw(logits: jax.Array, rows: RowSampling) -> jax.Array:
@@ -66,7 +67,7 @@ def draw(logits: jax.Array, rows: RowSampling) -> jax.Array:
 def _drawn_from_few(logits: jax.Array, rows: RowSampling) -> tuple[jax.Array, jax.Array]:
     """Return tokens, i32[R], and True if no row's limits let a token in that was left out."""
     few = _cut(_likely(logits, rows), rows)
-    complete = (few.missed == 0) | (rows.temperature <= 0)
+    complete = ((few.missed == 0) & ~few.unknown) | (rows.temperature <= 0)
     return _raced(few, rows), jnp.all(complete)
 
 
@@ -87,7 +88,7 @@ def _everything(logits: jax.Array, rows: RowSampling) -> Candidates:
     weights = _weights(logits, logits.max(-1, keepdims=True), rows)
     nothing = jnp.zeros(weights.shape[0], weights.dtype)
     tokens = lax.broadcasted_iota(jnp.uint32, weights.shape, 1)
-    return Candidates(weights, tokens, nothing, nothing)
+    return Candidates(weights, tokens, nothing, nothing, nothing > 0)
 
 
 def _likely(logits: jax.Array, rows: RowSampling) -> Candidates:
@@ -104,7 +105,8 @@ def _likely(logits: jax.Array, rows: RowSampling) -> Candidates:
     missed = _weights(highest[:, _BLOCKS:], best, rows)[:, 0]
     others = _weights(logits, best, rows).sum(-1) - weights.sum(-1)
     others = jnp.where(missed > 0, jnp.maximum(others, 0.0), 0.0)
-    return Candidates(weights, tokens.astype(jnp.uint32).reshape(flat), missed, others)
+    names = tokens.astype(jnp.uint32).reshape(flat)
+    return Candidates(weights, names, missed, others, jnp.zeros_like(missed, bool))
 
 
 def _cut(of: Candidates, rows: RowSampling) -> Candidates:
@@ -114,7 +116,7 @@ def _cut(of: Candidates, rows: RowSampling) -> Candidates:
         (rows.top_k > 0, _keep_top_k, rows.top_k),
         (rows.top_p < 1, _keep_top_p, rows.top_p),
     ):
-        of = _settled(of, _where_asked(asked, keep, of, limit))
+        of = _settled(of, _where_asked(asked, keep, of, limit), asked)
     return of._replace(weights=_where_asked(rows.typical_p < 1, _keep_typical, of, rows.typical_p))
 
 
@@ -124,15 +126,16 @@ def _where_asked(
     return lax.cond(jnp.any(asked), keep, lambda weights, *_: weights, of.weights, limit, of.others)
 
 
-def _settled(of: Candidates, kept: jax.Array) -> Candidates:
+def _settled(of: Candidates, kept: jax.Array, asked: jax.Array) -> Candidates:
     """Return what a limit kept; it must drop every token below one that it drops.
 
-    Tokens left out are dropped if one at least as likely as all of them is.
+    Tokens left out are dropped if one at least as likely as all of them is. asked: bool[R], the
+    rows that have the limit.
     """
     dropped = (kept == 0) & (of.weights > 0) & (of.weights >= of.missed[:, None])
     over = jnp.any(dropped, axis=-1)
     missed, others = (jnp.where(over, 0.0, each) for each in (of.missed, of.others))
-    return Candidates(kept, of.tokens, missed, others)
+    return Candidates(kept, of.tokens, missed, others, of.unknown | (asked & (missed > 0)))
 
 
 def _keep_min_p(weights: jax.Array, min_p: jax.Array, others: jax.Array) -> jax.Array:

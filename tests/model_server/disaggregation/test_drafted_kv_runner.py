@@ -32,6 +32,7 @@ from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.fake_traffic import FakeTraffic
 from tests.model_server.engine.guessing.driving import answers, tokens_of
 from tests.model_server.engine.test_scheduler import limits_of
+from tests.model_server.models.quick import QUICK
 from tests.model_server.tiny import PAGE
 
 KEY = 77
@@ -47,7 +48,7 @@ class Moving:
         server = TransferServer("127.0.0.1")
         self.transfers = KvTransfers(server, *pools, gives=True, takes=True, room=64)
         self.moved = DraftedKvRunner(drafted, self.transfers)
-        self.moved.compile(lambda _: None)
+        self.moved.compile(lambda _: None, QUICK)
         for index in range(self.moved.warmups):
             self.moved.warm(index)
         runner = handoff_runner(self.moved, self.transfers)

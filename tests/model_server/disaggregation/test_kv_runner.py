@@ -12,6 +12,7 @@ from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.types import PageGrant, Row, SlotSampling, Step
 from model_server.loading.compile_watch import CompileWatch
 from tests.model_server.engine.test_runner import GREEDY, PROMPT, Tiny
+from tests.model_server.models.quick import QUICK
 
 
 class Moving:
@@ -22,7 +23,7 @@ class Moving:
         server, shapes = TransferServer("127.0.0.1"), self.tiny.runner.program.pages
         self.transfers = KvTransfers(server, shapes, gives=True, takes=True, room=64)
         self.runner = KvRunner(self.tiny.runner, self.transfers)
-        self.runner.compile(lambda _: None)
+        self.runner.compile(lambda _: None, QUICK)
 
 
 @pytest.fixture(scope="module")

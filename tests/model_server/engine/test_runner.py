@@ -22,6 +22,7 @@ from model_server.engine.types import (
 from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
+from tests.model_server.models.quick import QUICK
 from tests.model_server.tiny import PAGE, WholeSequences, empty_pages
 
 TINY = {
@@ -67,7 +68,7 @@ class Tiny:
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[Tiny]:
     made = Tiny()
-    made.runner.compile(lambda _: None)
+    made.runner.compile(lambda _: None, QUICK)
     yield made
     made.runner.close()
 

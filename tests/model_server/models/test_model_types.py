@@ -49,7 +49,14 @@ def test_all_types_and_families_are_tried() -> None:
     assert own - {model_type for model_type, _ in TAKEN} <= {"gemma3"}
 
 
-@pytest.mark.parametrize(("model_type", "family"), TAKEN)
+# A family's own types, of which test_families.py has golden cases.
+OWN = {(model_type, family.path) for family in families() for model_type in family.model_types}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "family"),
+    [pytest.param(*each, marks=[pytest.mark.extended] * (each in OWN)) for each in TAKEN],
+)
 def test_a_checkpoint_that_a_family_takes_is_answered_as_by_the_reference(
     model_type: str, family: str, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_draw_is_the_race_of_what_a_sort_keeps(
         (6.0, {"temperature": 0.0}, True),
         (0.1, {"top_p": 0.9}, False),  # nine tokens of ten
         (6.0, {"top_k": 5000}, False),  # more than there are candidates
+        (6.0, {"top_k": 5000, "top_p": 0.5}, False),  # half of what the 5000 weigh
         (6.0, {"typical_p": 0.9}, False),  # not the likeliest ones
     ],
 )

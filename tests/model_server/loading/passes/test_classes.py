@@ -54,7 +54,17 @@ def load(loader: ModelLoader, folder: Path, **overrides: str) -> LoadedEmbedder:
     return loaded
 
 
-@pytest.mark.parametrize("case", sorted(each.name for each in CASES.iterdir()))
+# Like another that `make test` runs, but for labels or a model type's name.
+ALSO = {"bert_labels", "qwen2", "xlm_roberta"}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.extended] * (case in ALSO))
+        for case in sorted(each.name for each in CASES.iterdir())
+    ],
+)
 def test_the_logits_are_the_reference_implementations_in_any_batch(
     loader: ModelLoader, tmp_path: Path, case: str
 ) -> None:

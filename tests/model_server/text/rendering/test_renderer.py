@@ -25,7 +25,7 @@ def test_what_the_quick_lane_kills_the_slow_lane_renders(monkeypatch: pytest.Mon
 
 
 def test_a_runaway_chat_is_refused_and_others_go_on(lanes: Renderer) -> None:
-    bombs = [lanes.submit(Ask(b"bomb", CHAT), BOMB) for _ in range(4)]
+    bombs = [lanes.submit(Ask(b"bomb", CHAT), BOMB) for _ in range(2)]
     assert lanes.submit(Ask(b"good", CHAT), GOOD).result() == Answer("text", "hello")
     assert not bombs[-1].done(), "the chat did not wait for all of them"
     assert bombs[0].result().kind == "runaway"
