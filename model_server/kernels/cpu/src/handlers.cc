@@ -423,6 +423,9 @@ ffi::Error low_rank(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> chosen,
 }  // namespace
 }  // namespace sax
 
+// Else hidden, as all that Python does not look for.
+#pragma GCC visibility push(default)
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_low_rank, sax::low_rank,
                               ffi::Ffi::Bind()
                                   .Arg<ffi::Buffer<ffi::F32>>()
@@ -472,3 +475,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_attend, sax::attend,
                                   .Attr<float>("scale")
                                   .Attr<float>("softcap")
                                   .Attr<int32_t>("window"));
+
+#pragma GCC visibility pop
