@@ -17,7 +17,6 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 _FLAGS = [
-    "-O3",
     "-std=c++20",
     "-fvisibility=hidden",
     "-fno-math-errno",
@@ -54,14 +53,14 @@ class BuildNative(build_ext):
         self._use_zig_without_compiler()
         folder = Path(self.build_temp) / "native"
         headers = _headers_of_jaxlib()
-        debugging = [] if self.debug else ["-g0"]
+        how = ["-O1"] if self.debug else ["-O3", "-g0"]
         objects: list[str] = []
 
         def compile_(source: str, name: str, flags: list[str]) -> None:
             made = self.compiler.compile(
                 [source],
                 output_dir=str(folder / name),
-                extra_postargs=["-isystem", headers, *_FLAGS, *flags, *debugging],
+                extra_postargs=["-isystem", headers, *how, *_FLAGS, *flags],
             )
             objects.extend(made)
 
