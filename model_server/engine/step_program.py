@@ -271,7 +271,7 @@ class StepProgram:
             model: Any = self._blueprint.assemble(leaves)
             parts = unpack(layout.parts, vector)
             if "adapters" in parts:
-                choose_adapters(model, parts["adapters"], self.limits.adapters)
+                choose_adapters(model, parts["adapters"])
             batch = paged_batch(parts, self._kernel, self._split)
             if stage is None:
                 hidden, pages = run_step(model, pages, parts, batch, *given)

@@ -34,9 +34,8 @@ def random_weights(
 
     def draw_one(weight: Declaration) -> list[jax.Array]:
         if weight.is_tiled:
-            return placed_in_tiles(
-                weight, over, lambda leaf: np.asarray(_leaf(weight, leaf, seed, over))
-            )
+            drawn = {leaf: np.asarray(_leaf(weight, leaf, seed, over)) for leaf in weight.plain}
+            return placed_in_tiles(weight, over, lambda: lambda leaf, region: drawn[leaf][region])
         return [_leaf(weight, leaf, seed, over) for leaf in weight.leaves]
 
     drawn = fill(declared, draw_one, "drawing weights", report, lambda weights: False)

@@ -16,13 +16,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from model_server.checkpoints.aligned import aligned
+from model_server.checkpoints.aligned import aligned, aligned_empty
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import with_whole_names
-from model_server.checkpoints.region import Region, explicit, region_shape, whole
+from model_server.checkpoints.region import Region, explicit, region_shape
+from model_server.kernels.cpu.tiles import ROWS
 from model_server.loading.packed_reader import PackedReader
+from model_server.models.weights.quantization import has_transposed
 from model_server.models.weights.sharding import Layout, own_device
-from model_server.models.weights.tiled import laid_out
+from model_server.models.weights.tiled import lay_out
 from model_server.models.weights.weight import Declaration, Leaf
 from sax.errors import CheckpointError
 from sax.types import Progress
@@ -43,14 +45,33 @@ def place(leaf: Leaf, layout: Layout, read: Callable[[Region], np.ndarray]) -> j
     return jax.make_array_from_single_device_arrays(leaf.shape, sharding, shards)
 
 
-def placed_in_tiles(
-    weight: Declaration, layout: Layout, read: Callable[[Leaf], np.ndarray]
-) -> list[jax.Array]:
-    """Lay out a weight in tiles and place them; `read` gives its leaves as they are stored."""
+_BAND = 2 * 1024 * 1024  # numbers laid out in tiles at once, at least
+_MOST_BANDS = 4  # of a weight: some checkpoints decode a whole tensor for each, columns always
+
+
+def _band_height(weight: Declaration) -> int:
+    """Return how many rows to read at once."""
     outputs, inputs = weight.shape
-    made = laid_out(
-        (outputs, inputs), weight.packing, {leaf.part: read(leaf) for leaf in weight.plain}
-    )
+    bands = 2 if has_transposed(weight.source) else _MOST_BANDS
+    return max(_BAND // max(inputs, 1), outputs // bands) // ROWS * ROWS + ROWS
+
+
+def placed_in_tiles(
+    weight: Declaration, layout: Layout, reader: Callable[[], Callable[[Leaf, Region], np.ndarray]]
+) -> list[jax.Array]:
+    """Read a weight band by band, lay out each in tiles and place them.
+
+    reader: makes what reads the leaves as they are stored; it may keep what it has read.
+    """
+    outputs, inputs = weight.shape
+    made = {leaf.part: aligned_empty(leaf.shape, leaf.dtype) for leaf in weight.leaves}
+    height = _band_height(weight)
+    for first in range(0, outputs, height):
+        rows, read = slice(first, min(first + height, outputs)), reader()
+        plain = {leaf.part: read(leaf, (rows, slice(0, leaf.shape[1]))) for leaf in weight.plain}
+        tiles = slice(first // ROWS, -(-rows.stop // ROWS))
+        lay_out(weight.packing, plain, {part: array[tiles] for part, array in made.items()})
+        del plain, read  # before the next band is read
     placed = [place(leaf, layout, lambda _, part=leaf.part: made[part]) for leaf in weight.leaves]
     return jax.block_until_ready(placed)
 
@@ -117,9 +138,9 @@ def read_weights(
     over = layout or own_device()
 
     def read_one(weight: Declaration) -> list[jax.Array]:
-        read = _reader(weight, checkpoint)
         if weight.is_tiled:
-            return placed_in_tiles(weight, over, lambda leaf: read(leaf, whole(leaf.shape)))
+            return placed_in_tiles(weight, over, lambda: _reader(weight, checkpoint))
+        read = _reader(weight, checkpoint)
         placed = [place(leaf, over, functools.partial(read, leaf)) for leaf in weight.leaves]
         return jax.block_until_ready(placed)  # so that the host copy is freed
 
@@ -200,10 +221,10 @@ def _few_and_small(declared: Sequence[Declaration], checkpoint: Checkpoint) -> T
     def beside(weight: Declaration) -> int:
         """Bytes of a tensor while read, and of what it is before it is packed.
 
-        int4 takes a byte per number until then; what goes into tiles is there twice.
+        int4 takes a byte per number until then.
         """
-        wide = sum(leaf.bytes for leaf in weight.plain if leaf.bits < 8 or weight.is_tiled)
-        return read(weight) + wide
+        whole = weight.is_tiled and has_transposed(weight.source)
+        return read(weight) + sum(leaf.bytes for leaf in weight.plain if leaf.bits < 8 or whole)
 
     limit = 2 * max(map(read, declared), default=0)
     return lambda weights: len(weights) <= AHEAD and sum(map(beside, weights)) <= limit

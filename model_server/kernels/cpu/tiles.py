@@ -32,8 +32,13 @@ def plain_tiles(rows: np.ndarray) -> np.ndarray:
     """Lay out bf16[N, K] as bf16[N / 16, K / 2, 16, 2], both rounded up with zeros."""
     outputs, inputs = rows.shape
     made = aligned_empty(plain_shape((outputs, inputs)), ml_dtypes.bfloat16)
-    _lay_out("sax_cpu_tile_halves", rows, made)
+    lay_out_plain(rows, made)
     return made
+
+
+def lay_out_plain(rows: np.ndarray, tiles: np.ndarray) -> None:
+    """As `plain_tiles`, into these."""
+    _lay_out("sax_cpu_tile_halves", rows, tiles)
 
 
 def tiles_of(weight: jax.Array) -> jax.Array:
@@ -120,6 +125,12 @@ class ByteForm(NamedTuple):
 def byte_tiles(form: ByteForm, blocks: PackedBlocks) -> ByteTiles:
     """Lay out a quantised weight: values i8[N, K], scales and offsets f32[N, K / block]."""
     made = form.tiles(aligned_empty)
+    lay_out_bytes(form, blocks, made)
+    return made
+
+
+def lay_out_bytes(form: ByteForm, blocks: PackedBlocks, made: ByteTiles) -> None:
+    """As `byte_tiles`, into these."""
     own = "sax_cpu_tile_bytes" if form.bits == 8 else "sax_cpu_tile_nibbles"
     _lay_out(own, blocks.values.view(np.int8), made.values)
     made.units[:] = 0
@@ -133,7 +144,6 @@ def byte_tiles(form: ByteForm, blocks: PackedBlocks) -> ByteTiles:
         largest = np.maximum(np.abs(padded).max(1), 1e-30)
         to[:] = (padded / largest[:, None]).reshape(-1, ROWS, to.shape[1]).swapaxes(1, 2)
         made.units[:, place] = largest.reshape(-1, ROWS)
-    return made
 
 
 def byte_rows(tiles: ByteTiles, form: ByteForm, index: jax.Array) -> jax.Array:
@@ -190,6 +200,7 @@ def _lay_out(function: str, rows: np.ndarray, tiles: np.ndarray) -> None:
     loaded = library()
     assert loaded is not None, "tiles are only declared where the library is"
     rows = np.ascontiguousarray(rows)
+    assert tiles.flags.c_contiguous, "tiles are written one after the other"
     sizes = map(ctypes.c_size_t, rows.shape)
     getattr(loaded, function)(_at(rows), *sizes, _at(tiles))
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from model_server.engine.step_program import everywhere
+from model_server.kernels.cpu.tiles import plain_weight
 from model_server.loading.loaded import GradientInput
 from model_server.loading.passes.pass_programs import PassBucket, PassPrograms, split
 from model_server.models.layers.whole_decoder import embedded, hidden_of
@@ -50,6 +51,8 @@ class GradientPrograms(PassPrograms):
         self._leaves = tuple(map(byte_shape, leaves))
         self.inputs = tuple(inputs)
         self.weights = _places(module, weights)
+        tiled = (each for each in module.declarations if each.is_tiled and each.packing is None)
+        self._tiled = {each.path: (each.shape[0], each.shape[1]) for each in tiled}
         _check_size(module, inputs, self.weights, context, embed)
 
     def _lowered(self, bucket: PassBucket) -> jax.stages.Lowered:
@@ -89,7 +92,13 @@ class GradientPrograms(PassPrograms):
 
         made, logprobs = jax.grad(loss, has_aux=True)(tensors)
         scores = jnp.where(suffix, logprobs, 0.0).sum(1)
-        return scores, {name: each.astype(jnp.float32) for name, each in made.items()}
+        return scores, {name: self._plain(name, each) for name, each in made.items()}
+
+    def _plain(self, name: str, gradient: jax.Array) -> jax.Array:
+        """Return a gradient as f32, in the shape that the weight has in the checkpoint."""
+        if name in self._tiled:
+            gradient = plain_weight(gradient, self._tiled[name])
+        return gradient.astype(jnp.float32)
 
 
 def _logprobs(model: Any, vectors: jax.Array, labels: jax.Array, lengths: jax.Array) -> jax.Array:
@@ -186,7 +195,7 @@ def _check_size(
     by_path = {declared.path: declared for declared in module.declarations}
     values = sum(sizes[name] for name in inputs)
     values += sum(
-        by_path[name].leaves[0].bytes * 8 // by_path[name].leaves[0].bits for name in weights
+        by_path[name].plain[0].bytes * 8 // by_path[name].plain[0].bits for name in weights
     )
     if values > _MOST_VALUES:
         raise InvalidRequest(

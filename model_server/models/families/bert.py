@@ -135,7 +135,7 @@ class SelfAttention(nnx.Module):
 
     def __call__(self, x: jax.Array, there: jax.Array) -> jax.Array:
         """Maps f32[B * T, D] to the same; there: bool[B, T], True where there is a token."""
-        rows, dtype = there.shape[0], self.out.kernel[...].dtype
+        rows, dtype = there.shape[0], self.out.kernel.get_value().dtype
         q, k, v = (
             part.reshape(rows, -1, self.heads, part.shape[-1] // self.heads).astype(dtype)
             for part in self.qkv(x)

@@ -77,7 +77,7 @@ class AsStored:
         self, source: WeightSource, shape: tuple[int, ...], *, table: bool
     ) -> Packing | None:
         found = [self.packing(name) for name in source.names]
-        if not found or None in found or _has_transposed(source):
+        if not found or None in found or has_transposed(source):
             return None
         return common([packing for packing in found if packing is not None], shape[-1])
 
@@ -170,6 +170,6 @@ def refined(blocks: PackedBlocks, stored: Packing, wanted: Packing) -> PackedBlo
     return PackedBlocks(blocks.values, scales, offsets)
 
 
-def _has_transposed(source: WeightSource) -> bool:
+def has_transposed(source: WeightSource) -> bool:
     parts = getattr(source, "parts", None) or (getattr(source, "part", None),)
-    return isinstance(source, Transposed) or any(_has_transposed(p) for p in parts if p)
+    return isinstance(source, Transposed) or any(has_transposed(p) for p in parts if p)

@@ -79,15 +79,17 @@ def tiled_placeholder(
     return TiledQuantized(form.tiles(jnp.zeros), form, dtype)
 
 
-def laid_out(
-    shape: tuple[int, int], packing: Packing | None, plain: dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Lay out the parts of a weight in tiles; `plain` and the result by the names of leaves."""
+def lay_out(
+    packing: Packing | None, plain: dict[str, np.ndarray], made: dict[str, np.ndarray]
+) -> None:
+    """Fill the tiles `made` of a weight's rows; both by the names of leaves."""
     if packing is None:
-        return {"": tiles.plain_tiles(plain[""])}
+        tiles.lay_out_plain(plain[""], made[""])
+        return
     blocks = PackedBlocks(plain["values"], plain["scales"], plain.get("offsets"))
-    made = tiles.byte_tiles(form_of(shape, packing), blocks)
-    return {part: array for part, array in made._asdict().items() if array is not None}
+    outputs, inputs = blocks.values.shape
+    into = ByteTiles(made["values"], made["scales"], made.get("offsets"), made["units"])
+    tiles.lay_out_bytes(form_of((outputs, inputs), packing), blocks, into)
 
 
 _BITS = {"int8": 8, "int4": 4}
