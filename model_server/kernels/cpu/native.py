@@ -29,7 +29,7 @@ class InUse(NamedTuple):
     threads: int
 
 
-class Found(NamedTuple):
+class Opened(NamedTuple):
     """The library, or the reason why there is none."""
 
     library: ctypes.CDLL | None
@@ -37,23 +37,23 @@ class Found(NamedTuple):
 
 
 @functools.cache
-def found() -> Found:
+def opened() -> Opened:
     """Load the library and register its kernels with XLA, once."""
     if os.environ.get(_CHOICE) == _OFF:
-        return Found(None, f"{_CHOICE}={_OFF}")
+        return Opened(None, f"{_CHOICE}={_OFF}")
     file = _file()
     if file is None:
-        return Found(None, "sax was installed without the native kernels: no C++ compiler")
+        return Opened(None, "sax was installed without the native kernels: no C++ compiler")
     try:
         loaded = ctypes.CDLL(os.fspath(file))
         kernels = {target: getattr(loaded, target) for target in _TARGETS}
     except (OSError, AttributeError) as exc:  # of another machine, libstdc++ or version of sax
-        return Found(None, f"the native kernels cannot be loaded, build them again: {exc}")
+        return Opened(None, f"the native kernels cannot be loaded, build them again: {exc}")
     for target, kernel in kernels.items():
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(kernel), platform="cpu")
     loaded.sax_cpu_name.restype = ctypes.c_char_p
     _tell_of_another_choice(loaded.sax_cpu_name().decode())
-    return Found(loaded)
+    return Opened(loaded)
 
 
 def _file() -> Path | None:
@@ -72,7 +72,7 @@ def _tell_of_another_choice(name: str) -> None:
 
 def library() -> ctypes.CDLL | None:
     """Return the library; None: absent or turned off."""
-    return found().library
+    return opened().library
 
 
 def available() -> bool:
@@ -90,7 +90,7 @@ def in_use() -> InUse | None:
 def described() -> str:
     """Return the instruction set and threads in use, or why XLA's kernels are."""
     used = in_use()
-    return f"{used.instructions}, {used.threads} threads" if used else f"XLA's: {found().reason}"
+    return f"{used.instructions}, {used.threads} threads" if used else f"XLA's: {opened().reason}"
 
 
 if __name__ == "__main__":
