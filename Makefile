@@ -164,9 +164,7 @@ locks: dev
 # --- native CPU kernels -----------------------------------------------------------------------------
 
 # Installing compiles them too; these say what the compiler said. $(1): arguments
-define build_kernels
-	$(BIN)/python -c 'import setuptools; setuptools.setup()' --quiet build_ext $(1)
-endef
+build_kernels = $(BIN)/python -c 'import setuptools; setuptools.setup()' --quiet build_ext $(1)
 
 kernels: dev
 	@rm -f $(CPU_LIBRARY)
@@ -174,12 +172,12 @@ kernels: dev
 	@$(BIN)/python -m model_server.kernels.cpu.native
 
 # libstdc++ beside libasan: it must be there before the first exception of another library.
-kernels-sanitize: export CFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
-kernels-sanitize: export CXXFLAGS = $(CFLAGS)
-kernels-sanitize: export LDFLAGS := -fsanitize=address,undefined
+SANITIZE := -fsanitize=address,undefined
 kernels-sanitize: dev
 	@rm -rf $(SANITIZED)
-	$(call build_kernels,--debug --build-lib $(SANITIZED) --build-temp $(SANITIZED)/objects)
+	CFLAGS='$(SANITIZE) -fno-sanitize-recover=undefined -fno-omit-frame-pointer' \
+	  CXXFLAGS='$(SANITIZE) -fno-sanitize-recover=undefined -fno-omit-frame-pointer' LDFLAGS='$(SANITIZE)' \
+	  $(call build_kernels,--debug --build-lib $(SANITIZED) --build-temp $(SANITIZED)/objects)
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	  SAX_CPU_LIBRARY=$$(ls $(SANITIZED)/$(CPU_KERNELS)/_native*.so) \
