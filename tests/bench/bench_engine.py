@@ -32,8 +32,11 @@ _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 def ramp(batch: int) -> int:
-    """Steps until all prompts of a batch are in: how far the first sequence is ahead by then."""
-    return batch * PROMPT_TOKENS // 256
+    """Steps until all prompts of a batch are in: how far the first sequence is ahead by then.
+
+    At worst a block of 32 tokens a step, where a step with more would keep the first ones waiting.
+    """
+    return batch * PROMPT_TOKENS // 32
 
 
 class Decoding:
@@ -111,7 +114,7 @@ def bare_tokens_per_second(runner: ModelRunner, batch: int) -> float:
 
 
 def run() -> Table:
-    loaded = load()
+    loaded = load(speculation="off")  # the bare step does not guess either
     runner = loaded.runner
     assert isinstance(runner, ModelRunner)
     speed = read_gb_per_s(os.cpu_count() or 1)

@@ -67,12 +67,12 @@ def tiled_placeholder(
     shape: tuple[int, ...], packing: Packing | None, dtype: Any
 ) -> Tiled | TiledQuantized | None:
     """Zeros in the shapes of a weight in tiles; None: the native products do not take it."""
-    if len(shape) != 2:
+    if len(shape) != 2 or dtype != jnp.bfloat16:  # many rows are multiplied in bfloat16
         return None
     outputs, inputs = shape
     if packing is None:
-        whole = jnp.zeros(tiles.plain_shape((outputs, inputs)), jnp.bfloat16)
-        return Tiled(whole, (outputs, inputs)) if dtype == jnp.bfloat16 else None
+        whole = jnp.zeros(tiles.plain_shape((outputs, inputs)), dtype)
+        return Tiled(whole, (outputs, inputs))
     form = form_of((outputs, inputs), packing)
     if packing.kind not in _BITS or not form.fits:
         return None
