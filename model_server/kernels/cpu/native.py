@@ -9,11 +9,13 @@ import ctypes
 import functools
 import logging
 import os
+import re
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jaxlib
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +49,27 @@ def opened() -> Opened:
     try:
         loaded = ctypes.CDLL(os.fspath(file))
         kernels = {target: getattr(loaded, target) for target in _TARGETS}
+        interface = loaded.sax_cpu_interface()
     except (OSError, AttributeError) as exc:  # of another machine, libstdc++ or version of sax
         return Opened(None, f"the native kernels cannot be loaded, build them again: {exc}")
+    # XLA would refuse it when its CPU client starts, and the client with it.
+    if interface != _interface_of_jaxlib():
+        return Opened(None, "the native kernels are for another jaxlib, build them again")
     for target, kernel in kernels.items():
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(kernel), platform="cpu")
     loaded.sax_cpu_name.restype = ctypes.c_char_p
     _tell_of_another_choice(loaded.sax_cpu_name().decode())
     return Opened(loaded)
+
+
+def _interface_of_jaxlib() -> int:
+    """Return the version of XLA's interface, 1000 times the major number plus the minor."""
+    header = Path(jaxlib.__file__).parent / "include" / "xla" / "ffi" / "api" / "c_api.h"
+    found = re.findall(
+        r"^#define XLA_FFI_API_M(?:AJ|IN)OR (\d+)$", header.read_text(), re.MULTILINE
+    )
+    major, minor = map(int, found)
+    return major * 1000 + minor
 
 
 def _file() -> Path | None:

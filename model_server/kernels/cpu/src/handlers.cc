@@ -426,6 +426,9 @@ ffi::Error low_rank(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> chosen,
 // Else hidden, as all that Python does not look for.
 #pragma GCC visibility push(default)
 
+// The version of XLA's interface that this library is compiled for.
+extern "C" int sax_cpu_interface() { return XLA_FFI_API_MAJOR * 1000 + XLA_FFI_API_MINOR; }
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_low_rank, sax::low_rank,
                               ffi::Ffi::Bind()
                                   .Arg<ffi::Buffer<ffi::F32>>()
