@@ -22,9 +22,13 @@ RUNS_OF_ATTACK ?= 5
 SOAK_SECONDS ?= 600
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
+CPU_KERNELS := model_server/kernels/cpu
+CPU_SOURCES := $(wildcard $(CPU_KERNELS)/src/*) $(CPU_KERNELS)/build.py
+CPU_LIBRARY := $(CPU_KERNELS)/_native*.so
+SANITIZED := $(CACHE)/kernels-sanitized
 
 .PHONY: help demo test test-all slow check manifests format bench chaos stress soak proto proto-check docs plans locks images install dev \
-	model gemma minilm azurite clean
+	kernels kernels-sanitize model gemma minilm azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, send it one prompt, keep serving'
@@ -39,6 +43,8 @@ help:
 	@echo 'make soak    send a cell random requests of all kinds for $(SOAK_SECONDS) seconds'
 	@echo 'make format  format the code'
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
+	@echo 'make kernels compile the native CPU kernels again and say which of them run here'
+	@echo 'make kernels-sanitize  test them with the sanitizers of addresses and undefined behaviour'
 	@echo 'make docs    regenerate docs/errors.md, docs/sampling.md and docs/models.md'
 	@echo 'make pictures  run sax in a terminal and draw the pictures of the README'
 	@echo 'make house   print the rooms of the tree and write them to docs/architecture.md'
@@ -145,8 +151,8 @@ define lock
 	  --annotation-style line --custom-compile-command 'make locks' -o requirements/$(1).txt
 endef
 
-PRINT_BUILD := import tomllib; \
-	print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
+PRINT_BUILD := import tomllib; project = tomllib.load(open("pyproject.toml", "rb")); \
+	print(*project["build-system"]["requires"], *project["dependency-groups"]["compiler"], sep="\n")
 
 locks: dev
 	$(call lock,control,pyproject.toml --extra kubernetes)
@@ -154,6 +160,28 @@ locks: dev
 	$(call lock,model-tpu,pyproject.toml --extra tpu)
 	$(call lock,model-cuda,pyproject.toml --extra cuda)
 	$(BIN)/python -c '$(PRINT_BUILD)' | $(call lock,build,-)
+
+# --- native CPU kernels -----------------------------------------------------------------------------
+
+# Installing compiles them too; these say what the compiler said. $(1): arguments
+build_kernels = $(BIN)/python -c 'import setuptools; setuptools.setup()' --quiet build_ext $(1)
+
+kernels: dev
+	@rm -f $(CPU_LIBRARY)
+	$(call build_kernels,--inplace --build-lib $(CACHE)/kernels --build-temp $(CACHE)/kernels)
+	@$(BIN)/python -m model_server.kernels.cpu.native
+
+# libstdc++ beside libasan: it must be there before the first exception of another library.
+SANITIZE := -fsanitize=address,undefined
+kernels-sanitize: dev
+	@rm -rf $(SANITIZED)
+	CFLAGS='$(SANITIZE) -fno-sanitize-recover=undefined -fno-omit-frame-pointer' \
+	  CXXFLAGS='$(SANITIZE) -fno-sanitize-recover=undefined -fno-omit-frame-pointer' LDFLAGS='$(SANITIZE)' \
+	  $(call build_kernels,--debug --build-lib $(SANITIZED) --build-temp $(SANITIZED)/objects)
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  SAX_CPU_LIBRARY=$$(ls $(SANITIZED)/$(CPU_KERNELS)/_native*.so) \
+	  $(BIN)/python -m pytest -q tests/$(CPU_KERNELS) $(PYTEST_FLAGS)
 
 # --- generated code -----------------------------------------------------------------------------
 
@@ -194,8 +222,10 @@ $(VENV)/made:
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	@touch $@
 
-$(VENV)/installed: $(VENV)/made pyproject.toml
+# The native CPU kernels are compiled in passing, where there is a compiler.
+$(VENV)/installed: $(VENV)/made pyproject.toml $(CPU_SOURCES)
 	@echo 'installing sax and its dependencies into $(VENV) (once, about 850 MB)'
+	@rm -f $(CPU_LIBRARY)
 	$(BIN)/python -m pip install --quiet --editable '.[model-server]'
 	@touch $@
 
@@ -251,4 +281,4 @@ $(AZURITE):
 	fi
 
 clean:
-	rm -rf $(VENV) $(CACHE) .sax build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(CPU_LIBRARY) $(VENV) $(CACHE) .sax build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

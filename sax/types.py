@@ -142,6 +142,7 @@ class ServableInfo:
     arrived: int = 0  # total requests since it was loaded
     acls: Mapping[str, str] = field(default_factory=dict[str, str])  # enforced by the server
     note: str = ""  # where a loaded model does not do as its model path says
+    kernels: str = ""  # that compute a loaded model; "": the server does not tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,10 @@ from packaging.utils import canonicalize_name
 from tests.end_to_end.cell import free_ports
 from tests.house import PACKAGES, ROOT, imported, sources
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WHOLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = WHOLE["project"]
 CONTROL = set(PACKAGES) - {"model_server"}
+BUILD = ROOT / "model_server" / "kernels" / "cpu" / "build.py"  # runs while sax is installed
 # What comes with an extra of a dependency, or is read by one for us.
 WITH_OTHERS = {"uvloop": "uvicorn"}
 # Of those that only an extra brings: whoever uses them does so where it has to.
@@ -83,8 +85,8 @@ def foreign(modules: Iterator[str], allowed: set[str]) -> set[str]:
     }
 
 
-def of_rooms(rooms: set[str]) -> list[Path]:
-    return [path for path in sources() if path.relative_to(ROOT).parts[0] in rooms]
+def of_rooms(rooms: set[str]) -> set[Path]:
+    return {path for path in sources() if path.relative_to(ROOT).parts[0] in rooms}
 
 
 def test_the_control_plane_imports_the_base_dependencies_only() -> None:
@@ -107,9 +109,17 @@ def test_the_model_server_imports_what_its_extra_brings() -> None:
     allowed = direct("model-server")
     assert not {
         (path.name, wrong)
-        for path in of_rooms({"model_server"})
+        for path in of_rooms({"model_server"}) - {BUILD}
         for wrong in foreign(imported(path), allowed)
     }
+
+
+def test_what_builds_sax_imports_what_a_build_brings() -> None:
+    assert WHOLE["tool"]["setuptools"]["cmdclass"]["build_ext"].startswith(
+        ".".join(BUILD.relative_to(ROOT).with_suffix("").parts)
+    )
+    wanted = (Requirement(text).name for text in WHOLE["build-system"]["requires"])
+    assert not foreign(imported(BUILD), {canonicalize_name(name) for name in wanted})
 
 
 def test_nothing_is_asked_for_that_nobody_imports() -> None:

@@ -196,6 +196,7 @@ def _servable(servable: ServableInfo) -> dict[str, Any]:
         "reason": servable.reason,
         "memory": servable.memory,
         "memory_parts": _parts(servable.parts),
+        "kernels": servable.kernels,
         "queued": servable.queued,
         "running": servable.running,
         "progress": _progress(servable.progress),

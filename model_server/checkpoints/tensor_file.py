@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from model_server.checkpoints.aligned import aligned_empty
 from model_server.checkpoints.regular_file import open_regular
+from model_server.kernels.aligned import aligned_empty
 from sax.errors import CheckpointError
 
 

@@ -26,6 +26,7 @@ from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.loading.adapters.bases import Bases
 from model_server.loading.compile_watch import CompileWatch
+from model_server.loading.cpu_kernels import kernels_of
 from model_server.loading.custom_loading import load_custom
 from model_server.loading.device_memory import device_limit, server_devices
 from model_server.loading.draft_loading import check_vocabulary, with_draft
@@ -225,6 +226,7 @@ class ModelLoader:
             samples=recipe.samples,
             memory=load.deployment.total_bytes,
             parts=load.deployment.parts,
+            kernels=kernels_of(load.deployment),
             methods=(
                 *_METHODS,
                 *(embedder.methods if embedder else ()),

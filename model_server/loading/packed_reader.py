@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from model_server.checkpoints.aligned import aligned_empty
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, region_shape, whole
+from model_server.kernels.aligned import aligned_empty
 from model_server.models.weights.quantization import quantize, refined
 from model_server.models.weights.source import RegionPiece
 from model_server.models.weights.weight import Declaration, Leaf

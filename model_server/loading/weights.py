@@ -16,10 +16,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from model_server.checkpoints.aligned import aligned, aligned_empty
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import with_whole_names
 from model_server.checkpoints.region import Region, explicit, region_shape
+from model_server.kernels.aligned import aligned, aligned_empty
 from model_server.kernels.cpu.tiles import ROWS
 from model_server.loading.packed_reader import PackedReader
 from model_server.models.weights.quantization import has_transposed

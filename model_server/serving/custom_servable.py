@@ -17,6 +17,7 @@ class CustomServable:
 
     kind = "a custom model"
     note = ""
+    kernels = ""
 
     def __init__(self, model_id: str, loaded: LoadedCustom) -> None:
         self.model_id = model_id

@@ -21,6 +21,7 @@ class EmbedServable:
     """Runs on the event loop; batches run on one thread."""
 
     note = ""
+    kernels = ""
 
     def __init__(self, model_id: str, loaded: LoadedEmbedder) -> None:
         self.model_id = model_id

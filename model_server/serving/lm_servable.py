@@ -71,6 +71,8 @@ class LmServable:
         self.gradients = loaded.gradients and GradientQueue(model_id, loaded.gradients)
         if loaded.note:
             logger.warning("%s: %s", model_id, loaded.note)
+        if loaded.kernels:
+            logger.info("%s: kernels: %s", model_id, loaded.kernels)
 
     def submit(
         self,
@@ -132,6 +134,10 @@ class LmServable:
     @property
     def note(self) -> str:
         return self.loaded.note
+
+    @property
+    def kernels(self) -> str:
+        return self.loaded.kernels
 
     @property
     def memory(self) -> int:

@@ -83,6 +83,11 @@ class Servable(Protocol):
         ...
 
     @property
+    def kernels(self) -> str:
+        """Kernels that compute the model, for people; "" if there is nothing to tell."""
+        ...
+
+    @property
     def memory(self) -> int:
         """Bytes of device memory in use."""
         ...

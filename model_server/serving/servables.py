@@ -311,6 +311,7 @@ def _info(entry: _WantedServable) -> ServableInfo:
         arrived=_arrived(entry.servable) if entry.servable else 0,
         acls=entry.acls.texts,
         note=entry.servable.note if entry.servable else "",
+        kernels=entry.servable.kernels if entry.servable else "",
     )
 
 

@@ -192,6 +192,7 @@ def _encode_model(servable: ServableInfo) -> modelet_pb2.GetStatusResponse.Model
         need=_encode_need(servable.need),
         note=servable.note,
         memory_parts=_encode_parts(servable.parts),
+        kernels=servable.kernels,
     )
 
 
@@ -211,6 +212,7 @@ def _decode_model(msg: modelet_pb2.GetStatusResponse.ModelWithStatus) -> Servabl
         need=_decode_need(msg.need) if msg.HasField("need") else None,
         note=msg.note,
         parts=_decode_parts(msg.memory_parts),
+        kernels=msg.kernels,
     )
 
 
@@ -245,6 +247,7 @@ def _encode_servable(servable: ServableInfo) -> admin_pb2.Servable:
         arrived_requests=servable.arrived,
         note=servable.note,
         memory_parts=_encode_parts(servable.parts),
+        kernels=servable.kernels,
     )
 
 
@@ -262,6 +265,7 @@ def _decode_servable(msg: admin_pb2.Servable) -> ServableInfo:
         arrived=msg.arrived_requests,
         note=msg.note,
         parts=_decode_parts(msg.memory_parts),
+        kernels=msg.kernels,
     )
 
 

@@ -149,6 +149,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServ
             status=ServableStatus.LOADED,
             progress=None,
             methods=("lm.generate", "lm.score"),
+            kernels="avx2, 2 threads",
         )
         if self.failing:
             loaded = replace(loaded, status=ServableStatus.FAILED, reason=self.failing)

@@ -68,7 +68,8 @@ def read_pins(text: str) -> dict[str, Pin]:
 def wanted(name: str) -> list[Requirement]:
     """What must be in a lock directly, the extras of ours unfolded."""
     if name == "build":
-        return [Requirement(text) for text in PROJECT["build-system"]["requires"]]
+        groups = PROJECT["build-system"]["requires"], PROJECT["dependency-groups"]["compiler"]
+        return [Requirement(text) for group in groups for text in group]
     project = PROJECT["project"]
     return [*map(Requirement, project["dependencies"]), *_of_extras(EXTRAS[name])]
 

@@ -11,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from model_server.kernels.cpu.build import INSTRUCTIONS
 from tests.images.locks import PLACE, PROJECT, read_lock
 from tests.images.store import Image, Store
 
@@ -56,6 +57,13 @@ def test_whatever_a_package_needs_is_there(image: Image) -> None:
 def test_the_control_image_has_no_jax(control: Image) -> None:
     assert not {"jax", "jaxlib", "numpy"} & set(installed(control))
     assert not list(packages(control).glob("jax*"))
+
+
+def test_a_model_image_has_the_native_cpu_kernels(image: Image) -> None:
+    (library,) = (packages(image) / "model_server" / "kernels" / "cpu").glob("_native*.so")
+    found = library.read_bytes()
+    assert found.startswith(b"\x7fELF")
+    assert all(name.encode() in found for name in INSTRUCTIONS[PLACE["platform_machine"]])
 
 
 def test_bytecode_of_every_module_is_there_and_good_for_ever(image: Image) -> None:

@@ -84,6 +84,19 @@ def test_an_image_says_what_it_is(target: str) -> None:
     assert f"VERSION={PROJECT['project']['version']}" in IMAGES.stages["runtime"].all("ARG")
 
 
+def test_a_wheel_without_native_kernels_ends_the_build() -> None:
+    """A failing compiler only warns when sax is installed elsewhere."""
+    (run,) = IMAGES.stages["wheel"].all("RUN")
+    wheel, check, otherwise = re.split(r"&&|\|\|", run)
+    assert " wheel " in wheel
+    assert "kernels/cpu/_native" in check
+    assert "exit 1" in otherwise
+
+
+def test_a_library_of_the_builders_own_machine_does_not_reach_the_build() -> None:
+    assert "**/*.so" in (ROOT / ".dockerignore").read_text().splitlines()
+
+
 def test_every_package_of_the_wheel_reaches_the_build() -> None:
     let_in = {
         line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"

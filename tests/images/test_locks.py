@@ -44,6 +44,11 @@ def test_the_control_plane_has_no_jax() -> None:
     assert not {"jax", "jaxlib", "numpy", "flax", "libtpu"} & set(read_lock("control"))
 
 
+@pytest.mark.parametrize("name", [name for name in EXTRAS if name.startswith("model-")])
+def test_native_kernels_are_compiled_with_the_headers_of_the_jaxlib_they_run_in(name: str) -> None:
+    assert read_lock("build")["jaxlib"].version == read_lock(name)["jaxlib"].version
+
+
 @pytest.mark.parametrize(
     ("name", "device"), [("model-tpu", {"libtpu"}), ("model-cuda", {"jax-cuda12-plugin"})]
 )

@@ -40,6 +40,7 @@ LIMITS = EngineLimits(
 )
 DEFAULTS = SamplingParams(temperature=0.0, max_tokens=8)
 MEMORY = 1000  # bytes each fake model says it fills
+KERNELS = "arithmetic, 1 thread"
 MODEL_PATHS = (
     "fake",
     "fake.Held",
@@ -166,6 +167,7 @@ class FakeModels:
             defaults=self._defaults,
             samples=self._samples,
             memory=MEMORY,
+            kernels=KERNELS,
             methods=("lm.generate", "lm.generate_stream", "lm.score"),
             disaggregation=disaggregation,
         )

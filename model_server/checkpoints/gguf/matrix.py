@@ -17,11 +17,11 @@ import ml_dtypes
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from model_server.checkpoints.aligned import aligned_empty
 from model_server.checkpoints.gguf.header import GgufTensor
 from model_server.checkpoints.gguf.kinds import KINDS
 from model_server.checkpoints.packed import PackedBlocks
 from model_server.checkpoints.tensor_file import TensorFile
+from model_server.kernels.aligned import aligned_empty
 from sax.errors import CheckpointError
 
 # Unquantised kinds; every other kind is dequantised to float32.

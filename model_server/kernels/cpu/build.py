@@ -14,9 +14,9 @@ from pathlib import Path
 
 from setuptools import Extension
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 _FLAGS = [
-    "-O3",
     "-std=c++20",
     "-fvisibility=hidden",
     "-fno-math-errno",
@@ -33,6 +33,7 @@ _AVX512 = [
     *(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vnni")),
     "-mprefer-vector-width=512",
 ]
+_OLDEST_GLIBC = "2.27"  # as jaxlib's wheels
 # Flags of each instruction set, by the machine it is of; src/chosen.cc finds which one runs.
 INSTRUCTIONS = {
     "x86_64": {
@@ -52,14 +53,14 @@ class BuildNative(build_ext):
         self._use_zig_without_compiler()
         folder = Path(self.build_temp) / "native"
         headers = _headers_of_jaxlib()
+        how = ["-O1"] if self.debug else ["-O3", "-g0"]
         objects: list[str] = []
 
         def compile_(source: str, name: str, flags: list[str]) -> None:
             made = self.compiler.compile(
                 [source],
                 output_dir=str(folder / name),
-                include_dirs=[headers],
-                extra_postargs=[*_FLAGS, *flags, *(["-g0"] if not self.debug else [])],
+                extra_postargs=["-isystem", headers, *how, *_FLAGS, *flags],
             )
             objects.extend(made)
 
@@ -69,17 +70,35 @@ class BuildNative(build_ext):
                 continue
             for name, flags in INSTRUCTIONS.get(_machine(), {"portable": []}).items():
                 compile_(source, name, [f"-DSAX_ISA={name}", *flags])
+        without_symbols = ["-s"] if sys.platform == "linux" and not self.debug else []
         self.compiler.link_shared_object(
-            objects, self.get_ext_fullpath(ext.name), extra_postargs=["-pthread"], target_lang="c++"
+            objects,
+            self.get_ext_fullpath(ext.name),
+            extra_postargs=["-pthread", *without_symbols],
+            target_lang="c++",
         )
 
     def _use_zig_without_compiler(self) -> None:
         if shutil.which(self.compiler.compiler_cxx[0]) or not importlib.util.find_spec("ziglang"):
             return
-        zig = [sys.executable, "-m", "ziglang", "c++"]
+        zig = [sys.executable, "-m", "ziglang", "c++", *_zig_flags()]
+        position, shared = [*zig, "-fPIC"], [*zig, "-shared"]
         self.compiler.set_executables(
-            compiler=zig, compiler_so=[*zig, "-fPIC"], compiler_cxx=zig, linker_so=[*zig, "-shared"]
+            compiler=zig,
+            compiler_so=position,
+            compiler_so_cxx=position,
+            compiler_cxx=zig,
+            linker_so=shared,
+            linker_so_cxx=shared,
+            linker_exe=zig,
+            linker_exe_cxx=zig,
         )
+
+
+def _zig_flags() -> list[str]:
+    """Flags without which Zig makes a library for this very CPU and the newest glibc."""
+    own = [f"--target={_machine()}-linux-gnu.{_OLDEST_GLIBC}"] if sys.platform == "linux" else []
+    return [*own, "-mcpu=baseline", "-fno-sanitize=undefined"]
 
 
 def _machine() -> str:
@@ -90,5 +109,5 @@ def _machine() -> str:
 def _headers_of_jaxlib() -> str:
     found = importlib.util.find_spec("jaxlib")
     if found is None or found.origin is None:
-        raise RuntimeError("the native CPU kernels need jaxlib's headers: pip install jaxlib")
+        raise CompileError("the native CPU kernels need jaxlib's headers: pip install jaxlib")
     return str(Path(found.origin).parent / "include")

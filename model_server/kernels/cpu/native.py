@@ -9,10 +9,13 @@ import ctypes
 import functools
 import logging
 import os
+import re
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jaxlib
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +23,8 @@ _TARGETS = tuple(
     f"sax_cpu_{kernel}"
     for kernel in ("plain", "quantized", "write", "attend", "low_rank", "choose_tokens")
 )
-_OFF = "off"  # as SAX_CPU_KERNELS: XLA's
+_CHOICE, _OFF = "SAX_CPU_KERNELS", "off"  # an instruction set, or XLA's kernels
+_FILE = "SAX_CPU_LIBRARY"  # another library than the one that was built with sax
 
 
 class InUse(NamedTuple):
@@ -28,24 +32,64 @@ class InUse(NamedTuple):
     threads: int
 
 
+class Opened(NamedTuple):
+    """The library, or the reason why there is none."""
+
+    library: ctypes.CDLL | None
+    reason: str = ""
+
+
 @functools.cache
-def library() -> ctypes.CDLL | None:
-    """Load the library and register its kernels with XLA; None: absent or turned off."""
-    if os.environ.get("SAX_CPU_KERNELS") == _OFF:
-        return None
-    found = next(Path(__file__).parent.glob("_native*.so"), None)
-    if found is None:
-        return None
+def opened() -> Opened:
+    """Load the library and register its kernels with XLA, once."""
+    if os.environ.get(_CHOICE) == _OFF:
+        return Opened(None, f"{_CHOICE}={_OFF}")
+    file = _file()
+    if file is None:
+        return Opened(None, "sax was installed without the native kernels (docs/cpu.md: Building)")
     try:
-        loaded = ctypes.CDLL(os.fspath(found))
-    except OSError as exc:  # built for another machine or another libstdc++
-        logger.warning("the native CPU kernels cannot be loaded, XLA's are used: %s", exc)
-        return None
-    for target in _TARGETS:
-        capsule = jax.ffi.pycapsule(getattr(loaded, target))
-        jax.ffi.register_ffi_target(target, capsule, platform="cpu")
+        loaded = ctypes.CDLL(os.fspath(file))
+        kernels = {target: getattr(loaded, target) for target in _TARGETS}
+        interface = loaded.sax_cpu_interface()
+    except (OSError, AttributeError) as exc:  # of another machine, libstdc++ or version of sax
+        return Opened(None, f"the native kernels cannot be loaded, build them again: {exc}")
+    # XLA would refuse it when its CPU client starts, and the client with it.
+    if interface != _interface_of_jaxlib():
+        return Opened(None, "the native kernels are for another jaxlib, build them again")
+    for target, kernel in kernels.items():
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(kernel), platform="cpu")
     loaded.sax_cpu_name.restype = ctypes.c_char_p
-    return loaded
+    _tell_of_another_choice(loaded.sax_cpu_name().decode())
+    return Opened(loaded)
+
+
+def _interface_of_jaxlib() -> int:
+    """Return the version of XLA's interface, 1000 times the major number plus the minor."""
+    header = Path(jaxlib.__file__).parent / "include" / "xla" / "ffi" / "api" / "c_api.h"
+    found = re.findall(
+        r"^#define XLA_FFI_API_M(?:AJ|IN)OR (\d+)$", header.read_text(), re.MULTILINE
+    )
+    major, minor = map(int, found)
+    return major * 1000 + minor
+
+
+def _file() -> Path | None:
+    if named := os.environ.get(_FILE):
+        return Path(named)
+    folder = Path(__file__).parent
+    built = (folder / f"_native{suffix}" for suffix in EXTENSION_SUFFIXES)
+    return next(filter(Path.exists, built), None)
+
+
+def _tell_of_another_choice(name: str) -> None:
+    wanted = os.environ.get(_CHOICE, "")
+    if wanted not in ("", name):
+        logger.warning("this machine has no kernels %s=%s, it uses %s", _CHOICE, wanted, name)
+
+
+def library() -> ctypes.CDLL | None:
+    """Return the library; None: absent or turned off."""
+    return opened().library
 
 
 def available() -> bool:
@@ -58,3 +102,13 @@ def in_use() -> InUse | None:
     if loaded is None:
         return None
     return InUse(loaded.sax_cpu_name().decode(), loaded.sax_cpu_threads())
+
+
+def described() -> str:
+    """Return the instruction set and threads in use, or why XLA's kernels are."""
+    used = in_use()
+    return f"{used.instructions}, {used.threads} threads" if used else f"XLA's: {opened().reason}"
+
+
+if __name__ == "__main__":
+    print(described())  # noqa: T201

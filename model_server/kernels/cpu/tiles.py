@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from model_server.checkpoints.aligned import aligned_empty
-from model_server.checkpoints.packed import PackedBlocks
+from model_server.kernels.aligned import aligned_empty
 from model_server.kernels.cpu.native import library
 
 ROWS = 16  # of a tile
@@ -96,6 +95,19 @@ class ByteTiles(NamedTuple):
     units: Any  # f32[N / 16, 2, 16]: of scales, of offsets
 
 
+class Blocks(Protocol):
+    """A quantised weight as checkpoints give it."""
+
+    @property
+    def values(self) -> np.ndarray: ...  # i8[N, K]
+
+    @property
+    def scales(self) -> np.ndarray: ...  # f32[N, K / block]
+
+    @property
+    def offsets(self) -> np.ndarray | None: ...  # f32[N, K / block]
+
+
 class ByteForm(NamedTuple):
     """Sizes of a quantised weight."""
 
@@ -122,14 +134,14 @@ class ByteForm(NamedTuple):
         )
 
 
-def byte_tiles(form: ByteForm, blocks: PackedBlocks) -> ByteTiles:
+def byte_tiles(form: ByteForm, blocks: Blocks) -> ByteTiles:
     """Lay out a quantised weight: values i8[N, K], scales and offsets f32[N, K / block]."""
     made = form.tiles(aligned_empty)
     lay_out_bytes(form, blocks, made)
     return made
 
 
-def lay_out_bytes(form: ByteForm, blocks: PackedBlocks, made: ByteTiles) -> None:
+def lay_out_bytes(form: ByteForm, blocks: Blocks, made: ByteTiles) -> None:
     """As `byte_tiles`, into these."""
     own = "sax_cpu_tile_bytes" if form.bits == 8 else "sax_cpu_tile_nibbles"
     _lay_out(own, blocks.values.view(np.int8), made.values)

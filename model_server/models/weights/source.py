@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from model_server.checkpoints.aligned import aligned_empty
 from model_server.checkpoints.region import Region, region_shape
+from model_server.kernels.aligned import aligned_empty
 from sax.errors import CheckpointError
 
 

@@ -21,6 +21,7 @@ from sax.types import Autoscaling, JoinedServer, PublishedModel
 _GIB = 1 << 30
 _MODEL_HEADINGS = ("MODEL", "PATH", "CHECKPOINT", "READY", "STATE", "REASON")
 _REPLICA_HEADINGS = ("REPLICA", "STATE", "REASON")
+_KERNELS_HEADINGS = ("SERVER", "MODEL", "KERNELS")
 _MEMORY_HEADINGS = ("SERVER", *(name.upper() for name in COLUMNS))
 _SERVER_HEADINGS = ("SERVER", "CHIP", "TOPOLOGY", "DEVICES", "MEMORY", "MODELS")
 
@@ -83,6 +84,7 @@ def status(ctx: typer.Context, as_json: AsJson = False) -> None:
     if servers:
         show_table(_SERVER_HEADINGS, [server_row(server) for server in servers])
         show_memory(servers)
+        show_kernels(servers)
     else:
         print("no model server has joined; to start one, see: python -m model_server --help")
     print()
@@ -188,6 +190,19 @@ def show_memory(servers: Sequence[JoinedServer]) -> None:
     if rows:
         print()
         show_table(_MEMORY_HEADINGS, rows)
+
+
+def show_kernels(servers: Sequence[JoinedServer]) -> None:
+    """Print the kernels of every loaded model whose server tells of them."""
+    rows = [
+        (server.info.address, held.model_id, held.kernels)
+        for server in servers
+        for held in server.servables
+        if held.kernels
+    ]
+    if rows:
+        print()
+        show_table(_KERNELS_HEADINGS, rows)
 
 
 def _memory_rows(server: JoinedServer) -> Iterator[tuple[str, ...]]:

@@ -61,6 +61,9 @@ async def test_a_load_shows_its_progress_and_a_server_its_memory(admin, http, st
     (server,) = status["servers"]
     assert (server["address"], server["memory_total"]) == (modelet.address, 2**30)
     modelet.may_load.set()
+    await eventually(lambda: admin.cell.find(M).ready_replicas)
+    (server,) = (await http.get("/status.json")).json()["servers"]
+    assert server["servables"][0]["kernels"] == "avx2, 2 threads"
 
 
 @pytest.mark.virtual_time

@@ -14,6 +14,7 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.types import Sampling
+from model_server.kernels.cpu import native
 from model_server.loading.loader import ModelLoader, make_loader
 from model_server.loading.memory_plan import Devices
 from model_server.text.chat_template import ChatTemplate
@@ -79,6 +80,7 @@ def test_a_loaded_model_serves_without_compiling(loader: ModelLoader) -> None:
     phases: list[str] = []
     before = loader.compiles_while_serving()  # what the load compiles is expected, in any thread
     loaded = loader(spec(), lambda progress: phases.append(progress.phase))
+    assert loaded.kernels.startswith(native.described())
     updates: queue.Queue[SequenceUpdate] = queue.Queue()
     engine = Engine(loaded.runner, lambda batch: [updates.put(update) for update in batch] and None)
     try:

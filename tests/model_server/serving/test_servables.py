@@ -13,7 +13,7 @@ from model_server.serving.servables import Servables
 from sax.errors import Cancelled, CheckpointError, LoadFailed, NotLoaded, ShuttingDown
 from sax.types import ModelSpec, ServableInfo, ServableStatus
 from tests.model_server.engine.fake_runner import GREEDY
-from tests.model_server.fake_model import LIMITS, MEMORY, FakeModels
+from tests.model_server.fake_model import KERNELS, LIMITS, MEMORY, FakeModels
 from tests.model_server.fake_server import until
 
 A, B = "/sax/test/a", "/sax/test/b"
@@ -56,6 +56,7 @@ async def test_a_model_is_loaded_served_and_unloaded() -> None:
             "ab" * 16,
             MEMORY,
         )
+        assert info.kernels == KERNELS
         assert servables.get(A).model_id == A
         await servables.unload(A)
         with pytest.raises(NotLoaded, match="holds no model"):

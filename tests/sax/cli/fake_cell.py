@@ -165,7 +165,8 @@ class FakeCell(
     def _joined(self) -> JoinedServer:
         info = ServerInfo(address=self.address, model_paths=("llama",), memory_total=4 << 30)
         servables = tuple(
-            ServableInfo(model_id=name, status=ServableStatus.LOADED) for name in self.models
+            ServableInfo(model_id=name, status=ServableStatus.LOADED, kernels="avx2, 2 threads")
+            for name in self.models
         )
         return JoinedServer(info, 0.0, servables, 1 << 30)
 

@@ -134,6 +134,9 @@ def test_status_shows_servers_with_their_memory_and_models(cell: FakeCell, sax: 
     text = sax("status").stdout
     assert "1.0 of 4.0 GiB" in text
     assert f"{MODEL} (loaded)" in text
+    told = text.splitlines()
+    heading = next(at for at, line in enumerate(told) if line.endswith("KERNELS"))
+    assert told[heading + 1].split(None, 2) == [cell.address, MODEL, "avx2, 2 threads"]
     value = json.loads(sax("status", "--json").stdout)
     assert value["servers"][0]["info"]["address"] == cell.address
     assert value["models"][0]["spec"]["model_id"] == MODEL

@@ -77,6 +77,7 @@ SERVABLES = st.builds(
     running=I64,
     arrived=I64,
     note=TEXT,
+    kernels=TEXT,
 )
 CHIPS = st.sampled_from(["cpu", "tpuv5e", "tpuv6e", "h100", "l4", "unknown"])
 TOPOLOGIES = st.sampled_from(["1", "4x8", "2x2x1", "8x16x16", "unknown"])

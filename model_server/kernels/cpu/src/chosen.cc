@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "kernels.h"
+#include "machine.h"
 
 namespace sax {
 
@@ -26,15 +27,10 @@ struct Choice {
 // The kernels of this name, or the fastest; null: this machine has no such instructions.
 const Kernels* find(const char* wanted) {
 #if defined(__x86_64__)
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-              __builtin_cpu_supports("f16c");
-  bool vnni = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-              __builtin_cpu_supports("avx512vnni");
-  bool bf16 = vnni && __builtin_cpu_supports("avx512bf16");
-  const Choice choices[] = {{&kernels_avx512_bf16, bf16},
-                            {&kernels_avx512_vnni, vnni},
-                            {&kernels_avx2, avx2},
+  const Machine machine = this_machine();
+  const Choice choices[] = {{&kernels_avx512_bf16, machine.bf16},
+                            {&kernels_avx512_vnni, machine.vnni},
+                            {&kernels_avx2, machine.avx2},
                             {&kernels_portable, true}};
 #elif defined(__aarch64__)
   const Choice choices[] = {{&kernels_neon, true}, {&kernels_portable, true}};

@@ -462,6 +462,12 @@ ffi::Error choose(ffi::Buffer<ffi::F32> logits, ffi::Buffer<ffi::F32> edited,
 }  // namespace
 }  // namespace sax
 
+// Else hidden, as all that Python does not look for.
+#pragma GCC visibility push(default)
+
+// The version of XLA's interface that this library is compiled for.
+extern "C" int sax_cpu_interface() { return XLA_FFI_API_MAJOR * 1000 + XLA_FFI_API_MINOR; }
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_choose_tokens, sax::choose,
                               ffi::Ffi::Bind()
                                   .Arg<ffi::Buffer<ffi::F32>>()
@@ -529,3 +535,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_attend, sax::attend,
                                   .Attr<float>("scale")
                                   .Attr<float>("softcap")
                                   .Attr<int32_t>("window"));
+
+#pragma GCC visibility pop

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from model_server.checkpoints.aligned import aligned, aligned_empty
+from model_server.kernels.aligned import aligned, aligned_empty
 
 
 @pytest.mark.parametrize("shape", [(3,), (5, 7), (2, 3, 4), (1024, 33)])

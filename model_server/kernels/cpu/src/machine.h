@@ -1,0 +1,42 @@
+// The instructions of this machine, as the processor and the operating system tell.
+//
+// By hand, because __builtin_cpu_supports of Zig's runtime always answers no.
+
+#pragma once
+
+#if defined(__x86_64__)
+
+#include <cpuid.h>
+#include <stdint.h>
+
+namespace sax {
+
+struct Machine {
+  bool avx2, vnni, bf16;  // each with what our kernels of that name use besides
+};
+
+// Registers that the operating system saves for each thread, a bit for each kind.
+inline uint32_t saved_registers() {
+  uint32_t low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+inline Machine this_machine() {
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return {};
+  auto has = [](uint32_t word, auto... bits) { return ((word >> bits & 1) && ...); };
+  if (!has(c, 27)) return {};  // xgetbv
+  bool fma = has(c, 12, 28, 29);  // FMA, AVX, F16C
+  uint32_t saved = saved_registers();
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return {};
+  bool avx2 = fma && has(b, 5) && has(saved, 1, 2);
+  // AVX-512 F, DQ, BW, VL and VNNI; its masks and registers
+  bool vnni = avx2 && has(b, 16, 17, 30, 31) && has(c, 11) && has(saved, 5, 6, 7);
+  bool bf16 = vnni && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, 5);
+  return {avx2, vnni, bf16};
+}
+
+}  // namespace sax
+
+#endif

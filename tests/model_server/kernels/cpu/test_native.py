@@ -1,0 +1,49 @@
+"""The library of native kernels is chosen by the environment, once per process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model_server.kernels.cpu import native
+
+ROOT = Path(__file__).parents[4]
+
+
+def described(**variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the module with these environment variables; it prints what is in use."""
+    return subprocess.run(
+        [sys.executable, "-m", "model_server.kernels.cpu.native"],
+        env={"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_kernels_that_are_turned_off_are_xlas() -> None:
+    assert described(SAX_CPU_KERNELS="off").stdout == "XLA's: SAX_CPU_KERNELS=off\n"
+
+
+def test_a_file_that_is_no_library_leaves_xlas_kernels_and_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "_native.so"
+    file.write_text("not a library")
+    told = described(SAX_CPU_LIBRARY=str(file)).stdout
+    assert told.startswith("XLA's: the native kernels cannot be loaded, build them again: ")
+    assert str(file) in told
+
+
+@pytest.mark.skipif(not native.available(), reason="sax was installed without its native kernels")
+def test_a_slower_instruction_set_and_threads_can_be_chosen() -> None:
+    told = described(SAX_CPU_KERNELS="portable", SAX_CPU_THREADS="3")
+    assert (told.stdout, told.stderr) == ("portable, 3 threads\n", "")
+
+
+@pytest.mark.skipif(not native.available(), reason="sax was installed without its native kernels")
+def test_an_instruction_set_that_the_machine_has_not_is_told_of() -> None:
+    told = described(SAX_CPU_KERNELS="avx1024")
+    assert "SAX_CPU_KERNELS=avx1024" in told.stderr
+    assert told.stdout.endswith(" threads\n")
