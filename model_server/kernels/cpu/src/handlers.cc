@@ -220,7 +220,9 @@ struct Piece {
   size_t part, parts;  // of the keys
 };
 
-constexpr int32_t kKeysOfPart = 512;  // fewest that are worth another thread
+// A sequence's keys are divided by their number alone: a row's result does not depend on the rows
+// beside it, nor on the threads.
+constexpr int32_t kKeysOfPart = 512;
 
 int32_t most_seen(const Queries& queries, const Attention& step) {
   int32_t most = *std::max_element(queries.limits, queries.limits + queries.count);
@@ -228,15 +230,15 @@ int32_t most_seen(const Queries& queries, const Attention& step) {
   return std::clamp(most, 0, cached);
 }
 
-void add_pieces(const Attention& step, const Queries& queries, size_t most_parts,
+void add_pieces(const Attention& step, const Queries& queries, bool divided,
                 std::vector<Piece>& pieces) {
   int32_t seen = most_seen(queries, step);
-  size_t parts = std::clamp<size_t>(static_cast<size_t>(seen / kKeysOfPart), 1, most_parts);
-  int32_t each = static_cast<int32_t>((static_cast<size_t>(seen) + parts - 1) / parts);
-  each = std::max((each + 127) / 128 * 128, 128);
+  int32_t each = divided ? kKeysOfPart : std::max(seen, 1);
+  int32_t unseen = divided && step.window ? std::max(seen - step.window, 0) / each : 0;  // parts
+  size_t parts = static_cast<size_t>(std::max(1, (seen + each - 1) / each - unseen));
   for (size_t head = 0; head < step.kv_heads; ++head) {
     for (size_t part = 0; part < parts; ++part) {
-      int32_t begin = static_cast<int32_t>(part) * each;
+      int32_t begin = (unseen + static_cast<int32_t>(part)) * each;
       pieces.push_back({queries, head, begin, std::min(seen, begin + each), part, parts});
     }
   }
@@ -352,18 +354,16 @@ ffi::Error attend(ffi::Buffer<ffi::F32> q, ffi::AnyBuffer keys, ffi::AnyBuffer v
   }
   std::vector<Piece> pieces;
   size_t columns = dim(decode_tables, 1);
-  size_t enough = static_cast<size_t>(threads()) * 4;
-  size_t most_parts = std::max<size_t>(1, enough / std::max<size_t>(1, decodes * step.kv_heads));
   for (size_t row = 0; row < decodes; ++row) {
     Queries one{decode_tables.typed_data() + row * columns, decode_limits.typed_data() + row, row, 1,
                 columns};
-    add_pieces(step, one, most_parts, pieces);
+    add_pieces(step, one, true, pieces);
   }
   columns = dim(block_tables, 1);
   for (size_t block = 0; block < blocks; ++block) {
     Queries some{block_tables.typed_data() + block * columns,
                  block_limits.typed_data() + block * chunk, decodes + block * chunk, chunk, columns};
-    if (chunk) add_pieces(step, some, 1, pieces);
+    if (chunk) add_pieces(step, some, false, pieces);
   }
   attend_all(step, pieces);
   return ffi::Error::Success();

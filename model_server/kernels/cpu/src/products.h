@@ -7,7 +7,8 @@
 
 namespace sax::SAX_ISA {
 
-// Pairs of a row that are read before the next tiles: many rows find the tile in cache again.
+// Pairs of a row that are summed before they are added to those before: many rows find this much of
+// a tile in cache again. The same for any number of rows, so that a row's result is, too.
 constexpr size_t kPairsAtOnce = 1024;
 
 SAX_INLINE int lanes_of(size_t outputs, size_t tile) {
@@ -60,7 +61,7 @@ SAX_INLINE void plain_rows(const PlainWeight& weight, const uint32_t* x, size_t 
 constexpr int kMostRows = kAccumulators >= 24 ? 8 : kAccumulators >= 5 ? 3 : 1;
 
 constexpr int tiles_for(int rows) {
-  int tiles = kAccumulators / rows;
+  int tiles = kAccumulators / (rows > 0 ? rows : 1);
   return tiles > 6 ? 6 : tiles < 1 ? 1 : tiles;
 }
 
@@ -84,8 +85,7 @@ static void plain_part(const PlainWeight& weight, const uint32_t* x, size_t rows
 
 static void plain(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first,
                   size_t last, float* out) {
-  if (rows <= kMostRows) return plain_part(weight, x, rows, first, last, 0, weight.pairs, out);
-  constexpr size_t wide = tiles_for(kMostRows);
+  size_t wide = static_cast<size_t>(tiles_for(static_cast<int>(rows < kMostRows ? rows : kMostRows)));
   for (size_t tile = first; tile < last; tile += wide) {
     size_t end_tile = tile + wide < last ? tile + wide : last;
     for (size_t begin = 0; begin < weight.pairs; begin += kPairsAtOnce) {

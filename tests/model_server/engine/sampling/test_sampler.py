@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +15,28 @@ from hypothesis import strategies as st
 
 from model_server.engine.sampling import sampler
 from model_server.engine.sampling.drawing import RowSampling
+from model_server.kernels.cpu import native
 
 VOCAB = 300
 BATCHES = (64, 600, 5000, 20_000, 60_000)  # one program each, whatever is drawn
-sample = jax.jit(sampler.sample)
+SAMPLERS = {native: jax.jit(partial(sampler.sample, native=native)) for native in (False, True)}
+
+
+@pytest.fixture(autouse=True, params=SAMPLERS, ids=["XLA", "native"])
+def _sampler(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run every test with both kernels."""
+    if request.param and not native.available():
+        pytest.skip("sax was installed without its native kernels: no compiler was found")
+    _in_use.append(SAMPLERS[request.param])
+    yield
+    _in_use.clear()
+
+
+_in_use: list[Callable[..., sampler.Sampled]] = []
+
+
+def sample(*arguments: Any) -> sampler.Sampled:
+    return _in_use[0](*arguments)
 
 
 def rows(count: int, **changes: object) -> RowSampling:
@@ -65,7 +87,7 @@ def test_a_rank_counts_the_likelier_tokens() -> None:
         int(np.argsort(-np.asarray(row))[place])
         for row, place in zip(values, (0, 1, 7, 299), strict=True)
     ]
-    changes = {"target": jnp.asarray(targets, jnp.int32), "tops": jnp.asarray([1, 0, 0, 0])}
+    changes = {"target": jnp.asarray(targets, jnp.int32), "tops": jnp.ones(4, jnp.int32)}
     assert sample(values, rows(4, **changes)).ranks.tolist() == [1, 2, 8, 300]
 
 
