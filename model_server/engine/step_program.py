@@ -22,7 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import options_for
 from model_server.engine.sampling.drawing import RowSampling
-from model_server.engine.sampling.sampler import sample
+from model_server.engine.sampling.sampler import PADDING, sample
 from model_server.engine.slot_state import (
     RowEdits,
     SlotState,
@@ -46,6 +46,7 @@ from model_server.kernels.cpu.attention import CpuAttention
 from model_server.kernels.paged import Kernel, KernelRefusal, NearTables, PagedBatch
 from model_server.kernels.pages import LayerPages, copy_pages, copy_pages_apart
 from model_server.kernels.sequence_sharding import SequenceSharding
+from model_server.models.layers.live_rows import set_live_rows
 from model_server.models.layers.low_rank import choose_adapters
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.stage import Stage
@@ -152,6 +153,10 @@ class StepProgram:
         if stage is None or stage.is_last:
             self.state = state_shapes(limits, vocab, self.everywhere)
 
+    @property
+    def _native(self) -> bool:
+        return self._kernel == CpuAttention()
+
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         """Trace the forward pass of one bucket for the devices that the shapes are sharded over.
 
@@ -194,7 +199,7 @@ class StepProgram:
         logits: Any = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=self._logits)
         settings: Any = self._input((len(ROW_COLUMNS), rows), jnp.int32)
         jitted = jax.jit(
-            partial(choose, native=self._kernel == CpuAttention()),
+            partial(choose, native=self._native),
             donate_argnums=1,
             # Every device samples the same tokens.
             out_shardings=(self.everywhere, jax.tree.map(lambda array: array.sharding, state)),
@@ -274,6 +279,8 @@ class StepProgram:
             if "adapters" in parts:
                 choose_adapters(model, parts["adapters"])
             batch = paged_batch(parts, self._kernel, self._split)
+            if self._native:
+                set_live_rows(model, live_tokens(parts), live_heads(parts, self.limits.slots))
             if stage is None:
                 hidden, pages = run_step(model, pages, parts, batch, *given)
             else:
@@ -305,6 +312,17 @@ def _of_one_place(factors: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 def shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
     """Return shape, dtype and sharding, for compiling after the array may be gone."""
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
+
+
+def live_tokens(step: dict[str, jax.Array]) -> jax.Array:
+    """bool[T]: the tokens of the flat batch that are no padding."""
+    limits = step["decode_limits"].reshape(-1), step["block_limits"].reshape(-1)
+    return jnp.concatenate(limits) > 0
+
+
+def live_heads(step: dict[str, jax.Array], slots: int) -> jax.Array:
+    """bool[R]: the rows of which a token is chosen or scored."""
+    return (step["row_slot"] < slots) | (step["target"] >= 0)
 
 
 def run_step(
@@ -354,8 +372,11 @@ def choose(
 ) -> tuple[Outputs, SlotState]:
     """Trace the choice of a token for each row, and what its slot keeps of it."""
     step = dict(zip(ROW_COLUMNS, computed.rows, strict=True))
-    logits, edits = computed.logits, _row_edits(step)
-    sampled = sample(logits, _row_sampling(step), edit_logits(logits, state, edits), native=native)
+    logits, edits, rows = computed.logits, _row_edits(step), _row_sampling(step)
+    if native:
+        there = live_heads(step, state.last_tokens.shape[0] - 1)
+        rows = rows._replace(target=jnp.where(there, rows.target, PADDING))
+    sampled = sample(logits, rows, edit_logits(logits, state, edits), native=native)
     bits = jax.lax.bitcast_convert_type(sampled.logprobs, jnp.int32)
     numbers = jnp.stack([sampled.tokens, bits, sampled.ranks])
     outputs = Outputs(numbers, sampled.top_tokens, sampled.top_logprobs)

@@ -16,6 +16,7 @@ from model_server.engine.sampling.drawing import RowSampling, draw
 from model_server.engine.sampling.race import first_highest, row_keys
 from model_server.kernels.cpu.choice import choose_tokens
 
+PADDING = -2  # as the target of a row, for the native kernel: nothing is chosen
 TOP_LOGPROBS = 20  # the maximum in OpenAI's API
 _BLOCK = 128
 _SETTINGS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "target", "tops")
@@ -62,7 +63,7 @@ def sample(
 
 
 def _natively(logits: jax.Array, rows: RowSampling, choice: jax.Array) -> Sampled:
-    drawn = jnp.any((rows.temperature > 0) & (rows.target < 0))
+    drawn = jnp.any((rows.temperature > 0) & (rows.target == -1))
     # Threefry for every row, where any row is drawn at all.
     keys = lax.cond(
         drawn, lambda: row_keys(rows.seed, rows.position), lambda: jnp.zeros_like(rows.seed)

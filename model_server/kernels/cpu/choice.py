@@ -1,4 +1,4 @@
-"""The choice of tokens from logits by the native kernel: row by row, all passes over a row in cache."""
+"""The choice of tokens from logits by the native kernel: all passes over a row in cache."""
 
 from __future__ import annotations
 

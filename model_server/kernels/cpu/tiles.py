@@ -18,6 +18,7 @@ from model_server.kernels.aligned import aligned_empty
 from model_server.kernels.cpu.native import library
 
 ROWS = 16  # of a tile
+_ALL = np.zeros(0, np.int32)  # as live rows
 Shape = tuple[int, int]  # outputs N, inputs K
 
 
@@ -61,14 +62,21 @@ def plain_weight(tiles: jax.Array, shape: Shape) -> jax.Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def plain_product(shape: Shape, x: jax.Array, tiles: jax.Array) -> jax.Array:
-    """[T, K] times the transposed weight [N, K], in bf16 and summed in f32: f32[T, N]."""
+def plain_product(
+    shape: Shape, x: jax.Array, tiles: jax.Array, live: jax.Array | None = None
+) -> jax.Array:
+    """[T, K] times the transposed weight [N, K], in bf16 and summed in f32: f32[T, N].
+
+    live: i32[T], the rows that are multiplied in their order, then -1; the others get zeros. None:
+    all.
+    """
     made = jax.ShapeDtypeStruct((x.shape[0], shape[0]), jnp.float32)
-    return jax.ffi.ffi_call("sax_cpu_plain", made)(x.astype(jnp.float32), tiles)
+    call = jax.ffi.ffi_call("sax_cpu_plain", made)
+    return call(x.astype(jnp.float32), _ALL if live is None else live, tiles)
 
 
-def _forward(shape: Shape, x: jax.Array, tiles: jax.Array) -> Any:
-    return plain_product(shape, x, tiles), (x, tiles)
+def _forward(shape: Shape, x: jax.Array, tiles: jax.Array, live: jax.Array | None) -> Any:
+    return plain_product(shape, x, tiles, live), (x, tiles)
 
 
 def _backward(shape: Shape, kept: Any, change: jax.Array) -> Any:
@@ -76,7 +84,7 @@ def _backward(shape: Shape, kept: Any, change: jax.Array) -> Any:
     small = change.astype(tiles.dtype)
     of_x = jnp.matmul(small, plain_weight(tiles, shape), preferred_element_type=jnp.float32)
     of_weight = jnp.matmul(small.T, x.astype(tiles.dtype), preferred_element_type=jnp.float32)
-    return of_x.astype(x.dtype), tiles_of(of_weight.astype(tiles.dtype))
+    return of_x.astype(x.dtype), tiles_of(of_weight.astype(tiles.dtype)), None
 
 
 plain_product.defvjp(_forward, _backward)
@@ -178,8 +186,10 @@ def byte_rows(tiles: ByteTiles, form: ByteForm, index: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def byte_product(form: ByteForm, x: jax.Array, tiles: ByteTiles) -> jax.Array:
-    """[T, K] times the transposed weight [N, K]: f32[T, N].
+def byte_product(
+    form: ByteForm, x: jax.Array, tiles: ByteTiles, live: jax.Array | None = None
+) -> jax.Array:
+    """[T, K] times the transposed weight [N, K]: f32[T, N]; live: as of `plain_product`.
 
     Up to 31 rows each number of x becomes two of 8 bits, its value and 254 times what is left of
     it, which loses nothing visible; more rows are multiplied in bf16.
@@ -187,18 +197,19 @@ def byte_product(form: ByteForm, x: jax.Array, tiles: ByteTiles) -> jax.Array:
     made = jax.ShapeDtypeStruct((x.shape[0], form.shape[0]), jnp.float32)
     offsets = np.zeros((0, 0, 0), np.float16) if tiles.offsets is None else tiles.offsets
     call = jax.ffi.ffi_call("sax_cpu_quantized", made)
-    return call(x.astype(jnp.float32), tiles.values, tiles.scales, offsets, tiles.units)
+    rows = _ALL if live is None else live
+    return call(x.astype(jnp.float32), rows, tiles.values, tiles.scales, offsets, tiles.units)
 
 
-def _forward_bytes(form: ByteForm, x: jax.Array, tiles: ByteTiles) -> Any:
-    return byte_product(form, x, tiles), (x, tiles)
+def _forward_bytes(form: ByteForm, x: jax.Array, tiles: ByteTiles, live: jax.Array | None) -> Any:
+    return byte_product(form, x, tiles, live), (x, tiles)
 
 
 def _backward_bytes(form: ByteForm, kept: Any, change: jax.Array) -> Any:
     x, tiles = kept
     weight = byte_rows(tiles, form, jnp.arange(form.shape[0]))
     # None: nobody differentiates by small whole numbers.
-    return jnp.matmul(change, weight).astype(x.dtype), None
+    return jnp.matmul(change, weight).astype(x.dtype), None, None
 
 
 byte_product.defvjp(_forward_bytes, _backward_bytes)

@@ -31,9 +31,14 @@ Axis = str | None
 Matrix = jax.Array | Quantized | Tiled | TiledQuantized
 
 
-def project(x: jax.Array, kernel: Matrix) -> jax.Array:
-    """[T, in] times transposed [out, in] in the kernel's dtype, accumulated in f32: f32[T, out]."""
-    if not isinstance(kernel, jax.Array):
+def project(x: jax.Array, kernel: Matrix, live: jax.Array | None = None) -> jax.Array:
+    """[T, in] times transposed [out, in] in the kernel's dtype, accumulated in f32: f32[T, out].
+
+    live: i32[T], the rows to multiply, then -1, for a kernel in tiles; None: all.
+    """
+    if isinstance(kernel, Tiled | TiledQuantized):
+        return kernel.project(x, live)
+    if isinstance(kernel, Quantized):
         return kernel.project(x)
     return lax.dot_general(
         x.astype(kernel.dtype), kernel, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
@@ -66,12 +71,19 @@ class Linear(nnx.Module):
         if bias is not None:
             self.bias = weight((outputs,), axes[:1], bias, dtype=jnp.float32, spread=0.0)
         self.biased = bias is not None
+        self.skips = isinstance(self.kernel.get_value(), Tiled | TiledQuantized)
+        self.live: nnx.Variable[jax.Array] | None = nnx.data(None)
         self.low_rank = _low_rank([outputs], inputs, [axes], [source], form)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = project(x, self.kernel.get_value())
+        y = project(x, self.kernel.get_value(), live_of(self))
         y = y + lax.broadcast_to_rank(self.bias[...], y.ndim) if self.biased else y
         return y if self.low_rank is None else self.low_rank(x, [y])[0]
+
+
+def live_of(module: Linear | Embedding) -> jax.Array | None:
+    """Return the rows that are no padding, i32[T]; None: not known."""
+    return None if module.live is None else module.live[...]
 
 
 def _low_rank(
@@ -200,6 +212,8 @@ class Embedding(nnx.Module):
             table=True,
             tiles=form.tiles,
         )
+        self.skips = isinstance(self.table.get_value(), Tiled | TiledQuantized)
+        self.live: nnx.Variable[jax.Array] | None = nnx.data(None)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         table = self.table.get_value()
@@ -208,7 +222,7 @@ class Embedding(nnx.Module):
         return table.at[tokens].get(mode="clip").astype(jnp.float32)
 
     def logits(self, x: jax.Array) -> jax.Array:
-        return project(x, self.table.get_value())
+        return project(x, self.table.get_value(), live_of(self))
 
 
 Activation = Callable[[jax.Array], jax.Array]

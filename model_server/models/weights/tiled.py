@@ -36,9 +36,9 @@ class Tiled:
         """f32[T, in]: these rows."""
         return tiles.plain_rows(self.values, index, self.shape[1]).astype(jnp.float32)
 
-    def project(self, x: jax.Array) -> jax.Array:
-        """[T, in] times the transposed matrix: f32[T, out]."""
-        return tiles.plain_product(self.shape, x, self.values)
+    def project(self, x: jax.Array, live: jax.Array | None = None) -> jax.Array:
+        """[T, in] times the transposed matrix: f32[T, out]; live: as of `tiles.plain_product`."""
+        return tiles.plain_product(self.shape, x, self.values, live)
 
 
 @jax.tree_util.register_dataclass
@@ -58,9 +58,9 @@ class TiledQuantized:
         """f32[T, in]: these rows, dequantised."""
         return tiles.byte_rows(self.values, self.form, index)
 
-    def project(self, x: jax.Array) -> jax.Array:
-        """[T, in] times the transposed matrix: f32[T, out]."""
-        return tiles.byte_product(self.form, x, self.values)
+    def project(self, x: jax.Array, live: jax.Array | None = None) -> jax.Array:
+        """[T, in] times the transposed matrix: f32[T, out]; live: as of `tiles.plain_product`."""
+        return tiles.byte_product(self.form, x, self.values, live)
 
 
 def tiled_placeholder(

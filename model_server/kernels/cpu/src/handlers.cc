@@ -59,34 +59,64 @@ void over_rows(size_t rows, Function&& function) {
   });
 }
 
-const uint32_t* pairs_of(const float* x, size_t rows, size_t inputs) {
+// The rows of a batch that are multiplied: padding is not.
+struct Rows {
+  std::vector<size_t> there;  // their places in the batch
+  std::vector<float*> out;    // where the result of each goes
+
+  size_t count() const { return there.size(); }
+};
+
+// live i32: the places, ended by -1; of no size: all. Rows that are not live get zeros.
+Rows rows_of(const ffi::Buffer<ffi::S32>& live, size_t rows, size_t outputs, float* out) {
+  Rows made;
+  if (absent(live)) {
+    for (size_t row = 0; row < rows; ++row) made.there.push_back(row);
+  }
+  size_t next = 0;  // the first row whose zeros may be missing
+  for (size_t i = 0; i < live.element_count(); ++i) {
+    size_t row = static_cast<size_t>(live.typed_data()[i]);
+    if (row >= rows || row < next) break;
+    std::fill(out + next * outputs, out + row * outputs, 0.0f);
+    made.there.push_back(row);
+    next = row + 1;
+  }
+  if (!absent(live)) std::fill(out + next * outputs, out + rows * outputs, 0.0f);
+  for (size_t row : made.there) made.out.push_back(out + row * outputs);
+  return made;
+}
+
+const uint32_t* pairs_of(const float* x, const Rows& rows, size_t inputs) {
   size_t pairs = (inputs + 1) / 2;
-  uint32_t* made = held<uint32_t, 0>(rows * pairs);
-  over_rows(rows, [&](size_t first, size_t last) {
-    chosen().pairs_of(x + first * inputs, last - first, inputs, made + first * pairs);
+  uint32_t* made = held<uint32_t, 0>(rows.count() * pairs);
+  over_rows(rows.count(), [&](size_t first, size_t last) {
+    for (size_t i = first; i < last; ++i) {
+      chosen().pairs_of(x + rows.there[i] * inputs, 1, inputs, made + i * pairs);
+    }
   });
   return made;
 }
 
-// x f32[T, K], tiles bf16[N / 16, K / 2, 16, 2] -> f32[T, N]
-ffi::Error plain_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::BF16> tiles,
-                         ffi::ResultBuffer<ffi::F32> out) {
+// x f32[T, K], live i32[T] or of no size, tiles bf16[N / 16, K / 2, 16, 2] -> f32[T, N]
+ffi::Error plain_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live,
+                         ffi::Buffer<ffi::BF16> tiles, ffi::ResultBuffer<ffi::F32> out) {
   if (rank(x) != 2 || rank(tiles) != 4 || rank(*out) != 2) return wrong("product: ranks");
-  size_t rows = dim(x, 0), inputs = dim(x, 1), outputs = dim(*out, 1);
+  size_t inputs = dim(x, 1), outputs = dim(*out, 1);
   PlainWeight weight{static_cast<const uint32_t*>(tiles.untyped_data()), outputs, dim(tiles, 1)};
   if (dim(tiles, 0) != (outputs + kLanes - 1) / kLanes || weight.pairs != (inputs + 1) / 2 ||
-      dim(tiles, 2) != kLanes || dim(tiles, 3) != 2 || dim(*out, 0) != rows) {
+      dim(tiles, 2) != kLanes || dim(tiles, 3) != 2 || dim(*out, 0) != dim(x, 0)) {
     return wrong("product: the tiles do not fit");
   }
-  if (!rows || !outputs) return ffi::Error::Success();
+  if (!dim(x, 0) || !outputs) return ffi::Error::Success();
+  Rows rows = rows_of(live, dim(x, 0), outputs, out->typed_data());
   const uint32_t* pairs = pairs_of(x.typed_data(), rows, inputs);
   over_tiles(dim(tiles, 0), [&](size_t first, size_t last) {
-    chosen().plain(weight, pairs, rows, first, last, out->typed_data());
+    chosen().plain(weight, pairs, rows.count(), first, last, rows.out.data());
   });
   return ffi::Error::Success();
 }
 
-void widened_product(const QuantizedWeight& weight, const float* x, size_t rows, float* out) {
+void widened_product(const QuantizedWeight& weight, const float* x, const Rows& rows) {
   const uint32_t* pairs = pairs_of(x, rows, weight.inputs);
   size_t of_tile = weight.inputs / 2 * kLanes;
   over_tiles((weight.outputs + kLanes - 1) / kLanes, [&](size_t first, size_t last) {
@@ -97,46 +127,49 @@ void widened_product(const QuantizedWeight& weight, const float* x, size_t rows,
       for (size_t i = 0; i < count; ++i) chosen().widen(weight, tile + i, wide + i * of_tile);
       // As if these tiles were the first: their outputs lie `tile` further on.
       PlainWeight plain{wide - tile * of_tile, weight.outputs, weight.inputs / 2};
-      chosen().plain(plain, pairs, rows, tile, tile + count, out);
+      chosen().plain(plain, pairs, rows.count(), tile, tile + count, rows.out.data());
     }
   });
 }
 
-void byte_product(const QuantizedWeight& weight, const float* x, size_t rows, float* out) {
-  size_t blocks = weight.inputs / weight.block;
-  int8_t* high = held<int8_t, 2>(rows * weight.inputs);
-  int8_t* low = held<int8_t, 3>(rows * weight.inputs);
-  float* steps = held<float, 4>(rows);
-  float* sums = held<float, 5>(rows * blocks);
-  over_rows(rows, [&](size_t first, size_t last) {
-    size_t at = first * weight.inputs;
-    chosen().bytes_of(x + at, last - first, weight.inputs, weight.block, high + at, low + at,
-                      steps + first, sums + first * blocks);
+void byte_product(const QuantizedWeight& weight, const float* x, const Rows& rows) {
+  size_t blocks = weight.inputs / weight.block, count = rows.count();
+  int8_t* high = held<int8_t, 2>(count * weight.inputs);
+  int8_t* low = held<int8_t, 3>(count * weight.inputs);
+  float* steps = held<float, 4>(count);
+  float* sums = held<float, 5>(count * blocks);
+  over_rows(count, [&](size_t first, size_t last) {
+    for (size_t i = first; i < last; ++i) {
+      size_t at = i * weight.inputs;
+      chosen().bytes_of(x + rows.there[i] * weight.inputs, 1, weight.inputs, weight.block, high + at,
+                        low + at, steps + i, sums + i * blocks);
+    }
   });
   over_tiles((weight.outputs + kLanes - 1) / kLanes, [&](size_t first, size_t last) {
-    chosen().quantized(weight, high, low, steps, sums, rows, first, last, out);
+    chosen().quantized(weight, high, low, steps, sums, count, first, last, rows.out.data());
   });
 }
 
-// x f32[T, K], tiles u8[N / 16, K / 4 or 8, 16, 4], scales and offsets f16[N / 16, K / block, 16],
-// offsets possibly of no size, units f32[N / 16, 2, 16] -> f32[T, N]
-ffi::Error quantized_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::U8> tiles,
-                             ffi::Buffer<ffi::F16> scales, ffi::Buffer<ffi::F16> offsets,
-                             ffi::Buffer<ffi::F32> units, ffi::ResultBuffer<ffi::F32> out) {
+// x f32[T, K], live i32[T] or of no size, tiles u8[N / 16, K / 4 or 8, 16, 4], scales and offsets
+// f16[N / 16, K / block, 16], offsets possibly of no size, units f32[N / 16, 2, 16] -> f32[T, N]
+ffi::Error quantized_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live,
+                             ffi::Buffer<ffi::U8> tiles, ffi::Buffer<ffi::F16> scales,
+                             ffi::Buffer<ffi::F16> offsets, ffi::Buffer<ffi::F32> units,
+                             ffi::ResultBuffer<ffi::F32> out) {
   if (rank(x) != 2 || rank(tiles) != 4 || rank(scales) != 3 || rank(units) != 3 || rank(*out) != 2) {
     return wrong("quantised product: ranks");
   }
-  size_t rows = dim(x, 0), inputs = dim(x, 1), outputs = dim(*out, 1);
+  size_t inputs = dim(x, 1), outputs = dim(*out, 1);
   size_t count = (outputs + kLanes - 1) / kLanes, blocks = dim(scales, 1);
   size_t of_bytes = dim(tiles, 1) ? inputs / dim(tiles, 1) : 0;  // numbers of a row in four bytes
   bool fits = dim(tiles, 0) == count && dim(scales, 0) == count && dim(units, 0) == count &&
               dim(tiles, 2) == kLanes && dim(tiles, 3) == 4 && dim(scales, 2) == kLanes &&
-              dim(units, 1) == 2 && dim(units, 2) == kLanes && dim(*out, 0) == rows &&
+              dim(units, 1) == 2 && dim(units, 2) == kLanes && dim(*out, 0) == dim(x, 0) &&
               (of_bytes == 4 || of_bytes == 8) && of_bytes * dim(tiles, 1) == inputs && blocks &&
               inputs % blocks == 0 && inputs / blocks % of_bytes == 0 &&
               (absent(offsets) || offsets.element_count() == scales.element_count());
   if (!fits) return wrong("quantised product: the tiles do not fit");
-  if (!rows || !outputs) return ffi::Error::Success();
+  if (!dim(x, 0) || !outputs) return ffi::Error::Success();
   QuantizedWeight weight{
       tiles.typed_data(),
       static_cast<const uint16_t*>(scales.untyped_data()),
@@ -146,12 +179,11 @@ ffi::Error quantized_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::U8> tiles
       inputs,
       inputs / blocks,
       of_bytes == 8 ? 4 : 8};
-  auto product = rows < kManyRows ? byte_product : widened_product;
-  product(weight, x.typed_data(), rows, out->typed_data());
+  Rows rows = rows_of(live, dim(x, 0), outputs, out->typed_data());
+  auto product = rows.count() < kManyRows ? byte_product : widened_product;
+  product(weight, x.typed_data(), rows);
   return ffi::Error::Success();
 }
-
-
 
 // Stores f32 numbers at a distance from each other, as the pages' dtype.
 void put(const float* from, size_t count, void* base, size_t at, size_t stride, ffi::DataType type) {
@@ -420,7 +452,7 @@ ffi::Error low_rank(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> chosen,
   return ffi::Error::Success();
 }
 
-// logits and edited f32[R, V], settings of each row, keys u32[R, 2] -> tokens i32[R], logprobs
+// logits and edited f32[R, V], settings of each row (target -2: padding), keys u32[R, 2] -> tokens i32[R], logprobs
 // f32[R], top tokens i32[R, N], their logprobs f32[R, N], ranks i32[R]
 ffi::Error choose(ffi::Buffer<ffi::F32> logits, ffi::Buffer<ffi::F32> edited,
                   ffi::Buffer<ffi::F32> temperature, ffi::Buffer<ffi::S32> top_k,
@@ -442,6 +474,13 @@ ffi::Error choose(ffi::Buffer<ffi::F32> logits, ffi::Buffer<ffi::F32> edited,
   }
   const Kernels& kernels = chosen();
   parallel(rows, [&](size_t row) {
+    if (target.typed_data()[row] < -1) {  // padding
+      tokens->typed_data()[row] = ranks->typed_data()[row] = 0;
+      logprobs->typed_data()[row] = 0.0f;
+      std::fill_n(top_tokens->typed_data() + row * count, count, 0);
+      std::fill_n(top_logprobs->typed_data() + row * count, count, 0.0f);
+      return;
+    }
     Choice choice{temperature.typed_data()[row],
                   top_k.typed_data()[row],
                   top_p.typed_data()[row],
@@ -497,12 +536,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_low_rank, sax::low_rank,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_plain, sax::plain_product,
                               ffi::Ffi::Bind()
                                   .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::BF16>>()
                                   .Ret<ffi::Buffer<ffi::F32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_quantized, sax::quantized_product,
                               ffi::Ffi::Bind()
                                   .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::U8>>()
                                   .Arg<ffi::Buffer<ffi::F16>>()
                                   .Arg<ffi::Buffer<ffi::F16>>()

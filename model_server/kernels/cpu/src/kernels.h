@@ -81,9 +81,9 @@ struct Kernels {
   // x f32[rows, K] to pairs of bf16 [rows][K / 2].
   void (*pairs_of)(const float* x, size_t rows, size_t inputs, uint32_t* pairs);
 
-  // out f32[rows, N] = x times the transposed weight, for tiles `first` to `last`.
+  // out[row], f32[N], = x times the transposed weight, for tiles `first` to `last`.
   void (*plain)(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first, size_t last,
-                float* out);
+                float* const* out);
 
   // Two int8 per number of x: its value in steps of the row's largest / 127, and 254 times the rest.
   void (*bytes_of)(const float* x, size_t rows, size_t inputs, size_t block, int8_t* high,
@@ -91,7 +91,7 @@ struct Kernels {
 
   void (*quantized)(const QuantizedWeight& weight, const int8_t* high, const int8_t* low,
                     const float* steps, const float* sums, size_t rows, size_t first, size_t last,
-                    float* out);
+                    float* const* out);
 
   // One tile as pairs of bf16 [K / 2][16], for products of many rows.
   void (*widen)(const QuantizedWeight& weight, size_t tile, uint32_t* pairs);

@@ -19,7 +19,7 @@ SAX_INLINE int lanes_of(size_t outputs, size_t tile) {
 // R rows times C tiles, pairs `begin` to `end`; adds to `out` unless they are the first.
 template <int R, int C>
 SAX_INLINE void plain_block(const PlainWeight& weight, const uint32_t* x, size_t tile, size_t begin,
-                            size_t end, float* out) {
+                            size_t end, float* const* out) {
   F sums[R][C];
   const uint32_t* tiles[C];
   for (int c = 0; c < C; ++c) tiles[c] = weight.tiles + (tile + c) * weight.pairs * kLanes;
@@ -41,7 +41,7 @@ SAX_INLINE void plain_block(const PlainWeight& weight, const uint32_t* x, size_t
   }
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) {
-      float* to = out + r * weight.outputs + (tile + c) * kLanes;
+      float* to = out[r] + (tile + c) * kLanes;
       int lanes = lanes_of(weight.outputs, tile + c);
       F sum = begin ? add(sums[r][c], load_some(to, lanes)) : sums[r][c];
       store_some(to, sum, lanes);
@@ -51,7 +51,7 @@ SAX_INLINE void plain_block(const PlainWeight& weight, const uint32_t* x, size_t
 
 template <int R, int C>
 SAX_INLINE void plain_rows(const PlainWeight& weight, const uint32_t* x, size_t first, size_t last,
-                           size_t begin, size_t end, float* out) {
+                           size_t begin, size_t end, float* const* out) {
   size_t tile = first;
   for (; tile + C <= last; tile += C) plain_block<R, C>(weight, x, tile, begin, end, out);
   for (; tile < last; ++tile) plain_block<R, 1>(weight, x, tile, begin, end, out);
@@ -67,7 +67,7 @@ constexpr int tiles_for(int rows) {
 
 template <int R>
 static void plain_step(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first,
-                       size_t last, size_t begin, size_t end, float* out) {
+                       size_t last, size_t begin, size_t end, float* const* out) {
   if constexpr (R > 0) {
     if (rows == R) return plain_rows<R, tiles_for(R)>(weight, x, first, last, begin, end, out);
     plain_step<R - 1>(weight, x, rows, first, last, begin, end, out);
@@ -75,16 +75,16 @@ static void plain_step(const PlainWeight& weight, const uint32_t* x, size_t rows
 }
 
 static void plain_part(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first,
-                       size_t last, size_t begin, size_t end, float* out) {
+                       size_t last, size_t begin, size_t end, float* const* out) {
   for (size_t row = 0; row < rows; row += kMostRows) {
     size_t count = rows - row < kMostRows ? rows - row : kMostRows;
     plain_step<kMostRows>(weight, x + row * weight.pairs, count, first, last, begin, end,
-                          out + row * weight.outputs);
+                          out + row);
   }
 }
 
 static void plain(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first,
-                  size_t last, float* out) {
+                  size_t last, float* const* out) {
   size_t wide = static_cast<size_t>(tiles_for(static_cast<int>(rows < kMostRows ? rows : kMostRows)));
   for (size_t tile = first; tile < last; tile += wide) {
     size_t end_tile = tile + wide < last ? tile + wide : last;
@@ -141,7 +141,7 @@ SAX_INLINE uint32_t four_at(const int8_t* p) {
 // R rows times one tile. Each block's sums are whole numbers, scaled once.
 template <int R, int BITS>
 SAX_INLINE void quantized_block(const QuantizedWeight& weight, const int8_t* high, const int8_t* low,
-                                const float* steps, const float* sums, size_t tile, float* out) {
+                                const float* steps, const float* sums, size_t tile, float* const* out) {
   size_t blocks = weight.inputs / weight.block;
   const uint8_t* at = weight.tiles + tile * weight.inputs * kLanes * BITS / 8;
   const uint16_t* scales = weight.scales + tile * blocks * kLanes;
@@ -182,7 +182,7 @@ SAX_INLINE void quantized_block(const QuantizedWeight& weight, const int8_t* hig
   }
   int lanes = lanes_of(weight.outputs, tile);
   for (int r = 0; r < R; ++r) {
-    store_some(out + r * weight.outputs + tile * kLanes, mul(totals[r], set(steps[r])), lanes);
+    store_some(out[r] + tile * kLanes, mul(totals[r], set(steps[r])), lanes);
   }
 }
 
@@ -191,7 +191,7 @@ constexpr int kMostBytesRows = kAccumulators >= 24 ? 8 : kAccumulators >= 5 ? 2 
 template <int R, int BITS>
 static void quantized_step(const QuantizedWeight& weight, const int8_t* high, const int8_t* low,
                            const float* steps, const float* sums, size_t rows, size_t tile,
-                           float* out) {
+                           float* const* out) {
   if constexpr (R > 0) {
     if (rows == R) return quantized_block<R, BITS>(weight, high, low, steps, sums, tile, out);
     quantized_step<R - 1, BITS>(weight, high, low, steps, sums, rows, tile, out);
@@ -200,7 +200,7 @@ static void quantized_step(const QuantizedWeight& weight, const int8_t* high, co
 
 static void quantized(const QuantizedWeight& weight, const int8_t* high, const int8_t* low,
                       const float* steps, const float* sums, size_t rows, size_t first, size_t last,
-                      float* out) {
+                      float* const* out) {
   size_t blocks = weight.inputs / weight.block;
   for (size_t tile = first; tile < last; ++tile) {
     for (size_t row = 0; row < rows; row += kMostBytesRows) {
@@ -209,7 +209,7 @@ static void quantized(const QuantizedWeight& weight, const int8_t* high, const i
       const int8_t* its_low = low + row * weight.inputs;
       auto step = weight.bits == 8 ? quantized_step<kMostBytesRows, 8> : quantized_step<kMostBytesRows, 4>;
       step(weight, its_high, its_low, steps + row, sums + row * blocks, count, tile,
-           out + row * weight.outputs);
+           out + row);
     }
   }
 }

@@ -186,3 +186,21 @@ def test_calls_from_many_threads_do_not_mix() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(many, range(8)))
+
+
+@pytest.mark.parametrize("packing", [None, Packing("int8", None, False), Packing("int4", 32, True)])
+@pytest.mark.parametrize("there", [[], [0], [3, 4, 39], list(range(40))])
+def test_only_live_rows_are_multiplied(packing: Packing | None, there: list[int]) -> None:
+    live = jnp.asarray(there + [-1] * (40 - len(there)), jnp.int32)
+    x = rows_of(40, 192)
+    x[[row for row in range(40) if row not in there]] = np.nan  # read by nobody
+    if packing is None:
+        shape, tiles = (50, 192), jnp.asarray(plain_tiles(weight_of(50, 192)))
+        made = plain_product(shape, jnp.asarray(x), tiles, live)
+        alone = plain_product(shape, jnp.asarray(x[there]), tiles)
+    else:
+        form, _, its = quantised((50, 192), packing)
+        made = byte_product(form, jnp.asarray(x), its, live)
+        alone = byte_product(form, jnp.asarray(x[there]), its)
+    np.testing.assert_array_equal(made[np.asarray(there, int)], alone)
+    assert not np.delete(np.asarray(made), there, axis=0).any()
