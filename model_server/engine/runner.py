@@ -191,7 +191,7 @@ class ModelRunner:
 
     def warm(self, index: int) -> None:
         bucket = self._buckets[index]
-        vector, _ = self._arrays.pack(Step(0, ()), self.layouts[bucket])
+        vector = self._arrays.full(self.layouts[bucket])
         self.warm_write()
         self.warm_copy()
         self.warm_adapters()

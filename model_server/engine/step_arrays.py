@@ -163,6 +163,15 @@ class StepArrays:
                 block += -(-row.count // self._limits.prefill_block)
         return vector, [ranges[id(row)] for row in step.rows]
 
+    def full(self, layout: ColumnLayout) -> np.ndarray:
+        """Return the vector of a step that computes every row, on the scratch slot and page."""
+        vector, _ = self.pack(Step(0, ()), layout)
+        views = layout.views(vector)
+        views["decode_limits"].fill(1)
+        views["block_limits"].fill(1)
+        views["target"].fill(0)  # a token to score: nothing is drawn
+        return vector
+
     def tables(self, slots: list[int]) -> np.ndarray:
         """Return the page tables of slots, as of the last step packed: i32[n, S/G]."""
         return self._tables[slots]

@@ -154,6 +154,11 @@ class StepProgram:
             self.state = state_shapes(limits, vocab, self.everywhere)
 
     @property
+    def skips(self) -> bool:
+        """True if padding rows are not multiplied."""
+        return self._native and any(each.is_tiled for each in self._blueprint.declarations)
+
+    @property
     def _native(self) -> bool:
         return self._kernel == CpuAttention()
 

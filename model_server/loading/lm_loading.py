@@ -212,7 +212,8 @@ def measure(runner: HeldRunner, deployment: Deployment, name: str) -> StepTimes 
         raise
     told = (f"{each} {1e3 * took:.1f} ms" for each, took in zip(buckets, seconds, strict=False))
     logger.info("%s: steps take %s", name, ", ".join(told))
-    return StepTimes.measured(buckets, seconds, deployment.limits.prefill_block)
+    block, skips = deployment.limits.prefill_block, deployment.program.skips
+    return StepTimes.measured(buckets, seconds, block, skips=skips)
 
 
 def told_guesses(limits: EngineLimits) -> str:

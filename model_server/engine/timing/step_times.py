@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import msgspec
@@ -10,15 +11,25 @@ from model_server.engine.buckets import Bucket, choose
 
 
 class StepTimes(msgspec.Struct, frozen=True):
-    """Seconds per bucket, over empty sequences: long ones take somewhat longer."""
+    """Seconds per bucket, over empty sequences: long ones take somewhat longer.
+
+    Where padding rows are skipped, a step takes what its own rows take: between the full buckets
+    that were measured lies a straight line.
+    """
 
     buckets: tuple[Bucket, ...]
     seconds: tuple[float, ...]  # one per bucket
     block: int  # tokens of a prompt block
+    skips: bool = False  # padding rows take no time
 
     @classmethod
     def measured(
-        cls, buckets: Sequence[Bucket], seconds: Sequence[float], block: int
+        cls,
+        buckets: Sequence[Bucket],
+        seconds: Sequence[float],
+        block: int,
+        *,
+        skips: bool = False,
     ) -> StepTimes | None:
         """Return the times if there is one for each bucket; further ones are of other programs.
 
@@ -28,7 +39,7 @@ class StepTimes(msgspec.Struct, frozen=True):
             return None
         pairs = list(zip(buckets, seconds, strict=False))
         least = (min(took for other, took in pairs if _holds(other, each)) for each in buckets)
-        return cls(tuple(buckets), tuple(least), block)
+        return cls(tuple(buckets), tuple(least), block, skips)
 
     @property
     def longest_s(self) -> float:
@@ -40,7 +51,20 @@ class StepTimes(msgspec.Struct, frozen=True):
 
     def of(self, decodes: int, blocks: int) -> float:
         """Return the seconds of a step. Raises ValueError if no bucket holds it."""
-        return self.seconds[self.buckets.index(self.bucket(decodes, blocks))]
+        bucket = self.bucket(decodes, blocks)
+        if self.skips:
+            return self._of_tokens(decodes + blocks * self.block)
+        return self.seconds[self.buckets.index(bucket)]
+
+    def _of_tokens(self, tokens: int) -> float:
+        """Return the seconds of a step with so many rows, none of them padding."""
+        sizes = [bucket.tokens(self.block) for bucket in self.buckets]
+        points = sorted(zip(sizes, self.seconds, strict=True))
+        above = min(bisect_left(points, (tokens, 0.0)), len(points) - 1)
+        (low, low_s), (high, high_s) = points[max(above - 1, 0)], points[above]
+        if tokens <= low or high == low:
+            return low_s
+        return low_s + (high_s - low_s) * min(1.0, (tokens - low) / (high - low))
 
 
 def _holds(larger: Bucket, smaller: Bucket) -> bool:

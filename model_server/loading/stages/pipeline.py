@@ -135,7 +135,10 @@ class PipelineRunner:
             self._tops[change.slot] = change.sampling.logprobs
         tops = [self._tops[row.slot] for row in step.rows]
         layout = self._runner.layouts[bucket]
-        vector, ranges = self._arrays.pack(step, layout)
+        if step.rows:
+            vector, ranges = self._arrays.pack(step, layout)
+        else:  # a warm-up
+            vector, ranges = self._arrays.full(layout), []
         number, self._launched = self._launched, self._launched + 1
         if self._feedback is None:
             writes = self._runner.packed_writes(step) if self._stage.is_last else []
