@@ -24,16 +24,19 @@ class Bucket:
         return f"{self.decodes} decodes + {self.blocks} prompt blocks"
 
 
-def closed_set(slots: int, prefill_blocks: Iterable[int]) -> tuple[Bucket, ...]:
+def closed_set(
+    slots: int, prefill_blocks: Iterable[int], *, skips: bool = False
+) -> tuple[Bucket, ...]:
     """Return decode-only buckets, doubling up to `slots`, then buckets with prompt blocks.
 
     Each bucket costs seconds at every start. Decode rows that prompts leave idle cost next to
     nothing on a CPU (160 rows take as long as 130), so prompt buckets always have room for every
-    decode.
+    decode. skips: padding rows are not multiplied, so that three sizes of decodes do.
     """
     most = max(slots, _FEWEST_ROWS)
     doublings = [rows for rows in (2**power for power in range(3, 31)) if rows < most]
-    decodes = sorted({_FEWEST_ROWS, *doublings, most})
+    some = doublings[:1] if skips else doublings
+    decodes = sorted({_FEWEST_ROWS, *some, most})
     return (
         *(Bucket(rows, 0) for rows in decodes),
         *(Bucket(most, blocks) for blocks in sorted(prefill_blocks)),

@@ -318,7 +318,7 @@ class Deployment(PlacedModel):
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
-        return closed_set(self.limits.decodes, PREFILL_BLOCKS)
+        return closed_set(self.limits.decodes, PREFILL_BLOCKS, skips=self.program.skips)
 
     @cached_property
     def pool_shapes(self) -> tuple[LayerPages, ...]:

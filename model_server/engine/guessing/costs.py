@@ -24,9 +24,11 @@ class StepCosts:
         self._measures = times is not None
         self._loaded: dict[int, float] = {}
         if times is not None:
-            for bucket, seconds in zip(times.buckets, times.seconds, strict=True):
-                if not bucket.blocks:
-                    self._loaded[bucket.decodes] = seconds
+            compiled = {bucket.decodes for bucket in times.buckets if not bucket.blocks}
+            # Where padding is skipped, steps of one shape differ by their rows.
+            told = {bucket.decodes for bucket in closed_set(max(compiled), ())}
+            sizes = compiled | told if times.skips else compiled
+            self._loaded = {size: times.of(size, 0) for size in sizes}
         else:
             self._loaded = {bucket.decodes: 1.0 for bucket in closed_set(rows, ())}
         self.sizes = tuple(sorted(self._loaded))  # rows of the compiled steps

@@ -35,3 +35,14 @@ def test_no_bucket_has_a_single_row() -> None:
 def test_a_step_beyond_the_set_is_our_own_mistake() -> None:
     with pytest.raises(ValueError, match="no bucket holds 33 decodes"):
         choose(closed_set(32, (1,)), 33, 0, 32)
+
+
+def test_where_padding_is_skipped_three_sizes_of_decodes_do() -> None:
+    assert closed_set(32, (1, 4), skips=True) == (
+        Bucket(2, 0),
+        Bucket(8, 0),
+        Bucket(32, 0),
+        Bucket(32, 1),
+        Bucket(32, 4),
+    )
+    assert closed_set(1, (1,), skips=True) == (Bucket(2, 0), Bucket(2, 1))
