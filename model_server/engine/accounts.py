@@ -3,7 +3,8 @@
 An account is a caller, known by name or by address; its members are users that it names itself,
 such as the anonymous users of a gateway. The next sequence to be admitted is one of the account
 that holds the fewest slots, of two such accounts the one that was served less, and inside an
-account the same holds for its members; a member's own sequences come by priority, then by age.
+account the same holds for its members; a member's own sequences come by priority, then by age, but
+one that waits longest is passed over only so often.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from model_server.engine.shares import Holder, Peers, fresh_tokens
 
 H = TypeVar("H", bound=Holder)
 
+_PASSED = 32  # admissions of a member that may pass over the one of it that waits longest
+
 
 class _Member(Holder):
-    __slots__ = ("account", "queue", "unfinished")
+    __slots__ = ("account", "passed", "queue", "unfinished")
 
     def __init__(self, name: str, charged: float, account: _Account) -> None:
         super().__init__(name, charged)
         self.account = account
+        self.passed = 0  # admissions since the one that waits longest was next
         self.queue: list[Sequence] = []  # the next one first
         self.unfinished: list[Sequence] = []  # running, in the middle of their prompts
 
@@ -34,6 +38,23 @@ class _Member(Holder):
         if not self.queue or not self.queue[0].settled:
             return False
         return all(_urgency(self.queue[0]) < _urgency(other) for other in self.unfinished)
+
+    def take(self, sequence: Sequence) -> None:
+        """Remove a sequence from the queue. If too many were taken before the one that waits
+        longest, it becomes as urgent as the next: nobody waits for ever behind urgent ones."""
+        self.queue.remove(sequence)
+        if not self.queue or self.queue[0].priority == self.queue[-1].priority:
+            self.passed = 0
+            return
+        oldest = min(self.queue, key=_age)
+        waits = oldest is not self.queue[0] and oldest.id < sequence.id
+        self.passed = self.passed + 1 if waits else 0
+        if self.passed >= _PASSED:
+            self.passed = 0
+            self.queue.remove(oldest)
+            for each in oldest.seats or (oldest,):
+                each.priority = self.queue[0].priority
+            insort(self.queue, oldest, key=_urgency)
 
 
 class _Account(Holder):
@@ -85,7 +106,7 @@ class Accounts:
     def admit(self, sequence: Sequence) -> None:
         """Move a sequence from its queue to a slot, at the beginning of its prompt."""
         member = self._members[sequence.id]
-        member.queue.remove(sequence)
+        member.take(sequence)
         self._count_waiting(member, -1)
         member.running += sequence.seats or (sequence,)
         member.account.running += sequence.seats or (sequence,)
@@ -237,6 +258,10 @@ def _head(account: _Account) -> Sequence:
 
 def _urgency(sequence: Sequence) -> tuple[int, int]:
     return sequence.priority, sequence.id
+
+
+def _age(sequence: Sequence) -> int:
+    return sequence.id
 
 
 def _displaceable(sequence: Sequence) -> bool:

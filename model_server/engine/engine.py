@@ -306,12 +306,10 @@ class Engine:
             self._busy_s += time.monotonic() - began_s
 
     def _time(self, step: Step) -> None:
-        """Note what a step of decodes took, from when the one before was read."""
-        if self._guessing is None:
-            return
+        """Note what a step took, from when the one before was read."""
         now_s = time.monotonic()
-        if self._read_s is not None and step.rows[-1].is_decode:
-            self._guessing.took(step, now_s - self._read_s)
+        if self._read_s is not None:
+            self._scheduler.took(step, now_s - self._read_s)
         self._read_s = now_s
 
     def _choose(self, step: Step) -> None:

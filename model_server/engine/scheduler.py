@@ -251,6 +251,12 @@ class Scheduler:
                 failed.append(SequenceUpdate(sequence.id, RowResult(), error=error))
         return masks, failed
 
+    def took(self, step: Step, seconds: float) -> None:
+        """Note how long a step took, from when the one before was read."""
+        self._pace.took(step, seconds)
+        if self.guessing is not None and step.rows[-1].is_decode:
+            self.guessing.took(step, seconds)
+
     def commit(self, step: Step, result: StepResult) -> list[SequenceUpdate]:
         """Apply the results of a step. Steps must be committed in the order they were scheduled."""
         return self._commits.commit(step, result)

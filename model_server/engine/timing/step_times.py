@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from model_server.engine.buckets import Bucket, choose
+from model_server.engine.types import Step
 
 
 class StepTimes(msgspec.Struct, frozen=True):
@@ -44,6 +45,12 @@ class StepTimes(msgspec.Struct, frozen=True):
     @property
     def longest_s(self) -> float:
         return max(self.seconds)
+
+    def shape(self, step: Step) -> tuple[int, int]:
+        """Return the decodes and the prompt blocks of a step."""
+        decodes = sum(row.is_decode for row in step.rows)
+        prompts = (row.count for row in step.rows if not row.is_decode)
+        return decodes, sum(-(-count // self.block) for count in prompts)
 
     def bucket(self, decodes: int, blocks: int) -> Bucket:
         """Return the bucket of a step. Raises ValueError if none holds it."""

@@ -76,9 +76,7 @@ class Watchdog:
         )
 
     def _shape(self, step: Step) -> str:
+        if self._times is not None:
+            return str(self._times.bucket(*self._times.shape(step)))
         decodes = sum(row.is_decode for row in step.rows)
-        if self._times is None:
-            return f"{decodes} decodes and {len(step.rows) - decodes} prompts"
-        block = self._times.block
-        blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
-        return str(self._times.bucket(decodes, blocks))
+        return f"{decodes} decodes and {len(step.rows) - decodes} prompts"

@@ -197,6 +197,18 @@ def test_an_accounts_own_requests_come_by_priority_and_then_by_age() -> None:
     assert sorted(range(1, 5), key=lambda id: first_step(trace, id)) == [4, 1, 3, 2]
 
 
+def test_a_request_behind_urgent_ones_gets_one_slot_in_33() -> None:
+    trace = Trace(limits_of(slots=1))
+    trace.add(1, by("ann", 4, 1).engine_request)
+    for id in (2, 3):
+        trace.add(id, by("ann", 4, 1, priority=900).engine_request)
+    for id in range(4, 204):
+        trace.add(id, by("ann", 4, 1).engine_request)
+    trace.finish()
+    order = sorted(range(1, 204), key=lambda id: first_step(trace, id))
+    assert [order.index(2), order.index(3)] == [33, 66]
+
+
 def test_a_priority_counts_only_among_the_requests_of_its_own_account() -> None:
     limits = limits_of(slots=1)
     asks = [by("ann", 4, priority=-100) for _ in range(3)] + [by("bob", 4, priority=100)]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from model_server.engine.buckets import Bucket
 from model_server.engine.timing.pace import RATIO, Pace
 from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.types import Row, Step
 
 DECODES, SIZES = (2, 8, 16), (1, 4, 8)
 BUCKETS = (*(Bucket(each, 0) for each in DECODES), *(Bucket(16, size) for size in SIZES))
@@ -62,3 +63,23 @@ def test_prompts_alone_are_not_limited(measured: StepTimes) -> None:
 @given(times(), st.integers(1, 16), st.integers(1, 8))
 def test_a_limit_set_by_hand_wins_over_times(measured: StepTimes, decodes: int, most: int) -> None:
     assert Pace(measured, most).blocks(decodes) == most
+
+
+def step_of(decodes: int, blocks: int) -> Step:
+    rows = [Row(id, slot=id, start=9, tokens=(), yields=True) for id in range(decodes)]
+    if blocks:
+        rows.append(Row(99, slot=99, start=0, tokens=(1,) * (32 * blocks), yields=False))
+    return Step(1, tuple(rows))
+
+
+@given(times(), st.integers(1, 16), st.floats(0.6, 3.9), st.floats(0.6, 3.9))
+def test_steps_that_take_longer_than_at_load_are_allotted_as_if_they_had_taken_that_then(
+    measured: StepTimes, decodes: int, alone: float, beside: float
+) -> None:
+    pace = Pace(measured, None)
+    for _ in range(200):
+        for blocks, factor in ((0, alone), (1, beside)):
+            pace.took(step_of(decodes, blocks), factor * measured.of(decodes, blocks))
+    allotted = [pace.blocks(decodes) or 0 for _ in range(200)]
+    now_s = [measured.of(decodes, blocks) * (beside if blocks else alone) for blocks in allotted]
+    assert sum(now_s) <= RATIO * 200 * measured.of(decodes, 0) * alone * (1 + 1e-6)
