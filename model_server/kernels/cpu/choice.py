@@ -33,4 +33,7 @@ def choose_tokens(
         "sax_cpu_choose_tokens",
         (made(whole), made(real), made(whole, most_tops), made(real, most_tops), made(whole)),
     )
-    return call(logits, edited, temperature, top_k, top_p, min_p, typical_p, keys, target, tops)
+    token, logprob, top, top_logprobs, rank = call(
+        logits, edited, temperature, top_k, top_p, min_p, typical_p, keys, target, tops
+    )
+    return token, logprob, top, top_logprobs, rank
