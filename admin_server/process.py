@@ -174,7 +174,7 @@ class _Led:
 
     @asynccontextmanager
     async def start(
-        self, ledger: Ledger, term: int, servers: Sequence[ServerInfo]
+        self, ledger: Ledger, term: int, servers: Sequence[ServerInfo] | None
     ) -> AsyncGenerator[Cell]:
         """Run a reconciled cell. Raises whatever ended the reconciler."""
         _log.info(

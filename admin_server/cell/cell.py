@@ -82,9 +82,9 @@ class Cell:
         timing: Timing | None = None,
         scaling: ScalingTiming | None = None,
         jitter: random.Random | None = None,
-        servers: Sequence[ServerInfo] = (),
+        servers: Sequence[ServerInfo] | None = None,
     ) -> None:
-        """`servers` are those known to the previous leader."""
+        """`servers` are those known to the previous leader; None: any may hold any model."""
         timing = timing or Timing()
         self.ledger = ledger
         self.id = uuid.uuid4().hex  # a client that knows another id starts from the full set
@@ -116,7 +116,8 @@ class Cell:
             jitter=jitter or random.Random(),
             events=self.recent_events,
         )
-        self.reconciler.restore(servers)
+        if servers is not None:
+            self.reconciler.restore(servers)
 
     def dismiss(self) -> None:
         """Another server leads this cell now: wake all waiters, so that they raise NotLeading."""
@@ -211,6 +212,11 @@ class Cell:
 
     def infos(self) -> tuple[ServerInfo, ...]:
         return self.reconciler.infos()
+
+    @property
+    def knows_servers(self) -> bool:
+        """False in the first seconds of a cell that was not told which servers there are."""
+        return self.reconciler.acting
 
     def servers(self) -> list[JoinedServer]:
         return [server.joined for _, server in sorted(self._seen.servers.items())]

@@ -69,7 +69,8 @@ class Reconciler:
         self._timing = timing
         self._events = events or CellEvents(clock)
         self._servers = Servers(silence_s=timing.silence_s, jitter=jitter)
-        # A cell that already has models waits for their servers before moving anything.
+        # A cell that already has models waits for their servers before moving anything, unless it
+        # is told who they are.
         self._acts_at_s = clock() + (timing.settle_s if wanted().models else 0.0)
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._calls: dict[str, set[asyncio.Task[None]]] = {}
@@ -101,9 +102,8 @@ class Reconciler:
             self.wake()
 
     def restore(self, infos: Sequence[ServerInfo]) -> None:
-        """Take over these servers without waiting for them to join; any may hold any model."""
-        if not infos:
-            return
+        """Take over these servers, all there were, without waiting for them to join; any of them
+        may hold any model."""
         self._servers.restore(infos, self._wanted().models, self._clock())
         # Silent servers are awaited by name, so no general pause is needed.
         self._acts_at_s = self._clock()
@@ -113,6 +113,11 @@ class Reconciler:
 
     def infos(self) -> tuple[ServerInfo, ...]:
         return self._servers.infos()
+
+    @property
+    def acting(self) -> bool:
+        """False while a restored cell still waits for servers to find it."""
+        return self._clock() >= self._acts_at_s
 
     def wake(self) -> None:
         """Plan again soon: something changed."""
@@ -146,8 +151,7 @@ class Reconciler:
         self._servers.forget_failures(wanted)
         seen = self._servers.view()
         wanted = self._scaler.scaled(wanted, seen, now)
-        acting = now >= self._acts_at_s
-        self._plan = plan = plan_actions(wanted, seen, now, acting=acting, before=self._plan)
+        self._plan = plan = plan_actions(wanted, seen, now, acting=self.acting, before=self._plan)
         self._on_plan(plan, seen)
         for action in plan.actions:
             self._servers.begin(action)

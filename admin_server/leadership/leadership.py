@@ -40,8 +40,9 @@ _FAREWELL_S = 2.0  # for the last beat of a leader that stops
 
 # Raises StoreUnavailable, and errors that waiting does not fix.
 OpenLedger = Callable[[], Awaitable[Ledger]]
-# Start to lead: the restored ledger, the term, and the servers known to the previous leader.
-StartCell = Callable[[Ledger, int, Sequence[ServerInfo]], AbstractAsyncContextManager[Cell]]
+# Start to lead: the restored ledger, the term, and the servers known to the previous leader; None
+# if it left no list.
+StartCell = Callable[[Ledger, int, Sequence[ServerInfo] | None], AbstractAsyncContextManager[Cell]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ class Leadership:
 
     # Leading
 
-    async def _lead(self, ledger: Ledger, term: int, servers: Sequence[ServerInfo]) -> None:
+    async def _lead(self, ledger: Ledger, term: int, servers: Sequence[ServerInfo] | None) -> None:
         async with self._start_cell(ledger, term, servers) as cell:
             self._role.take(cell, term, self._address)
             try:
@@ -151,7 +152,7 @@ class Leadership:
         while not ledger.deposed.is_set():
             try:
                 await self._beat(ledger, term)
-                if (infos := cell.infos()) != kept:
+                if cell.knows_servers and (infos := cell.infos()) != kept:
                     text = encode_membership(infos, ledger.sequence)
                     await self._memberships.write(term, text)
                     kept = infos
@@ -182,16 +183,21 @@ class Leadership:
         beat = LeaderBeat(self.admin, self._address, ledger.sequence, self._mark, resigned)
         return msgspec.json.encode(beat)
 
-    async def _read_membership(self, ledger: Ledger) -> Sequence[ServerInfo]:
-        """Raises CorruptLog if the log lacks the record that the list names."""
+    async def _read_membership(self, ledger: Ledger) -> Sequence[ServerInfo] | None:
+        """Return the servers of the previous leader; None: there is no list, or an invalid one.
+
+        Raises CorruptLog if the log lacks the record that the list names.
+        """
         newest = await self._memberships.newest()
+        if newest is None:
+            return None
         try:
-            infos, sequence = decode_membership(newest[1]) if newest else ([], 0)
+            infos, sequence = decode_membership(newest[1])
         except msgspec.DecodeError as exc:
             _log.error(
                 "the stored list of model servers of %s is invalid (%s)", self._role.cell_id, exc
             )
-            return ()
+            return None
         await _read_up_to(ledger, sequence, "the stored list of model servers")
         return infos
 

@@ -99,7 +99,7 @@ class Admin:
 
     @asynccontextmanager
     async def _lead(
-        self, ledger: Ledger, term: int, servers: Sequence[ServerInfo]
+        self, ledger: Ledger, term: int, servers: Sequence[ServerInfo] | None
     ) -> AsyncGenerator[Cell]:
         network = Network(self._servers, self.way, term)
         jitter = random.Random(self._luck.random())

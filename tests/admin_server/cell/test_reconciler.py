@@ -9,7 +9,7 @@ import pytest
 from admin_server.cell.cell import Cell
 from admin_server.cell.modelets import GrpcModelets
 from sax.errors import InvalidRequest
-from sax.types import ModelSpec, Placement, ServableStatus
+from sax.types import ModelSpec, Placement, ServableStatus, ServerInfo
 from tests.admin_server.conftest import FAST, eventually
 from tests.virtual_loop import now
 
@@ -280,5 +280,29 @@ async def test_a_restored_server_is_asked_and_what_it_has_is_left_there(admin, s
     await eventually(lambda: later.find(M).ready_replicas == 1)
     assert later.find(M).replicas[0].address == holder.address
     assert first.calls + second.calls == [("load", M)]
+    loop.cancel()
+    await later.reconciler.close()
+
+
+async def test_a_restored_cell_waits_for_servers_only_if_nobody_tells_it_who_there_are(
+    admin, start_modelet
+):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: modelet.holds(M))
+    patient = replace(FAST, settle_s=600.0)
+
+    def restored(servers: list[ServerInfo] | None) -> Cell:
+        luck = random.Random(0)
+        return Cell(
+            admin.cell.ledger, GrpcModelets(), now, timing=patient, jitter=luck, servers=servers
+        )
+
+    assert not restored(None).knows_servers
+    later = restored([])  # all said goodbye to the leader before
+    assert later.knows_servers
+    later.reconciler.join(modelet.info)
+    loop = asyncio.create_task(later.reconciler.run())
+    await eventually(lambda: later.find(M).ready_replicas == 1)
     loop.cancel()
     await later.reconciler.close()
