@@ -31,15 +31,17 @@ def closed_set(
 
     Each bucket costs seconds at every start. Decode rows that prompts leave idle cost next to
     nothing on a CPU (160 rows take as long as 130), so prompt buckets always have room for every
-    decode. skips: padding rows are not multiplied, so that three sizes of decodes do.
+    decode. skips: padding rows are not multiplied, so that three sizes of decodes do, and two of
+    prompts.
     """
     most = max(slots, _FEWEST_ROWS)
     doublings = [rows for rows in (2**power for power in range(3, 31)) if rows < most]
     some = doublings[:1] if skips else doublings
+    sizes = sorted(prefill_blocks)
     decodes = sorted({_FEWEST_ROWS, *some, most})
     return (
         *(Bucket(rows, 0) for rows in decodes),
-        *(Bucket(most, blocks) for blocks in sorted(prefill_blocks)),
+        *(Bucket(most, size) for size in (sizes[:1] + sizes[1:][-1:] if skips else sizes)),
     )
 
 

@@ -37,13 +37,13 @@ class GrammarCompiler:
     """Compiles for one model. Its methods are for the event loop."""
 
     def __init__(self, vocabulary: GrammarTokens, rows: int, limit_s: float = _COMPILE_S) -> None:
-        """rows: of the model's embedding. Takes about a second."""
-        self._tokenizer = ll_tokenizer(vocabulary, rows)
+        """rows: of the model's embedding. Takes tenths of a second."""
+        texts = [vocabulary.token_bytes(token) for token in range(rows)]
+        self._tokenizer = ll_tokenizer(vocabulary, texts)
         self._specials = frozenset(
             vocabulary.token_bytes(token).decode(errors="replace")
             for token in vocabulary.control_ids
         )
-        texts = [vocabulary.token_bytes(token) for token in range(rows)]
         self._closings = Closings(self._tokenizer, texts)
         self._rows = rows
         self._limit_s = limit_s

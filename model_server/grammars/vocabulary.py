@@ -33,11 +33,11 @@ class GrammarTokens(Protocol):
 class _Wrapped(llguidance.TokenizerWrapper):
     """What llguidance asks of a tokenizer."""
 
-    def __init__(self, vocabulary: GrammarTokens, rows: int) -> None:
+    def __init__(self, vocabulary: GrammarTokens, texts: Sequence[bytes]) -> None:
         self._vocabulary = vocabulary
         self.eos_token_id = min(vocabulary.eos_ids)
         self.bos_token_id = vocabulary.bos_id
-        self.tokens: Sequence[bytes] = [vocabulary.token_bytes(token) for token in range(rows)]
+        self.tokens = texts
         self.special_token_ids = sorted(vocabulary.control_ids | vocabulary.eos_ids)
         self.is_tokenizer_wrapper = True
 
@@ -45,12 +45,14 @@ class _Wrapped(llguidance.TokenizerWrapper):
         return self._vocabulary.encode_continuation(text)
 
 
-def ll_tokenizer(vocabulary: GrammarTokens, rows: int) -> llguidance.LLTokenizer | None:
-    """Return the tokens of a model whose embedding has this many rows.
+def ll_tokenizer(
+    vocabulary: GrammarTokens, texts: Sequence[bytes]
+) -> llguidance.LLTokenizer | None:
+    """Return the tokens of a model; texts: one for each row of its embedding.
 
-    None for a model without an end token: no answer of it could end. Takes about a second.
+    None for a model without an end token: no answer of it could end. Takes tenths of a second.
     """
     if not vocabulary.eos_ids:
         return None
-    wrapped = _Wrapped(vocabulary, rows)
-    return llguidance.LLTokenizer(wrapped, n_vocab=rows, eos_token=sorted(vocabulary.eos_ids))
+    wrapped = _Wrapped(vocabulary, texts)
+    return llguidance.LLTokenizer(wrapped, n_vocab=len(texts), eos_token=sorted(vocabulary.eos_ids))

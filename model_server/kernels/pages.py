@@ -88,10 +88,11 @@ def allocate(
     dtype: jnp.dtype,
     sharding: jax.sharding.Sharding | None = None,
     shapes: Shapes = key_major_shapes,
+    blank: Callable[[LayerPages], LayerPages] | None = None,
 ) -> tuple[LayerPages, ...]:
     """Zeroed pages for every layer, including the scratch page, created in place.
 
-    pages: of each layer, or the same for all.
+    pages: of each layer, or the same for all. blank: makes the pages of a layer instead.
     """
 
     def zeros(of: jax.ShapeDtypeStruct) -> jax.Array:
@@ -101,7 +102,7 @@ def allocate(
 
     each = (pages,) * cache.layers if isinstance(pages, int) else pages
     made = (shapes(cache, count, page_size, jnp.dtype(dtype)) for count in each)
-    return tuple(jax.tree.map(zeros, layer) for layer in made)
+    return tuple(blank(layer) if blank else jax.tree.map(zeros, layer) for layer in made)
 
 
 def write(

@@ -25,6 +25,7 @@ from model_server.engine.slot_state import state_bytes
 from model_server.engine.step_program import StepProgram, told_as_plan_error
 from model_server.engine.types import EngineLimits
 from model_server.kernels.choice import kernel_for
+from model_server.kernels.cpu.attention import CpuAttention, unwritten
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import CacheShape, LayerPages, allocate
 from model_server.loading.memory_plan import FreeMemory, MemoryPlan, PageBytes, plan_memory
@@ -365,7 +366,8 @@ class Deployment(PlacedModel):
         limits, where = self.limits, self.layout.pages(self.cache.axis)
         shapes = self.kernel.shapes
         pages, size = self.layer_pages, limits.page_size
-        return allocate(self.cache, pages, size, self.kv_dtype, where, shapes)
+        blank = unwritten if isinstance(self.kernel, CpuAttention) else None
+        return allocate(self.cache, pages, size, self.kv_dtype, where, shapes, blank)
 
     def with_pages(self, pages: int) -> Self:
         limits = structs.replace(self.limits, pages=pages)

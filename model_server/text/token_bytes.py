@@ -109,14 +109,16 @@ def byte_alphabet() -> dict[str, int]:
     return table | {chr(0x100 + place): byte for place, byte in enumerate(others)}
 
 
-_BYTE_OF = byte_alphabet()
+# Characters of the alphabet below U+0100 stand for bytes; others there are no part of it.
+_LATIN_OF = {ord(letter): byte for letter, byte in byte_alphabet().items()}
+_LATIN_OF |= {code: 0x100 for code in range(0x100) if code not in _LATIN_OF}
 
 
 def _byte_level_bytes(token: str) -> bytes:
     """Each character of a token stands for one byte."""
     try:
-        return bytes(_BYTE_OF[character] for character in token)
-    except KeyError:
+        return token.translate(_LATIN_OF).encode("latin-1")
+    except UnicodeEncodeError:  # a letter that is no part of the alphabet
         return token.encode()
 
 

@@ -52,6 +52,8 @@ class Pace:
         """Return the most blocks of a step at most RATIO times as long as its decodes."""
         allowed_s = RATIO * self._seconds(times, decodes, 0)
         sizes = {bucket.blocks for bucket in times.buckets}
+        if times.skips:
+            sizes = set(range(max(sizes) + 1))
         fitting = (size for size in sizes if self._seconds(times, decodes, size) <= allowed_s)
         return max(fitting, default=0)
 

@@ -6,6 +6,7 @@ XLA, which computes their scales.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import jax
@@ -34,6 +35,22 @@ def supports(layer: LayerPages) -> bool:
     value_dim = 0 if layer.values is None else layer.values.shape[3]
     whole = page_size % LANES == 0 and value_dim % LANES == 0
     return whole and max(key_dim, value_dim) <= MOST_DIM
+
+
+def unwritten(layer: LayerPages) -> LayerPages:
+    """Return pages of these shapes with any numbers in them: the kernel reads none before it is
+    written. The process then grows as pages are used, and a load writes no gigabyte of zeros.
+
+    Pages that XLA attends to are zeros.
+    """
+    if not supports(layer):
+        return jax.tree.map(lambda of: jnp.zeros(of.shape, of.dtype), layer)
+    return jax.tree.map(lambda of: _unwritten(of.shape, of.dtype), layer)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _unwritten(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    return jax.ffi.ffi_call("sax_cpu_unwritten", jax.ShapeDtypeStruct(shape, dtype))()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,11 @@ logger = logging.getLogger(__name__)
 
 _TARGETS = tuple(
     f"sax_cpu_{kernel}"
-    for kernel in ("plain", "quantized", "write", "attend", "low_rank", "choose_tokens")
+    for kernel in (
+        *("plain", "quantized", "low_rank"),
+        *("unwritten", "write", "attend"),
+        "choose_tokens",
+    )
 )
 _CHOICE, _OFF = "SAX_CPU_KERNELS", "off"  # an instruction set, or XLA's kernels
 _FILE = "SAX_CPU_LIBRARY"  # another library than the one that was built with sax

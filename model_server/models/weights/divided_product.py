@@ -13,7 +13,6 @@ import jax
 from jax.sharding import PartitionSpec
 
 from model_server.kernels.small_numbers import Packed, fits
-from model_server.kernels.tpu.grouped_matmul import matmul
 from model_server.models.weights.sharding import WeightPlacement
 
 
@@ -34,6 +33,8 @@ def can_multiply(packed: Packed, place: WeightPlacement) -> bool:
 
 def multiply(x: jax.Array, packed: Packed, place: WeightPlacement) -> jax.Array:
     """[T, in] times the transposed matrix: f32[T, out]. Check `can_multiply` first."""
+    from model_server.kernels.tpu.grouped_matmul import matmul  # Pallas takes 0.3 s to import
+
     mesh = mesh_of(packed.values)
     if mesh.empty:
         return matmul(x, packed, interpret=place.interpret)

@@ -52,7 +52,7 @@ def texts() -> list[bytes]:
 
 @cache
 def known() -> LLTokenizer:
-    made = ll_tokenizer(tokenizer(), tokenizer().vocab_size)
+    made = ll_tokenizer(tokenizer(), texts())
     assert made is not None
     return made
 

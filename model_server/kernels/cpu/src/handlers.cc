@@ -498,6 +498,9 @@ ffi::Error choose(ffi::Buffer<ffi::F32> logits, ffi::Buffer<ffi::F32> edited,
   return ffi::Error::Success();
 }
 
+// The result is whatever memory held; not touching it leaves its pages to be faulted in later.
+ffi::Error unwritten(ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }
+
 }  // namespace
 }  // namespace sax
 
@@ -524,6 +527,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_choose_tokens, sax::choose,
                                   .Ret<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>()
                                   .Ret<ffi::Buffer<ffi::S32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_unwritten, sax::unwritten,
+                              ffi::Ffi::Bind().Ret<ffi::AnyBuffer>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_low_rank, sax::low_rank,
                               ffi::Ffi::Bind()

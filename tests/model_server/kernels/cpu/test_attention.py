@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model_server.kernels.cpu.attention import CpuAttention
-from model_server.kernels.pages import key_major_shapes, write
+from model_server.kernels.cpu.attention import CpuAttention, unwritten
+from model_server.kernels.pages import CacheShape, LayerPages, key_major_shapes, write
 from tests.model_server.kernels.cpu.instruction_sets import instructions
 from tests.model_server.kernels.paged_cases import (
     Case,
@@ -119,3 +119,16 @@ def test_a_page_outside_the_pool_is_refused_and_read_by_nobody() -> None:
         jax.block_until_ready(
             quickly_attend(case, outside, filled(case, key_major_shapes, write), *new_tokens(case))
         )
+
+
+@pytest.mark.parametrize("page_size", [16, 8])
+def test_unwritten_pages_have_their_shapes_and_those_that_xla_reads_are_zeros(
+    page_size: int,
+) -> None:
+    cache, dtype = CacheShape(1, 2, 16, 16), jnp.dtype(jnp.bfloat16)
+    shapes = key_major_shapes(cache, 3, page_size, dtype)
+    made = unwritten(shapes)
+    assert (made.keys.shape, made.keys.dtype) == (shapes.keys.shape, dtype)
+    assert made.values is not None
+    assert made.values.shape == made.keys.swapaxes(2, 3).shape
+    assert page_size == 16 or not np.asarray(made.keys).any()
