@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from model_server.kernels.cpu.attention import CpuAttention, unwritten
-from model_server.kernels.pages import CacheShape, LayerPages, key_major_shapes, write
+from model_server.kernels.pages import CacheShape, key_major_shapes, write
 from tests.model_server.kernels.cpu.instruction_sets import instructions
 from tests.model_server.kernels.paged_cases import (
     Case,
@@ -125,7 +125,8 @@ def test_a_page_outside_the_pool_is_refused_and_read_by_nobody() -> None:
 def test_unwritten_pages_have_their_shapes_and_those_that_xla_reads_are_zeros(
     page_size: int,
 ) -> None:
-    cache, dtype = CacheShape(1, 2, 16, 16), jnp.dtype(jnp.bfloat16)
+    cache = CacheShape(layers=1, kv_heads=2, key_dim=16, value_dim=16)
+    dtype = jnp.dtype(jnp.bfloat16)
     shapes = key_major_shapes(cache, 3, page_size, dtype)
     made = unwritten(shapes)
     assert (made.keys.shape, made.keys.dtype) == (shapes.keys.shape, dtype)
