@@ -88,7 +88,7 @@ def allocate(
     dtype: jnp.dtype,
     sharding: jax.sharding.Sharding | None = None,
     shapes: Shapes = key_major_shapes,
-    blank: Callable[[LayerPages], LayerPages] | None = None,
+    blank: Callable[[LayerPages, jax.sharding.Sharding | None], LayerPages] | None = None,
 ) -> tuple[LayerPages, ...]:
     """Zeroed pages for every layer, including the scratch page, created in place.
 
@@ -102,7 +102,7 @@ def allocate(
 
     each = (pages,) * cache.layers if isinstance(pages, int) else pages
     made = (shapes(cache, count, page_size, jnp.dtype(dtype)) for count in each)
-    return tuple(blank(layer) if blank else jax.tree.map(zeros, layer) for layer in made)
+    return tuple(blank(layer, sharding) if blank else jax.tree.map(zeros, layer) for layer in made)
 
 
 def write(

@@ -6,7 +6,6 @@ XLA, which computes their scales.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import jax
@@ -37,18 +36,20 @@ def supports(layer: LayerPages) -> bool:
     return whole and max(key_dim, value_dim) <= MOST_DIM
 
 
-def unwritten(layer: LayerPages) -> LayerPages:
+def unwritten(layer: LayerPages, sharding: jax.sharding.Sharding | None = None) -> LayerPages:
     """Return pages of these shapes with any numbers in them: the kernel reads none before it is
     written. The process then grows as pages are used, and a load writes no gigabyte of zeros.
 
     Pages that XLA attends to are zeros.
     """
-    if not supports(layer):
-        return jax.tree.map(lambda of: jnp.zeros(of.shape, of.dtype), layer)
-    return jax.tree.map(lambda of: _unwritten(of.shape, of.dtype), layer)
+    make = _unwritten if supports(layer) else jnp.zeros
+
+    def made() -> LayerPages:
+        return jax.tree.map(lambda of: make(of.shape, of.dtype), layer)
+
+    return jax.jit(made, out_shardings=sharding)()
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
 def _unwritten(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
     return jax.ffi.ffi_call("sax_cpu_unwritten", jax.ShapeDtypeStruct(shape, dtype))()
 

@@ -123,7 +123,7 @@ def test_a_page_outside_the_pool_is_refused_and_read_by_nobody() -> None:
 
 @pytest.mark.parametrize("page_size", [16, 8])
 def test_unwritten_pages_have_their_shapes_and_those_that_xla_reads_are_zeros(
-    page_size: int,
+    page_size: int, instructions: str
 ) -> None:
     cache = CacheShape(layers=1, kv_heads=2, key_dim=16, value_dim=16)
     dtype = jnp.dtype(jnp.bfloat16)
