@@ -12,8 +12,9 @@ from pathlib import Path
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 
-Remake this page with `make bench` (about half an hour, best on a quiet machine). Every table is
-written by `tests/bench`; no figure is typed by hand. The machines these run on are shared and
+Remake this page with `make bench` (about half an hour, best on a quiet machine), and the tables
+beside other servers with `make race`. Every table is written by `tests/bench`; no figure is typed
+by hand. The machines these run on are shared and
 noisy, so read ratios between columns of one table; absolute figures move by a third between runs.
 """
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 
 from tests.bench.page import PAGE, machine, with_tables
 from tests.bench.peers.in_process import OpenVino, Transformers
@@ -41,6 +43,7 @@ def main() -> None:
         for name in flags.install:
             install(name, PEERS[name].packages)
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no server is left running
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])  # children inherit it
     load = f"{os.getloadavg()[0]:.1f}"
     results = _race(flags)
