@@ -41,7 +41,7 @@ def main() -> None:
     flags = _flags()
     if flags.install:
         for name in flags.install:
-            install(name, PEERS[name].packages)
+            install(name, PEERS[name].packages, PEERS[name].unwanted)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no server is left running
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])  # children inherit it

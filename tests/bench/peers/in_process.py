@@ -21,6 +21,7 @@ class Transformers:
     name: str = "transformers"
     way: str = f"{WAY}, one static batch"
     packages: tuple[str, ...] = ("torch==2.13.0", "transformers")
+    unwanted: tuple[str, ...] = ()
 
     def takes(self, weights: Weights) -> bool:
         return not weights.quantised  # it would dequantise them
@@ -36,6 +37,7 @@ class OpenVino:
     name: str = "openvino-genai"
     way: str = f"{WAY}; reads bfloat16 weights as float16"
     packages: tuple[str, ...] = ("openvino-genai==2026.4.1.0",)
+    unwanted: tuple[str, ...] = ()
 
     def takes(self, weights: Weights) -> bool:
         return True

