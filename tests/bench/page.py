@@ -14,8 +14,8 @@ HEAD = """# Benchmarks
 
 Remake this page with `make bench` (about half an hour, best on a quiet machine), and the tables
 beside other servers with `make race`. Every table is written by `tests/bench`; no figure is typed
-by hand. The machines these run on are shared and
-noisy, so read ratios between columns of one table; absolute figures move by a third between runs.
+by hand. The machines these run on are shared and noisy, so read ratios between columns of one
+table; absolute figures move by a third between runs.
 """
 
 

@@ -28,7 +28,7 @@ class Weights:
 
 
 def four_bits() -> Weights:
-    return Weights("4 bits", demo_model(), demo_model())
+    return Weights("4-bit", demo_model(), demo_model())
 
 
 def bfloat16() -> Weights:
