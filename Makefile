@@ -17,6 +17,8 @@ WORKERS ?= auto
 SECONDS ?= 90
 RUNS ?= 3
 KILLS ?= 50
+# For `make race`: --rounds 5, --peers sax llama.cpp, ... (python -m tests.bench.peers --help).
+RACE_FLAGS ?=
 # For `make stress`: runs of every attack.
 RUNS_OF_ATTACK ?= 5
 SOAK_SECONDS ?= 600
@@ -27,7 +29,7 @@ CPU_SOURCES := $(wildcard $(CPU_KERNELS)/src/*) $(CPU_KERNELS)/build.py
 CPU_LIBRARY := $(CPU_KERNELS)/_native*.so
 SANITIZED := $(CACHE)/kernels-sanitized
 
-.PHONY: help demo test test-all slow check manifests format bench chaos stress soak proto proto-check docs plans locks images install dev \
+.PHONY: help demo test test-all slow check manifests format bench race chaos stress soak proto proto-check docs plans locks images install dev \
 	kernels kernels-sanitize model gemma minilm azurite clean
 
 help:
@@ -38,6 +40,7 @@ help:
 	@echo 'make check   check style, types, layering and generated files'
 	@echo 'make manifests  render k8s/ into $(CACHE)/manifests and validate it'
 	@echo 'make bench   run the benchmarks and write docs/benchmarks.md'
+	@echo 'make race    race sax against the servers that are installed for it (docs/development.md)'
 	@echo 'make chaos   inject faults into cells for about forty minutes and check their histories'
 	@echo 'make stress  attack a cell as a careless or hostile user would (docs/reliability.md)'
 	@echo 'make soak    send a cell random requests of all kinds for $(SOAK_SECONDS) seconds'
@@ -101,6 +104,10 @@ format: dev
 
 bench: dev model
 	$(BIN)/python -m tests.bench
+
+# Peers are installed on request: .venv/bin/python -m tests.bench.peers --install llama.cpp
+race: dev model
+	$(BIN)/python -m tests.bench.peers --page $(RACE_FLAGS)
 
 # Simulated stories of a cell, then real processes on each store, then kills of one host of a
 # replica after another; each part ends with a table.

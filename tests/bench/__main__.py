@@ -35,7 +35,7 @@ from tests.bench import (
     bench_steady,
     bench_transformers,
 )
-from tests.bench.page import HEAD, PAGE, machine, with_tables
+from tests.bench.page import HEAD, PAGE, machine, tables_of_their_own, with_tables
 from tests.bench.table import Table
 
 BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
@@ -79,7 +79,9 @@ def main() -> None:
             print(table.markdown(), flush=True)
             pages.append(table.markdown())
     if not names:
-        PAGE.write_text("\n".join([HEAD, machine(), *pages]))
+        kept = tables_of_their_own(PAGE.read_text())
+        page = with_tables("\n".join([HEAD, machine(), *pages]), kept, "", first=True)
+        PAGE.write_text(page)
     elif flags.page:
         PAGE.write_text(with_tables(PAGE.read_text(), pages, machine()))
 

@@ -12,24 +12,36 @@ from pathlib import Path
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 
-Remake this page with `make bench` (about half an hour, best on a quiet machine). Every table is
-written by `tests/bench`; no figure is typed by hand. The machines these run on are shared and
-noisy, so read ratios between columns of one table; absolute figures move by a third between runs.
+Remake this page with `make bench` (about half an hour, best on a quiet machine), and the tables
+beside other servers with `make race`. Every table is written by `tests/bench`; no figure is typed
+by hand. The machines these run on are shared and noisy, so read ratios between columns of one
+table; absolute figures move by a third between runs.
 """
 
 
-def with_tables(page: str, tables: list[str], machine: str) -> str:
-    """Replace the tables of the same titles in a page, or add them at its end.
+def with_tables(page: str, tables: list[str], machine: str, *, first: bool = False) -> str:
+    """Replace the tables of the same titles in a page, or add them at its end or its beginning.
 
     Each says on which machine it was made if that is not the page's.
     """
     elsewhere = "" if machine in page else f"\n{machine}"
-    head, *sections = re.split(r"(?m)^(?=## )", page)
+    head, *sections = _sections(page)
     by_title = {section.partition("\n")[0]: section for section in sections}
+    made: dict[str, str] = {}
     for table in tables:
         title, _, rest = table.partition("\n")
-        by_title[title] = f"{title}\n{elsewhere}{rest}"
+        made[title] = f"{title}\n{elsewhere}{rest}"
+    by_title = made | by_title | made if first else by_title | made
     return head + "\n".join(section.rstrip("\n") + "\n" for section in by_title.values())
+
+
+def tables_of_their_own(page: str) -> list[str]:
+    """The tables that name their machine themselves, which `make bench` does not make again."""
+    return [section for section in _sections(page)[1:] if "\nMachine: " in section]
+
+
+def _sections(page: str) -> list[str]:
+    return re.split(r"(?m)^(?=## )", page)
 
 
 def machine() -> str:

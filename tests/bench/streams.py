@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 
@@ -18,34 +21,51 @@ class Burst:
     first_token_s: tuple[float, ...]  # of every stream, from its request
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One stream, read to its end."""
+
+    first_token_s: float
+    last: str  # the last line of data
+
+
 async def burst(url: str, model: str, streams: int, prompt: str, tokens: int) -> Burst:
     """`streams` completions of `tokens` tokens each, all at once."""
-    limits = httpx.Limits(max_connections=streams)
-    async with httpx.AsyncClient(limits=limits, timeout=120, trust_env=False) as client:
-        began_s = time.perf_counter()
-        firsts = await asyncio.gather(
-            *(_one(client, f"{url}/v1/completions", model, prompt, tokens) for _ in range(streams))
-        )
-        return Burst(streams * tokens, time.perf_counter() - began_s, tuple(firsts))
-
-
-async def _one(client: httpx.AsyncClient, url: str, model: str, prompt: str, tokens: int) -> float:
-    body = {
-        "model": model,
-        "prompt": prompt,
-        "max_tokens": tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-    }
     began_s = time.perf_counter()
-    first_s = 0.0
-    done = False
-    async with client.stream("POST", url, json=body) as response:
+    reads = await _read_all(url, model, [prompt] * streams, tokens, {})
+    wall_s = time.perf_counter() - began_s
+    return Burst(streams * tokens, wall_s, tuple(read.first_token_s for read in reads))
+
+
+async def counted_burst(url: str, model: str, prompts: Sequence[str], tokens: int) -> Burst:
+    """A completion per prompt, all at once; the servers say how many tokens they gave."""
+    began_s = time.perf_counter()
+    usage = {"stream_options": {"include_usage": True}}
+    reads = await _read_all(url, model, prompts, tokens, usage)
+    wall_s = time.perf_counter() - began_s
+    given = sum(json.loads(read.last)["usage"]["completion_tokens"] for read in reads)
+    return Burst(given, wall_s, tuple(read.first_token_s for read in reads))
+
+
+async def _read_all(
+    url: str, model: str, prompts: Sequence[str], tokens: int, fields: Mapping[str, Any]
+) -> list[Read]:
+    limits = httpx.Limits(max_connections=len(prompts))
+    body = {"model": model, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    async with httpx.AsyncClient(limits=limits, timeout=300, trust_env=False) as client:
+        requests = ({**body, **fields, "prompt": prompt, "stream": True} for prompt in prompts)
+        return await asyncio.gather(*(_read(client, url, request) for request in requests))
+
+
+async def _read(client: httpx.AsyncClient, url: str, body: Mapping[str, Any]) -> Read:
+    began_s = time.perf_counter()
+    first_s, last, done = 0.0, "", False
+    async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
         response.raise_for_status()
         async for line in response.aiter_lines():
-            if line.startswith("data: {") and not first_s:
-                first_s = time.perf_counter() - began_s
+            if line.startswith("data: {"):
+                first_s = first_s or time.perf_counter() - began_s
+                last = line.removeprefix("data: ")
             done = done or line == "data: [DONE]"
     assert done, "the stream ended early"
-    return first_s
+    return Read(first_s, last)

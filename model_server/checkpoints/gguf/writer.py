@@ -8,13 +8,14 @@ are left to llama.cpp's own tools.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 from gguf.gguf_writer import GGUFWriter
 from gguf.quants import quantize
 
@@ -37,6 +38,14 @@ _KINDS = {
     "bfloat16": GGMLQuantizationType.BF16,
     "q8_0": GGMLQuantizationType.Q8_0,
     "q4_0": GGMLQuantizationType.Q4_0,
+}
+# The format of most matrices, which some readers ask for.
+_FILE_TYPES = {
+    "float32": LlamaFileType.ALL_F32,
+    "float16": LlamaFileType.MOSTLY_F16,
+    "bfloat16": LlamaFileType.MOSTLY_BF16,
+    "q8_0": LlamaFileType.MOSTLY_Q8_0,
+    "q4_0": LlamaFileType.MOSTLY_Q4_0,
 }
 QUANTISED = ("q8_0", "q4_0")
 # llama.cpp requires float32 for these, as for everything that is not a matrix.
@@ -78,6 +87,7 @@ def write_gguf(
     factors = architecture.factors(config)
     writer = GGUFWriter(path, architecture.name)
     try:
+        writer.add_file_type(_file_type(entries))
         for key, value in metadata.items():
             _add(writer, key, value)
         _announce(writer, entries, factors)
@@ -89,6 +99,11 @@ def write_gguf(
         _write_tensors(writer, source, config, entries, report)
     finally:
         writer.close()
+
+
+def _file_type(entries: Sequence[_TensorToWrite]) -> LlamaFileType:
+    matrices = Counter(entry.dtype for entry in entries if len(entry.shape) > 1)
+    return _FILE_TYPES[max(matrices, key=matrices.__getitem__, default="float32")]
 
 
 def _add(writer: GGUFWriter, key: str, value: Any) -> None:

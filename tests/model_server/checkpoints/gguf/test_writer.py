@@ -76,6 +76,17 @@ def test_experts_are_stacked_in_order(tmp_path: Path) -> None:
             np.testing.assert_array_equal(values, published[name])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("float32", 0), ("float16", 1), ("bfloat16", 32), ("q8_0", 7), ("q4_0", 2)]
+)
+def test_the_file_says_which_format_most_matrices_have(
+    tmp_path: Path, dtype: str, kind: int
+) -> None:
+    as_gguf(write_wide(tmp_path / "a"), tmp_path / "x.gguf", dtype).close()
+    field = gguf.GGUFReader(tmp_path / "x.gguf").fields["general.file_type"]
+    assert int(field.parts[field.data[0]][0]) == kind
+
+
 @pytest.mark.parametrize("dtype", QUANTISED)
 def test_matrices_are_quantised_and_stay_so(tmp_path: Path, dtype: str) -> None:
     checkpoint = as_gguf(write_wide(tmp_path / "a"), tmp_path / "x.gguf", dtype)

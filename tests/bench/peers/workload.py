@@ -1,0 +1,52 @@
+"""The work that is raced over, and its prompts: text of exactly so many tokens."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gguf import GGUFReader
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Every stream sends a prompt and reads `tokens` tokens."""
+
+    name: str
+    prompt: int  # tokens of a prompt
+    tokens: int  # tokens of an answer
+    shared: int = 0  # first tokens of every prompt that are the same
+
+
+WORKLOADS = (
+    Workload("128 in, 128 out", 128, 128),
+    Workload("512 in, 64 out", 512, 64),
+    Workload("1,000 shared + 32 in, 64 out", 1032, 64, shared=1000),
+)
+
+
+def prompts(words: Sequence[str], workload: Workload, streams: int, key: str) -> list[str]:
+    """Make a prompt per stream; only the shared part is the same under another key.
+
+    Each of `words` is one token after a space, so a prompt begins with a space.
+    """
+    shared = random.Random("shared").choices(words, k=workload.shared)
+    own = workload.prompt - workload.shared
+    return [
+        "".join(f" {word}" for word in [*shared, *_draw(words, own, f"{key}, {stream}")])
+        for stream in range(streams)
+    ]
+
+
+def _draw(words: Sequence[str], count: int, key: str) -> list[str]:
+    return random.Random(key).choices(words, k=count)
+
+
+def one_token_words(checkpoint: Path) -> list[str]:
+    """The plain English words of a GGUF file's vocabulary that are one token after a space."""
+    field = GGUFReader(checkpoint).fields["tokenizer.ggml.tokens"]
+    tokens = (bytes(field.parts[place]).decode() for place in field.data)
+    return [token[1:] for token in tokens if re.fullmatch("Ġ[a-z]{3,8}", token)]
