@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from tests.bench.cpu_time import cpu_s, resident_bytes, trees
@@ -93,10 +93,19 @@ def _heats(
 def _burst(running: Running, asked: Sequence[str], tokens: int) -> tuple[Burst, float]:
     """The burst, and the CPU seconds of the peer's processes."""
     time.sleep(REST_S)
-    processes = trees(running.pids())
-    before_s = sum(map(cpu_s, processes))
+    before_s = _spent_s(trees(running.pids()))
     burst = running.answer(asked, tokens)
-    return burst, sum(map(cpu_s, processes)) - before_s
+    after_s = _spent_s(before_s)
+    return burst, sum(spent - before_s[pid] for pid, spent in after_s.items())
+
+
+def _spent_s(pids: Iterable[int]) -> dict[int, float]:
+    """CPU seconds so far of each that still runs: a peer may end its helpers at any time."""
+    found: dict[int, float] = {}
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found[pid] = cpu_s(pid)
+    return found
 
 
 def _heat(
