@@ -31,7 +31,7 @@ class GrammarTokens(Protocol):
 
 
 class _Wrapped(llguidance.TokenizerWrapper):
-    """What llguidance asks of a tokenizer."""
+    """Adapts the vocabulary to llguidance's interface of a tokenizer."""
 
     def __init__(self, vocabulary: GrammarTokens, texts: Sequence[bytes]) -> None:
         self._vocabulary = vocabulary

@@ -40,7 +40,8 @@ def unwritten(layer: LayerPages, sharding: jax.sharding.Sharding | None = None) 
     """Return pages of these shapes with any numbers in them: the kernel reads none before it is
     written. The process then grows as pages are used, and a load writes no gigabyte of zeros.
 
-    Pages that XLA attends to are zeros.
+    Pages that XLA attends to are zeros: it multiplies masked numbers by zero, and none of them may
+    be NaN.
     """
     make = _unwritten if supports(layer) else jnp.zeros
 

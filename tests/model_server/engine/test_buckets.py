@@ -46,3 +46,15 @@ def test_where_padding_is_skipped_three_sizes_of_decodes_do() -> None:
         Bucket(32, 4),
     )
     assert closed_set(1, (1,), skips=True) == (Bucket(2, 0), Bucket(2, 1))
+
+
+def test_where_padding_is_skipped_few_shapes_do() -> None:
+    made = closed_set(32, (4, 1, 8), skips=True)
+    assert [(each.decodes, each.blocks) for each in made] == [
+        (2, 0),
+        (8, 0),
+        (32, 0),
+        (32, 1),
+        (32, 8),
+    ]
+    assert [each.blocks for each in closed_set(32, (4,), skips=True)] == [0, 0, 0, 4]

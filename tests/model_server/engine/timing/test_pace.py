@@ -83,3 +83,10 @@ def test_steps_that_take_longer_than_at_load_are_allotted_as_if_they_had_taken_t
     allotted = [pace.blocks(decodes) or 0 for _ in range(200)]
     now_s = [measured.of(decodes, blocks) * (beside if blocks else alone) for blocks in allotted]
     assert sum(now_s) <= RATIO * 200 * measured.of(decodes, 0) * alone * (1 + 1e-6)
+
+
+def test_where_padding_is_skipped_any_number_of_blocks_may_fit() -> None:
+    buckets = (Bucket(2, 0), Bucket(2, 1), Bucket(2, 8))
+    seconds = (10.0, 10.0 + 3 * 32 / 32, 10.0 + 3 * 8)
+    assert Pace(StepTimes(buckets, seconds, 32, skips=True), None).blocks(2) == 3
+    assert Pace(StepTimes(buckets, seconds, 32, skips=False), None).blocks(2) == 1
