@@ -25,13 +25,14 @@ from model_server.engine.slot_state import state_bytes
 from model_server.engine.step_program import StepProgram, told_as_plan_error
 from model_server.engine.types import EngineLimits
 from model_server.kernels.choice import kernel_for
-from model_server.kernels.cpu.attention import CpuAttention, unwritten
+from model_server.kernels.cpu.attention import CpuAttention, supports_heads, unwritten
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import CacheShape, LayerPages, allocate
 from model_server.loading.memory_plan import FreeMemory, MemoryPlan, PageBytes, plan_memory
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, bytes_per_device
 from model_server.models.weights.stage import Stage
+from model_server.models.weights.tiled import tiles_fit
 from model_server.models.weights.weight import Blueprint, leaf_shapes
 from sax.errors import InvalidRequest, MemoryPlanError
 from sax.memory_parts import MemoryParts
@@ -68,8 +69,10 @@ class PlacedModel:
     def kv_dtype(self) -> jnp.dtype:
         if self.recipe.kv_cache_dtype is not None:
             return jnp.dtype(self.recipe.kv_cache_dtype)
-        # On a CPU bf16 products inside the page loop take a slow path; f32 runs at memory speed.
-        return jnp.dtype("float32" if self.layout.platform == "cpu" else self.recipe.dtype)
+        native = tiles_fit(self.layout) and supports_heads(self.cache.key_dim, self.cache.value_dim)
+        if self.layout.platform == "cpu" and not native:
+            return jnp.dtype("float32")  # XLA's bf16 products inside the page loop are slow there
+        return jnp.dtype(self.recipe.dtype)
 
     @cached_property
     def kernel(self) -> Kernel:

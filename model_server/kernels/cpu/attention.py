@@ -32,8 +32,11 @@ def supports(layer: LayerPages) -> bool:
     """True if the kernel computes attention to these pages."""
     _, _, key_dim, page_size = layer.keys.shape
     value_dim = 0 if layer.values is None else layer.values.shape[3]
-    whole = page_size % LANES == 0 and value_dim % LANES == 0
-    return whole and max(key_dim, value_dim) <= MOST_DIM
+    return page_size % LANES == 0 and supports_heads(key_dim, value_dim)
+
+
+def supports_heads(key_dim: int, value_dim: int) -> bool:
+    return value_dim % LANES == 0 and max(key_dim, value_dim) <= MOST_DIM
 
 
 def unwritten(layer: LayerPages, sharding: jax.sharding.Sharding | None = None) -> LayerPages:

@@ -13,7 +13,7 @@ def add_low_rank(
     adapters: jax.Array,  # i32[T]: place of each row's adapter, from 1 on; 0: none
     down: jax.Array,  # bf16[places, C * r, K]
     ups: Sequence[jax.Array],  # C times bf16[places, r, N]
-    made: Sequence[jax.Array],  # C times f32[T, N]: the projections without adapters
+    made: Sequence[jax.Array],  # C times f32[T, N], or one of all side by side: without adapters
 ) -> list[jax.Array]:
     """Add to each projection; reads only the factors of adapters that are in the batch."""
     results = [jax.ShapeDtypeStruct(each.shape, jnp.float32) for each in made]

@@ -24,6 +24,7 @@ _TARGETS = tuple(
     for kernel in (
         *("plain", "quantized", "low_rank"),
         *("unwritten", "write", "attend"),
+        *("rms_norm", "gated", "heads"),
         "choose_tokens",
     )
 )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 from flax import nnx
 
+from model_server.kernels.cpu.rows import HeadNorm, Turns, heads
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
-from model_server.models.layers.layers import Branches, Linear, Names
+from model_server.models.layers.layers import Branches, Linear, LiveRows, Names, RmsNorm, live_of
 from model_server.models.layers.rope import Rotary
 from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import RepeatedGroups, WeightSource, source_of
@@ -97,6 +99,7 @@ class Attention(nnx.Module):
         )
         self.q_norm = q_norm
         self.k_norm = k_norm
+        self.live: LiveRows = nnx.data(None)
 
     def __call__(
         self,
@@ -107,12 +110,28 @@ class Attention(nnx.Module):
     ) -> tuple[jax.Array, LayerPages]:
         """Returns f32[T, D] and the pages with the new tokens written."""
         s = self.shape
-        q, k, v = (part.reshape(x.shape[0], -1, s.head_dim) for part in self.qkv(x))
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        if rotation is not None:
-            q, k = rotation(q), rotation(k)
+        q, k, v = self._heads(x, rotation)
         mixed, pages = batch.attend(
             pages, q, k, v, scale=s.scale, softcap=s.softcap, window=s.window
         )
         return self.out(mixed.reshape(x.shape[0], -1)), pages
+
+    def _heads(self, x: jax.Array, rotation: Rotary | None) -> Sequence[jax.Array]:
+        """Return queries f32[T, H, D], keys and values f32[T, K, D], normed and rotated."""
+        size, live, norms = self.shape.head_dim, live_of(self), (self.q_norm, self.k_norm)
+        if live is not None and all(isinstance(norm, RmsNorm | None) for norm in norms):
+            kv_heads = self.qkv.outputs[1] // size
+            turns = rotation and Turns(rotation.cos, rotation.sin, rotation.interleaved)
+            return heads(self.qkv.joined(x), live, size, kv_heads, _of_heads(*norms), turns)
+        q, k, v = (part.reshape(x.shape[0], -1, size) for part in self.qkv(x))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if rotation is not None:
+            q, k = rotation(q), rotation(k)
+        return q, k, v
+
+
+def _of_heads(q_norm: Any, k_norm: Any) -> HeadNorm | None:
+    if q_norm is None or k_norm is None:
+        return None
+    return HeadNorm(q_norm.scale[...], k_norm.scale[...], q_norm.epsilon, float(q_norm.plus_one))

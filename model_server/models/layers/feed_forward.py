@@ -5,7 +5,16 @@ from __future__ import annotations
 import jax
 from flax import nnx
 
-from model_server.models.layers.layers import Activation, Branches, Linear, Names
+from model_server.kernels.cpu.rows import gated
+from model_server.models.layers.layers import (
+    Activation,
+    Branches,
+    Linear,
+    LiveRows,
+    Names,
+    gate_of,
+    live_of,
+)
 from model_server.models.weights.weight import WeightForm
 
 
@@ -41,6 +50,7 @@ class GatedFeedForward(nnx.Module):
             bias=None if biases is None else biases[2],
         )
         self.activation = activation
+        self.live: LiveRows = nnx.data(None)
 
     @classmethod
     def hugging_face(
@@ -68,8 +78,11 @@ class GatedFeedForward(nnx.Module):
         )
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        gate, up = self.gate_up(x)
-        return self.down(self.activation(gate) * up)
+        live, gate = live_of(self), gate_of(self.activation)
+        if live is not None and gate is not None:
+            return self.down(gated(self.gate_up.joined(x), live, gate))
+        opening, up = self.gate_up(x)
+        return self.down(self.activation(opening) * up)
 
 
 class FeedForward(nnx.Module):

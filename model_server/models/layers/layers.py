@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from model_server.kernels.cpu import rows
 from model_server.models.layers.low_rank import LowRank
 from model_server.models.weights.low_rank import LowRankPair, low_rank_pair
 from model_server.models.weights.quantized import Quantized
@@ -29,6 +30,7 @@ Axis = str | None
 
 
 Matrix = jax.Array | Quantized | Tiled | TiledQuantized
+LiveRows = nnx.Variable[jax.Array] | None  # i32[T], then -1; `set_live_rows` sets it
 
 
 def project(x: jax.Array, kernel: Matrix, live: jax.Array | None = None) -> jax.Array:
@@ -72,7 +74,7 @@ class Linear(nnx.Module):
             self.bias = weight((outputs,), axes[:1], bias, dtype=jnp.float32, spread=0.0)
         self.biased = bias is not None
         self.skips = isinstance(self.kernel.get_value(), Tiled | TiledQuantized)
-        self.live: nnx.Variable[jax.Array] | None = nnx.data(None)
+        self.live: LiveRows = nnx.data(None)
         self.low_rank = _low_rank([outputs], inputs, [axes], [source], form)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -81,8 +83,14 @@ class Linear(nnx.Module):
         return y if self.low_rank is None else self.low_rank(x, [y])[0]
 
 
-def live_of(module: Linear | Embedding) -> jax.Array | None:
-    """Return the rows that are no padding, i32[T]; None: not known."""
+class OnRows(Protocol):
+    """A module that computes rows of a step, and knows which are no padding."""
+
+    live: LiveRows
+
+
+def live_of(module: OnRows) -> jax.Array | None:
+    """Return the rows that are no padding, i32[T]; None: not known, or not by native kernels."""
     return None if module.live is None else module.live[...]
 
 
@@ -146,11 +154,26 @@ class Branches(nnx.Module):
 
     def __call__(self, x: jax.Array) -> list[jax.Array]:
         """Maps f32[T, in] to one f32[T, out] per branch."""
+        made = self._products(x)
+        return made if len(made) == len(self.outputs) else self._split(made[0])
+
+    def joined(self, x: jax.Array) -> jax.Array:
+        """Maps f32[T, in] to the branches side by side: f32[T, sum of out]."""
+        made = self._products(x)
+        return made[0] if len(made) == 1 else jnp.concatenate(made, axis=-1)
+
+    def _products(self, x: jax.Array) -> list[jax.Array]:
+        """One product per branch, or one of them all."""
         made = [linear(x) for linear in self.linears]
-        if len(made) < len(self.outputs):
-            ends = [sum(self.outputs[: i + 1]) for i in range(len(self.outputs) - 1)]
-            made = jnp.split(made[0], ends, axis=-1)
-        return made if self.low_rank is None else self.low_rank(x, made)
+        if self.low_rank is None:
+            return made
+        if len(made) < len(self.outputs) and not self.low_rank.native:
+            made = self._split(made[0])
+        return self.low_rank(x, made)
+
+    def _split(self, joined: jax.Array) -> list[jax.Array]:
+        ends = [sum(self.outputs[: i + 1]) for i in range(len(self.outputs) - 1)]
+        return jnp.split(joined, ends, axis=-1)
 
 
 class RmsNorm(nnx.Module):
@@ -165,12 +188,37 @@ class RmsNorm(nnx.Module):
         )
         self.epsilon = epsilon
         self.plus_one = plus_one
+        self.live: LiveRows = nnx.data(None)
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        live = live_of(self)
+        if live is not None and x.ndim == 2:
+            return self._native(x, None, live)[1]
         mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
         scale = self.scale[...] + 1.0 if self.plus_one else self.scale[...]
         normed = x * lax.rsqrt(mean_square + self.epsilon)
         return normed * lax.broadcast_to_rank(scale, x.ndim)
+
+    def of_sum(self, x: jax.Array, added: jax.Array) -> tuple[jax.Array, jax.Array]:
+        live = live_of(self)
+        if live is not None:
+            return self._native(x, added, live)
+        x = x + added
+        return x, self(x)
+
+    def _native(
+        self, x: jax.Array, added: jax.Array | None, live: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        more = float(self.plus_one)
+        return rows.rms_norm(x, added, live, self.scale[...], epsilon=self.epsilon, more=more)
+
+
+def sum_and_norm(norm: nnx.Module, x: jax.Array, added: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return x + added and its norm: f32[T, D] each."""
+    if isinstance(norm, RmsNorm):
+        return norm.of_sum(x, added)
+    x = x + added
+    return x, norm(x)
 
 
 class LayerNorm(nnx.Module):
@@ -213,7 +261,7 @@ class Embedding(nnx.Module):
             tiles=form.tiles,
         )
         self.skips = isinstance(self.table.get_value(), Tiled | TiledQuantized)
-        self.live: nnx.Variable[jax.Array] | None = nnx.data(None)
+        self.live: LiveRows = nnx.data(None)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         table = self.table.get_value()
@@ -241,6 +289,19 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": jax.nn.gelu,
     "relu": jax.nn.relu,
 }
+
+
+# Of those that the native kernels compute with what they let through.
+_GATES: dict[Activation, str] = {
+    jax.nn.silu: "silu",
+    jax.nn.gelu: "gelu_tanh",
+    jax.nn.relu: "relu",
+}
+
+
+def gate_of(activation: Activation) -> str | None:
+    """Return its name among the native kernels; None: there is none."""
+    return _GATES.get(activation)
 
 
 def activation_of(name: Any) -> Activation:

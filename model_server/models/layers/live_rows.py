@@ -1,4 +1,4 @@
-"""The rows of a step that are not padding, for the native products: they skip the others.
+"""The rows of a step that are not padding, for the native kernels: they skip the others.
 
 So one compiled shape serves any number of sequences, and costs what they cost.
 """
@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_server.models.layers.layers import Embedding, Linear
+from model_server.models.layers.attention import Attention
+from model_server.models.layers.feed_forward import GatedFeedForward
+from model_server.models.layers.layers import Embedding, Linear, RmsNorm
 
 
 def set_live_rows(model: Any, tokens: jax.Array, heads: jax.Array) -> None:
@@ -21,7 +23,8 @@ def set_live_rows(model: Any, tokens: jax.Array, heads: jax.Array) -> None:
     """
     rows, of_head = _places(tokens), _places(heads)
     for _, node in nnx.iter_graph(model):
-        if isinstance(node, Linear) and node.skips:
+        own = isinstance(node, RmsNorm | GatedFeedForward | Attention)
+        if own or (isinstance(node, Linear) and node.skips):
             node.live = nnx.Variable(rows)
     head = getattr(model, "head", None) or getattr(model, "embedding", None)
     if isinstance(head, Linear | Embedding) and head.skips:

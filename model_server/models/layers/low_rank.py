@@ -59,7 +59,8 @@ class LowRank(nnx.Module):
     def __call__(self, x: jax.Array, made: list[jax.Array]) -> list[jax.Array]:
         """Add the product of each row's adapter, if any row has one.
 
-        x: f32[T, in]. made: f32[T, out] of each projection, without adapters.
+        x: f32[T, in]. made: f32[T, out] of each projection, without adapters; the native kernels
+        also take one of them all, side by side.
         """
         if self.chosen is None:
             return made

@@ -7,6 +7,7 @@ from flax import nnx
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
+from model_server.models.layers.layers import sum_and_norm
 from model_server.models.layers.rope import Rotary
 
 
@@ -103,5 +104,5 @@ class PreNormLayer(nnx.Module):
         self, x: jax.Array, rotation: Rotary | None, pages: LayerPages, batch: PagedBatch
     ) -> tuple[jax.Array, LayerPages]:
         mixed, pages = self.attention(self.before_attention(x), rotation, pages, batch)
-        x = x + mixed
-        return x + self.ffw(self.before_ffw(x)), pages
+        x, seen = sum_and_norm(self.before_ffw, x, mixed)
+        return x + self.ffw(seen), pages

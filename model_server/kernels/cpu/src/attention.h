@@ -31,6 +31,15 @@ SAX_INLINE F load_numbers(const void* base, size_t at) {
   return load(held);
 }
 
+// Fetches numbers that are read soon: a page is too short for the machine to see how it goes on.
+template <Number N>
+SAX_INLINE void fetch(const void* base, size_t at) {
+  constexpr size_t bytes = N == Number::f32 ? 4 : N == Number::bf16 ? 2 : 1;
+  __builtin_prefetch(static_cast<const char*>(base) + at * bytes);
+}
+
+constexpr size_t kAhead = 32;  // rows of a page
+
 // At most kKeys keys, in groups of sixteen lanes. Nothing outside `from` and `end` of a group
 // contributes, not even numbers that are none.
 struct Segment {
@@ -59,21 +68,50 @@ SAX_INLINE Segment segment_at(const Attention& a, const int32_t* table, size_t h
   return s;
 }
 
+// Scores of G groups from the given one on: enough sums at once to hide how long each takes.
+template <Number N, int R, int G>
+SAX_INLINE void scores_of_groups(const Attention& a, const Segment& s, int group,
+                                 const float* queries, float (*scores)[kKeys]) {
+  F sums[R][G];
+  for (int r = 0; r < R; ++r) {
+    for (int g = 0; g < G; ++g) sums[r][g] = set(0.0f);
+  }
+  for (size_t d = 0; d < a.key_dim; ++d) {
+    F keys[G];
+    for (int g = 0; g < G; ++g) {
+      size_t at = s.key[group + g] + d * a.page_size;
+      if (R <= 4) fetch<N>(a.keys, at + kAhead * a.page_size);
+      keys[g] = load_numbers<N>(a.keys, at);
+    }
+    for (int r = 0; r < R; ++r) {
+      F query = set(queries[r * a.key_dim + d]);
+      for (int g = 0; g < G; ++g) sums[r][g] = fma(keys[g], query, sums[r][g]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int g = 0; g < G; ++g) {
+      F sum = sums[r][g];
+      if (a.key_scales) sum = mul(sum, load(a.key_scales + s.scale[group + g]));
+      store(scores[r] + (group + g) * kLanes, sum);
+    }
+  }
+}
+
+// Vectors beside each other for R rows: their sums stay in registers.
+constexpr int beside(int rows) {
+  int most = kAccumulators / rows;
+  return most >= 4 ? 4 : most >= 2 ? 2 : 1;
+}
+
 template <Number N, int R>
 SAX_INLINE void scores_of(const Attention& a, const Segment& s, const float* queries,
                           float (*scores)[kKeys]) {
-  for (int group = 0; group < s.groups; ++group) {
-    F sums[R];
-    for (int r = 0; r < R; ++r) sums[r] = set(0.0f);
-    for (size_t d = 0; d < a.key_dim; ++d) {
-      F keys = load_numbers<N>(a.keys, s.key[group] + d * a.page_size);
-      for (int r = 0; r < R; ++r) sums[r] = fma(keys, set(queries[r * a.key_dim + d]), sums[r]);
-    }
-    for (int r = 0; r < R; ++r) {
-      if (a.key_scales) sums[r] = mul(sums[r], load(a.key_scales + s.scale[group]));
-      store(scores[r] + group * kLanes, sums[r]);
-    }
+  constexpr int wide = beside(R);
+  int group = 0;
+  for (; group + wide <= s.groups; group += wide) {
+    scores_of_groups<N, R, wide>(a, s, group, queries, scores);
   }
+  for (; group < s.groups; ++group) scores_of_groups<N, R, 1>(a, s, group, queries, scores);
 }
 
 // Turns scores into weights of the values; returns by how much earlier sums shrink.
@@ -127,7 +165,9 @@ SAX_INLINE void add_values(const Attention& a, const Segment& s, float (*weights
     for (int i = s.from[group]; i < s.end[group]; ++i) {
       F values[C];
       for (int c = 0; c < C; ++c) {
-        values[c] = load_numbers<N>(a.values, s.value[group] + i * a.value_dim + column + c * kLanes);
+        size_t at = s.value[group] + i * a.value_dim + column + c * kLanes;
+        if (R <= 4) fetch<N>(a.values, at + kAhead * a.value_dim);
+        values[c] = load_numbers<N>(a.values, at);
       }
       for (int r = 0; r < R; ++r) {
         F weight = set(weights[r][group * kLanes + i]);
@@ -179,7 +219,7 @@ static void attend_rows(const Attention& a, const int32_t* table, size_t head, i
       continue;
     }
     size_t column = 0;
-    constexpr int wide = kAccumulators / R >= 2 ? 2 : 1;
+    constexpr int wide = beside(R);
     for (; column + wide * kLanes <= a.value_dim; column += wide * kLanes) {
       add_values<N, R, wide>(a, s, scores, decays, column, out);
     }

@@ -4,6 +4,7 @@
 #include "kernels.h"
 #include "low_rank.h"
 #include "products.h"
+#include "rows.h"
 #include "sampling.h"
 
 namespace sax {
@@ -17,7 +18,8 @@ extern const Kernels SAX_TABLE(SAX_ISA);
 const Kernels SAX_TABLE(SAX_ISA) = {
     SAX_TEXT(SAX_ISA), SAX_ISA::pairs_of, SAX_ISA::plain,         SAX_ISA::bytes_of,
     SAX_ISA::quantized, SAX_ISA::widen,   SAX_ISA::attend,        SAX_ISA::low_rank_down,
-    SAX_ISA::low_rank_up, SAX_ISA::choose,
+    SAX_ISA::low_rank_up, SAX_ISA::rms_norm, SAX_ISA::gated,      SAX_ISA::heads,
+    SAX_ISA::choose,
 };
 
 }  // namespace sax

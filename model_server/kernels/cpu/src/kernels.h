@@ -56,6 +56,23 @@ struct Partial {
   float highest, total;
 };
 
+// x / rms(x) * (scale + more).
+struct Norm {
+  const float* scale;
+  float epsilon, more;
+};
+
+enum class Gate { silu, gelu_tanh, relu };
+
+// Rotation of a head by its position: of `half` pairs, with what lies `half` further on, or next to
+// each other.
+struct Turn {
+  const float* cos;
+  const float* sin;
+  size_t half;
+  bool interleaved;
+};
+
 // How the token of one row is chosen.
 struct Choice {
   float temperature;  // 0: the likeliest
@@ -104,6 +121,17 @@ struct Kernels {
   // An adapter's factors: to[rows] = x . down[row]; to[outputs] += inner times up [rank, outputs].
   void (*low_rank_down)(const float* x, size_t inputs, const uint16_t* down, size_t rows, float* to);
   void (*low_rank_up)(const float* inner, size_t rank, const uint16_t* up, size_t outputs, float* to);
+
+  // sums = x + y, unless y is null, and to = the norm of that.
+  void (*rms_norm)(const float* x, const float* y, size_t size, const Norm& norm, float* sums,
+                   float* to);
+
+  // to = gate(x) * up.
+  void (*gated)(Gate gate, const float* x, const float* up, size_t size, float* to);
+
+  // Heads of one row, normed if there is a scale, then turned.
+  void (*heads)(const float* x, size_t count, size_t size, const Norm& norm, const Turn& by,
+                float* to);
 
   // Chooses a token by the edited logits of one row and reports it by the plain ones; scratch: four
   // numbers of each token.

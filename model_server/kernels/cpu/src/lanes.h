@@ -54,6 +54,7 @@ SAX_INLINE F load(const float* p) { return {_mm512_loadu_ps(p)}; }
 SAX_INLINE void store(float* p, F x) { _mm512_storeu_ps(p, x.v); }
 SAX_INLINE F add(F x, F y) { return {_mm512_add_ps(x.v, y.v)}; }
 SAX_INLINE F mul(F x, F y) { return {_mm512_mul_ps(x.v, y.v)}; }
+SAX_INLINE F div(F x, F y) { return {_mm512_div_ps(x.v, y.v)}; }
 SAX_INLINE F fma(F x, F y, F z) { return {_mm512_fmadd_ps(x.v, y.v, z.v)}; }
 SAX_INLINE F max(F x, F y) { return {_mm512_max_ps(x.v, y.v)}; }
 SAX_INLINE F min(F x, F y) { return {_mm512_min_ps(x.v, y.v)}; }
@@ -99,6 +100,15 @@ SAX_INLINE void store_pairs(uint32_t* p, F even, F odd) {
   _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(nearest_(even), 16), high));
 }
 
+#if defined(__AVX512BF16__)
+#define SAX_NARROWS
+// Stores 32 numbers as bf16, rounded to nearest.
+SAX_INLINE void store_narrow(uint32_t* to, const float* x) {
+  __m512bh both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + kLanes), _mm512_loadu_ps(x));
+  _mm512_storeu_si512(to, (__m512i)both);
+}
+#endif
+
 // Adds to each lane the product of its pair of bf16 with the pair in x.
 SAX_INLINE F dot2(F sum, B weights, uint32_t x) {
 #if defined(__AVX512BF16__)
@@ -140,6 +150,7 @@ SAX_INLINE F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(
 SAX_INLINE void store(float* p, F x) { _mm256_storeu_ps(p, x.a), _mm256_storeu_ps(p + 8, x.b); }
 SAX_INLINE F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 SAX_INLINE F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+SAX_INLINE F div(F x, F y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
 SAX_INLINE F fma(F x, F y, F z) {
   return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
@@ -256,6 +267,7 @@ SAX_INLINE F load(const float* p) { F y; SAX_EACH y.v[i] = vld1q_f32(p + 4 * i);
 SAX_INLINE void store(float* p, F x) { SAX_EACH vst1q_f32(p + 4 * i, x.v[i]); }
 SAX_INLINE F add(F x, F y) { SAX_EACH x.v[i] = vaddq_f32(x.v[i], y.v[i]); return x; }
 SAX_INLINE F mul(F x, F y) { SAX_EACH x.v[i] = vmulq_f32(x.v[i], y.v[i]); return x; }
+SAX_INLINE F div(F x, F y) { SAX_EACH x.v[i] = vdivq_f32(x.v[i], y.v[i]); return x; }
 SAX_INLINE F fma(F x, F y, F z) { SAX_EACH z.v[i] = vfmaq_f32(z.v[i], x.v[i], y.v[i]); return z; }
 SAX_INLINE F max(F x, F y) { SAX_EACH x.v[i] = vmaxq_f32(x.v[i], y.v[i]); return x; }
 SAX_INLINE F min(F x, F y) { SAX_EACH x.v[i] = vminq_f32(x.v[i], y.v[i]); return x; }
@@ -361,6 +373,7 @@ SAX_INLINE F load(const float* p) { F y; SAX_EACH y.v[i] = p[i]; return y; }
 SAX_INLINE void store(float* p, F x) { SAX_EACH p[i] = x.v[i]; }
 SAX_INLINE F add(F x, F y) { SAX_EACH x.v[i] += y.v[i]; return x; }
 SAX_INLINE F mul(F x, F y) { SAX_EACH x.v[i] *= y.v[i]; return x; }
+SAX_INLINE F div(F x, F y) { SAX_EACH x.v[i] /= y.v[i]; return x; }
 SAX_INLINE F fma(F x, F y, F z) { SAX_EACH z.v[i] += x.v[i] * y.v[i]; return z; }
 SAX_INLINE F max(F x, F y) { SAX_EACH x.v[i] = x.v[i] > y.v[i] ? x.v[i] : y.v[i]; return x; }
 SAX_INLINE F min(F x, F y) { SAX_EACH x.v[i] = x.v[i] < y.v[i] ? x.v[i] : y.v[i]; return x; }

@@ -16,10 +16,11 @@ SAX_INLINE int lanes_of(size_t outputs, size_t tile) {
   return left < kLanes ? static_cast<int>(left) : kLanes;
 }
 
-// R rows times C tiles, pairs `begin` to `end`; adds to `out` unless they are the first.
+// R rows times C tiles, pairs `begin` to `end`; adds to `out` unless they are the first. Fetches what
+// lies `ahead` in each tile.
 template <int R, int C>
 SAX_INLINE void plain_block(const PlainWeight& weight, const uint32_t* x, size_t tile, size_t begin,
-                            size_t end, float* const* out) {
+                            size_t end, size_t ahead, float* const* out) {
   F sums[R][C];
   const uint32_t* tiles[C];
   for (int c = 0; c < C; ++c) tiles[c] = weight.tiles + (tile + c) * weight.pairs * kLanes;
@@ -30,7 +31,7 @@ SAX_INLINE void plain_block(const PlainWeight& weight, const uint32_t* x, size_t
     B weights[C];
     for (int c = 0; c < C; ++c) {
       const uint32_t* at = tiles[c] + pair * kLanes;
-      if (R <= 4) __builtin_prefetch(at + 8 * kLanes);
+      __builtin_prefetch(at + ahead);
       weights[c] = load_bytes(at);
     }
     for (int r = 0; r < R; ++r) {
@@ -51,10 +52,10 @@ SAX_INLINE void plain_block(const PlainWeight& weight, const uint32_t* x, size_t
 
 template <int R, int C>
 SAX_INLINE void plain_rows(const PlainWeight& weight, const uint32_t* x, size_t first, size_t last,
-                           size_t begin, size_t end, float* const* out) {
+                           size_t begin, size_t end, size_t ahead, float* const* out) {
   size_t tile = first;
-  for (; tile + C <= last; tile += C) plain_block<R, C>(weight, x, tile, begin, end, out);
-  for (; tile < last; ++tile) plain_block<R, 1>(weight, x, tile, begin, end, out);
+  for (; tile + C <= last; tile += C) plain_block<R, C>(weight, x, tile, begin, end, ahead, out);
+  for (; tile < last; ++tile) plain_block<R, 1>(weight, x, tile, begin, end, ahead, out);
 }
 
 // Each number of rows gets as many tiles at once as registers hold sums for.
@@ -67,10 +68,12 @@ constexpr int tiles_for(int rows) {
 
 template <int R>
 static void plain_step(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first,
-                       size_t last, size_t begin, size_t end, float* const* out) {
+                       size_t last, size_t begin, size_t end, size_t ahead, float* const* out) {
   if constexpr (R > 0) {
-    if (rows == R) return plain_rows<R, tiles_for(R)>(weight, x, first, last, begin, end, out);
-    plain_step<R - 1>(weight, x, rows, first, last, begin, end, out);
+    if (rows == R) {
+      return plain_rows<R, tiles_for(R)>(weight, x, first, last, begin, end, ahead, out);
+    }
+    plain_step<R - 1>(weight, x, rows, first, last, begin, end, ahead, out);
   }
 }
 
@@ -78,7 +81,10 @@ static void plain_part(const PlainWeight& weight, const uint32_t* x, size_t rows
                        size_t last, size_t begin, size_t end, float* const* out) {
   for (size_t row = 0; row < rows; row += kMostRows) {
     size_t count = rows - row < kMostRows ? rows - row : kMostRows;
-    plain_step<kMostRows>(weight, x + row * weight.pairs, count, first, last, begin, end,
+    // The next lines; or, where there is time, the next tiles.
+    bool lines = rows <= 4 || (row == 0 && rows > kMostRows);
+    size_t ahead = lines ? 8 * kLanes : (last - first) * weight.pairs * kLanes;
+    plain_step<kMostRows>(weight, x + row * weight.pairs, count, first, last, begin, end, ahead,
                           out + row);
   }
 }
@@ -98,6 +104,9 @@ static void plain(const PlainWeight& weight, const uint32_t* x, size_t rows, siz
 static void pairs_of(const float* x, size_t rows, size_t inputs, uint32_t* pairs) {
   for (size_t row = 0; row < rows; ++row, x += inputs) {
     size_t at = 0;
+#if defined(SAX_NARROWS)
+    for (; at + 2 * kLanes <= inputs; at += 2 * kLanes, pairs += kLanes) store_narrow(pairs, x + at);
+#endif
     for (; at + 1 < inputs; at += 2) {
       *pairs++ = bf16_of(x[at]) | static_cast<uint32_t>(bf16_of(x[at + 1])) << 16;
     }

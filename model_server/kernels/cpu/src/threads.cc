@@ -62,12 +62,16 @@ class Pool {
       for (size_t chunk = 0; chunk < chunks; ++chunk) run(work, chunk);
       return;
     }
-    run_ = run, work_ = work, chunks_ = chunks;
-    next_.store(0, std::memory_order_relaxed);
+    run_ = run, work_ = work;
+    size_t count = static_cast<size_t>(threads());
+    for (size_t i = 0; i < count; ++i) {
+      ranges_[i].end = chunks * (i + 1) / count;
+      ranges_[i].next.store(chunks * i / count, std::memory_order_relaxed);
+    }
     inside_.fetch_or(1, std::memory_order_seq_cst);  // opens: what is above is seen by who enters
     round_.fetch_add(1, std::memory_order_seq_cst);
     if (asleep_.load(std::memory_order_seq_cst)) round_.notify_all();
-    take_chunks();
+    take_chunks(0);
     inside_.fetch_and(~1, std::memory_order_acq_rel);
     for (int tries = 0; inside_.load(std::memory_order_acquire) != 0; ++tries) {
       tries < 10000 ? pause() : static_cast<void>(sched_yield());
@@ -77,21 +81,26 @@ class Pool {
 
  private:
   Pool() {
-    for (int i = 1; i < threads(); ++i) std::thread([this] { work(); }).detach();
+    for (int i = 1; i < threads(); ++i) std::thread([this, i] { work(i); }).detach();
   }
 
-  void work() {
+  void work(int own) {
     for (unsigned seen = 0;;) {
       seen = wait_for_other_than(seen);
       // Twice the workers inside, and one while there is work to take.
-      if (inside_.fetch_add(2, std::memory_order_acq_rel) & 1) take_chunks();
+      if (inside_.fetch_add(2, std::memory_order_acq_rel) & 1) take_chunks(own);
       inside_.fetch_sub(2, std::memory_order_acq_rel);
     }
   }
 
-  void take_chunks() {
-    for (size_t chunk; (chunk = next_.fetch_add(1, std::memory_order_relaxed)) < chunks_;) {
-      run_(work_, chunk);
+  // Those of its own range first, which lie next to each other in memory, then what others have left.
+  void take_chunks(int own) {
+    for (int i = 0; i < threads(); ++i) {
+      Range& range = ranges_[static_cast<size_t>((own + i) % threads())];
+      if (range.next.load(std::memory_order_relaxed) >= range.end) continue;
+      for (size_t chunk; (chunk = range.next.fetch_add(1, std::memory_order_relaxed)) < range.end;) {
+        run_(work_, chunk);
+      }
     }
   }
 
@@ -109,11 +118,15 @@ class Pool {
     return round_.load(std::memory_order_acquire);
   }
 
+  struct alignas(64) Range {
+    std::atomic<size_t> next{0};
+    size_t end = 0;
+  };
+
   std::mutex caller_;
   Chunk run_ = nullptr;
   void* work_ = nullptr;
-  size_t chunks_ = 0;
-  alignas(64) std::atomic<size_t> next_{0};
+  std::vector<Range> ranges_{static_cast<size_t>(threads())};  // of chunks, one per thread
   alignas(64) std::atomic<int> inside_{0};
   alignas(64) std::atomic<unsigned> round_{0};
   std::atomic<int> asleep_{0};

@@ -42,6 +42,8 @@ def test_each_row_gets_its_own_adapters_product(
             wanted[row] += inner @ ups[index][chosen[row] - 1].astype(np.float64)
         np.testing.assert_allclose(each, wanted, rtol=0, atol=2e-4 * np.sqrt(inputs))
         np.testing.assert_array_equal(each[0], made[index][0])
+    beside = jax.jit(add_low_rank)(x, chosen, down, ups, [np.concatenate(made, axis=1)])
+    np.testing.assert_array_equal(beside[0], np.concatenate(got, axis=1))
 
 
 def test_another_adapters_numbers_reach_no_row(instructions: str) -> None:

@@ -1,0 +1,86 @@
+"""Operations on rows between products, by the native kernels: norms, gates, and heads.
+
+XLA makes many small loops of them, most of which run on one thread; and it computes the sines of a
+step again in every layer, however it is told not to. Rows that are not live get zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_NONE: Any = np.zeros(0, np.float32)
+GATES = {"silu": 0, "gelu_tanh": 1, "relu": 2}
+
+
+class HeadNorm(NamedTuple):
+    """x / rms(x) * (scale + more) of each head, for queries and keys."""
+
+    query_scale: jax.Array  # f32[D]
+    key_scale: jax.Array  # f32[D]
+    epsilon: float
+    more: float
+
+
+class Turns(NamedTuple):
+    """Rotation of the first R numbers of each head by its row's position."""
+
+    cos: jax.Array  # f32[T, 1, R / 2]
+    sin: jax.Array  # f32[T, 1, R / 2]
+    interleaved: bool
+
+
+def rms_norm(
+    x: jax.Array,  # f32[T, D]
+    added: jax.Array | None,  # f32[T, D]
+    live: jax.Array,  # i32[T]: the rows to compute, then -1
+    scale: jax.Array,  # f32[D]
+    *,
+    epsilon: float,
+    more: float = 0.0,
+) -> tuple[jax.Array, jax.Array]:
+    """Return s = x + added, and s / rms(s) * (scale + more): f32[T, D] each."""
+    made = _made(*x.shape)
+    call = jax.ffi.ffi_call("sax_cpu_rms_norm", (_made(0) if added is None else made, made))
+    given = _NONE if added is None else added
+    sums, normed = call(x, given, live, scale, epsilon=np.float32(epsilon), more=np.float32(more))
+    return (x if added is None else sums), normed
+
+
+def gated(both: jax.Array, live: jax.Array, gate: str) -> jax.Array:
+    """Return gate(x) * y: f32[T, F].
+
+    both: f32[T, 2 F], x and y side by side. live: i32[T], the rows to compute, then -1.
+    gate: a name in GATES.
+    """
+    rows, width = both.shape
+    call = jax.ffi.ffi_call("sax_cpu_gated", _made(rows, width // 2))
+    return call(both, live, gate=np.int32(GATES[gate]))
+
+
+def heads(
+    joined: jax.Array,  # f32[T, (H + 2 K) D]: queries, keys and values
+    live: jax.Array,  # i32[T]: the rows to compute, then -1
+    size: int,  # D
+    kv_heads: int,  # K
+    norm: HeadNorm | None,
+    turns: Turns | None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return queries f32[T, H, D], keys and values f32[T, K, D]; norm and turn the first two."""
+    rows, width = joined.shape
+    made = [_made(rows, count, size) for count in (width // size - 2 * kv_heads, *[kv_heads] * 2)]
+    call = jax.ffi.ffi_call("sax_cpu_heads", made)
+    query_scale, key_scale, epsilon, more = norm or HeadNorm(_NONE, _NONE, 0.0, 0.0)
+    cos, sin, interleaved = turns or Turns(_NONE, _NONE, False)
+    queries, keys, values = call(
+        joined, query_scale, key_scale, cos, sin, live,
+        epsilon=np.float32(epsilon), more=np.float32(more), interleaved=np.int32(interleaved),
+    )  # fmt: skip
+    return queries, keys, values
+
+
+def _made(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)

@@ -1,0 +1,249 @@
+// Products of rows with weights and with the factors of adapters, as XLA calls them.
+
+#include <string.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "handling.h"
+
+namespace sax {
+namespace {
+
+constexpr size_t kManyRows = 32;  // from here on a quantised tile is widened once for all rows
+
+// Tiles of one chunk: enough chunks for threads of unequal speed, each worth the handing over.
+size_t tiles_per_chunk(size_t tiles) {
+  size_t fair = tiles / (static_cast<size_t>(threads()) * 4);
+  if (fair >= 24) return 24;
+  return fair >= 6 ? fair / 6 * 6 : fair >= 3 ? 3 : std::max<size_t>(fair, 1);
+}
+
+template <class Function>
+void over_tiles(size_t tiles, Function&& function) {
+  size_t each = tiles_per_chunk(tiles);
+  parallel((tiles + each - 1) / each, [&](size_t chunk) {
+    function(chunk * each, std::min(tiles, (chunk + 1) * each));
+  });
+}
+
+// The rows of a batch that are multiplied: padding is not.
+struct Rows {
+  std::vector<size_t> there;  // their places in the batch
+  std::vector<float*> out;    // where the result of each goes
+
+  size_t count() const { return there.size(); }
+};
+
+// live i32: the places, ended by -1; of no size: all. Rows that are not live get zeros.
+Rows rows_of(const ffi::Buffer<ffi::S32>& live, size_t rows, size_t outputs, float* out) {
+  Rows made;
+  if (absent(live)) {
+    for (size_t row = 0; row < rows; ++row) made.there.push_back(row);
+  }
+  size_t next = 0;  // the first row whose zeros may be missing
+  for (size_t i = 0; i < live.element_count(); ++i) {
+    size_t row = static_cast<size_t>(live.typed_data()[i]);
+    if (row >= rows || row < next) break;
+    std::fill(out + next * outputs, out + row * outputs, 0.0f);
+    made.there.push_back(row);
+    next = row + 1;
+  }
+  if (!absent(live)) std::fill(out + next * outputs, out + rows * outputs, 0.0f);
+  for (size_t row : made.there) made.out.push_back(out + row * outputs);
+  return made;
+}
+
+const uint32_t* pairs_of(const float* x, const Rows& rows, size_t inputs) {
+  size_t pairs = (inputs + 1) / 2;
+  uint32_t* made = held<uint32_t, 0>(rows.count() * pairs);
+  over_rows(rows.count(), inputs, [&](size_t first, size_t last) {
+    for (size_t i = first; i < last; ++i) {
+      chosen().pairs_of(x + rows.there[i] * inputs, 1, inputs, made + i * pairs);
+    }
+  });
+  return made;
+}
+
+// x f32[T, K], live i32[T] or of no size, tiles bf16[N / 16, K / 2, 16, 2] -> f32[T, N]
+ffi::Error plain_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live,
+                         ffi::Buffer<ffi::BF16> tiles, ffi::ResultBuffer<ffi::F32> out) {
+  if (rank(x) != 2 || rank(tiles) != 4 || rank(*out) != 2) return wrong("product: ranks");
+  size_t inputs = dim(x, 1), outputs = dim(*out, 1);
+  PlainWeight weight{static_cast<const uint32_t*>(tiles.untyped_data()), outputs, dim(tiles, 1)};
+  if (dim(tiles, 0) != (outputs + kLanes - 1) / kLanes || weight.pairs != (inputs + 1) / 2 ||
+      dim(tiles, 2) != kLanes || dim(tiles, 3) != 2 || dim(*out, 0) != dim(x, 0)) {
+    return wrong("product: the tiles do not fit");
+  }
+  if (!dim(x, 0) || !outputs) return ffi::Error::Success();
+  Rows rows = rows_of(live, dim(x, 0), outputs, out->typed_data());
+  const uint32_t* pairs = pairs_of(x.typed_data(), rows, inputs);
+  over_tiles(dim(tiles, 0), [&](size_t first, size_t last) {
+    chosen().plain(weight, pairs, rows.count(), first, last, rows.out.data());
+  });
+  return ffi::Error::Success();
+}
+
+void widened_product(const QuantizedWeight& weight, const float* x, const Rows& rows) {
+  const uint32_t* pairs = pairs_of(x, rows, weight.inputs);
+  size_t of_tile = weight.inputs / 2 * kLanes;
+  over_tiles((weight.outputs + kLanes - 1) / kLanes, [&](size_t first, size_t last) {
+    constexpr size_t at_once = 3;
+    uint32_t* wide = held<uint32_t, 1>(at_once * of_tile);
+    for (size_t tile = first; tile < last; tile += at_once) {
+      size_t count = std::min(at_once, last - tile);
+      for (size_t i = 0; i < count; ++i) chosen().widen(weight, tile + i, wide + i * of_tile);
+      // As if these tiles were the first: their outputs lie `tile` further on.
+      PlainWeight plain{wide - tile * of_tile, weight.outputs, weight.inputs / 2};
+      chosen().plain(plain, pairs, rows.count(), tile, tile + count, rows.out.data());
+    }
+  });
+}
+
+void byte_product(const QuantizedWeight& weight, const float* x, const Rows& rows) {
+  size_t blocks = weight.inputs / weight.block, count = rows.count();
+  int8_t* high = held<int8_t, 2>(count * weight.inputs);
+  int8_t* low = held<int8_t, 3>(count * weight.inputs);
+  float* steps = held<float, 4>(count);
+  float* sums = held<float, 5>(count * blocks);
+  over_rows(count, 4 * weight.inputs, [&](size_t first, size_t last) {
+    for (size_t i = first; i < last; ++i) {
+      size_t at = i * weight.inputs;
+      chosen().bytes_of(x + rows.there[i] * weight.inputs, 1, weight.inputs, weight.block, high + at,
+                        low + at, steps + i, sums + i * blocks);
+    }
+  });
+  over_tiles((weight.outputs + kLanes - 1) / kLanes, [&](size_t first, size_t last) {
+    chosen().quantized(weight, high, low, steps, sums, count, first, last, rows.out.data());
+  });
+}
+
+// x f32[T, K], live i32[T] or of no size, tiles u8[N / 16, K / 4 or 8, 16, 4], scales and offsets
+// f16[N / 16, K / block, 16], offsets possibly of no size, units f32[N / 16, 2, 16] -> f32[T, N]
+ffi::Error quantized_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live,
+                             ffi::Buffer<ffi::U8> tiles, ffi::Buffer<ffi::F16> scales,
+                             ffi::Buffer<ffi::F16> offsets, ffi::Buffer<ffi::F32> units,
+                             ffi::ResultBuffer<ffi::F32> out) {
+  if (rank(x) != 2 || rank(tiles) != 4 || rank(scales) != 3 || rank(units) != 3 || rank(*out) != 2) {
+    return wrong("quantised product: ranks");
+  }
+  size_t inputs = dim(x, 1), outputs = dim(*out, 1);
+  size_t count = (outputs + kLanes - 1) / kLanes, blocks = dim(scales, 1);
+  size_t of_bytes = dim(tiles, 1) ? inputs / dim(tiles, 1) : 0;  // numbers of a row in four bytes
+  bool fits = dim(tiles, 0) == count && dim(scales, 0) == count && dim(units, 0) == count &&
+              dim(tiles, 2) == kLanes && dim(tiles, 3) == 4 && dim(scales, 2) == kLanes &&
+              dim(units, 1) == 2 && dim(units, 2) == kLanes && dim(*out, 0) == dim(x, 0) &&
+              (of_bytes == 4 || of_bytes == 8) && of_bytes * dim(tiles, 1) == inputs && blocks &&
+              inputs % blocks == 0 && inputs / blocks % of_bytes == 0 &&
+              (absent(offsets) || offsets.element_count() == scales.element_count());
+  if (!fits) return wrong("quantised product: the tiles do not fit");
+  if (!dim(x, 0) || !outputs) return ffi::Error::Success();
+  QuantizedWeight weight{
+      tiles.typed_data(),
+      static_cast<const uint16_t*>(scales.untyped_data()),
+      absent(offsets) ? nullptr : static_cast<const uint16_t*>(offsets.untyped_data()),
+      units.typed_data(),
+      outputs,
+      inputs,
+      inputs / blocks,
+      of_bytes == 8 ? 4 : 8};
+  Rows rows = rows_of(live, dim(x, 0), outputs, out->typed_data());
+  auto product = rows.count() < kManyRows ? byte_product : widened_product;
+  product(weight, x.typed_data(), rows);
+  return ffi::Error::Success();
+}
+
+// x f32[T, K], chosen i32[T] (from 1 on; 0: none), down bf16[places, C * r, K], then C times
+// up bf16[places, r, N] and C times made f32[T, N], or one of all their N side by side -> as many
+// f32[T, N], written over what was made.
+ffi::Error low_rank(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> chosen,
+                    ffi::Buffer<ffi::BF16> down, ffi::RemainingArgs rest, ffi::RemainingRets out) {
+  if (rank(x) != 2 || rank(down) != 3 || !out.size() || rest.size() <= out.size()) {
+    return wrong("adapters: ranks");
+  }
+  size_t rows = dim(x, 0), inputs = dim(x, 1), places = dim(down, 0);
+  size_t made_count = out.size(), count = rest.size() - made_count;
+  size_t of_each = dim(down, 1) / count;  // r
+  if (dim(down, 2) != inputs || dim(down, 1) % count || chosen.element_count() != rows ||
+      (made_count != count && made_count != 1)) {
+    return wrong("adapters: the factors do not fit");
+  }
+  struct Branch {
+    const uint16_t* up;
+    size_t outputs;
+    float* out;     // of the first row
+    size_t stride;  // to the next
+  };
+  std::vector<Branch> branches;
+  for (size_t i = 0, column = 0; i < count; ++i) {
+    size_t place = made_count == count ? i : 0;
+    auto up = rest.get<ffi::Buffer<ffi::BF16>>(i);
+    auto made = rest.get<ffi::Buffer<ffi::F32>>(count + place);
+    auto to = out.get<ffi::Buffer<ffi::F32>>(place);
+    if (!up || !made || !to || rank(*up) != 3 || rank(*made) != 2) return wrong("adapters: dtypes");
+    size_t outputs = dim(*up, 2), width = dim(*made, 1);
+    if (made_count == count) column = 0;
+    bool last = made_count == count || i + 1 == count;
+    if (dim(*up, 0) != places || dim(*up, 1) != of_each || dim(*made, 0) != rows ||
+        (last ? column + outputs != width : column + outputs > width) ||
+        (*to)->element_count() != made->element_count()) {
+      return wrong("adapters: the factors do not fit");
+    }
+    float* target = (*to)->typed_data();
+    if (target != made->typed_data() && column == 0) {
+      memcpy(target, made->typed_data(), made->size_bytes());
+    }
+    branches.push_back(
+        {static_cast<const uint16_t*>(up->untyped_data()), outputs, target + column, width});
+    column += outputs;
+  }
+  const Kernels& chosen_kernels = sax::chosen();
+  const auto* factors = static_cast<const uint16_t*>(down.untyped_data());
+  parallel(rows, [&](size_t row) {
+    int32_t adapter = chosen.typed_data()[row];
+    if (adapter < 1 || static_cast<size_t>(adapter) > places) return;
+    size_t place = static_cast<size_t>(adapter) - 1;
+    float* inner = held<float, 8>(dim(down, 1));
+    chosen_kernels.low_rank_down(x.typed_data() + row * inputs, inputs,
+                                 factors + place * dim(down, 1) * inputs, dim(down, 1), inner);
+    for (size_t i = 0; i < branches.size(); ++i) {
+      const Branch& each = branches[i];
+      chosen_kernels.low_rank_up(inner + i * of_each, of_each,
+                                 each.up + place * of_each * each.outputs, each.outputs,
+                                 each.out + row * each.stride);
+    }
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace sax
+
+#pragma GCC visibility push(default)  // else hidden, as all that Python does not look for
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_low_rank, sax::low_rank,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::BF16>>()
+                                  .RemainingArgs()
+                                  .RemainingRets());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_plain, sax::plain_product,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::BF16>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_quantized, sax::quantized_product,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::U8>>()
+                                  .Arg<ffi::Buffer<ffi::F16>>()
+                                  .Arg<ffi::Buffer<ffi::F16>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+#pragma GCC visibility pop

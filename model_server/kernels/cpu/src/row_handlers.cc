@@ -1,0 +1,164 @@
+// Operations on rows between products, as XLA calls them. Rows that are not live get zeros.
+
+#include <string.h>
+
+#include "handling.h"
+
+namespace sax {
+namespace {
+
+using Numbers = ffi::Buffer<ffi::F32>;
+
+// live i32: the places, ended by -1; of no size: all.
+std::vector<char> marks_of(const ffi::Buffer<ffi::S32>& live, size_t rows) {
+  std::vector<char> marks(rows, absent(live));
+  for (size_t i = 0; i < live.element_count(); ++i) {
+    size_t row = static_cast<size_t>(live.typed_data()[i]);
+    if (row >= rows) break;
+    marks[row] = 1;
+  }
+  return marks;
+}
+
+// Calls `compute` with each live row and `clear` with the others.
+template <class Compute, class Clear>
+void over_live(const ffi::Buffer<ffi::S32>& live, size_t rows, size_t numbers, Compute&& compute,
+               Clear&& clear) {
+  std::vector<char> marks = marks_of(live, rows);
+  over_rows(rows, numbers, [&](size_t first, size_t last) {
+    for (size_t row = first; row < last; ++row) {
+      if (marks[row]) compute(row);
+      else clear(row);
+    }
+  });
+}
+
+void clear(float* to, size_t numbers) { memset(to, 0, numbers * sizeof(float)); }
+
+// x and y f32[T, D], y possibly of no size, live i32[T] or of no size, scale f32[D]
+// -> x + y f32[T, D], of no size without y; its norm f32[T, D]
+ffi::Error rms_norm(Numbers x, Numbers y, ffi::Buffer<ffi::S32> live, Numbers scale,
+                    ffi::ResultBuffer<ffi::F32> sums, ffi::ResultBuffer<ffi::F32> out, float epsilon,
+                    float more) {
+  if (rank(x) != 2 || rank(*out) != 2) return wrong("norm: ranks");
+  size_t rows = dim(x, 0), size = dim(x, 1), count = x.element_count();
+  bool added = !absent(y);
+  if (scale.element_count() != size || out->element_count() != count ||
+      (added && (y.element_count() != count || sums->element_count() != count))) {
+    return wrong("norm: the shapes do not fit");
+  }
+  Norm norm{scale.typed_data(), epsilon, more};
+  over_live(
+      live, rows, size,
+      [&](size_t row) {
+        size_t at = row * size;
+        chosen().rms_norm(x.typed_data() + at, added ? y.typed_data() + at : nullptr, size, norm,
+                          added ? sums->typed_data() + at : nullptr, out->typed_data() + at);
+      },
+      [&](size_t row) {
+        if (added) clear(sums->typed_data() + row * size, size);
+        clear(out->typed_data() + row * size, size);
+      });
+  return ffi::Error::Success();
+}
+
+// both f32[T, 2 F]: gates, then what they let through; live i32[T] or of no size -> f32[T, F]
+ffi::Error gated(Numbers both, ffi::Buffer<ffi::S32> live, ffi::ResultBuffer<ffi::F32> out,
+                 int32_t gate) {
+  if (rank(both) != 2 || rank(*out) != 2 || gate < 0 || gate > static_cast<int32_t>(Gate::relu)) {
+    return wrong("gate: ranks");
+  }
+  size_t rows = dim(both, 0), size = dim(*out, 1);
+  if (dim(both, 1) != 2 * size || dim(*out, 0) != rows) return wrong("gate: the shapes do not fit");
+  over_live(
+      live, rows, 4 * size,
+      [&](size_t row) {
+        const float* x = both.typed_data() + row * 2 * size;
+        chosen().gated(static_cast<Gate>(gate), x, x + size, size, out->typed_data() + row * size);
+      },
+      [&](size_t row) { clear(out->typed_data() + row * size, size); });
+  return ffi::Error::Success();
+}
+
+// joined f32[T, (H + 2 K) D]: queries, keys and values; scales f32[D] of the norms of queries and
+// of keys, or of no size; cos and sin f32[T, 1, R / 2], or of no size; live i32[T] or of no size
+// -> f32[T, H, D], f32[T, K, D], f32[T, K, D]
+ffi::Error heads(Numbers joined, Numbers query_scale, Numbers key_scale, Numbers cos, Numbers sin,
+                 ffi::Buffer<ffi::S32> live, ffi::ResultBuffer<ffi::F32> queries,
+                 ffi::ResultBuffer<ffi::F32> keys, ffi::ResultBuffer<ffi::F32> values,
+                 float epsilon, float more, int32_t interleaved) {
+  if (rank(joined) != 2 || rank(*queries) != 3 || rank(*keys) != 3) return wrong("heads: ranks");
+  size_t rows = dim(joined, 0), size = dim(*queries, 2);
+  size_t query_heads = dim(*queries, 1), key_heads = dim(*keys, 1), width = dim(joined, 1);
+  size_t half = rows ? cos.element_count() / rows : 0;
+  auto scales = [&](const Numbers& each) { return absent(each) || each.element_count() == size; };
+  if (width != (query_heads + 2 * key_heads) * size || dim(*queries, 0) != rows ||
+      dim(*keys, 0) != rows || dim(*keys, 2) != size ||
+      values->element_count() != keys->element_count() || !scales(query_scale) ||
+      !scales(key_scale) || cos.element_count() != sin.element_count() ||
+      cos.element_count() != half * rows || 2 * half > size) {
+    return wrong("heads: the shapes do not fit");
+  }
+  auto norm_of = [&](const Numbers& scale) {
+    return Norm{absent(scale) ? nullptr : scale.typed_data(), epsilon, more};
+  };
+  Norm of_queries = norm_of(query_scale), of_keys = norm_of(key_scale);
+  size_t of_query = query_heads * size, of_key = key_heads * size;
+  over_live(
+      live, rows, width,
+      [&](size_t row) {
+        const float* x = joined.typed_data() + row * width;
+        Turn turn{cos.typed_data() + row * half, sin.typed_data() + row * half, half,
+                  interleaved != 0};
+        chosen().heads(x, query_heads, size, of_queries, turn, queries->typed_data() + row * of_query);
+        chosen().heads(x + of_query, key_heads, size, of_keys, turn,
+                       keys->typed_data() + row * of_key);
+        memcpy(values->typed_data() + row * of_key, x + of_query + of_key, of_key * sizeof(float));
+      },
+      [&](size_t row) {
+        clear(queries->typed_data() + row * of_query, of_query);
+        clear(keys->typed_data() + row * of_key, of_key);
+        clear(values->typed_data() + row * of_key, of_key);
+      });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace sax
+
+#pragma GCC visibility push(default)  // else hidden, as all that Python does not look for
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_rms_norm, sax::rms_norm,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Attr<float>("epsilon")
+                                  .Attr<float>("more"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_gated, sax::gated,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Attr<int32_t>("gate"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_heads, sax::heads,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Attr<float>("epsilon")
+                                  .Attr<float>("more")
+                                  .Attr<int32_t>("interleaved"));
+
+#pragma GCC visibility pop
