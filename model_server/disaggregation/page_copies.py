@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.draft_model.draft_program import program_name
 from model_server.engine.step_program import StepProgram
-from model_server.kernels.pages import LayerPages
+from model_server.kernels.pages import LayerPages, Overwrite
 
 Block = LayerPages  # with a leading axis of layers: [L, n, K, ...]
 
@@ -57,6 +57,7 @@ class PageCopies:
         self.takes = takes
         self._puts = takes and not draft
         self._named = program_name if draft else str
+        self._overwrite = program.overwrite
         self._layers = program.pages  # shapes, as are the last tokens
         assert program.state is not None, "a pipeline stage hands nothing off"
         self._last_tokens = program.state.last_tokens
@@ -102,7 +103,8 @@ class PageCopies:
     def _lower_write(self, size: int) -> jax.stages.Lowered:
         block = block_shape(self._layers, size)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self._layers)
-        write = jax.jit(_write, donate_argnums=0, out_shardings=shardings)
+        named = functools.partial(_write, write=self._overwrite)
+        write = jax.jit(named, donate_argnums=0, out_shardings=shardings)
         return write.lower(self._layers, block, self._vector((size,)))
 
     def _lower_put(self) -> jax.stages.Lowered:
@@ -155,13 +157,11 @@ def _read(layers: tuple[LayerPages, ...], index: jax.Array) -> Block:
     )
 
 
-def _write(layers: tuple[LayerPages, ...], block: Block, index: jax.Array) -> Any:
+def _write(
+    layers: tuple[LayerPages, ...], block: Block, index: jax.Array, *, write: Overwrite
+) -> Any:
     def replaced(number: int, layer: LayerPages) -> LayerPages:
-        return jax.tree.map(
-            lambda held, new: held.at[index].set(new[number], mode="promise_in_bounds"),
-            layer,
-            block,
-        )
+        return jax.tree.map(lambda held, new: write(held, index, new[number]), layer, block)
 
     return tuple(replaced(number, layer) for number, layer in enumerate(layers))
 

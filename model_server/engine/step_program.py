@@ -43,8 +43,15 @@ from model_server.engine.step_arrays import (
 )
 from model_server.engine.types import EngineLimits
 from model_server.kernels.cpu.attention import CpuAttention
+from model_server.kernels.cpu.attention import overwrite as native_overwrite
 from model_server.kernels.paged import Kernel, KernelRefusal, NearTables, PagedBatch
-from model_server.kernels.pages import LayerPages, copy_pages, copy_pages_apart
+from model_server.kernels.pages import (
+    LayerPages,
+    Overwrite,
+    copy_pages,
+    copy_pages_apart,
+    overwrite,
+)
 from model_server.kernels.sequence_sharding import SequenceSharding
 from model_server.models.layers.live_rows import set_live_rows
 from model_server.models.layers.low_rank import choose_adapters
@@ -159,6 +166,11 @@ class StepProgram:
         return self._native and any(each.is_tiled for each in self._blueprint.declarations)
 
     @property
+    def overwrite(self) -> Overwrite:
+        """How programs overwrite pages of the pool."""
+        return native_overwrite if self._native else overwrite
+
+    @property
     def _native(self) -> bool:
         return self._kernel == CpuAttention()
 
@@ -215,7 +227,9 @@ class StepProgram:
     def lower_copy(self) -> jax.stages.Lowered:
         """Trace the program that copies pages within the pool."""
         jitted = jax.jit(
-            partial(copy_pages_apart, near=self.near) if self.near else copy_pages,
+            partial(copy_pages_apart, near=self.near, write=self.overwrite)
+            if self.near
+            else partial(copy_pages, write=self.overwrite),
             donate_argnums=0,
             out_shardings=jax.tree.map(lambda array: array.sharding, self.pages),
         )

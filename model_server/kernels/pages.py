@@ -127,7 +127,17 @@ def write(
     )
 
 
-def copy_pages(layers: tuple[LayerPages, ...], copies: jax.Array) -> tuple[LayerPages, ...]:
+def overwrite(held: jax.Array, index: jax.Array, rows: jax.Array) -> jax.Array:
+    """Return held[P, ...] with rows[N, ...] at index i32[N]."""
+    return held.at[index].set(rows, mode="promise_in_bounds")
+
+
+Overwrite = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+def copy_pages(
+    layers: tuple[LayerPages, ...], copies: jax.Array, *, write: Overwrite = overwrite
+) -> tuple[LayerPages, ...]:
     """Overwrite page `copies[n, 1]` with page `copies[n, 0]`, for i32[N, 2], in every layer.
 
     All pages are read before any is written.
@@ -135,18 +145,24 @@ def copy_pages(layers: tuple[LayerPages, ...], copies: jax.Array) -> tuple[Layer
 
     def copied(held: jax.Array) -> jax.Array:
         taken = held.at[copies[:, 0]].get(mode="promise_in_bounds")
-        return held.at[copies[:, 1]].set(taken, mode="promise_in_bounds")
+        return write(held, copies[:, 1], taken)
 
     return jax.tree.map(copied, layers)
 
 
 def copy_pages_apart(
-    layers: tuple[LayerPages, ...], copies: jax.Array, *, near: tuple[bool, ...]
+    layers: tuple[LayerPages, ...],
+    copies: jax.Array,
+    *,
+    near: tuple[bool, ...],
+    write: Overwrite = overwrite,
 ) -> tuple[LayerPages, ...]:
     """As `copy_pages`, but in near layers by the last two of each `copies`, i32[N, 4]."""
     of = {False: copies[:, :2], True: copies[:, 2:]}
     pairs = zip(layers, near, strict=True)
-    return tuple(copied for layer, its in pairs for copied in copy_pages((layer,), of[its]))
+    return tuple(
+        copied for layer, its in pairs for copied in copy_pages((layer,), of[its], write=write)
+    )
 
 
 def stored(numbers: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:

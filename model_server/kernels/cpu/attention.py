@@ -58,6 +58,16 @@ def _unwritten(shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
     return jax.ffi.ffi_call("sax_cpu_unwritten", jax.ShapeDtypeStruct(shape, dtype))()
 
 
+def overwrite(held: jax.Array, index: jax.Array, rows: jax.Array) -> jax.Array:
+    """As `pages.overwrite`, in place: XLA widens a whole pool of bfloat16 and narrows it again."""
+    call = jax.ffi.ffi_call(
+        "sax_cpu_overwrite",
+        jax.ShapeDtypeStruct(held.shape, held.dtype),
+        input_output_aliases={2: 0},
+    )
+    return call(index, rows, held)
+
+
 @dataclass(frozen=True, slots=True)
 class CpuAttention:
     """The kernel as the models call it, on one device."""

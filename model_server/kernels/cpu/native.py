@@ -23,7 +23,7 @@ _TARGETS = tuple(
     f"sax_cpu_{kernel}"
     for kernel in (
         *("plain", "quantized", "low_rank"),
-        *("unwritten", "write", "attend"),
+        *("unwritten", "overwrite", "write", "attend"),
         *("rms_norm", "gated", "heads"),
         "choose_tokens",
     )

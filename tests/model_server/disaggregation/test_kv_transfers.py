@@ -17,7 +17,7 @@ import pytest
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.page_copies import PageCopies, block_sizes
 from model_server.disaggregation.transfer_server import TransferServer
-from model_server.kernels.pages import CacheShape, LayerPages, allocate
+from model_server.kernels.pages import CacheShape, LayerPages, allocate, overwrite
 from sax.errors import Cancelled, DeadlineExceeded, Internal, ReplicaLost
 
 CACHE = CacheShape(layers=3, kv_heads=2, key_dim=4, value_dim=6)
@@ -56,7 +56,9 @@ class Side:
             everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         last = jax.ShapeDtypeStruct((5,), jnp.int32, sharding=everywhere)
         state = SimpleNamespace(last_tokens=last)
-        program: Any = SimpleNamespace(pages=shapes, state=state, everywhere=everywhere)
+        program: Any = SimpleNamespace(
+            pages=shapes, state=state, everywhere=everywhere, overwrite=overwrite
+        )
         self.copies = PageCopies(program, 16, gives=True, takes=True)
         self.copies.compile()
 

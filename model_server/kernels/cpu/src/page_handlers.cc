@@ -257,6 +257,30 @@ ffi::Error attend(ffi::Buffer<ffi::F32> q, ffi::AnyBuffer keys, ffi::AnyBuffer v
   return ffi::Error::Success();
 }
 
+// index i32[N], rows [N, ...], held [P, ...], written in place: pages as they are, of any dtype.
+ffi::Error overwrite(ffi::Buffer<ffi::S32> index, ffi::AnyBuffer rows, ffi::AnyBuffer held,
+                     ffi::Result<ffi::AnyBuffer> out) {
+  if (!rank(rows) || !rank(held) || rows.element_type() != held.element_type()) {
+    return wrong("overwriting: ranks");
+  }
+  size_t count = dim(rows, 0), pages = dim(held, 0);
+  if (index.element_count() != count || out->size_bytes() != held.size_bytes() ||
+      rows.element_count() * pages != held.element_count() * count) {
+    return wrong("overwriting: the pages do not fit");
+  }
+  if (out->untyped_data() != held.untyped_data()) {
+    memcpy(out->untyped_data(), held.untyped_data(), held.size_bytes());
+  }
+  size_t size = pages ? held.size_bytes() / pages : 0;
+  for (size_t i = 0; i < count; ++i) {
+    size_t page = static_cast<size_t>(index.typed_data()[i]);
+    if (page >= pages) continue;
+    memcpy(static_cast<char*>(out->untyped_data()) + page * size,
+           static_cast<const char*>(rows.untyped_data()) + i * size, size);
+  }
+  return ffi::Error::Success();
+}
+
 // The result is whatever memory held; not touching it leaves its pages to be faulted in later.
 ffi::Error unwritten(ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }
 
@@ -267,6 +291,13 @@ ffi::Error unwritten(ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success()
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_unwritten, sax::unwritten,
                               ffi::Ffi::Bind().Ret<ffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_overwrite, sax::overwrite,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_write, sax::write_pages,
                               ffi::Ffi::Bind()

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model_server.kernels.cpu.attention import CpuAttention, unwritten
+from model_server.kernels.cpu.attention import CpuAttention, overwrite, unwritten
 from model_server.kernels.pages import CacheShape, key_major_shapes, write
 from tests.model_server.kernels.cpu.instruction_sets import instructions
 from tests.model_server.kernels.paged_cases import (
@@ -109,6 +109,18 @@ def test_pages_are_written_in_place() -> None:
     assert memory is not None
     assert memory.alias_size_in_bytes >= layer.keys.nbytes + layer.values.nbytes
     assert memory.temp_size_in_bytes < layer.keys.nbytes
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "float8_e4m3fn"])
+def test_whole_pages_are_overwritten_in_place(dtype: str) -> None:
+    held = jnp.arange(5 * 3 * 2).reshape(5, 3, 2).astype(dtype)
+    rows = -jnp.ones((2, 3, 2), dtype)
+    wanted = np.asarray(held).copy()
+    wanted[[4, 1]] = np.asarray(rows)
+    place = held.unsafe_buffer_pointer()
+    made = jax.jit(overwrite, donate_argnums=0)(held, jnp.asarray([4, 1], jnp.int32), rows)
+    np.testing.assert_array_equal(made, wanted)
+    assert made.unsafe_buffer_pointer() == place
 
 
 def test_a_page_outside_the_pool_is_refused_and_read_by_nobody() -> None:
