@@ -53,6 +53,7 @@ from model_server.models.tasks import GENERATE
 from model_server.models.whole_recipe import whole_recipe
 from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.vote import Shares
+from model_server.sharing.freeing import give_back_unused
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
@@ -240,6 +241,8 @@ class ModelLoader:
         )
         if recipe.adapters is not None:
             self._bases.keep(spec, recipe.adapters, loaded, runner)
+        if len(self._live) == 1:
+            give_back_unused()
         return loaded
 
     def _beside(

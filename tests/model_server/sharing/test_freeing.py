@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.sharing.freeing import free
+from model_server.sharing.freeing import free, give_back_unused
 
 
 def test_arrays_are_gone_whether_or_not_somebody_holds_them() -> None:
@@ -35,3 +35,13 @@ def test_memory_of_large_arrays_is_back_and_their_neighbours_are_whole() -> None
     free(arrays)
     assert before - resident() > 100 << 20
     assert np.array_equal(kept, np.arange(5 << 20, dtype=np.float32))
+
+
+def test_memory_that_was_freed_in_small_pieces_is_given_back() -> None:
+    pieces = [bytearray(30_000) for _ in range(4000)]
+    last = bytearray(30_000)  # above it the C library would give back by itself
+    del pieces
+    before = resident()
+    give_back_unused()
+    assert before - resident() > 50 << 20
+    assert len(last) == 30_000
