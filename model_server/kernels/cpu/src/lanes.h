@@ -89,6 +89,22 @@ SAX_INLINE F byte_of(B x, int j) {
   __m512i byte = _mm512_and_si512(_mm512_srli_epi32(x.v, 8 * j), _mm512_set1_epi32(255));
   return {_mm512_cvtepi32_ps(byte)};
 }
+#if defined(__AVX512BF16__)
+#define SAX_NARROWS
+// Stores 32 numbers as bf16, rounded to nearest.
+SAX_INLINE void store_narrow(uint32_t* to, const float* x) {
+  __m512bh both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + kLanes), _mm512_loadu_ps(x));
+  _mm512_storeu_si512(to, (__m512i)both);
+}
+// Stores pairs of bf16, rounded to nearest; for finite numbers.
+SAX_INLINE void store_pairs(uint32_t* p, F even, F odd) {
+  alignas(64) static constexpr uint16_t kTurns[32] = {
+      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd.v, even.v);
+  _mm512_storeu_si512(p, _mm512_permutexvar_epi16(_mm512_load_si512(kTurns), both));
+}
+#else
 SAX_INLINE __m512i nearest_(F x) {
   __m512i bits = _mm512_castps_si512(x.v);
   __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -98,14 +114,6 @@ SAX_INLINE __m512i nearest_(F x) {
 SAX_INLINE void store_pairs(uint32_t* p, F even, F odd) {
   __m512i high = _mm512_and_si512(nearest_(odd), _mm512_set1_epi32(-65536));
   _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(nearest_(even), 16), high));
-}
-
-#if defined(__AVX512BF16__)
-#define SAX_NARROWS
-// Stores 32 numbers as bf16, rounded to nearest.
-SAX_INLINE void store_narrow(uint32_t* to, const float* x) {
-  __m512bh both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + kLanes), _mm512_loadu_ps(x));
-  _mm512_storeu_si512(to, (__m512i)both);
 }
 #endif
 
