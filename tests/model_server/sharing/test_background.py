@@ -41,10 +41,22 @@ print(json.dumps([found, share(compiling), share(running)]))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux")
 def test_compiler_threads_give_way_and_those_that_run_programs_do_not() -> None:
+    # A thread that wakes at the wrong moment, on a busy machine, is taken for another.
+    tries = [_shares()]
+    while not _apart(*tries[-1]) and len(tries) < 3:
+        tries.append(_shares())
+    assert _apart(*tries[-1]), tries
+
+
+def _shares() -> tuple[int, float, float]:
+    """Return the threads found, and the shares that those of a lower priority have in the work of
+    compiling and of running.
+    """
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found, compiling, running = json.loads(done.stdout.splitlines()[-1])
-    assert found > 0
-    # Shares of the work of threads with a lower priority: others wake for a moment.
-    assert compiling > 0.5
-    assert running < 0.05
+    return found, compiling, running
+
+
+def _apart(found: int, compiling: float, running: float) -> bool:
+    return found > 0 and compiling > 0.5 and running < 0.05
