@@ -103,8 +103,8 @@ class PageCopies:
     def _lower_write(self, size: int) -> jax.stages.Lowered:
         block = block_shape(self._layers, size)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self._layers)
-        named = functools.partial(_write, write=self._overwrite)
-        write = jax.jit(named, donate_argnums=0, out_shardings=shardings)
+        written = functools.partial(_write, write=self._overwrite)
+        write = jax.jit(written, donate_argnums=0, out_shardings=shardings)
         return write.lower(self._layers, block, self._vector((size,)))
 
     def _lower_put(self) -> jax.stages.Lowered:

@@ -167,7 +167,7 @@ class StepProgram:
 
     @property
     def overwrite(self) -> Overwrite:
-        """How programs overwrite pages of the pool."""
+        """Return the function with which programs overwrite pages of the pool."""
         return native_overwrite if self._native else overwrite
 
     @property

@@ -121,7 +121,7 @@ class ModelLoader:
         check_offered(entry.path, self._config.model_filter_regex)
         if isinstance(entry, AdapterClass):  # compiles nothing
             return self._load_adapter(spec, report)
-        with self._watched(spec):
+        with self._loading(spec):
             if isinstance(entry, CustomModel):
                 self._check_root(spec)
                 return self._keep(
@@ -152,7 +152,7 @@ class ModelLoader:
         self, spec: ModelSpec, limits: EngineLimits, programs: Programs, report: Report
     ) -> HeldRunner:
         """Load this host's share of a model for its primary. Raises as a load does."""
-        with self._watched(spec), _named(spec.checkpoint), self._open(spec) as checkpoint:
+        with self._loading(spec), _named(spec.checkpoint), self._open(spec) as checkpoint:
             config = checkpoint.config if checkpoint else None
             recipe = make_recipe(spec.model_path, config, spec.overrides)
             assert isinstance(recipe, Recipe), "only language models span hosts"
@@ -173,10 +173,13 @@ class ModelLoader:
             raise Unavailable(f"jax has no devices here: {exc}{_no_proxy()}") from exc
 
     @contextmanager
-    def _watched(self, spec: ModelSpec) -> Iterator[None]:
+    def _loading(self, spec: ModelSpec) -> Iterator[None]:
+        """Log what a load compiles, and give back the memory that it used in passing."""
         with self.watch.loading() as compiles:
             yield
         logger.info("%s: while it loaded, XLA compiled %s", spec.model_id, compiles)
+        if len(self._live) == 1:  # nobody is served meanwhile
+            give_back_unused()
 
     def _open(self, spec: ModelSpec) -> AbstractContextManager[Checkpoint | None]:
         if spec.checkpoint == NO_CHECKPOINT:
@@ -241,8 +244,6 @@ class ModelLoader:
         )
         if recipe.adapters is not None:
             self._bases.keep(spec, recipe.adapters, loaded, runner)
-        if len(self._live) == 1:
-            give_back_unused()
         return loaded
 
     def _beside(

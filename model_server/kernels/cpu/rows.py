@@ -25,7 +25,7 @@ class HeadNorm(NamedTuple):
     more: float
 
 
-class Turns(NamedTuple):
+class HeadRotation(NamedTuple):
     """Rotation of the first R numbers of each head by its row's position."""
 
     cos: jax.Array  # f32[T, 1, R / 2]
@@ -67,14 +67,14 @@ def heads(
     size: int,  # D
     kv_heads: int,  # K
     norm: HeadNorm | None,
-    turns: Turns | None,
+    rotation: HeadRotation | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return queries f32[T, H, D], keys and values f32[T, K, D]; norm and turn the first two."""
+    """Return queries f32[T, H, D], keys and values f32[T, K, D]; norm and rotate the first two."""
     rows, width = joined.shape
     made = [_made(rows, count, size) for count in (width // size - 2 * kv_heads, *[kv_heads] * 2)]
     call = jax.ffi.ffi_call("sax_cpu_heads", made)
     query_scale, key_scale, epsilon, more = norm or HeadNorm(_NONE, _NONE, 0.0, 0.0)
-    cos, sin, interleaved = turns or Turns(_NONE, _NONE, False)
+    cos, sin, interleaved = rotation or HeadRotation(_NONE, _NONE, False)
     queries, keys, values = call(
         joined, query_scale, key_scale, cos, sin, live,
         epsilon=np.float32(epsilon), more=np.float32(more), interleaved=np.int32(interleaved),

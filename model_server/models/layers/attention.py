@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from model_server.kernels.cpu.rows import HeadNorm, Turns, heads
+from model_server.kernels.cpu.rows import HeadNorm, HeadRotation, heads
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.models.layers.layers import Branches, Linear, LiveRows, Names, RmsNorm, live_of
@@ -121,8 +121,8 @@ class Attention(nnx.Module):
         size, live, norms = self.shape.head_dim, live_of(self), (self.q_norm, self.k_norm)
         if live is not None and all(isinstance(norm, RmsNorm | None) for norm in norms):
             kv_heads = self.qkv.outputs[1] // size
-            turns = rotation and Turns(rotation.cos, rotation.sin, rotation.interleaved)
-            return heads(self.qkv.joined(x), live, size, kv_heads, _of_heads(*norms), turns)
+            joined, norm = self.qkv.joined(x), _of_heads(*norms)
+            return heads(joined, live, size, kv_heads, norm, rotation and _of_rows(rotation))
         q, k, v = (part.reshape(x.shape[0], -1, size) for part in self.qkv(x))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -135,3 +135,7 @@ def _of_heads(q_norm: Any, k_norm: Any) -> HeadNorm | None:
     if q_norm is None or k_norm is None:
         return None
     return HeadNorm(q_norm.scale[...], k_norm.scale[...], q_norm.epsilon, float(q_norm.plus_one))
+
+
+def _of_rows(rotation: Rotary) -> HeadRotation:
+    return HeadRotation(rotation.cos, rotation.sin, rotation.interleaved)

@@ -14,10 +14,11 @@ from msgspec import structs
 
 from model_server.config import ModelServerConfig
 from model_server.engine.paging.near_count import near_count
+from model_server.kernels.cpu import native
 from model_server.loading.deployment import Deployment, deploy, place_model
 from model_server.loading.memory_plan import FreeMemory, PageBytes
 from model_server.models.registry import make_recipe
-from model_server.models.weights.sharding import layout_of
+from model_server.models.weights.sharding import layout_of, own_device
 from sax.errors import InvalidRequest, MemoryPlanError
 from tests.model_server.multihost.staged import LM, TINY
 
@@ -90,6 +91,28 @@ def test_a_pipeline_guesses_only_if_it_was_asked_to() -> None:
 def test_the_cache_is_float32_on_a_cpu_unless_told_otherwise() -> None:
     assert deployed(DTYPE='"bfloat16"').kv_dtype == jnp.float32
     assert deployed(KV_CACHE_DTYPE='"int8"').kv_dtype == jnp.int8
+
+
+@pytest.mark.skipif(not native.available(), reason="no compiler built the native kernels here")
+def test_the_cache_has_the_dtype_of_the_model_where_native_kernels_attend() -> None:
+    def on_one_device(**overrides: str) -> Deployment:
+        of = recipe(DTYPE='"bfloat16"', **overrides)
+        return deploy(of, None, own_device().placed(), CONFIG, FREE)
+
+    assert on_one_device(DIMS_PER_HEAD="16").kv_dtype == jnp.bfloat16
+    assert on_one_device(DIMS_PER_HEAD="8").kv_dtype == jnp.float32  # XLA attends to those
+    assert on_one_device(DIMS_PER_HEAD="16", KV_CACHE_DTYPE='"float32"').kv_dtype == jnp.float32
+
+
+@pytest.mark.skipif(not native.available(), reason="no compiler built the native kernels here")
+def test_copies_of_a_page_leave_a_pool_of_bfloat16_in_place() -> None:
+    of = recipe(DTYPE='"bfloat16"', DIMS_PER_HEAD="16")
+    program = deploy(of, None, own_device().placed(), CONFIG, FREE).program
+    memory = program.lower_copy().compile().memory_analysis()
+    pool = sum(each.size * each.dtype.itemsize for each in jax.tree.leaves(program.pages))
+    assert memory is not None
+    assert memory.alias_size_in_bytes == pool
+    assert memory.temp_size_in_bytes < pool // 4
 
 
 def test_fewer_pages_make_another_program_of_the_same_model() -> None:

@@ -66,7 +66,7 @@ enum class Gate { silu, gelu_tanh, relu };
 
 // Rotation of a head by its position: of `half` pairs, with what lies `half` further on, or next to
 // each other.
-struct Turn {
+struct Rotation {
   const float* cos;
   const float* sin;
   size_t half;
@@ -129,8 +129,8 @@ struct Kernels {
   // to = gate(x) * up.
   void (*gated)(Gate gate, const float* x, const float* up, size_t size, float* to);
 
-  // Heads of one row, normed if there is a scale, then turned.
-  void (*heads)(const float* x, size_t count, size_t size, const Norm& norm, const Turn& by,
+  // Heads of one row, normed if there is a scale, then rotated.
+  void (*heads)(const float* x, size_t count, size_t size, const Norm& norm, const Rotation& by,
                 float* to);
 
   // Chooses a token by the edited logits of one row and reports it by the plain ones; scratch: four

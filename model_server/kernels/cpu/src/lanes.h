@@ -98,11 +98,11 @@ SAX_INLINE void store_narrow(uint32_t* to, const float* x) {
 }
 // Stores pairs of bf16, rounded to nearest; for finite numbers.
 SAX_INLINE void store_pairs(uint32_t* p, F even, F odd) {
-  alignas(64) static constexpr uint16_t kTurns[32] = {
+  alignas(64) static constexpr uint16_t kInterleaved[32] = {
       0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd.v, even.v);
-  _mm512_storeu_si512(p, _mm512_permutexvar_epi16(_mm512_load_si512(kTurns), both));
+  _mm512_storeu_si512(p, _mm512_permutexvar_epi16(_mm512_load_si512(kInterleaved), both));
 }
 #else
 SAX_INLINE __m512i nearest_(F x) {

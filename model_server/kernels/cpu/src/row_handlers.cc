@@ -108,10 +108,10 @@ ffi::Error heads(Numbers joined, Numbers query_scale, Numbers key_scale, Numbers
       live, rows, width,
       [&](size_t row) {
         const float* x = joined.typed_data() + row * width;
-        Turn turn{cos.typed_data() + row * half, sin.typed_data() + row * half, half,
+        Rotation rotation{cos.typed_data() + row * half, sin.typed_data() + row * half, half,
                   interleaved != 0};
-        chosen().heads(x, query_heads, size, of_queries, turn, queries->typed_data() + row * of_query);
-        chosen().heads(x + of_query, key_heads, size, of_keys, turn,
+        chosen().heads(x, query_heads, size, of_queries, rotation, queries->typed_data() + row * of_query);
+        chosen().heads(x + of_query, key_heads, size, of_keys, rotation,
                        keys->typed_data() + row * of_key);
         memcpy(values->typed_data() + row * of_key, x + of_query + of_key, of_key * sizeof(float));
       },

@@ -1,4 +1,4 @@
-// Operations on single rows between products: norms, gates, and heads normed and turned.
+// Operations on single rows between products: norms, gates, and heads normed and rotated.
 
 #pragma once
 
@@ -64,8 +64,8 @@ static void gated(Gate gate, const float* x, const float* up, size_t size, float
   }
 }
 
-// Turns the first 2 * half numbers of a head, in place.
-static void turn(const Turn& by, float* head) {
+// Rotates the first 2 * half numbers of a head, in place.
+static void rotate(const Rotation& by, float* head) {
   if (by.interleaved) {
     for (size_t i = 0; i < by.half; ++i) {
       float left = head[2 * i], right = head[2 * i + 1];
@@ -84,12 +84,12 @@ static void turn(const Turn& by, float* head) {
   }
 }
 
-static void heads(const float* x, size_t count, size_t size, const Norm& norm, const Turn& by,
+static void heads(const float* x, size_t count, size_t size, const Norm& norm, const Rotation& by,
                   float* to) {
   for (size_t head = 0; head < count; ++head, x += size, to += size) {
     if (norm.scale) rms_norm(x, nullptr, size, norm, nullptr, to);
     else memcpy(to, x, size * sizeof(float));
-    if (by.half) turn(by, to);
+    if (by.half) rotate(by, to);
   }
 }
 

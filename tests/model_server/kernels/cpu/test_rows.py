@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model_server.kernels.cpu.rows import GATES, HeadNorm, Turns, gated, heads, rms_norm
+from model_server.kernels.cpu.rows import GATES, HeadNorm, HeadRotation, gated, heads, rms_norm
 from model_server.models.layers.rope import Rotary
 from tests.model_server.kernels.cpu.instruction_sets import instructions
 
@@ -70,23 +70,23 @@ def test_gates_of_large_numbers_are_open_or_shut(gate: str, instructions: str) -
     ("query_heads", "kv_heads", "size", "half"),
     [(9, 3, 64, 32), (4, 4, 80, 10), (2, 1, 6, 3), (1, 1, 256, 128), (3, 1, 16, 0)],
 )
-def test_heads_are_divided_normed_and_turned(
+def test_heads_are_divided_normed_and_rotated(
     query_heads: int, kv_heads: int, size: int, half: int, interleaved: bool, instructions: str
 ) -> None:
     rows = 11
     joined = numbers(rows, (query_heads + 2 * kv_heads) * size)
     angles = numbers(rows, 1, half)
-    turns = Turns(jnp.cos(angles), jnp.sin(angles), interleaved) if half else None
+    rotation = HeadRotation(jnp.cos(angles), jnp.sin(angles), interleaved) if half else None
     norm = HeadNorm(jnp.asarray(numbers(size)), jnp.asarray(numbers(size)[::-1]), 1e-6, 1.0)
     parts = np.split(joined, [query_heads * size, (query_heads + kv_heads) * size], axis=-1)
     for own in (None, norm):
-        got = heads(jnp.asarray(joined), all_live(rows), size, kv_heads, own, turns)
+        got = heads(jnp.asarray(joined), all_live(rows), size, kv_heads, own, rotation)
         for index, (part, made) in enumerate(zip(parts, got, strict=True)):
             wanted = part.reshape(rows, -1, size)
             if own is not None and index < 2:
                 wanted = normed(wanted, np.asarray(own[index]), own.more, own.epsilon)
-            if turns is not None and index < 2:
-                wanted = Rotary(turns.cos, turns.sin, interleaved)(jnp.asarray(wanted))
+            if rotation is not None and index < 2:
+                wanted = Rotary(rotation.cos, rotation.sin, interleaved)(jnp.asarray(wanted))
             np.testing.assert_allclose(made, wanted, rtol=2e-5, atol=1e-5)
 
 
@@ -111,6 +111,6 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     x, live = jnp.zeros((2, 16)), all_live(2)
     with pytest.raises(jax.errors.JaxRuntimeError, match="norm: the shapes do not fit"):
         rms_norm(x, None, live, jnp.zeros(15), epsilon=1e-5)
-    turns = Turns(jnp.zeros((2, 1, 9)), jnp.zeros((2, 1, 9)), interleaved=False)
+    rotation = HeadRotation(jnp.zeros((2, 1, 9)), jnp.zeros((2, 1, 9)), interleaved=False)
     with pytest.raises(jax.errors.JaxRuntimeError, match="heads: the shapes do not fit"):
-        heads(jnp.zeros((2, 48)), live, 16, 1, None, turns)
+        heads(jnp.zeros((2, 48)), live, 16, 1, None, rotation)
