@@ -15,6 +15,25 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from k8s.pathways_flags import (
+    ComponentFlags,
+    Components,
+    ComponentVariables,
+    DeploymentMode,
+    Directory,
+    ElasticSlices,
+    MaxRestarts,
+    MaxSliceRestarts,
+    MetricsCollection,
+    OurComponents,
+    Slices,
+    TrustNetwork,
+    Version,
+    WorkerGraceSeconds,
+    WorkerNodeSelector,
+    WorkerPriorityClass,
+    pathways_options,
+)
 from sax.command import (
     WRONG,
     Chip,
@@ -66,16 +85,18 @@ def render(
     kind: Annotated[
         str,
         typer.Option(
-            metavar="jobset|one-jobset|leaderworkerset",
+            metavar="jobset|one-jobset|leaderworkerset|pathways|pathways-jobset",
             help="One JobSet per replica (recommended: a lost host restarts only its replica), "
-            "one JobSet for all replicas as in Google's tutorial, or a LeaderWorkerSet.",
+            "one JobSet for all replicas as in Google's tutorial, a LeaderWorkerSet, or a "
+            "PathwaysJob per replica: one model server for several slices. pathways-jobset is "
+            "the JobSet that a PathwaysJob becomes, for clusters without its controller.",
         ),
     ] = "jobset",
     only: Annotated[
         str, typer.Option(metavar="control|servers|all", help="Part of the cell to render.")
     ] = "all",
     name: Annotated[
-        str, typer.Option(help="Name of the set; with one JobSet per replica, -0, -1, ... follow.")
+        str, typer.Option(help="Name of the set; with one object per replica, -0, -1, ... follow.")
     ] = "sax-model-server-set",
     cell: Annotated[str, typer.Option(metavar="/sax/CELL", help="Name of the cell.")] = "/sax/test",
     namespace: Annotated[
@@ -125,6 +146,22 @@ def render(
             "--no-plan", help="Skip the check that the model fits; no TPU compiler needed."
         ),
     ] = False,
+    slices: Slices = 1,
+    elastic_slices: ElasticSlices = 0,
+    max_slice_restarts: MaxSliceRestarts = None,
+    max_restarts: MaxRestarts = 1_000_000,
+    deployment_mode: DeploymentMode = "default",
+    pathways_dir: Directory = None,
+    pathways_version: Version = None,
+    our_components: OurComponents = False,
+    trust_network: TrustNetwork = False,
+    component: Components = None,
+    component_flag: ComponentFlags = None,
+    component_env: ComponentVariables = None,
+    worker_node_selector: WorkerNodeSelector = None,
+    worker_grace_seconds: WorkerGraceSeconds = None,
+    worker_priority_class: WorkerPriorityClass = None,
+    enable_metrics_collection: MetricsCollection = False,
     output_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write a folder for `kubectl apply -k` instead."),
@@ -144,6 +181,8 @@ def render(
       sax k8s render gs://B/gemma --topology v5e:2x4 --bucket gs://B --set QUANTIZE='"int8"'
       sax k8s render llama --topology v5e:2x2 --bucket gs://B --no-plan --output-dir deploy
       sax k8s render llama --topology v5e:2x2 --bucket gs://B --no-plan --only control
+      sax k8s render llama --topology v5e:4x8 --bucket gs://B --kind pathways --slices 2 \\
+        --elastic-slices 1 --max-slice-restarts 4 --our-components --trust-network
     """
     try:
         order = _order(ctx, overrides=parse_overrides(override or ()))
@@ -175,6 +214,7 @@ def _order(ctx: typer.Context, overrides: Mapping[str, str]) -> Order:
         max_context=tokens_of(given["max_context"]),
         images=ImageSource(given["image_registry"], given["tag"]),
         overrides=overrides,
+        pathways=pathways_options(given),
         **{name: given[name] for name in same},
     )
 
@@ -210,7 +250,7 @@ def _place(
     from sax.slices import slice_of
 
     if topology != _AUTO:  # report bad names before spending minutes on the plan
-        order.check_names(slice_of(topology, machine_type).hosts)
+        order.check_slice(slice_of(topology, machine_type))
     elif no_plan:
         raise InvalidRequest(
             "--topology auto needs a plan: name a slice, e.g. v5e:4x8, or drop --no-plan",

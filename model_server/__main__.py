@@ -71,10 +71,13 @@ def _serve_page(config: ModelServerConfig) -> HealthPage:
 
 def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
     """Serve until signalled; return True if a step hung."""
+    from model_server.islands.proxy_backend import BACKEND, is_proxied
     from model_server.loading.loader import make_loader
     from model_server.process.start import import_modules, serve
     from model_server.sharing.background import lower_compilers
 
+    if is_proxied():
+        BACKEND.register(os.environ)
     import_modules(config.imports)
     with contextlib.suppress(RuntimeError):  # no devices: `serve` says so
         lower_compilers()
@@ -84,7 +87,13 @@ def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
 def leave(status: int) -> NoReturn:
     """Exit, even if a load that cannot be stopped, or a step that hangs, still holds a thread."""
     logging.shutdown()
-    if status == HUNG or any(thread.name.startswith("load ") for thread in threading.enumerate()):
+    # The client of a proxy server calls back while the interpreter ends, which aborts it.
+    proxied = "proxy" in os.environ.get("JAX_PLATFORMS", "").split(",")
+    if (
+        status == HUNG
+        or proxied
+        or any(thread.name.startswith("load ") for thread in threading.enumerate())
+    ):
         sys.stdout.flush()
         os._exit(status)
     sys.exit(status)

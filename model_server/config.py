@@ -100,6 +100,7 @@ class ModelServerConfig:
     prefix_cache: PrefixSharing = "tenant"  # who shares the keys and values of equal prompts
     max_mixed_blocks: int | None = None  # None: as measured at load, see engine/pace.py
     step_timeout_seconds: float = 30.0  # a step that takes longer hangs
+    stream_interval_seconds: float = 0.03  # between messages in the middle of answers
     strict_compile: bool = False  # a compile while serving raises instead of only counting
     drain_seconds: float = 20.0
     hosts: str = ""  # of this replica: a count or host names; "": from the environment, else 1
@@ -126,6 +127,10 @@ class ModelServerConfig:
                 _check_positive(name, value)
         for root in self.checkpoint_roots:
             _check_root(root)
+        if not 0 <= self.stream_interval_seconds <= 1:
+            raise ValueError(
+                f"--stream_interval_seconds is {self.stream_interval_seconds:g}: give 0 to 1 s"
+            )
         if not REQUEST_BYTES <= self.max_message_bytes < 2**31:
             raise ValueError(
                 f"--max_message_bytes is {self.max_message_bytes}: give at least {REQUEST_BYTES}, "

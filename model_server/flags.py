@@ -248,6 +248,15 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
         "on average at most twice as long as decodes alone, from times measured at load)",
     )
     flags.add_argument(
+        "--stream_interval_seconds",
+        type=float,
+        default=default.stream_interval_seconds,
+        metavar="S",
+        help="at most one message in this time in the middle of answers, with the tokens of all "
+        "steps since the last; the first and the last token never wait (%(default)s; 0 sends "
+        "every step)",
+    )
+    flags.add_argument(
         "--step_timeout_seconds",
         type=float,
         default=default.step_timeout_seconds,

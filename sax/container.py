@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from sax.errors import InvalidRequest
 
 ADMIN, MODEL, GATEWAY = ROLES = ("admin_server", "model_server", "http_gateway")
+PATHWAYS = "pathways"  # the programs of a Pathways cluster, told apart by --node_type
 
 _USAGE = """\
 usage: python -m sax.container ROLE [FLAGS]
@@ -25,7 +26,11 @@ usage: python -m sax.container ROLE [FLAGS]
 Starts a sax server with flags built from environment variables; FLAGS come last and override them.
 `python -m sax.container ROLE --help` shows all flags of a role.
 
-roles: admin_server, model_server, http_gateway
+roles: admin_server, model_server, http_gateway, pathways
+
+With --node_type=resource_manager, worker or proxy_server among its FLAGS, model_server is pathways:
+a PathwaysJob gives its components flags, but starts the image as it is. That role has all it needs
+in FLAGS and its own variables; those below are the others'.
 
 variables:
   SAX_CELL          the cell (default /sax/test)
@@ -43,9 +48,12 @@ examples:
   GSBUCKET=my-bucket python -m sax.container admin_server
   SAX_DIR=/data python -m sax.container admin_server --status_port 10002
   SAX_ADMIN=admin:10000 PORT=8888 python -m sax.container http_gateway
+  python -m sax.container pathways --node_type=resource_manager --server_port=29001
 """
 
 _CELL = "/sax/test"
+_NODE_TYPE = "--node_type"
+_PATHWAYS_MODULE = "model_server.pathways"
 _PLACEHOLDER = "BUCKET_NAME"  # in the manifests
 _WRONG = 2
 
@@ -54,8 +62,11 @@ def command(
     role: str, flags: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
     """Return Python's arguments and the environment for a role. Raises InvalidRequest."""
-    if role not in ROLES:
-        raise InvalidRequest(f"{role!r} is not a role: use one of {', '.join(ROLES)}")
+    if role not in (*ROLES, PATHWAYS):
+        known = ", ".join((*ROLES, PATHWAYS))
+        raise InvalidRequest(f"{role!r} is not a role: use one of {known}")
+    if role == PATHWAYS or (role == MODEL and _has(_NODE_TYPE, flags)):
+        return ["-m", _PATHWAYS_MODULE, *flags], dict(environ)
     given = {name: value for name, value in environ.items() if value}
     roots = _roots(given)
     made = ["--host=0.0.0.0", *_port(given)]
@@ -67,6 +78,10 @@ def command(
         return ["-m", role, *made, *flags], dict(environ)
     found = {} if "SAX_ADMIN" in given else _named(_only(roots, "SAX_ROOT"))
     return ["-m", role, *made, *flags], {**environ, **found}
+
+
+def _has(name: str, flags: Sequence[str]) -> bool:
+    return any(flag.partition("=")[0] == name for flag in flags)
 
 
 def _port(given: Mapping[str, str]) -> list[str]:
@@ -115,7 +130,7 @@ def _named(roots: dict[str, str]) -> dict[str, str]:
 
 
 def _admin_roots(roots: Mapping[str, str], flags: Sequence[str]) -> list[str]:
-    if "FS_ROOT" not in roots and not any(flag.startswith("--fs_root") for flag in flags):
+    if "FS_ROOT" not in roots and not _has("--fs_root", flags):
         raise InvalidRequest(
             "this admin server has nowhere to keep its state, so published models would be lost "
             "with its container: set GSBUCKET, SAX_DIR (a volume) or FS_ROOT, or pass --fs_root"
@@ -154,7 +169,7 @@ def main(arguments: Sequence[str]) -> int:
     except InvalidRequest as error:
         _say(error.text)
         return _WRONG
-    warning = raise_memory_lock() if arguments[0] == MODEL else None
+    warning = raise_memory_lock() if arguments[0] in (MODEL, PATHWAYS) else None
     if warning and importlib.util.find_spec("libtpu"):  # only TPU servers need it
         _say(warning)
     os.execve(sys.executable, [sys.executable, *argv], environ)

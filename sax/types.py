@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import replace
 
 from sax.fields.sampling import MOST_PRIORITY as MOST_PRIORITY
 from sax.fields.sampling import SamplingParams as SamplingParams
@@ -353,3 +354,15 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     seed: int | None = None  # in the first chunk: the one that was used
     # Of a beam search, in its only chunk, which is otherwise that of the first: best first.
     hypotheses: tuple[HypothesisText, ...] = ()
+
+    def joined(self, after: TokenChunk) -> TokenChunk:
+        """Return this chunk and the one after it as one."""
+        return replace(
+            after,
+            text=self.text + after.text,
+            token_ids=self.token_ids + after.token_ids,
+            logprobs=self.logprobs + after.logprobs,
+            prompt_logprobs=self.prompt_logprobs + after.prompt_logprobs,
+            prompt_token_ids=self.prompt_token_ids + after.prompt_token_ids,
+            seed=self.seed if after.seed is None else after.seed,
+        )

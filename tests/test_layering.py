@@ -52,6 +52,18 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
         ),
         (JAX, "only kv_runner and what is below it touches devices"),
     ),
+    "model_server/pathways/scheduling/": (
+        JAX | {"grpc", "asyncio", "threading", "time"},
+        "what goes where and when is decided without a device, a socket or a clock",
+    ),
+    **dict.fromkeys(
+        (f"model_server/pathways/{room}/" for room in ("islands", "link", "proxy", "resources")),
+        (JAX, "the front and the resource manager have no devices and start in a second"),
+    ),
+    "model_server/pathways/resources/roster.py": (
+        {"asyncio", "grpc", "threading", "time"},
+        "the roster is handed its times",
+    ),
     "model_server/kernels/": ({"sax", "grpc"}, "kernels know arrays only"),
     **dict.fromkeys(
         ("admin_server", "http_gateway", "k8s", "model_server"),
@@ -66,6 +78,7 @@ ALLOWED: dict[str, set[str]] = {"sax/client/location.py": {"obstore"}}
 LADDERS: dict[str, list[str]] = {
     "model_server": [
         "__main__.py",
+        "pathways",
         "plan",
         "process",
         "services",
@@ -73,6 +86,7 @@ LADDERS: dict[str, list[str]] = {
         "loading",
         "programs",
         "multihost",
+        "islands",
         "disaggregation",
         "grammars",
         "engine",
@@ -83,6 +97,18 @@ LADDERS: dict[str, list[str]] = {
         "config.py",
         "kernels",
         "sharing",
+    ],
+    "model_server/pathways": [
+        "__main__.py",
+        "roles",
+        "proxy",
+        "resources",
+        "hosting",
+        "islands",
+        "link",
+        "worker",
+        "scheduling",
+        "protocol",
     ],
     "admin_server": [
         "__main__.py",

@@ -11,6 +11,7 @@ from k8s.render.workload import pod_of
 from sax.errors import Internal
 
 Object = dict[str, Any]
+_ADMIN_POLICY = "sax-admin-server"
 _ACCOUNT = "iam.gke.io/gcp-service-account"
 
 
@@ -30,7 +31,18 @@ def control_plane_of(packaged: Iterable[Object], order: Order) -> list[Object]:
             _identify(each, order.service_account_email)
         elif each["kind"] == "Deployment":
             order.images.apply(pod_of(each))
+        elif each["kind"] == "NetworkPolicy" and order.is_pathways:
+            _let_nodes_in(each)
     return made
+
+
+def _let_nodes_in(policy: Object) -> None:
+    """Let every address call the admin servers: heads are on the host's network.
+
+    No policy can select a node's address (as in k8s/components/parts/nodes-may-call).
+    """
+    if policy["metadata"]["name"] == _ADMIN_POLICY:
+        policy["spec"]["ingress"][0].pop("from", None)
 
 
 def put_in(namespace: str, objects: Iterable[Object]) -> None:

@@ -6,6 +6,7 @@ import shlex
 
 from sax.slices import TpuSlice
 
+_HEAD_MACHINE = "n2-standard-64"  # 64 CPUs and 256 GB
 _RELEASES = "https://github.com/kubernetes-sigs/{}/releases/latest/download/manifests.yaml"
 
 
@@ -34,6 +35,15 @@ def node_pool_command(
     if spot:
         words.append("--spot")
     return " ".join(words)
+
+
+def head_pool_command(name: str, heads: int) -> str:
+    """Return the command that creates a node for each head of Pathways."""
+    return (
+        f"gcloud container node-pools create {name.rstrip('-')} --cluster=CLUSTER "
+        f"--location=LOCATION --node-locations=ZONE --machine-type={_HEAD_MACHINE} "
+        f"--num-nodes={heads} --workload-metadata=GKE_METADATA"
+    )
 
 
 def kubectl(*words: str, namespace: str | None = None) -> str:

@@ -12,6 +12,7 @@ IMAGES = ("sax-control", "sax-model-cpu", "sax-model-tpu", "sax-model-cuda")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _REGISTRY = re.compile(rf"{_HOST}(?:/{_PART})*")
 
 
@@ -23,7 +24,7 @@ class ImageSource:
     tag: str | None = None  # None: this version's
 
     def __post_init__(self) -> None:
-        if self.tag is not None and not _TAG.fullmatch(self.tag):
+        if self.tag is not None and not is_tag(self.tag):
             raise InvalidRequest(
                 f"--tag {self.tag!r} is not an image tag: use up to 128 letters, digits, '_', '.' "
                 "and '-', e.g. 0.1.0",
@@ -47,6 +48,22 @@ class ImageSource:
     def apply(self, pod: dict[str, Any]) -> None:
         for container in (*pod.get("initContainers", ()), *pod["containers"]):
             container["image"] = self.image(container["image"])
+
+
+def is_tag(text: str) -> bool:
+    return bool(_TAG.fullmatch(text))
+
+
+def is_image(text: str) -> bool:
+    """Accept HOST/PATH:TAG, HOST/PATH@sha256:DIGEST, and our own names without a registry."""
+    place, at, digest = text.partition("@")
+    if at and not _DIGEST.fullmatch(digest):
+        return False
+    registry, slash, last = place.rpartition("/")
+    name, colon, tag = last.partition(":")
+    if not re.fullmatch(_PART, name) or (colon and not is_tag(tag)):
+        return False
+    return _is_registry(registry) if slash else name in IMAGES
 
 
 def _is_registry(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Renders the JobSets or the LeaderWorkerSet of model servers for an order.
+"""Renders the JobSets, the LeaderWorkerSet or the PathwaysJobs of model servers for an order.
 
 All kinds use the pod of the packaged JobSet; they differ in which controller creates the pods and
 tells them their ordinals.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from k8s.render.arguments import arguments
+from k8s.render.heads import pathways_servers
 from k8s.render.host_memory import memory_request, quantity
-from k8s.render.order import Order, SlicePlacement
+from k8s.render.order import PATHWAYS_KINDS, SPOT, Order, SlicePlacement
 from k8s.render.packaged import leader_worker_set, model_server_set
 from k8s.render.workload import template_of
 from sax.names import ModelId
@@ -20,8 +22,6 @@ Object = dict[str, Any]
 _INSTANCE = "app.kubernetes.io/instance"
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _EXCLUSIVE_GROUPS = "leaderworkerset.sigs.k8s.io/exclusive-topology"
-_FLEX_START = "cloud.google.com/gke-flex-start"
-_SPOT = "cloud.google.com/gke-spot"
 # The controller of a LeaderWorkerSet sets these in its pods itself.
 _OF_A_JOBSET = {"SAX_HOSTS", "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "SAX_PRIMARY"}
 _MAY_LOCK = "SYS_RESOURCE"
@@ -29,6 +29,8 @@ _MOST_CPUS = 0.5  # largest share of a machine's CPUs to request
 
 
 def model_servers(order: Order, placed: SlicePlacement, model_id: ModelId) -> list[Object]:
+    if order.kind in PATHWAYS_KINDS:
+        return pathways_servers(order, placed, model_id)
     packaged = model_server_set()
     sets = [_jobset(packaged, name, order, placed, model_id) for name in order.set_names]
     if order.kind == "leaderworkerset":
@@ -55,7 +57,7 @@ def _jobset(
     _size(container, placed)
     if placed.there.generation.locks_memory:  # as in k8s/components/memlock, for the entry point
         container["securityContext"]["capabilities"]["add"] = [_MAY_LOCK]
-    container["args"] = _arguments(container["args"], name, order, placed.there, model_id)
+    container["args"] = arguments(container["args"], name, order, placed.there, model_id)
     _set_variable(container, "SAX_HOSTS", str(hosts))
     return made
 
@@ -71,13 +73,10 @@ def _share_pools(workload: Object) -> None:
 
 def _place(pod: Object, order: Order, there: TpuSlice) -> None:
     selector = pod.setdefault("nodeSelector", {})
-    selector |= there.node_selector
-    if order.flex_start:
-        selector[_FLEX_START] = "true"
+    selector |= there.node_selector | order.capacity_labels
     if order.spot:
-        selector[_SPOT] = "true"
         pod["tolerations"].append(
-            {"key": _SPOT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+            {"key": SPOT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
         )
     order.images.apply(pod)
 
@@ -92,27 +91,6 @@ def _size(container: Object, placed: SlicePlacement) -> None:
     resources["limits"][TPU] = chips
     asked = int(resources["requests"]["cpu"])
     resources["requests"]["cpu"] = str(min(asked, int(there.machine.vcpus * _MOST_CPUS)))
-
-
-def _arguments(
-    given: list[str], name: str, order: Order, there: TpuSlice, model_id: ModelId
-) -> list[str]:
-    ours = {
-        "--sax_cell": str(order.cell),
-        "--platform_chip": there.platform_chip,
-        "--platform_topology": there.size,
-        "--slots": order.slots,
-        "--max_context": order.max_context,
-        "--tags": f"model:{model_id},set:{name}" if order.is_reserved else None,
-    }
-    flags = dict(_flag(text) for text in given)
-    flags |= {flag: str(value) for flag, value in ours.items() if value is not None}
-    return [f"{flag}={value}" for flag, value in flags.items()]
-
-
-def _flag(text: str) -> tuple[str, str]:
-    flag, _, value = text.partition("=")
-    return flag, value
 
 
 def _set_variable(container: Object, name: str, value: str) -> None:

@@ -11,15 +11,20 @@ from typing import Literal
 from k8s.render.bucket import StorageBucket
 from k8s.render.image import ImageSource
 from k8s.render.names import check_jobset, check_label, check_leader_worker_set
+from k8s.render.pathways.expansion import HEAD_JOB, WORKER_JOB
+from k8s.render.pathways.machines import check_machine
+from k8s.render.pathways.options import PathwaysOptions
 from k8s.render.planned import Planned
 from sax.errors import InvalidRequest
 from sax.names import CellId, ModelId, check_model_path
 from sax.slices import TpuSlice
 
-KINDS = ("jobset", "one-jobset", "leaderworkerset")
+KINDS = ("jobset", "one-jobset", "leaderworkerset")  # with a model server on every host
+PATHWAYS, PATHWAYS_JOBSET = PATHWAYS_KINDS = ("pathways", "pathways-jobset")  # one for all hosts
 PARTS = ("control", "servers", "all")
 SET_NAME = "sax-model-server-set"
 JOB_NAME = "sax-model-server"
+FLEX_START, SPOT = "cloud.google.com/gke-flex-start", "cloud.google.com/gke-spot"
 _MOST_REPLICAS = 1000
 _EMAIL = re.compile(
     r"[a-z0-9][a-z0-9-]{0,62}@[a-z][a-z0-9.-]{0,120}\.(?:iam|developer)\.gserviceaccount\.com"
@@ -48,10 +53,11 @@ class Order:
     flex_start: bool = False
     spot: bool = False
     is_reserved: bool = False  # servers take this model only
+    pathways: PathwaysOptions = PathwaysOptions()
 
     def __post_init__(self) -> None:
         _check_text(self.model, "MODEL")
-        _check_choice(self.kind, KINDS, "kind")
+        _check_choice(self.kind, KINDS + PATHWAYS_KINDS, "kind")
         _check_choice(self.part, PARTS, "only")
         _check_replicas(self.replicas)
         if self.namespace is not None:
@@ -67,6 +73,7 @@ class Order:
         _check_email(self.service_account_email)
         self._check_capacity()
         self._check_model_id()
+        self._check_pathways()
 
     def _check_capacity(self) -> None:
         if self.flex_start and self.spot:
@@ -83,9 +90,32 @@ class Order:
                 param="publish_as",
             )
 
+    def _check_pathways(self) -> None:
+        given = self.pathways.given()
+        if not self.is_pathways and given:
+            raise InvalidRequest(
+                f"{given[0]} goes with --kind {PATHWAYS}, not with --kind {self.kind}",
+                param=given[0].removeprefix("--").replace("-", "_"),
+            )
+        if self.is_pathways and self.bucket.scheme != "gs" and self.pathways.directory is None:
+            raise InvalidRequest(
+                f"Pathways keeps its artifacts in a Google bucket, and --bucket {self.bucket.url} "
+                "is none: give --pathways-dir gs://BUCKET/FOLDER too",
+                param="pathways_dir",
+            )
+
+    @property
+    def is_pathways(self) -> bool:
+        return self.kind in PATHWAYS_KINDS
+
+    @property
+    def capacity_labels(self) -> dict[str, str]:
+        """Labels of the nodes that the order is to pay for."""
+        return dict.fromkeys([FLEX_START] * self.flex_start + [SPOT] * self.spot, "true")
+
     @property
     def set_names(self) -> list[str]:
-        if self.kind != "jobset":
+        if self.kind != "jobset" and not self.is_pathways:
             return [self.name]
         return [f"{self.name}-{index}" for index in range(self.replicas)]
 
@@ -93,13 +123,25 @@ class Order:
     def jobs(self) -> int:
         return self.replicas if self.kind == "one-jobset" else 1
 
+    def check_slice(self, there: TpuSlice) -> None:
+        """Check what depends on the slice of each replica. Raises InvalidRequest."""
+        self.check_names(there.hosts)
+        if self.is_pathways:
+            check_machine(there)
+
     def check_names(self, hosts: int) -> None:
         """Check all derived names for replicas of `hosts` hosts. Raises InvalidName."""
         if self.kind == "leaderworkerset":
             return check_leader_worker_set(self.name, replicas=self.replicas, param="name")
         longest = max(self.set_names, key=len)
+        if self.is_pathways:
+            return self._check_pathways_names(longest, hosts)
         check_jobset(longest, JOB_NAME, replicas=self.jobs, pods=hosts, param="name")
         return None
+
+    def _check_pathways_names(self, name: str, hosts: int) -> None:
+        check_jobset(name, HEAD_JOB, replicas=1, pods=1, has_coordinator=True, param="name")
+        check_jobset(name, WORKER_JOB, replicas=self.pathways.slices, pods=hosts, param="name")
 
 
 @dataclass(frozen=True, slots=True)

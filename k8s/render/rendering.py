@@ -11,10 +11,12 @@ from importlib.metadata import version
 from typing import Any
 
 from k8s.render.control_plane import control_plane_of, put_in
-from k8s.render.gcloud import kubectl, node_pool_command
+from k8s.render.gcloud import head_pool_command, kubectl, node_pool_command
 from k8s.render.model_servers import model_servers
-from k8s.render.order import Order, SlicePlacement
+from k8s.render.order import PATHWAYS, Order, SlicePlacement
 from k8s.render.packaged import control_plane
+from k8s.render.pathways.component import PROGRAMS, WORKER
+from k8s.render.pathways.options import DEFAULT
 from k8s.render.publication import PublishCommand, publication_of
 
 Object = dict[str, Any]
@@ -53,7 +55,7 @@ class Rendered:
 
 def render(order: Order, placed: SlicePlacement, command: str) -> Rendered:
     """Render an order given with `command`. Raises InvalidRequest."""
-    order.check_names(placed.there.hosts)
+    order.check_slice(placed.there)
     published = publication_of(order, placed.planned)
     control = control_plane_of(control_plane(), order) if order.part != "servers" else []
     servers: list[Object] = []
@@ -90,8 +92,10 @@ def _what(order: Order, placed: SlicePlacement) -> list[str]:
     replicas = "one replica" if order.replicas == 1 else f"{order.replicas} replicas"
     hosts = "one host" if there.hosts == 1 else f"{there.hosts} hosts"
     chips = "one chip" if there.chips_per_host == 1 else f"{there.chips_per_host} chips"
+    slices = order.pathways.slices
+    where = f"{there}: " if slices == 1 else f"{slices} slices {there}, each of them "
     lines = [
-        f"{replicas.capitalize()} of {order.model} in {order.cell}, each on {there}: {hosts} of "
+        f"{replicas.capitalize()} of {order.model} in {order.cell}, each on {where}{hosts} of "
         f"{there.machine.name} with {chips}."
     ]
     if order.kind == "one-jobset" and order.replicas > 1:
@@ -137,17 +141,58 @@ def _address(order: Order) -> str:
 def _before(order: Order, placed: SlicePlacement) -> list[str]:
     lines: list[str] = []
     if order.part != "control":
-        controller = "LeaderWorkerSet" if order.kind == "leaderworkerset" else "JobSet"
-        pools = "node pools" if order.replicas > 1 else "a node pool"
-        lines.append(f"Needs the {controller} controller with its webhooks, and {pools}, e.g.")
+        pools = "a node pool" if order.replicas * order.pathways.slices == 1 else "node pools"
+        lines.append(f"Needs the {_controllers(order)} with its webhooks, and {pools}, e.g.")
         pool = f"{order.name}-0"[:40].rstrip("-")
         lines.append(
             "  "
             + node_pool_command(placed.there, pool, flex_start=order.flex_start, spot=order.spot)
         )
+        lines += _before_pathways(order)
     if order.part == "servers":
         return lines
     return [*lines, *_rights(order)]
+
+
+def _controllers(order: Order) -> str:
+    if order.kind == PATHWAYS:
+        return "PathwaysJob controller, and the JobSet controller"
+    return f"{'LeaderWorkerSet' if order.kind == 'leaderworkerset' else 'JobSet'} controller"
+
+
+def _before_pathways(order: Order) -> list[str]:
+    if not order.is_pathways:
+        return []
+    options = order.pathways
+    lines: list[str] = []
+    if options.deployment_mode == DEFAULT:
+        heads = "each head" if order.replicas > 1 else "the head"
+        lines.append(f"A CPU node of its own for {heads}, with more than 32 CPUs and 167 GB, e.g.")
+        lines.append(f"  {head_pool_command(f'{order.name}-head'[:40], order.replicas)}")
+    if order.kind == PATHWAYS:
+        lines.append(
+            f"Its workers run as the service account {order.namespace or 'default'}/default, which "
+            "must be allowed to use the bucket as well."
+        )
+    if {each.kind for each in options.components if each.image} < set(PROGRAMS):
+        lines.append("Needs access to Google's Pathways images (preview).")
+    if any(each.is_ours for each in options.components):
+        lines.append(_on_trust(options.trusts_network))
+    if order.kind == PATHWAYS and options.uses_our(WORKER):
+        lines.append(
+            "The controller starts workers as the user of their image, and the device files of "
+            "TPUs may belong to root: docs/kubernetes.md (Pathways) has an image for that."
+        )
+    return lines
+
+
+def _on_trust(trusts_network: bool) -> str:
+    if trusts_network:
+        return (
+            "Whoever reaches ports 29000 to 29006 of these nodes can run programs on the devices "
+            "(--trust-network): close them with a firewall."
+        )
+    return "Our Pathways programs need certificates (--component-flag), or --trust-network."
 
 
 def _rights(order: Order) -> list[str]:

@@ -39,6 +39,10 @@ class _Member(Holder):
             return False
         return all(_urgency(self.queue[0]) < _urgency(other) for other in self.unfinished)
 
+    @property
+    def streams(self) -> int:
+        return len(self.running) - len(self.unfinished)
+
     def take(self, sequence: Sequence) -> None:
         """Remove a sequence from the queue. If too many were taken before the one that waits
         longest, it becomes as urgent as the next: nobody waits for ever behind urgent ones."""
@@ -169,6 +173,12 @@ class Accounts:
         self.waiting += change
 
     # Choices
+
+    def share(self, sequence: Sequence, running: int) -> float:
+        """Return 1 if all streams of the running sequences are of this one's member; else one part
+        of those that the member has."""
+        streams = self._members[sequence.id].streams
+        return 1.0 if streams == running - self.unfinished else 1 / max(1, streams)
 
     def next(self) -> Sequence | None:
         """Return the sequence to admit next, or None if none may be."""

@@ -6,7 +6,7 @@ import contextvars
 import logging
 import pickle
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, Protocol, TypeVar
@@ -100,6 +100,33 @@ class _CompiledHere:
 
 
 COMPILED_HERE: Programs = _CompiledHere()
+
+
+class CompiledAhead:
+    """Compiles programs while their weights are read; `compiled` waits for each. To be closed."""
+
+    def __init__(
+        self,
+        lowers: Mapping[str, Callable[[], jax.stages.Lowered]],
+        programs: Programs = COMPILED_HERE,
+    ) -> None:
+        self._programs = programs
+        self._pool = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="compile")
+        self._made = {
+            # The caller's context marks these compiles as expected (see CompileWatch).
+            name: self._pool.submit(contextvars.copy_context().run, programs.compiled, name, lower)
+            for name, lower in lowers.items()
+        }
+
+    def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
+        made = self._made.pop(name, None)  # once: a draft model has programs of the same names
+        return self._programs.compiled(name, lower) if made is None else made.result()
+
+    def pass_on(self, name: str, body: bytes) -> None:
+        self._programs.pass_on(name, body)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
 
 def compiled_in_turn(

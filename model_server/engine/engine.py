@@ -19,15 +19,24 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NoReturn
 
+from model_server.engine.failure import DevicesLost
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.guessing.proposals import Proposer
+from model_server.engine.outbox import Deliver, Outbox
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest, Finish, Sequence, SequenceUpdate
+from model_server.engine.sequence import (
+    Begun,
+    EngineRequest,
+    Finish,
+    Ids,
+    Sequence,
+    SequenceUpdate,
+)
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.timing.watchdog import OnHang, Watchdog, limit_s
 from model_server.engine.types import PendingStep, RowResult, Runner, Step
@@ -39,8 +48,9 @@ log = logging.getLogger(__name__)
 
 STEP_LIMIT_S = 30.0
 
-Deliver = Callable[[list[SequenceUpdate]], None]
 Announce = Callable[[int], None]
+# Takes over the sequences of an engine whose devices are lost; returns the ids that it could.
+TakeOver = Callable[[DevicesLost, list[Begun]], Collection[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +81,7 @@ class EngineStats:
 class Engine:
     """Serves sequences on one runner, which it owns. All methods are thread-safe.
 
-    `deliver` runs on the engine's thread, once per step, and must not block. It may see a
+    `deliver` runs on the engine's thread, at most once per step, and must not block. It may see a
     sequence's first update before `submit` has returned: register under a lock, or on an event loop
     that `deliver` posts to.
     """
@@ -83,12 +93,17 @@ class Engine:
         times: StepTimes | None = None,
         step_limit_s: float = STEP_LIMIT_S,
         on_hang: OnHang | None = None,
+        stream_interval_s: float = 0.0,
+        ids: Ids | None = None,
+        take_over: TakeOver | None = None,
     ) -> None:
         """times: of the runner's steps, for the pace of prompts. on_hang: called on a thread of its
-        own if a step does not finish within the limit (longer on a slow host); None: never."""
+        own if a step does not finish within the limit (longer on a slow host); None: never.
+        stream_interval_s: between deliveries in the middle of answers; 0: every step.
+        ids: shared with other engines; None: its own. take_over: called on the engine's thread,
+        once all is delivered that was computed, if the runner raises DevicesLost."""
         self._runner = runner
         self._limits = runner.limits
-        self._deliver = deliver
         self._guessing: Guessing | None = None
         if self._limits.guesses:
             drafts = None
@@ -104,14 +119,15 @@ class Engine:
         self._inbox: deque[Sequence | int] = deque()  # to add; ids to cancel
         self._arriving: Counter[str] = Counter()  # sequences in the inbox, by account
         self._reserved: Counter[str] = Counter()  # places held for sequences not submitted yet
-        self._last_id = 0
+        self._ids = ids or Ids()
+        self._take_over = take_over
         self._draining = False
         self._closing = False
         self._resting = False  # nothing live and nothing in flight
         self._ended = False  # the thread accepts no more requests
         self._released = False
         self._failure: BaseException | None = None
-        self._outbox: list[SequenceUpdate] = []  # from here on: the engine's thread only
+        self._outbox = Outbox(deliver, stream_interval_s)  # from here on: the engine's thread only
         self._busy_s = 0.0
         self._read_s: float | None = None  # when the last step was read; None: it has rested since
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -128,7 +144,7 @@ class Engine:
         """
         with self._changed:
             self._check_open()
-            Sequence(self._last_id + 1, engine_request, self._limits)
+            Sequence(0, engine_request, self._limits)
             self._check_room(engine_request.account)
             self._reserved[engine_request.account] += 1
 
@@ -153,16 +169,24 @@ class Engine:
             if reserved:
                 self._reserved -= Counter([engine_request.account])
             self._check_open(draining=self._draining and not reserved)
-            sequence = Sequence(self._last_id + 1, engine_request, self._limits)
-            self._check_room(engine_request.account)
             # A beam search runs its hypotheses under ids of their own.
-            self._last_id = sequence.id + (sequence.beams.size - 1 if sequence.beams else 0)
+            beams = engine_request.beams
+            id = self._ids.take(1 if beams is None else beams.size)
+            sequence = Sequence(id, engine_request, self._limits)
+            self._check_room(engine_request.account)
             if announce is not None:
-                announce(sequence.id)
-            self._inbox.append(sequence)
-            self._arriving[sequence.account] += 1
-            self._changed.notify_all()
-        return sequence.id
+                announce(id)
+            self._put(sequence)
+        return id
+
+    def resume(self, id: int, engine_request: EngineRequest) -> None:
+        """Queue what is left of another engine's sequence, however full the queue is.
+
+        Raises ShuttingDown, or Internal once failed.
+        """
+        with self._changed:
+            self._check_open()
+            self._put(Sequence(id, engine_request, self._limits))
 
     def cancel(self, sequence: int) -> None:
         """Free the slot and pages of a sequence within one step, if it is still live."""
@@ -219,6 +243,11 @@ class Engine:
         )
 
     # Callers' threads, under the lock
+
+    def _put(self, sequence: Sequence) -> None:
+        self._inbox.append(sequence)
+        self._arriving[sequence.account] += 1
+        self._changed.notify_all()
 
     def _check_open(self, draining: bool | None = None) -> None:
         if self._failure:
@@ -296,11 +325,12 @@ class Engine:
             if in_flight:
                 result = in_flight[1].result()
                 self._time(in_flight[0])
-                self._outbox += self._scheduler.commit(in_flight[0], result)
+                self._outbox.add(self._scheduler.commit(in_flight[0], result))
             self._expect(None)
             if step and step.guided:
                 self._choose(step)
-            self._flush()
+            # A step with prompt blocks may take ten times as long as decodes.
+            self._outbox.flush(more=step is not None and step.rows[-1].is_decode)
             assert launched or in_flight or not self._scheduler.live, "live, but nothing to do"
             in_flight = launched
             self._busy_s += time.monotonic() - began_s
@@ -316,7 +346,7 @@ class Engine:
         """Make the masks of a launched step; the device runs its forward pass meanwhile."""
         masks, failed = self._scheduler.masks(step)
         self._runner.choose(masks)
-        self._outbox += failed
+        self._outbox.add(failed)
 
     def _expect(self, step: Step | None) -> None:
         if self._watchdog is not None:
@@ -343,24 +373,28 @@ class Engine:
                     cancelled.append(arrival)
             if self._closing:
                 cancelled += self._scheduler.cancel_all()
-        self._outbox += [SequenceUpdate(id, RowResult(), "cancelled") for id in cancelled]
-
-    def _flush(self) -> None:
-        """Deliver the updates. They leave the outbox first, so none is delivered twice."""
-        if self._outbox:
-            updates, self._outbox = self._outbox, []
-            self._deliver(updates)
+        self._outbox.add(SequenceUpdate(id, RowResult(), "cancelled") for id in cancelled)
 
     def _fail(self, failure: BaseException) -> None:
         with self._changed:
             self._failure = failure
-            lost = self._scheduler.cancel_all()
-            lost += [arrival.id for arrival in self._inbox if isinstance(arrival, Sequence)]
+            arrived = [each for each in self._inbox if isinstance(each, Sequence)]
+            begun = [*self._scheduler.begun(), *(each.begun for each in arrived)]
+            self._scheduler.cancel_all()
+            cancelled = {each for each in self._inbox if isinstance(each, int)}
             self._inbox.clear()
             self._arriving.clear()
-        self._outbox += [SequenceUpdate(id, RowResult(), error=_stopped(failure)) for id in lost]
         try:
-            self._flush()
+            taken = {each.id for each in begun} & cancelled
+            self._outbox.add(SequenceUpdate(id, RowResult(), "cancelled") for id in sorted(taken))
+            if self._take_over is not None and isinstance(failure, DevicesLost):
+                self._outbox.flush()
+                rest = [each for each in begun if each.id not in taken]
+                taken.update(self._take_over(failure, rest))
+            lost = [each.id for each in begun if each.id not in taken]
+            error = _stopped(failure)
+            self._outbox.add(SequenceUpdate(id, RowResult(), error=error) for id in lost)
+            self._outbox.flush()
         except Exception:
             log.exception("could not deliver the engine's failure")
 

@@ -7,6 +7,10 @@ from sax.errors import LoadFailed, SaxError
 _MAX_REASON = 500
 
 
+class DevicesLost(Exception):
+    """A runner's devices are gone with what they computed; another runner can compute it again."""
+
+
 def as_load_error(exc: BaseException) -> SaxError:
     """Convert to the error that clients and the status page show: one line, no traceback."""
     if isinstance(exc, SaxError):

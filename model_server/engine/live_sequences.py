@@ -7,7 +7,7 @@ from __future__ import annotations
 from model_server.engine.accounts import Accounts
 from model_server.engine.beams.seating import Seating
 from model_server.engine.paging.allocation import Allocation
-from model_server.engine.sequence import Sequence
+from model_server.engine.sequence import Begun, Sequence
 from model_server.engine.types import EngineLimits
 
 
@@ -35,9 +35,8 @@ class LiveSequences:
         return self._sequences.get(id)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence, whose id is higher than those of all before."""
-        newest = next(reversed(self._sequences), 0)
-        assert sequence.id > newest, "ids must increase"
+        """Queue a sequence; the lower its id, the older it is."""
+        assert sequence.id not in self._sequences, "ids must be unique"
         if sequence.beams is not None:
             self.seating.add(sequence)
         for each in sequence.seats or (sequence,):
@@ -62,6 +61,10 @@ class LiveSequences:
             self.seating.lose_slots(sequence)
         sequence.since = self.steps
         self.accounts.wait(sequence)
+
+    def begun(self) -> list[Begun]:
+        """Return how far each sequence is, of a beam search its beginning."""
+        return [each.begun for each in self._sequences.values() if not each.is_seat]
 
     def remove(self, sequence: Sequence) -> list[int]:
         """Forget a sequence with all its seats, and return their ids."""

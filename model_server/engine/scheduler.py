@@ -67,7 +67,8 @@ from __future__ import annotations
 from model_server.engine.guessing.guessing import NO_GUESSES, Guesses, Guessing
 from model_server.engine.limits import check_limits
 from model_server.engine.live_sequences import LiveSequences
-from model_server.engine.sequence import Sequence, SequenceUpdate
+from model_server.engine.sequence import Begun, Sequence, SequenceUpdate
+from model_server.engine.shares import fresh_tokens
 from model_server.engine.steps.commits import Commits
 from model_server.engine.steps.draft import Draft
 from model_server.engine.steps.forced import ForcedRows
@@ -193,6 +194,10 @@ class Scheduler:
         self._commits.remove(sequence)
         self.cancelled += 1
         return True
+
+    def begun(self) -> list[Begun]:
+        """Return how far each live sequence is."""
+        return self._live.begun()
 
     def cancel_all(self) -> list[int]:
         return [id for id in self._live.ids if self.cancel(id)]
@@ -404,3 +409,5 @@ class Scheduler:
             draft.chunk(sequence, draft.blocks // (others + 1), draft.logit_rows - others)
             if sequence.launched == sequence.goal:
                 self._accounts.finish_prompt(sequence)
+                share = self._accounts.share(sequence, len(self._running))
+                self._pace.begin(fresh_tokens(sequence), share)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from model_server.engine.slot_write import check_biases
 from model_server.engine.types import (
@@ -46,6 +48,23 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     # Of an answer begun elsewhere:
     answer: tuple[int, ...] = ()  # its tokens; they do not finish it (see `finish_of`)
     computed: bool = False  # the runner has keys and values for all tokens but the last
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """How far a sequence is: what another engine needs to go on with it."""
+
+    id: int
+    answer: tuple[int, ...]  # tokens delivered
+    scores: int  # of the prompt's tokens, committed
+
+    def rest_of(self, engine_request: EngineRequest) -> EngineRequest:
+        """Return the request for what is still to come of it."""
+        first = engine_request.score_from
+        told = engine_request.max_tokens > 0 or engine_request.score_tops is not None
+        if first is not None and told:  # else its scores come all at the end
+            first += self.scores
+            first = None if first == len(engine_request.prompt) else first
+        return replace(engine_request, answer=self.answer, computed=False, score_from=first)
 
 
 class SequenceUpdate(msgspec.Struct, frozen=True):
@@ -211,6 +230,12 @@ class Sequence:
         return self.seats is not None and self.seats[0] is not self
 
     @property
+    def begun(self) -> Begun:
+        """How far it is; a beam search would begin again."""
+        answer = () if self.seats is not None else tuple(self.tokens[self.prompt :])
+        return Begun(self.id, answer, self.scores_committed)
+
+    @property
     def settled(self) -> bool:
         """True if no token is on its way, nor one of a sequence that takes slots with it."""
         return not (self.in_flight if self.seats is None else any(s.in_flight for s in self.seats))
@@ -272,6 +297,20 @@ class Sequence:
             self.tokens.append(token)
             self.guide.accept(token)
         self.ahead = ()
+
+
+class Ids:
+    """Ids of sequences, higher and higher, for all engines that share them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next = 1
+
+    def take(self, count: int = 1) -> int:
+        """Return the first of `count` ids that follow each other."""
+        with self._lock:
+            first, self._next = self._next, self._next + count
+        return first
 
 
 def context_of(engine_request: EngineRequest, limits: EngineLimits) -> int:

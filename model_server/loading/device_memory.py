@@ -9,6 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from model_server.config import ModelServerConfig
+from model_server.islands.devices import island_devices, told_limit
 from model_server.loading.memory_plan import Devices, FreeMemory
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, layout_of
@@ -17,6 +18,8 @@ from model_server.models.weights.sharding import Layout, layout_of
 def server_devices(config: ModelServerConfig) -> Devices:
     """Return the devices of all hosts of this server."""
     local = jax.local_devices()
+    if told_limit(local[0]) is not None:
+        return Devices(len(local), sum(device_limit([each], config) for each in local))
     if local[0].platform == "cpu":
         return Devices(jax.device_count(), config.memory_limit * jax.process_count())
     here = sum(_accelerator_limit(device, config) for device in local)
@@ -24,11 +27,11 @@ def server_devices(config: ModelServerConfig) -> Devices:
 
 
 def layout_for(recipe: Recipe) -> Layout:
-    """Return the recipe's layout; by default all devices of the replica share the work.
+    """Return the recipe's layout; by default all devices of an island share the work.
 
     Sizes only, on an abstract mesh: it may want more devices than there are. Raises InvalidRequest.
     """
-    return layout_of(recipe.mesh_shape or (1, 1, len(jax.devices())), recipe.rules)
+    return layout_of(recipe.mesh_shape or (1, 1, len(island_devices())), recipe.rules)
 
 
 def free_memory(
@@ -45,8 +48,10 @@ def free_memory(
 
 
 def device_limit(devices: Sequence[Any], config: ModelServerConfig) -> int:
-    """Bytes that one of these devices may hold; CPU devices share the machine's memory."""
+    """Bytes that one of these devices may hold; a machine's CPU devices share its memory."""
     device = devices[0]
+    if told := told_limit(device):
+        return config.memory_limit_bytes or told
     if device.platform == "cpu":
         return config.memory_limit // len(devices)
     return _accelerator_limit(device, config)

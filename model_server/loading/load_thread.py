@@ -15,7 +15,7 @@ from concurrent.futures import Future
 
 from model_server.engine.failure import as_load_error
 from model_server.engine.worker import Worker
-from model_server.loading.loaded import AnyLoaded, Loader
+from model_server.loading.loaded import AnyLoaded, Loader, close
 from model_server.sharing.garbage import settle
 from sax.errors import Cancelled, SaxError
 from sax.types import ModelSpec, Progress
@@ -61,7 +61,7 @@ class LoadThread:
             logger.exception("loading failed for key: %s", self._spec.model_id)
             outcome = as_load_error(exc)
         if self._cancelled.is_set() and isinstance(outcome, AnyLoaded):
-            outcome.runner.close()
+            close(outcome)
             outcome = Cancelled(f"the load of {self._spec.model_id} was cancelled")
         return outcome
 
@@ -92,7 +92,7 @@ def _short_turns() -> Iterator[None]:
 def _free(job: Future[AnyLoaded | SaxError]) -> None:
     """Close a result that nobody waits for."""
     if isinstance(outcome := job.result(), AnyLoaded):
-        outcome.runner.close()
+        close(outcome)
 
 
 class _StopLoading(BaseException):

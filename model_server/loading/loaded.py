@@ -15,6 +15,7 @@ from model_server.engine.engine import STEP_LIMIT_S
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Runner
 from model_server.grammars.compiler import GrammarCompiler
+from model_server.loading.island_loads import IslandLoads
 from model_server.models.tasks import Sizes
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import Tokenizer
@@ -44,6 +45,8 @@ class Loaded:
     methods: tuple[str, ...]  # lm.generate, lm.generate_stream, lm.score
     step_times: StepTimes | None = None  # of the runner's steps on this host
     step_limit_s: float = STEP_LIMIT_S  # a step that takes longer hangs, unless the host is slow
+    stream_interval_s: float = 0.0  # between messages in the middle of answers
+    islands: IslandLoads | None = None  # that compute it; None: `runner` does, alone
     disaggregation: Disaggregation | None = (
         None  # for disaggregated prefill; `runner` is its runner then
     )
@@ -206,6 +209,14 @@ class LoadedAdapter:
 
 
 AnyLoaded = Loaded | LoadedEmbedder | LoadedCustom | LoadedAdapter
+
+
+def close(loaded: AnyLoaded) -> None:
+    """Free what a load made, if nobody serves it."""
+    loaded.runner.close()
+    if isinstance(loaded, Loaded) and loaded.islands is not None:
+        loaded.islands.close()
+
 
 # Blocking. Raises LoadFailed and its subclasses, InvalidRequest, ModelPathNotFound.
 Loader = Callable[[ModelSpec, Callable[[Progress], None]], AnyLoaded]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import NamedTuple
@@ -22,14 +23,18 @@ from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.islands.island_runner import IslandRunner
 from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.grammars.compiler import GrammarCompiler
+from model_server.islands.devices import answers, islands
+from model_server.islands.proxy_backend import is_proxied
 from model_server.loading.adapters.bases import Bases
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.cpu_kernels import kernels_of
 from model_server.loading.custom_loading import load_custom
 from model_server.loading.device_memory import device_limit, server_devices
 from model_server.loading.draft_loading import check_vocabulary, with_draft
+from model_server.loading.island_loads import IslandLoads
 from model_server.loading.lm_loading import LmLoad, measure, run_all
 from model_server.loading.loaded import (
     AnyLoaded,
@@ -81,15 +86,9 @@ AnyRunner = HeldRunner | EmbedRunner | CustomRunner
 class _Live(NamedTuple):
     """A model in memory."""
 
-    runner: AnyRunner
+    runner: AnyRunner | IslandLoads
     model_id: str
     memory: int  # bytes per device
-
-
-def _no_proxy() -> str:
-    if "proxy" not in str(jax.config.jax_platforms):  # pyright: ignore[reportAttributeAccessIssue]
-        return ""
-    return "; JAX_PLATFORMS=proxy (Pathways) is not supported yet"
 
 
 class ModelLoader:
@@ -112,6 +111,7 @@ class ModelLoader:
         self._transfer = TransferServer(advertised_host(config.host))
         self._bases = Bases()
         self._live: list[_Live] = []
+        self._island_load = threading.Lock()  # one at a time, of whichever model
         # Launch order of each model whose hosts wait for each other.
         self._orders: list[tuple[HeldRunner, str]] = []
 
@@ -170,7 +170,7 @@ class ModelLoader:
         try:
             return server_devices(self._config)
         except RuntimeError as exc:  # e.g. chip in use, bad driver, unknown platform
-            raise Unavailable(f"jax has no devices here: {exc}{_no_proxy()}") from exc
+            raise Unavailable(f"jax has no devices here: {exc}") from exc
 
     @contextmanager
     def _loading(self, spec: ModelSpec) -> Iterator[None]:
@@ -207,11 +207,14 @@ class ModelLoader:
         tokenizer, template = self._text(spec, recipe, checkpoint)
         as_chat = chat_queries(recipe, template)
         check_vocabulary(tokenizer, recipe, self._draft_tokenizer)
+        check_behind_proxy(recipe, self._config)
         load = self._planned(spec, recipe, checkpoint, tasks=tasks_of(recipe, checkpoint))
         self._check_order(load.order)
         runner = self._run(spec, load, report)
+        islands = self._on_islands(spec, runner, load.deployment.limits, report)
         times = measure(runner, load.deployment, spec.model_id)
-        self._live.append(_Live(runner, spec.model_id, load.deployment.memory.total))
+        held = islands or runner
+        self._live.append(_Live(held, spec.model_id, load.deployment.memory.total))
         if load.order is not None:
             self._orders.append((runner, load.order))
         disaggregation = self._disaggregation(load, runner)
@@ -238,6 +241,8 @@ class ModelLoader:
             ),
             step_times=times,
             step_limit_s=self._config.step_timeout_seconds,
+            stream_interval_s=self._config.stream_interval_seconds,
+            islands=islands,
             disaggregation=disaggregation,
             embedder=embedder,
             gradients=gradients,
@@ -245,6 +250,59 @@ class ModelLoader:
         if recipe.adapters is not None:
             self._bases.keep(spec, recipe.adapters, loaded, runner)
         return loaded
+
+    def _on_islands(
+        self, spec: ModelSpec, first: HeldRunner, limits: EngineLimits, report: Report
+    ) -> IslandLoads | None:
+        """Load the model on every island behind a proxy server; None: there is no proxy server.
+
+        Each island holds all of it, so that any can go on with the sequences of another.
+        """
+        if not is_proxied():
+            return None
+        first_number, *others = islands()
+        runners: dict[int, HeldRunner] = {first_number: IslandRunner(first)}
+        try:
+            for number in others:
+                runners[number] = self._on_island(spec, limits, number, report)
+        except BaseException:
+            for runner in runners.values():
+                runner.close()
+            raise
+
+        def load_again(number: int) -> HeldRunner:
+            return self._on_island(spec, limits, number, _report_to_nobody)
+
+        return IslandLoads(spec.model_id, load_again, answers, runners)
+
+    def _on_island(
+        self, spec: ModelSpec, limits: EngineLimits, number: int, report: Report
+    ) -> HeldRunner:
+        """Load a model that was planned on another island. Raises as a load does."""
+        with (
+            self._island_load,
+            self._loading(spec),
+            _named(spec.checkpoint),
+            self._open(spec) as checkpoint,
+        ):
+            config = checkpoint.config if checkpoint else None
+            recipe = make_recipe(spec.model_path, config, spec.overrides)
+            assert isinstance(recipe, Recipe), "only language models have islands"
+            holders = self._holders()
+            holders.pop(spec.model_id, None)
+            load = LmLoad(
+                spec,
+                recipe,
+                checkpoint,
+                self._config,
+                holders,
+                self._transfer,
+                limits,
+                among=islands()[number],
+            )
+            runner = IslandRunner(load.build(COMPILED_HERE, report))
+            run_all(runner, report)
+            return runner
 
     def _beside(
         self,
@@ -371,6 +429,28 @@ class ModelLoader:
         for live in self._live:
             holders[live.model_id] = holders.get(live.model_id, 0) + live.memory
         return holders
+
+
+def check_behind_proxy(recipe: Recipe, config: ModelServerConfig) -> None:
+    """Raise InvalidRequest for what a model cannot have on islands behind a proxy server."""
+    if not is_proxied():
+        return
+    for has, what, remedy in (
+        (recipe.adapters is not None, "room for adapters", "publish it without MAX_ADAPTERS"),
+        (recipe.draft is not None, "a draft model", "publish it without DRAFT_MODEL"),
+        (recipe.stages > 1, "stages", "publish it without NUM_STAGES"),
+        (
+            config.gives_pages or config.takes_pages,
+            "disaggregated prefill",
+            "start it without --prefill and --prefill_servers",
+        ),
+    ):
+        if has:
+            raise InvalidRequest(f"behind a proxy server a model has no {what} yet: {remedy}")
+
+
+def _report_to_nobody(progress: Progress) -> None:
+    """For loads that nobody asked for."""
 
 
 def make_loader(

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import jax
-
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
+from model_server.islands.devices import island_devices
 from model_server.loading.deployment import place_model
 from model_server.loading.device_memory import layout_for
 from model_server.models.recipe import Recipe
@@ -37,7 +36,7 @@ def need_of(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerCo
 
 def check_devices(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerConfig) -> None:
     """Raise MemoryPlanError for a mesh of more devices than this server has."""
-    wanted, there = layout_for(recipe).mesh.size, len(jax.devices())
+    wanted, there = layout_for(recipe).mesh.size, len(island_devices())
     if wanted <= there:
         return
     need = need_of(recipe, checkpoint, config)

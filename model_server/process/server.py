@@ -239,11 +239,14 @@ class ModelServer:
     def _language_models(self) -> dict[str, ModelSpec]:
         """Models that the prefill servers must load too."""
         wanted: dict[str, ModelSpec] = {}
-        for each in self.servables.loaded():
-            if isinstance(each, LmServable) and not isinstance(each, AdapterServable):
+        for each in self._language_servables():
+            if not isinstance(each, AdapterServable):
                 with contextlib.suppress(NotLoaded):  # it is being unloaded
                     wanted[each.model_id] = self.servables.spec(each.model_id)
         return wanted
+
+    def _language_servables(self) -> list[LmServable]:
+        return [each for each in self.servables.loaded() if isinstance(each, LmServable)]
 
     async def _admin(self) -> str:
         config = self._config
@@ -307,6 +310,9 @@ class ModelServer:
 
     def _why_not_ready(self) -> str:
         joined_for_s = self._joiner.joined_for_s if self._config.sax_cell else math.inf
+        lost = [each for each in self._language_servables() if not each.computes]
+        if lost:
+            return f"{lost[0].model_id}: {lost[0].lost_islands}"
         return why_not_ready(
             joined_for_s=joined_for_s,
             loading=self.servables.loading(),

@@ -1,7 +1,7 @@
 """The token stream of one caller: starts requests, cancels them and collects their chunks.
 
-`take` returns all chunks of one engine step at once, for any number of requests, so each step sends
-one message per connection.
+`take` returns all chunks of one delivery of the engine at once, one per request, so each delivery
+sends one message per connection.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class TokenStream:
         self._method = method
         self._requests: dict[int, RunningRequest | None] = {}  # None: being checked
         self._outbox: list[Delivery] = []
+        self._places: dict[int, int] = {}  # in the outbox, by request
+        self._beats = False  # the next `take` has a beat
         self._ready = asyncio.Event()
         self._ended = False
 
@@ -68,19 +70,22 @@ class TokenStream:
 
     async def take(self) -> list[Delivery]:
         """Wait for and return everything since the last call; [] when all requests are over."""
-        while not self._outbox:
+        while not self._outbox and not self._beats:
             if self._ended and not self._requests:
                 return []
             self._ready.clear()
             await self._ready.wait()
         taken, self._outbox = self._outbox, []
+        self._places.clear()
+        if self._beats:
+            self._beats = False
+            taken.insert(0, BEAT)
         return taken
 
     def beat(self) -> None:
         """Let the next `take` return at once, with BEAT first."""
-        if not self._outbox or self._outbox[0] is not BEAT:
-            self._outbox.insert(0, BEAT)
-            self._ready.set()
+        self._beats = True
+        self._ready.set()
 
     def end(self) -> None:
         """No more requests will be started."""
@@ -98,5 +103,17 @@ class TokenStream:
     def _put(self, id: int, chunk: TokenChunk | SaxError) -> None:
         if isinstance(chunk, SaxError) or chunk.finish_reason is not None:
             self._requests.pop(id, None)
-        self._outbox.append(Delivery(id, chunk))
+        self._collect(id, chunk)
         self._ready.set()
+
+    def _collect(self, id: int, chunk: TokenChunk | SaxError) -> None:
+        """Join the chunk with the one that waits for the same request, if there is one."""
+        place = self._places.get(id)
+        if place is not None and isinstance(chunk, TokenChunk):
+            waiting = self._outbox[place].chunk
+            # After its end the caller may use the id again.
+            if isinstance(waiting, TokenChunk) and waiting.finish_reason is None:
+                self._outbox[place] = Delivery(id, waiting.joined(chunk))
+                return
+        self._places[id] = len(self._outbox)
+        self._outbox.append(Delivery(id, chunk))

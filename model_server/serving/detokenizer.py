@@ -73,7 +73,7 @@ class Detokenizer:
         if self._prompt_text is not None and result.target_ranks:
             chunk = replace(chunk, prompt_logprobs=self._prompt_text.scored(result))
         if self._opening is not None:
-            chunk, self._opening = _joined(self._opening, chunk), None
+            chunk, self._opening = self._opening.joined(chunk), None
         return chunk
 
     def found(self, hypotheses: Sequence[Hypothesis]) -> TokenChunk:
@@ -83,7 +83,7 @@ class Detokenizer:
         self.tokens, self.score = len(best.token_ids), best.score
         chunk = self._chunk(best.text, best.token_ids, (), "stop", best.stop_token_id)
         assert self._opening is not None
-        return replace(_joined(self._opening, chunk), hypotheses=texts)
+        return replace(self._opening.joined(chunk), hypotheses=texts)
 
     def _hypothesis(self, hypothesis: Hypothesis) -> HypothesisText:
         decoder, tokens = self._new_decoder(), hypothesis.tokens
@@ -161,13 +161,3 @@ class Detokenizer:
                 self._prompt_text, scores = shown, (shown.first(),)
         ids = tuple(prompt) if reply.return_token_ids else ()
         return TokenChunk(text, seed=seed, prompt_token_ids=ids, prompt_logprobs=scores)
-
-
-def _joined(opening: TokenChunk, chunk: TokenChunk) -> TokenChunk:
-    return replace(
-        chunk,
-        text=opening.text + chunk.text,
-        prompt_logprobs=opening.prompt_logprobs + chunk.prompt_logprobs,
-        prompt_token_ids=opening.prompt_token_ids,
-        seed=opening.seed,
-    )

@@ -1,7 +1,7 @@
 """A loaded language model: its engine, and the receiver of each sequence; and its adapters.
 
-Bridges the engine's thread and the event loop with one crossing per engine step, for any number of
-sequences.
+Bridges the engine's thread and the event loop with at most one crossing per engine step, for any
+number of sequences.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -22,9 +23,11 @@ from model_server.engine.engine import (
     EngineStats,
     SequenceUpdate,
 )
-from model_server.engine.failure import as_load_error
+from model_server.engine.failure import DevicesLost, as_load_error
+from model_server.engine.islands.engine_group import EngineGroup
+from model_server.engine.outbox import Deliver
 from model_server.engine.timing.watchdog import OnHang
-from model_server.engine.types import RowResult
+from model_server.engine.types import RowResult, Runner
 from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.gradient_queue import GradientQueue
@@ -48,7 +51,7 @@ class LmServable:
         model_id: str,
         loaded: Loaded,
         on_hang: OnHang | None = None,
-        engine: Engine | None = None,
+        engine: Engine | EngineGroup | None = None,
     ) -> None:
         """on_hang: called on another thread if a step does not finish. engine: of another model,
         that delivers to that; None: its own.
@@ -63,9 +66,7 @@ class LmServable:
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[int, Receive] = {}
         self._lost: ReplicaLost | None = None
-        self._engine = engine or Engine(
-            loaded.runner, self._deliver, loaded.step_times, loaded.step_limit_s, on_hang
-        )
+        self._engine = engine or _engine_of(loaded, self._deliver, on_hang)
         # Beside generating; None: it was not published for that.
         self.embedder = loaded.embedder and EmbedServable(model_id, loaded.embedder)
         self.gradients = loaded.gradients and GradientQueue(model_id, loaded.gradients)
@@ -133,7 +134,20 @@ class LmServable:
 
     @property
     def note(self) -> str:
-        return self.loaded.note
+        return "; ".join(filter(None, (self.loaded.note, self.lost_islands)))
+
+    @property
+    def lost_islands(self) -> str:
+        """How many of its islands are lost, in words; "": none."""
+        if self.loaded.islands is None or not isinstance(self._engine, EngineGroup):
+            return ""
+        lost = self.loaded.islands.count - len(self._engine.islands)
+        return f"{lost} of {self.loaded.islands.count} islands lost" if lost > 0 else ""
+
+    @property
+    def computes(self) -> bool:
+        """False while all islands are lost."""
+        return not isinstance(self._engine, EngineGroup) or len(self._engine.islands) > 0
 
     @property
     def kernels(self) -> str:
@@ -160,6 +174,8 @@ class LmServable:
     @property
     def failure(self) -> str | None:
         failed = self._lost or self._engine.failed
+        if isinstance(failed, DevicesLost) and self.loaded.islands is not None:
+            return None  # it waits for an island
         return f"the engine stopped: {as_load_error(failed).text}" if failed else None
 
     def stats(self) -> EngineStats:
@@ -170,9 +186,13 @@ class LmServable:
         beside = [each for each in (self.embedder, self.gradients) if each is not None]
         closing = (each.close(drain_s) for each in beside)
         await asyncio.gather(asyncio.to_thread(self._engine.drain, drain_s), *closing)
+        if self.loaded.islands is not None:
+            self.loaded.islands.end()
         # The engine ends what still runs as "cancelled", and those updates arrive before this
         # call returns, so no caller is left waiting.
         await asyncio.to_thread(self._engine.close)
+        if self.loaded.islands is not None:
+            await asyncio.to_thread(self.loaded.islands.close)
 
     def _deliver(self, updates: list[SequenceUpdate]) -> None:
         # The loop is closed if the process ends first; then there are no callers left.
@@ -193,6 +213,30 @@ class LmServable:
 
     def _unloaded(self) -> NotLoaded:
         return NotLoaded(f"{self.model_id} was unloaded before this request was done")
+
+
+def _engine_of(loaded: Loaded, deliver: Deliver, on_hang: OnHang | None) -> Engine | EngineGroup:
+    """Return a model's engine, or those of its islands, which come and go by themselves."""
+
+    def make(runner: Runner, deliver: Deliver, **shared: Any) -> Engine:
+        times, limit_s = loaded.step_times, loaded.step_limit_s
+        return Engine(runner, deliver, times, limit_s, on_hang, loaded.stream_interval_s, **shared)
+
+    islands = loaded.islands
+    if islands is None:
+        return make(loaded.runner, deliver)
+
+    def lost(island: str, failure: DevicesLost) -> None:
+        islands.lost(island, group.add, lambda: group.give_up(_nowhere(failure)))
+
+    group = EngineGroup(deliver, make, lost)
+    for island, runner in islands.runners.items():
+        group.add(island, runner)
+    return group
+
+
+def _nowhere(failure: DevicesLost) -> ReplicaLost:
+    return ReplicaLost(f"all devices of this replica are lost ({failure}); try another replica")
 
 
 class AdapterServable(LmServable):

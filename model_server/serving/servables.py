@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from model_server.engine.failure import as_load_error
 from model_server.engine.timing.watchdog import OnHang
 from model_server.loading.load_thread import LoadThread
-from model_server.loading.loaded import AnyLoaded, Loader
+from model_server.loading.loaded import AnyLoaded, Loader, close
 from model_server.serving.admission import tell_of_idle
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.servable import Servable, StatusEvent, make_servable, transition
@@ -246,11 +246,11 @@ class Servables:
             try:
                 entry.servable = make_servable(entry.model_id, outcome, self.get, self.on_hang)
             except SaxError as exc:  # an adapter's base has gone meanwhile
-                outcome.runner.close()
+                close(outcome)
                 outcome = exc
             except Exception as exc:
                 logger.exception("cannot serve key: %s", entry.model_id)
-                outcome.runner.close()
+                close(outcome)
                 outcome = as_load_error(exc)
         if isinstance(outcome, SaxError):
             entry.reason, entry.need = outcome.text, outcome.need

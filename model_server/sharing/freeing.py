@@ -62,7 +62,7 @@ def _give_back(array: jax.Array) -> None:
     if array.is_deleted() or array.nbytes < _LEAST or (advise := _madvise()) is None:
         return
     for shard in array.addressable_shards:
-        if shard.device.platform == "cpu":
+        if shard.device.platform == "cpu" and "proxy" not in shard.device.client.runtime_type:
             data: Any = shard.data
             first = -(-data.unsafe_buffer_pointer() // mmap.PAGESIZE) * mmap.PAGESIZE
             end = data.unsafe_buffer_pointer() + data.nbytes

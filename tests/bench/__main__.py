@@ -33,6 +33,7 @@ from tests.bench import (
     bench_seeds,
     bench_speculation,
     bench_steady,
+    bench_tpu_attention,
     bench_transformers,
 )
 from tests.bench.page import HEAD, PAGE, machine, tables_of_their_own, with_tables
@@ -48,6 +49,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "quantization": bench_quantization.run,
     "seeds": bench_seeds.run,
     "gpu_attention": bench_gpu_attention.run,  # no table where there is no GPU
+    "tpu_attention": bench_tpu_attention.run,
     "fairness": bench_fairness.run,
     "steady": bench_steady.run,
     "lockstep": bench_lockstep.run,

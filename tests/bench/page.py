@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from model_server.kernels.cpu.native import in_use
+
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 
@@ -48,8 +50,15 @@ def machine() -> str:
     versions = ", ".join(f"{name} {_version(name)}" for name in ("jax", "jaxlib", "grpcio"))
     cpu = next(_cpu_names(), platform.processor())
     return (
-        f"Machine: {os.cpu_count()} cores, {cpu}; Python {platform.python_version()}; {versions}.\n"
+        f"Machine: {os.cpu_count()} cores, {cpu}, {instructions()}; "
+        f"Python {platform.python_version()}; {versions}.\n"
     )
+
+
+def instructions() -> str:
+    """Name the instruction set of the native kernels here."""
+    kernels = in_use()
+    return kernels.instructions if kernels else "no native kernels"
 
 
 def _version(name: str) -> str:

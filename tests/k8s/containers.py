@@ -31,7 +31,7 @@ def check_containers(objects: Sequence[Json], around: Sequence[Json] = ()) -> It
                     yield from _safe(where, container, spec)
                     yield from _probed(where, container, each["kind"] == "Job")
                     yield from _variables(where, container)
-                yield from _asks(where, container)
+                yield from _asks(where, container, spec)
     told = pods_of(
         [*objects, *(each for each in around if each["kind"] in ("ConfigMap", "Secret"))]
     )
@@ -66,12 +66,15 @@ def _probed(where: str, container: Json, ends: bool) -> Iterator[Finding]:
             yield Finding(where, f"it has no {name}")
 
 
-def _asks(where: str, container: Json) -> Iterator[Finding]:
+def _asks(where: str, container: Json, pod: Json) -> Iterator[Finding]:
     resources = container.get("resources", {})
     asked = {**resources.get("limits", {}), **resources.get("requests", {})}
-    # A TPU host is the pod's own, whatever it asks for besides.
+    # A TPU host is the pod's own, whatever its containers ask for besides.
+    is_alone = any(
+        ROOT_FOR in each.get("resources", {}).get("limits", {}) for each in containers(pod)
+    )
     for name in ("cpu", "memory"):
-        if name not in asked and not (container["name"] in FOREIGN and ROOT_FOR in asked):
+        if name not in asked and not (container["name"] in FOREIGN and is_alone):
             yield Finding(where, f"it requests no {name}")
 
 

@@ -7,6 +7,7 @@ FOREIGN = {
     "pathways-rm": "the controller of PathwaysJobs starts it like this",
     "pathways-proxy": "the controller of PathwaysJobs starts it like this",
     "pathways-worker": "the controller of PathwaysJobs starts it like this",
+    "colocated-python-sidecar": "the controller of PathwaysJobs starts it like this",
 }
 # Containers with this resource may run as root: the device files of a TPU belong to root alone.
 ROOT_FOR = "google.com/tpu"

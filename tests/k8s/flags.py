@@ -16,7 +16,7 @@ import admin_server.__main__ as admin_server
 import http_gateway.__main__ as http_gateway
 import model_server.__main__ as model_server
 from model_server.process import slice_check
-from sax.container import ROLES, command
+from sax.container import PATHWAYS, ROLES, command
 from sax.errors import InvalidRequest
 from tests.k8s.finding import Finding
 from tests.k8s.kubelet import Container
@@ -47,6 +47,8 @@ def role_of(container: Container) -> tuple[str, list[str]]:
     if image.startswith("sax-model-"):
         # The image's own entry point starts a model server.
         started = container.command[-1] if container.command else "model_server"
+        if any(arg.startswith("--node_type=") for arg in container.args or ()):
+            return PATHWAYS, list(container.args)
         return started.removeprefix("model_server."), list(container.args)
     return "", []
 

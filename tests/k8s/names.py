@@ -6,11 +6,11 @@ object will lead to and refuse the object. So does this, by their rules. Pure.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from k8s.render.pathways.expansion import jobset_of
 from tests.k8s.finding import Finding, title_of
 from tests.k8s.pods import coordinator_of
 
@@ -47,7 +47,7 @@ def check_names(each: Json) -> Iterator[Finding]:
         case "JobSet":
             yield from _jobset(title, each)
         case "PathwaysJob":
-            yield from _jobset(title, _jobset_of_pathways(each))
+            yield from _jobset(title, jobset_of(dict(each)))
         case "LeaderWorkerSet":
             yield from _leader_worker_set(title, name, each["spec"])
 
@@ -132,22 +132,6 @@ def _failure_policy(title: str, spec: Json) -> Iterator[Finding]:
             yield Finding(title, f"failurePolicy: {reason} is no reason of a failed Job")
         if rule.get("action", "").startswith("RestartJob") and "JobSet" not in rule["action"]:
             yield Finding(title, f"failurePolicy: {rule['action']} is behind a feature gate")
-
-
-def _jobset_of_pathways(job: Json) -> Json:
-    """The names of what a PathwaysJob becomes."""
-    (workers,) = job["spec"]["workers"]
-    chips = math.prod(int(each) for each in workers["topology"].split("x"))
-    hosts = max(1, chips // (8 if workers["type"].endswith("-8t") else 4))
-    jobs = [
-        {"name": name, "replicas": replicas, "template": {"spec": {"completions": completions}}}
-        for name, replicas, completions in (
-            ("pathways-head", 1, 1),
-            ("worker", workers["numSlices"], hosts),
-        )
-    ]
-    spec = {"replicatedJobs": jobs, "coordinator": {"replicatedJob": "pathways-head"}}
-    return {"kind": "JobSet", "metadata": job["metadata"], "spec": spec}
 
 
 def _leader_worker_set(title: str, name: str, spec: Json) -> Iterator[Finding]:

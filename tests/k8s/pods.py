@@ -1,8 +1,8 @@
 """The pods that a cluster would make of rendered manifests, each as its processes would see it.
 
 Follows the controllers of Job, JobSet, LeaderWorkerSet and Deployment as they were seen to act on
-a real API server. A PathwaysJob is not followed: its controller makes a JobSet of it. Pure: no
-cluster, no clock; random suffixes of names are written as x, and the caller gives the addresses.
+a real API server, and that of PathwaysJobs as its source reads. Pure: no cluster, no clock; random
+suffixes of names are written as x, and the caller gives the addresses.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from k8s.render.pathways.expansion import jobset_of
 from tests.k8s.kubelet import Container, answer_field, container_of, stores_of
 
 Json = Mapping[str, Any]
@@ -96,6 +97,8 @@ def _drafts(workload: Json, namespace: str) -> Iterator[_Draft]:
             yield from _of_job(name, workload["spec"], "", {})
         case "JobSet":
             yield from _of_jobset(name, workload, namespace)
+        case "PathwaysJob":
+            yield from _of_jobset(name, jobset_of(workload), namespace)
         case "LeaderWorkerSet":
             yield from _of_leader_worker_set(name, workload["spec"], namespace)
 

@@ -29,6 +29,7 @@ _needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is not installed"
 )
 _EXEC = "client.authentication.k8s.io/v1beta1"
+_PATHWAYS = ("--kind", "pathways")
 _USUAL = ("--topology", "v5e:4x8", "--bucket", "gs://my-sax")
 
 
@@ -89,6 +90,19 @@ def test_a_model_whose_name_looks_like_an_option_is_a_model() -> None:
         (["--kind", "pod"], "choose one of"),
         (["--publish-as", "/sax/other/m"], "another cell"),
         (["--namespace", "a\nkind: Pod"], "lower-case letters"),
+        (["--slices", "2"], "--slices goes with --kind pathways"),
+        ([*_PATHWAYS, "--slices", "2", "--elastic-slices", "2"], "one of the slices must stay"),
+        ([*_PATHWAYS, "--max-slice-restarts", "2"], "ignores it without --elastic-slices"),
+        ([*_PATHWAYS, "--deployment-mode", "x"], "choose one of default, colocate_head"),
+        ([*_PATHWAYS, "--component", "head=sax"], "a KIND of pathways_server, worker"),
+        ([*_PATHWAYS, "--component", "worker=me/x:1"], "write an image as HOST/PATH:TAG"),
+        ([*_PATHWAYS, "--component-flag", "worker=--server_port=1"], "cannot be changed"),
+        ([*_PATHWAYS, "--worker-node-selector", "a"], "write KEY=VALUE"),
+        ([*_PATHWAYS, "--pathways-dir", "/tmp"], "write gs://BUCKET/FOLDER"),
+        ([*_PATHWAYS, "--bucket", "s3://my-sax"], "give --pathways-dir"),
+        ([*_PATHWAYS, "--our-components", "--pathways-version", "1"], "no image of Google's"),
+        ([*_PATHWAYS, "--topology", "v5e:1x1"], "takes no ct5lp-hightpu-1t"),
+        ([*_PATHWAYS, "--name", "x" * 21], "its coordinator"),
     ],
 )
 def test_a_wrong_question_is_one_line_and_status_2(words: list[str], told: str) -> None:
@@ -96,6 +110,38 @@ def test_a_wrong_question_is_one_line_and_status_2(words: list[str], told: str) 
     assert made.exit_code == 2
     assert told in made.stderr
     assert not made.stdout
+
+
+def test_every_field_of_a_pathways_job_has_an_option_and_the_heading_repeats_it() -> None:
+    words = [
+        *_PATHWAYS, "--only", "servers", "--slices", "3", "--elastic-slices", "1",
+        "--max-slice-restarts", "4", "--max-restarts", "7", "--pathways-version", "jax-1",
+        "--pathways-dir", "gs://other/dir", "--deployment-mode", "colocate_head_with_workers",
+        "--component", "worker=sax", "--component", "colocated_python_sidecar=gcr.io/me/s:1",
+        "--component-flag", "proxy_server=--virtual_slices=tpuv5e:2x4",
+        "--component-env", "pathways_server=A=b", "--worker-node-selector", "pool=a",
+        "--worker-grace-seconds", "9", "--worker-priority-class", "low",
+        "--enable-metrics-collection", "--spot",
+    ]  # fmt: skip
+    made = render(*words)
+    assert made.exit_code == 0, made.stderr
+    (job,) = yaml.safe_load_all(made.stdout)
+    spec = job["spec"]
+    assert (spec["maxRestarts"], spec["pathwaysVersion"]) == (7, "jax-1")
+    assert spec["pathwaysDir"] == "gs://other/dir"
+    assert spec["workers"] == [
+        {"type": "ct5lp-hightpu-4t", "topology": "4x8", "numSlices": 3, "maxSliceRestarts": 4,
+         "terminationGracePeriodSeconds": 9, "priorityClassName": "low",
+         "nodeSelector": {"cloud.google.com/gke-spot": "true", "pool": "a"}}
+    ]  # fmt: skip
+    controller = spec["controller"]
+    assert controller["deploymentMode"] == "colocate_head_with_workers"
+    assert (controller["elasticSlices"], controller["enableMetricsCollection"]) == (1, True)
+    assert [each["componentType"] for each in spec["customComponents"]] == [
+        "pathways_server", "worker", "proxy_server", "colocated_python_sidecar",
+    ]  # fmt: skip
+    again = CliRunner().invoke(app, shlex.split(made.stdout.splitlines()[1][1:])[1:])
+    assert again.stdout == made.stdout
 
 
 @pytest.mark.parametrize("cell", ["prod", "/sax/prod"])

@@ -31,7 +31,10 @@ SHAPES = {
     Subject("overlays/tpu-v6e"): (1, 1),
     Subject("overlays/gpu"): (1, 1),
     Subject("overlays/cpu"): (1, 1),
+    Subject("overlays/pathways"): (1, 1),
+    Subject("overlays/pathways/colocated"): (1, 1),
     Subject("overlays/pathways/jobset"): (1, 1),
+    Subject("overlays/pathways/our-components"): (1, 1),
 }
 
 
@@ -126,8 +129,9 @@ def test_the_hosts_of_the_slice_check_know_their_places() -> None:
     check_places(pods, places)
 
 
-def test_the_head_of_pathways_finds_itself_by_what_the_jobset_says() -> None:
-    pods = pods_of(objects_of(Subject("overlays/pathways/jobset").render()))
+@pytest.mark.parametrize("folder", ["", "/jobset", "/colocated", "/our-components"])
+def test_the_head_of_pathways_finds_itself_by_what_the_jobset_says(folder: str) -> None:
+    pods = pods_of(objects_of(Subject(f"overlays/pathways{folder}").render()))
     head = next(pod for pod in pods if pod.owner == "sax-pathways-pathways-head-0")
     assert environment(head)["JAX_BACKEND_TARGET"] == (
         "grpc://sax-pathways-pathways-head-0-0.sax-pathways:29000"

@@ -43,6 +43,15 @@ def test_images_reach_the_pods(kind: str, ground: str, tmp_path: Path) -> None:
     assert all(each["image"].endswith(":9") for each in found)
 
 
+def test_images_reach_the_components_of_a_pathways_job(tmp_path: Path) -> None:
+    images = [{"name": "sax-model-tpu", "newName": "reg.example/tpu", "newTag": "9"}]
+    ground = "overlays/pathways/our-components"
+    objects = on_top(tmp_path, ground, images=images, configurations=["custom-kinds.yaml"])
+    (job,) = [each for each in objects if each["kind"] == "PathwaysJob"]
+    components = job["spec"]["customComponents"]
+    assert {each["image"] for each in components} == {"reg.example/tpu:9"}
+
+
 @pytest.mark.parametrize(("kind", "ground"), KINDS.items())
 def test_labels_reach_the_pods(kind: str, ground: str, tmp_path: Path) -> None:
     labels = [{"pairs": {"team": "blue"}, "includeTemplates": True}]

@@ -72,6 +72,7 @@ class FakeModels:
         network: dict[int, Any] | None = None,
         page_size_told: int | None = None,
         room: int = 1000,
+        stream_interval_s: float = 0.0,
     ) -> None:
         self.limits = limits
         self.runners: list[Any] = []
@@ -90,6 +91,7 @@ class FakeModels:
         self._network = network  # with other servers: pages move over it
         self._page_size_told = page_size_told  # not the truth
         self._room = room
+        self._stream_interval_s = stream_interval_s
 
     def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
         self.concurrent += 1
@@ -168,6 +170,7 @@ class FakeModels:
             samples=self._samples,
             memory=MEMORY,
             kernels=KERNELS,
+            stream_interval_s=self._stream_interval_s,
             methods=("lm.generate", "lm.generate_stream", "lm.score"),
             disaggregation=disaggregation,
         )

@@ -142,8 +142,20 @@ def test_what_cannot_be_is_refused_in_words(role: str, environ: dict[str, str], 
         command(role, (), environ)
 
 
+@pytest.mark.parametrize("kind", ["resource_manager", "worker", "proxy_server"])
+def test_a_model_servers_image_becomes_the_pathways_program_that_its_flags_name(kind: str) -> None:
+    """A PathwaysJob gives a component flags and no command; variables of servers say nothing."""
+    flags, environ = (f"--node_type={kind}", "--server_port=29005"), {"PORT": "x", "SAX_CELL": ""}
+    for role in ("model_server", "pathways"):
+        argv, after = command(role, flags, environ)
+        assert argv == ["-m", "model_server.pathways", *flags]
+        assert after == environ
+    assert command("model_server", ("--node_type", kind), {})[0][1] == "model_server.pathways"
+    assert command("model_server", ("--node_types=worker",), {})[0][1] == "model_server"
+
+
 @given(
-    st.sampled_from(ROLES),
+    st.sampled_from([*ROLES, "pathways"]),
     st.lists(st.text(min_size=1), max_size=3),
     st.dictionaries(
         st.sampled_from(["SAX_CELL", "PORT", "GSBUCKET", "SAX_DIR", "SAX_ROOT", "FS_ROOT", "HOME"]),

@@ -97,7 +97,8 @@ def _likely(logits: jax.Array, rows: RowSampling) -> Candidates:
     padding = ((0, 0), (0, -vocab % _BLOCK))
     blocks = jnp.pad(logits, padding, constant_values=-jnp.inf).reshape(count, -1, _BLOCK)
     # Apart from what uses it: fused with that, XLA on CPU takes five times as long for all of it.
-    highest, order = lax.optimization_barrier(lax.top_k(blocks.max(-1), _BLOCKS + 1))
+    # One barrier each: XLA's decomposition of TopK expects its results one by one.
+    highest, order = map(lax.optimization_barrier, lax.top_k(blocks.max(-1), _BLOCKS + 1))
     taken = order[:, :_BLOCKS, None]
     tokens = taken * _BLOCK + lax.broadcasted_iota(jnp.int32, (count, _BLOCKS, _BLOCK), 2)
     flat, best = (count, _BLOCKS * _BLOCK), highest[:, :1]

@@ -6,6 +6,10 @@ longer ones may use it: a burst of prompts is computed in full steps, which take
 all, and only prompts that keep coming are held back. Where already one block takes longer, decodes
 run alone in between.
 
+A stream that begins gives back what its own prompt took, up to GRANT_S: prompts of usual length
+come as fast as they can be computed, since holding them back saves no work, and only long ones keep
+the ratio. Beside other callers' streams a caller gives back less, the more streams it has.
+
 Steps were timed at load over empty sequences; the times are corrected by what steps take at
 present, which is more towards the end of a long prompt.
 """
@@ -17,6 +21,7 @@ from model_server.engine.types import Step
 
 RATIO = 1.8
 CREDIT_S = 2.0  # a burst of 32 prompts of 128 tokens on two cores
+GRANT_S = 1.0
 _NEW = 0.1  # weight of the latest step in the correction
 _LEAST, _MOST = 0.5, 4.0  # of one step's: beyond them the host was busy with something else
 
@@ -59,6 +64,16 @@ class Pace:
         saved_s = RATIO * self._seconds(self._times, decodes, 0) - counted_s
         most_s = max(CREDIT_S, self._seconds(self._times, decodes, 1))  # one block always fits
         self._credit_s = min(most_s, self._credit_s + saved_s)
+
+    def begin(self, tokens: int, share: float) -> None:
+        """Note that a stream begins, whose prompt had so many tokens to compute.
+
+        share: of their time that it gives back.
+        """
+        if self._times is None:
+            return
+        granted_s = min(GRANT_S, tokens * self._times.prompt_token_s * self._slower[1])
+        self._credit_s = max(self._credit_s, min(CREDIT_S, self._credit_s + share * granted_s))
 
     def _seconds(self, times: StepTimes, decodes: int, blocks: int) -> float:
         return times.of(decodes, blocks) * self._slower[int(blocks > 0)]

@@ -46,6 +46,15 @@ class StepTimes(msgspec.Struct, frozen=True):
     def longest_s(self) -> float:
         return max(self.seconds)
 
+    @property
+    def prompt_token_s(self) -> float:
+        """Seconds that a token of a prompt adds to a large step."""
+        largest = max(self.buckets, key=lambda bucket: (bucket.blocks, bucket.decodes))
+        if not largest.blocks:
+            return 0.0
+        alone_s = self.of(largest.decodes, 0)
+        return (self.of(largest.decodes, largest.blocks) - alone_s) / (largest.blocks * self.block)
+
     def shape(self, step: Step) -> tuple[int, int]:
         """Return the decodes and the prompt blocks of a step."""
         decodes = sum(row.is_decode for row in step.rows)

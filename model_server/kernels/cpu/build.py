@@ -7,9 +7,11 @@ jaxlib's headers the installation goes on, and the server uses XLA's kernels.
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension
@@ -54,22 +56,18 @@ class BuildNative(build_ext):
         folder = Path(self.build_temp) / "native"
         headers = _headers_of_jaxlib()
         how = ["-O1"] if self.debug else ["-O3", "-g0"]
-        objects: list[str] = []
 
-        def compile_(source: str, name: str, flags: list[str]) -> None:
-            made = self.compiler.compile(
+        def compile_(source: str, name: str, flags: list[str]) -> list[str]:
+            return self.compiler.compile(
                 [source],
                 output_dir=str(folder / name),
                 extra_postargs=["-isystem", headers, *how, *_FLAGS, *flags],
             )
-            objects.extend(made)
 
-        for source in ext.sources:
-            if Path(source).name != "isa.cc":
-                compile_(source, "common", [])
-                continue
-            for name, flags in INSTRUCTIONS.get(_machine(), {"portable": []}).items():
-                compile_(source, name, [f"-DSAX_ISA={name}", *flags])
+        jobs = [job for source in ext.sources for job in _jobs(source)]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            made = list(pool.map(compile_, *zip(*jobs, strict=True)))
+        objects = [each for one in made for each in one]
         without_symbols = ["-s"] if sys.platform == "linux" and not self.debug else []
         self.compiler.link_shared_object(
             objects,
@@ -93,6 +91,14 @@ class BuildNative(build_ext):
             linker_exe=zig,
             linker_exe_cxx=zig,
         )
+
+
+def _jobs(source: str) -> list[tuple[str, str, list[str]]]:
+    """Return source, folder of the object and flags of each compilation."""
+    if Path(source).name != "isa.cc":
+        return [(source, "common", [])]
+    sets = INSTRUCTIONS.get(_machine(), {"portable": []})
+    return [(source, name, [f"-DSAX_ISA={name}", *flags]) for name, flags in sets.items()]
 
 
 def _zig_flags() -> list[str]:

@@ -29,6 +29,7 @@ _TARGETS = tuple(
     )
 )
 _CHOICE, _OFF = "SAX_CPU_KERNELS", "off"  # an instruction set, or XLA's kernels
+ISLANDS = "native_kernels"  # attribute of a proxy server's devices: their instruction set
 _FILE = "SAX_CPU_LIBRARY"  # another library than the one that was built with sax
 
 
@@ -64,8 +65,18 @@ def opened() -> Opened:
     for target, kernel in kernels.items():
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(kernel), platform="cpu")
     loaded.sax_cpu_name.restype = ctypes.c_char_p
-    _tell_of_another_choice(loaded.sax_cpu_name().decode())
+    name = loaded.sax_cpu_name().decode()
+    _tell_of_another_choice(name)
+    if (theirs := _workers_kernels()) not in (None, name):
+        return Opened(None, f"workers have {theirs or 'no native kernels'}, this machine {name}")
     return Opened(loaded)
+
+
+def _workers_kernels() -> str | None:
+    """Return the instruction set of a proxy server's workers; None: programs run here."""
+    if "proxy" not in str(jax.config.jax_platforms):  # pyright: ignore[reportAttributeAccessIssue]
+        return None
+    return getattr(jax.devices()[0], ISLANDS, "")
 
 
 def _interface_of_jaxlib() -> int:

@@ -12,6 +12,7 @@ grouped product (megablox) takes no quantised weights.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -76,28 +77,70 @@ def grouped_matmul(
     interpret: bool = False,
 ) -> jax.Array:
     """f32[N, out]: each row times its group's matrix, transposed; zeros for rows without one."""
-    made, visits = _run(x, packed, sizes, interpret)
+    made, visits = _run(x, [packed], sizes, _itself, jnp.float32, interpret)
     mine = jnp.arange(len(x)) < visits.ends[-1]
     return jnp.where(mine[:, None], made, 0.0)
+
+
+def gated_grouped_matmul(
+    x: jax.Array,  # as for `grouped_matmul`
+    gate: Packed,  # of E matrices [out, in]
+    up: Packed,  # likewise, of the same form
+    sizes: jax.Array,
+    activation: Callable[[jax.Array], jax.Array],
+    dtype: Any,  # of the result
+    *,
+    interpret: bool = False,
+) -> jax.Array:
+    """[N, out]: activation(gate product) * up product, rounded once, from f32.
+
+    Neither product is ever in HBM. Rows without a group are undefined.
+    """
+
+    def finish(opening: jax.Array, up: jax.Array) -> jax.Array:
+        return activation(opening) * up
+
+    return _run(x, [gate, up], sizes, finish, dtype, interpret)[0]
+
+
+def can_gate(gate: Packed, up: Packed) -> bool:
+    """True if `gated_grouped_matmul` can multiply by both at once."""
+    form = form_of(gate)
+    return form is not None and form == form_of(up)
 
 
 def matmul(x: jax.Array, packed: Packed, *, interpret: bool = False) -> jax.Array:
     """f32[N, out]: all rows times one transposed matrix; `packed` is [out, in], without E."""
     one = jax.tree.map(lambda array: array[None], packed)
-    return _run(x, one, jnp.full((1,), len(x)), interpret)[0]
+    return _run(x, [one], jnp.full((1,), len(x)), _itself, jnp.float32, interpret)[0]
+
+
+Finish = Callable[..., jax.Array]  # f32 products of a tile, one per weight, to its results
+
+
+def _itself(made: jax.Array) -> jax.Array:
+    return made
 
 
 def _run(
-    x: jax.Array, packed: Packed, sizes: jax.Array, interpret: bool
+    x: jax.Array,
+    weights: Sequence[Packed],  # of one form
+    sizes: jax.Array,
+    finish: Finish,
+    dtype: Any,
+    interpret: bool,
 ) -> tuple[jax.Array, Visits]:
     """Unvisited tiles hold undefined rows."""
+    packed = weights[0]
     form = form_of(packed)
     assert form is not None, "check `fits` first"
     tiles = _tiles_of(x, packed, form)
     parts = _padded(halves(x, form), tiles.rows)
     sums = None if packed.offsets is None else _padded(form.sums(x), tiles.rows)
     visits = visits_of(sizes.astype(jnp.int32), parts.shape[1] // tiles.rows, tiles.rows)
-    return _call(parts, sums, form.lying(packed), form, visits, tiles, interpret)[: len(x)], visits
+    lying = [form.lying(each) for each in weights]
+    made = _call(parts, sums, lying, form, visits, tiles, finish, dtype, interpret)
+    return made[: len(x)], visits
 
 
 def _tiles_of(x: jax.Array, packed: Packed, form: Form) -> MatmulTiles:
@@ -130,10 +173,12 @@ def _padded(x: jax.Array, rows: int) -> jax.Array:
 def _call(
     parts: jax.Array,  # [halves, N, columns]
     sums: jax.Array | None,  # f32[N, blocks]
-    lying: Packed,
+    weights: Sequence[Packed],  # lying
     form: Form,
     visits: Visits,
     tiles: MatmulTiles,
+    finish: Finish,
+    dtype: Any,
     interpret: bool,
 ) -> jax.Array:
     rows, outputs = tiles
@@ -144,24 +189,26 @@ def _call(
             block, lambda o, v, on: (on.expert[v], 0, o) if turned else (on.expert[v], o, 0)
         )
 
-    if lying.values.shape[0] > 1 and not interpret:
-        # Otherwise XLA may copy all of them to VMEM beforehand, used or not.
-        lying = jax.tree.map(_kept_in_hbm, lying)
-    inputs: list[Any] = [parts, lying.values]
+    inputs: list[Any] = [parts]
     specs = [
-        pl.BlockSpec((parts.shape[0], rows, parts.shape[2]), lambda o, v, on: (0, on.tile[v], 0)),
-        of_weight(lying.values.shape, form.turned),
+        pl.BlockSpec((parts.shape[0], rows, parts.shape[2]), lambda o, v, on: (0, on.tile[v], 0))
     ]
-    for array in (lying.scales, lying.offsets):
-        if array is not None:
-            inputs.append(array)
-            specs.append(of_weight(array.shape, form.turned_scales))
+    for lying in weights:
+        if lying.values.shape[0] > 1 and not interpret:
+            # Otherwise XLA may copy all of them to VMEM beforehand, used or not.
+            lying = jax.tree.map(_kept_in_hbm, lying)
+        turned = (form.turned, form.turned_scales, form.turned_scales)
+        for array, is_turned in zip(lying, turned, strict=True):
+            if array is not None:
+                inputs.append(array)
+                specs.append(of_weight(array.shape, is_turned))
     if sums is not None:
         inputs.append(sums)
         specs.append(pl.BlockSpec((rows, sums.shape[1]), lambda o, v, on: (on.tile[v], 0)))
     scratch = [pltpu.VMEM((outputs, form.spread_lanes), jnp.float32)] if form.spread_lanes else []
+    result = jax.ShapeDtypeStruct((parts.shape[1], form.outputs), dtype)
     return pl.pallas_call(
-        functools.partial(_body, form=form),
+        functools.partial(_body, form=form, count=len(weights), finish=finish),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=(pl.cdiv(form.outputs, outputs), visits.count),
@@ -169,11 +216,11 @@ def _call(
             out_specs=pl.BlockSpec((rows, outputs), lambda o, v, on: (on.tile[v], o)),
             scratch_shapes=scratch,
         ),
-        out_shape=jax.ShapeDtypeStruct((parts.shape[1], form.outputs), jnp.float32),
+        out_shape=result,
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=_VMEM_BYTES
         ),
-        cost_estimate=_cost(inputs, lying, form, visits),
+        cost_estimate=_cost(parts, weights, form, result),
         interpret=interpret,
     )(visits, *inputs)
 
@@ -182,42 +229,54 @@ def _kept_in_hbm(array: jax.Array) -> jax.Array:
     return pltpu.with_memory_space_constraint(array, pltpu.HBM)
 
 
-def _cost(inputs: list[Any], lying: Packed, form: Form, visits: Visits) -> pl.CostEstimate:
+def _cost(
+    parts: jax.Array, weights: Sequence[Packed], form: Form, result: jax.ShapeDtypeStruct
+) -> pl.CostEstimate:
     """Upper bound: as if every expert that could be used were used."""
-    rows = inputs[0].shape[1]
-    experts = lying.values.shape[0]
+    rows, experts = parts.shape[1], weights[0].values.shape[0]
     used = min(experts, rows)
-    stored = sum(a.size * a.dtype.itemsize for a in lying if a is not None)
-    moved = inputs[0].size * inputs[0].dtype.itemsize + rows * form.outputs * 4
+    stored = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(weights))
+    moved = parts.size * parts.dtype.itemsize + result.size * result.dtype.itemsize
     return pl.CostEstimate(
-        flops=2 * rows * form.outputs * form.inputs,
+        flops=2 * rows * form.outputs * form.inputs * len(weights),
         bytes_accessed=stored * used // experts + moved,
         transcendentals=0,
     )
 
 
-def _body(on: Visits, x: Any, values: Any, *rest: Any, form: Form) -> None:
-    """One tile of rows times one tile of one group's matrix."""
-    rest_refs = list(rest)
-    scales = rest_refs.pop(0) if form.scaled else None
-    offsets, sums = (rest_refs.pop(0), rest_refs.pop(0)) if form.offset else (None, None)
-    out = rest_refs.pop(0)
-    spread = rest_refs.pop(0) if form.spread_lanes else scales
-    if form.spread_lanes:
-        form.spread(scales, spread)
-    made = _product(x, values, spread if form.blocks > 1 else None, out.shape, form)
-    if scales is not None and form.blocks == 1:
-        made = made * scales[...]
-    if offsets is not None and sums is not None:
-        made = made + _of_offsets(sums, offsets, form)
+def _body(on: Visits, x: Any, *refs: Any, form: Form, count: int, finish: Finish) -> None:
+    """One tile of rows times one tile of one group's matrix, or of its matrices."""
+    rest = iter(refs)
+    weights = [
+        Packed(next(rest), next(rest) if form.scaled else None, next(rest) if form.offset else None)
+        for _ in range(count)
+    ]
+    sums = next(rest) if form.offset else None
+    out, spread = next(rest), next(rest, None)
+    made = finish(*(_products(x, each, sums, spread, out.shape, form) for each in weights))
     visit, rows = pl.program_id(1), out.shape[0]
     row = on.tile[visit] * rows + jax.lax.broadcasted_iota(jnp.int32, out.shape, 0)
     expert = on.expert[visit]
     mine = (row >= on.starts[expert]) & (row < on.ends[expert])
     # A tile of rows shared by several groups is visited by one after the other.
     fresh = (visit == 0) | (on.tile[visit] != on.tile[jnp.maximum(visit - 1, 0)])
-    others = jnp.where(fresh, 0.0, out[...])
-    out[...] = jnp.where(mine, made, others)
+    others = jnp.where(fresh, 0.0, out[...].astype(jnp.float32))
+    out[...] = jnp.where(mine, made, others).astype(out.dtype)
+
+
+def _products(
+    x: Any, weight: Packed, sums: Any, spread: Any, shape: tuple[int, ...], form: Form
+) -> jax.Array:
+    """f32[rows, outputs] with one matrix; its arrays, `sums` and the scratch `spread` are Refs."""
+    if spread is not None:
+        form.spread(weight.scales, spread)
+    scales = weight.scales if spread is None else spread
+    made = _product(x, weight.values, scales if form.blocks > 1 else None, shape, form)
+    if weight.scales is not None and form.blocks == 1:
+        made = made * weight.scales[...]
+    if weight.offsets is not None:
+        made = made + _of_offsets(sums, weight.offsets, form)
+    return made
 
 
 def _product(x: Any, values: Any, scales: Any, shape: tuple[int, ...], form: Form) -> jax.Array:

@@ -102,9 +102,7 @@ class ExpertDivision:
             check_vma=False,
         )
         def each(x: jax.Array, routes: Routes, held: Kernels) -> jax.Array:
-            def add(made: jax.Array) -> jax.Array:
-                return made if self.embed is None else jax.lax.psum(made, self.embed)
-
+            add = None if self.embed is None else functools.partial(_sum, axis=self.embed)
             made = in_groups(
                 x,
                 routes,
@@ -133,6 +131,10 @@ class ExpertDivision:
             lying(kernels.up, self.ffw, embed),
             lying(kernels.down, embed, self.ffw),
         )
+
+
+def _sum(made: jax.Array, axis: str) -> jax.Array:
+    return jax.lax.psum(made, axis)
 
 
 def _uneven(kernel: Kernel, shards: int) -> bool:

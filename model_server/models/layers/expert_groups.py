@@ -7,14 +7,19 @@ experts are not read; the others are read in their stored, quantised form.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
 from model_server.kernels.small_numbers import Packed, fits
-from model_server.kernels.tpu.grouped_matmul import grouped_matmul
+from model_server.kernels.tpu.grouped_matmul import (
+    can_gate,
+    gated_grouped_matmul,
+    grouped_matmul,
+)
 from model_server.models.layers.expert_blocks import Kernel, Kernels, count_of
-from model_server.models.layers.layers import Activation
+from model_server.models.layers.layers import Activation, gate_of
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantized import Quantized
 
@@ -28,7 +33,7 @@ def in_groups(
     activation: Activation,
     first: jax.Array | int,  # index of the first of them
     *,
-    sum_inputs: Sum = lambda made: made,  # over the devices that shard D
+    sum_inputs: Sum | None = None,  # over the devices that shard D, if any do
     interpret: bool = False,
 ) -> jax.Array:
     """f32[T, D]: as `in_blocks`; where the down product is sharded on D, this device's shard."""
@@ -38,17 +43,56 @@ def in_groups(
     mine = jnp.where((experts >= 0) & (experts < count), experts, count)
     order = jnp.argsort(mine, stable=True)  # other devices' routes come last
     sizes = jnp.bincount(mine, length=count + 1)[:count].astype(jnp.int32)
-
-    def product(x: jax.Array, kernel: Kernel) -> jax.Array:
-        return grouped_matmul(x.astype(kernel.dtype), packed_of(kernel), sizes, interpret=interpret)
-
+    groups = _Groups(sizes, interpret)
     seen = x.at[order // chosen].get(mode="promise_in_bounds")
-    gate, up = (sum_inputs(product(seen, kernel)) for kernel in (kernels.gate, kernels.up))
-    made = product(activation(gate) * up, kernels.down)
+    if sum_inputs is None and _can_gate(kernels, activation):
+        inner = groups.gated(seen, kernels, activation)
+    else:
+        add = sum_inputs or _as_it_is
+        gate, up = (add(groups.product(seen, each)) for each in (kernels.gate, kernels.up))
+        inner = activation(gate) * up
+    made = groups.product(inner, kernels.down)
     # Back to token order; routes of other devices count as zero, whatever their weight.
     by_token = made.at[jnp.argsort(order)].get(mode="promise_in_bounds").reshape(tokens, chosen, -1)
     held = (mine < count).reshape(tokens, chosen)
     return jnp.sum(by_token * jnp.where(held, routes.weights, 0.0)[..., None], axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Products of rows that are sorted by expert."""
+
+    sizes: jax.Array  # i32[E]: rows of each expert
+    interpret: bool
+
+    def product(self, x: jax.Array, kernel: Kernel) -> jax.Array:
+        """f32[T, out]."""
+        x = x.astype(kernel.dtype)
+        return grouped_matmul(x, packed_of(kernel), self.sizes, interpret=self.interpret)
+
+    def gated(self, x: jax.Array, kernels: Kernels, activation: Activation) -> jax.Array:
+        """activation(gate) * up, as the down product takes it: rounded, in half the bytes."""
+        gate, up, down = kernels
+        return gated_grouped_matmul(
+            x.astype(gate.dtype),
+            packed_of(gate),
+            packed_of(up),
+            self.sizes,
+            activation,
+            down.dtype,
+            interpret=self.interpret,
+        )
+
+
+def _can_gate(kernels: Kernels, activation: Activation) -> bool:
+    """True if one kernel can compute gate, activation and up: not every one is known on TPUs."""
+    if gate_of(activation) is None or kernels.gate.dtype != kernels.up.dtype:
+        return False
+    return can_gate(packed_of(kernels.gate), packed_of(kernels.up))
+
+
+def _as_it_is(made: jax.Array) -> jax.Array:
+    return made
 
 
 def packed_of(kernel: Kernel) -> Packed:

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from tests.bench.page import PAGE, machine, with_tables
+from tests.bench.page import PAGE, instructions, machine, with_tables
 from tests.bench.peers.in_process import OpenVino, Transformers
 from tests.bench.peers.installation import install, installed
 from tests.bench.peers.llama_cpp import LlamaCpp
@@ -108,7 +108,7 @@ def _table(results: Results, key: str, flags: argparse.Namespace, load: str) -> 
         *(["![Tokens per second](pictures/race.svg)"] if flags.page and key == "bf16" else []),
     ]
     names = [WORKLOADS[place].name for place in flags.workloads]
-    title = f"Beside other servers: {weights}"
+    title = f"Beside other servers: {weights} weights, {instructions()}"
     return table(results, weights, title, "\n\n".join(how), names, flags.streams)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -28,7 +29,9 @@ def install(name: str, packages: Sequence[str], unwanted: Sequence[str]) -> None
     python = python_of(name)
     subprocess.run([sys.executable, "-m", "venv", str(python.parents[1])], check=True)
     pip = [str(python), "-m", "pip"]
-    subprocess.run([*pip, "install", *packages], check=True)
+    # llama.cpp's build starts every compiler at once unless this says how many.
+    jobs = {"CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count())}
+    subprocess.run([*pip, "install", *packages], check=True, env={**os.environ, **jobs})
     if unwanted:
         subprocess.run([*pip, "uninstall", "--yes", *unwanted], check=True)
     _stamp(name).write_text("\n".join(packages) + "\n")

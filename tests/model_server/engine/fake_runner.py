@@ -115,6 +115,7 @@ class FakeRunner:
         fail_launch: int | None = None,
         fail_result: int | None = None,
         traffic: FakeTraffic | None = None,
+        failure: type[Exception] = RunnerBroke,
     ) -> None:
         self.limits = limits
         self.launched = 0
@@ -122,6 +123,7 @@ class FakeRunner:
         self.closed = False
         self.delay_s = delay_s  # every result takes this long
         self.gate = gate  # every result waits for one permit
+        self.failure = failure  # what it raises then
         self.fail_launch = fail_launch  # the number of the step whose launch raises
         self.fail_result = fail_result  # the number of the step whose result raises
         self.traffic = traffic  # where pages of other runners come from and its own go
@@ -145,7 +147,7 @@ class FakeRunner:
         assert self.in_flight < 2, "at most two steps are in flight"
         assert step.number == self.launched + 1, "steps launch in order"
         if step.number == self.fail_launch:
-            raise RunnerBroke(f"launch {step.number}")
+            raise self.failure(f"launch {step.number}")
         for grant in step.grants:
             self._pages.grant(grant.slot, grant.first, grant.pages)
             if self._near is not None:
@@ -285,6 +287,6 @@ class _Pending:
             time.sleep(self._runner.delay_s)
         self._runner.in_flight -= 1
         if self._number == self._runner.fail_result:
-            raise RunnerBroke(f"result {self._number}")
+            raise self._runner.failure(f"result {self._number}")
         assert self.rows is not None, "its tokens were not chosen"
         return StepResult(self._number, self.rows)

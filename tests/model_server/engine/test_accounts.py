@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from model_server.engine.accounts import Accounts
+from model_server.engine.sequence import Sequence
 from model_server.engine.types import Step
 from tests.model_server.engine.test_scheduler import (
     ask_for,
@@ -313,3 +315,31 @@ def test_a_light_user_who_comes_again_and_again_does_not_stop_a_heavy_ones_secon
 def test_accounts_that_cannot_share_the_slots_evenly_do_not_displace_each_other() -> None:
     trace = run(limits_of(slots=3, pages=200), [by(name, 4, 40) for name in "aaabbb"])
     assert trace.scheduler.preemptions == 0
+
+
+def waiting(account: str, id: int) -> Sequence:
+    return Sequence(id, by(account, 5).engine_request, limits_of())
+
+
+def share(streams: str, *, half_done: str = "") -> float:
+    """Return it for the last of streams, of callers of one letter, beside half-done prompts."""
+    accounts = Accounts()
+    running = [waiting(name, id) for id, name in enumerate(half_done + streams)]
+    for each in running:
+        accounts.add(each)
+        accounts.admit(each)
+    for each in running[len(half_done) :]:
+        accounts.finish_prompt(each)
+    return accounts.share(running[-1], len(running))
+
+
+def test_who_streams_alone_gives_back_all_that_a_prompt_took() -> None:
+    assert share("a") == 1.0
+    assert share("aaaa") == 1.0
+    assert share("aaa", half_done="abc") == 1.0
+
+
+def test_beside_other_callers_streams_a_caller_gives_back_less_the_more_it_has() -> None:
+    assert share("ba") == 1.0
+    assert share("baaaa") == 0.25
+    assert share("aaaab") == 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -113,6 +114,29 @@ def test_copies_of_a_page_leave_a_pool_of_bfloat16_in_place() -> None:
     assert memory is not None
     assert memory.alias_size_in_bytes == pool
     assert memory.temp_size_in_bytes < pool // 4
+
+
+@pytest.mark.skipif(not native.available(), reason="no compiler built the native kernels here")
+def test_a_step_calls_the_native_kernels_and_leaves_xla_no_norm_gate_or_rotation() -> None:
+    """Answers would be the same without them, only slower."""
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 96,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 64,
+    }
+    of = make_recipe("llama", config, {"DTYPE": '"bfloat16"'})
+    one = deploy(of, None, own_device().placed(), replace(CONFIG, page_size=16), FREE)
+    text = one.program.lower(one.buckets[0]).as_text()
+    assert {"plain", "attend", "rms_norm", "gated", "heads"} <= set(
+        re.findall(r"@sax_cpu_(\w+)", text)
+    )
+    assert "rsqrt" not in text
 
 
 def test_fewer_pages_make_another_program_of_the_same_model() -> None:

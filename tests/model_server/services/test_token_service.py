@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from itertools import accumulate
 
 import grpc
 import grpc.aio
@@ -37,10 +38,27 @@ async def test_tokens_stream_in_order_with_usage_and_a_finish_reason() -> None:
         assert stream.tokens(1) == expected
         assert stream.text(1) == text_of(expected)
         chunks = stream.chunks[1]
-        assert [chunk.completion_tokens for chunk in chunks] == list(range(1, 11))
+        sizes = [len(chunk.token_ids) for chunk in chunks]
+        assert [chunk.completion_tokens for chunk in chunks] == list(accumulate(sizes))
         assert {chunk.prompt_tokens for chunk in chunks} == {2}
         assert chunks[-1].finish_reason == "length"
         assert all(chunk.finish_reason is None for chunk in chunks[:-1])
+
+
+async def test_tokens_that_wait_for_a_message_travel_as_one_chunk() -> None:
+    """Between its first and its last message this server lets no time be enough."""
+    async with serving(FakeModels(stream_interval_s=60.0)) as served:
+        stream = Stream(served)
+        await stream.ask(1, "hi", max_tokens=50, logprobs=0)
+        await stream.until_over(1)
+        assert stream.tokens(1) == answer_to("hi", 50)
+        assert stream.text(1) == text_of(answer_to("hi", 50))
+        chunks = stream.chunks[1]
+        assert len(chunks) <= 2
+        assert [len(chunk.token_ids) for chunk in chunks][-1] >= 49
+        told = [logprob.token_id for chunk in chunks for logprob in chunk.logprobs]
+        assert told == list(stream.tokens(1))
+        assert chunks[-1].completion_tokens == 50
 
 
 async def test_the_news_of_one_step_travel_in_one_message() -> None:
@@ -144,7 +162,7 @@ async def test_a_caller_that_asks_for_beats_gets_them_while_nothing_happens() ->
         chunks: list[tokens_pb2.Chunk] = []
         while not chunks or not chunks[-1].finish_reason:
             chunks.extend((await stream.call.read()).chunks)
-        assert len(chunks) == 20
+        assert sum(len(chunk.token_ids) for chunk in chunks) == 20
         await stream.call.done_writing()
         assert not await stream.read()
 

@@ -95,20 +95,27 @@ struct Chosen {
 struct Kernels {
   const char* name;
 
+  size_t pair_bytes;  // of a pair of bf16 of a row: four, or eight where they are widened
+
+  // Rows from which quantised tiles are widened once for all of them; where bf16 is not faster, never.
+  size_t rows_to_widen;
+
+  // f32 to bf16, rounded to nearest.
+  void (*narrow)(const float* x, size_t count, uint16_t* to);
+
   // x f32[rows, K] to pairs of bf16 [rows][K / 2].
-  void (*pairs_of)(const float* x, size_t rows, size_t inputs, uint32_t* pairs);
+  void (*pairs_of)(const float* x, size_t rows, size_t inputs, void* pairs);
 
   // out[row], f32[N], = x times the transposed weight, for tiles `first` to `last`.
-  void (*plain)(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first, size_t last,
+  void (*plain)(const PlainWeight& weight, const void* x, size_t rows, size_t first, size_t last,
                 float* const* out);
 
-  // Two int8 per number of x: its value in steps of the row's largest / 127, and 254 times the rest.
-  void (*bytes_of)(const float* x, size_t rows, size_t inputs, size_t block, int8_t* high,
-                   int8_t* low, float* steps, float* sums);
+  // Two bytes per number of x: its value in steps of the row's largest / 127, and 254 times the rest.
+  void (*bytes_of)(const float* x, size_t rows, size_t inputs, size_t block, int8_t* bytes,
+                   float* steps, float* sums);
 
-  void (*quantized)(const QuantizedWeight& weight, const int8_t* high, const int8_t* low,
-                    const float* steps, const float* sums, size_t rows, size_t first, size_t last,
-                    float* const* out);
+  void (*quantized)(const QuantizedWeight& weight, const int8_t* bytes, const float* steps,
+                    const float* sums, size_t rows, size_t first, size_t last, float* const* out);
 
   // One tile as pairs of bf16 [K / 2][16], for products of many rows.
   void (*widen)(const QuantizedWeight& weight, size_t tile, uint32_t* pairs);

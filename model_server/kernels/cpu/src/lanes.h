@@ -13,6 +13,7 @@
 #include <immintrin.h>
 #elif defined(__aarch64__) && !defined(SAX_PORTABLE)
 #include <arm_neon.h>
+#define SAX_NEON
 #endif
 
 #define SAX_INLINE static inline __attribute__((always_inline))
@@ -92,7 +93,7 @@ SAX_INLINE F byte_of(B x, int j) {
 #if defined(__AVX512BF16__)
 #define SAX_NARROWS
 // Stores 32 numbers as bf16, rounded to nearest.
-SAX_INLINE void store_narrow(uint32_t* to, const float* x) {
+SAX_INLINE void store_narrow(void* to, const float* x) {
   __m512bh both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + kLanes), _mm512_loadu_ps(x));
   _mm512_storeu_si512(to, (__m512i)both);
 }
@@ -116,35 +117,6 @@ SAX_INLINE void store_pairs(uint32_t* p, F even, F odd) {
   _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(nearest_(even), 16), high));
 }
 #endif
-
-// Adds to each lane the product of its pair of bf16 with the pair in x.
-SAX_INLINE F dot2(F sum, B weights, uint32_t x) {
-#if defined(__AVX512BF16__)
-  __m512i pair = _mm512_set1_epi32(static_cast<int>(x));
-  return {_mm512_dpbf16_ps(sum.v, (__m512bh)weights.v, (__m512bh)pair)};
-#else
-  __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(weights.v, 16));
-  __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(weights.v, _mm512_set1_epi32(-65536)));
-  __m512 first = _mm512_fmadd_ps(even, _mm512_set1_ps(from_bits(x << 16)), sum.v);
-  return {_mm512_fmadd_ps(odd, _mm512_set1_ps(from_bits(x & 0xffff0000u)), first)};
-#endif
-}
-
-// Adds to each lane the products of its four unsigned bytes with the four signed bytes in x.
-SAX_INLINE I dot4(I sum, B weights, uint32_t x) {
-  __m512i four = _mm512_set1_epi32(static_cast<int>(x));
-#if defined(__AVX512VNNI__)
-  return {_mm512_dpbusd_epi32(sum.v, weights.v, four)};
-#else
-  // In 16 bits first, where two products of bytes could overflow: even and odd bytes apart.
-  __m512i even = _mm512_and_si512(weights.v, _mm512_set1_epi16(255));
-  __m512i odd = _mm512_srli_epi16(weights.v, 8);
-  __m512i of_even = _mm512_srai_epi16(_mm512_slli_epi16(four, 8), 8);
-  __m512i of_odd = _mm512_srai_epi16(four, 8);
-  __m512i both = _mm512_add_epi32(_mm512_madd_epi16(even, of_even), _mm512_madd_epi16(odd, of_odd));
-  return {_mm512_add_epi32(sum.v, both)};
-#endif
-}
 
 #elif defined(__AVX2__)
 
@@ -237,32 +209,7 @@ SAX_INLINE void store_pairs(uint32_t* p, F even, F odd) {
   store_pairs_(p, even.a, odd.a), store_pairs_(p + 8, even.b, odd.b);
 }
 
-SAX_INLINE __m256 dot2_(__m256 sum, __m256i weights, __m256 first, __m256 second) {
-  __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(weights, 16));
-  __m256 odd = _mm256_castsi256_ps(_mm256_and_si256(weights, _mm256_set1_epi32(-65536)));
-  return _mm256_fmadd_ps(odd, second, _mm256_fmadd_ps(even, first, sum));
-}
-SAX_INLINE F dot2(F sum, B weights, uint32_t x) {
-  __m256 first = _mm256_set1_ps(from_bits(x << 16));
-  __m256 second = _mm256_set1_ps(from_bits(x & 0xffff0000u));
-  return {dot2_(sum.a, weights.a, first, second), dot2_(sum.b, weights.b, first, second)};
-}
-
-SAX_INLINE __m256i dot4_(__m256i sum, __m256i weights, __m256i of_even, __m256i of_odd) {
-  __m256i even = _mm256_and_si256(weights, _mm256_set1_epi16(255));
-  __m256i odd = _mm256_srli_epi16(weights, 8);
-  __m256i products = _mm256_madd_epi16(even, of_even);
-  return _mm256_add_epi32(_mm256_add_epi32(sum, products), _mm256_madd_epi16(odd, of_odd));
-}
-SAX_INLINE I dot4(I sum, B weights, uint32_t x) {
-  // In 16 bits first, where two products of bytes could overflow: even and odd bytes apart.
-  __m256i four = _mm256_set1_epi32(static_cast<int>(x));
-  __m256i of_even = _mm256_srai_epi16(_mm256_slli_epi16(four, 8), 8);
-  __m256i of_odd = _mm256_srai_epi16(four, 8);
-  return {dot4_(sum.a, weights.a, of_even, of_odd), dot4_(sum.b, weights.b, of_even, of_odd)};
-}
-
-#elif defined(__aarch64__) && !defined(SAX_PORTABLE)
+#elif defined(SAX_NEON)
 
 struct F { float32x4_t v[4]; };
 struct I { int32x4_t v[4]; };
@@ -340,32 +287,6 @@ SAX_INLINE void store_pairs(uint32_t* p, F even, F odd) {
   }
 }
 
-SAX_INLINE F dot2(F sum, B weights, uint32_t x) {
-  float32x4_t first = vdupq_n_f32(from_bits(x << 16));
-  float32x4_t second = vdupq_n_f32(from_bits(x & 0xffff0000u));
-  SAX_EACH {
-    uint32x4_t pairs = vreinterpretq_u32_u8(weights.v[i]);
-    float32x4_t even = vreinterpretq_f32_u32(vshlq_n_u32(pairs, 16));
-    float32x4_t odd = vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xffff0000u)));
-    sum.v[i] = vfmaq_f32(vfmaq_f32(sum.v[i], even, first), odd, second);
-  }
-  return sum;
-}
-
-SAX_INLINE I dot4(I sum, B weights, uint32_t x) {
-  int8x16_t four = vreinterpretq_s8_u32(vdupq_n_u32(x));
-  int16x8_t wide_x = vmovl_s8(vget_low_s8(four));  // the same four, twice
-  SAX_EACH {
-    int16x8_t low = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(weights.v[i])));
-    int16x8_t high = vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(weights.v[i])));
-    int32x4_t a = vmull_s16(vget_low_s16(low), vget_low_s16(wide_x));
-    int32x4_t b = vmull_s16(vget_high_s16(low), vget_low_s16(wide_x));
-    int32x4_t c = vmull_s16(vget_low_s16(high), vget_low_s16(wide_x));
-    int32x4_t d = vmull_s16(vget_high_s16(high), vget_low_s16(wide_x));
-    sum.v[i] = vaddq_s32(sum.v[i], vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d)));
-  }
-  return sum;
-}
 #undef SAX_EACH
 
 #else
@@ -425,21 +346,6 @@ SAX_INLINE F byte_of(B x, int j) {
 }
 SAX_INLINE void store_pairs(uint32_t* p, F even, F odd) {
   SAX_EACH p[i] = bf16_of(even.v[i]) | static_cast<uint32_t>(bf16_of(odd.v[i])) << 16;
-}
-SAX_INLINE F dot2(F sum, B weights, uint32_t x) {
-  SAX_EACH {
-    uint32_t pair;
-    memcpy(&pair, weights.v + 4 * i, 4);
-    sum.v[i] += from_bits(pair << 16) * from_bits(x << 16);
-    sum.v[i] += from_bits(pair & 0xffff0000u) * from_bits(x & 0xffff0000u);
-  }
-  return sum;
-}
-SAX_INLINE I dot4(I sum, B weights, uint32_t x) {
-  SAX_EACH for (int j = 0; j < 4; ++j) {
-    sum.v[i] += weights.v[4 * i + j] * static_cast<int8_t>(x >> 8 * j);
-  }
-  return sum;
 }
 #undef SAX_EACH
 

@@ -18,12 +18,10 @@ struct Narrowed {
   Narrowed(const float* from, size_t count, size_t size, size_t distance, ffi::DataType type)
       : rows(from), of_row(distance) {
     if (type == ffi::F32) return;
-    of_row = (size + 1) / 2 * 2;
-    uint32_t* pairs = held<uint32_t, 10>(count * of_row / 2);
-    for (size_t i = 0; i < count; ++i) {
-      chosen().pairs_of(from + i * distance, 1, size, pairs + i * of_row / 2);
-    }
-    rows = pairs;
+    of_row = size;
+    uint16_t* halves = held<uint16_t, 5>(count * of_row);
+    for (size_t i = 0; i < count; ++i) chosen().narrow(from + i * distance, size, halves + i * of_row);
+    rows = halves;
   }
 };
 

@@ -10,8 +10,6 @@
 namespace sax {
 namespace {
 
-constexpr size_t kManyRows = 32;  // from here on a quantised tile is widened once for all rows
-
 // Tiles of one chunk: enough chunks for threads of unequal speed, each worth the handing over.
 size_t tiles_per_chunk(size_t tiles) {
   size_t fair = tiles / (static_cast<size_t>(threads()) * 4);
@@ -54,12 +52,12 @@ Rows rows_of(const ffi::Buffer<ffi::S32>& live, size_t rows, size_t outputs, flo
   return made;
 }
 
-const uint32_t* pairs_of(const float* x, const Rows& rows, size_t inputs) {
-  size_t pairs = (inputs + 1) / 2;
-  uint32_t* made = held<uint32_t, 0>(rows.count() * pairs);
+const void* pairs_of(const float* x, const Rows& rows, size_t inputs) {
+  size_t row = (inputs + 1) / 2 * chosen().pair_bytes;
+  auto* made = reinterpret_cast<char*>(held<uint64_t, 0>((rows.count() * row + 7) / 8));
   over_rows(rows.count(), inputs, [&](size_t first, size_t last) {
     for (size_t i = first; i < last; ++i) {
-      chosen().pairs_of(x + rows.there[i] * inputs, 1, inputs, made + i * pairs);
+      chosen().pairs_of(x + rows.there[i] * inputs, 1, inputs, made + i * row);
     }
   });
   return made;
@@ -77,7 +75,7 @@ ffi::Error plain_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live,
   }
   if (!dim(x, 0) || !outputs) return ffi::Error::Success();
   Rows rows = rows_of(live, dim(x, 0), outputs, out->typed_data());
-  const uint32_t* pairs = pairs_of(x.typed_data(), rows, inputs);
+  const void* pairs = pairs_of(x.typed_data(), rows, inputs);
   over_tiles(dim(tiles, 0), [&](size_t first, size_t last) {
     chosen().plain(weight, pairs, rows.count(), first, last, rows.out.data());
   });
@@ -85,7 +83,7 @@ ffi::Error plain_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live,
 }
 
 void widened_product(const QuantizedWeight& weight, const float* x, const Rows& rows) {
-  const uint32_t* pairs = pairs_of(x, rows, weight.inputs);
+  const void* pairs = pairs_of(x, rows, weight.inputs);
   size_t of_tile = weight.inputs / 2 * kLanes;
   over_tiles((weight.outputs + kLanes - 1) / kLanes, [&](size_t first, size_t last) {
     constexpr size_t at_once = 3;
@@ -102,19 +100,17 @@ void widened_product(const QuantizedWeight& weight, const float* x, const Rows& 
 
 void byte_product(const QuantizedWeight& weight, const float* x, const Rows& rows) {
   size_t blocks = weight.inputs / weight.block, count = rows.count();
-  int8_t* high = held<int8_t, 2>(count * weight.inputs);
-  int8_t* low = held<int8_t, 3>(count * weight.inputs);
-  float* steps = held<float, 4>(count);
-  float* sums = held<float, 5>(count * blocks);
+  int8_t* bytes = held<int8_t, 2>(count * 2 * weight.inputs);
+  float* steps = held<float, 3>(count);
+  float* sums = held<float, 4>(count * blocks);
   over_rows(count, 4 * weight.inputs, [&](size_t first, size_t last) {
     for (size_t i = first; i < last; ++i) {
-      size_t at = i * weight.inputs;
-      chosen().bytes_of(x + rows.there[i] * weight.inputs, 1, weight.inputs, weight.block, high + at,
-                        low + at, steps + i, sums + i * blocks);
+      chosen().bytes_of(x + rows.there[i] * weight.inputs, 1, weight.inputs, weight.block,
+                        bytes + i * 2 * weight.inputs, steps + i, sums + i * blocks);
     }
   });
   over_tiles((weight.outputs + kLanes - 1) / kLanes, [&](size_t first, size_t last) {
-    chosen().quantized(weight, high, low, steps, sums, count, first, last, rows.out.data());
+    chosen().quantized(weight, bytes, steps, sums, count, first, last, rows.out.data());
   });
 }
 
@@ -148,7 +144,7 @@ ffi::Error quantized_product(ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::S32> live
       inputs / blocks,
       of_bytes == 8 ? 4 : 8};
   Rows rows = rows_of(live, dim(x, 0), outputs, out->typed_data());
-  auto product = rows.count() < kManyRows ? byte_product : widened_product;
+  auto product = rows.count() < chosen().rows_to_widen ? byte_product : widened_product;
   product(weight, x.typed_data(), rows);
   return ffi::Error::Success();
 }

@@ -2,14 +2,16 @@
 
 #pragma once
 
+#include "dots.h"
 #include "kernels.h"
-#include "lanes.h"
 
 namespace sax::SAX_ISA {
 
 // Pairs of a row that are summed before they are added to those before: many rows find this much of
 // a tile in cache again. The same for any number of rows, so that a row's result is, too.
 constexpr size_t kPairsAtOnce = 1024;
+
+SAX_INLINE size_t in_parts(size_t all, size_t of_part) { return (all + of_part - 1) / of_part; }
 
 SAX_INLINE int lanes_of(size_t outputs, size_t tile) {
   size_t left = outputs - tile * kLanes;
@@ -19,7 +21,7 @@ SAX_INLINE int lanes_of(size_t outputs, size_t tile) {
 // R rows times C tiles, pairs `begin` to `end`; adds to `out` unless they are the first. Fetches what
 // lies `ahead` in each tile.
 template <int R, int C>
-SAX_INLINE void plain_block(const PlainWeight& weight, const uint32_t* x, size_t tile, size_t begin,
+SAX_INLINE void plain_block(const PlainWeight& weight, const Pair* x, size_t tile, size_t begin,
                             size_t end, size_t ahead, float* const* out) {
   F sums[R][C];
   const uint32_t* tiles[C];
@@ -28,11 +30,11 @@ SAX_INLINE void plain_block(const PlainWeight& weight, const uint32_t* x, size_t
     for (int c = 0; c < C; ++c) sums[r][c] = set(0.0f);
   }
   for (size_t pair = begin; pair < end; ++pair) {
-    B weights[C];
+    Pairs weights[C];
     for (int c = 0; c < C; ++c) {
       const uint32_t* at = tiles[c] + pair * kLanes;
       __builtin_prefetch(at + ahead);
-      weights[c] = load_bytes(at);
+      weights[c] = pairs_in(load_bytes(at));
     }
     for (int r = 0; r < R; ++r) {
       for (int c = 0; c < C; ++c) {
@@ -51,23 +53,26 @@ SAX_INLINE void plain_block(const PlainWeight& weight, const uint32_t* x, size_t
 }
 
 template <int R, int C>
-SAX_INLINE void plain_rows(const PlainWeight& weight, const uint32_t* x, size_t first, size_t last,
+SAX_INLINE void plain_rows(const PlainWeight& weight, const Pair* x, size_t first, size_t last,
                            size_t begin, size_t end, size_t ahead, float* const* out) {
   size_t tile = first;
   for (; tile + C <= last; tile += C) plain_block<R, C>(weight, x, tile, begin, end, ahead, out);
   for (; tile < last; ++tile) plain_block<R, 1>(weight, x, tile, begin, end, ahead, out);
 }
 
-// Each number of rows gets as many tiles at once as registers hold sums for.
-constexpr int kMostRows = kAccumulators >= 24 ? 8 : kAccumulators >= 5 ? 3 : 1;
+// Each number of rows gets as many tiles at once as registers hold sums for; where there are few
+// registers, weights that were widened need as many.
+constexpr bool kFewRegisters = kAccumulators >= 5 && kAccumulators < 24;
+constexpr int kMostRows = kAccumulators >= 24 ? 8 : kFewRegisters ? 5 : 1;
 
 constexpr int tiles_for(int rows) {
+  if (kFewRegisters) return rows <= 1 ? 6 : rows == 2 ? 3 : 1;
   int tiles = kAccumulators / (rows > 0 ? rows : 1);
   return tiles > 6 ? 6 : tiles < 1 ? 1 : tiles;
 }
 
 template <int R>
-static void plain_step(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first,
+static void plain_step(const PlainWeight& weight, const Pair* x, size_t rows, size_t first,
                        size_t last, size_t begin, size_t end, size_t ahead, float* const* out) {
   if constexpr (R > 0) {
     if (rows == R) {
@@ -77,10 +82,14 @@ static void plain_step(const PlainWeight& weight, const uint32_t* x, size_t rows
   }
 }
 
-static void plain_part(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first,
+static void plain_part(const PlainWeight& weight, const Pair* x, size_t rows, size_t first,
                        size_t last, size_t begin, size_t end, float* const* out) {
-  for (size_t row = 0; row < rows; row += kMostRows) {
-    size_t count = rows - row < kMostRows ? rows - row : kMostRows;
+  size_t count = 0;
+  for (size_t row = 0; row < rows; row += count) {
+    size_t left = rows - row;
+    count = left < kMostRows ? left : kMostRows;
+    // Of about equal size, where that leaves the tiles at once as they are.
+    if (kFewRegisters) count = in_parts(left, in_parts(left, kMostRows));
     // The next lines; or, where there is time, the next tiles.
     bool lines = rows <= 4 || (row == 0 && rows > kMostRows);
     size_t ahead = lines ? 8 * kLanes : (last - first) * weight.pairs * kLanes;
@@ -89,8 +98,9 @@ static void plain_part(const PlainWeight& weight, const uint32_t* x, size_t rows
   }
 }
 
-static void plain(const PlainWeight& weight, const uint32_t* x, size_t rows, size_t first,
+static void plain(const PlainWeight& weight, const void* of_rows, size_t rows, size_t first,
                   size_t last, float* const* out) {
+  const Pair* x = static_cast<const Pair*>(of_rows);
   size_t wide = static_cast<size_t>(tiles_for(static_cast<int>(rows < kMostRows ? rows : kMostRows)));
   for (size_t tile = first; tile < last; tile += wide) {
     size_t end_tile = tile + wide < last ? tile + wide : last;
@@ -101,22 +111,29 @@ static void plain(const PlainWeight& weight, const uint32_t* x, size_t rows, siz
   }
 }
 
-static void pairs_of(const float* x, size_t rows, size_t inputs, uint32_t* pairs) {
+static void narrow(const float* x, size_t count, uint16_t* to) {
+  size_t at = 0;
+#if defined(SAX_NARROWS)
+  for (; at + 2 * kLanes <= count; at += 2 * kLanes) store_narrow(to + at, x + at);
+#endif
+  for (; at < count; ++at) to[at] = bf16_of(x[at]);
+}
+
+static void pairs_of(const float* x, size_t rows, size_t inputs, void* to) {
+  Pair* pairs = static_cast<Pair*>(to);
   for (size_t row = 0; row < rows; ++row, x += inputs) {
     size_t at = 0;
 #if defined(SAX_NARROWS)
     for (; at + 2 * kLanes <= inputs; at += 2 * kLanes, pairs += kLanes) store_narrow(pairs, x + at);
 #endif
-    for (; at + 1 < inputs; at += 2) {
-      *pairs++ = bf16_of(x[at]) | static_cast<uint32_t>(bf16_of(x[at + 1])) << 16;
-    }
-    if (at < inputs) *pairs++ = bf16_of(x[at]);
+    for (; at + 1 < inputs; at += 2) *pairs++ = pair_of(x[at], x[at + 1]);
+    if (at < inputs) *pairs++ = pair_of(x[at], 0.0f);
   }
 }
 
-static void bytes_of(const float* x, size_t rows, size_t inputs, size_t block, int8_t* high,
-                     int8_t* low, float* steps, float* sums) {
-  for (size_t row = 0; row < rows; ++row, x += inputs) {
+static void bytes_of(const float* x, size_t rows, size_t inputs, size_t block, int8_t* bytes,
+                     float* steps, float* sums) {
+  for (size_t row = 0; row < rows; ++row, x += inputs, bytes += 2 * inputs) {
     F sizes = set(1e-30f);
     for (size_t i = 0; i < inputs; i += kLanes) {
       F some = load_some(x + i, static_cast<int>(inputs - i));
@@ -124,32 +141,27 @@ static void bytes_of(const float* x, size_t rows, size_t inputs, size_t block, i
     }
     float largest = highest(sizes);
     float step = largest / 127.0f, per_step = 127.0f / largest;
-    *steps++ = step;
+    *steps++ = step / kStepsOfRow;
     for (size_t begin = 0; begin < inputs; begin += block) {
       int32_t of_high = 0, of_low = 0;
       for (size_t i = begin; i < begin + block; ++i) {
         float scaled = x[i] * per_step;
         float whole = __builtin_rintf(scaled);
         float rest = __builtin_rintf((scaled - whole) * 254.0f);
-        *high++ = static_cast<int8_t>(whole);
-        *low++ = static_cast<int8_t>(rest);
-        of_high += static_cast<int32_t>(whole);
-        of_low += static_cast<int32_t>(rest);
+        int32_t high = static_cast<int32_t>(whole), low = static_cast<int32_t>(rest);
+        store_number(bytes, inputs, i, high, low);
+        of_high += high;
+        of_low += low;
       }
-      *sums++ = static_cast<float>(of_high) + static_cast<float>(of_low) * (1.0f / 254.0f);
+      float sum = static_cast<float>(of_high) + static_cast<float>(of_low) * (1.0f / 254.0f);
+      *sums++ = sum * kStepsOfRow;
     }
   }
 }
 
-SAX_INLINE uint32_t four_at(const int8_t* p) {
-  uint32_t four;
-  memcpy(&four, p, 4);
-  return four;
-}
-
 // R rows times one tile. Each block's sums are whole numbers, scaled once.
 template <int R, int BITS>
-SAX_INLINE void quantized_block(const QuantizedWeight& weight, const int8_t* high, const int8_t* low,
+SAX_INLINE void quantized_block(const QuantizedWeight& weight, const int8_t* bytes,
                                 const float* steps, const float* sums, size_t tile, float* const* out) {
   size_t blocks = weight.inputs / weight.block;
   const uint8_t* at = weight.tiles + tile * weight.inputs * kLanes * BITS / 8;
@@ -158,34 +170,34 @@ SAX_INLINE void quantized_block(const QuantizedWeight& weight, const int8_t* hig
   const float* units = weight.units + tile * 2 * kLanes;
   F scale_unit = load(units), offset_unit = load(units + kLanes);
   F zero_point = set(BITS == 8 ? -128.0f : -8.0f);
+  size_t row = 2 * weight.inputs;
   F totals[R];
   for (int r = 0; r < R; ++r) totals[r] = set(0.0f);
   for (size_t block = 0; block < blocks; ++block) {
-    I of_high[R], of_low[R];
-    for (int r = 0; r < R; ++r) of_high[r] = of_low[r] = no_i();
-    for (size_t i = block * weight.block; i < (block + 1) * weight.block; i += BITS == 8 ? 4 : 8) {
-      if (R <= 4) __builtin_prefetch(at + 8 * 64);
-      B bytes = load_bytes(at);
-      at += 64;
-      B first = BITS == 8 ? bytes : low_nibbles(bytes);
-      for (int r = 0; r < R; ++r) {
-        of_high[r] = dot4(of_high[r], first, four_at(high + r * weight.inputs + i));
-        of_low[r] = dot4(of_low[r], first, four_at(low + r * weight.inputs + i));
-      }
-      if constexpr (BITS == 4) {
-        B second = high_nibbles(bytes);
-        for (int r = 0; r < R; ++r) {
-          of_high[r] = dot4(of_high[r], second, four_at(high + r * weight.inputs + i + 4));
-          of_low[r] = dot4(of_low[r], second, four_at(low + r * weight.inputs + i + 4));
+    F scale = mul(load_f16(scales + block * kLanes), scale_unit);
+    size_t end = (block + 1) * weight.block;
+    for (size_t i = block * weight.block; i < end;) {
+      size_t stop = end - i < kNumbersAtOnce ? end : i + kNumbersAtOnce;
+      Wholes wholes[R];
+      for (int r = 0; r < R; ++r) wholes[r] = no_wholes();
+      for (; i < stop; i += BITS == 8 ? 4 : 8) {
+        if (R <= 4) __builtin_prefetch(at + 8 * 64);
+        B both = load_bytes(at);
+        at += 64;
+        Bytes first = bytes_in(BITS == 8 ? both : low_nibbles(both));
+        for (int r = 0; r < R; ++r) add_four(wholes[r], first, bytes + r * row, weight.inputs, i);
+        if constexpr (BITS == 4) {
+          Bytes second = bytes_in(high_nibbles(both));
+          for (int r = 0; r < R; ++r) {
+            add_four(wholes[r], second, bytes + r * row, weight.inputs, i + 4);
+          }
         }
       }
+      for (int r = 0; r < R; ++r) totals[r] = fma(value_of(wholes[r]), scale, totals[r]);
     }
-    F scale = mul(load_f16(scales + block * kLanes), scale_unit);
     F offset = mul(scale, zero_point);
     if (offsets) offset = fma(load_f16(offsets + block * kLanes), offset_unit, offset);
     for (int r = 0; r < R; ++r) {
-      F whole = fma(to_f(of_low[r]), set(1.0f / 254.0f), to_f(of_high[r]));
-      totals[r] = fma(whole, scale, totals[r]);
       totals[r] = fma(set(sums[r * blocks + block]), offset, totals[r]);
     }
   }
@@ -195,33 +207,35 @@ SAX_INLINE void quantized_block(const QuantizedWeight& weight, const int8_t* hig
   }
 }
 
-constexpr int kMostBytesRows = kAccumulators >= 24 ? 8 : kAccumulators >= 5 ? 2 : 1;
+constexpr int kMostBytesRows = kAccumulators >= 24 ? 8 : kFewRegisters ? 4 : 1;
 
 template <int R, int BITS>
-static void quantized_step(const QuantizedWeight& weight, const int8_t* high, const int8_t* low,
-                           const float* steps, const float* sums, size_t rows, size_t tile,
-                           float* const* out) {
+static void quantized_step(const QuantizedWeight& weight, const int8_t* bytes, const float* steps,
+                           const float* sums, size_t rows, size_t tile, float* const* out) {
   if constexpr (R > 0) {
-    if (rows == R) return quantized_block<R, BITS>(weight, high, low, steps, sums, tile, out);
-    quantized_step<R - 1, BITS>(weight, high, low, steps, sums, rows, tile, out);
+    if (rows == R) return quantized_block<R, BITS>(weight, bytes, steps, sums, tile, out);
+    quantized_step<R - 1, BITS>(weight, bytes, steps, sums, rows, tile, out);
   }
 }
 
-static void quantized(const QuantizedWeight& weight, const int8_t* high, const int8_t* low,
-                      const float* steps, const float* sums, size_t rows, size_t first, size_t last,
-                      float* const* out) {
+static void quantized(const QuantizedWeight& weight, const int8_t* bytes, const float* steps,
+                      const float* sums, size_t rows, size_t first, size_t last, float* const* out) {
   size_t blocks = weight.inputs / weight.block;
   for (size_t tile = first; tile < last; ++tile) {
     for (size_t row = 0; row < rows; row += kMostBytesRows) {
       size_t count = rows - row < kMostBytesRows ? rows - row : kMostBytesRows;
-      const int8_t* its_high = high + row * weight.inputs;
-      const int8_t* its_low = low + row * weight.inputs;
       auto step = weight.bits == 8 ? quantized_step<kMostBytesRows, 8> : quantized_step<kMostBytesRows, 4>;
-      step(weight, its_high, its_low, steps + row, sums + row * blocks, count, tile,
+      step(weight, bytes + row * 2 * weight.inputs, steps + row, sums + row * blocks, count, tile,
            out + row);
     }
   }
 }
+
+#if defined(__AVX512BF16__)
+constexpr size_t kRowsToWiden = 32;
+#else
+constexpr size_t kRowsToWiden = SIZE_MAX;
+#endif
 
 // Four numbers of each row from one vector of bytes, as two pairs.
 SAX_INLINE uint32_t* widen_four(B bytes, F scale, F offset, uint32_t* pairs) {

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.timing.pace import CREDIT_S, RATIO, Pace
+from model_server.engine.timing.pace import CREDIT_S, GRANT_S, RATIO, Pace
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Row, Step
 
@@ -87,6 +87,33 @@ def test_steps_of_prompts_alone_restore_the_credit(measured: StepTimes, decodes:
     play(spent, measured, decodes, 100, 1.0, 1.0)
     spent.took(step_of(0, 1), measured.of(0, 1))
     assert [spent.blocks(decodes)] == [fresh.blocks(decodes)]
+
+
+def test_a_stream_that_begins_gives_back_what_its_prompt_took() -> None:
+    """A prompt of four blocks takes as much as three decode steps more."""
+    measured = StepTimes(BUCKETS, (0.1, 0.1, 0.1, 0.2, 0.4, 0.7), 32)
+    pace = Pace(measured, None)
+    while (pace.blocks(8) or 0) > 1:
+        pace.took(step_of(8, 8), 0.7)
+    held_back = [pace.blocks(8)]
+    pace.begin(4 * 32, 1.0)
+    assert held_back < [4] <= [pace.blocks(8)]
+    assert Pace(None, None).begin(4 * 32, 1.0) is None
+
+
+@given(times(), st.integers(1, 16), st.integers(1, 100_000), st.floats(0.0, 1.0))
+def test_no_stream_gives_back_more_than_the_first_credit_or_than_a_second(
+    measured: StepTimes, decodes: int, tokens: int, share: float
+) -> None:
+    fresh, pace = Pace(measured, None), Pace(measured, None)
+    pace.begin(tokens, share)
+    assert pace.blocks(decodes) == fresh.blocks(decodes)
+    play(pace, measured, decodes, 100, 1.0, 1.0)
+    spent = (pace.blocks(decodes) or 0, measured.of(decodes, 0))
+    pace.begin(tokens, share)
+    allowed_s = RATIO * spent[1] + max(CREDIT_S, measured.of(decodes, 1))
+    assert spent[0] <= (blocks := pace.blocks(decodes) or 0)
+    assert blocks == spent[0] or measured.of(decodes, blocks) <= 2 * (allowed_s + GRANT_S)
 
 
 @given(times())

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.kernels.small_numbers import Packed, fits, form_of
-from model_server.kernels.tpu.grouped_matmul import grouped_matmul, matmul
+from model_server.kernels.tpu.grouped_matmul import (
+    can_gate,
+    gated_grouped_matmul,
+    grouped_matmul,
+    matmul,
+)
 from tests.model_server.compiled_program import made_as_large_as
 from tests.model_server.small_weights import STORED, packed_weight
 from tests.model_server.tpu_compiler import CHIPS, compiled, needs_compiler, one_device
@@ -87,6 +92,38 @@ def test_what_other_rows_hold_changes_nothing() -> None:
     x[2] = np.nan
     found = np.asarray(run(x))
     np.testing.assert_array_equal(found[[0, 1, 3]], alone[[0, 1, 3]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "blocks"), [("bfloat16", 256, 1), ("int8", 384, 12), ("int4", 448, 14)]
+)
+def test_gate_activation_and_up_in_one_call_are_those_of_two_rounded_once(
+    kind: str, inputs: int, blocks: int
+) -> None:
+    gate, up = (
+        packed_weight((3, 256, inputs), kind, blocks, offset=kind == "int4", seed=seed)[0]
+        for seed in (0, 1)
+    )
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(40, inputs)), jnp.bfloat16)
+    sizes = jnp.asarray([9, 0, 20], jnp.int32)
+    assert can_gate(gate, up)
+
+    @jax.jit
+    def both(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        opening, other = (grouped_matmul(x, each, sizes, interpret=True) for each in (gate, up))
+        apart = (jax.nn.silu(opening) * other).astype(jnp.bfloat16)
+        options = {"interpret": True}
+        return apart, gated_grouped_matmul(x, gate, up, sizes, jax.nn.silu, jnp.bfloat16, **options)
+
+    apart, together = (np.asarray(each, np.float32)[:29] for each in both(x))
+    np.testing.assert_array_equal(together, apart)
+    assert together.any()
+
+
+def test_weights_of_two_forms_take_two_calls() -> None:
+    plain = packed_weight((2, 256, 256), "bfloat16", 1, offset=False)[0]
+    small = packed_weight((2, 256, 256), "int8", 1, offset=False)[0]
+    assert not can_gate(plain, small)
 
 
 def test_blocks_that_share_no_register_evenly_are_refused() -> None:

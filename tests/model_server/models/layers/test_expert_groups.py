@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -135,6 +136,14 @@ def test_divided_experts_are_read_where_they_lie_and_only_when_wanted(
     assert not made_as_large_as(program, held // 8)
     assert not brought_as_large_as(program, held // 8)
     assert not gathered_as_large_as(program, held // 64)
+
+
+@needs_compiler
+@pytest.mark.extended
+def test_what_experts_multiply_before_their_last_product_is_kept_in_two_bytes() -> None:
+    program, _ = _program(one_device("v5e"), "plain", 320, ffw=1792)
+    kept = set(re.findall(r"(\w+)\[\d+,1792\]", program.as_text()))
+    assert kept == {"bf16"}
 
 
 @needs_compiler

@@ -1,0 +1,241 @@
+"""Engines of one model on devices of their own: an island each. One interface for all.
+
+A request goes to the engine with the fewest. When an engine's devices are lost, its sequences go on
+with another engine from their last delivered token, or wait until one is added; callers see no more
+than a pause.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from model_server.engine.engine import (
+    Announce,
+    Engine,
+    EngineRequest,
+    EngineStats,
+    SequenceUpdate,
+)
+from model_server.engine.failure import DevicesLost
+from model_server.engine.outbox import Deliver
+from model_server.engine.sequence import Begun, Ids
+from model_server.engine.types import RowResult, Runner
+from sax.errors import ReplicaLost, SaxError
+
+log = logging.getLogger(__name__)
+
+Lost = Callable[[str, DevicesLost], None]
+# Makes an engine of a runner; the other arguments are those of `Engine` with these names.
+Make = Callable[..., Engine]
+
+
+@dataclass(slots=True)
+class _Placed:
+    """A sequence that has not ended."""
+
+    request: EngineRequest
+    island: str | None = None  # that computes it; None: it waits for one
+
+
+class EngineGroup:
+    """Has the methods of `Engine`, which see, thread-safe, too."""
+
+    def __init__(self, deliver: Deliver, make: Make = Engine, on_lost: Lost | None = None) -> None:
+        """make: with the options that all engines share. on_lost: called with the island and the
+        failure, on a thread that must not be blocked, after its sequences were moved."""
+        self._deliver = deliver
+        self._make = make
+        self._on_lost = on_lost
+        self._ids = Ids()
+        self._changed = threading.RLock()  # guards all below; taken before an engine's own
+        self._engines: dict[str, Engine] = {}  # by island
+        self._lost: list[Engine] = []  # to close
+        self._live: dict[int, _Placed] = {}
+        self._reserved: list[tuple[str, str]] = []  # account, island
+        self._past: list[EngineStats] = []  # of engines that were lost
+        self._failure: BaseException | None = None  # of the last one that was
+
+    @property
+    def islands(self) -> Collection[str]:
+        """Those that compute."""
+        with self._changed:
+            return tuple(self._engines)
+
+    @property
+    def failed(self) -> BaseException | None:
+        """Why nothing can be computed, until an island is added."""
+        with self._changed:
+            broken = (engine.failed for engine in self._engines.values())
+            return next(filter(None, broken), None if self._engines else self._failure)
+
+    def add(self, island: str, runner: Runner) -> None:
+        """Compute on one more island, with what waits for one first."""
+        engine = self._make(
+            runner,
+            self._pass_on,
+            ids=self._ids,
+            take_over=lambda failure, begun: self._move(island, failure, begun),
+        )
+        with self._changed:
+            lost, self._lost = self._lost, []
+        for each in lost:  # their threads have ended
+            each.close()
+        with self._changed:
+            assert island not in self._engines, "it computes already"
+            self._engines[island] = engine
+            for id, live in self._live.items():
+                if live.island is None:
+                    live.island = island
+                    engine.resume(id, live.request)
+
+    def give_up(self, error: SaxError) -> None:
+        """Fail the sequences that wait for an island."""
+        with self._changed:
+            waiting = [id for id, live in self._live.items() if live.island is None]
+            for id in waiting:
+                del self._live[id]
+        if waiting:
+            self._deliver([SequenceUpdate(id, RowResult(), error=error) for id in waiting])
+
+    # As an engine
+
+    def reserve(self, engine_request: EngineRequest) -> None:
+        with self._changed:
+            island = self._freest()
+            self._engines[island].reserve(engine_request)
+            self._reserved.append((engine_request.account, island))
+
+    def release(self, account: str = "") -> None:
+        with self._changed:
+            if (island := self._unreserve(account)) is not None:
+                self._engines[island].release(account)
+
+    def submit(
+        self,
+        engine_request: EngineRequest,
+        *,
+        reserved: bool = False,
+        announce: Announce | None = None,
+    ) -> int:
+        with self._changed:
+            held = self._unreserve(engine_request.account) if reserved else None
+            island = held or self._freest()
+
+            def begin(id: int) -> None:
+                self._live[id] = _Placed(engine_request, island)
+                if announce is not None:
+                    announce(id)
+
+            engine = self._engines[island]
+            return engine.submit(engine_request, reserved=held is not None, announce=begin)
+
+    def cancel(self, sequence: int) -> None:
+        with self._changed:
+            live = self._live.get(sequence)
+            if live is None:
+                return
+            if live.island is not None:
+                self._engines[live.island].cancel(sequence)
+                return
+            del self._live[sequence]
+        self._deliver([SequenceUpdate(sequence, RowResult(), "cancelled")])
+
+    def has_slot(self, sequence: int) -> bool:
+        with self._changed:
+            live = self._live.get(sequence)
+            island = live.island if live is not None else None
+            return island is not None and self._engines[island].has_slot(sequence)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Refuse new requests and wait for live ones; return False on timeout."""
+        ends_s = time.monotonic() + timeout_s
+        with self._changed:
+            engines = list(self._engines.values())
+        for engine in engines:  # all refuse before any is waited for
+            engine.drain(0.0)
+        still = [engine.drain(max(0.0, ends_s - time.monotonic())) for engine in engines]
+        return all(still)
+
+    def close(self) -> None:
+        with self._changed:
+            engines = [*self._engines.values(), *self._lost]
+            self._lost.clear()
+        for engine in engines:
+            engine.close()
+        self.give_up(ReplicaLost("the model was unloaded while its devices were lost"))
+
+    def stats(self) -> EngineStats:
+        with self._changed:
+            every = [*self._past, *(engine.stats() for engine in self._engines.values())]
+            waiting = sum(live.island is None for live in self._live.values())
+        names = [each.name for each in dataclasses.fields(EngineStats)]
+        sums = {name: sum(getattr(each, name) for each in every) for name in names}
+        sums["waiting"] += waiting
+        return EngineStats(**sums)
+
+    # Under the lock
+
+    def _freest(self) -> str:
+        """Raises ReplicaLost if there is no island."""
+        if not self._engines:
+            raise ReplicaLost(
+                f"all devices of this replica are lost ({self._failure}); try another replica, or "
+                "again in some seconds"
+            )
+        loads = {island: engine.stats() for island, engine in self._engines.items()}
+        return min(loads, key=lambda island: loads[island].running + loads[island].waiting)
+
+    def _unreserve(self, account: str) -> str | None:
+        """Return where a place is held for the account, if it still is."""
+        for place, (whose, island) in enumerate(self._reserved):
+            if whose == account:
+                del self._reserved[place]
+                return island
+        return None
+
+    # Engines' threads
+
+    def _pass_on(self, updates: list[SequenceUpdate]) -> None:
+        ended = [each.sequence for each in updates if each.finish or each.error]
+        if ended:
+            with self._changed:
+                for id in ended:
+                    self._live.pop(id, None)
+        self._deliver(updates)
+
+    def _move(self, island: str, failure: DevicesLost, begun: list[Begun]) -> Collection[int]:
+        """Take an engine out, and let others go on with its sequences."""
+        with self._changed:
+            lost = self._engines.pop(island)
+            self._lost.append(lost)
+            self._past.append(_totals(lost.stats()))
+            self._reserved = [held for held in self._reserved if held[1] != island]
+            self._failure = failure
+            moved = list(self._resumed(begun))
+        log.warning("%s is lost (%s): %d sequences go on elsewhere", island, failure, len(moved))
+        if self._on_lost is not None:
+            self._on_lost(island, failure)
+        return moved
+
+    def _resumed(self, begun: list[Begun]) -> Iterator[int]:
+        """Yield the ids of those that others take, or that wait for an island."""
+        for each in begun:
+            if (live := self._live.get(each.id)) is None:
+                continue
+            live.request = each.rest_of(live.request)
+            live.island = self._freest() if self._engines else None
+            if live.island is not None:
+                self._engines[live.island].resume(each.id, live.request)
+            yield each.id
+
+
+def _totals(stats: EngineStats) -> EngineStats:
+    """Return what counts since the start, without what was so at the time."""
+    return dataclasses.replace(
+        stats, running=0, waiting=0, slots=0, slots_used=0, pages=0, pages_used=0, pages_cached=0
+    )

@@ -1,0 +1,83 @@
+"""A runner on an island that may be lost: what its devices raise then becomes DevicesLost."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import jax
+
+from model_server.engine.failure import DevicesLost
+from model_server.engine.types import (
+    EngineLimits,
+    HeldRunner,
+    PendingStep,
+    SlotMask,
+    Step,
+    StepResult,
+)
+
+# The first words of errors of devices that are gone, and of a proxy server that is.
+_LOST = ("DATA_LOSS", "UNAVAILABLE", "ABORTED")
+
+
+class IslandRunner:
+    """Has the methods of the runner that it wraps."""
+
+    def __init__(self, runner: HeldRunner) -> None:
+        self._runner = runner
+
+    @property
+    def limits(self) -> EngineLimits:
+        return self._runner.limits
+
+    @property
+    def closed(self) -> bool:
+        return self._runner.closed
+
+    @property
+    def warmups(self) -> int:
+        return self._runner.warmups
+
+    def warm(self, index: int) -> None:
+        with _told_as_lost():
+            self._runner.warm(index)
+
+    def launch(self, step: Step) -> PendingStep:
+        with _told_as_lost():
+            return IslandStep(self._runner.launch(step))
+
+    def choose(self, masks: Sequence[SlotMask]) -> None:
+        with _told_as_lost():
+            self._runner.choose(masks)
+
+    def close(self) -> None:
+        """Free what is still there."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            self._runner.close()
+
+
+class IslandStep:
+    """A launched step."""
+
+    def __init__(self, step: PendingStep) -> None:
+        self._step = step
+
+    def result(self) -> StepResult:
+        with _told_as_lost():
+            return self._step.result()
+
+
+def is_loss(error: BaseException) -> bool:
+    """Return True if the devices, or what was on them, are gone; False for wrong programs."""
+    return isinstance(error, jax.errors.JaxRuntimeError) and str(error).startswith(_LOST)
+
+
+@contextlib.contextmanager
+def _told_as_lost() -> Iterator[None]:
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as exc:
+        if not is_loss(exc):
+            raise
+        raise DevicesLost(str(exc).partition("\n")[0]) from exc

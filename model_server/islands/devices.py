@@ -1,0 +1,45 @@
+"""Islands: groups of devices that one program may span.
+
+A proxy server has any number of them; without one, all devices of a replica are one island.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from model_server.islands.proxy_backend import BACKEND, is_proxied
+
+
+def islands() -> Mapping[int, Sequence[Any]]:
+    """Return the devices of each island, by its number."""
+    if not is_proxied():
+        return {0: jax.devices()}
+    found: dict[int, list[Any]] = {}
+    for device in jax.devices():
+        found.setdefault(getattr(device, "slice_index", 0), []).append(device)
+    return dict(sorted(found.items()))
+
+
+def island_devices() -> Sequence[Any]:
+    """Return the devices that a model spans by default: those of the first island."""
+    return next(iter(islands().values()))
+
+
+def told_limit(device: Any) -> int | None:
+    """Return the bytes that a proxy server's device may hold; None: jax knows it here."""
+    return getattr(device, "memory_limit_bytes", None) if is_proxied() else None
+
+
+def answers(island: int) -> bool:
+    """Return False while an island is lost; connects again if the proxy server was."""
+    try:
+        BACKEND.reconnect()
+        device = islands()[island][0]
+        jax.device_put(np.int32(1), device).block_until_ready()
+    except (RuntimeError, KeyError):  # jax's errors are RuntimeErrors
+        return False
+    return True

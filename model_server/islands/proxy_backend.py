@@ -1,0 +1,91 @@
+"""jax's platform `proxy`: the devices of a proxy server in place of this machine's.
+
+`JAX_PLATFORMS=proxy JAX_BACKEND_TARGET=grpc://host:29000` chooses it. jaxlib has the client; what
+it lacks is the registration.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+import jax
+import jaxlib._ifrt_proxy as _ifrt_proxy
+from jax.extend import backend
+
+from sax.errors import InvalidRequest
+
+logger = logging.getLogger(__name__)
+
+_PLATFORM = "proxy"
+_TARGET = "JAX_BACKEND_TARGET"
+# The client takes no other word for a server without TLS: in a pod or on this machine.
+_PLAINTEXT = "IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS"
+_TIMEOUT = "PATHWAYS_PROXY_CONNECTION_TIMEOUT_SECS"
+_LONGEST_S = 300  # that a proxy server may take to be there
+
+
+def is_proxied(environ: Mapping[str, str] | None = None) -> bool:
+    """Return True if jax's devices are those of a proxy server."""
+    chosen = (os.environ if environ is None else environ).get("JAX_PLATFORMS", "")
+    return _PLATFORM in chosen.split(",")
+
+
+class ProxyBackend:
+    """The connection to a proxy server, lost and made again in one process."""
+
+    def __init__(self) -> None:
+        self._lost = threading.Event()
+        self._reconnecting = threading.Lock()
+        self._why = ""
+        self.on_lost: Callable[[str], None] = lambda why: None  # called on a thread of its own
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be computed; "" while the connection holds."""
+        return f"the proxy server is lost: {self._why}" if self._lost.is_set() else ""
+
+    def register(self, environ: MutableMapping[str, str]) -> None:
+        """Make the platform known to jax, before its first device is asked for.
+
+        Raises InvalidRequest without an address.
+        """
+        if not environ.get(_TARGET):
+            raise InvalidRequest(
+                f"JAX_PLATFORMS=proxy needs the address of a proxy server: set {_TARGET}, as in "
+                f"{_TARGET}=grpc://127.0.0.1:29000"
+            )
+        environ.setdefault(_PLAINTEXT, "true")
+        # Its programs are compiled by the workers, which cache them; the client cannot read them.
+        jax.config.update("jax_enable_compilation_cache", False)
+        backend.register_backend_factory(
+            _PLATFORM, lambda: self._connect(environ), priority=-1, fail_quietly=False
+        )
+
+    def _connect(self, environ: Mapping[str, str]) -> Any:
+        options = _ifrt_proxy.ClientConnectionOptions()
+        options.connection_timeout_in_seconds = int(environ.get(_TIMEOUT, _LONGEST_S))
+        options.on_connection_update = lambda told: logger.info("proxy server: %s", told)
+        options.on_disconnect = self._disconnected
+        return _ifrt_proxy.get_client(environ[_TARGET], options)
+
+    def _disconnected(self, why: str) -> None:
+        self._why = str(why).strip().partition("\n")[0][:300]
+        self._lost.set()
+        logger.warning("%s", self.trouble)
+        threading.Thread(target=self.on_lost, args=(self._why,), daemon=True).start()
+
+    def reconnect(self) -> None:
+        """Connect again, if the connection is lost. Raises RuntimeError if no server answers."""
+        with self._reconnecting:
+            if self._lost.is_set():
+                backend.clear_backends()
+                jax.devices()
+                self._lost.clear()
+                logger.info("connected to the proxy server again")
+
+
+BACKEND = ProxyBackend()  # jax has one

@@ -1,0 +1,124 @@
+"""Messages between the resource manager, workers and proxy servers."""
+
+from __future__ import annotations
+
+import msgspec
+
+ANY = -1
+
+
+class Enrol(msgspec.Struct, frozen=True, tag="enrol"):
+    """A worker's first word to the resource manager, and again after every lost connection."""
+
+    incarnation: str  # of the process
+    address: str  # host:port where fronts and other workers reach it
+    island: int = ANY  # ANY: the manager chooses
+    host: int = 0  # within the island
+    hosts: int = 1  # of the island
+    coordinator: str = ""  # host 0: where jax's coordination service will be
+    started: bool = False  # its devices are numbered: it can only go on as what it is
+
+
+class IslandPlacement(msgspec.Struct, frozen=True, tag="placed"):
+    """All hosts of an island have enrolled: what to start as."""
+
+    island: int
+    first_device: int
+    devices: int  # of this host; 0: as many as it has
+    platform: str  # "cpu", "tpu", "gpu"; "": any
+    coordinator: str
+
+
+class Missing(msgspec.Struct, frozen=True, tag="missing"):
+    """Wait: for whom."""
+
+    text: str
+
+
+class TurnedAway(msgspec.Struct, frozen=True, tag="turned_away"):
+    """End, and say why."""
+
+    reason: str
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """A worker's devices are there and its door is open."""
+
+    devices: int
+
+
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """A sign of life of a worker or proxy server."""
+
+
+class Trouble(msgspec.Struct, frozen=True, tag="trouble"):
+    """An error for the one place where errors are shown."""
+
+    text: str
+
+
+class Watch(msgspec.Struct, frozen=True, tag="watch"):
+    """A proxy server's first word: it wants to know the islands."""
+
+    name: str
+
+
+class IslandLine(msgspec.Struct, frozen=True):
+    """An island as proxy servers and the status page see it."""
+
+    island: int
+    up: bool
+    addresses: list[str]  # of its hosts, in their order
+    incarnations: list[str]
+    devices: int
+    since: float  # seconds since the epoch
+    note: str  # why it is not up
+
+
+class Islands(msgspec.Struct, frozen=True, tag="islands"):
+    """All islands as they are now."""
+
+    expected: int
+    lines: list[IslandLine]
+
+
+class ClientLine(msgspec.Struct, frozen=True):
+    """A client of a proxy server."""
+
+    session: int
+    name: str
+    weight: float
+    requests: int
+    handles: int
+    buffer_bytes: int
+    waiting: int
+    paused: bool
+
+
+class Clients(msgspec.Struct, frozen=True, tag="clients"):
+    """A proxy server's clients, and a sign of its life."""
+
+    lines: list[ClientLine]
+
+
+class Pause(msgspec.Struct, frozen=True, tag="pause"):
+    """Hold a client's requests back, or let them go on."""
+
+    session: int
+    paused: bool
+
+
+Message = (
+    Enrol
+    | IslandPlacement
+    | Missing
+    | TurnedAway
+    | Ready
+    | Alive
+    | Trouble
+    | Watch
+    | Islands
+    | Clients
+    | Pause
+)
+DECODER = msgspec.msgpack.Decoder(Message)

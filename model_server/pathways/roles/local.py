@@ -1,0 +1,79 @@
+"""The local role: a proxy server and one island of this process's devices."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from model_server.pathways.hosting.executor_thread import ExecutorThread
+from model_server.pathways.hosting.seam import RequestExecutor
+from model_server.pathways.islands.host import Answered, ArrayDelivery, Errand, Shipment, Shipped
+from model_server.pathways.proxy.front import Front
+from model_server.pathways.resources.instance_type import parse_instance_type
+from model_server.pathways.roles.flags import PathwaysFlags
+from model_server.pathways.roles.proxy import security
+from model_server.pathways.roles.serving import ListeningProxy
+from model_server.pathways.scheduling.handles import UNIMPLEMENTED, Fault
+
+logger = logging.getLogger(__name__)
+
+_ALONE = "there is one island here, and no other to copy to"
+
+
+class InProcessHost:
+    """The only host of an island, in this process."""
+
+    address = ""
+
+    def __init__(self, executor: RequestExecutor) -> None:
+        self.description: Any = executor.describe()
+        self._thread = ExecutorThread(executor)
+
+    def run(self, errand: Errand, answered: Answered) -> None:
+        self._thread.run(errand, answered)
+
+    def forget(self, session: int) -> None:
+        self._thread.forget(session)
+
+    def ship(self, shipment: Shipment, shipped: Shipped) -> None:
+        shipped(Fault(UNIMPLEMENTED, _ALONE))
+
+    def expect(self, arrival: ArrayDelivery, arrived: Callable[[], None]) -> None:
+        arrived()
+
+    def astray(self, transfer: int, fault: Fault) -> None:
+        """Nothing is ever on its way here."""
+
+    def close(self) -> None:
+        self._thread.close()
+
+
+def local_front(executor: RequestExecutor) -> Front:
+    """Return a front whose only island is an executor in this process."""
+    front = Front()
+    front.island(0).begin([InProcessHost(executor)])
+    front.survey()
+    return front
+
+
+async def serve_local(flags: PathwaysFlags, stop: asyncio.Event) -> None:
+    """Serve clients with this process's devices until told to stop. Raises OSError."""
+    import jax
+
+    from model_server.pathways.worker.devices import IslandDevices
+    from model_server.pathways.worker.executor import Executor
+
+    instance = parse_instance_type(flags.instance_type)
+    if instance.platform == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", instance.devices)
+    front = local_front(Executor(IslandDevices(jax.devices())))
+    proxy = ListeningProxy(front)
+    try:
+        port = await proxy.start(f"{flags.host}:{flags.port}", security(flags))
+        logger.info("proxy server of this process's devices at port %d", port)
+        await stop.wait()
+    finally:
+        await proxy.stop()

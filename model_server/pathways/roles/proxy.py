@@ -1,0 +1,70 @@
+"""The role proxy_server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+
+from model_server.pathways.proxy.front import Front
+from model_server.pathways.proxy.island_keeper import IslandKeeper
+from model_server.pathways.resources.calling import ManagerLink
+from model_server.pathways.resources.messages import Islands, Message, Pause, Watch
+from model_server.pathways.roles.flags import PathwaysFlags
+from model_server.pathways.roles.serving import ListeningProxy
+from sax.auth.security import Security
+
+logger = logging.getLogger(__name__)
+
+_BEGIN_S = 0.1
+
+
+async def serve_proxy(flags: PathwaysFlags, stop: asyncio.Event) -> None:
+    """Serve clients until told to stop. Raises OSError, InvalidRequest."""
+    front = Front(buffer_bytes=flags.host_buffer_bytes)
+    keeper = IslandKeeper(front, flags.safety)
+
+    def received(message: Message) -> None:
+        match message:
+            case Islands():
+                keeper.follow(message)
+            case Pause(session, paused):
+                front.pause(session, paused)
+            case _:
+                logger.warning("an unknown word of the resource manager: %s", message)
+
+    name = f"{socket.gethostname()}:{flags.port}"
+    link = ManagerLink(flags.manager, flags.safety, lambda: Watch(name), received, keeper.clients)
+    linking = asyncio.create_task(link.run())
+    proxy = ListeningProxy(front)
+    try:
+        # Clients connect once and learn the devices then: they wait outside until all are there.
+        await _islands(front, flags.elastic_islands, stop)
+        if not stop.is_set():
+            port = await proxy.start(f"{flags.host}:{flags.port}", security(flags))
+            logger.info("proxy server of %d islands at port %d", len(front.ground.epochs), port)
+        await stop.wait()
+    finally:
+        linking.cancel()
+        await proxy.stop()
+        keeper.close()
+
+
+def security(flags: PathwaysFlags) -> Security:
+    """Return the certificates of the gRPC server."""
+    safety = flags.safety
+    return Security(
+        tls_cert=safety.tls_cert,
+        tls_key=safety.tls_key,
+        tls_ca=safety.tls_ca,
+        admin_acl="*" if safety.mutual else "",
+    )
+
+
+async def _islands(front: Front, elastic: int, stop: asyncio.Event) -> None:
+    """Wait until all islands, but for so many, are up."""
+    while not stop.is_set():
+        wanted = max(1, len(front.expected) - elastic)
+        if front.expected and len(front.ground.epochs) >= wanted:
+            return
+        await asyncio.sleep(_BEGIN_S)

@@ -1,0 +1,155 @@
+"""An island's devices as clients see them: numbered from the island's first, with attributes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jaxlib._jax import Device
+
+from model_server.kernels.cpu import native
+from model_server.pathways.protocol.messages import InitResponse
+from model_server.pathways.worker.statuses import WrongRequest
+from sax.host import machine_memory
+
+# Attributes of accelerators that programs ask for; jax gives them as attributes of its devices.
+_ATTRIBUTES = ("coords", "core_on_chip", "num_cores", "core_count", "compute_capability")
+_MEMORIES_EACH = 8  # numbers of memories that belong to one device, more than any has
+
+
+class IslandDevices:
+    """The devices of one island, this process's and those of its other hosts."""
+
+    def __init__(self, devices: Sequence[Device], first_id: int = 0, island: int = 0) -> None:
+        """first_id: the number of the first of them for clients. island: their slice_index."""
+        self._devices = tuple(sorted(devices, key=lambda each: each.id))
+        self.first_id = first_id
+        self._island = island
+        self._numbers = {device: first_id + place for place, device in enumerate(self._devices)}
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    @property
+    def every(self) -> tuple[Device, ...]:
+        return self._devices
+
+    @property
+    def client(self) -> Any:
+        """The backend."""
+        return self._devices[0].client
+
+    @property
+    def local(self) -> frozenset[Device]:
+        """Those of this process."""
+        return frozenset(
+            each for each in self._devices if each.process_index == jax.process_index()
+        )
+
+    @property
+    def _here(self) -> Device:
+        """One that answers: those of other processes do not."""
+        return min(self.local, key=lambda each: each.id)
+
+    def number(self, device: Device) -> int:
+        return self._numbers[device]
+
+    def numbers(self, devices: Iterable[Device]) -> list[int]:
+        return [self._numbers[each] for each in devices]
+
+    def device(self, number: int) -> Device:
+        """Raises WrongRequest for one of another island."""
+        place = number - self.first_id
+        if not 0 <= place < len(self._devices):
+            last = self.first_id + len(self._devices) - 1
+            raise WrongRequest(
+                f"device {number} is none of this island, which has {self.first_id} to {last}: "
+                "a program runs on one island; run one per island"
+            )
+        return self._devices[place]
+
+    def devices(self, numbers: Iterable[int]) -> tuple[Device, ...]:
+        return tuple(map(self.device, numbers))
+
+    def described(self) -> Any:
+        """Return the InitResponse of a client that has these devices only, without a session."""
+        first = self._devices[0]
+        platform = first.platform
+        answer = InitResponse(
+            platform_name=platform,
+            platform_version=first.client.platform_version,
+            platform_id=_platform_id(platform),
+            runtime_type="proxy",
+            primary_device_ids=self._numbers.values(),
+            addressable_device_ids=self._numbers.values(),
+        )
+        for device, number in self._numbers.items():
+            self._describe(answer, device, number)
+        return answer
+
+    def _describe(self, answer: Any, device: Device, number: int) -> None:
+        kinds = [memory.kind for memory in self._here.addressable_memories()]
+        memories = {kind: number * _MEMORIES_EACH + place for place, kind in enumerate(kinds)}
+        platform = device.platform
+        told = answer.all_devices.add(
+            id=number,
+            local_device_id=number,
+            local_hardware_id=number,
+            platform_name=platform,
+            device_kind=device.device_kind,
+            default_memory_id=memories[self._here.default_memory().kind],
+            memory_ids=memories.values(),
+            debug_string=f"{platform}:{number} of island {self._island}",
+            to_string=f"{platform.upper()}({number}, island {self._island})",
+        )
+        for name, value in self._attributes(device).items():
+            _set(told.attributes.attributes[name], value)
+        for place, (kind, id) in enumerate(memories.items()):
+            text = f"{kind} of {platform}:{number}"
+            answer.memories.add(
+                id=id, memory_space_kind=kind, kind_id=place, device_ids=[number],
+                debug_string=text, to_string=text,
+            )  # fmt: skip
+
+    def _attributes(self, device: Device) -> Mapping[str, Any]:
+        own = {name: getattr(device, name, None) for name in _ATTRIBUTES}
+        return {name: value for name, value in own.items() if value is not None} | {
+            "slice_index": self._island,
+            "memory_limit_bytes": _memory_limit(self._here, len(self._devices)),
+            native.ISLANDS: _native(device),
+        }
+
+
+def _memory_limit(device: Device, devices: int) -> int:
+    """Return the bytes that one device may hold; of a CPU's devices, each has a share."""
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    return machine_memory() // max(1, devices)
+
+
+def _native(device: Device) -> str:
+    """Register sax's CPU kernels for the programs of clients, and return their instructions."""
+    used = native.in_use() if device.platform == "cpu" else None
+    return used.instructions if used else ""
+
+
+def _platform_id(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
+
+
+def _set(value: Any, to: Any) -> None:
+    """Set the Value of an AttributeMapProto."""
+    match to:
+        case bool():
+            value.bool_value = to
+        case int():
+            value.int64_value = to
+        case float():
+            value.float_value = to
+        case str():
+            value.string_value = to.encode()
+        case _:
+            value.int64_list_value.elements.extend(int(each) for each in to)

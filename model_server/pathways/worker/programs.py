@@ -1,0 +1,163 @@
+"""Compiles clients' programs for an island's devices, and runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jaxlib._jax as _jax
+import numpy as np
+from jax._src.interpreters.mlir import make_ir_context
+from jax.core import ShapedArray
+from jax.sharding import SingleDeviceSharding
+from jaxlib._jax import Device
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from model_server.pathways.protocol.messages import (
+    CompiledMemoryStatsProto,
+    HloModuleProto,
+    XlaCompileOptionsProto,
+)
+from model_server.pathways.worker.devices import IslandDevices
+from model_server.pathways.worker.dtypes import ifrt_kind, mlir_dtype
+from model_server.pathways.worker.shardings import Shardings
+from model_server.pathways.worker.statuses import Refused, WrongRequest
+
+_MEMORY_STATS = (
+    "generated_code_size_in_bytes",
+    "argument_size_in_bytes",
+    "output_size_in_bytes",
+    "alias_size_in_bytes",
+    "temp_size_in_bytes",
+    "peak_memory_in_bytes",
+    "host_generated_code_size_in_bytes",
+    "host_argument_size_in_bytes",
+    "host_output_size_in_bytes",
+    "host_alias_size_in_bytes",
+    "host_temp_size_in_bytes",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A compiled program; `run` returns before its results are there."""
+
+    executable: Any
+    devices: tuple[Device, ...]  # in the order of its device assignment
+    avals: tuple[ShapedArray, ...]  # of its results, over all devices
+    donated: frozenset[int]  # arguments whose memory it reuses
+
+    @cached_property
+    def here(self) -> bool:
+        """Tell whether this process computes a part of it; else another host of the island does."""
+        return any(device.process_index == jax.process_index() for device in self.devices)
+
+    @cached_property
+    def shardings(self) -> tuple[jax.sharding.Sharding, ...]:
+        """Of its results."""
+        kinds = self.executable.get_output_memory_kinds()[0]
+        if len(self.devices) == 1:
+            return tuple(SingleDeviceSharding(self.devices[0], memory_kind=k) for k in kinds)
+        of = self.executable.get_output_shardings()
+        return tuple(
+            _jax.GSPMDSharding(self.devices, sharding, memory_kind=kind)
+            for sharding, kind in zip(of, kinds, strict=True)
+        )
+
+    @cached_property
+    def _handlers(self) -> list[Any]:
+        return [
+            _jax.array_result_handler(aval, sharding, True, True)
+            for aval, sharding in zip(self.avals, self.shardings, strict=True)
+        ]
+
+    def run(self, arguments: Sequence[jax.Array], launch_id: int = 0) -> list[jax.Array]:
+        made = self.executable.execute_sharded(arguments, launch_id=launch_id or None)
+        return made.consume_with_handlers(self._handlers)
+
+    def outputs(self, shardings: Shardings) -> list[tuple[int, tuple[int, ...], Any]]:
+        """Return the element type, shape and ShardingProto of each result."""
+        return [
+            (ifrt_kind(aval.dtype), aval.shape, shardings.written(sharding, len(aval.shape)))
+            for aval, sharding in zip(self.avals, self.shardings, strict=True)
+        ]
+
+    @cached_property
+    def module(self) -> Any:
+        """Its first HloModuleProto, as compiled."""
+        (first, *_) = self.executable.hlo_modules()
+        return HloModuleProto.FromString(first.as_serialized_hlo_module_proto())
+
+    @property
+    def memory_stats(self) -> Any:
+        """Return its CompiledMemoryStatsProto."""
+        stats = self.executable.get_compiled_memory_stats()
+        return CompiledMemoryStatsProto(**{name: getattr(stats, name, 0) for name in _MEMORY_STATS})
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A program to compile: its portable StableHLO, options and devices."""
+
+    artifact: bytes
+    options: bytes  # CompileOptionsProto, with this process's numbers of devices
+    devices: tuple[Device, ...]
+
+
+def source(asked: Any, devices: IslandDevices) -> Source:
+    """Read a CompileRequest. Raises Refused and WrongRequest."""
+    if asked.host_callbacks:
+        raise Refused("programs may not call back into their client; fetch their results instead")
+    kind = asked.program.type_name.rpartition("::")[2]
+    if kind not in ("XlaProgram", "HloProgram"):
+        raise Refused(f"programs of kind {kind or 'none'} are not offered here; StableHLO is")
+    options = XlaCompileOptionsProto.FromString(asked.compile_options.data).compile_options
+    build = options.executable_build_options
+    rows = [row.replica_device_ids for row in build.device_assignment.computation_devices]
+    numbers = [row[replica] for replica in range(len(rows[0]) if rows else 0) for row in rows]
+    over = devices.devices(numbers) or devices.devices([devices.first_id])
+    for row in rows:
+        row[:] = [devices.device(number).id for number in row]
+    if build.device_ordinal >= 0 and not rows:
+        build.device_ordinal = over[0].local_hardware_id
+    return Source(asked.program.data, options.SerializeToString(), over)
+
+
+def compiled(of: Source, client: Any) -> Program:
+    """Compile. Raises WrongRequest for what is no StableHLO, and jax's errors."""
+    context = make_ir_context()  # with the dialects of jax's programs
+    try:
+        module = stablehlo.deserialize_portable_artifact(context, of.artifact)
+    except Exception as exc:
+        raise WrongRequest(f"the program cannot be read as StableHLO: {exc}") from exc
+    results, donated = _signature(module)
+    options = _jax.CompileOptions.ParseFromString(of.options)
+    executable = client.compile_and_load(
+        module, executable_devices=_jax.DeviceList(of.devices), compile_options=options
+    )
+    return Program(executable, of.devices, results, donated)
+
+
+def _signature(module: Any) -> tuple[tuple[ShapedArray, ...], frozenset[int]]:
+    """Return the results of a module's main function, and the arguments that may be reused."""
+    main: Any = ir.SymbolTable(module.operation)["main"]
+    results = tuple(map(_aval, main.type.results))
+    attributes = main.arg_attrs if "arg_attrs" in main.attributes else ()
+    donated = frozenset(
+        place
+        for place, each in enumerate(attributes)
+        if any(name in each for name in ("tf.aliasing_output", "jax.buffer_donor"))
+    )
+    return results, donated
+
+
+def _aval(of: Any) -> ShapedArray:
+    tensor = ir.RankedTensorType(of)
+    dtype = mlir_dtype(str(tensor.element_type))
+    if dtype is None:
+        raise Refused(f"results of type {of} cannot be held here; return arrays of numbers")
+    return ShapedArray(tuple(tensor.shape), np.dtype(dtype))

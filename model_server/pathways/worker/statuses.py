@@ -1,0 +1,76 @@
+"""Errors as the protocol carries them: a status in an answer, or in place of an array."""
+
+from __future__ import annotations
+
+import re
+
+from model_server.pathways.scheduling.handles import Fault
+
+# Numbers of `google.rpc.Code`, by the names that jax's errors begin with.
+_CODES = {
+    "CANCELLED": 1,
+    "UNKNOWN": 2,
+    "INVALID_ARGUMENT": 3,
+    "DEADLINE_EXCEEDED": 4,
+    "NOT_FOUND": 5,
+    "ALREADY_EXISTS": 6,
+    "PERMISSION_DENIED": 7,
+    "RESOURCE_EXHAUSTED": 8,
+    "FAILED_PRECONDITION": 9,
+    "ABORTED": 10,
+    "OUT_OF_RANGE": 11,
+    "UNIMPLEMENTED": 12,
+    "INTERNAL": 13,
+    "UNAVAILABLE": 14,
+    "DATA_LOSS": 15,
+    "UNAUTHENTICATED": 16,
+}
+_CODED = re.compile(rf"^({'|'.join(_CODES)}): ?(.*)", re.DOTALL)
+
+
+class RequestError(Exception):
+    """A request that cannot be carried out."""
+
+    code = "INTERNAL"
+
+    @property
+    def fault(self) -> Fault:
+        return Fault(_CODES[self.code], str(self))
+
+
+class Refused(RequestError):
+    """Is not offered here; the text says what is."""
+
+    code = "UNIMPLEMENTED"
+
+
+class WrongRequest(RequestError):
+    """Makes no sense: the sender must mend it."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class UnknownHandle(RequestError):
+    """Names a thing that is not there, or not the session's."""
+
+    code = "NOT_FOUND"
+
+
+class Poisoned(Exception):
+    """Needs an array that could not be made."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.text)
+        self.fault = fault
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Return the error as jax's own text codes it; INTERNAL where it does not."""
+    if isinstance(error, RequestError | Poisoned):
+        return error.fault
+    text = str(error) or type(error).__name__
+    if coded := _CODED.match(text):
+        return Fault(_CODES[coded[1]], coded[2])
+    if "deleted" in text or "donated" in text:
+        return Fault(_CODES["INVALID_ARGUMENT"], text)
+    return Fault(_CODES["INTERNAL"], f"{type(error).__name__}: {text}")

@@ -1,0 +1,124 @@
+"""What a session's handles stand for, and those it may not name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from model_server.pathways.scheduling.handles import Fault
+from model_server.pathways.worker.statuses import Poisoned, UnknownHandle
+
+
+class Elsewhere:
+    """Stands for an array of which this host of the island holds no part."""
+
+
+ELSEWHERE = Elsewhere()
+
+
+class HeldElsewhere(UnknownHandle):
+    """An array of which this host holds no part: what is made of it is elsewhere, too."""
+
+
+class Arriving:
+    """An array whose parts come from another island."""
+
+    def __init__(self) -> None:
+        self._come = threading.Event()
+        self._value: jax.Array | Fault | Elsewhere | None = None
+
+    @property
+    def come(self) -> bool:
+        return self._come.is_set()
+
+    def set(self, value: jax.Array | Fault | Elsewhere) -> None:
+        self._value = value
+        self._come.set()
+
+    def get(self) -> jax.Array | Fault | Elsewhere:
+        """Wait for it: whoever sends it fails it, too, if it cannot come."""
+        self._come.wait()
+        assert self._value is not None
+        return self._value
+
+
+class HostCopy:
+    """Bytes of an array on their way to its client; a context that ends when they are there."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+
+    @property
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self) -> None:
+        self._done.wait()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+
+
+Value = jax.Array | Fault | Elsewhere | Arriving
+
+
+@dataclass(slots=True)
+class Session:
+    """A client's arrays, programs and what it may wait for, by handle."""
+
+    arrays: dict[int, Value] = field(default_factory=dict)
+    programs: dict[int, Any] = field(default_factory=dict)
+    futures: dict[int, Any] = field(default_factory=dict)  # arrays to wait for
+    deleted: set[int] = field(default_factory=set)  # programs that may not run again
+    _fetches: dict[int, HostCopy] = field(default_factory=dict)  # that wait for their array
+
+    def value(self, handle: int) -> jax.Array | Fault | Elsewhere:
+        """Raises UnknownHandle."""
+        found = self.arrays.get(handle)
+        if found is None:
+            raise UnknownHandle(f"there is no array {handle:#x} in this session")
+        return found.get() if isinstance(found, Arriving) else found
+
+    def array(self, handle: int) -> jax.Array:
+        """Raises UnknownHandle, and Poisoned if it could not be made."""
+        found = self.value(handle)
+        if isinstance(found, Fault):
+            raise Poisoned(found)
+        if isinstance(found, Elsewhere):
+            raise HeldElsewhere(f"array {handle:#x} is held by another host of the island")
+        return found
+
+    def held(self, handles: Iterable[int]) -> list[jax.Array]:
+        return list(map(self.array, handles))
+
+    def program(self, handle: int) -> Any:
+        """Raises UnknownHandle, and Poisoned if it could not be compiled."""
+        found = self.programs.get(handle)
+        if found is None:
+            raise UnknownHandle(f"there is no program {handle:#x} in this session")
+        if isinstance(found, Fault):
+            raise Poisoned(found)
+        return found
+
+    def fetching(self, handle: int) -> HostCopy:
+        """Return a new fetch of an array: to be left when its bytes are there."""
+        fetch = self._fetches[handle] = HostCopy()
+        return fetch
+
+    def fetched(self, *handles: int) -> None:
+        """Wait until arrays whose memory will be reused were fetched."""
+        if self._fetches:
+            self._fetches = {of: each for of, each in self._fetches.items() if not each.done}
+        for handle in handles:
+            if (fetch := self._fetches.get(handle)) is not None:
+                fetch.wait()
+
+    def poison(self, handles: Iterable[int], fault: Fault) -> None:
+        self.arrays.update(dict.fromkeys(handles, fault))

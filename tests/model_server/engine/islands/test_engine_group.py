@@ -1,0 +1,155 @@
+"""An island that dies takes no answer with it: another goes on, token for token."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model_server.engine.engine import EngineRequest
+from model_server.engine.failure import DevicesLost
+from model_server.engine.islands.engine_group import EngineGroup
+from model_server.engine.sequence import Begun
+from sax.errors import ReplicaLost, SaxError
+from tests.model_server.engine.conftest import Inbox
+from tests.model_server.engine.fake_runner import FakeRunner
+from tests.model_server.engine.test_engine import LIMITS, ask_for, gated
+from tests.model_server.engine.trace import alone, scores_alone
+
+
+def dying(step: int) -> FakeRunner:
+    """It loses its devices before the result of this step."""
+    return FakeRunner(LIMITS, fail_result=step, failure=DevicesLost)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never came to pass")
+
+
+@contextmanager
+def group_of(*runners: FakeRunner) -> Iterator[tuple[EngineGroup, Inbox]]:
+    """Islands a, b, ... with these runners; all must give everything back."""
+    inbox, threads = Inbox(), set(threading.enumerate())
+    group = EngineGroup(inbox.deliver)
+    for name, runner in zip("abc", runners, strict=False):
+        group.add(name, runner)
+    yield group, inbox
+    group.close()
+    stats = group.stats()
+    assert (stats.running, stats.waiting, stats.slots_used, stats.pages_used) == (0, 0, 0, 0)
+    assert all(runner.closed for runner in runners)
+    assert not set(threading.enumerate()) - threads
+
+
+def asks(count: int, max_tokens: int = 12) -> list[EngineRequest]:
+    return [ask_for(size, max_tokens) for size in range(3, 3 + count)]
+
+
+def check(inbox: Inbox, asked: dict[int, EngineRequest]) -> None:
+    """Every answer is the one that it would be alone, without a gap or a token twice."""
+    for id, request in asked.items():
+        tokens, finish = alone(request, LIMITS)
+        assert inbox.end(id) == finish
+        assert inbox.tokens(id) == tokens
+
+
+def submitted(group: EngineGroup, requests: list[EngineRequest]) -> dict[int, EngineRequest]:
+    return {group.submit(request): request for request in requests}
+
+
+def test_requests_are_spread_over_the_islands() -> None:
+    islands = gated(), gated()
+    with group_of(*islands) as (group, inbox):
+        asked = submitted(group, asks(6))
+        for island in islands:
+            island.wait_launched(1)
+            assert island.gate
+            island.gate.release(1000)
+        check(inbox, asked)
+        assert group.stats().slots == 2 * LIMITS.slots
+        assert group.stats().finished == 6
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 20))
+def test_answers_go_on_where_another_island_left_them(step: int, count: int, second: int) -> None:
+    with group_of(dying(step), dying(second), FakeRunner(LIMITS)) as (group, inbox):
+        check(inbox, submitted(group, asks(count)))
+        assert group.failed is None
+
+
+def test_what_no_island_is_left_for_waits_until_one_is_added() -> None:
+    next_one = FakeRunner(LIMITS)
+    with group_of(dying(4)) as (group, inbox):
+        asked = submitted(group, asks(3))
+        wait_until(lambda: not group.islands)
+        with pytest.raises(ReplicaLost, match="all devices of this replica are lost"):
+            group.submit(ask_for(5))
+        assert isinstance(group.failed, DevicesLost)
+        assert group.stats().waiting == 3
+        group.add("a", next_one)
+        assert group.failed is None
+        check(inbox, asked)
+    assert next_one.closed
+
+
+def test_whoever_waits_for_an_island_may_leave_or_be_given_up() -> None:
+    with group_of(dying(2)) as (group, inbox):
+        leaves, stays = submitted(group, asks(2))
+        wait_until(lambda: not group.islands)
+        group.cancel(leaves)
+        assert inbox.end(leaves) == "cancelled"
+        group.give_up(ReplicaLost("no island came back within 60 s"))
+        error = inbox.end(stays)
+        assert isinstance(error, SaxError)
+        assert "came back" in error.text
+
+
+def test_an_error_that_is_no_loss_of_devices_ends_its_requests_and_moves_none() -> None:
+    """It would go with the request, and end one island after another."""
+    broken, other = FakeRunner(LIMITS, fail_result=2), FakeRunner(LIMITS)
+    with group_of(broken, other) as (group, inbox):
+        ends = [inbox.end(id) for id in submitted(group, asks(2))]
+        assert [isinstance(end, SaxError) for end in ends].count(True) == 1
+        assert group.failed is not None
+
+
+def test_a_place_that_was_reserved_on_a_lost_island_is_found_on_another() -> None:
+    with group_of(dying(1), FakeRunner(LIMITS)) as (group, inbox):
+        request = ask_for(5)
+        group.reserve(request)
+        group.reserve(request)
+        first = group.submit(request, reserved=True)
+        inbox.end(first)
+        wait_until(lambda: group.islands == ("b",))
+        check(inbox, {first: request, group.submit(request, reserved=True): request})
+        group.release(request.account)
+        assert group.drain(30)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+def test_scores_of_a_prompt_come_whole_whenever_the_island_dies(step: int) -> None:
+    request = ask_for(30, score_from=1)
+    with group_of(dying(step), FakeRunner(LIMITS)) as (group, inbox):
+        id = group.submit(request)
+        assert inbox.end(id) == "score"
+        assert inbox.results[id][-1].target_logprobs == scores_alone(request)
+
+
+def test_the_rest_of_a_request_begins_behind_what_was_delivered() -> None:
+    asked = EngineRequest(
+        prompt=(1, 2, 3, 4), sampling=ask_for(3).sampling, max_tokens=5, stop_ids=frozenset(),
+        score_from=1, score_tops=0, computed=True,
+    )  # fmt: skip
+    rest = Begun(7, (8, 9), 2).rest_of(asked)
+    assert (rest.answer, rest.score_from, rest.computed) == ((8, 9), 3, False)
+    assert Begun(7, (8, 9), 3).rest_of(asked).score_from is None

@@ -1,0 +1,153 @@
+"""jaxlib's own client against processes of all roles."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+CLIENT = Path(__file__).parent / "proxy_client.py"
+_START_S = 60.0  # under load; seconds without
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+class DeploymentProcesses:
+    """A resource manager, workers and a proxy server on this machine."""
+
+    def __init__(self, folder: Path, instance: str, islands: int) -> None:
+        self._folder = folder
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.proxy_port, self._manager_port = free_port(), free_port()
+        self.start(
+            "manager",
+            "resource_manager",
+            f"--server_port={self._manager_port}",
+            f"--instance_count={islands}",
+            f"--instance_type={instance}",
+        )
+        self._manager = f"--resource_manager_address=127.0.0.1:{self._manager_port}"
+
+    def start(self, name: str, role: str, *flags: str) -> None:
+        log = (self._folder / f"{name}.log").open("ab")
+        environ = {"PYTHONPATH": str(ROOT), "NPROC": "16", "JAX_PLATFORMS": "cpu"}
+        command = [sys.executable, "-m", "model_server.pathways", f"--node_type={role}", *flags]
+        self._processes[name] = subprocess.Popen(
+            command, env={**os.environ, **environ}, stdout=log, stderr=log, cwd=ROOT
+        )
+        log.close()
+
+    def worker(self, name: str, island: int, *flags: str) -> None:
+        self.start(
+            name,
+            "worker",
+            f"--server_port={free_port()}",
+            self._manager,
+            f"--island={island}",
+            *flags,
+        )
+
+    def proxy(self) -> None:
+        """Start the proxy server and wait until it serves."""
+        self.start("proxy", "proxy_server", f"--server_port={self.proxy_port}", self._manager)
+        self.wait_for("proxy", "proxy server of")
+
+    def wait_for(self, name: str, text: str) -> None:
+        for _ in range(round(_START_S / 0.05)):
+            if text in self.log(name):
+                return
+            assert self._processes[name].poll() is None, self.log(name)
+            time.sleep(0.05)
+        raise AssertionError(f"{name} did not say {text!r}: {self.log(name)}")
+
+    def log(self, name: str) -> str:
+        return (self._folder / f"{name}.log").read_text()
+
+    def kill(self, name: str) -> None:
+        self._processes[name].send_signal(signal.SIGKILL)
+        self._processes.pop(name).wait(5)
+
+    def client(self, program: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(CLIENT), str(self.proxy_port), program],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait(5)
+
+
+def lines(client: subprocess.Popen[str]) -> Iterator[tuple[str, object]]:
+    assert client.stdout is not None
+    with client:
+        for line in client.stdout:
+            name, value = json.loads(line)
+            yield name, value
+
+
+@pytest.fixture
+def islands(tmp_path: Path) -> Iterator[DeploymentProcesses]:
+    made = DeploymentProcesses(tmp_path, "cpu:2", 2)
+    yield made
+    made.close()
+
+
+def check_islands(told: dict[str, object]) -> None:
+    assert told["devices"] == [[0, 0], [1, 0], [2, 1], [3, 1]]
+    assert told["on island 0"] is told["on island 1"] is told["back"] is True
+    assert told["donated"] == [20.0] * 3
+    assert "islands 0 and 1: run one per island" in str(told["over both"])
+
+
+def test_programs_run_on_two_islands_and_arrays_go_between_them(
+    islands: DeploymentProcesses,
+) -> None:
+    for island in (0, 1):
+        islands.worker(f"worker {island}", island)
+    islands.proxy()
+    check_islands(dict(lines(islands.client("islands"))))
+
+
+def test_an_island_is_lost_and_comes_back_in_the_same_client(islands: DeploymentProcesses) -> None:
+    for island in (0, 1):
+        islands.worker(f"worker {island}", island)
+    islands.proxy()
+    told: dict[str, object] = {}
+    for name, value in lines(islands.client("loss")):
+        told[name] = value
+        if name == "there":
+            islands.kill("worker 1")
+        elif name == "here":
+            islands.worker("worker 1 again", 1)
+    assert told["there"] == told["again"] == [1.0] * 4
+    assert str(told["lost"]).startswith("DATA_LOSS: island 1 was lost")
+    assert told["here"] == [3.0] * 4
+    assert str(told["old array"]).startswith("DATA_LOSS: island 1 was lost")
+    assert told["copied"] == [1.0] * 4
+
+
+def test_an_island_may_be_several_processes(islands: DeploymentProcesses) -> None:
+    for host in (0, 1):
+        flags = (f"--island_host={host}", "--island_hosts=2")
+        islands.worker(f"worker 0.{host}", 0, *flags)
+    islands.worker("worker 1", 1)
+    islands.proxy()
+    check_islands(dict(lines(islands.client("islands"))))

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from model_server.pathways.roles.flags import PathwaysFlags, parse
+from sax.errors import InvalidRequest
+
+
+def parsed(line: str, **environ: str) -> PathwaysFlags:
+    return parse(line.split(), environ)
+
+
+TRUST = {"SAX_PATHWAYS_TRUST_NETWORK": "1"}
+
+
+def test_the_flags_of_the_tutorial_and_the_controller_are_taken() -> None:
+    manager = parsed(
+        "--node_type=resource_manager --server_port=29001 --gcs_scratch_location=gs://b/tmp "
+        "--instance_count=2 --instance_type=tpuv5e:4x8",
+        **TRUST,
+    )
+    assert (manager.port, manager.instance_count) == (29001, 2)
+    assert (manager.instance_type, manager.host) == ("tpuv5e:4x8", "0.0.0.0")
+    proxy = parsed(
+        "--server_port=29000 --resource_manager_address=head:29001 --node_type=proxy_server "
+        "--gcs_scratch_location=gs://b/tmp --num_elastic_slices=1 --sidecar_name=external "
+        "--virtual_slices=tpuv5e:4x8 --enable_metrics_collection=true",
+        **TRUST,
+    )
+    assert (proxy.manager, proxy.elastic_islands) == ("head:29001", 1)
+    worker = parsed(
+        "--server_port=29005 --resource_manager_address=head:29001 --node_type=worker "
+        "--gcs_scratch_location=gs://b/tmp",
+        **TRUST,
+        MEGASCALE_SLICE_ID="1",
+        TPU_WORKER_ID="2",
+        TPU_WORKER_HOSTNAMES="a,b,c,d",
+        HOST_ADDRESS="worker-1-2",
+    )
+    assert (worker.island, worker.island_host, worker.island_hosts) == (1, 2, 4)
+    assert worker.advertised == "worker-1-2"
+
+
+def test_flags_of_xla_are_options_of_the_compiler() -> None:
+    flags = parsed("--node_type=local --xla_tpu_x=true --xla_cpu_y=2 --xla_z")
+    assert flags.compile_options == {"xla_tpu_x": "true", "xla_cpu_y": "2", "xla_z": "true"}
+
+
+def test_the_head_of_a_deployment_is_found_by_its_variable() -> None:
+    flags = parsed("--node_type=worker", PATHWAYS_HEAD="head.svc")
+    assert flags.manager == "head.svc:29001"
+
+
+@pytest.mark.parametrize(
+    ("role", "port"),
+    [("resource_manager", 29001), ("proxy_server", 29000), ("worker", 29005), ("local", 29000)],
+)
+def test_every_role_has_its_port(role: str, port: int) -> None:
+    assert parsed(f"--node_type={role}", PATHWAYS_HEAD="head").port == port
+    assert parsed(f"--node_type={role} --server_port=7", PATHWAYS_HEAD="head").port == 7
+
+
+@pytest.mark.parametrize("role", ["resource_manager", "proxy_server", "worker", "local"])
+def test_nobody_serves_strangers_unasked(role: str) -> None:
+    line = f"--node_type={role} --host=0.0.0.0"
+    with pytest.raises(InvalidRequest, match="could run programs"):
+        parsed(line, PATHWAYS_HEAD="head")
+    assert parsed(f"{line} --trust_network", PATHWAYS_HEAD="head").host == "0.0.0.0"
+    assert parsed(f"--node_type={role}", PATHWAYS_HEAD="head").host == "127.0.0.1"
+    tls = "--tls_cert=a --tls_key=b --tls_ca=c"
+    assert parsed(f"{line} {tls}", PATHWAYS_HEAD="head").safety.mutual
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--node_type=worker", "--resource_manager_address is missing"),
+        ("--node_type=proxy_server", "--resource_manager_address is missing"),
+        ("--node_type=worker --resource_manager_address=head", "is not an address"),
+        ("--node_type=cook", "invalid choice"),
+        ("", "--node_type"),
+        ("--node_type=local --no_such_flag=1", "--no_such_flag=1: no flag"),
+        ("--node_type=resource_manager --instance_count=0", "use 1 or more"),
+        ("--node_type=local --tls_cert=a", "go together"),
+    ],
+)
+def test_wrong_flags_are_refused_in_words(line: str, says: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        parsed(line)
+    assert says in error.value.text
+
+
+def test_wrong_variables_are_refused_in_words() -> None:
+    with pytest.raises(InvalidRequest, match="MEGASCALE_SLICE_ID='x' is no number"):
+        parsed("--node_type=worker", PATHWAYS_HEAD="head", MEGASCALE_SLICE_ID="x")
