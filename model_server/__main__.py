@@ -79,7 +79,7 @@ def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
     if is_proxied():
         BACKEND.register(os.environ)
     import_modules(config.imports)
-    with contextlib.suppress(RuntimeError):  # no devices: `serve` says so
+    with contextlib.suppress(RuntimeError, AssertionError):  # no devices: `serve` says so
         lower_compilers()
     return serve(config, make_loader(config), page) is not None
 

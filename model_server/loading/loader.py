@@ -6,6 +6,7 @@ A language model may span the hosts of a replica; other kinds use one device of 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -171,6 +172,9 @@ class ModelLoader:
             return server_devices(self._config)
         except RuntimeError as exc:  # e.g. chip in use, bad driver, unknown platform
             raise Unavailable(f"jax has no devices here: {exc}") from exc
+        except AssertionError as exc:  # jax's, for a platform that has no plugin here
+            asked = os.environ.get("JAX_PLATFORMS", "")
+            raise Unavailable(f"jax has no devices here: JAX_PLATFORMS={asked}") from exc
 
     @contextmanager
     def _loading(self, spec: ModelSpec) -> Iterator[None]:
