@@ -180,12 +180,13 @@ class Engine:
         return id
 
     def resume(self, id: int, engine_request: EngineRequest) -> None:
-        """Queue what is left of another engine's sequence, however full the queue is.
+        """Queue what is left of another engine's sequence, however full the queue is, also while
+        this one drains.
 
-        Raises ShuttingDown, or Internal once failed.
+        Raises ShuttingDown once closed, or Internal once failed.
         """
         with self._changed:
-            self._check_open()
+            self._check_open(draining=False)
             self._put(Sequence(id, engine_request, self._limits))
 
     def cancel(self, sequence: int) -> None:

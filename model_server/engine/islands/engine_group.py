@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from model_server.engine.engine import (
@@ -29,6 +29,8 @@ from sax.errors import ReplicaLost, SaxError
 
 log = logging.getLogger(__name__)
 
+_LOOK_S = 0.02  # between looks at a group that drains
+
 Lost = Callable[[str, DevicesLost], None]
 # Makes an engine of a runner; the other arguments are those of `Engine` with these names.
 Make = Callable[..., Engine]
@@ -40,6 +42,7 @@ class _Placed:
 
     request: EngineRequest
     island: str | None = None  # that computes it; None: it waits for one
+    cancelled: bool = False  # it may not go on elsewhere
 
 
 class EngineGroup:
@@ -90,8 +93,7 @@ class EngineGroup:
             self._engines[island] = engine
             for id, live in self._live.items():
                 if live.island is None:
-                    live.island = island
-                    engine.resume(id, live.request)
+                    self._resume(id, live)
 
     def give_up(self, error: SaxError) -> None:
         """Fail the sequences that wait for an island."""
@@ -107,7 +109,13 @@ class EngineGroup:
     def reserve(self, engine_request: EngineRequest) -> None:
         with self._changed:
             island = self._freest()
-            self._engines[island].reserve(engine_request)
+            try:
+                self._engines[island].reserve(engine_request)
+            except SaxError:
+                if not _is_lost(self._engines[island]):
+                    raise
+                self.reserve(engine_request)  # it was lost just now
+                return
             self._reserved.append((engine_request.account, island))
 
     def release(self, account: str = "") -> None:
@@ -124,6 +132,8 @@ class EngineGroup:
     ) -> int:
         with self._changed:
             held = self._unreserve(engine_request.account) if reserved else None
+            if held is not None and _is_lost(self._engines[held]):
+                held = None
             island = held or self._freest()
 
             def begin(id: int) -> None:
@@ -132,7 +142,12 @@ class EngineGroup:
                     announce(id)
 
             engine = self._engines[island]
-            return engine.submit(engine_request, reserved=held is not None, announce=begin)
+            try:
+                return engine.submit(engine_request, reserved=held is not None, announce=begin)
+            except SaxError:
+                if not _is_lost(engine):
+                    raise
+            return self.submit(engine_request, announce=announce)  # it was lost just now
 
     def cancel(self, sequence: int) -> None:
         with self._changed:
@@ -140,6 +155,7 @@ class EngineGroup:
             if live is None:
                 return
             if live.island is not None:
+                live.cancelled = True
                 self._engines[live.island].cancel(sequence)
                 return
             del self._live[sequence]
@@ -158,8 +174,18 @@ class EngineGroup:
             engines = list(self._engines.values())
         for engine in engines:  # all refuse before any is waited for
             engine.drain(0.0)
+        while not self._is_still(engines, ends_s):
+            if time.monotonic() >= ends_s:
+                return False
+            time.sleep(_LOOK_S)  # what an island loses goes on elsewhere, or waits
+            with self._changed:
+                engines = list(self._engines.values())
+        return True
+
+    def _is_still(self, engines: list[Engine], ends_s: float) -> bool:
         still = [engine.drain(max(0.0, ends_s - time.monotonic())) for engine in engines]
-        return all(still)
+        with self._changed:
+            return all(still) and not self._live
 
     def close(self) -> None:
         with self._changed:
@@ -182,13 +208,32 @@ class EngineGroup:
 
     def _freest(self) -> str:
         """Raises ReplicaLost if there is no island."""
-        if not self._engines:
-            raise ReplicaLost(
-                f"all devices of this replica are lost ({self._failure}); try another replica, or "
-                "again in some seconds"
-            )
-        loads = {island: engine.stats() for island, engine in self._engines.items()}
-        return min(loads, key=lambda island: loads[island].running + loads[island].waiting)
+        for island in self._by_load():
+            return island
+        raise ReplicaLost(
+            f"all devices of this replica are lost ({self._failure}); try another replica, or "
+            "again in some seconds"
+        )
+
+    def _by_load(self) -> list[str]:
+        """Return the islands that compute, the freest first."""
+        loads = {
+            island: engine.stats()
+            for island, engine in self._engines.items()
+            if not _is_lost(engine)  # and not taken out yet
+        }
+        return sorted(loads, key=lambda island: loads[island].running + loads[island].waiting)
+
+    def _resume(self, id: int, live: _Placed) -> None:
+        """Let the freest island that takes it go on with a sequence; without one, it waits."""
+        for island in self._by_load():
+            try:
+                self._engines[island].resume(id, live.request)
+            except SaxError:  # it failed, or closes, at this moment
+                continue
+            live.island = island
+            return
+        live.island = None
 
     def _unreserve(self, account: str) -> str | None:
         """Return where a place is held for the account, if it still is."""
@@ -216,22 +261,23 @@ class EngineGroup:
             self._past.append(_totals(lost.stats()))
             self._reserved = [held for held in self._reserved if held[1] != island]
             self._failure = failure
-            moved = list(self._resumed(begun))
-        log.warning("%s is lost (%s): %d sequences go on elsewhere", island, failure, len(moved))
+            mine = [each for each in begun if each.id in self._live]
+            cancelled = [each.id for each in mine if self._live[each.id].cancelled]
+            for id in cancelled:
+                del self._live[id]
+            for each in mine:
+                if (live := self._live.get(each.id)) is not None:
+                    live.request = each.rest_of(live.request)
+                    self._resume(each.id, live)
+        log.warning("%s is lost (%s): %d sequences go on elsewhere", island, failure, len(mine))
+        self._deliver([SequenceUpdate(id, RowResult(), "cancelled") for id in cancelled])
         if self._on_lost is not None:
             self._on_lost(island, failure)
-        return moved
+        return [each.id for each in mine]
 
-    def _resumed(self, begun: list[Begun]) -> Iterator[int]:
-        """Yield the ids of those that others take, or that wait for an island."""
-        for each in begun:
-            if (live := self._live.get(each.id)) is None:
-                continue
-            live.request = each.rest_of(live.request)
-            live.island = self._freest() if self._engines else None
-            if live.island is not None:
-                self._engines[live.island].resume(each.id, live.request)
-            yield each.id
+
+def _is_lost(engine: Engine) -> bool:
+    return isinstance(engine.failed, DevicesLost)
 
 
 def _totals(stats: EngineStats) -> EngineStats:

@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_server.engine.engine import EngineRequest
+from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.failure import DevicesLost
 from model_server.engine.islands.engine_group import EngineGroup
 from model_server.engine.sequence import Begun
@@ -112,6 +113,31 @@ def test_whoever_waits_for_an_island_may_leave_or_be_given_up() -> None:
         error = inbox.end(stays)
         assert isinstance(error, SaxError)
         assert "came back" in error.text
+
+
+def test_a_group_that_drains_waits_for_what_an_island_loses() -> None:
+    with group_of(dying(3), FakeRunner(LIMITS)) as (group, inbox):
+        asked = submitted(group, asks(6))
+        assert group.drain(30)
+        check(inbox, asked)
+
+
+def test_whoever_leaves_while_the_island_dies_is_not_computed_elsewhere() -> None:
+    """What was held back is delivered between the look at what began and its move."""
+    inbox, other = Inbox(), FakeRunner(LIMITS)
+
+    def deliver(updates: list[SequenceUpdate]) -> None:
+        inbox.deliver(updates)
+        if len(updates) > 1:
+            group.cancel(updates[0].sequence)
+
+    group = EngineGroup(deliver, partial(Engine, stream_interval_s=60.0))
+    group.add("a", dying(9))
+    id = group.submit(ask_for(5, 40))
+    group.add("b", other)
+    assert inbox.end(id) == "cancelled"
+    group.close()
+    assert not other.launched
 
 
 def test_an_error_that_is_no_loss_of_devices_ends_its_requests_and_moves_none() -> None:
