@@ -102,6 +102,7 @@ LADDERS: dict[str, list[str]] = {
         "__main__.py",
         "roles",
         "proxy",
+        "http2",
         "resources",
         "hosting",
         "islands",

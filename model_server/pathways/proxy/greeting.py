@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from google.protobuf.message import DecodeError
+
+from model_server.pathways.http2.call import GrpcCall
 from model_server.pathways.protocol.messages import IfrtProxyVersion
 from sax.errors import InvalidRequest
 
@@ -59,3 +62,20 @@ def _weight(value: Any) -> float:
     if not 0 < weight <= _MOST_WEIGHT:
         raise InvalidRequest(f"a weight of {weight:g}: use one above 0 and up to {_MOST_WEIGHT:g}")
     return weight
+
+
+def metadata(call: GrpcCall, key: str, message: Any) -> Any:
+    """Return the message in a call's metadata. Raises InvalidRequest."""
+    found = call.metadata(key)
+    if found is None:
+        raise InvalidRequest(f"a call without the metadata {key}: use jaxlib's client")
+    return parsed(found, message)
+
+
+def parsed(raw: bytes, message: Any) -> Any:
+    """Raises InvalidRequest."""
+    try:
+        return message.FromString(raw)
+    except DecodeError as exc:
+        name = message.DESCRIPTOR.name
+        raise InvalidRequest(f"bytes that are no {name} ({exc}): use jaxlib's client") from exc

@@ -62,8 +62,14 @@ class HostBuffers:
 
     async def look_up(self, handle: int) -> Buffer | Fault:
         """Return the bytes under a handle, or why there are none. Raises NotFound."""
-        if handle in self._expected:
+        while (found := self.look_now(handle)) is None:
             await self._arrival(handle)
+        return found
+
+    def look_now(self, handle: int) -> Buffer | Fault | None:
+        """Return what `look_up` would; None if it would wait. Raises NotFound."""
+        if handle in self._expected:
+            return None
         return self._faults[handle] if handle in self._faults else self.look(handle)
 
     def missing(self, handles: Iterable[int]) -> list[int]:

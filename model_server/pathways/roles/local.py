@@ -13,7 +13,6 @@ from model_server.pathways.islands.host import Answered, ArrayDelivery, Errand, 
 from model_server.pathways.proxy.front import Front
 from model_server.pathways.resources.instance_type import parse_instance_type
 from model_server.pathways.roles.flags import PathwaysFlags
-from model_server.pathways.roles.proxy import security
 from model_server.pathways.roles.serving import ListeningProxy
 from model_server.pathways.scheduling.handles import UNIMPLEMENTED, Fault
 
@@ -72,7 +71,7 @@ async def serve_local(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     front = local_front(Executor(IslandDevices(jax.devices())))
     proxy = ListeningProxy(front)
     try:
-        port = await proxy.start(f"{flags.host}:{flags.port}", security(flags))
+        port = await proxy.start(f"{flags.host}:{flags.port}", flags.safety.server())
         logger.info("proxy server of this process's devices at port %d", port)
         await stop.wait()
     finally:

@@ -12,7 +12,6 @@ from model_server.pathways.resources.calling import ManagerLink
 from model_server.pathways.resources.messages import Islands, Message, Pause, Watch
 from model_server.pathways.roles.flags import PathwaysFlags
 from model_server.pathways.roles.serving import ListeningProxy
-from sax.auth.security import Security
 
 logger = logging.getLogger(__name__)
 
@@ -41,24 +40,13 @@ async def serve_proxy(flags: PathwaysFlags, stop: asyncio.Event) -> None:
         # Clients connect once and learn the devices then: they wait outside until all are there.
         await _islands(front, flags.elastic_islands, stop)
         if not stop.is_set():
-            port = await proxy.start(f"{flags.host}:{flags.port}", security(flags))
+            port = await proxy.start(f"{flags.host}:{flags.port}", flags.safety.server())
             logger.info("proxy server of %d islands at port %d", len(front.ground.epochs), port)
         await stop.wait()
     finally:
         linking.cancel()
         await proxy.stop()
         keeper.close()
-
-
-def security(flags: PathwaysFlags) -> Security:
-    """Return the certificates of the gRPC server."""
-    safety = flags.safety
-    return Security(
-        tls_cert=safety.tls_cert,
-        tls_key=safety.tls_key,
-        tls_ca=safety.tls_ca,
-        admin_acl="*" if safety.mutual else "",
-    )
 
 
 async def _islands(front: Front, elastic: int, stop: asyncio.Event) -> None:

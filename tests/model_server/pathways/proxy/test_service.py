@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from model_server.pathways.protocol import messages
+from model_server.pathways.proxy.buffer_calls import STORE_KEY
 from model_server.pathways.proxy.front import Front
 from model_server.pathways.proxy.greeting import PROTOCOL
-from model_server.pathways.proxy.service import SERVICE, SESSION_KEY, STORE_KEY
+from model_server.pathways.proxy.service import SERVICE
+from model_server.pathways.proxy.session_call import SESSION_KEY
 from model_server.pathways.roles.local import local_front
 from model_server.pathways.roles.serving import ListeningProxy
-from sax.auth.security import OPEN_TO_ALL
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
 from tests.model_server.pathways.waiting import until
@@ -79,7 +80,7 @@ async def front() -> Front:
 @pytest.fixture
 async def caller(front: Front) -> AsyncIterator[Caller]:
     proxy = ListeningProxy(front)
-    port = await proxy.start("127.0.0.1:0", OPEN_TO_ALL)
+    port = await proxy.start("127.0.0.1:0", None)
     async with grpc.aio.insecure_channel(
         f"127.0.0.1:{port}", options=(("grpc.max_receive_message_length", -1),)
     ) as channel:
