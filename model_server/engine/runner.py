@@ -86,6 +86,13 @@ class Launched:
         self._ranges = ranges
         self._tops = tops
 
+    def chosen(self, outputs: Outputs) -> None:
+        """Take note of what is computed, and begin to copy what `result` will read."""
+        self.outputs = outputs
+        rivals = any(self._tops) or any(row.target_tops for row in self._step.rows)
+        for array in outputs if rivals else outputs[:1]:
+            array.copy_to_host_async()
+
     def result(self) -> StepResult:
         assert self.outputs is not None, "its tokens were not chosen"
         numbers = np.asarray(self.outputs.numbers)
@@ -220,14 +227,14 @@ class ModelRunner:
         if step.guided:
             self._unchosen = launched, made
         else:
-            launched.outputs = self.chosen(made)
+            launched.chosen(self.chosen(made))
         return launched
 
     def choose(self, masks: Sequence[SlotMask]) -> None:
         assert self._unchosen is not None, "the last step was not guided"
         (launched, made), self._unchosen = self._unchosen, None
         self.write_masks(masks, made.logits.shape[0])
-        launched.outputs = self.chosen(made)
+        launched.chosen(self.chosen(made))
 
     def bucket(self, step: Step) -> Bucket:
         decodes = sum(row.is_decode for row in step.rows)
