@@ -10,6 +10,7 @@ MODEL_PORT = 10001
 GATEWAY_PORT = 8888
 ADMIN_STATUS_PORT = 10002  # not 10080: browsers block it
 MODEL_METRICS_PORT = 10003
+PATHWAYS_PORT = 29000  # of a Pathways proxy server, as in Google's images
 GROUP_PORT = 10101  # on a multi-host replica's primary, for its other hosts
 
 ADDRESS_VARIABLE = "SAX_ADMIN"

@@ -37,6 +37,7 @@ class PathwaysFlags:
     status_port: int | None = None
     lease_s: float = 2.0
     host_buffer_bytes: int = 16 << 30
+    memory_limit_bytes: int = 0  # of a worker on a CPU; 0: the machine's memory
     elastic_islands: int = 0  # the proxy may start with so many islands fewer
     compile_options: Mapping[str, str] = field(default_factory=dict[str, str])
     safety: LinkSafety = LinkSafety()
@@ -71,6 +72,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> PathwaysFlags
         status_port=found.status_port,
         lease_s=found.lease_s,
         host_buffer_bytes=found.host_buffer_bytes,
+        memory_limit_bytes=found.memory_limit_bytes,
         elastic_islands=found.num_elastic_slices,
         compile_options=compile_options,
         safety=safety,
@@ -166,6 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--island_hosts", type=int, help="workers of one island (or TPU_WORKER_HOSTNAMES)")
     add("--status_port", type=int, help="the resource manager's status page")
     add("--lease_s", type=float, default=2.0, help="a worker silent for so long is gone")
+    add("--memory_limit_bytes", type=int, default=0, help="of a worker on a CPU; 0: the machine's")
     add("--host_buffer_bytes", type=int, default=16 << 30, help="bytes of a client that may wait")
     add("--tls_cert", default="", metavar="PEM", help="this process's certificate")
     add("--tls_key", default="", metavar="PEM", help="its private key")

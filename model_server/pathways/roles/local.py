@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -59,16 +60,18 @@ def local_front(executor: RequestExecutor) -> Front:
 
 async def serve_local(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     """Serve clients with this process's devices until told to stop. Raises OSError."""
+    instance = parse_instance_type(flags.instance_type)
+    os.environ.setdefault("NPROC", str(max(16, 4 * instance.devices)))  # see roles/worker.py
     import jax
 
     from model_server.pathways.worker.devices import IslandDevices
     from model_server.pathways.worker.executor import Executor
 
-    instance = parse_instance_type(flags.instance_type)
     if instance.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", instance.devices)
-    front = local_front(Executor(IslandDevices(jax.devices())))
+    devices = IslandDevices(jax.devices(), memory=flags.memory_limit_bytes)
+    front = local_front(Executor(devices))
     proxy = ListeningProxy(front)
     try:
         port = await proxy.start(f"{flags.host}:{flags.port}", flags.safety.server())

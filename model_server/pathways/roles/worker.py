@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import uuid
 from typing import Any
@@ -121,6 +122,8 @@ class WorkerProcess:
 
 def _executor(flags: PathwaysFlags, placement: messages.IslandPlacement) -> Any:
     """Start jax as one process of the island and return its executor."""
+    # XLA:CPU has a thread per core: fewer than devices that wait for each other are a deadlock.
+    os.environ.setdefault("NPROC", str(max(16, 4 * placement.devices)))
     import jax  # a worker learns how to start it only now
 
     from model_server.pathways.worker.devices import IslandDevices
@@ -134,7 +137,10 @@ def _executor(flags: PathwaysFlags, placement: messages.IslandPlacement) -> Any:
         if placement.platform == "cpu":
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(placement.coordinator, flags.island_hosts, flags.island_host)
-    return Executor(IslandDevices(jax.devices(), placement.first_device, placement.island))
+    devices = IslandDevices(
+        jax.devices(), placement.first_device, placement.island, flags.memory_limit_bytes
+    )
+    return Executor(devices)
 
 
 def _local_devices() -> int:

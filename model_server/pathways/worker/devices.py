@@ -22,11 +22,17 @@ _MEMORIES_EACH = 8  # numbers of memories that belong to one device, more than a
 class IslandDevices:
     """The devices of one island, this process's and those of its other hosts."""
 
-    def __init__(self, devices: Sequence[Device], first_id: int = 0, island: int = 0) -> None:
-        """first_id: the number of the first of them for clients. island: their slice_index."""
+    def __init__(
+        self, devices: Sequence[Device], first_id: int = 0, island: int = 0, memory: int = 0
+    ) -> None:
+        """first_id: the number of the first of them for clients. island: their slice_index.
+
+        memory: bytes that this process may use for CPU devices; 0: the machine's.
+        """
         self._devices = tuple(sorted(devices, key=lambda each: each.id))
         self.first_id = first_id
         self._island = island
+        self._memory = memory or machine_memory()
         self._numbers = {device: first_id + place for place, device in enumerate(self._devices)}
 
     def __len__(self) -> int:
@@ -117,17 +123,14 @@ class IslandDevices:
         own = {name: getattr(device, name, None) for name in _ATTRIBUTES}
         return {name: value for name, value in own.items() if value is not None} | {
             "slice_index": self._island,
-            "memory_limit_bytes": _memory_limit(self._here, len(self._devices)),
+            "memory_limit_bytes": self._memory_limit(),
             native.ISLANDS: _native(device),
         }
 
-
-def _memory_limit(device: Device, devices: int) -> int:
-    """Return the bytes that one device may hold; of a CPU's devices, each has a share."""
-    stats = device.memory_stats() or {}
-    if "bytes_limit" in stats:
-        return int(stats["bytes_limit"])
-    return machine_memory() // max(1, devices)
+    def _memory_limit(self) -> int:
+        """Return the bytes that one device may hold; of a CPU's devices, each has a share."""
+        stats = self._here.memory_stats() or {}
+        return int(stats.get("bytes_limit", self._memory // len(self.local)))
 
 
 def _native(device: Device) -> str:

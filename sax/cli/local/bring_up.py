@@ -16,6 +16,7 @@ import httpx
 from sax.cli.commands.wait import until_ready
 from sax.cli.display import Display, open_display
 from sax.cli.local.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports
+from sax.cli.local.child import Child
 from sax.cli.local.supervisor import Supervisor
 from sax.cli.publication import Publication
 from sax.cli.stages import ProgressStage
@@ -108,6 +109,7 @@ async def _until_up(
     # Only a gang's primary joins, once all its hosts have met.
     checks = {
         ADMIN: partial(_admin_answers, plan, client),
+        **{child.name: partial(_listens, plan.pathways_port) for child in _pathways(plan)},
         **{
             server.name: partial(_model_server_joined, plan, client, server.port)
             for server in plan.model_servers
@@ -137,6 +139,19 @@ async def _model_server_joined(plan: CellPlan, client: AsyncClient, port: int) -
     with suppress(SaxError):
         servers = await client.servers(plan.cell)
         return any(server.info.address.endswith(f":{port}") for server in servers)
+    return False
+
+
+def _pathways(plan: CellPlan) -> tuple[Child, ...]:
+    return plan.island_plan.children if plan.island_plan else ()
+
+
+async def _listens(port: int) -> bool:
+    """Return True once a port is listened on; the proxy server's is when all islands are up."""
+    with suppress(OSError):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        return True
     return False
 
 

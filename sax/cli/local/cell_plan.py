@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sax.auth.security import Security
 from sax.cli.local.child import Child, Port
+from sax.cli.local.islands_plan import IslandsPlan
 from sax.cli.local.server_plan import ServerPlan, plan_servers
 from sax.config import (
     ADMIN_PORT,
@@ -21,6 +22,7 @@ from sax.config import (
     GROUP_PORT,
     MODEL_METRICS_PORT,
     MODEL_PORT,
+    PATHWAYS_PORT,
 )
 from sax.errors import InvalidRequest
 from sax.names import CellId
@@ -46,6 +48,9 @@ class CellPlan:
     servers: int = 1  # model servers
     hosts: int = 1  # processes per model server
     devices_per_host: int | None = None  # None: as many as it has
+    islands: int = 0  # that the model servers compute on; 0: on their own devices
+    devices_per_island: int = 1
+    pathways_port: int = PATHWAYS_PORT  # of the proxy server, first of the islands' ports
     memory: int = 0  # bytes of this machine, shared by all processes; 0: sets no limit
     saxml_generation: int = 2
     imports: tuple[str, ...] = ()  # user modules that register models
@@ -57,6 +62,7 @@ class CellPlan:
     def __post_init__(self) -> None:
         CellId.parse(self.cell)
         _check_devices(self.devices_per_host)
+        self._check_islands()
         _check_different(self.ports)
         Security(tokens=str(self.tokens or ""), admin_acl=self.admin_acl)
 
@@ -82,6 +88,7 @@ class CellPlan:
         return (
             Port(self.admin_port, ADMIN, "--admin-port"),
             Port(self.status_port, "admin status page", "--status-port"),
+            *(self.island_plan.ports if self.island_plan else ()),
             *(port for server in self.model_servers for port in server.ports),
             Port(self.gateway_port, GATEWAY, "--port", self.host),
         )
@@ -98,15 +105,35 @@ class CellPlan:
         )
 
     @property
+    def island_plan(self) -> IslandsPlan | None:
+        """None: the model servers compute on their own devices."""
+        if self.islands == 0:
+            return None
+        return IslandsPlan(
+            count=self.islands,
+            devices=self.devices_per_island,
+            port=self.pathways_port,
+            memory=self.memory,
+            compile_cache=self.compile_cache,
+            logs=self.logs,
+        )
+
+    @property
     def children(self) -> tuple[Child, ...]:
         """All processes in start order; they drain in reverse."""
-        shared = self._model_server_flags()
+        shared, islands = self._model_server_flags(), self.island_plan
+        environ = islands.environ if islands else ()
         servers = (
-            child
+            replace(child, environ=environ)
             for server in self.model_servers
             for child in server.children(shared, self.model_server_flags)
         )
-        return (self._admin(), *servers, self._gateway())
+        return (
+            self._admin(),
+            *(islands.children if islands else ()),
+            *servers,
+            self._gateway(),
+        )
 
     def _admin(self) -> Child:
         flags = (
@@ -133,12 +160,24 @@ class CellPlan:
 
     def _share(self) -> tuple[str, ...]:
         """Flags that limit each process to its share: by default it takes the whole machine."""
+        if self.islands:
+            return ()  # the islands have the memory
         processes = self.servers * self.hosts
         devices, memory = self.devices_per_host, self.memory
         return (
             *((f"--cpu_devices={devices}",) if devices else ()),
             *((f"--memory_limit_bytes={memory // processes}",) if processes > 1 and memory else ()),
         )
+
+    def _check_islands(self) -> None:
+        """Raises InvalidRequest."""
+        alone = self.hosts == 1 and self.devices_per_host is None
+        if self.islands and not alone:
+            raise InvalidRequest(
+                "--islands goes without --hosts and --devices-per-host: a model server is one "
+                "process, which computes on the islands; use --devices-per-island",
+                param="--islands",
+            )
 
     def _gateway(self) -> Child:
         flags = (

@@ -15,6 +15,7 @@ class Child:
     flags: tuple[str, ...]
     log: Path
     gang: str = ""  # "": not part of a gang
+    environ: tuple[tuple[str, str], ...] = ()  # variables beside the supervisor's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,7 @@ async def _spawn(child: Child, leash: int) -> asyncio.subprocess.Process:
             "sax.cli.local.leash",
             child.module,
             *child.flags,
+            env={**os.environ, **dict(child.environ)},
             stdin=leash,
             stdout=log,
             stderr=asyncio.subprocess.STDOUT,

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +26,7 @@ from sax.config import (
     GROUP_PORT,
     MODEL_METRICS_PORT,
     MODEL_PORT,
+    PATHWAYS_PORT,
 )
 from sax.errors import InvalidRequest, LoadFailed
 from sax.host import machine_memory, open_warning
@@ -79,6 +80,22 @@ def cell_plan(
     group_port: Annotated[
         int, typer.Option(help="Port at which a model server's hosts meet.")
     ] = GROUP_PORT,
+    islands: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Number of processes whose devices the model servers compute on, through a "
+            "Pathways proxy server; a model is on each, and outlives any one.",
+            show_default="none: model servers compute themselves",
+        ),
+    ] = 0,
+    devices_per_island: Annotated[
+        int, typer.Option(min=1, help="Number of CPU devices that each island simulates.")
+    ] = 1,
+    pathways_port: Annotated[
+        int,
+        typer.Option(help="Port of the proxy server of the islands, whose other ports follow."),
+    ] = PATHWAYS_PORT,
     imports: Annotated[
         list[str] | None,
         typer.Option(
@@ -122,6 +139,9 @@ def cell_plan(
         servers=servers,
         hosts=hosts,
         devices_per_host=devices_per_host,
+        islands=islands,
+        devices_per_island=devices_per_island,
+        pathways_port=pathways_port,
         memory=machine_memory(),
         saxml_generation=saxml_generation,
         imports=tuple(imports or ()),
@@ -167,7 +187,8 @@ def up(
     """Run a whole cell on this machine.
 
     Admin server, model server and gateway run under one supervisor. With --hosts each model server
-    runs as that many processes, as if on that many machines. A process that dies is restarted,
+    runs as that many processes, as if on that many machines; with --islands it computes on the
+    devices of that many others. A process that dies is restarted,
     together with the other hosts of its model server. Published models are still published after a
     restart. Ctrl-C drains and stops; a second Ctrl-C stops at once. Flags after -- go to the model
     servers.
@@ -178,6 +199,7 @@ def up(
       sax up --publish '/sax/test/smollm2 llama ./SmolLM2-135M-Instruct.Q4_1.gguf'
       SAX_TOKEN=$TOKEN sax up --host 0.0.0.0 --tokens tokens.txt --admin-acl me
       sax up --hosts 4 --devices-per-host 2
+      sax up --islands 2 --devices-per-island 2
       sax up --port 9000 --dir /var/lib/sax -- --slots 16 --max_context 4096
     """
     wanted = [parse_publication(shlex.split(text)) for text in publish or ()]
@@ -216,6 +238,7 @@ def announcement(plan: CellPlan) -> str:
         ("gateway", f"{plan.gateway_url}   OpenAI clients: {plan.gateway_url}/v1"),
         ("admin server", f"{plan.admin_address}   status: http://127.0.0.1:{plan.status_port}/"),
         *((server.name, _server_place(plan, server)) for server in plan.model_servers),
+        *_island_places(plan),
         ("logs", str(plan.logs)),
     ]
     width = max(len(name) for name, _ in places)
@@ -225,6 +248,12 @@ def announcement(plan: CellPlan) -> str:
             *(f"  {name:<{width}}  {place}" for name, place in places),
         )
     )
+
+
+def _island_places(plan: CellPlan) -> Iterable[tuple[str, str]]:
+    if (islands := plan.island_plan) is not None:
+        many = f"{islands.count} of {islands.devices} devices"
+        yield ("islands", f"{many}   status: {islands.page_url}")
 
 
 def _server_place(plan: CellPlan, server: ServerPlan) -> str:
