@@ -6,7 +6,8 @@ replaced by the cell's. Blocks that only call make are checked against the Makef
 `make --dry-run`: what `make demo` does is run by tests/end_to_end/test_up.py, and `make test` is
 this suite.
 
-The section of docs/operations.md on more than one host has a cell of its own; its commands for a
+The sections on islands, and of docs/operations.md on more than one host, have cells of their own;
+the commands for a
 cluster are read as the hosts of that cluster would read them. Every file and heading that a page
 names exists.
 """
@@ -62,12 +63,14 @@ def blocks(page: str) -> list[Block]:
     ]
 
 
-TOLD = blocks("README.md") + blocks("docs/command_line.md")
+README = blocks("README.md")
+ISLANDS = [block for block in README if block.section == "Islands"]
+TOLD = [block for block in README if block not in ISLANDS] + blocks("docs/command_line.md")
 SEVERAL_HOSTS = [
     block for block in blocks("docs/operations.md") if block.section == "More than one host"
 ]
 PLANNING = blocks("docs/planning.md")
-BLOCKS = TOLD + SEVERAL_HOSTS + PLANNING
+BLOCKS = TOLD + ISLANDS + SEVERAL_HOSTS + PLANNING
 TPU_SLICE = {"TPU_WORKER_HOSTNAMES": "tpu-0,tpu-1,tpu-2,tpu-3", "TPU_WORKER_ID": "1"}
 LEADER_WORKER_SET = {
     "LWS_LEADER_ADDRESS": "gemma-0.gemma",
@@ -101,7 +104,7 @@ def clone(tmp_path: Path) -> Path:
 
 def test_every_block_says_its_language() -> None:
     assert BLOCKS
-    assert {block.language for block in BLOCKS} == {"sh", "python"}
+    assert {block.language for block in BLOCKS} == {"sh", "python", "mermaid"}
 
 
 def test_the_make_commands_exist() -> None:
@@ -208,6 +211,27 @@ def test_a_host_of_a_gang_is_killed_and_the_gang_comes_back(tmp_path: Path, clon
         assert result.returncode == 0, f"{result.stdout}\n{result.stderr}\n{cell.output}"
         assert result.stdout.count("Paris") == 2
         cell.until("model server: host 2 died (killed by SIGKILL); restarting its 4 hosts in")
+        assert cell.end(signal.SIGINT) == 0, cell.output
+
+
+@pytest.mark.extended
+def test_an_island_is_killed_and_comes_back(tmp_path: Path, clone: Path) -> None:
+    _, start, rest = (block.text for block in ISLANDS)
+    words = start.split()
+    flags = words.index("--")
+    assert words[:4] == [".venv/bin/sax", "up", "--dir", ".sax/islands"]
+    plan = local_plan(tmp_path / "cell", islands=2, devices_per_island=2)
+    script = clone / "islands.sh"
+    # No other worker of this machine: those of other tests have an island 0 as well.
+    ours = f"--server_port={plan.pathways_port + 5} .*island=0"
+    script.write_text("set -eu\n" + rest.replace("node_type=worker.*island=0", ours))
+    with sax("up", *options(plan), *words[flags:]) as cell:
+        cell.until("is up")
+        result = _run(script, _environment(plan))
+        assert result.returncode == 0, f"{result.stdout}\n{result.stderr}\n{cell.output}"
+        assert "the same text" in result.stdout
+        assert "1 of 2 islands lost" in result.stdout
+        cell.until("worker of island 0 died (killed by SIGKILL); restarting it in")
         assert cell.end(signal.SIGINT) == 0, cell.output
 
 

@@ -55,10 +55,12 @@ def local_plan(
     servers: int = 1,
     hosts: int = 1,
     devices_per_host: int | None = None,
+    islands: int = 0,
+    devices_per_island: int = 1,
 ) -> CellPlan:
     """A cell in this folder on free ports."""
     while True:
-        gateway, admin, model, status, metrics, group = free_ports(6)
+        gateway, admin, model, status, metrics, group, pathways = free_ports(7)
         plan = CellPlan(
             folder=folder,
             compile_cache=COMPILE_CACHE,
@@ -79,6 +81,9 @@ def local_plan(
                 servers=servers,
                 hosts=hosts,
                 devices_per_host=devices_per_host,
+                islands=islands,
+                devices_per_island=devices_per_island,
+                pathways_port=pathways,
                 memory=machine_memory(),
             )
             check_ports(plan.ports)
@@ -160,7 +165,7 @@ class Cell:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
-                env={**os.environ, **self._account},
+                env={**os.environ, **self._account, **dict(child.environ)},
                 start_new_session=True,
             )
 

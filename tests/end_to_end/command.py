@@ -91,6 +91,15 @@ def options(plan: CellPlan) -> list[str]:
         f"--status-port={plan.status_port}",
         f"--metrics-port={plan.metrics_port}",
         *(_several_hosts(plan) if plan.servers * plan.hosts > 1 else ()),
+        *(_islands(plan) if plan.islands else ()),
+    ]
+
+
+def _islands(plan: CellPlan) -> list[str]:
+    return [
+        f"--islands={plan.islands}",
+        f"--devices-per-island={plan.devices_per_island}",
+        f"--pathways-port={plan.pathways_port}",
     ]
 
 

@@ -14,7 +14,7 @@ from sax.errors import InvalidRequest
 
 _MODULE = "model_server.pathways"
 _FLAG = "--pathways-port"
-_MANAGER, _PROXY = "resource manager", "proxy server"
+MANAGER, PROXY = "resource manager", "proxy server"
 _FIRST_WORKER = 5  # ports above the first
 
 
@@ -41,7 +41,7 @@ class IslandsPlan:
 
     @property
     def ports(self) -> tuple[Port, ...]:
-        named = ((0, _PROXY), (1, _MANAGER), (2, f"{_MANAGER}'s page"))
+        named = ((0, PROXY), (1, MANAGER), (2, f"{MANAGER}'s page"))
         workers = ((_FIRST_WORKER + island, worker_name(island)) for island in range(self.count))
         return tuple(Port(self.port + above, name, _FLAG) for above, name in (*named, *workers))
 
@@ -59,7 +59,7 @@ class IslandsPlan:
 
     def _manager(self) -> Child:
         return self._child(
-            _MANAGER,
+            MANAGER,
             "resource_manager",
             f"--server_port={self.port + 1}",
             f"--status_port={self.port + 2}",
@@ -80,7 +80,7 @@ class IslandsPlan:
 
     def _proxy(self) -> Child:
         return self._child(
-            _PROXY,
+            PROXY,
             "proxy_server",
             f"--server_port={self.port}",
             f"--resource_manager_address=127.0.0.1:{self.port + 1}",

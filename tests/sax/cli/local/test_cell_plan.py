@@ -9,6 +9,7 @@ import pytest
 
 from model_server.flags import make_config
 from model_server.multihost.membership import membership
+from model_server.pathways.roles.flags import parse
 from sax.cli.local.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports, default_compile_cache
 from sax.cli.local.child import Child, Port
 from sax.cli.local.server_plan import MODEL_SERVER
@@ -155,3 +156,36 @@ def test_a_taken_port_is_named_with_the_flag_that_moves_it() -> None:
 def test_the_compile_cache_follows_the_users_cache_folder() -> None:
     assert default_compile_cache({"XDG_CACHE_HOME": "/x"}) == Path("/x/sax/compiled")
     assert default_compile_cache({}) == Path.home() / ".cache" / "sax" / "compiled"
+
+
+def test_model_servers_of_a_cell_with_islands_compute_through_its_proxy_server() -> None:
+    made = plan(islands=2, devices_per_island=4, memory=100, pathways_port=700)
+    admin, manager, *workers, proxy, server, gateway = made.children
+    assert [each.name for each in workers] == ["worker of island 0", "worker of island 1"]
+    assert dict(server.environ) == {
+        "JAX_PLATFORMS": "proxy",
+        "JAX_BACKEND_TARGET": "grpc://127.0.0.1:700",
+    }
+    assert not any("memory_limit" in flag for flag in server.flags)
+    assert "JAX_PLATFORMS" not in {name for each in (admin, gateway) for name, _ in each.environ}
+    flags = [parse(each.flags, {}) for each in (manager, *workers, proxy)]
+    assert [each.role for each in flags] == ["resource_manager", "worker", "worker", "proxy_server"]
+    assert (flags[0].instance_type, flags[0].instance_count) == ("cpu:4", 2)
+    assert [each.island for each in flags[1:3]] == [0, 1]
+    assert {each.manager for each in flags[1:]} == {f"127.0.0.1:{flags[0].port}"}
+    assert {each.memory_limit_bytes for each in flags[1:3]} == {50}
+    assert [each.number for each in made.ports if each.flag == "--pathways-port"] == [
+        700, 701, 702, 705, 706,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("with_it", [{"hosts": 2}, {"devices_per_host": 2}])
+def test_islands_and_hosts_of_a_server_exclude_each_other(with_it: dict[str, int]) -> None:
+    with pytest.raises(InvalidRequest, match="use --devices-per-island"):
+        plan(islands=2, **with_it)
+
+
+@pytest.mark.parametrize("wrong", [{"islands": -1}, {"islands": 1, "devices_per_island": 0}])
+def test_no_islands_and_no_devices_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(InvalidRequest, match="must be above 0"):
+        plan(**wrong)
