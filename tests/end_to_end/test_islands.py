@@ -18,14 +18,16 @@ from tests.end_to_end.conftest import FLAGS
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 
 STREAMS = 4
-TOKENS = 150
+TOKENS = 100
+# In bfloat16 a token that is computed again, in another batch, may round to another.
+EXACT = {"DTYPE": "float32", "KV_CACHE_DTYPE": "float32"}
 
 
 @pytest.fixture(scope="module")
 def islands(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
     plan = local_plan(tmp_path_factory.mktemp("islands"), *FLAGS, islands=2, devices_per_island=2)
     with Cell(plan) as cell:
-        cell.publish(str(gguf))
+        cell.publish(str(gguf), overrides=EXACT)
         yield cell
 
 
