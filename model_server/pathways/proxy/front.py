@@ -30,6 +30,7 @@ from model_server.pathways.scheduling.handles import (
     Parts,
 )
 from model_server.pathways.scheduling.merging import Buffer, Reply, described
+from model_server.pathways.scheduling.options import add_options
 from model_server.pathways.scheduling.order import GangOrder
 from model_server.pathways.scheduling.refusals import granted, plain_layout, refused
 from model_server.pathways.scheduling.routes import (
@@ -73,6 +74,7 @@ class Front:
         self.expected: set[int] = set()  # islands that there should be
         self.ground = Ground({}, {})
         self._order = GangOrder()
+        self.compile_options: Mapping[str, str] = {}  # for all programs, by name
         self._buffer_bytes = buffer_bytes
         self._pumping = False
         self._transfers = secrets.randbits(40) << 20  # other fronts' are others
@@ -184,6 +186,9 @@ class Front:
         if summary.row.how is How.FRONT:
             self._greet(session, summary)
             return
+        if self.compile_options and summary.row.programs:
+            add_options(request.compile_request, self.compile_options)
+            raw = request.SerializeToString()
         way = route(summary, session.table, self.ground)
         if isinstance(way, StandIn):
             request.get_default_layout_request.device_id = way.device

@@ -13,6 +13,7 @@ from model_server.pathways.hosting.seam import RequestExecutor
 from model_server.pathways.islands.host import Answered, ArrayDelivery, Errand, Shipment, Shipped
 from model_server.pathways.proxy.front import Front
 from model_server.pathways.resources.instance_type import parse_instance_type
+from model_server.pathways.roles.compiling import check_options, configure
 from model_server.pathways.roles.flags import PathwaysFlags
 from model_server.pathways.roles.serving import ListeningProxy
 from model_server.pathways.scheduling.handles import UNIMPLEMENTED, Fault
@@ -67,11 +68,13 @@ async def serve_local(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     from model_server.pathways.worker.devices import IslandDevices
     from model_server.pathways.worker.executor import Executor
 
+    configure(jax.config, flags)
     if instance.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", instance.devices)
     devices = IslandDevices(jax.devices(), memory=flags.memory_limit_bytes)
-    front = local_front(Executor(devices))
+    check_options(flags)
+    front = local_front(Executor(devices, flags.compile_options))
     proxy = ListeningProxy(front)
     try:
         port = await proxy.start(f"{flags.host}:{flags.port}", flags.safety.server())

@@ -21,6 +21,7 @@ _BEGIN_S = 0.1
 async def serve_proxy(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     """Serve clients until told to stop. Raises OSError, InvalidRequest."""
     front = Front(buffer_bytes=flags.host_buffer_bytes)
+    front.compile_options = flags.compile_options
     keeper = IslandKeeper(front, flags.safety)
 
     def received(message: Message) -> None:

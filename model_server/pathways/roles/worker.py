@@ -15,6 +15,7 @@ from model_server.pathways.hosting.parcels import ParcelRoom
 from model_server.pathways.link.safety import is_loopback
 from model_server.pathways.resources import messages
 from model_server.pathways.resources.calling import ManagerLink
+from model_server.pathways.roles.compiling import check_options, configure
 from model_server.pathways.roles.flags import PathwaysFlags
 from sax.errors import InvalidRequest, Unavailable
 
@@ -129,6 +130,7 @@ def _executor(flags: PathwaysFlags, placement: messages.IslandPlacement) -> Any:
     from model_server.pathways.worker.devices import IslandDevices
     from model_server.pathways.worker.executor import Executor
 
+    configure(jax.config, flags)
     if placement.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", placement.devices)
@@ -140,7 +142,8 @@ def _executor(flags: PathwaysFlags, placement: messages.IslandPlacement) -> Any:
     devices = IslandDevices(
         jax.devices(), placement.first_device, placement.island, flags.memory_limit_bytes
     )
-    return Executor(devices)
+    check_options(flags)
+    return Executor(devices, flags.compile_options)
 
 
 def _local_devices() -> int:

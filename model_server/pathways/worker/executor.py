@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 from model_server.pathways.protocol.kinds import RESPONSES
 from model_server.pathways.protocol.messages import IfrtResponse
 from model_server.pathways.scheduling.handles import Fault
+from model_server.pathways.scheduling.options import add_options
 from model_server.pathways.scheduling.refusals import refused
 from model_server.pathways.worker import programs
 from model_server.pathways.worker.arrays import Arrays, Held, host_bytes
@@ -57,8 +59,12 @@ class NotHere(Exception):
 class Executor:
     """One per process. `execute`, `send`, `receive` and `forget` are called by one thread."""
 
-    def __init__(self, devices: IslandDevices) -> None:
+    def __init__(
+        self, devices: IslandDevices, compile_options: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """compile_options: by name, for all programs that do not set them."""
         self._devices = devices
+        self._options = compile_options
         self._shardings = Shardings(devices)
         self._arrays = Arrays(devices, self._shardings)
         self._sessions: dict[int, Session] = {}
@@ -325,6 +331,8 @@ class Executor:
     # Programs
 
     def _compile(self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers) -> Later:
+        if self._options:
+            add_options(asked, self._options)
         source = programs.source(asked, self._devices)
 
         def later() -> None:

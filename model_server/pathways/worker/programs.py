@@ -1,4 +1,8 @@
-"""Compiles clients' programs for an island's devices, and runs them."""
+"""Compiles clients' programs for an island's devices, and runs them.
+
+With jax's persistent cache (JAX_COMPILATION_CACHE_DIR) a program is compiled once: an island that
+returns, and a client that starts again, find it there.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any
 import jax
 import jaxlib._jax as _jax
 import numpy as np
+from jax._src.compiler import compile_or_get_cached
 from jax._src.interpreters.mlir import make_ir_context
 from jax.core import ShapedArray
 from jax.sharding import SingleDeviceSharding
@@ -136,8 +141,8 @@ def compiled(of: Source, client: Any) -> Program:
         raise WrongRequest(f"the program cannot be read as StableHLO: {exc}") from exc
     results, donated = _signature(module)
     options = _jax.CompileOptions.ParseFromString(of.options)
-    executable = client.compile_and_load(
-        module, executable_devices=_jax.DeviceList(of.devices), compile_options=options
+    executable = compile_or_get_cached(
+        client, module, np.asarray(of.devices), options, [], _jax.DeviceList(of.devices)
     )
     return Program(executable, of.devices, results, donated)
 

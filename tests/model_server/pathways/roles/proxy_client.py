@@ -55,6 +55,14 @@ def islands() -> None:
         tell("over both", str(exc))
 
 
+def refused() -> None:
+    """Compile a program that the compiler refuses."""
+    try:
+        jax.jit(lambda x: x + 1)(jnp.ones(3)).block_until_ready()
+    except Exception as exc:
+        tell("refused", str(exc))
+
+
 def loss() -> None:
     """Compute on island 1 until it is lost and again until it is back."""
     device = mesh(1).devices[0]
@@ -91,7 +99,7 @@ def main() -> None:
 
     backend.register_backend_factory("proxy", client, priority=-1)
     jax.config.update("jax_platforms", "proxy")
-    {"islands": islands, "loss": loss}[program]()
+    {"islands": islands, "loss": loss, "refused": refused}[program]()
     os._exit(0)  # the client's callbacks abort a process that ends while connected
 
 

@@ -60,9 +60,10 @@ class DeploymentProcesses:
             *flags,
         )
 
-    def proxy(self) -> None:
+    def proxy(self, *flags: str) -> None:
         """Start the proxy server and wait until it serves."""
-        self.start("proxy", "proxy_server", f"--server_port={self.proxy_port}", self._manager)
+        port = f"--server_port={self.proxy_port}"
+        self.start("proxy", "proxy_server", port, self._manager, *flags)
         self.wait_for("proxy", "proxy server of")
 
     def wait_for(self, name: str, text: str) -> None:
@@ -72,6 +73,9 @@ class DeploymentProcesses:
             assert self._processes[name].poll() is None, self.log(name)
             time.sleep(0.05)
         raise AssertionError(f"{name} did not say {text!r}: {self.log(name)}")
+
+    def wait_for_end(self, name: str) -> None:
+        assert self._processes[name].wait(_START_S) != 0
 
     def log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text()
@@ -151,3 +155,39 @@ def test_an_island_may_be_several_processes(islands: DeploymentProcesses) -> Non
     islands.worker("worker 1", 1)
     islands.proxy()
     check_islands(dict(lines(islands.client("islands"))))
+
+
+def test_compiler_flags_of_a_worker_are_checked_when_it_starts(
+    islands: DeploymentProcesses,
+) -> None:
+    islands.worker("worker 0", 0, "--xla_no_such_flag=1")
+    islands.wait_for_end("worker 0")
+    assert "the compiler does not take --xla_no_such_flag=1" in islands.log("worker 0")
+
+
+def test_flags_of_the_proxy_server_reach_the_compiler_of_every_program(
+    islands: DeploymentProcesses,
+) -> None:
+    for island in (0, 1):
+        islands.worker(f"worker {island}", island, "--xla_cpu_enable_fast_math=false")
+    islands.proxy("--xla_no_such_flag=true")
+    told = dict(lines(islands.client("refused")))
+    assert "xla_no_such_flag" in str(told["refused"])
+
+
+def test_a_program_is_compiled_once_where_there_is_a_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
+    made = DeploymentProcesses(tmp_path, "cpu:2", 2)
+    try:
+        for island in (0, 1):
+            made.worker(f"worker {island}", island)
+        made.proxy()
+        check_islands(dict(lines(made.client("islands"))))
+        kept = {path.name for path in (tmp_path / "cache").glob("*-cache")}
+        assert kept
+        check_islands(dict(lines(made.client("islands"))))
+        assert {path.name for path in (tmp_path / "cache").glob("*-cache")} == kept
+    finally:
+        made.close()
