@@ -223,7 +223,7 @@ def test_an_island_is_killed_and_comes_back(tmp_path: Path, clone: Path) -> None
     plan = local_plan(tmp_path / "cell", islands=2, devices_per_island=2)
     script = clone / "islands.sh"
     # No other worker of this machine: those of other tests have an island 0 as well.
-    ours = f"--server_port={plan.pathways_port + 5} .*island=0"
+    ours = f"server_port={plan.pathways_port + 5} .*island=0"
     script.write_text("set -eu\n" + rest.replace("node_type=worker.*island=0", ours))
     with sax("up", *options(plan), *words[flags:]) as cell:
         cell.until("is up")

@@ -123,6 +123,7 @@ class Engine:
         self._take_over = take_over
         self._draining = False
         self._closing = False
+        self._losing: DevicesLost | None = None
         self._resting = False  # nothing live and nothing in flight
         self._ended = False  # the thread accepts no more requests
         self._released = False
@@ -195,6 +196,12 @@ class Engine:
             if not self._ended:
                 self._inbox.append(sequence)
                 self._changed.notify_all()
+
+    def lose(self, failure: DevicesLost) -> None:
+        """Fail as if the runner had raised this, also while there is nothing to compute."""
+        with self._changed:
+            self._losing = failure
+            self._changed.notify_all()
 
     def has_slot(self, sequence: int) -> bool:
         """Return False while a sequence waits, and once it has ended; accurate within one step."""
@@ -362,8 +369,10 @@ class Engine:
                 self._resting = True
                 self._read_s = None
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._inbox or self._closing)
+                self._changed.wait_for(lambda: self._inbox or self._closing or self._losing)
                 self._resting = False
+            if self._losing and not self._closing:
+                raise self._losing
             cancelled: list[int] = []
             while self._inbox:
                 arrival = self._inbox.popleft()

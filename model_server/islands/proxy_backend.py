@@ -41,12 +41,19 @@ class ProxyBackend:
         self._lost = threading.Event()
         self._reconnecting = threading.Lock()
         self._why = ""
-        self.on_lost: Callable[[str], None] = lambda why: None  # called on a thread of its own
+        self._listeners: dict[object, Callable[[str], None]] = {}
 
     @property
     def trouble(self) -> str:
         """Why nothing can be computed; "" while the connection holds."""
         return f"the proxy server is lost: {self._why}" if self._lost.is_set() else ""
+
+    def listen(self, key: object, lost: Callable[[str], None]) -> None:
+        """Call `lost` with the reason, on a thread of its own, whenever the connection is lost."""
+        self._listeners[key] = lost
+
+    def forget(self, key: object) -> None:
+        self._listeners.pop(key, None)
 
     def register(self, environ: MutableMapping[str, str]) -> None:
         """Make the platform known to jax, before its first device is asked for.
@@ -76,7 +83,8 @@ class ProxyBackend:
         self._why = str(why).strip().partition("\n")[0][:300]
         self._lost.set()
         logger.warning("%s", self.trouble)
-        threading.Thread(target=self.on_lost, args=(self._why,), daemon=True).start()
+        for lost in list(self._listeners.values()):
+            threading.Thread(target=lost, args=(self.trouble,), daemon=True).start()
 
     def reconnect(self) -> None:
         """Connect again, if the connection is lost. Raises RuntimeError if no server answers."""

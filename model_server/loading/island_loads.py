@@ -13,6 +13,7 @@ from model_server.engine.types import HeldRunner
 logger = logging.getLogger(__name__)
 
 _PROBE_S = 0.5  # between looks at a lost island
+_WATCH_S = 1.0  # and at those that compute: one that rests raises nothing when it is lost
 _PATIENCE_S = 60.0  # that sequences wait for one, where none is left
 
 Load = Callable[[int], HeldRunner]
@@ -57,6 +58,17 @@ class IslandLoads:
             name=f"island {island} of {self._model_id}",
             daemon=True,
         ).start()
+
+    def watch(self, gone: Callable[[str], None]) -> None:
+        """Call `gone`, on another thread, for islands that no longer answer."""
+        name = f"islands of {self._model_id}"
+        threading.Thread(target=self._watch, args=(gone,), name=name, daemon=True).start()
+
+    def _watch(self, gone: Callable[[str], None]) -> None:
+        while not self._closed.wait(_WATCH_S):
+            for island in list(self._runners):
+                if not self._answers(int(island)) and not self._closed.is_set():
+                    gone(island)
 
     def end(self) -> None:
         """Bring back nothing from now on."""

@@ -28,6 +28,7 @@ from model_server.engine.islands.engine_group import EngineGroup
 from model_server.engine.outbox import Deliver
 from model_server.engine.timing.watchdog import OnHang
 from model_server.engine.types import RowResult, Runner
+from model_server.islands.proxy_backend import BACKEND
 from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.gradient_queue import GradientQueue
@@ -187,6 +188,7 @@ class LmServable:
         closing = (each.close(drain_s) for each in beside)
         await asyncio.gather(asyncio.to_thread(self._engine.drain, drain_s), *closing)
         if self.loaded.islands is not None:
+            BACKEND.forget(self.loaded.islands)
             self.loaded.islands.end()
         # The engine ends what still runs as "cancelled", and those updates arrive before this
         # call returns, so no caller is left waiting.
@@ -232,6 +234,8 @@ def _engine_of(loaded: Loaded, deliver: Deliver, on_hang: OnHang | None) -> Engi
     group = EngineGroup(deliver, make, lost)
     for island, runner in islands.runners.items():
         group.add(island, runner)
+    BACKEND.listen(islands, lambda why: group.lose(DevicesLost(why)))
+    islands.watch(lambda island: group.lose(DevicesLost("it does not answer"), island))
     return group
 
 

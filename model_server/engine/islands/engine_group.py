@@ -95,6 +95,14 @@ class EngineGroup:
                 if live.island is None:
                     self._resume(id, live)
 
+    def lose(self, failure: DevicesLost, island: str | None = None) -> None:
+        """Take note that the devices of an island are gone; None: those of all."""
+        with self._changed:
+            gone = [name for name in self._engines if island in (None, name)]
+            engines = [self._engines[name] for name in gone]
+        for engine in engines:
+            engine.lose(failure)
+
     def give_up(self, error: SaxError) -> None:
         """Fail the sequences that wait for an island."""
         with self._changed:

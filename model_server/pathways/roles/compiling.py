@@ -21,7 +21,7 @@ def check_options(flags: PathwaysFlags) -> None:
         return
     import jax
 
-    options = {name: typed(value) for name, value in flags.compile_options.items()}
+    options: dict[str, Any] = {name: typed(value) for name, value in flags.compile_options.items()}
     try:
         jax.jit(lambda x: x + 1).lower(1).compile(compiler_options=options)
     except jax.errors.JaxRuntimeError as exc:

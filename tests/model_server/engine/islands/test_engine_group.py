@@ -122,6 +122,17 @@ def test_a_group_that_drains_waits_for_what_an_island_loses() -> None:
         check(inbox, asked)
 
 
+def test_islands_that_rest_can_be_lost_all_at_once() -> None:
+    with group_of(FakeRunner(LIMITS), FakeRunner(LIMITS)) as (group, inbox):
+        check(inbox, submitted(group, asks(2)))
+        group.lose(DevicesLost("it does not answer"), "b")
+        wait_until(lambda: group.islands == ("a",))
+        group.lose(DevicesLost("the proxy server is gone"))
+        wait_until(lambda: not group.islands)
+        group.add("a", FakeRunner(LIMITS))
+        check(inbox, submitted(group, asks(2)))
+
+
 def test_whoever_leaves_while_the_island_dies_is_not_computed_elsewhere() -> None:
     """What was held back is delivered between the look at what began and its move."""
     inbox, other = Inbox(), FakeRunner(LIMITS)
