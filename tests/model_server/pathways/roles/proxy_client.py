@@ -89,6 +89,48 @@ def loss() -> None:
     tell("copied", np.asarray(jax.device_put(here, device)).tolist())
 
 
+def conformance() -> None:
+    """Use what jax offers of arrays and programs; tell each thing that gives a wrong value."""
+    every = jax.devices()
+    split = NamedSharding(Mesh(np.array(every), ("x",)), PartitionSpec("x"))
+    whole = NamedSharding(split.mesh, PartitionSpec())
+    x = jax.device_put(MATRIX, split)
+    pieces = [each.data for each in x.addressable_shards]
+    joined = jax.make_array_from_single_device_arrays(x.shape, split, pieces)
+    made = jax.make_array_from_callback(x.shape, split, lambda index: MATRIX[index])
+    replicated = jax.device_put(x, whole)
+    moved = jax.device_put(pieces[0], every[1])
+    compiled = jax.jit(lambda a, b: (a @ b.T).sum(0)).lower(x, joined).compile()
+    donating = jax.jit(lambda a: a + 1, donate_argnums=0)
+    gone = jax.device_put(MATRIX, split)
+    more = donating(gone)
+    deleted = jax.device_put(MATRIX)
+    deleted.delete()
+    checks = {
+        "assembled": np.array_equal(joined, MATRIX),
+        "from a callback": np.array_equal(made, MATRIX),
+        "replicated": np.array_equal(replicated, MATRIX),
+        "moved": np.array_equal(moved, MATRIX[:4]),
+        "a program": np.allclose(compiled(x, joined), EXPECTED),
+        "its text": "HloModule" in (compiled.as_text() or ""),
+        "its cost": bool(compiled.cost_analysis()),
+        "donated": gone.is_deleted() and np.array_equal(more, MATRIX + 1),
+        "deleted": deleted.is_deleted(),
+        "ready": bool(jax.block_until_ready(more).is_ready()),
+        "random bits": jax.random.bits(jax.random.key(1), (4,)).shape == (4,),
+        "small dtypes": np.array_equal(
+            jax.device_put(np.int8([1, -2])).astype(jnp.bfloat16), [1, -2]
+        ),
+        "no elements": jax.device_put(np.zeros((0, 3))).shape == (0, 3),
+    }
+    for name, right in checks.items():
+        tell(name, bool(right))
+    try:
+        jax.jit(lambda a: jax.pure_callback(np.sin, a, a))(x)
+    except Exception as exc:
+        tell("a callback", str(exc).partition("\n")[0])
+
+
 def main() -> None:
     port, program = sys.argv[1:]
 
@@ -99,7 +141,7 @@ def main() -> None:
 
     backend.register_backend_factory("proxy", client, priority=-1)
     jax.config.update("jax_platforms", "proxy")
-    {"islands": islands, "loss": loss, "refused": refused}[program]()
+    {"islands": islands, "loss": loss, "refused": refused, "conformance": conformance}[program]()
     os._exit(0)  # the client's callbacks abort a process that ends while connected
 
 
