@@ -17,6 +17,7 @@ from sax.errors import InvalidRequest
 MANAGER, WORKER, PROXY, LOCAL = "resource_manager", "worker", "proxy_server", "local"
 ROLES = (MANAGER, WORKER, PROXY, LOCAL)
 PORTS = {MANAGER: 29001, WORKER: 29005, PROXY: 29000, LOCAL: 29000}
+_UNUSED = ("virtual_slices", "sidecar_name", "enable_metrics_collection")
 _TRUE = ("1", "true", "yes")
 
 
@@ -40,6 +41,7 @@ class PathwaysFlags:
     memory_limit_bytes: int = 0  # of a worker on a CPU; 0: the machine's memory
     elastic_islands: int = 0  # the proxy may start with so many islands fewer
     compile_options: Mapping[str, str] = field(default_factory=dict[str, str])
+    unused: Sequence[str] = ()  # given for Google's programs; ours has nothing like it
     safety: LinkSafety = LinkSafety()
 
 
@@ -75,6 +77,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> PathwaysFlags
         memory_limit_bytes=found.memory_limit_bytes,
         elastic_islands=found.num_elastic_slices,
         compile_options=compile_options,
+        unused=[f"--{name}" for name in _UNUSED if getattr(found, name)],
         safety=safety,
     )
     safety.check(made.host, "--host")
@@ -160,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--gcs_scratch_location", default="", help="taken, not used: nothing is kept in a bucket")
     add("--num_elastic_slices", type=int, default=0, help="start with so many islands fewer")
     add("--virtual_slices", default="", help="taken, not used: islands are what workers make")
-    add("--sidecar_name", default="", help="taken, not used yet: no Python beside workers")
+    add("--sidecar_name", default="", help="taken, not used: no Python runs beside workers")
     add("--enable_metrics_collection", default="", help="taken, not used: see the status page")
     add("--advertise", default="", help="where others reach this worker (or HOST_ADDRESS)")
     add("--island", type=int, help="this worker's island (or MEGASCALE_SLICE_ID; default: any)")

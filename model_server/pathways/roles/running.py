@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 
 from model_server.pathways.roles import flags as flags_of
@@ -10,9 +11,13 @@ from model_server.pathways.roles.flags import PathwaysFlags
 from model_server.pathways.roles.manager import serve_manager
 from model_server.pathways.roles.proxy import serve_proxy
 
+logger = logging.getLogger(__name__)
+
 
 async def serve(flags: PathwaysFlags) -> None:
     """Be what the flags say until SIGTERM or SIGINT. Raises SaxError, OSError."""
+    for flag in flags.unused:
+        logger.warning("%s is taken and not used: see --help", flag)
     stop = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, stop.set)

@@ -14,11 +14,12 @@ from k8s.render.pathways.expansion import jobset_of
 from k8s.render.pathways.machines import INSTANCE_TYPES
 from k8s.render.pathways.options import COLOCATED, DEPLOYMENT_MODES
 from k8s.render.workload import pod_of
+from model_server.pathways.roles.flags import parse
 from sax.container import command
 from sax.slices import GENERATIONS, slice_of
 from tests.k8s.manifests import kubectl, rendered
 from tests.k8s.render.pathways import programs as expected
-from tests.k8s.render.pathways.programs import VARIABLES, job, plain_jobset, programs
+from tests.k8s.render.pathways.programs import HEAD, VARIABLES, job, plain_jobset, programs
 
 _needs_kubectl = pytest.mark.skipif(kubectl() is None, reason="kubectl is not installed")
 _SLICES = [f"{each.chip}:{size}" for each in GENERATIONS.values() for size in each.sizes]
@@ -100,6 +101,24 @@ def test_every_program_of_ours_is_told_what_it_is(slices: int) -> None:
         argv, _ = command("model_server", container.args, container.env)
         assert argv[:2] == ["-m", "model_server.pathways"]
         assert [each for each in argv if "--node_type" in each] == [f"--node_type={node_type}"]
+
+
+@pytest.mark.parametrize("elastic", [0, 1])
+def test_our_programs_take_the_flags_and_variables_that_the_controller_gives(elastic: int) -> None:
+    ours = tuple(PathwaysComponent(kind, image="sax") for kind in PROGRAMS)
+    found = programs(components=ours, elastic_slices=elastic, trusts_network=True)
+    told = {
+        name: parse(command("model_server", found[name].args, found[name].env)[0][2:], env)
+        for name in VARIABLES
+        for env in (found[name].env,)
+    }
+    manager, proxy, worker = (told[f"pathways-{name}"] for name in ("rm", "proxy", "worker"))
+    assert (manager.instance_count, manager.instance_type) == (2, "tpuv5e:4x8")
+    assert {proxy.manager, worker.manager} == {f"{HEAD}:29001"}
+    assert (manager.port, proxy.port, worker.port) == (29001, 29000, 29005)
+    assert proxy.elastic_islands == elastic
+    assert worker.island == 1
+    assert {each.host for each in told.values()} == {"0.0.0.0"}
 
 
 def test_only_a_network_that_is_trusted_is_served_without_certificates() -> None:

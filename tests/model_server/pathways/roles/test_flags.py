@@ -28,6 +28,8 @@ def test_the_flags_of_the_tutorial_and_the_controller_are_taken() -> None:
         **TRUST,
     )
     assert (proxy.manager, proxy.elastic_islands) == ("head:29001", 1)
+    unused = ["--virtual_slices", "--sidecar_name", "--enable_metrics_collection"]
+    assert (list(proxy.unused), list(manager.unused)) == (unused, [])
     worker = parsed(
         "--server_port=29005 --resource_manager_address=head:29001 --node_type=worker "
         "--gcs_scratch_location=gs://b/tmp",
