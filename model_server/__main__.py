@@ -78,6 +78,7 @@ def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
 
     if is_proxied():
         BACKEND.register(os.environ)
+        BACKEND.chosen = config.islands
     import_modules(config.imports)
     with contextlib.suppress(RuntimeError, AssertionError):  # no devices: `serve` says so
         lower_compilers()

@@ -109,6 +109,8 @@ class ModelServerConfig:
     host_timeout_seconds: float = 3.0  # a host silent for this long is lost
     bring_up_seconds: float = 600.0  # for all hosts of a replica to connect
     cpu_devices: int | None = None  # simulated devices on a CPU host
+    islands: tuple[int, ...] = ()  # behind a proxy server, to compute on; none named: all
+    elastic_slices: int | None = None  # islands that may be lost in readiness; None: all but one
     prefill: bool = False  # prefill for servers that name this one in --prefill_servers
     prefill_servers: tuple[str, ...] = ()  # host:port of servers that prefill for this one
     kv_expiry_seconds: float = 60.0  # until unfetched keys and values are freed
@@ -136,6 +138,8 @@ class ModelServerConfig:
                 f"--max_message_bytes is {self.max_message_bytes}: give at least {REQUEST_BYTES}, "
                 f"which every client counts on, and at most {2**31 - 1}, which gRPC can send"
             )
+        if self.elastic_slices is not None and self.elastic_slices < 0:
+            raise ValueError(f"--elastic_slices is {self.elastic_slices}: give 0 or more")
         for address in self.prefill_servers:
             check_address(address, "--prefill_servers")
 

@@ -45,6 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_platform(parser, default)
     _add_hosts(parser, default)
+    _add_islands(parser, default)
     _add_disaggregation(parser, default)
     _add_engine(parser, default)
     _add_memory(parser, default)
@@ -57,6 +58,7 @@ def make_config(arguments: Sequence[str]) -> ModelServerConfig:
     parser = make_parser()
     values = vars(parser.parse_args(arguments))
     values["imports"] = tuple(values["imports"] or ())
+    values["islands"] = tuple(values["islands"] or ())
     for name in ("tags", "prefill_servers", "checkpoint_roots"):
         values[name] = tuple(word for word in values[name].split(",") if word)
     try:
@@ -191,6 +193,30 @@ def _add_hosts(parser: argparse.ArgumentParser, default: ModelServerConfig) -> N
     flags.add_argument(
         "--cpu_devices", type=int, help="devices that a CPU host simulates (default: 1)"
     )
+
+
+def _add_islands(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+    flags = parser.add_argument_group("islands (JAX_PLATFORMS=proxy, docs/pathways.md)")
+    flags.add_argument(
+        "--islands",
+        type=island_numbers,
+        metavar="NUMBERS",
+        help="compute on these islands of the proxy server, e.g. 0,2 (default: all)",
+    )
+    flags.add_argument(
+        "--elastic_slices",
+        type=int,
+        metavar="N",
+        help="be ready while at most N islands are lost (default: while one computes)",
+    )
+
+
+def island_numbers(text: str) -> tuple[int, ...]:
+    """Parse --islands. Raises ValueError."""
+    numbers = tuple(int(word) for word in text.split(","))
+    if len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        raise ValueError(text)
+    return numbers
 
 
 def _add_disaggregation(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:

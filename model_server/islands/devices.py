@@ -12,16 +12,25 @@ import jax
 import numpy as np
 
 from model_server.islands.proxy_backend import BACKEND, is_proxied
+from sax.errors import Unavailable
 
 
 def islands() -> Mapping[int, Sequence[Any]]:
-    """Return the devices of each island, by its number."""
+    """Return the devices of each island, by its number.
+
+    Raises Unavailable if an island that was named is not there.
+    """
     if not is_proxied():
         return {0: jax.devices()}
     found: dict[int, list[Any]] = {}
     for device in jax.devices():
         found.setdefault(getattr(device, "slice_index", 0), []).append(device)
-    return dict(sorted(found.items()))
+    if missing := set(BACKEND.chosen) - found.keys():
+        raise Unavailable(
+            f"the proxy server has no island {min(missing)}: name some of {sorted(found)} with "
+            "--islands"
+        )
+    return {number: found[number] for number in BACKEND.chosen or sorted(found)}
 
 
 def island_devices() -> Sequence[Any]:
@@ -40,6 +49,6 @@ def answers(island: int) -> bool:
         BACKEND.reconnect()
         device = islands()[island][0]
         jax.device_put(np.int32(1), device).block_until_ready()
-    except (RuntimeError, KeyError):  # jax's errors are RuntimeErrors
+    except (RuntimeError, KeyError, Unavailable):  # jax's errors are RuntimeErrors
         return False
     return True

@@ -41,6 +41,7 @@ class ProxyBackend:
         self._lost = threading.Event()
         self._reconnecting = threading.Lock()
         self._why = ""
+        self.chosen: tuple[int, ...] = ()  # islands to compute on; none named: all
         self._listeners: dict[object, Callable[[str], None]] = {}
 
     @property

@@ -29,13 +29,19 @@ class IslandLoads:
         load: Load,
         answers: Callable[[int], bool],
         runners: Mapping[int, HeldRunner],
+        elastic: int | None = None,
     ) -> None:
-        """load: builds the model on an island once more. answers: False while it is lost."""
+        """load: builds the model on an island once more. answers: False while it is lost.
+
+        elastic: islands that may be lost while the model is ready; None: all but one.
+        """
         self._model_id = model_id
         self._load = load
         self._answers = answers
         self._runners = {str(number): runner for number, runner in runners.items()}
         self.count = len(runners)
+        # That must compute for the model to be ready.
+        self.least = 1 if elastic is None else max(1, self.count - elastic)
         self._lock = threading.Lock()
         self._closed = threading.Event()
 

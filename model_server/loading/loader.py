@@ -277,7 +277,8 @@ class ModelLoader:
         def load_again(number: int) -> HeldRunner:
             return self._on_island(spec, limits, number, _report_to_nobody)
 
-        return IslandLoads(spec.model_id, load_again, answers, runners)
+        elastic = self._config.elastic_slices
+        return IslandLoads(spec.model_id, load_again, answers, runners, elastic)
 
     def _on_island(
         self, spec: ModelSpec, limits: EngineLimits, number: int, report: Report

@@ -147,8 +147,10 @@ class LmServable:
 
     @property
     def computes(self) -> bool:
-        """False while all islands are lost."""
-        return not isinstance(self._engine, EngineGroup) or len(self._engine.islands) > 0
+        """False while fewer islands compute than readiness asks for."""
+        if self.loaded.islands is None or not isinstance(self._engine, EngineGroup):
+            return True
+        return len(self._engine.islands) >= self.loaded.islands.least
 
     @property
     def kernels(self) -> str:

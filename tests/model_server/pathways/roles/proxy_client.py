@@ -141,6 +141,7 @@ def main() -> None:
 
     backend.register_backend_factory("proxy", client, priority=-1)
     jax.config.update("jax_platforms", "proxy")
+    jax.config.update("jax_enable_compilation_cache", False)  # the workers have one
     {"islands": islands, "loss": loss, "refused": refused, "conformance": conformance}[program]()
     os._exit(0)  # the client's callbacks abort a process that ends while connected
 

@@ -84,6 +84,19 @@ class DeploymentProcesses:
         self._processes[name].send_signal(signal.SIGKILL)
         self._processes.pop(name).wait(5)
 
+    def held(self, name: str) -> tuple[int, int]:
+        """How many threads and open files a process has."""
+        folder = Path(f"/proc/{self._processes[name].pid}")
+        return len(list((folder / "task").iterdir())), len(list((folder / "fd").iterdir()))
+
+    def settles(self, name: str, at_most: tuple[int, int]) -> bool:
+        """Tell whether a process soon has no more threads and files than this."""
+        for _ in range(100):
+            if all(now <= then for now, then in zip(self.held(name), at_most, strict=True)):
+                return True
+            time.sleep(0.05)
+        return False
+
     def client(self, program: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, str(CLIENT), str(self.proxy_port), program],
@@ -191,3 +204,39 @@ def test_a_program_is_compiled_once_where_there_is_a_cache(
         assert {path.name for path in (tmp_path / "cache").glob("*-cache")} == kept
     finally:
         made.close()
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="counts threads in /proc")
+def test_clients_that_vanish_and_islands_that_return_leave_nothing_behind(
+    islands: DeploymentProcesses,
+) -> None:
+    for island in (0, 1):
+        islands.worker(f"worker {island}", island)
+    islands.proxy()
+
+    def vanish(count: int) -> None:
+        clients = [islands.client("loss") for _ in range(count)]
+        for client in clients:
+            assert client.stdout is not None
+            client.stdout.readline()
+            client.kill()
+            client.wait()
+            client.stdout.close()
+
+    def come_back() -> None:
+        islands.kill("worker 1")
+        islands.worker("worker 1", 1)
+        for _ in range(20):
+            if dict(lines(islands.client("islands"))).get("back"):
+                return
+        raise AssertionError("island 1 did not come back")
+
+    vanish(3)
+    come_back()
+    before = {name: islands.held(name) for name in ("proxy", "worker 0", "manager")}
+    for _ in range(3):
+        vanish(3)
+        come_back()
+    for name, held in before.items():
+        assert islands.settles(name, held), (name, held, islands.held(name))
