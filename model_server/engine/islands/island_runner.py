@@ -17,8 +17,10 @@ from model_server.engine.types import (
     StepResult,
 )
 
-# The first words of errors of devices that are gone, and of a proxy server that is.
-_LOST = ("DATA_LOSS", "UNAVAILABLE", "ABORTED")
+# The first words of errors of devices that are gone, and of a proxy server that is: ours says the
+# first, Google's also the last two (pathwaysutils.elastic). INTERNAL, there a loss as well, may be
+# a fault of the program, which would end one island after another.
+_LOST = ("DATA_LOSS", "UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "NOT_FOUND")
 
 
 class IslandRunner:
