@@ -15,6 +15,8 @@ from sax.errors import InvalidRequest
 _MODULE = "model_server.pathways"
 _FLAG = "--pathways-port"
 MANAGER, PROXY = "resource manager", "proxy server"
+# Longer than a busy laptop keeps a process waiting; one that dies is known by its connection.
+_LEASE_S = 10
 _FIRST_WORKER = 5  # ports above the first
 
 
@@ -65,6 +67,7 @@ class IslandsPlan:
             f"--status_port={self.port + 2}",
             f"--instance_count={self.count}",
             f"--instance_type=cpu:{self.devices}",
+            f"--lease_s={_LEASE_S}",
         )
 
     def _worker(self, island: int) -> Child:

@@ -171,6 +171,7 @@ def test_model_servers_of_a_cell_with_islands_compute_through_its_proxy_server()
     flags = [parse(each.flags, {}) for each in (manager, *workers, proxy)]
     assert [each.role for each in flags] == ["resource_manager", "worker", "worker", "proxy_server"]
     assert (flags[0].instance_type, flags[0].instance_count) == ("cpu:4", 2)
+    assert flags[0].lease_s > parse(["--node_type=local"], {}).lease_s
     assert [each.island for each in flags[1:3]] == [0, 1]
     assert {each.manager for each in flags[1:]} == {f"127.0.0.1:{flags[0].port}"}
     assert {each.memory_limit_bytes for each in flags[1:3]} == {50}
