@@ -259,9 +259,11 @@ class Front:
     ) -> None:
         """Queue an errand for an island's life; when it goes, that life may be over."""
         watching = False
+        charged: int | None = None  # the life of the island whose window has its place
 
         def go() -> None:
-            nonlocal watching
+            nonlocal watching, charged
+            charged = self.ground.epochs.get(life.island)
             island = self.islands[life.island]
             if island.epoch != life.epoch:
                 ended(lost(life.island, back=True))
@@ -277,7 +279,7 @@ class Front:
             finish(outcome)
             session.relieve()
             if cost and not watching:
-                self._finished(session, life)
+                self._finished(session, life.island, charged)
 
         self._order.submit(session.number, (life.island,), cost, go)
         self._pump()
@@ -304,14 +306,15 @@ class Front:
             number = session.number
             ended_s = self._clock()
             self._durations.measured(number, work.program, life.island, sent_s, ended_s)
-            self._finished(session, life)
+            self._finished(session, life.island, life.epoch)
 
         errand = Errand(session.number, 0, request.SerializeToString(), {}, (work.watched,))
         self.islands[life.island].call(errand, ready)
 
-    def _finished(self, session: ClientSession, life: IslandLife) -> None:
-        if self.ground.epochs.get(life.island) == life.epoch:
-            self._order.finished(session.number, life.island)
+    def _finished(self, session: ClientSession, island: int, epoch: int | None) -> None:
+        """Give back a work's place in the window, unless all were when that life ended."""
+        if self.ground.epochs.get(island) == epoch:
+            self._order.finished(session.number, island)
         self._pump()
 
     def _pump(self) -> None:

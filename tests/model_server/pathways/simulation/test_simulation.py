@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from model_server.pathways.scheduling.handles import DATA_LOSS, Fault
@@ -172,6 +172,7 @@ class Story:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 30), st.integers(1, 3))
+@example(187, 1)  # works for a life that has ended, let go in the next one
 def test_whatever_happens_no_number_is_wrong_and_nothing_is_left(seed: int, hosts: int) -> None:
     story = Story(seed, hosts)
     for _ in range(150):
