@@ -271,7 +271,7 @@ class Front:
             watching = work is not None and self._watches(session, life, work)
             island.call(errand, ended)
             if work is not None and watching:
-                self._watch(session, life, work)
+                self._watch(session, life, work, charged)
 
         def ended(outcome: Reply | Fault) -> None:
             if session.closed:
@@ -294,7 +294,9 @@ class Front:
         often = self._order.competing(life.island) or session.works % _WATCH_EACH == 0
         return bool(work.watched) and often
 
-    def _watch(self, session: ClientSession, life: IslandLife, work: _Work) -> None:
+    def _watch(
+        self, session: ClientSession, life: IslandLife, work: _Work, charged: int | None
+    ) -> None:
         """Ask when a work's first result is there, and give its place in the window back then."""
         sent_s = self._clock()
         request = IfrtRequest()
@@ -306,7 +308,7 @@ class Front:
             number = session.number
             ended_s = self._clock()
             self._durations.measured(number, work.program, life.island, sent_s, ended_s)
-            self._finished(session, life.island, life.epoch)
+            self._finished(session, life.island, charged)
 
         errand = Errand(session.number, 0, request.SerializeToString(), {}, (work.watched,))
         self.islands[life.island].call(errand, ready)

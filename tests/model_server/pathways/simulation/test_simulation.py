@@ -173,6 +173,7 @@ class Story:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 30), st.integers(1, 3))
 @example(187, 1)  # works for a life that has ended, let go in the next one
+@example(7005, 2)  # and watched ones, let go while the island is down
 def test_whatever_happens_no_number_is_wrong_and_nothing_is_left(seed: int, hosts: int) -> None:
     story = Story(seed, hosts)
     for _ in range(150):
