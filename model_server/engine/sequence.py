@@ -51,7 +51,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """How far a sequence is: what another engine needs to go on with it."""
+    """Progress of a sequence, from which another engine can go on with it."""
 
     id: int
     answer: tuple[int, ...]  # tokens delivered
@@ -231,7 +231,7 @@ class Sequence:
 
     @property
     def begun(self) -> Begun:
-        """How far it is; a beam search would begin again."""
+        """Its progress; a beam search would begin again."""
         answer = () if self.seats is not None else tuple(self.tokens[self.prompt :])
         return Begun(self.id, answer, self.scores_committed)
 

@@ -34,7 +34,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathwaysOptions:
-    """What a PathwaysJob says beyond its model server. Raises InvalidRequest."""
+    """Options of a PathwaysJob beside those of its model server. Raises InvalidRequest."""
 
     slices: int = 1  # numSlices: islands that one model server drives
     directory: str | None = None  # pathwaysDir, gs://...; None: pathways/ in the cell's bucket

@@ -43,7 +43,7 @@ class CallHandler(Protocol):
 
 
 class GrpcCall:
-    """What a handler reads and answers one call with. Belongs to the event loop."""
+    """One call: its metadata, the messages to send and its status. Belongs to the event loop."""
 
     def __init__(self, stream: int, headers: Headers, peer: str, window: int, pump: Pump) -> None:
         """window: bytes that the client takes of this stream. pump: called when there is more."""

@@ -26,7 +26,6 @@ class Shipment(NamedTuple):
     array: int
     transfer: int
     addresses: Sequence[str]  # host:port of the workers of the other island
-    donated: bool  # the array ends here
 
 
 class ArrayDelivery(NamedTuple):

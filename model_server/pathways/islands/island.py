@@ -69,7 +69,7 @@ class Island:
 
     @property
     def addresses(self) -> list[str]:
-        """Where workers of other islands reach the hosts."""
+        """Addresses of the hosts, for workers of other islands."""
         return [host.address for host in self._hosts]
 
     def begin(self, hosts: Sequence[IslandHost]) -> None:

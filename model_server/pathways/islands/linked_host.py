@@ -57,7 +57,7 @@ class LinkedHost:
     def ship(self, shipment: Shipment, shipped: Shipped) -> None:
         self._shipped[shipment.transfer] = shipped
         array = (shipment.session, shipment.array, shipment.transfer)
-        self._send(messages.Ship(*array, list(shipment.addresses), shipment.donated))
+        self._send(messages.Ship(*array, list(shipment.addresses)))
 
     def expect(self, arrival: ArrayDelivery, arrived: Callable[[], None]) -> None:
         self._arrived[arrival.transfer] = arrived

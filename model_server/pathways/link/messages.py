@@ -50,7 +50,6 @@ class Ship(msgspec.Struct, frozen=True, array_like=True, tag="ship"):
     array: int
     transfer: int
     addresses: list[str]
-    donated: bool
 
 
 class Expect(msgspec.Struct, frozen=True, array_like=True, tag="expect"):

@@ -1,4 +1,4 @@
-"""Who may connect: this machine, or holders of certificates. HeldPrograms of clients are code."""
+"""Access to a link: for this machine, or for holders of certificates: programs are code."""
 
 from __future__ import annotations
 

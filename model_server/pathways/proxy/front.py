@@ -49,7 +49,6 @@ logger = logging.getLogger(__name__)
 
 _MOST_WAITING = 4096  # requests of a client; it is not read further meanwhile
 _WATCH_EACH = 8  # works of a client that is alone
-_DONATE = 3  # ARRAY_COPY_SEMANTICS_DONATE_INPUT
 Finish = Callable[[Reply | Fault], None]
 
 
@@ -413,9 +412,11 @@ class Front:
         session.answer(granted(summary, handles).SerializeToString())
 
     def _across(self, session: ClientSession, summary: Summary, request: Any, way: Across) -> None:
-        """Copy arrays to another island, one by one and each in its turn on both."""
+        """Copy arrays to another island, one by one and each in its turn on both.
+
+        One that may be reused is freed there when the client drops its handle, not before.
+        """
         body = request.copy_arrays_request
-        donated = body.copy_semantics == _DONATE
         results = summary.makes or tuple(
             range(made := session.table.next_made(), made + len(summary.reads))
         )
@@ -428,7 +429,7 @@ class Front:
             arrival = ArrayDelivery(
                 session.number, result, self._transfers, body.device_ids, body.memory_kind
             )
-            self._submit_transfer(session, array, source, way.to, arrival, donated)
+            self._submit_transfer(session, array, source, way.to, arrival)
         response = granted(summary, {})
         response.copy_arrays_response.array_handles.extend(results)
         session.answer(response.SerializeToString())
@@ -453,7 +454,6 @@ class Front:
         source: IslandLife,
         to: IslandLife,
         arrival: ArrayDelivery,
-        donated: bool,
     ) -> None:
         def go() -> None:
             taking, giving = self.islands[to.island], self.islands[source.island]
@@ -464,7 +464,7 @@ class Front:
                 taking.astray(arrival.transfer, lost(source.island))
                 return
             self._shipping[arrival.transfer] = (source, to)
-            shipment = Shipment(session.number, array, arrival.transfer, taking.addresses, donated)
+            shipment = Shipment(session.number, array, arrival.transfer, taking.addresses)
             giving.ship(shipment, lambda fault: self._shipped(arrival.transfer, taking, fault))
 
         self._order.submit(session.number, (source.island, to.island), 0.0, go)

@@ -1,4 +1,4 @@
-"""What an island is made of, as --instance_type says it: `cpu:2`, `tpuv5e:4x8`."""
+"""Devices of an island, as --instance_type gives them: `cpu:2`, `tpuv5e:4x8`."""
 
 from __future__ import annotations
 

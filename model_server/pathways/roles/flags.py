@@ -23,7 +23,7 @@ _TRUE = ("1", "true", "yes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathwaysFlags:
-    """What one process was started with."""
+    """Flags of one process."""
 
     role: str
     host: str  # to listen on

@@ -17,7 +17,7 @@ class _Held(NamedTuple):
 
 
 class HandleHolding:
-    """What is blocked and held of one session on one island."""
+    """Blocked handles and held requests of one session on one island."""
 
     def __init__(self) -> None:
         self._blocks: dict[Any, frozenset[int]] = {}

@@ -301,8 +301,7 @@ class Executor:
     def _check_future(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> Later | None:
-        values = of.futures.pop(asked.future_handle, ())
-        return (lambda: _wait(values)) if values else None
+        return _waited(of, asked.future_handle)
 
     def _delete_array(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
@@ -406,8 +405,7 @@ class Executor:
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> Later | None:
         """Devices here do not tell their times."""
-        values = of.futures.pop(asked.result_status_handle, ())
-        return (lambda: _wait(values)) if values else None
+        return _waited(of, asked.result_status_handle)
 
     def _loaded_executable_cost_analysis(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
@@ -502,6 +500,12 @@ def _parts(of: Session, handles: Any) -> list[Held]:
             raise Poisoned(value)
         parts.append(value)
     return parts
+
+
+def _waited(of: Session, future: int) -> Later | None:
+    """Take a future out, and return what waits for it; None: it is ready."""
+    values = of.futures.pop(future, ())
+    return (lambda: _wait(values)) if values else None
 
 
 def _wait(values: Any) -> None:

@@ -63,7 +63,7 @@ class Program:
 
     @cached_property
     def shardings(self) -> tuple[jax.sharding.Sharding, ...]:
-        """Of its results."""
+        """Shardings of its results."""
         kinds = self.executable.get_output_memory_kinds()[0]
         if len(self.devices) == 1:
             return tuple(SingleDeviceSharding(self.devices[0], memory_kind=k) for k in kinds)

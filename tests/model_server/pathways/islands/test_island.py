@@ -142,7 +142,7 @@ def test_what_names_an_array_waits_until_all_hosts_have_it(
     island.expect(ArrayDelivery(1, 5, 70, [0, 1], ""))
     island.call(errand(b"needs it", (4, 5)), lambda outcome: None)
     island.call(errand(b"does not", (6,)), lambda outcome: None)
-    island.ship(Shipment(1, 5, 71, [], False), lambda fault: None)
+    island.ship(Shipment(1, 5, 71, []), lambda fault: None)
     assert [each.request for each in hosts[0].ran] == [b"does not"]
     hosts[0].arrivals[0]()
     assert not hosts[0].shipped
