@@ -110,6 +110,7 @@ class ModelServerConfig:
     bring_up_seconds: float = 600.0  # for all hosts of a replica to connect
     cpu_devices: int | None = None  # simulated devices on a CPU host
     islands: tuple[int, ...] = ()  # behind a proxy server, to compute on; none named: all
+    prefill_islands: tuple[int, ...] = ()  # of these, those that compute prompts for the others
     elastic_slices: int | None = None  # islands that may be lost in readiness; None: all but one
     prefill: bool = False  # prefill for servers that name this one in --prefill_servers
     prefill_servers: tuple[str, ...] = ()  # host:port of servers that prefill for this one
@@ -140,6 +141,8 @@ class ModelServerConfig:
             )
         if self.elastic_slices is not None and self.elastic_slices < 0:
             raise ValueError(f"--elastic_slices is {self.elastic_slices}: give 0 or more")
+        if strange := set(self.prefill_islands) - set(self.islands or self.prefill_islands):
+            raise ValueError(f"--prefill_islands names {min(strange)}, which --islands does not")
         for address in self.prefill_servers:
             check_address(address, "--prefill_servers")
 
@@ -150,11 +153,11 @@ class ModelServerConfig:
 
     @property
     def gives_pages(self) -> bool:
-        return self.prefill
+        return self.prefill or bool(self.prefill_islands)
 
     @property
     def takes_pages(self) -> bool:
-        return bool(self.prefill_servers)
+        return bool(self.prefill_servers or self.prefill_islands)
 
     @property
     def memory_limit(self) -> int:

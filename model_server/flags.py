@@ -58,7 +58,8 @@ def make_config(arguments: Sequence[str]) -> ModelServerConfig:
     parser = make_parser()
     values = vars(parser.parse_args(arguments))
     values["imports"] = tuple(values["imports"] or ())
-    values["islands"] = tuple(values["islands"] or ())
+    for name in ("islands", "prefill_islands"):
+        values[name] = tuple(values[name] or ())
     for name in ("tags", "prefill_servers", "checkpoint_roots"):
         values[name] = tuple(word for word in values[name].split(",") if word)
     try:
@@ -204,6 +205,13 @@ def _add_islands(parser: argparse.ArgumentParser, default: ModelServerConfig) ->
         help="compute on these islands of the proxy server, e.g. 0,2 (default: all)",
     )
     flags.add_argument(
+        "--prefill_islands",
+        type=island_numbers,
+        metavar="NUMBERS",
+        help="compute long prompts on these islands and answers on the others (default: both on "
+        "each)",
+    )
+    flags.add_argument(
         "--elastic_slices",
         type=int,
         metavar="N",
@@ -212,7 +220,7 @@ def _add_islands(parser: argparse.ArgumentParser, default: ModelServerConfig) ->
 
 
 def island_numbers(text: str) -> tuple[int, ...]:
-    """Parse --islands. Raises ValueError."""
+    """Parse --islands and --prefill_islands. Raises ValueError."""
     numbers = tuple(int(word) for word in text.split(","))
     if len(set(numbers)) < len(numbers) or min(numbers) < 0:
         raise ValueError(text)

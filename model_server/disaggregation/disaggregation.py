@@ -1,4 +1,6 @@
-"""Disaggregated prefill of one model: its contract, its runner, its transfers, its counters."""
+"""Disaggregated prefill of one model: its contract, its runner, its transfers, its counters; and
+which prompts are prefilled elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from model_server.disaggregation.contract import Contract
 from model_server.disaggregation.drafted_handoff_runner import handoff_runner
 from model_server.disaggregation.handoff_runner import MovableRunner
 from model_server.disaggregation.transfers import PageAllowance, Transfers
+from model_server.engine.types import EngineLimits
 
 
 @dataclass(slots=True)
@@ -39,3 +42,22 @@ class Disaggregation:
         self.page_bytes = page_bytes  # over all devices
         self.outgoing = PageAllowance(room)
         self.moved = TransferTotals()
+
+
+def is_remote(prompt: int, limits: EngineLimits) -> bool:
+    """Check whether a prompt of this many tokens is prefilled remotely.
+
+    One that fills the short context of a model with LongRoPE would be computed again here for its
+    second token.
+    """
+    return prompt >= worthwhile(limits) and prompt != limits.short_context
+
+
+def worthwhile(limits: EngineLimits) -> int:
+    """Return the length of the shortest prompt that is prefilled remotely.
+
+    A prompt that fits one step delays others by no more than that step. It must also fill a page.
+    """
+    block = limits.prefill_block
+    blocks = limits.max_prefill_blocks or limits.token_budget // block
+    return max(blocks * block, limits.page_size) + 1

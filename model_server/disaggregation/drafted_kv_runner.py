@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from model_server.disaggregation.kv_runner import KvRunner
-from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.kv_runner import KvRunner, PageTraffic
 from model_server.disaggregation.page_copies import Block, PageCopies
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.draft_model.drafted_runner import DraftedRunner
@@ -23,7 +22,7 @@ class DraftedKvRunner(KvRunner):
     Blocks in transit are the model's, and behind them as many of the draft model's.
     """
 
-    def __init__(self, runner: DraftedRunner, transfers: KvTransfers) -> None:
+    def __init__(self, runner: DraftedRunner, transfers: PageTraffic) -> None:
         super().__init__(runner, transfers)
         self._drafted, self._draft = runner, runner.draft
         self._draft_copies = PageCopies(

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from model_server.disaggregation.transfers import Transfers
 from model_server.engine.types import EngineLimits, HeldRunner, PendingStep, Row, SlotMask, Step
 
 
@@ -28,6 +27,14 @@ class MovableRunner(HeldRunner, Protocol):
         ...
 
 
+class PageKeeper(Protocol):
+    """Keeps pages on their way."""
+
+    def drop(self, key: int) -> None:
+        """Free what is kept under the key, if anything is."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Import:
     key: int
@@ -37,7 +44,7 @@ class _Import:
 class HandoffRunner:
     """The engine's thread launches; any thread announces and forgets sequences."""
 
-    def __init__(self, runner: MovableRunner, transfers: Transfers) -> None:
+    def __init__(self, runner: MovableRunner, transfers: PageKeeper) -> None:
         self._runner = runner
         self._transfers = transfers
         self._tables: list[list[int]] = [[] for _ in range(runner.limits.slots)]  # pages by slot
@@ -52,6 +59,13 @@ class HandoffRunner:
     @property
     def closed(self) -> bool:
         return self._runner.closed
+
+    @property
+    def warmups(self) -> int:
+        return self._runner.warmups
+
+    def warm(self, index: int) -> None:
+        self._runner.warm(index)
 
     def expect_import(self, sequence: int, key: int, token: int) -> None:
         """Fill the sequence's pages with those fetched under the key before its first row.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import jax
 
-from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.page_copies import Block, PageCopies
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.runner import ModelRunner
@@ -14,10 +14,33 @@ from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step
 from sax.types import Progress
 
 
+class PageTraffic(Protocol):
+    """Where pages go that leave this host's runner, and where those come from that it takes."""
+
+    gives: bool
+    takes: bool
+
+    def addresses(self) -> Sequence[str]: ...
+
+    def offer(self, key: int, blocks: Sequence[Block]) -> None:
+        """Keep blocks of pages under the key."""
+        ...
+
+    def take(self, key: int) -> Sequence[Block]:
+        """Return the blocks that have arrived under the key."""
+        ...
+
+    def drop(self, key: int) -> None:
+        """Free what is under the key, if anything is."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class KvRunner:
     """Wraps a `ModelRunner`; pages are copied between its steps, in the order of the calls."""
 
-    def __init__(self, runner: ModelRunner, transfers: KvTransfers) -> None:
+    def __init__(self, runner: ModelRunner, transfers: PageTraffic) -> None:
         self._runner = runner
         self.transfers = transfers
         self._copies = PageCopies(

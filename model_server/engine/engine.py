@@ -136,7 +136,8 @@ class Engine:
 
     @property
     def failed(self) -> BaseException | None:
-        return self._failure
+        """Why it computes nothing more; its thread may not have noticed yet."""
+        return self._failure or self._losing
 
     def reserve(self, engine_request: EngineRequest) -> None:
         """Hold a place for a request until `submit(reserved=True)` or `release`.

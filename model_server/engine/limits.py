@@ -1,8 +1,25 @@
-"""Checks the limits of an engine."""
+"""Checks the limits of an engine, and divides them among the lanes of a pipeline."""
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from model_server.engine.types import EngineLimits
+
+
+def lane_limits(limits: EngineLimits, lanes: int) -> EngineLimits:
+    """Return the limits of each lane, which together have these slots and pages or fewer."""
+    slots = limits.slots // lanes
+    decodes = max(slots, limits.decodes // lanes)
+    return replace(
+        limits,
+        slots=slots,
+        pages=(limits.pages + 1) // lanes - 1,  # each has a scratch page of its own
+        token_budget=limits.token_budget - limits.decodes + decodes,
+        max_logit_rows=max(decodes, 2),
+        queue=-(-limits.queue // lanes),
+        max_decodes=None if decodes == slots else decodes,
+    )
 
 
 def check_limits(limits: EngineLimits) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import jax
 import numpy as np
@@ -159,6 +159,7 @@ class ModelRunner:
         # Every call donates and replaces these two; between steps a wrapper may replace them too.
         self.pages = tuple(pages)
         self.state: SlotState | None = jax.tree.map(zeros, program.state)
+        self._no_tokens = zeros(program.last_tokens) if program.state is None else None
         self._held = threading.Lock()  # while a call donates and replaces them
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
@@ -166,12 +167,20 @@ class ModelRunner:
         self.adapters = adapters  # None: the model has no room for any
         self._compiled: dict[str, Any] = {}  # by name
         self._unchosen: tuple[Launched, Computed] | None = None  # a step that waits for masks
+        self._sharers = {id(self)}  # runners that are not closed and have the same weights
         self.closed = False
 
     @property
     def leaves(self) -> tuple[jax.Array, ...]:
         """The weights; other programs may read them until `close`."""
         return self._leaves
+
+    @property
+    def last_tokens(self) -> jax.Array:
+        """The slots' last tokens, i32[B + 1]; zeros on a stage that chooses none."""
+        last = self._no_tokens if self.state is None else self.state.last_tokens
+        assert last is not None
+        return last
 
     @property
     def weight_bytes(self) -> int:
@@ -191,6 +200,21 @@ class ModelRunner:
             for done, (name, program) in enumerate(made, 1):
                 self._compiled[name] = program
                 report(Progress("compiling bucket", done, len(lowers)))
+
+    def sibling(self, pages: Sequence[Any]) -> Self:
+        """Return a runner with slots and pages of its own, and the weights and programs of this.
+
+        For a model without room for adapters.
+        """
+        made = type(self)(self.program, self._leaves, pages, self._buckets)
+        self._share_with(made)
+        return made
+
+    def _share_with(self, other: ModelRunner) -> None:
+        assert self.adapters is None, "adapters are written into one runner's weights"
+        other._compiled = dict(self._compiled)
+        other._sharers = self._sharers
+        self._sharers.add(id(other))
 
     @property
     def warmups(self) -> int:
@@ -267,19 +291,16 @@ class ModelRunner:
         with self._held:
             self.state = self._compiled[masks_name(rows)](self.state, vector)
 
-    def forward(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
+    def forward(self, bucket: Bucket, vector: np.ndarray, given: Any = None) -> Any:
         """Run the forward pass; returns `Computed`, or hidden states f32[T, D] for the next stage.
 
-        hidden: from the previous stage; None on the first. Decode rows of a stage take their tokens
-        from the vector.
+        given: hidden states of the previous stage; the first stage of several may be given the
+        slots' last tokens, i32[B + 1]: without, its decode rows take their tokens from the vector.
         """
         with self._held:
-            given = () if hidden is None else (hidden,)
-            if self.program.stage is None:
-                assert self.state is not None
-                given = (self.state.last_tokens,)
+            given = self.last_tokens if given is None else given
             call = self._compiled[str(bucket)]
-            made, self.pages = call(self._leaves, self.pages, vector, *given)
+            made, self.pages = call(self._leaves, self.pages, vector, given)
         return made
 
     def chosen(self, computed: Computed) -> Outputs:
@@ -326,7 +347,10 @@ class ModelRunner:
         """Free device memory; a call of another thread gets an error."""
         with self._held:
             self.closed = True
-            arrays: list[jax.Array] = jax.tree.leaves((self._leaves, self.pages, self.state))
+            self._sharers.discard(id(self))
+            leaves = () if self._sharers else self._leaves
+            held = (leaves, self.pages, self.state, self._no_tokens)
+            arrays: list[jax.Array] = jax.tree.leaves(held)
             self._leaves, self.pages = (), ()
             free(arrays)
             drop(self._compiled)

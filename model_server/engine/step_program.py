@@ -155,10 +155,10 @@ class StepProgram:
         self.everywhere = everywhere(leaves[0].sharding)
         self.vocab = vocab
         self._logits = logits or self.everywhere
+        state = state_shapes(limits, vocab, self.everywhere)
+        self.last_tokens: Any = state.last_tokens  # i32[B + 1], which the first layers take
         # None: this stage chooses no tokens.
-        self.state = None
-        if stage is None or stage.is_last:
-            self.state = state_shapes(limits, vocab, self.everywhere)
+        self.state = state if stage is None or stage.is_last else None
 
     @property
     def skips(self) -> bool:
@@ -193,7 +193,7 @@ class StepProgram:
         )
         vector = self._input((layout.size,), jnp.int32)
         with told_as_plan_error(str(bucket)):
-            return jitted.lower(self.leaves, self.pages, vector, *self._given(layout))
+            return jitted.lower(self.leaves, self.pages, vector, self._given(layout))
 
     def programs(self, buckets: Sequence[Bucket]) -> dict[str, Callable[[], jax.stages.Lowered]]:
         """Return what traces each program of these buckets, by name."""
@@ -280,19 +280,16 @@ class StepProgram:
     def _input(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.everywhere)
 
-    def _given(self, layout: ColumnLayout) -> list[Any]:
+    def _given(self, layout: ColumnLayout) -> Any:
         """Return what a forward pass takes beside weights, pages and vector."""
-        if self.stage is None:
-            assert self.state is not None
-            return [self.state.last_tokens]
-        if self.stage.is_first:
-            return []
-        return [self._input((layout.tokens, self.embed), jnp.float32)]
+        if self.stage is None or self.stage.is_first:
+            return self.last_tokens
+        return self._input((layout.tokens, self.embed), jnp.float32)
 
     def _trace(self, layout: ColumnLayout) -> Callable[..., Any]:
         stage = self.stage
 
-        def step(leaves: Any, pages: Any, vector: jax.Array, *given: jax.Array) -> Any:
+        def step(leaves: Any, pages: Any, vector: jax.Array, given: jax.Array) -> Any:
             model: Any = self._blueprint.assemble(leaves)
             parts = unpack(layout.parts, vector)
             if "adapters" in parts:
@@ -301,9 +298,9 @@ class StepProgram:
             if self._native:
                 set_live_rows(model, live_tokens(parts), live_heads(parts, self.limits.slots))
             if stage is None:
-                hidden, pages = run_step(model, pages, parts, batch, *given)
+                hidden, pages = run_step(model, pages, parts, batch, given)
             else:
-                hidden, pages = run_stage(model, pages, parts, batch, *given)
+                hidden, pages = run_stage(model, pages, parts, batch, given, first=stage.is_first)
                 if not stage.is_last:
                     return hidden, pages
                 hidden = model.final_norm(hidden)
@@ -351,15 +348,8 @@ def run_step(
     batch: PagedBatch,
     last_tokens: jax.Array,  # i32[B + 1]
 ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
-    """Trace all layers: final hidden states f32[T, D].
-
-    Decode rows take their slot's last token, unless the step gives them one.
-    """
-    decodes = step["decode_slots"].shape[0]
-    given, chunks = step["tokens"][:decodes], step["tokens"][decodes:]
-    last = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
-    tokens = jnp.concatenate([jnp.where(given >= 0, given, last), chunks])
-    return model(tokens, step["positions"], pages, batch)
+    """Trace all layers: final hidden states f32[T, D]."""
+    return model(tokens_of(step, last_tokens), step["positions"], pages, batch)
 
 
 def run_stage(
@@ -367,15 +357,22 @@ def run_stage(
     pages: Sequence[LayerPages],
     step: dict[str, jax.Array],
     batch: PagedBatch,
-    hidden: jax.Array | None = None,  # f32[T, D]; None on the first stage
+    given: jax.Array,  # f32[T, D] of the stage before, or the last tokens i32[B + 1]
+    *,
+    first: bool,
 ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
-    """Trace one stage of one step: hidden states to pass on, or to choose tokens from.
-
-    On the first stage every token comes from the step itself.
-    """
+    """Trace one stage of one step: hidden states to pass on, or to choose tokens from."""
     positions = step["positions"]
-    x = model.embed(step["tokens"], positions) if hidden is None else hidden
+    x = model.embed(tokens_of(step, given), positions) if first else given
     return model.run(x, positions, pages, batch)
+
+
+def tokens_of(step: dict[str, jax.Array], last_tokens: jax.Array) -> jax.Array:
+    """i32[T]: decode rows take their slot's last token, unless the step gives them one."""
+    decodes = step["decode_slots"].shape[0]
+    given, chunks = step["tokens"][:decodes], step["tokens"][decodes:]
+    last = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
+    return jnp.concatenate([jnp.where(given >= 0, given, last), chunks])
 
 
 def paged_batch(

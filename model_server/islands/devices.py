@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from model_server.islands.proxy_backend import BACKEND, is_proxied
-from sax.errors import Unavailable
+from sax.errors import InvalidRequest, Unavailable
 
 
 def islands() -> Mapping[int, Sequence[Any]]:
@@ -31,6 +31,29 @@ def islands() -> Mapping[int, Sequence[Any]]:
             "--islands"
         )
     return {number: found[number] for number in BACKEND.chosen or sorted(found)}
+
+
+Copy = tuple[int, ...]  # the islands that hold one copy of a model: one per stage
+
+
+def copies(stages: int) -> list[Copy]:
+    """Divide the islands, in order, among copies of a model with this many stages.
+
+    Raises InvalidRequest if they are too few for one, Unavailable as `islands` does.
+    """
+    numbers = list(islands())
+    if len(numbers) < stages:
+        raise InvalidRequest(
+            f"NUM_STAGES is {stages} and there are {len(numbers)} islands: give at most one stage "
+            "per island, or start more islands",
+            param="overrides.NUM_STAGES",
+        )
+    firsts = range(0, len(numbers) - stages + 1, stages)
+    return [tuple(numbers[first : first + stages]) for first in firsts]
+
+
+def copy_name(copy: Copy) -> str:
+    return "+".join(map(str, copy))
 
 
 def island_devices() -> Sequence[Any]:

@@ -1,14 +1,18 @@
-"""A model on several islands: it is loaded again on one that was lost and returned."""
+"""A model on several islands: it is loaded again on those that were lost and returned.
+
+A copy of it lies on one island, or in stages on several, which are lost and return together.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Mapping
 
-from model_server.engine.types import HeldRunner
+from model_server.disaggregation.island_moves import IslandMoves
+from model_server.engine.islands.island_runner import IslandRunner
+from model_server.islands.devices import Copy, copy_name
 
 logger = logging.getLogger(__name__)
 
@@ -16,65 +20,84 @@ _PROBE_S = 0.5  # between looks at a lost island
 _WATCH_S = 1.0  # and at those that compute: one that rests raises nothing when it is lost
 _PATIENCE_S = 60.0  # that sequences wait for one, where none is left
 
-Load = Callable[[int], HeldRunner]
-Back = Callable[[str, HeldRunner], None]
+Load = Callable[[Copy], IslandRunner]
+# Takes the name of a copy, and its lanes.
+Back = Callable[..., None]
 
 
 class IslandLoads:
-    """The runners of one model, one per island. Thread-safe."""
+    """The runners of one model, one per copy. Thread-safe."""
 
     def __init__(
         self,
         model_id: str,
         load: Load,
         answers: Callable[[int], bool],
-        runners: Mapping[int, HeldRunner],
+        runners: Mapping[Copy, IslandRunner],
         elastic: int | None = None,
+        moves: IslandMoves | None = None,
     ) -> None:
-        """load: builds the model on an island once more. answers: False while it is lost.
+        """load: builds a copy of the model once more. answers: False while an island is lost.
 
-        elastic: islands that may be lost while the model is ready; None: all but one.
+        elastic: islands that may be lost while the model is ready; None: all but one copy's. moves:
+        of pages, where some islands compute prompts for the others.
         """
+        self.moves = moves
         self._model_id = model_id
         self._load = load
         self._answers = answers
-        self._runners = {str(number): runner for number, runner in runners.items()}
-        self.count = len(runners)
-        # That must compute for the model to be ready.
-        self.least = 1 if elastic is None else max(1, self.count - elastic)
+        self._copies = {copy_name(copy): copy for copy in runners}
+        self._runners = {copy_name(copy): runner for copy, runner in runners.items()}
+        self.count = sum(map(len, runners))
+        # Islands that must compute for the model to be ready.
+        self._least = len(next(iter(runners)))
+        if elastic is not None:
+            self._least = max(self._least, self.count - elastic)
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
     @property
-    def runners(self) -> Mapping[str, HeldRunner]:
-        return MappingProxyType(self._runners)
+    def lanes(self) -> Mapping[str, Collection[IslandRunner]]:
+        """The runners of each copy, by its name."""
+        return {name: runner.lanes for name, runner in self._runners.items()}
 
     @property
     def closed(self) -> bool:
         return self._closed.is_set()
 
-    def lost(self, island: str, back: Back, give_up: Callable[[], None]) -> None:
-        """Free what was there; call `back` once the model is there again.
+    def lost_of(self, computing: Collection[str]) -> int:
+        """Return how many islands do not compute, given the copies that do."""
+        return self.count - sum(len(self._copies[name]) for name in computing)
+
+    def suffice(self, computing: Collection[str]) -> bool:
+        """Return True if the copies that compute are enough for the model to be ready."""
+        return self.count - self.lost_of(computing) >= self._least
+
+    def lost(self, name: str, back: Back, give_up: Callable[[], None]) -> None:
+        """Free what was there of a copy; call `back` once the model is there again.
 
         give_up: called if that takes longer than waiting sequences should.
         """
         threading.Thread(
             target=self._bring_back,
-            args=(island, back, give_up),
-            name=f"island {island} of {self._model_id}",
+            args=(name, back, give_up),
+            name=f"island {name} of {self._model_id}",
             daemon=True,
         ).start()
 
     def watch(self, gone: Callable[[str], None]) -> None:
-        """Call `gone`, on another thread, for islands that no longer answer."""
+        """Call `gone`, on another thread, for copies with an island that no longer answers."""
         name = f"islands of {self._model_id}"
         threading.Thread(target=self._watch, args=(gone,), name=name, daemon=True).start()
 
     def _watch(self, gone: Callable[[str], None]) -> None:
         while not self._closed.wait(_WATCH_S):
-            for island in list(self._runners):
-                if not self._answers(int(island)) and not self._closed.is_set():
-                    gone(island)
+            for name in list(self._runners):
+                if not self._answer(name) and not self._closed.is_set():
+                    gone(name)
+
+    def _answer(self, name: str) -> bool:
+        return all(map(self._answers, self._copies[name]))
 
     def end(self) -> None:
         """Bring back nothing from now on."""
@@ -87,35 +110,42 @@ class IslandLoads:
             runners = list(self._runners.values())
             self._runners.clear()
         for runner in runners:
-            runner.close()
+            _close(runner)
+        if self.moves is not None:
+            self.moves.close()
 
-    def _bring_back(self, island: str, back: Back, give_up: Callable[[], None]) -> None:
+    def _bring_back(self, name: str, back: Back, give_up: Callable[[], None]) -> None:
         with self._lock:
-            gone = self._runners.pop(island, None)
+            gone = self._runners.pop(name, None)
         if gone is not None:
-            gone.close()
+            _close(gone)
         lost_at_s = time.monotonic()
         while not self._closed.wait(_PROBE_S):
             if time.monotonic() - lost_at_s > _PATIENCE_S:
                 give_up()
-            if (runner := self._loaded_again(int(island))) is not None:
-                self._keep(island, runner, back)
+            if (runner := self._loaded_again(name)) is not None:
+                self._keep(name, runner, back)
                 took_s = time.monotonic() - lost_at_s
-                logger.info("%s: island %s is back after %.1f s", self._model_id, island, took_s)
+                logger.info("%s: island %s is back after %.1f s", self._model_id, name, took_s)
                 return
 
-    def _loaded_again(self, island: int) -> HeldRunner | None:
-        """Return None if the island is still lost, or is lost again."""
+    def _loaded_again(self, name: str) -> IslandRunner | None:
+        """Return None if an island is still lost, or is lost again."""
         try:
-            return self._load(island) if self._answers(island) else None
+            return self._load(self._copies[name]) if self._answer(name) else None
         except Exception as exc:
-            logger.warning("%s: not yet back on island %d: %s", self._model_id, island, exc)
+            logger.warning("%s: not yet back on island %s: %s", self._model_id, name, exc)
             return None
 
-    def _keep(self, island: str, runner: HeldRunner, back: Back) -> None:
+    def _keep(self, name: str, runner: IslandRunner, back: Back) -> None:
         with self._lock:
             if not self._closed.is_set():
-                self._runners[island] = runner
-                back(island, runner)
+                self._runners[name] = runner
+                back(name, *runner.lanes)
                 return
-        runner.close()
+        _close(runner)
+
+
+def _close(runner: IslandRunner) -> None:
+    for lane in runner.lanes:
+        lane.close()

@@ -19,7 +19,8 @@ from model_server.config import ModelServerConfig
 from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.disaggregation.drafted_kv_runner import DraftedKvRunner
 from model_server.disaggregation.handoff_runner import MovableRunner
-from model_server.disaggregation.kv_runner import KvRunner
+from model_server.disaggregation.island_moves import IslandPort
+from model_server.disaggregation.kv_runner import KvRunner, PageTraffic
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import Transfers
@@ -88,6 +89,7 @@ class LmLoad:
         self._config = config
         self._transfer = transfer
         self.traffic: KvTransfers | None = None
+        self.port: IslandPort | None = None  # to set before `build`, for islands that move pages
         check_devices(recipe, checkpoint, config)
         layout = layout_for(recipe).placed(among or island_devices())
         placed = place_model(recipe, checkpoint, layout)
@@ -102,6 +104,7 @@ class LmLoad:
         check_context(self.deployment)
         self.spans_hosts = spans_hosts(layout)
         self.order = STEPS if self.spans_hosts else None
+        self.others: Sequence[HeldRunner] = ()  # no lanes: all layers lie together
         self._check_kernel()
         _warn_of_plain(spec, planned.blueprint)
         logger.info(
@@ -114,6 +117,11 @@ class LmLoad:
             dict(layout.mesh.shape),
             told_guesses(self.deployment.limits) + told_draft(self.deployment),
         )
+
+    @property
+    def measured(self) -> Deployment:
+        """The deployment whose buckets the runner has."""
+        return self.deployment
 
     def build(self, programs: Programs, report: Report) -> ModelRunner | KvRunner:
         """Read weights, allocate pages and compile every bucket; nothing has run yet."""
@@ -128,14 +136,15 @@ class LmLoad:
         deployment = self.deployment
         leaves = self._weights(deployment, self._checkpoint, report)
         drafted = read_draft(deployment, lambda draft, opened: self._weights(draft, opened, report))
-        self.traffic = make_transfers(self._transfer, self._config, deployment)
+        if self.port is None:
+            self.traffic = make_transfers(self._transfer, self._config, deployment)
         pages = deployment.allocate_pages()
         adapters = adapters_of(deployment, self._config)
         parts = (deployment.program, leaves, pages, deployment.buckets, adapters)
         runner = ModelRunner(*parts) if drafted is None else DraftedRunner(*parts, draft=drafted)
         self.leaves = runner.leaves
-        if self.traffic is not None:
-            runner = _movable(runner, self.traffic)
+        if (traffic := self.port or self.traffic) is not None:
+            runner = _movable(runner, traffic)
         try:
             runner.compile(report, self._ready.over(programs) if self._ready else programs)
             if self._ready is not None:
@@ -194,7 +203,7 @@ class LmLoad:
         return read_weights(declared, needed, report, layout)
 
 
-def _movable(runner: ModelRunner, traffic: KvTransfers) -> KvRunner:
+def _movable(runner: ModelRunner, traffic: PageTraffic) -> KvRunner:
     if isinstance(runner, DraftedRunner):
         return DraftedKvRunner(runner, traffic)
     return KvRunner(runner, traffic)

@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import NamedTuple
 
@@ -21,13 +21,14 @@ from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.roots import CheckpointRoots
 from model_server.config import ModelServerConfig, advertised_host
 from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.island_moves import IslandMoves
 from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.islands.island_runner import IslandRunner
 from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.grammars.compiler import GrammarCompiler
-from model_server.islands.devices import answers, islands
+from model_server.islands.devices import Copy, answers, copies, copy_name, islands
 from model_server.islands.proxy_backend import is_proxied
 from model_server.loading.adapters.bases import Bases
 from model_server.loading.compile_watch import CompileWatch
@@ -52,6 +53,7 @@ from model_server.loading.openings import Openings
 from model_server.loading.passes.chosen_tasks import generates, tasks_of
 from model_server.loading.passes.embed_loading import load_embedder
 from model_server.loading.stages.host_stage import StageHost, StageLoad
+from model_server.loading.stages.island_stages import IslandStagesLoad
 from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
 from model_server.models.registry import AdapterClass, check_overrides, find, make_recipe
@@ -81,6 +83,7 @@ _METHODS = ("lm.generate", "lm.generate_stream", "lm.score")
 Report = Callable[[Progress], None]
 
 
+AnyLoad = LmLoad | StageLoad | IslandStagesLoad
 AnyRunner = HeldRunner | EmbedRunner | CustomRunner
 
 
@@ -214,9 +217,13 @@ class ModelLoader:
         check_behind_proxy(recipe, self._config)
         load = self._planned(spec, recipe, checkpoint, tasks=tasks_of(recipe, checkpoint))
         self._check_order(load.order)
+        moves = self._moves(load)
         runner = self._run(spec, load, report)
-        islands = self._on_islands(spec, runner, load.deployment.limits, report)
-        times = measure(runner, load.deployment, spec.model_id)
+        islands = None
+        if is_proxied():
+            assert not isinstance(load, StageLoad)
+            islands = self._on_islands(spec, runner, load, moves, report)
+        times = measure(runner, load.measured, spec.model_id)
         held = islands or runner
         self._live.append(_Live(held, spec.model_id, load.deployment.memory.total))
         if load.order is not None:
@@ -255,35 +262,64 @@ class ModelLoader:
             self._bases.keep(spec, recipe.adapters, loaded, runner)
         return loaded
 
-    def _on_islands(
-        self, spec: ModelSpec, first: HeldRunner, limits: EngineLimits, report: Report
-    ) -> IslandLoads | None:
-        """Load the model on every island behind a proxy server; None: there is no proxy server.
+    def _moves(self, load: AnyLoad) -> IslandMoves | None:
+        """Return what moves pages between islands, if some compute prompts for the others.
 
-        Each island holds all of it, so that any can go on with the sequences of another.
+        Raises InvalidRequest if none are left for the answers.
         """
-        if not is_proxied():
+        if not (is_proxied() and self._config.prefill_islands):
             return None
-        first_number, *others = islands()
-        runners: dict[int, HeldRunner] = {first_number: IslandRunner(first)}
+        assert isinstance(load, LmLoad), "check_behind_proxy has refused stages"
+        every = copies(1)
+        prompts = {copy for copy in every if copy[0] in self._config.prefill_islands}
+        if len(prompts) in (0, len(every)):
+            raise InvalidRequest(
+                f"--prefill_islands names {len(prompts)} of the {len(every)} islands: name some, "
+                "and leave some for the answers"
+            )
+        moves = IslandMoves({copy_name(copy) for copy in prompts}, load.deployment.limits)
+        load.port = moves.port(copy_name(every[0]), load.deployment.pool_shapes)
+        return moves
+
+    def _on_islands(
+        self,
+        spec: ModelSpec,
+        first: HeldRunner,
+        load: LmLoad | IslandStagesLoad,
+        moves: IslandMoves | None,
+        report: Report,
+    ) -> IslandLoads:
+        """Load one copy of the model after another, on the islands that the first left.
+
+        Each copy is all of it, so that any can go on with the sequences of another.
+        """
+        limits = load.deployment.limits
+        first_copy, *others = copies(load.deployment.recipe.stages)
+        runners = {first_copy: _island_runner(first, load, moves, first_copy)}
         try:
-            for number in others:
-                runners[number] = self._on_island(spec, limits, number, report)
+            for copy in others:
+                runners[copy] = self._copied(spec, limits, copy, moves, report)
         except BaseException:
             for runner in runners.values():
-                runner.close()
+                for lane in runner.lanes:
+                    lane.close()
             raise
 
-        def load_again(number: int) -> HeldRunner:
-            return self._on_island(spec, limits, number, _report_to_nobody)
+        def load_again(copy: Copy) -> IslandRunner:
+            return self._copied(spec, limits, copy, moves, _report_to_nobody)
 
         elastic = self._config.elastic_slices
-        return IslandLoads(spec.model_id, load_again, answers, runners, elastic)
+        return IslandLoads(spec.model_id, load_again, answers, runners, elastic, moves)
 
-    def _on_island(
-        self, spec: ModelSpec, limits: EngineLimits, number: int, report: Report
-    ) -> HeldRunner:
-        """Load a model that was planned on another island. Raises as a load does."""
+    def _copied(
+        self,
+        spec: ModelSpec,
+        limits: EngineLimits,
+        copy: Copy,
+        moves: IslandMoves | None,
+        report: Report,
+    ) -> IslandRunner:
+        """Load a model that was planned on other islands. Raises as a load does."""
         with (
             self._island_load,
             self._loading(spec),
@@ -295,23 +331,30 @@ class ModelLoader:
             assert isinstance(recipe, Recipe), "only language models have islands"
             holders = self._holders()
             holders.pop(spec.model_id, None)
-            load = LmLoad(
-                spec,
-                recipe,
-                checkpoint,
-                self._config,
-                holders,
-                self._transfer,
-                limits,
-                among=islands()[number],
-            )
-            runner = IslandRunner(load.build(COMPILED_HERE, report))
+            load = self._planned_copy(spec, recipe, checkpoint, holders, copy, limits)
+            if moves is not None and isinstance(load, LmLoad):
+                load.port = moves.port(copy_name(copy), load.deployment.pool_shapes)
+            runner = load.build(COMPILED_HERE, report)
             run_all(runner, report)
-            return runner
+            return _island_runner(runner, load, moves, copy)
+
+    def _planned_copy(
+        self,
+        spec: ModelSpec,
+        recipe: Recipe,
+        checkpoint: Checkpoint | None,
+        holders: Mapping[str, int],
+        copy: Copy,
+        limits: EngineLimits | None = None,
+    ) -> LmLoad | IslandStagesLoad:
+        how = (spec, recipe, checkpoint, self._config, holders)
+        if recipe.stages > 1:
+            return IslandStagesLoad(*how, copy, limits)
+        return LmLoad(*how, self._transfer, limits, among=islands()[copy[0]])
 
     def _beside(
         self,
-        load: LmLoad | StageLoad,
+        load: AnyLoad,
         runner: HeldRunner,
         checkpoint: Checkpoint | None,
         tokenizer: HfTokenizer | ByteTokenizer,
@@ -364,7 +407,7 @@ class ModelLoader:
         checkpoint: Checkpoint | None,
         limits: EngineLimits | None = None,
         tasks: frozenset[str] = frozenset(),
-    ) -> LmLoad | StageLoad:
+    ) -> AnyLoad:
         how = (spec, recipe, checkpoint, self._config, self._holders())
         if recipe.stages > 1:
             if tasks - {GENERATE}:
@@ -374,14 +417,13 @@ class ModelLoader:
                     param="overrides.TASKS",
                 )
             if self._config.programs:
-                logger.warning(
-                    "%s: in stages, so its hosts ignore --programs",
-                    spec.model_id,
-                )
+                logger.warning("%s: in stages, so its hosts ignore --programs", spec.model_id)
+            if is_proxied():
+                return self._planned_copy(*how[:3], self._holders(), copies(recipe.stages)[0])
             return StageLoad(*how, self._stage_host, limits)
         return LmLoad(*how, self._transfer, limits, tasks)
 
-    def _run(self, spec: ModelSpec, load: LmLoad | StageLoad, report: Report) -> HeldRunner:
+    def _run(self, spec: ModelSpec, load: AnyLoad, report: Report) -> HeldRunner:
         if self._hosts is not None and load.spans_hosts:
             return self._hosts.load(
                 spec, load.deployment.limits, lambda programs: load.build(programs, report), report
@@ -401,9 +443,9 @@ class ModelLoader:
                 "number of hosts"
             )
 
-    def _disaggregation(
-        self, load: LmLoad | StageLoad, runner: HeldRunner
-    ) -> Disaggregation | None:
+    def _disaggregation(self, load: AnyLoad, runner: HeldRunner) -> Disaggregation | None:
+        if isinstance(load, IslandStagesLoad):
+            return None
         if isinstance(load, StageLoad):
             if self._config.takes_pages:
                 logger.warning("--prefill_servers is ignored for a model in stages")
@@ -443,15 +485,28 @@ def check_behind_proxy(recipe: Recipe, config: ModelServerConfig) -> None:
     for has, what, remedy in (
         (recipe.adapters is not None, "room for adapters", "publish it without MAX_ADAPTERS"),
         (recipe.draft is not None, "a draft model", "publish it without DRAFT_MODEL"),
-        (recipe.stages > 1, "stages", "publish it without NUM_STAGES"),
         (
-            config.gives_pages or config.takes_pages,
-            "disaggregated prefill",
-            "start it without --prefill and --prefill_servers",
+            config.prefill or bool(config.prefill_servers),
+            "prefill on other servers",
+            "start it with --prefill_islands in place of --prefill and --prefill_servers",
+        ),
+        (
+            recipe.stages > 1 and bool(config.prefill_islands),
+            "stages beside islands for prompts",
+            "publish it without NUM_STAGES, or start the server without --prefill_islands",
         ),
     ):
         if has:
             raise InvalidRequest(f"behind a proxy server a model has no {what} yet: {remedy}")
+
+
+def _island_runner(
+    runner: HeldRunner, load: LmLoad | IslandStagesLoad, moves: IslandMoves | None, copy: Copy
+) -> IslandRunner:
+    if moves is not None:
+        assert isinstance(runner, KvRunner), "its load has a port"
+        runner = moves.attach(copy_name(copy), runner)
+    return IslandRunner(runner, load.others)
 
 
 def _report_to_nobody(progress: Progress) -> None:

@@ -25,6 +25,7 @@ from model_server.engine.engine import (
 )
 from model_server.engine.failure import DevicesLost, as_load_error
 from model_server.engine.islands.engine_group import EngineGroup
+from model_server.engine.islands.split_group import SplitGroup
 from model_server.engine.outbox import Deliver
 from model_server.engine.timing.watchdog import OnHang
 from model_server.engine.types import RowResult, Runner
@@ -142,7 +143,7 @@ class LmServable:
         """How many of its islands are lost, in words; "": none."""
         if self.loaded.islands is None or not isinstance(self._engine, EngineGroup):
             return ""
-        lost = self.loaded.islands.count - len(self._engine.islands)
+        lost = self.loaded.islands.lost_of(self._engine.islands)
         return f"{lost} of {self.loaded.islands.count} islands lost" if lost > 0 else ""
 
     @property
@@ -150,7 +151,7 @@ class LmServable:
         """False while fewer islands compute than readiness asks for."""
         if self.loaded.islands is None or not isinstance(self._engine, EngineGroup):
             return True
-        return len(self._engine.islands) >= self.loaded.islands.least
+        return self.loaded.islands.suffice(self._engine.islands)
 
     @property
     def kernels(self) -> str:
@@ -233,9 +234,13 @@ def _engine_of(loaded: Loaded, deliver: Deliver, on_hang: OnHang | None) -> Engi
     def lost(island: str, failure: DevicesLost) -> None:
         islands.lost(island, group.add, lambda: group.give_up(_nowhere(failure)))
 
-    group = EngineGroup(deliver, make, lost)
-    for island, runner in islands.runners.items():
-        group.add(island, runner)
+    if (moves := islands.moves) is None:
+        group = EngineGroup(deliver, make, lost)
+    else:
+        limits = loaded.runner.limits
+        group = SplitGroup(deliver, limits, moves.prompts, moves, make, lost)
+    for island, lanes in islands.lanes.items():
+        group.add(island, *lanes)
     BACKEND.listen(islands, lambda why: group.lose(DevicesLost(why)))
     islands.watch(lambda island: group.lose(DevicesLost("it does not answer"), island))
     return group

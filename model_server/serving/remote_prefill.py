@@ -17,14 +17,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.disaggregation import Disaggregation, is_remote
 from model_server.disaggregation.handoff import KvHandoff
 from model_server.disaggregation.prefill_server import PrefillServer
 from model_server.disaggregation.prefill_servers import PrefillServers
 from model_server.disaggregation.transfers import KEYS
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.sequence import finish_of
-from model_server.engine.types import EngineLimits, RowResult
+from model_server.engine.types import RowResult
 from model_server.serving.running_request import RunningRequest
 from sax.errors import Internal, SaxError, ShuttingDown
 
@@ -97,25 +97,6 @@ class RemotePrefill:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def is_remote(prompt: int, limits: EngineLimits) -> bool:
-    """Check whether a prompt of this many tokens is prefilled remotely.
-
-    One that fills the short context of a model with LongRoPE would be computed again here for its
-    second token.
-    """
-    return prompt >= worthwhile(limits) and prompt != limits.short_context
-
-
-def worthwhile(limits: EngineLimits) -> int:
-    """Return the length of the shortest prompt that is prefilled remotely.
-
-    A prompt that fits one step delays others by no more than that step. It must also fill a page.
-    """
-    block = limits.prefill_block
-    blocks = limits.max_prefill_blocks or limits.token_budget // block
-    return max(blocks * block, limits.page_size) + 1
 
 
 class _RemoteRequest:

@@ -126,7 +126,7 @@ class DraftProgram(StepProgram):
         jitted = self._jitted(self._follow(layout), self._page_shardings)
         vector = self._input((layout.size,), jnp.int32)
         with told_as_plan_error(f"draft model, {bucket}"):
-            return jitted.lower(self.leaves, self.pages, vector, *self._given(layout))
+            return jitted.lower(self.leaves, self.pages, vector, self._given(layout))
 
     def lower_guesses(self, rows: int) -> jax.stages.Lowered:
         """Trace guesses for so many sequences: i32[most, R], and the pages."""

@@ -20,8 +20,8 @@ from model_server.engine.draft_model.draft_program import (
     program_name,
 )
 from model_server.engine.guessing.proposals import Beginning, Proposals
-from model_server.engine.runner import AdapterFiles, ModelRunner, batches_of, zeros
-from model_server.engine.step_program import COPY, StepProgram, shape_of
+from model_server.engine.runner import AdapterFiles, ModelRunner, batches_of
+from model_server.engine.step_program import COPY, StepProgram
 from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
 from model_server.sharing.freeing import drop, free
@@ -69,12 +69,6 @@ class DraftModel:
             for done, (name, program) in enumerate(made, 1):
                 self._compiled[name] = program
                 report(Progress("compiling the draft model", done, len(lowers)))
-
-    def no_tokens(self) -> jax.Array:
-        """Return last tokens for steps that take none of them: i32[B + 1]."""
-        state = self.program.state
-        assert state is not None
-        return zeros(shape_of(state.last_tokens))
 
     def follow(self, bucket: Bucket, vector: np.ndarray, last_tokens: jax.Array) -> None:
         """Compute the positions of a step; last_tokens: i32[B + 1], as before its choice."""
@@ -141,9 +135,6 @@ class DraftedRunner(ModelRunner):
         super().__init__(program, leaves, pages, buckets, adapters)
         self.draft = draft
         self._guess_seconds: dict[int, float] = {}  # by rows
-        self._no_tokens: jax.Array | None = None  # of a stage, whose vectors hold all tokens
-        if self.state is None:
-            self._no_tokens = draft.no_tokens()
 
     @property
     def guess_seconds(self) -> Mapping[int, float]:
@@ -177,12 +168,10 @@ class DraftedRunner(ModelRunner):
             made = self.asked(nothing, tables, self.draft.most).result()
             self._guess_seconds[rows] = made.seconds / self.draft.most
 
-    def forward(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
+    def forward(self, bucket: Bucket, vector: np.ndarray, given: Any = None) -> Any:
         """Run the forward pass of both models; returns the results of the model itself."""
-        made = super().forward(bucket, vector, hidden)
-        last_tokens = self._no_tokens if self.state is None else self.state.last_tokens
-        assert last_tokens is not None
-        self.draft.follow(bucket, vector, last_tokens)
+        made = super().forward(bucket, vector, given)
+        self.draft.follow(bucket, vector, self.last_tokens)
         return made
 
     def copy(self, copies: Sequence[tuple[int, ...]]) -> None:

@@ -1,8 +1,9 @@
-"""Engines of one model on devices of their own: an island each. One interface for all.
+"""Engines of one model on devices of their own, which islands are. One interface for all.
 
-A request goes to the engine with the fewest. When an engine's devices are lost, its sequences go on
-with another engine from their last delivered token, or wait until one is added; callers see no more
-than a pause.
+An island has one engine, or one for each lane of a pipeline over several islands. A request goes to
+the engine with the fewest. When an engine's devices are lost, its sequences go on with another
+engine from their last delivered token, or wait until one is added; callers see no more than a
+pause.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from model_server.engine.engine import (
     Announce,
@@ -36,12 +38,19 @@ Lost = Callable[[str, DevicesLost], None]
 Make = Callable[..., Engine]
 
 
+class IslandLane(NamedTuple):
+    """Names an engine."""
+
+    island: str
+    number: int
+
+
 @dataclass(slots=True)
-class _Placed:
-    """A sequence that has not ended."""
+class Placed:
+    """A sequence that has not ended, where it is computed."""
 
     request: EngineRequest
-    island: str | None = None  # that computes it; None: it waits for one
+    lane: IslandLane | None = None  # that computes it; None: it waits for one
     cancelled: bool = False  # it may not go on elsewhere
 
 
@@ -56,10 +65,10 @@ class EngineGroup:
         self._on_lost = on_lost
         self._ids = Ids()
         self._changed = threading.RLock()  # guards all below; taken before an engine's own
-        self._engines: dict[str, Engine] = {}  # by island
+        self._engines: dict[IslandLane, Engine] = {}
         self._lost: list[Engine] = []  # to close
-        self._live: dict[int, _Placed] = {}
-        self._reserved: list[tuple[str, str]] = []  # account, island
+        self._live: dict[int, Placed] = {}
+        self._reserved: list[tuple[str, IslandLane]] = []  # account, place
         self._past: list[EngineStats] = []  # of engines that were lost
         self._failure: BaseException | None = None  # of the last one that was
 
@@ -67,7 +76,7 @@ class EngineGroup:
     def islands(self) -> Collection[str]:
         """Those that compute."""
         with self._changed:
-            return tuple(self._engines)
+            return tuple(dict.fromkeys(lane.island for lane in self._engines))
 
     @property
     def failed(self) -> BaseException | None:
@@ -76,37 +85,42 @@ class EngineGroup:
             broken = (engine.failed for engine in self._engines.values())
             return next(filter(None, broken), None if self._engines else self._failure)
 
-    def add(self, island: str, runner: Runner) -> None:
-        """Compute on one more island, with what waits for one first."""
-        engine = self._make(
-            runner,
-            self._pass_on,
-            ids=self._ids,
-            take_over=lambda failure, begun: self._move(island, failure, begun),
-        )
+    def add(self, island: str, *runners: Runner) -> None:
+        """Compute on one more island, with an engine for each runner; first what waits for one."""
+        made = {IslandLane(island, number): runner for number, runner in enumerate(runners)}
+        engines = {lane: self._engine(lane, runner) for lane, runner in made.items()}
         with self._changed:
             lost, self._lost = self._lost, []
         for each in lost:  # their threads have ended
             each.close()
         with self._changed:
-            assert island not in self._engines, "it computes already"
-            self._engines[island] = engine
+            assert not engines.keys() & self._engines.keys(), "it computes already"
+            self._engines.update(engines)
             for id, live in self._live.items():
-                if live.island is None:
+                if self._waits(id):
                     self._resume(id, live)
+
+    def _engine(self, lane: IslandLane, runner: Runner) -> Engine:
+        return self._make(
+            runner,
+            self._pass_on,
+            ids=self._ids,
+            take_over=lambda failure, begun: self._move(lane, failure, begun),
+        )
 
     def lose(self, failure: DevicesLost, island: str | None = None) -> None:
         """Take note that the devices of an island are gone; None: those of all."""
         with self._changed:
-            gone = [name for name in self._engines if island in (None, name)]
-            engines = [self._engines[name] for name in gone]
+            engines = [
+                engine for lane, engine in self._engines.items() if island in (None, lane.island)
+            ]
         for engine in engines:
             engine.lose(failure)
 
     def give_up(self, error: SaxError) -> None:
         """Fail the sequences that wait for an island."""
         with self._changed:
-            waiting = [id for id, live in self._live.items() if live.island is None]
+            waiting = list(filter(self._waits, self._live))
             for id in waiting:
                 del self._live[id]
         if waiting:
@@ -116,20 +130,20 @@ class EngineGroup:
 
     def reserve(self, engine_request: EngineRequest) -> None:
         with self._changed:
-            island = self._freest()
+            lane = self._freest()
             try:
-                self._engines[island].reserve(engine_request)
+                self._engines[lane].reserve(engine_request)
             except SaxError:
-                if not _is_lost(self._engines[island]):
+                if not is_lost(self._engines[lane]):
                     raise
                 self.reserve(engine_request)  # it was lost just now
                 return
-            self._reserved.append((engine_request.account, island))
+            self._reserved.append((engine_request.account, lane))
 
     def release(self, account: str = "") -> None:
         with self._changed:
-            if (island := self._unreserve(account)) is not None:
-                self._engines[island].release(account)
+            if (lane := self._unreserve(account)) is not None:
+                self._engines[lane].release(account)
 
     def submit(
         self,
@@ -140,20 +154,20 @@ class EngineGroup:
     ) -> int:
         with self._changed:
             held = self._unreserve(engine_request.account) if reserved else None
-            if held is not None and _is_lost(self._engines[held]):
+            if held is not None and is_lost(self._engines[held]):
                 held = None
-            island = held or self._freest()
+            lane = held or self._freest()
 
             def begin(id: int) -> None:
-                self._live[id] = _Placed(engine_request, island)
+                self._live[id] = Placed(engine_request, lane)
                 if announce is not None:
                     announce(id)
 
-            engine = self._engines[island]
+            engine = self._engines[lane]
             try:
                 return engine.submit(engine_request, reserved=held is not None, announce=begin)
             except SaxError:
-                if not _is_lost(engine):
+                if not is_lost(engine):
                     raise
             return self.submit(engine_request, announce=announce)  # it was lost just now
 
@@ -162,9 +176,9 @@ class EngineGroup:
             live = self._live.get(sequence)
             if live is None:
                 return
-            if live.island is not None:
+            if live.lane is not None:
                 live.cancelled = True
-                self._engines[live.island].cancel(sequence)
+                self._engines[live.lane].cancel(sequence)
                 return
             del self._live[sequence]
         self._deliver([SequenceUpdate(sequence, RowResult(), "cancelled")])
@@ -172,8 +186,8 @@ class EngineGroup:
     def has_slot(self, sequence: int) -> bool:
         with self._changed:
             live = self._live.get(sequence)
-            island = live.island if live is not None else None
-            return island is not None and self._engines[island].has_slot(sequence)
+            lane = live.lane if live is not None else None
+            return lane is not None and self._engines[lane].has_slot(sequence)
 
     def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and wait for live ones; return False on timeout."""
@@ -206,7 +220,7 @@ class EngineGroup:
     def stats(self) -> EngineStats:
         with self._changed:
             every = [*self._past, *(engine.stats() for engine in self._engines.values())]
-            waiting = sum(live.island is None for live in self._live.values())
+            waiting = sum(live.lane is None for live in self._live.values())
         names = [each.name for each in dataclasses.fields(EngineStats)]
         sums = {name: sum(getattr(each, name) for each in every) for name in names}
         sums["waiting"] += waiting
@@ -214,41 +228,45 @@ class EngineGroup:
 
     # Under the lock
 
-    def _freest(self) -> str:
-        """Raises ReplicaLost if there is no island."""
-        for island in self._by_load():
-            return island
+    def _freest(self) -> IslandLane:
+        """Raises ReplicaLost if there is no engine."""
+        for lane in self._by_load():
+            return lane
         raise ReplicaLost(
             f"all devices of this replica are lost ({self._failure}); try another replica, or "
             "again in some seconds"
         )
 
-    def _by_load(self) -> list[str]:
-        """Return the islands that compute, the freest first."""
+    def _by_load(self) -> list[IslandLane]:
+        """Return the engines that compute, the freest first."""
         loads = {
-            island: engine.stats()
-            for island, engine in self._engines.items()
-            if not _is_lost(engine)  # and not taken out yet
+            lane: engine.stats()
+            for lane, engine in self._engines.items()
+            if not is_lost(engine)  # and not taken out yet
         }
-        return sorted(loads, key=lambda island: loads[island].running + loads[island].waiting)
+        return sorted(loads, key=lambda lane: loads[lane].running + loads[lane].waiting)
 
-    def _resume(self, id: int, live: _Placed) -> None:
-        """Let the freest island that takes it go on with a sequence; without one, it waits."""
-        for island in self._by_load():
+    def _waits(self, id: int) -> bool:
+        """Return True for a sequence that no engine computes."""
+        return self._live[id].lane is None
+
+    def _resume(self, id: int, live: Placed) -> None:
+        """Let the freest engine that takes it go on with a sequence; without one, it waits."""
+        for lane in self._by_load():
             try:
-                self._engines[island].resume(id, live.request)
+                self._engines[lane].resume(id, live.request)
             except SaxError:  # it failed, or closes, at this moment
                 continue
-            live.island = island
+            live.lane = lane
             return
-        live.island = None
+        live.lane = None
 
-    def _unreserve(self, account: str) -> str | None:
+    def _unreserve(self, account: str) -> IslandLane | None:
         """Return where a place is held for the account, if it still is."""
-        for place, (whose, island) in enumerate(self._reserved):
+        for place, (whose, lane) in enumerate(self._reserved):
             if whose == account:
                 del self._reserved[place]
-                return island
+                return lane
         return None
 
     # Engines' threads
@@ -261,14 +279,10 @@ class EngineGroup:
                     self._live.pop(id, None)
         self._deliver(updates)
 
-    def _move(self, island: str, failure: DevicesLost, begun: list[Begun]) -> Collection[int]:
+    def _move(self, lane: IslandLane, failure: DevicesLost, begun: list[Begun]) -> Collection[int]:
         """Take an engine out, and let others go on with its sequences."""
         with self._changed:
-            lost = self._engines.pop(island)
-            self._lost.append(lost)
-            self._past.append(_totals(lost.stats()))
-            self._reserved = [held for held in self._reserved if held[1] != island]
-            self._failure = failure
+            self._take_out(lane, failure)
             mine = [each for each in begun if each.id in self._live]
             cancelled = [each.id for each in mine if self._live[each.id].cancelled]
             for id in cancelled:
@@ -277,14 +291,27 @@ class EngineGroup:
                 if (live := self._live.get(each.id)) is not None:
                     live.request = each.rest_of(live.request)
                     self._resume(each.id, live)
-        log.warning("%s is lost (%s): %d sequences go on elsewhere", island, failure, len(mine))
-        self._deliver([SequenceUpdate(id, RowResult(), "cancelled") for id in cancelled])
-        if self._on_lost is not None:
-            self._on_lost(island, failure)
+            last = lane.island not in self.islands
+        log.warning(
+            "%s is lost (%s): %d sequences go on elsewhere", lane.island, failure, len(mine)
+        )
+        if cancelled:
+            self._deliver([SequenceUpdate(id, RowResult(), "cancelled") for id in cancelled])
+        if last and self._on_lost is not None:
+            self._on_lost(lane.island, failure)
         return [each.id for each in mine]
 
+    def _take_out(self, lane: IslandLane, failure: DevicesLost) -> None:
+        lost = self._engines.pop(lane)
+        self._lost.append(lost)
+        self._past.append(_totals(lost.stats()))
+        self._reserved = [held for held in self._reserved if held[1] != lane]
+        self._failure = failure
+        self.lose(failure, lane.island)  # the other lanes, which may rest
 
-def _is_lost(engine: Engine) -> bool:
+
+def is_lost(engine: Engine) -> bool:
+    """Return True if its devices are lost, even if its thread has not noticed yet."""
     return isinstance(engine.failed, DevicesLost)
 
 

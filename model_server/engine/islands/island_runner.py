@@ -24,10 +24,12 @@ _LOST = ("DATA_LOSS", "UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "NOT_FOUND"
 
 
 class IslandRunner:
-    """Has the methods of the runner that it wraps."""
+    """Has the methods of the runner that it wraps, which may be one lane of a pipeline."""
 
-    def __init__(self, runner: HeldRunner) -> None:
+    def __init__(self, runner: HeldRunner, others: Sequence[HeldRunner] = ()) -> None:
+        """others: the pipeline's other lanes."""
         self._runner = runner
+        self.lanes = (self, *map(IslandRunner, others))
 
     @property
     def limits(self) -> EngineLimits:
@@ -54,7 +56,7 @@ class IslandRunner:
             self._runner.choose(masks)
 
     def close(self) -> None:
-        """Free what is still there."""
+        """Free what is still there of this lane."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             self._runner.close()
 

@@ -16,6 +16,7 @@ from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.guessing.proposals import Beginning, PendingProposals, Proposals
 from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step
 from model_server.loading.adapters.host_adapters import adapters_of
+from model_server.loading.deployment import Deployment
 from model_server.loading.draft_loading import check_context
 from model_server.loading.stages.drafted_pipeline import DraftedPipeline
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
@@ -71,6 +72,11 @@ class StageLoad:
         self.spans_hosts = True
         # Hosts of one stage wait for each other, so the stage thread fixes the order of programs.
         self.order = STAGES if self._place.per_stage > 1 else None
+
+    @property
+    def measured(self) -> Deployment:
+        """The deployment whose buckets the runner has."""
+        return self.deployment
 
     def build(self, programs: Programs, report: Callable[[Progress], None]) -> HostStage:
         """Build this host's stage; `programs` belong to the primary's stage and are not used."""

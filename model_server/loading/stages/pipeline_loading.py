@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 
@@ -42,6 +43,14 @@ def stage_layout(recipe: Recipe, place: StagePlace) -> Layout:
     Raises InvalidRequest, MemoryPlanError.
     """
     devices = [each for each in jax.devices() if each.process_index in place.members]
+    return layout_over(recipe, devices)
+
+
+def layout_over(recipe: Recipe, devices: Sequence[Any]) -> Layout:
+    """Lay a stage out over all of these devices, unless the recipe has a mesh.
+
+    Raises InvalidRequest, MemoryPlanError.
+    """
     return layout_of(recipe.mesh_shape or (1, 1, len(devices)), recipe.rules).placed(devices)
 
 
@@ -62,8 +71,8 @@ def plan_stage(
     """
     parts = recipe.cut()
     if decided:
-        return _alone(parts[index], checkpoint, layout, config, holders).following(decided)
-    plans = [_alone(part, checkpoint, layout, config, holders) for part in parts]
+        return plan_alone(parts[index], checkpoint, layout, config, holders).following(decided)
+    plans = [plan_alone(part, checkpoint, layout, config, holders) for part in parts]
     return plans[index].with_pages(min(plan.limits.pages for plan in plans))
 
 
@@ -85,8 +94,8 @@ def build_stage(
     the default ones. compiled: source of this stage's programs. adapters: of a model with room for
     them. Raises CheckpointError.
     """
-    leaves = _weights(plan, checkpoint, seed, report)
-    draft = read_draft(plan, lambda of, opened: _weights(of, opened, seed, report), buckets)
+    leaves = stage_weights(plan, checkpoint, seed, report)
+    draft = read_draft(plan, lambda of, opened: stage_weights(of, opened, seed, report), buckets)
     pages = plan.allocate_pages()
     parts = (plan.program, leaves, pages, buckets or plan.buckets, adapters)
     if draft is None:
@@ -102,23 +111,24 @@ def build_stage(
     return runner
 
 
-def _alone(
+def plan_alone(
     part: Recipe,
     checkpoint: Checkpoint | None,
     layout: Layout,
     config: ModelServerConfig,
     holders: Mapping[str, int],
 ) -> Deployment:
-    """Plan a stage as if there were no others."""
+    """Plan a stage as if there were no others. Raises MemoryPlanError naming the stage."""
     try:
         return deploy(part, checkpoint, layout, config, free_memory(layout, config, holders))
     except MemoryPlanError as exc:
         raise MemoryPlanError(f"{part.stage}: {exc.text}", param=exc.param) from exc
 
 
-def _weights(
+def stage_weights(
     plan: Deployment, checkpoint: Checkpoint | None, seed: int, report: Report
 ) -> list[jax.Array]:
+    """Read a stage's weights, or draw them with the seed. Raises CheckpointError."""
     declared = plan.blueprint.declarations
     if checkpoint is None:
         return random_weights(declared, seed, report, plan.layout)

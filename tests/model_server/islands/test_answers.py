@@ -1,4 +1,6 @@
-"""A model on islands answers as one on this machine's own devices: dense, experts, quantised."""
+"""A model on islands answers as one on this machine's own devices: dense, experts, quantised, in
+stages, and with prompts from another island.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,13 @@ from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.pathways.roles.test_deployment import DeploymentProcesses
 
 ROOT = Path(__file__).parents[3]
-KINDS = ("dense", "experts", "quantised")
+KINDS = ("dense", "experts", "quantised", "stages")
 # Small models spend their time in the compiler: it may leave out what only makes them fast.
 FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 POOL = 20_000  # bytes of keys and values: too few for all requests at once
 F32 = {"DTYPE": '"float32"'}  # rounds alike in batches of any size
+# One per island, with pages for half of the layers each.
+STAGES = {"NUM_STAGES": "2", "KV_CACHE_BYTES": str(POOL // 2)}
 EXPERTS = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 
 
@@ -50,17 +54,19 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         f"{path} {json.dumps(F32 | each)}"
         for path, each in zip((dense, experts, dense), overrides, strict=True)
     ]
+    stages = f"{dense} {json.dumps(F32 | STAGES)}"
     deployment = DeploymentProcesses(folder, "cpu:1", 2)
     try:
         for island in (0, 1):
             deployment.worker(f"worker {island}", island)
         deployment.proxy()
         target = f"grpc://127.0.0.1:{deployment.proxy_port}"
-        islands = answered(models, JAX_PLATFORMS="proxy", JAX_BACKEND_TARGET=target)
+        islands = answered([*models, stages], JAX_PLATFORMS="proxy", JAX_BACKEND_TARGET=target)
     finally:
         deployment.close()
         monkeypatch.undo()
-    return {"here": answered(models, JAX_PLATFORMS="cpu"), "islands": islands}
+    here = answered([*models, models[0]], JAX_PLATFORMS="cpu")
+    return {"here": here, "islands": islands}
 
 
 @pytest.mark.extended

@@ -1,10 +1,11 @@
-"""Plays the same steps on one mesh and on stages of fake devices; a process of its own.
+"""Plays the same steps on one mesh and on stages of fake devices, hosts' and islands'; a process of
+its own.
 
 The number of devices is fixed before jax starts, so tests call this as a script:
 
     python -m tests.model_server.multihost.on_stages RESULTS.json CASE:STAGES:1x1x2 ...
 
-RESULTS.json holds, under each of these names, the tokens and log-probabilities of both, and the
+RESULTS.json holds, under each of these names, the tokens and log-probabilities of all, and the
 answers of a beam search; or why there are none.
 """
 
@@ -25,9 +26,13 @@ from tests.model_server.multihost.staged import Case, layouts_of
 def compared(name: str, stages: int, sizes: tuple[int, int, int]) -> dict[str, Any]:
     case = Case(name)
     with case.closes:
+        layouts = layouts_of(stages, sizes)
+        one, other = case.lanes(stages, layouts)
         runners = {
             "whole": case.whole(sizes),
-            "staged": case.staged(stages, layouts_of(stages, sizes)),
+            "staged": case.staged(stages, layouts),
+            "one lane": one,
+            "other lane": other,
         }
         results = {
             kind: play(runner, [*steps(), *steps(edited=True)]) for kind, runner in runners.items()

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.opening import open_checkpoint
+from model_server.engine.islands.island_pipeline import IslandPipeline
 from model_server.engine.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import PendingStep, SlotMask, Step
@@ -98,6 +99,14 @@ class Case:
         for runner in runners:
             runner.compile(lambda _: None)
         return Hosts(runners)
+
+    def lanes(self, stages: int, layouts: Sequence[Layout]) -> tuple[IslandPipeline, ...]:
+        """Two lanes of a pipeline whose stages one process drives."""
+        parts = replace(self.recipe, stages=stages).cut()
+        *before, last = map(self._stage, parts, layouts)
+        first = IslandPipeline(before, last.program, last.leaves, last.pages, BUCKETS)
+        first.compile(lambda _: None)
+        return first, first.sibling([pages_of(*each) for each in zip(parts, layouts, strict=True)])
 
     def _stage(self, part: Recipe, layout: Layout) -> ModelRunner:
         module = part.blueprint(layout, self.checkpoint)

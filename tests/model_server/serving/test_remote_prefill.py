@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from model_server.disaggregation import mirror
+from model_server.disaggregation.disaggregation import is_remote, worthwhile
 from model_server.disaggregation.handoff import encode_ask
 from model_server.disaggregation.prefill_server import PrefillServer
 from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import Sampling
-from model_server.serving.remote_prefill import is_remote, worthwhile
 from sax.errors import InvalidRequest, QueueFull, SaxError, UnsupportedParameter
 from sax.proto import prefill_pb2, prefill_pb2_grpc
 from tests.model_server.engine.fake_runner import GREEDY

@@ -88,6 +88,39 @@ def test_answers_go_on_where_another_island_left_them(step: int, count: int, sec
         assert group.failed is None
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_an_island_is_lost_with_all_its_lanes(step: int, count: int) -> None:
+    lost: list[str] = []
+    inbox, dies = Inbox(), dying(step)
+    group = EngineGroup(inbox.deliver, on_lost=lambda island, failure: lost.append(island))
+    group.add("a", FakeRunner(LIMITS), dies, FakeRunner(LIMITS))
+    group.add("b", FakeRunner(LIMITS))
+    check(inbox, submitted(group, asks(count)))
+    died = dies.launched >= step  # and its result is read, or will be
+    if died:
+        wait_until(lambda: lost == ["a"])
+    assert group.islands == (("b",) if died else ("a", "b"))
+    group.close()
+    assert len(lost) == died
+
+
+def test_lanes_of_an_island_share_its_requests() -> None:
+    lanes = gated(), gated()
+    inbox = Inbox()
+    group = EngineGroup(inbox.deliver)
+    group.add("a", *lanes)
+    asked = submitted(group, asks(4))
+    for lane in lanes:
+        lane.wait_launched(1)
+        assert lane.gate
+        lane.gate.release(1000)
+    check(inbox, asked)
+    assert group.islands == ("a",)
+    group.close()
+    assert all(lane.closed for lane in lanes)
+
+
 def test_what_no_island_is_left_for_waits_until_one_is_added() -> None:
     next_one = FakeRunner(LIMITS)
     with group_of(dying(4)) as (group, inbox):
