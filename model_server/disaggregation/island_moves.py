@@ -67,6 +67,7 @@ class IslandMoves:
         self._runners: dict[str, HandoffRunner] = {}  # by island
         self._pools: dict[str, Sequence[LayerPages]] = {}  # shapes
         self._moving: dict[int, _Moving] = {}
+        self.moved = 0  # sequences whose pages arrived
         self._lock = threading.Lock()  # guards all above
         self._threads = ThreadPoolExecutor(_MOVERS, thread_name_prefix="move pages")
 
@@ -164,6 +165,8 @@ class IslandMoves:
         if moving is None or moving.blocks is None:
             raise _ENDED
         moving.blocks = self._copied(moving.blocks, pool, moving.pages)
+        with self._lock:
+            self.moved += 1
 
     def _pages(self, tokens: int) -> int:
         return -(-tokens // self._limits.page_size)

@@ -28,7 +28,7 @@ def test_every_flag_reaches_the_config() -> None:
         "--memory_limit_bytes 8192 --queue 3 --strict_compile --drain_seconds 1.5 "
         "--hosts a,b --host_ordinal 1 --group_port 9 --host_timeout_seconds 4 "
         "--bring_up_seconds 5 --cpu_devices 3 --prefill --prefill_servers c:1,d:2 "
-        "--kv_expiry_seconds 6"
+        "--kv_expiry_seconds 6 --islands 0,2,3 --prefill_islands 3 --elastic_slices 1"
     )
     made = make_config(flags.split())
     expected = ModelServerConfig(
@@ -59,9 +59,17 @@ def test_every_flag_reaches_the_config() -> None:
         prefill=True,
         prefill_servers=("c:1", "d:2"),
         kv_expiry_seconds=6,
+        islands=(0, 2, 3),
+        prefill_islands=(3,),
+        elastic_slices=1,
         incarnation=made.incarnation,
     )
     assert made == expected
+
+
+def test_prompts_are_computed_on_islands_of_the_server() -> None:
+    with pytest.raises(ValueError, match="--prefill_islands names 4, which --islands does not"):
+        ModelServerConfig(islands=(0, 2), prefill_islands=(2, 4))
 
 
 def test_the_flags_are_the_fields_of_the_config() -> None:

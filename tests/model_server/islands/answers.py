@@ -1,9 +1,9 @@
 """Prints the answers of small models, loaded as a model server does; a process of its own.
 
 jax's platform is chosen before it starts, by the environment: `python -m
-tests.model_server.islands.answers FOLDER [OVERRIDES] ...`. Prints one line of JSON per model: for
-each request its tokens and log-probabilities, and how often sequences were preempted and pages
-shared.
+tests.model_server.islands.answers BYTES PREFILL_ISLANDS FOLDER [OVERRIDES] ...`. Prints one line of
+JSON per model: for each request its tokens and log-probabilities, and how often sequences were
+preempted, pages shared and moved between islands.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from model_server.serving.lm_servable import LmServable
 from sax.types import ModelSpec
 
 PAGE = 8
-PROMPTS = [tuple(range(4, 4 + size)) for size in (3, 9, 17, 24)]
+SIZES = (3, 9, 17, 24)
+LONG = (260, 9, 300, 271)  # those over 256 are computed on prompt islands
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0, logprobs=3)
 SAMPLED = Sampling(temperature=1.0, top_k=40, top_p=0.9, seed=7)
 PENALISED = Sampling(
@@ -32,14 +33,16 @@ PENALISED = Sampling(
 )
 
 
-def asked() -> list[EngineRequest]:
+def asked(context: int) -> list[EngineRequest]:
+    sizes = LONG if context > max(LONG) else SIZES
+    prompts = [tuple(4 + token % 40 for token in range(size)) for size in sizes]
     every = [
         EngineRequest(prompt=prompt, sampling=each, max_tokens=24, stop_ids=frozenset())
         for each in (GREEDY, SAMPLED, PENALISED)
-        for prompt in PROMPTS
+        for prompt in prompts
     ]
     scored = EngineRequest(
-        prompt=PROMPTS[-1], sampling=GREEDY, max_tokens=0, stop_ids=frozenset(), score_from=1
+        prompt=prompts[-1], sampling=GREEDY, max_tokens=0, stop_ids=frozenset(), score_from=1
     )
     return [*every, scored]
 
@@ -70,24 +73,31 @@ class Answers:
 async def answers_of(loaded: Loaded) -> dict[str, Any]:
     servable = LmServable("/sax/test/small", loaded)
     answers = Answers(servable)
-    first = await asyncio.gather(*map(answers.of, asked()))
-    again = [await answers.of(request) for request in asked()]  # alone, with pages kept
+    requests = asked(loaded.runner.limits.max_context)
+    first = await asyncio.gather(*map(answers.of, requests))
+    again = [await answers.of(request) for request in requests]  # alone, with pages kept
     stats = servable.stats()
+    moves = loaded.islands and loaded.islands.moves
     await servable.close(5)
     return {
         "together": first,
         "alone": again,
         "preemptions": stats.preemptions,
         "prefix_hits": stats.prefix_hits,
+        "moved": moves.moved if moves else 0,
     }
 
 
 def main() -> None:
     if is_proxied():
         BACKEND.register(os.environ)
-    config = ModelServerConfig(slots=4, page_size=PAGE, kv_cache_bytes=int(sys.argv[1]))
+    _, pool, prefill, *models = sys.argv
+    islands = tuple(map(int, filter(None, prefill.split(","))))
+    config = ModelServerConfig(
+        slots=4, page_size=PAGE, kv_cache_bytes=int(pool), prefill_islands=islands
+    )
     loader = make_loader(config)
-    for told in sys.argv[2:]:
+    for told in models:
         folder, _, overrides = told.partition(" ")
         spec = ModelSpec(
             model_id="/sax/test/small",

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +19,36 @@ from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.pathways.roles.test_deployment import DeploymentProcesses
 
 ROOT = Path(__file__).parents[3]
-KINDS = ("dense", "experts", "quantised", "stages")
+KINDS = ("dense", "experts", "quantised", "stages", "prompts")
 # Small models spend their time in the compiler: it may leave out what only makes them fast.
 FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+LONG_POOL = 400_000
 POOL = 20_000  # bytes of keys and values: too few for all requests at once
 F32 = {"DTYPE": '"float32"'}  # rounds alike in batches of any size
-# One per island, with pages for half of the layers each.
-STAGES = {"NUM_STAGES": "2", "KV_CACHE_BYTES": str(POOL // 2)}
+# One per island. Pages of one layer are half as large; each lane has eight, as a sequence may need.
+STAGES = {"NUM_STAGES": "2", "KV_CACHE_BYTES": "14000"}
 EXPERTS = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 
 
-def answered(models: list[str], **environ: str) -> dict[str, Any]:
+def answered(models: Sequence[str], pool: int, prefill: str, environ: dict[str, str]) -> list[Any]:
     """Return what a process prints of each model."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.model_server.islands.answers", str(POOL), *models],
+        [sys.executable, "-m", "tests.model_server.islands.answers", str(pool), prefill, *models],
         env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": FLAGS, **environ},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         timeout=300,
         check=True,
     )
-    return dict(zip(KINDS, map(json.loads, done.stdout.splitlines()), strict=True))
+    return list(map(json.loads, done.stdout.splitlines()))
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Answers by kind of model: of this machine's devices and of two islands."""
+    """Answers by kind of model: of this machine's devices and of two islands.
+
+    Of "prompts" the first island computes the prompts and the second one answers.
+    """
     folder = tmp_path_factory.mktemp("islands")
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setenv("XLA_FLAGS", FLAGS)  # of the workers, which compile
@@ -55,18 +60,25 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         for path, each in zip((dense, experts, dense), overrides, strict=True)
     ]
     stages = f"{dense} {json.dumps(F32 | STAGES)}"
+    prompts = [f"{write_tiny(folder / 'long', max_position_embeddings=400)} {json.dumps(F32)}"]
     deployment = DeploymentProcesses(folder, "cpu:1", 2)
     try:
         for island in (0, 1):
             deployment.worker(f"worker {island}", island)
         deployment.proxy()
         target = f"grpc://127.0.0.1:{deployment.proxy_port}"
-        islands = answered([*models, stages], JAX_PLATFORMS="proxy", JAX_BACKEND_TARGET=target)
+        there = {"JAX_PLATFORMS": "proxy", "JAX_BACKEND_TARGET": target}
+        islands = answered([*models, stages], POOL, "", there)
+        islands += answered(prompts, LONG_POOL, "0", there)
     finally:
         deployment.close()
         monkeypatch.undo()
-    here = answered([*models, models[0]], JAX_PLATFORMS="cpu")
-    return {"here": here, "islands": islands}
+    here = answered([*models, models[0]], POOL, "", {"JAX_PLATFORMS": "cpu"})
+    here += answered(prompts, LONG_POOL, "", {"JAX_PLATFORMS": "cpu"})
+    return {
+        "here": dict(zip(KINDS, here, strict=True)),
+        "islands": dict(zip(KINDS, islands, strict=True)),
+    }
 
 
 @pytest.mark.extended
@@ -86,10 +98,19 @@ def test_answers_are_those_of_this_machine(
 
 @pytest.mark.extended
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS[:-1])
 def test_sequences_are_preempted_and_pages_shared_on_islands_too(
     both: dict[str, dict[str, Any]], kind: str
 ) -> None:
     assert both["here"][kind]["preemptions"]
     for name in ("preemptions", "prefix_hits"):
         assert both["islands"][kind][name], name
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(400)
+def test_pages_of_long_prompts_move_to_the_island_that_answers(
+    both: dict[str, dict[str, Any]],
+) -> None:
+    """All nine that are asked alone; together, as many as there is room for on the way."""
+    assert both["islands"]["prompts"]["moved"] > 9

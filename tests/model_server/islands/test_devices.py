@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from queue import SimpleQueue
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import pytest
 
 from model_server.config import ModelServerConfig
+from model_server.engine.islands.island_runner import IslandRunner
 from model_server.flags import make_config
-from model_server.islands.devices import island_devices, islands
+from model_server.islands.devices import Copy, copies, island_devices, islands
 from model_server.islands.proxy_backend import BACKEND
 from model_server.loading.island_loads import IslandLoads
-from sax.errors import Unavailable
+from sax.errors import InvalidRequest, Unavailable
 from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.test_engine import LIMITS
 
@@ -57,10 +60,43 @@ def test_islands_that_are_no_numbers_are_refused(
 def test_readiness_asks_for_all_islands_but_the_elastic_ones(
     elastic: int | None, least: int
 ) -> None:
-    runners = {number: FakeRunner(LIMITS) for number in range(3)}
-    loads = IslandLoads("/sax/test/m", lambda _: runners[0], lambda _: True, runners, elastic)
-    assert loads.least == least
+    loads = loads_of([(0,), (1,), (2,)], elastic)
+    names = list(loads.lanes)
+    assert [loads.suffice(names[:count]) for count in range(4)] == [
+        count >= least for count in range(4)
+    ]
     loads.close()
+
+
+def loads_of(held: list[Copy], elastic: int | None = None) -> IslandLoads:
+    def load(copy: Copy) -> IslandRunner:
+        return IslandRunner(FakeRunner(LIMITS), [FakeRunner(LIMITS) for _ in copy[1:]])
+
+    runners = {copy: load(copy) for copy in held}
+    return IslandLoads("/sax/test/m", load, lambda _: True, runners, elastic)
+
+
+def test_stages_divide_the_islands_among_copies_of_the_model(proxied: None) -> None:
+    assert copies(1) == [(0,), (1,), (2,)]
+    assert copies(2) == [(0, 1)]  # the third can hold no whole copy
+    with pytest.raises(InvalidRequest, match="NUM_STAGES is 4 and there are 3 islands"):
+        copies(4)
+
+
+def test_islands_that_hold_a_copy_together_are_lost_and_return_together() -> None:
+    loads = loads_of([(0, 1), (2, 3)])
+    assert {name: len(lanes) for name, lanes in loads.lanes.items()} == {"0+1": 2, "2+3": 2}
+    assert loads.lost_of(["0+1"]) == 2
+    assert loads.suffice(["2+3"])
+    assert not loads.suffice([])
+    before, back = loads.lanes["2+3"], SimpleQueue[tuple[Any, ...]]()
+    loads.lost("2+3", lambda *told: back.put(told), lambda: None)
+    name, *lanes = back.get(timeout=30)
+    assert (name, lanes) == ("2+3", list(loads.lanes["2+3"]))
+    assert all(lane.closed for lane in before)
+    assert not any(lane.closed for lane in lanes)
+    loads.close()
+    assert all(lane.closed for lane in lanes)
 
 
 def test_fewer_than_no_elastic_islands_are_refused() -> None:
