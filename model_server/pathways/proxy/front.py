@@ -19,6 +19,7 @@ from model_server.pathways.islands.island import Island
 from model_server.pathways.protocol.messages import IfrtRequest, IfrtResponse
 from model_server.pathways.proxy.client_session import ClientSession
 from model_server.pathways.proxy.parts import Gathering, part_of
+from model_server.pathways.scheduling.custom_call import is_call
 from model_server.pathways.scheduling.durations import Durations
 from model_server.pathways.scheduling.handles import (
     ALWAYS,
@@ -185,7 +186,7 @@ class Front:
         if summary.row.how is How.FRONT:
             self._greet(session, summary)
             return
-        if self.compile_options and summary.row.programs:
+        if self.compile_options and summary.row.programs and not is_call(request.compile_request):
             add_options(request.compile_request, self.compile_options)
             raw = request.SerializeToString()
         way = route(summary, session.table, self.ground)

@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from model_server.config import check_root
 from model_server.pathways.link.safety import TRUST_FLAG, TRUST_VARIABLE, LinkSafety
 from sax.config import check_address
 from sax.errors import InvalidRequest
@@ -40,6 +41,7 @@ class PathwaysFlags:
     host_buffer_bytes: int = 16 << 30
     memory_limit_bytes: int = 0  # of a worker on a CPU; 0: the machine's memory
     elastic_islands: int = 0  # the proxy may start with so many islands fewer
+    checkpoint_roots: tuple[str, ...] = ()  # of a worker: what it may read for clients
     compile_options: Mapping[str, str] = field(default_factory=dict[str, str])
     unused: Sequence[str] = ()  # given for Google's programs; ours has nothing like it
     safety: LinkSafety = LinkSafety()
@@ -76,6 +78,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> PathwaysFlags
         host_buffer_bytes=found.host_buffer_bytes,
         memory_limit_bytes=found.memory_limit_bytes,
         elastic_islands=found.num_elastic_slices,
+        checkpoint_roots=_roots(found.checkpoint_root),
         compile_options=compile_options,
         unused=[f"--{name}" for name in _UNUSED if getattr(found, name)],
         safety=safety,
@@ -144,6 +147,15 @@ def _count(value: int, name: str) -> int:
     return value
 
 
+def _roots(given: Sequence[str]) -> tuple[str, ...]:
+    try:
+        for root in given:
+            check_root(root, "--checkpoint_root")
+    except ValueError as exc:
+        raise InvalidRequest(str(exc), param="checkpoint_root") from exc
+    return tuple(given)
+
+
 class _Parser(argparse.ArgumentParser):
     """Refuses with our errors."""
 
@@ -173,6 +185,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--lease_s", type=float, default=2.0, help="a worker silent for so long is gone")
     add("--memory_limit_bytes", type=int, default=0, help="of a worker on a CPU; 0: the machine's")
     add("--host_buffer_bytes", type=int, default=16 << 30, help="bytes of a client that may wait")
+    add(
+        "--checkpoint_root",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="checkpoints below it a worker reads itself when a client asks; may be given again",
+    )
     add("--tls_cert", default="", metavar="PEM", help="this process's certificate")
     add("--tls_key", default="", metavar="PEM", help="its private key")
     add("--tls_ca", default="", metavar="PEM", help="authority of all processes' certificates")

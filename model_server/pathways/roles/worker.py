@@ -9,6 +9,7 @@ import socket
 import uuid
 from typing import Any
 
+from model_server.islands.weight_reading import ATTRIBUTE
 from model_server.pathways.hosting.door import WorkerDoor
 from model_server.pathways.hosting.executor_thread import ExecutorThread
 from model_server.pathways.hosting.parcels import ParcelRoom
@@ -140,10 +141,23 @@ def _executor(flags: PathwaysFlags, placement: messages.IslandPlacement) -> Any:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(placement.coordinator, flags.island_hosts, flags.island_host)
     devices = IslandDevices(
-        jax.devices(), placement.first_device, placement.island, flags.memory_limit_bytes
+        jax.devices(),
+        placement.first_device,
+        placement.island,
+        flags.memory_limit_bytes,
+        {ATTRIBUTE: int(bool(flags.checkpoint_roots))},
     )
     check_options(flags)
-    return Executor(devices, flags.compile_options)
+    return Executor(devices, flags.compile_options, reader_of(flags))
+
+
+def reader_of(flags: PathwaysFlags) -> Any:
+    """Return what reads weights for clients; None: nothing does."""
+    if not flags.checkpoint_roots:
+        return None
+    from model_server.loading.beside_devices.weight_reader import WeightReader  # with all models
+
+    return WeightReader(flags.checkpoint_roots)
 
 
 def _local_devices() -> int:

@@ -13,11 +13,13 @@ import numpy as np
 
 from model_server.pathways.protocol.kinds import RESPONSES
 from model_server.pathways.protocol.messages import IfrtResponse
+from model_server.pathways.scheduling.custom_call import is_call
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.scheduling.options import add_options
 from model_server.pathways.scheduling.refusals import refused
 from model_server.pathways.worker import programs
 from model_server.pathways.worker.arrays import Arrays, Held, host_bytes
+from model_server.pathways.worker.calls import CallProgram, Calls, Reader
 from model_server.pathways.worker.devices import IslandDevices
 from model_server.pathways.worker.dtypes import numpy_dtype
 from model_server.pathways.worker.parcels import Parcel, Receiving, packed
@@ -33,6 +35,7 @@ from model_server.pathways.worker.statuses import (
 )
 from model_server.pathways.worker.values import (
     ELSEWHERE,
+    ComingValues,
     Elsewhere,
     HeldElsewhere,
     HostCopy,
@@ -60,13 +63,17 @@ class Executor:
     """One per process. `execute`, `send`, `receive` and `forget` are called by one thread."""
 
     def __init__(
-        self, devices: IslandDevices, compile_options: Mapping[str, str] = MappingProxyType({})
+        self,
+        devices: IslandDevices,
+        compile_options: Mapping[str, str] = MappingProxyType({}),
+        reader: Reader | None = None,
     ) -> None:
-        """compile_options: by name, for all programs that do not set them."""
+        """compile_options: by name, for all programs that do not set them. reader: of weights."""
         self._devices = devices
         self._options = compile_options
         self._shardings = Shardings(devices)
         self._arrays = Arrays(devices, self._shardings)
+        self._calls = Calls(devices, self._arrays, reader)
         self._sessions: dict[int, Session] = {}
         self._waiting: dict[int, WaitingThread] = {}
         self._compiling = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="compile")
@@ -126,7 +133,11 @@ class Executor:
         if kind == _COMPILE:
             self._compiling.submit(finish)
             return
-        self._waits(session).run(finish)
+        waits = self._waits(session)
+        if isinstance(later, ComingValues):  # what comes must not hold up what is there
+            later.then(lambda: waits.run(finish))
+        else:
+            waits.run(finish)
 
     def _waits(self, session: int) -> WaitingThread:
         if session not in self._waiting:
@@ -135,7 +146,8 @@ class Executor:
 
     def forget(self, session: int) -> None:
         """Free all that a session holds."""
-        self._sessions.pop(session, None)
+        if (of := self._sessions.pop(session, None)) is not None:
+            of.ended.set()
         if (waiting := self._waiting.pop(session, None)) is not None:
             waiting.end()
 
@@ -295,8 +307,7 @@ class Executor:
     def _check_value_ready(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> Later | None:
-        values = [of.value(each) for each in asked.value_handles]
-        return lambda: _wait(values)
+        return ComingValues(of.known(asked.value_handles))
 
     def _check_future(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
@@ -330,27 +341,41 @@ class Executor:
     # Programs
 
     def _compile(self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers) -> Later:
+        if is_call(asked):
+            return lambda: self._compile_call(of, asked, told, made)
         if self._options:
             add_options(asked, self._options)
         source = programs.source(asked, self._devices)
 
         def later() -> None:
             program = programs.compiled(source, self._devices.client)
-            of.programs[made] = program
-            told.loaded_executable_handle = made
-            told.name = program.module.name
-            numbers = self._devices.numbers(program.devices)
-            told.num_devices = len(numbers)
-            told.device_ids.extend(numbers)
-            told.addressable_device_ids.extend(numbers)
+            self._compiled(of, program, program.module.name, told, made)
             told.fingerprint_value = program.executable.fingerprint or b""
 
         return later
+
+    def _compile_call(self, of: Session, asked: Any, told: Any, made: int) -> None:
+        program = self._calls.program(asked)
+        self._compiled(of, program, program.name, told, made)
+
+    def _compiled(
+        self, of: Session, program: Program | CallProgram, name: str, told: Any, made: int
+    ) -> None:
+        of.programs[made] = program
+        told.loaded_executable_handle = made
+        told.name = name
+        numbers = self._devices.numbers(program.devices)
+        told.num_devices = len(numbers)
+        told.device_ids.extend(numbers)
+        told.addressable_device_ids.extend(numbers)
 
     def _loaded_executable_metadata(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> None:
         program: Program = of.program(asked.loaded_executable_handle)
+        if isinstance(program, CallProgram):
+            told.donated_input_indices.SetInParent()
+            return
         executable, module = program.executable, program.module
         for shardings, into in (
             (executable.get_parameter_shardings(), told.parameter_shardings),
@@ -371,7 +396,7 @@ class Executor:
     def _loaded_executable_execute(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> None:
-        program: Program = of.program(asked.loaded_executable_handle)
+        program: Program | CallProgram = of.program(asked.loaded_executable_handle)
         if asked.loaded_executable_handle in of.deleted:
             raise WrongRequest("the program was deleted; compile it again")
         options = asked.execute_options
@@ -380,17 +405,19 @@ class Executor:
         if not handles:
             handles = range(made + 1, made + 1 + len(program.avals))
             for handle, (kind, shape, sharding) in zip(
-                handles, program.outputs(self._shardings), strict=True
+                handles, _outputs(program, self._shardings), strict=True
             ):
                 one = told.outputs.add(array_handle=handle, sharding=sharding)
                 one.dtype.kind = kind
                 one.shape.dims.extend(shape)
         told.status_handle = status
 
-        def make() -> list[jax.Array] | list[Elsewhere]:
+        def make() -> Sequence[Value]:
             if not program.here:
                 return [ELSEWHERE] * len(program.avals)
             arguments = of.held(asked.args_handles)
+            if isinstance(program, CallProgram):
+                return program.begin(arguments, lambda: not of.ended.is_set())
             for place in options.non_donatable_input_indices:
                 if place in program.donated:
                     arguments[place] = self._arrays.undonated(arguments[place])
@@ -463,6 +490,10 @@ class Executor:
         (told.serialized_pjrt_layout,) = layout.__getstate__()
 
 
+def _outputs(program: Program | CallProgram, shardings: Shardings) -> Any:
+    return program.outputs() if isinstance(program, CallProgram) else program.outputs(shardings)
+
+
 def _handles(told: Any, count: int, made: int) -> list[int]:
     """Return the handles that the client chose, or the next ones of ours."""
     if told and len(told) != count:
@@ -470,13 +501,13 @@ def _handles(told: Any, count: int, made: int) -> list[int]:
     return list(told) or list(range(made, made + count))
 
 
-def _store(of: Session, handles: Any, make: Callable[[], list[Any]]) -> list[Value]:
+def _store(of: Session, handles: Any, make: Callable[[], Sequence[Any]]) -> Sequence[Value]:
     """Make arrays under handles; where that fails, each stands for the error.
 
     The client goes on before it hears of this, and finds the error where it waits.
     """
     try:
-        values: list[Value] = make()
+        values: Sequence[Value] = make()
         if len(values) != len(handles):
             raise WrongRequest(f"{len(handles)} handles for {len(values)} arrays")
     except NotHere:
@@ -505,16 +536,7 @@ def _parts(of: Session, handles: Any) -> list[Held]:
 def _waited(of: Session, future: int) -> Later | None:
     """Take a future out, and return what waits for it; None: it is ready."""
     values = of.futures.pop(future, ())
-    return (lambda: _wait(values)) if values else None
-
-
-def _wait(values: Any) -> None:
-    """Raises what any of the arrays failed with; what was donated since did not."""
-    for value in values:
-        if isinstance(value, Fault):
-            raise Poisoned(value)
-        if isinstance(value, jax.Array) and not value.is_deleted():
-            value.block_until_ready()
+    return ComingValues(values) if values else None
 
 
 def _failed(kind: str, op_id: int, exc: BaseException) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,19 +25,33 @@ class HeldElsewhere(UnknownHandle):
 
 
 class Arriving:
-    """An array whose parts come from another island."""
+    """An array that comes later: its parts from another island, or of a call. Thread-safe."""
 
     def __init__(self) -> None:
         self._come = threading.Event()
         self._value: jax.Array | Fault | Elsewhere | None = None
+        self._lock = threading.Lock()
+        self._then: list[Callable[[], None]] = []
 
     @property
     def come(self) -> bool:
         return self._come.is_set()
 
     def set(self, value: jax.Array | Fault | Elsewhere) -> None:
-        self._value = value
-        self._come.set()
+        with self._lock:
+            self._value = value
+            self._come.set()
+            then, self._then = self._then, []
+        for call in then:
+            call()
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call once it is there: at once, or on the thread that brings it."""
+        with self._lock:
+            if not self._come.is_set():
+                self._then.append(call)
+                return
+        call()
 
     def get(self) -> jax.Array | Fault | Elsewhere:
         """Wait for it: whoever sends it fails it, too, if it cannot come."""
@@ -69,6 +83,31 @@ class HostCopy:
 Value = jax.Array | Fault | Elsewhere | Arriving
 
 
+class ComingValues:
+    """Values that a client waits for."""
+
+    def __init__(self, values: Sequence[Value]) -> None:
+        self._values = values
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call once all that come are there: at once, or on the thread that brings the last."""
+        coming = [each for each in self._values if isinstance(each, Arriving) and not each.come]
+        if not coming:
+            call()
+            return
+        coming[0].then(lambda: self.then(call))
+
+    def __call__(self) -> None:
+        """Wait until all are computed. Raises what any failed with; what was donated did not."""
+        for value in self._values:
+            if isinstance(value, Arriving):
+                value = value.get()
+            if isinstance(value, Fault):
+                raise Poisoned(value)
+            if isinstance(value, jax.Array) and not value.is_deleted():
+                value.block_until_ready()
+
+
 @dataclass(slots=True)
 class Session:
     """A client's arrays, programs and what it may wait for, by handle."""
@@ -77,7 +116,15 @@ class Session:
     programs: dict[int, Any] = field(default_factory=dict)
     futures: dict[int, Any] = field(default_factory=dict)  # arrays to wait for
     deleted: set[int] = field(default_factory=set)  # programs that may not run again
+    ended: threading.Event = field(default_factory=threading.Event)
     _fetches: dict[int, HostCopy] = field(default_factory=dict)  # that wait for their array
+
+    def known(self, handles: Iterable[int]) -> list[Value]:
+        """Return values without waiting for those that come. Raises UnknownHandle."""
+        return [
+            found if isinstance(found := self.arrays.get(handle), Arriving) else self.value(handle)
+            for handle in handles
+        ]
 
     def value(self, handle: int) -> jax.Array | Fault | Elsewhere:
         """Raises UnknownHandle."""
