@@ -11,14 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from model_server.config import check_root
-from model_server.pathways.link.safety import TRUST_FLAG, TRUST_VARIABLE, LinkSafety
+from model_server.pathways.link.safety import TRUST_FLAG, TRUST_VARIABLE, LinkSafety, is_loopback
 from sax.config import check_address
 from sax.errors import InvalidRequest
 
 MANAGER, WORKER, PROXY, LOCAL = "resource_manager", "worker", "proxy_server", "local"
-ROLES = (MANAGER, WORKER, PROXY, LOCAL)
-PORTS = {MANAGER: 29001, WORKER: 29005, PROXY: 29000, LOCAL: 29000}
-_UNUSED = ("virtual_slices", "sidecar_name", "enable_metrics_collection")
+SIDECAR = "sidecar"
+ROLES = (MANAGER, WORKER, SIDECAR, PROXY, LOCAL)
+PORTS = {MANAGER: 29001, WORKER: 29005, SIDECAR: 50051, PROXY: 29000, LOCAL: 29000}
+_UNUSED = ("virtual_slices", "enable_metrics_collection")
+_CODE = "--colocated_python"
 _TRUE = ("1", "true", "yes")
 
 
@@ -42,6 +44,8 @@ class PathwaysFlags:
     memory_limit_bytes: int = 0  # of a worker on a CPU; 0: the machine's memory
     elastic_islands: int = 0  # the proxy may start with so many islands fewer
     checkpoint_roots: tuple[str, ...] = ()  # of a worker: what it may read for clients
+    takes_functions: bool = False  # of a proxy server: pickled ones of clients
+    sidecar: str = ""  # host:port of a worker's; "": functions are refused
     compile_options: Mapping[str, str] = field(default_factory=dict[str, str])
     unused: Sequence[str] = ()  # given for Google's programs; ours has nothing like it
     safety: LinkSafety = LinkSafety()
@@ -64,7 +68,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> PathwaysFlags
     role: str = found.node_type
     made = PathwaysFlags(
         role=role,
-        host=found.host if found.host is not None else _host(trusted or safety.mutual),
+        host=found.host if found.host is not None else _host(role, trusted, safety),
         port=PORTS[role] if found.server_port is None else found.server_port,
         manager=_manager(role, found.resource_manager_address, environ),
         advertised=found.advertise or environ.get("HOST_ADDRESS", ""),
@@ -79,11 +83,15 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> PathwaysFlags
         memory_limit_bytes=found.memory_limit_bytes,
         elastic_islands=found.num_elastic_slices,
         checkpoint_roots=_roots(found.checkpoint_root),
+        takes_functions=bool(found.sidecar_name),
+        sidecar=_sidecar(found.sidecar_address, safety),
         compile_options=compile_options,
         unused=[f"--{name}" for name in _UNUSED if getattr(found, name)],
         safety=safety,
     )
     safety.check(made.host, "--host")
+    if role == SIDECAR:
+        _check_code(found.colocated_python, made.host, safety)
     return made
 
 
@@ -100,13 +108,14 @@ def _split(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return options, rest
 
 
-def _host(beyond: bool) -> str:
+def _host(role: str, trusted: bool, safety: LinkSafety) -> str:
+    beyond = safety.mutual or (trusted and role != SIDECAR)
     return "0.0.0.0" if beyond else "127.0.0.1"
 
 
 def _manager(role: str, given: str, environ: Mapping[str, str]) -> str:
     """Return the resource manager's address, from the flag or PATHWAYS_HEAD."""
-    if role in (MANAGER, LOCAL):
+    if role in (MANAGER, LOCAL, SIDECAR):
         return ""
     head = environ.get("PATHWAYS_HEAD", "")
     address = given or (f"{head}:{PORTS[MANAGER]}" if head else "")
@@ -147,6 +156,36 @@ def _count(value: int, name: str) -> int:
     return value
 
 
+def _sidecar(address: str, safety: LinkSafety) -> str:
+    """Return the address of a worker's sidecar. Raises InvalidRequest if code would be in clear."""
+    if not address:
+        return ""
+    check_address(address, "--sidecar_address")
+    if not (is_loopback(address.rpartition(":")[0]) or safety.mutual):
+        raise InvalidRequest(
+            f"--sidecar_address={address}: a sidecar runs code, so it is on the worker's machine, "
+            "at 127.0.0.1, or both have --tls_cert, --tls_key and --tls_ca",
+            param="sidecar_address",
+        )
+    return address
+
+
+def _check_code(asked: bool, host: str, safety: LinkSafety) -> None:
+    """Raise InvalidRequest for a sidecar that was not meant to run code, or not from there."""
+    if not asked:
+        raise InvalidRequest(
+            f"a sidecar runs any code that clients of the proxy server send: say {_CODE} if they "
+            "may",
+            param=_CODE.lstrip("-"),
+        )
+    if not (is_loopback(host) or safety.mutual):
+        raise InvalidRequest(
+            f"--host={host}: a sidecar runs code for its worker, on the same machine: use "
+            f"127.0.0.1, or --tls_cert, --tls_key and --tls_ca; {TRUST_FLAG} is not enough",
+            param="host",
+        )
+
+
 def _roots(given: Sequence[str]) -> tuple[str, ...]:
     try:
         for root in given:
@@ -175,7 +214,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--gcs_scratch_location", default="", help="taken, not used: nothing is kept in a bucket")
     add("--num_elastic_slices", type=int, default=0, help="start with so many islands fewer")
     add("--virtual_slices", default="", help="taken, not used: islands are what workers make")
-    add("--sidecar_name", default="", help="taken, not used: no Python runs beside workers")
+    add("--sidecar_name", default="", help="of a proxy server: take functions for the sidecars")
+    add("--sidecar_address", default="", help="host:port of a worker's sidecar (off)")
+    add(_CODE, action="store_true", help="of a sidecar: run the code of any client")
     add("--enable_metrics_collection", default="", help="taken, not used: see the status page")
     add("--advertise", default="", help="where others reach this worker (or HOST_ADDRESS)")
     add("--island", type=int, help="this worker's island (or MEGASCALE_SLICE_ID; default: any)")

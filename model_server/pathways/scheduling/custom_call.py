@@ -37,6 +37,12 @@ def call_of(request: Any) -> Any:
     return call
 
 
+def brings_code(request: Any) -> bool:
+    """Tell whether an IfrtRequest is to compile a function of its client. Raises InvalidRequest."""
+    asked = request.compile_request
+    return is_call(asked) and is_python(call_of(asked))
+
+
 def is_python(call: Any) -> bool:
     """Tell whether a call brings its function along, as pickled code."""
     return call.name != READ_WEIGHTS

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
 import msgspec
 import numpy as np
-from jax.core import ShapedArray
 from jaxlib._jax import Device
 
 from model_server.islands.weight_reading import DECODER, WeightReading
@@ -19,27 +17,40 @@ from model_server.pathways.scheduling.custom_call import call_of, is_python
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.worker.arrays import Arrays, Held
 from model_server.pathways.worker.devices import IslandDevices
+from model_server.pathways.worker.results import Result, results_of
 from model_server.pathways.worker.statuses import Refused, WrongRequest, fault_of
-from model_server.pathways.worker.values import ELSEWHERE, Arriving, Elsewhere
+from model_server.pathways.worker.values import (
+    ELSEWHERE,
+    Arriving,
+    Elsewhere,
+    HostCopy,
+    Session,
+    Strings,
+)
 from sax.errors import SaxError
 
 Wanted = Callable[[], bool]  # does anybody still wait for the results?
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """An array that a call makes, as its client declares it."""
-
-    shape: tuple[int, ...]  # of the whole array
-    dtype: np.dtype
-    sharding: jax.sharding.Sharding
-    spec: Any  # ArraySpecProto
+Done = Callable[[Sequence[Held | Strings] | Fault], None]
 
 
 class Function(Protocol):
-    """What a call does, on a thread where it may take long."""
+    """What a call does."""
 
-    def __call__(self, arguments: Sequence[jax.Array], wanted: Wanted) -> Sequence[Held]: ...
+    def start(self, of: Session, arguments: Sequence[jax.Array], done: Done) -> None:
+        """Carry it out, and call `done` once, on any thread. May take long; may raise."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Python(Protocol):
+    """Makes functions of pickled ones: `sidecar.island_functions`."""
+
+    def function(
+        self, session: int, text: bytes, name: str, results: Sequence[Result]
+    ) -> Function: ...
+
+    def forget(self, session: int) -> None: ...
 
 
 class Reader(Protocol):
@@ -61,60 +72,89 @@ class CallProgram:
         devices: tuple[Device, ...],
         results: Sequence[Result],
         function: Function,
-        threads: ThreadPoolExecutor,
+        thread: ThreadPoolExecutor,
     ) -> None:
         self.name = name
         self.devices = devices
-        self.avals = [ShapedArray(each.shape, each.dtype) for each in results]
-        self._results = results
+        self.avals = results
         self._function = function
-        self._threads = threads
+        self._thread = thread
 
     @property
     def here(self) -> bool:
         """Tell whether this process has a part in it."""
         return any(device.process_index == jax.process_index() for device in self.devices)
 
-    def begin(self, arguments: Sequence[jax.Array], wanted: Wanted) -> list[Arriving]:
-        coming = [Arriving() for _ in self._results]
-        self._threads.submit(self._carry_out, arguments, wanted, coming)
+    def begin(
+        self, of: Session, arguments: Sequence[jax.Array], fetches: Sequence[HostCopy]
+    ) -> list[Arriving]:
+        """Carry the call out later. fetches: of its arguments, which end once they were read."""
+        coming = [Arriving() for _ in self.avals]
+
+        def done(outcome: Sequence[Held | Strings] | Fault) -> None:
+            values = [outcome] * len(coming) if isinstance(outcome, Fault) else outcome
+            for each, value in zip(coming, values, strict=True):
+                each.set(value)
+
+        def start() -> None:
+            try:
+                self._function.start(of, arguments, done)
+            except BaseException as exc:  # whoever waits must learn of it
+                done(fault_of(exc))
+            finally:
+                for fetch in fetches:
+                    fetch.leave()
+
+        self._thread.submit(start)
         return coming
 
     def outputs(self) -> list[tuple[int, tuple[int, ...], Any]]:
         """Return the element type, shape and ShardingProto of each result."""
-        return [(each.spec.dtype.kind, each.shape, each.spec.sharding) for each in self._results]
+        return [(each.spec.dtype.kind, each.shape, each.spec.sharding) for each in self.avals]
 
-    def _carry_out(
-        self, arguments: Sequence[jax.Array], wanted: Wanted, coming: Sequence[Arriving]
-    ) -> None:
-        values: Sequence[Held | Fault]
-        try:
-            values = self._function(arguments, wanted)
-        except BaseException as exc:  # whoever waits must learn of it
-            values = [fault_of(exc)] * len(coming)
-        for each, value in zip(coming, values, strict=True):
-            each.set(value)
+    def close(self) -> None:
+        """Let the function go, after the calls before."""
+        self._thread.submit(self._function.close)
 
 
 class Calls:
     """Makes programs of calls."""
 
-    def __init__(self, devices: IslandDevices, arrays: Arrays, reader: Reader | None) -> None:
-        """reader: None: no weights are read here."""
+    def __init__(
+        self,
+        devices: IslandDevices,
+        arrays: Arrays,
+        reader: Reader | None = None,
+        python: Python | None = None,
+    ) -> None:
+        """reader: None: no weights are read here. python: None: no functions are run."""
         self._devices = devices
         self._arrays = arrays
         self._reader = reader
+        self._python = python
         self._reading = ThreadPoolExecutor(1, "weights")  # which reads with threads of its own
+        self._sending = ThreadPoolExecutor(1, "arguments")  # in their order
 
-    def program(self, asked: Any) -> CallProgram:
-        """Check the call of a CompileRequest. Raises Refused, WrongRequest, SaxError."""
+    def program(self, of: Session, asked: Any) -> CallProgram:
+        """Check the call of a CompileRequest. Raises Refused, WrongRequest, SaxError, Poisoned."""
         call = call_of(asked)
         devices = self._devices.devices(call.devices.device_ids)
-        results = [Result(*self._arrays.spec(each), each) for each in call.output_specs]
+        results = results_of(call.output_specs, self._arrays)
+        text = call.serialized_program_text
         if is_python(call):
-            raise Refused("functions of a client are not run beside the devices of this worker")
-        function = self._reads(call.serialized_program_text, devices, results)
+            if self._python is None:
+                raise Refused(
+                    "functions are not run beside the devices of this worker: start a sidecar, "
+                    "and the worker with --sidecar_address"
+                )
+            function = self._python.function(of.number, text, call.name, results)
+            return CallProgram(call.name, devices, results, function, self._sending)
+        function = self._reads(text, devices, results)
         return CallProgram(call.name, devices, results, function, self._reading)
+
+    def forget(self, session: int) -> None:
+        if self._python is not None:
+            self._sending.submit(self._python.forget, session)
 
     def _reads(
         self, text: bytes, devices: tuple[Device, ...], results: Sequence[Result]
@@ -125,24 +165,16 @@ class Calls:
             asked = DECODER.decode(text)
         except msgspec.MsgspecError as exc:
             raise WrongRequest(f"weights are asked for in words that are not known: {exc}") from exc
-        with self._named():
+        with _named(self._devices.island):
             planned = reader.plan(asked, devices)
         _check_alike(planned, results)
 
-        def read(arguments: Sequence[jax.Array], wanted: Wanted) -> Sequence[Held]:
-            with self._named():
+        def read(wanted: Wanted) -> Sequence[Held]:
+            with _named(self._devices.island):
                 made = reader.read(asked, planned, wanted)
             return [self._placed(*each) for each in zip(made, results, strict=True)]
 
-        return read
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Tell in errors which island has them."""
-        try:
-            yield
-        except SaxError as exc:
-            raise type(exc)(f"island {self._devices.island}: {exc.text}") from exc
+        return _Reading(read)
 
     def _placed(self, array: jax.Array, result: Result) -> Held:
         """Return the same array in the sharding that its client knows."""
@@ -154,6 +186,28 @@ class Calls:
         if not parts:
             return ELSEWHERE
         return self._arrays.joined(result.shape, result.dtype, result.sharding, parts)
+
+
+class _Reading:
+    """A call that reads weights."""
+
+    def __init__(self, read: Callable[[Wanted], Sequence[Held]]) -> None:
+        self._read = read
+
+    def start(self, of: Session, arguments: Sequence[jax.Array], done: Done) -> None:
+        done(self._read(lambda: not of.ended.is_set()))
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+@contextmanager
+def _named(island: int) -> Iterator[None]:
+    """Tell in errors which island has them."""
+    try:
+        yield
+    except SaxError as exc:
+        raise type(exc)(f"island {island}: {exc.text}") from exc
 
 
 def _check_alike(planned: Any, results: Sequence[Result]) -> None:

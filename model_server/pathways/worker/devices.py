@@ -131,6 +131,7 @@ class IslandDevices:
         own = {name: getattr(device, name, None) for name in _ATTRIBUTES}
         return {name: value for name, value in own.items() if value is not None} | {
             "slice_index": self.island,
+            "colocation_id": self._numbers[device],  # a CPU device is beside itself
             "memory_limit_bytes": self._memory_limit(),
             native.ISLANDS: _native(device),
             **self._told,

@@ -12,17 +12,18 @@ import jax
 import numpy as np
 
 from model_server.pathways.protocol.kinds import RESPONSES
-from model_server.pathways.protocol.messages import IfrtResponse
+from model_server.pathways.protocol.messages import IfrtResponse, StringArrayContents
 from model_server.pathways.scheduling.custom_call import is_call
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.scheduling.options import add_options
 from model_server.pathways.scheduling.refusals import refused
 from model_server.pathways.worker import programs
 from model_server.pathways.worker.arrays import Arrays, Held, host_bytes
-from model_server.pathways.worker.calls import CallProgram, Calls, Reader
+from model_server.pathways.worker.calls import CallProgram, Calls, Python, Reader
 from model_server.pathways.worker.devices import IslandDevices
 from model_server.pathways.worker.dtypes import numpy_dtype
 from model_server.pathways.worker.parcels import Parcel, Receiving, packed
+from model_server.pathways.worker.pieces import ArrayPieces
 from model_server.pathways.worker.programs import Program
 from model_server.pathways.worker.shardings import Shardings
 from model_server.pathways.worker.statuses import (
@@ -35,11 +36,14 @@ from model_server.pathways.worker.statuses import (
 )
 from model_server.pathways.worker.values import (
     ELSEWHERE,
+    Arriving,
     ComingValues,
     Elsewhere,
     HeldElsewhere,
     HostCopy,
     Session,
+    Strings,
+    There,
     Value,
 )
 from model_server.pathways.worker.waiting import WaitingThread
@@ -67,13 +71,18 @@ class Executor:
         devices: IslandDevices,
         compile_options: Mapping[str, str] = MappingProxyType({}),
         reader: Reader | None = None,
+        python: Python | None = None,
     ) -> None:
-        """compile_options: by name, for all programs that do not set them. reader: of weights."""
+        """compile_options: by name, for all programs that do not set them.
+
+        reader: of weights for clients. python: runs functions of clients.
+        """
         self._devices = devices
         self._options = compile_options
         self._shardings = Shardings(devices)
         self._arrays = Arrays(devices, self._shardings)
-        self._calls = Calls(devices, self._arrays, reader)
+        self._pieces = ArrayPieces(self._arrays)
+        self._calls = Calls(devices, self._arrays, reader, python)
         self._sessions: dict[int, Session] = {}
         self._waiting: dict[int, WaitingThread] = {}
         self._compiling = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="compile")
@@ -107,7 +116,7 @@ class Executor:
                 raise Refused(f"requests of kind {kind} are not offered here")
             told = getattr(response, RESPONSES[kind])
             told.SetInParent()
-            of = self._sessions.setdefault(session, Session())
+            of = self._session(session)
             later = carry_out(of, getattr(request, kind), told, made, buffers)
         except NotHere:
             answer(None, {})
@@ -139,6 +148,11 @@ class Executor:
         else:
             waits.run(finish)
 
+    def _session(self, number: int) -> Session:
+        if number not in self._sessions:
+            self._sessions[number] = Session(number)
+        return self._sessions[number]
+
     def _waits(self, session: int) -> WaitingThread:
         if session not in self._waiting:
             self._waiting[session] = WaitingThread(f"session {session}")
@@ -148,6 +162,9 @@ class Executor:
         """Free all that a session holds."""
         if (of := self._sessions.pop(session, None)) is not None:
             of.ended.set()
+            for program in of.programs.values():
+                _close(program)
+            self._calls.forget(session)
         if (waiting := self._waiting.pop(session, None)) is not None:
             waiting.end()
 
@@ -155,11 +172,13 @@ class Executor:
 
     def send(self, session: int, handle: int, deliver: Callable[[Parcel | Fault], None]) -> None:
         """Hand over the shards of an array that are here, when it is ready, on another thread."""
-        of = self._sessions.setdefault(session, Session())
+        of = self._session(session)
         try:
             value = of.value(handle)
         except UnknownHandle as exc:
             value = exc.fault
+        if isinstance(value, Strings):
+            value = WrongRequest("a string goes to no other island").fault
         if isinstance(value, Fault):
             deliver(value)
         elif not isinstance(value, Elsewhere):
@@ -178,7 +197,7 @@ class Executor:
     ) -> Receiving:
         """Store what will arrive under a handle; what needs it waits. Raises WrongRequest."""
         receiving = Receiving(self._arrays, self._devices.devices(device_ids), memory_kind)
-        self._sessions.setdefault(session, Session()).arrays[handle] = receiving.value
+        self._session(session).arrays[handle] = receiving.value
         return receiving
 
     # Arrays
@@ -229,18 +248,16 @@ class Executor:
     def _disassemble_into_single_device_arrays(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> None:
-        value = of.value(asked.array_handle)
+        (value,) = of.known([asked.array_handle])
+        if isinstance(value, Arriving):
+            value = value.get() if value.come or not asked.result_handles else value
         if isinstance(value, Elsewhere):
             raise NotHere
-        if isinstance(value, Fault):
-            if not asked.result_handles:
-                raise Poisoned(value)
-            handles = list(asked.result_handles)
-            of.poison(handles, value)
-        else:
-            parts = self._arrays.disassembled(value)
-            handles = _handles(asked.result_handles, len(parts), made)
-            of.arrays.update(zip(handles, parts, strict=True))
+        if isinstance(value, Fault) and not asked.result_handles:
+            raise Poisoned(value)
+        parts = self._pieces.parts(value, len(asked.result_handles))
+        handles = _handles(asked.result_handles, len(parts), made)
+        of.arrays.update(zip(handles, parts, strict=True))
         told.array_handles.extend(handles)
 
     def _fully_replicated_shard(
@@ -248,7 +265,8 @@ class Executor:
     ) -> None:
         handle = asked.result_handle or made
         told.array_handle = handle
-        _store(of, [handle], lambda: [self._arrays.replica(of.array(asked.array_handle))])
+        (value,) = of.known([asked.array_handle])
+        _store(of, [handle], lambda: [self._pieces.replica(value)])
 
     def _copy_arrays(self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers) -> None:
         handles = _handles(asked.result_handles, len(asked.array_handles), made)
@@ -288,21 +306,21 @@ class Executor:
     def _copy_to_host_buffer(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> Later:
-        value = of.value(asked.array_handle)
+        (value,) = of.known([asked.array_handle])
         if isinstance(value, Elsewhere):
             raise NotHere
         if isinstance(value, Fault):
             raise Poisoned(value)
-        strides = tuple(asked.byte_strides.strides) if asked.HasField("byte_strides") else None
-        handle = asked.host_buffer_handle
-        value.copy_to_host_async()
+        if isinstance(value, jax.Array):
+            value.copy_to_host_async()
         fetch = of.fetching(asked.array_handle)
 
         def later() -> Buffers:
             with fetch:
-                return {handle: host_bytes(np.asarray(value), strides)}
+                there = value.get() if isinstance(value, Arriving) else value
+                return {asked.host_buffer_handle: _fetched(there, asked)}
 
-        return later
+        return ComingValues([value], later)
 
     def _check_value_ready(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
@@ -355,7 +373,9 @@ class Executor:
         return later
 
     def _compile_call(self, of: Session, asked: Any, told: Any, made: int) -> None:
-        program = self._calls.program(asked)
+        program = self._calls.program(of, asked)
+        if of.ended.is_set():
+            program.close()
         self._compiled(of, program, program.name, told, made)
 
     def _compiled(
@@ -417,7 +437,7 @@ class Executor:
                 return [ELSEWHERE] * len(program.avals)
             arguments = of.held(asked.args_handles)
             if isinstance(program, CallProgram):
-                return program.begin(arguments, lambda: not of.ended.is_set())
+                return program.begin(of, arguments, list(map(of.fetching, asked.args_handles)))
             for place in options.non_donatable_input_indices:
                 if place in program.donated:
                     arguments[place] = self._arrays.undonated(arguments[place])
@@ -462,7 +482,7 @@ class Executor:
     def _loaded_executable_destruct(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> None:
-        of.programs.pop(asked.loaded_executable_handle, None)
+        _close(of.programs.pop(asked.loaded_executable_handle, None))
         of.deleted.discard(asked.loaded_executable_handle)
 
     def _get_default_device_assignment(
@@ -494,11 +514,28 @@ def _outputs(program: Program | CallProgram, shardings: Shardings) -> Any:
     return program.outputs() if isinstance(program, CallProgram) else program.outputs(shardings)
 
 
+def _close(program: Any) -> None:
+    if isinstance(program, CallProgram):
+        program.close()
+
+
 def _handles(told: Any, count: int, made: int) -> list[int]:
     """Return the handles that the client chose, or the next ones of ours."""
     if told and len(told) != count:
         raise WrongRequest(f"{len(told)} handles for {count} arrays")
     return list(told) or list(range(made, made + count))
+
+
+def _fetched(value: There, asked: Any) -> bytes | memoryview:
+    """Return what a CopyToHostBufferRequest asks for."""
+    if isinstance(value, Elsewhere):
+        raise NotHere
+    if isinstance(value, Fault):
+        raise Poisoned(value)
+    if isinstance(value, Strings):
+        return StringArrayContents(strings=[value.data]).SerializeToString()
+    strides = tuple(asked.byte_strides.strides) if asked.HasField("byte_strides") else None
+    return host_bytes(np.asarray(value), strides)
 
 
 def _store(of: Session, handles: Any, make: Callable[[], Sequence[Any]]) -> Sequence[Value]:
@@ -529,6 +566,8 @@ def _parts(of: Session, handles: Any) -> list[Held]:
         value = of.value(handle)
         if isinstance(value, Fault):
             raise Poisoned(value)
+        if isinstance(value, Strings):
+            raise WrongRequest("strings are put together with nothing")
         parts.append(value)
     return parts
 
