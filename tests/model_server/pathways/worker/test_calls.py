@@ -81,14 +81,7 @@ class Client:
         spec = requests.spec(requests.on_device(6))
         spec.dtype.kind = messages.DTypeProto.Kind.Value("KIND_F32")
         spec.shape.dims.append(4)
-        call = messages.CustomCallProgramProto(
-            type="jax_colocated_python_v0.0.1", name=name, serialized_program_text=text,
-            output_specs=[spec],
-        )  # fmt: skip
-        call.devices.device_ids.append(6)
-        program = messages.Serialized(
-            type_name="xla::ifrt::CustomCallProgram", data=call.SerializeToString()
-        )
+        program = requests.call(name, [6], text, [spec])
         self.send(1, requests.request("compile", 1, program=program))
         return self.answer(1)
 
