@@ -95,11 +95,12 @@ Value = There | Arriving
 
 
 class ComingValues:
-    """Values that a client waits for, and what to do then."""
+    """Values that a client waits for, or does something else with once they are there."""
 
-    def __init__(self, values: Sequence[Value], rest: Callable[[], Any] = lambda: None) -> None:
+    def __init__(self, values: Sequence[Value], instead: Callable[[], Any] | None = None) -> None:
+        """instead: of waiting until they are computed; it finds errors itself."""
         self._values = values
-        self._rest = rest
+        self._instead = instead
 
     def then(self, call: Callable[[], None]) -> None:
         """Call once all that come are there: at once, or on the thread that brings the last."""
@@ -111,6 +112,8 @@ class ComingValues:
 
     def __call__(self) -> Any:
         """Wait until all are computed. Raises what any failed with; what was donated did not."""
+        if self._instead is not None:
+            return self._instead()
         for value in self._values:
             if isinstance(value, Arriving):
                 value = value.get()
@@ -118,7 +121,7 @@ class ComingValues:
                 raise Poisoned(value)
             if isinstance(value, jax.Array) and not value.is_deleted():
                 value.block_until_ready()
-        return self._rest()
+        return None
 
 
 @dataclass(slots=True)

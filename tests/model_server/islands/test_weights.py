@@ -44,6 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "roots").mkdir()
     write_tiny(folder / "roots" / "dense")
     write_tiny(folder / "roots" / "experts", **EXPERTS)
+    write_tiny(folder / "roots" / "torn")
     write_tiny(folder / "elsewhere")
     return folder
 
@@ -53,12 +54,14 @@ def deployment(folder: Path) -> Iterator[DeploymentProcesses]:
     """Island 0 is one process of two devices, island 1 two processes of one."""
     made = DeploymentProcesses(folder, "cpu:2", 2)
     root = f"--checkpoint_root={folder / 'roots'}"
-    made.worker("worker 0", 0, root)
-    for host in (0, 1):
-        made.worker(f"worker 1.{host}", 1, root, f"--island_host={host}", "--island_hosts=2")
-    made.proxy()
-    yield made
-    made.close()
+    try:
+        made.worker("worker 0", 0, root)
+        for host in (0, 1):
+            made.worker(f"worker 1.{host}", 1, root, f"--island_host={host}", "--island_hosts=2")
+        made.proxy()
+        yield made
+    finally:
+        made.close()
 
 
 @pytest.mark.extended
@@ -97,3 +100,14 @@ def test_a_checkpoint_elsewhere_is_left_to_the_controller_which_says_so(
         (said,) = found["said"]
         assert f"to island {found['island']}" in said
         assert f"{elsewhere} is not below --checkpoint_root" in said
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(300)
+def test_a_torn_checkpoint_fails_the_load_and_names_file_and_island(
+    deployment: DeploymentProcesses, folder: Path
+) -> None:
+    torn = folder / "roots" / "torn"
+    found, *_ = asked(deployment, [f"{torn}"], TEAR="yes")
+    assert found["error"].startswith("CheckpointError: island 0: ")
+    assert str(torn / "model.safetensors") in found["error"]

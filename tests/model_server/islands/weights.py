@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -48,9 +49,15 @@ def unlike(one: jax.Array, other: jax.Array) -> bool:
 
 def compared(spec: ModelSpec, plan: PlacedModel, checkpoint: Checkpoint) -> dict[str, Any]:
     heard, phases = Heard(), list[Progress]()
+
+    def report(progress: Progress) -> None:
+        phases.append(progress)
+        if os.environ.get("TEAR"):  # after it was opened here, before it is opened there
+            (Path(spec.checkpoint) / "model.safetensors").write_bytes(b"torn")
+
     weights_there.logger.addHandler(heard)
     try:
-        there = weights_there.read_there(spec, plan, checkpoint, phases.append)
+        there = weights_there.read_there(spec, plan, checkpoint, report)
     except SaxError as exc:
         return {"error": f"{type(exc).__name__}: {exc.text}"}
     finally:

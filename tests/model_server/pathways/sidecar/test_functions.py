@@ -69,9 +69,11 @@ class DeploymentWithSidecars(DeploymentProcesses):
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeploymentWithSidecars]:
     made = DeploymentWithSidecars(tmp_path_factory.mktemp("sidecars"))
-    made.all()
-    yield made
-    made.close()
+    try:
+        made.all()
+        yield made
+    finally:
+        made.close()
 
 
 @pytest.mark.extended

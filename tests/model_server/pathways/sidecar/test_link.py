@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from model_server.pathways.link.connection import Connection, listen
 from model_server.pathways.link.safety import LinkSafety
@@ -15,6 +18,7 @@ from model_server.pathways.sidecar import messages
 from model_server.pathways.sidecar.link import Outcome, SidecarLink
 from model_server.pathways.sidecar.messages import HostArray
 from model_server.pathways.worker.statuses import Poisoned
+from tests.model_server.pathways.certificates import issued
 from tests.model_server.pathways.waiting import until
 
 Peer = Connection[messages.Message]
@@ -31,12 +35,12 @@ class AddingSidecar:
         self._server: asyncio.Server | None = None
         self.silent = False
 
-    async def start(self, port: int = 0) -> int:
+    async def start(self, port: int = 0, tls: ssl.SSLContext | None = None) -> int:
         self._functions.clear()
         self._server, found = await listen(
             f"127.0.0.1:{port}",
             lambda: Connection(messages.DECODER, self._take, lambda _: None, self.peers.append),
-            None,
+            tls,
         )
         return found
 
@@ -80,9 +84,9 @@ class AddingSidecar:
 class Worker:
     """A worker's side: calls come from other threads than the loop's."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, safety: LinkSafety | None = None) -> None:
         loop = asyncio.get_running_loop()
-        self.link = SidecarLink(f"127.0.0.1:{port}", LinkSafety(), PLACE, loop)
+        self.link = SidecarLink(f"127.0.0.1:{port}", safety or LinkSafety(), PLACE, loop)
 
     async def load(self, text: bytes) -> int:
         return await asyncio.to_thread(self.link.load, 7, text)
@@ -158,3 +162,14 @@ async def test_no_sidecar_is_told_in_words() -> None:
     sidecar.end()
     with pytest.raises(Poisoned, match=f"no sidecar answers at 127.0.0.1:{port}"):
         await Worker(port).load(b"1")
+
+
+async def test_certificates_of_one_authority_let_a_worker_in_and_no_others(
+    sidecar: AddingSidecar, tmp_path: Path
+) -> None:
+    ours, theirs = trustme.CA(), trustme.CA()
+    port = await sidecar.start(tls=issued(tmp_path, "sidecar", ours).server())
+    assert await Worker(port, issued(tmp_path, "worker", ours)).load(b"1")
+    for stranger in (LinkSafety(), issued(tmp_path, "stranger", theirs)):
+        with pytest.raises(Poisoned, match="sidecar"):
+            await Worker(port, stranger).load(b"1")

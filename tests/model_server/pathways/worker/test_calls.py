@@ -76,6 +76,11 @@ class Client:
         come, kept = self._answers[op_id]
         return kept[0] if come.wait(wait_s) else None
 
+    def buffer(self, op_id: int) -> Any:
+        """Return the one host buffer that an answer brings."""
+        (found,) = self._answers[op_id][1][1].values()
+        return found
+
     def call(self, text: bytes, name: str = READ_WEIGHTS) -> Any:
         """Compile a call of one result."""
         spec = requests.spec(requests.on_device(6))
@@ -120,6 +125,30 @@ def test_an_error_of_a_read_is_found_where_its_array_is_waited_for() -> None:
     reader.may.set()
     client.send(3, requests.request("check_value_ready", 3, value_handles=[9]))
     assert status(client.answer(3)) == (9, "island 0: /m: tensor a is torn")
+
+
+def test_what_is_fetched_before_it_is_there_comes_later_or_fails_later() -> None:
+    for error in (None, CheckpointError("torn")):
+        reader = SlowReader(error=error)
+        client = Client(reader)
+        client.run()
+        parts = {"array_handle": 9, "result_handles": [10]}
+        client.send(3, requests.request("disassemble_into_single_device_arrays", 3, **parts))
+        client.send(
+            4, requests.request("fully_replicated_shard", 4, array_handle=9, result_handle=11)
+        )
+        assert [status(client.answer(op_id)) for op_id in (3, 4)] == [(0, "")] * 2
+        for op_id, handle in enumerate((9, 10, 11), 5):
+            fetch = {"array_handle": handle, "host_buffer_handle": handle}
+            client.send(op_id, requests.request("copy_to_host_buffer", op_id, **fetch))
+            assert client.answer(op_id, 0.02) is None
+        reader.may.set()
+        wanted = (9, "island 0: torn") if error else (0, "")
+        assert [status(client.answer(op_id)) for op_id in (5, 6, 7)] == [wanted] * 3
+        if error is None:
+            assert {bytes(client.buffer(op_id)) for op_id in (5, 6, 7)} == {NUMBERS.tobytes()}
+        client.send(8, requests.request("delete_array", 8, array_handle=[9]))
+        assert status(client.answer(8)) == (0, "")
 
 
 @pytest.mark.parametrize(
