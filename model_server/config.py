@@ -129,7 +129,7 @@ class ModelServerConfig:
             if (value := getattr(self, name)) is not None and value != AUTO:
                 _check_positive(name, value)
         for root in self.checkpoint_roots:
-            _check_root(root)
+            check_root(root)
         if not 0 <= self.stream_interval_seconds <= 1:
             raise ValueError(
                 f"--stream_interval_seconds is {self.stream_interval_seconds:g}: give 0 to 1 s"
@@ -202,11 +202,10 @@ def _check_regex(pattern: str) -> None:
         ) from exc
 
 
-def _check_root(root: str) -> None:
+def check_root(root: str, flag: str = "--checkpoint_roots") -> None:
+    """Raise ValueError for what is neither a folder nor in a bucket."""
     scheme, separator, rest = root.partition("://")
     if separator and (scheme not in ("gs", "s3") or not rest.strip("/") or ".." in rest):
-        raise ValueError(
-            f"--checkpoint_roots has {root}: give gs://BUCKET/PATH or s3://BUCKET/PATH"
-        )
+        raise ValueError(f"{flag} has {root}: give gs://BUCKET/PATH or s3://BUCKET/PATH")
     if not separator and not os.path.isabs(root):
-        raise ValueError(f"--checkpoint_roots has {root}: give an absolute path")
+        raise ValueError(f"{flag} has {root}: give an absolute path")

@@ -101,6 +101,7 @@ LADDERS: dict[str, list[str]] = {
     "model_server/pathways": [
         "__main__.py",
         "roles",
+        "sidecar",
         "proxy",
         "http2",
         "resources",

@@ -31,6 +31,7 @@ from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.islands.devices import island_devices
 from model_server.loading.adapters.host_adapters import adapters_of
+from model_server.loading.beside_devices.weights_there import read_there
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.draft_loading import (
@@ -200,7 +201,8 @@ class LmLoad:
             seed = zlib.crc32(self._spec.model_id.encode())
             return random_weights(declared, seed, report, layout)
         needed = without_prefixes(checkpoint, deployment.recipe.unused)
-        return read_weights(declared, needed, report, layout)
+        there = read_there(self._spec, deployment, needed, report)
+        return read_weights(declared, needed, report, layout) if there is None else there
 
 
 def _movable(runner: ModelRunner, traffic: PageTraffic) -> KvRunner:

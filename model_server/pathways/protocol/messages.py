@@ -29,6 +29,7 @@ _FILES = (
     "xla/python/ifrt_proxy/common/array_util.proto",
     "xla/python/ifrt/sharding_serdes.proto",
     "xla/python/ifrt/layout_serdes.proto",
+    "xla/python/ifrt/custom_call_program.proto",
     "xla/python/pjrt_ifrt/pjrt_layout_serdes.proto",
     "xla/python/pjrt_ifrt/xla_compiler.proto",
     "xla/python/pjrt_ifrt/xla_sharding.proto",
@@ -114,6 +115,7 @@ ConcreteShardingProto = _ifrt("ConcreteShardingProto")
 OpaqueShardingProto = _ifrt("OpaqueShardingProto")
 ShardingParamShardingProto = _ifrt("ShardingParamShardingProto")
 HloShardingProto = _ifrt("HloShardingProto")
+CustomCallProgramProto = _ifrt("CustomCallProgramProto")
 CompactLayoutProto = _ifrt("CompactLayoutProto")
 PjRtLayoutProto = _ifrt("PjRtLayoutProto")
 XlaCompileOptionsProto = _ifrt("XlaCompileOptionsProto")

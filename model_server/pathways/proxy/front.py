@@ -19,12 +19,14 @@ from model_server.pathways.islands.island import Island
 from model_server.pathways.protocol.messages import IfrtRequest, IfrtResponse
 from model_server.pathways.proxy.client_session import ClientSession
 from model_server.pathways.proxy.parts import Gathering, part_of
+from model_server.pathways.scheduling.custom_call import brings_code, is_call
 from model_server.pathways.scheduling.durations import Durations
 from model_server.pathways.scheduling.handles import (
     ALWAYS,
     DONE,
     INVALID,
     NOT_FOUND,
+    UNIMPLEMENTED,
     Fault,
     IslandLife,
     Parts,
@@ -49,6 +51,11 @@ logger = logging.getLogger(__name__)
 
 _MOST_WAITING = 4096  # requests of a client; it is not read further meanwhile
 _WATCH_EACH = 8  # works of a client that is alone
+_NO_FUNCTIONS = (
+    "functions of clients are not run beside the devices: start the proxy server with "
+    "--sidecar_name=external, a sidecar beside each worker with --colocated_python, and the "
+    "workers with --sidecar_address"
+)
 Finish = Callable[[Reply | Fault], None]
 
 
@@ -74,6 +81,7 @@ class Front:
         self.ground = Ground({}, {})
         self._order = GangOrder()
         self.compile_options: Mapping[str, str] = {}  # for all programs, by name
+        self.takes_functions = False  # pickled by clients, for the workers' sidecars
         self._buffer_bytes = buffer_bytes
         self._pumping = False
         self._transfers = secrets.randbits(40) << 20  # other fronts' are others
@@ -185,9 +193,12 @@ class Front:
         if summary.row.how is How.FRONT:
             self._greet(session, summary)
             return
-        if self.compile_options and summary.row.programs:
+        if self.compile_options and summary.row.programs and not is_call(request.compile_request):
             add_options(request.compile_request, self.compile_options)
             raw = request.SerializeToString()
+        if summary.row.programs and not self.takes_functions and brings_code(request):
+            self._refuse(session, summary, Fault(UNIMPLEMENTED, _NO_FUNCTIONS))
+            return
         way = route(summary, session.table, self.ground)
         if isinstance(way, StandIn):
             request.get_default_layout_request.device_id = way.device

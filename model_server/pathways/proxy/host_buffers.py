@@ -28,6 +28,7 @@ class HostBuffers:
         self._expected: set[int] = set()
         self._waited: dict[int, asyncio.Future[None]] = {}
         self.bytes = 0
+        self.stored = 0  # bytes that the client ever sent
 
     def __len__(self) -> int:
         return len(self._held)
@@ -40,6 +41,7 @@ class HostBuffers:
                 f"would pass the limit of {self._limit}: let earlier transfers finish first, or "
                 "start the proxy server with a larger --host_buffer_bytes"
             )
+        self.stored += len(data)
         self.fill(handle, data)
 
     def fill(self, handle: int, data: Buffer) -> None:

@@ -49,6 +49,7 @@ class IslandKeeper:
                     session.requests,
                     len(session.table),
                     session.buffers.bytes,
+                    session.buffers.stored,
                     front.waiting(session.number),
                     session.paused,
                 )

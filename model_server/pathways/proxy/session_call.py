@@ -16,6 +16,7 @@ from model_server.pathways.protocol import messages
 from model_server.pathways.proxy.front import Front
 from model_server.pathways.proxy.greeting import introduced, metadata
 from sax.errors import SaxError, meaning
+from sax.format import human_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +53,9 @@ class SessionCall:
         self._front.close(self._session)
         for task in self._tasks:
             task.cancel()
-        told = "session of %s ends after %d requests"
-        logger.info(told, self._session.name, self._session.requests)
+        told = "session of %s ends after %d requests and %s of host buffers"
+        session = self._session
+        logger.info(told, session.name, session.requests, human_bytes(session.buffers.stored))
 
     async def _serve(self) -> None:
         try:

@@ -91,6 +91,7 @@ class ClientLine(msgspec.Struct, frozen=True):
     requests: int
     handles: int
     buffer_bytes: int
+    stored_bytes: int  # that it ever sent
     waiting: int
     paused: bool
 

@@ -10,14 +10,17 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from model_server.pathways.link.safety import TRUST_FLAG, TRUST_VARIABLE, LinkSafety
+from model_server.config import check_root
+from model_server.pathways.link.safety import TRUST_FLAG, TRUST_VARIABLE, LinkSafety, is_loopback
 from sax.config import check_address
 from sax.errors import InvalidRequest
 
 MANAGER, WORKER, PROXY, LOCAL = "resource_manager", "worker", "proxy_server", "local"
-ROLES = (MANAGER, WORKER, PROXY, LOCAL)
-PORTS = {MANAGER: 29001, WORKER: 29005, PROXY: 29000, LOCAL: 29000}
-_UNUSED = ("virtual_slices", "sidecar_name", "enable_metrics_collection")
+SIDECAR = "sidecar"
+ROLES = (MANAGER, WORKER, SIDECAR, PROXY, LOCAL)
+PORTS = {MANAGER: 29001, WORKER: 29005, SIDECAR: 50051, PROXY: 29000, LOCAL: 29000}
+_UNUSED = ("virtual_slices", "enable_metrics_collection")
+_CODE = "--colocated_python"
 _TRUE = ("1", "true", "yes")
 
 
@@ -40,6 +43,9 @@ class PathwaysFlags:
     host_buffer_bytes: int = 16 << 30
     memory_limit_bytes: int = 0  # of a worker on a CPU; 0: the machine's memory
     elastic_islands: int = 0  # the proxy may start with so many islands fewer
+    checkpoint_roots: tuple[str, ...] = ()  # of a worker: what it may read for clients
+    takes_functions: bool = False  # of a proxy server: pickled ones of clients
+    sidecar: str = ""  # host:port of a worker's; "": functions are refused
     compile_options: Mapping[str, str] = field(default_factory=dict[str, str])
     unused: Sequence[str] = ()  # given for Google's programs; ours has nothing like it
     safety: LinkSafety = LinkSafety()
@@ -62,7 +68,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> PathwaysFlags
     role: str = found.node_type
     made = PathwaysFlags(
         role=role,
-        host=found.host if found.host is not None else _host(trusted or safety.mutual),
+        host=found.host if found.host is not None else _host(role, trusted, safety),
         port=PORTS[role] if found.server_port is None else found.server_port,
         manager=_manager(role, found.resource_manager_address, environ),
         advertised=found.advertise or environ.get("HOST_ADDRESS", ""),
@@ -76,11 +82,16 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> PathwaysFlags
         host_buffer_bytes=found.host_buffer_bytes,
         memory_limit_bytes=found.memory_limit_bytes,
         elastic_islands=found.num_elastic_slices,
+        checkpoint_roots=_roots(found.checkpoint_root),
+        takes_functions=bool(found.sidecar_name),
+        sidecar=_sidecar(found.sidecar_address, safety),
         compile_options=compile_options,
         unused=[f"--{name}" for name in _UNUSED if getattr(found, name)],
         safety=safety,
     )
     safety.check(made.host, "--host")
+    if role == SIDECAR:
+        _check_code(found.colocated_python, made.host, safety)
     return made
 
 
@@ -97,13 +108,14 @@ def _split(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return options, rest
 
 
-def _host(beyond: bool) -> str:
+def _host(role: str, trusted: bool, safety: LinkSafety) -> str:
+    beyond = safety.mutual or (trusted and role != SIDECAR)
     return "0.0.0.0" if beyond else "127.0.0.1"
 
 
 def _manager(role: str, given: str, environ: Mapping[str, str]) -> str:
     """Return the resource manager's address, from the flag or PATHWAYS_HEAD."""
-    if role in (MANAGER, LOCAL):
+    if role in (MANAGER, LOCAL, SIDECAR):
         return ""
     head = environ.get("PATHWAYS_HEAD", "")
     address = given or (f"{head}:{PORTS[MANAGER]}" if head else "")
@@ -144,6 +156,45 @@ def _count(value: int, name: str) -> int:
     return value
 
 
+def _sidecar(address: str, safety: LinkSafety) -> str:
+    """Return the address of a worker's sidecar. Raises InvalidRequest if code would be in clear."""
+    if not address:
+        return ""
+    check_address(address, "--sidecar_address")
+    if not (is_loopback(address.rpartition(":")[0]) or safety.mutual):
+        raise InvalidRequest(
+            f"--sidecar_address={address}: a sidecar runs code, so it is on the worker's machine, "
+            "at 127.0.0.1, or both have --tls_cert, --tls_key and --tls_ca",
+            param="sidecar_address",
+        )
+    return address
+
+
+def _check_code(asked: bool, host: str, safety: LinkSafety) -> None:
+    """Raise InvalidRequest for a sidecar that was not meant to run code, or not from there."""
+    if not asked:
+        raise InvalidRequest(
+            f"a sidecar runs any code that clients of the proxy server send: say {_CODE} if they "
+            "may",
+            param=_CODE.lstrip("-"),
+        )
+    if not (is_loopback(host) or safety.mutual):
+        raise InvalidRequest(
+            f"--host={host}: a sidecar runs code for its worker, on the same machine: use "
+            f"127.0.0.1, or --tls_cert, --tls_key and --tls_ca; {TRUST_FLAG} is not enough",
+            param="host",
+        )
+
+
+def _roots(given: Sequence[str]) -> tuple[str, ...]:
+    try:
+        for root in given:
+            check_root(root, "--checkpoint_root")
+    except ValueError as exc:
+        raise InvalidRequest(str(exc), param="checkpoint_root") from exc
+    return tuple(given)
+
+
 class _Parser(argparse.ArgumentParser):
     """Refuses with our errors."""
 
@@ -163,7 +214,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--gcs_scratch_location", default="", help="taken, not used: nothing is kept in a bucket")
     add("--num_elastic_slices", type=int, default=0, help="start with so many islands fewer")
     add("--virtual_slices", default="", help="taken, not used: islands are what workers make")
-    add("--sidecar_name", default="", help="taken, not used: no Python runs beside workers")
+    add("--sidecar_name", default="", help="of a proxy server: take functions for the sidecars")
+    add("--sidecar_address", default="", help="host:port of a worker's sidecar (off)")
+    add(_CODE, action="store_true", help="of a sidecar: run the code of any client")
     add("--enable_metrics_collection", default="", help="taken, not used: see the status page")
     add("--advertise", default="", help="where others reach this worker (or HOST_ADDRESS)")
     add("--island", type=int, help="this worker's island (or MEGASCALE_SLICE_ID; default: any)")
@@ -173,6 +226,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--lease_s", type=float, default=2.0, help="a worker silent for so long is gone")
     add("--memory_limit_bytes", type=int, default=0, help="of a worker on a CPU; 0: the machine's")
     add("--host_buffer_bytes", type=int, default=16 << 30, help="bytes of a client that may wait")
+    add(
+        "--checkpoint_root",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="checkpoints below it a worker reads itself when a client asks; may be given again",
+    )
     add("--tls_cert", default="", metavar="PEM", help="this process's certificate")
     add("--tls_key", default="", metavar="PEM", help="its private key")
     add("--tls_ca", default="", metavar="PEM", help="authority of all processes' certificates")

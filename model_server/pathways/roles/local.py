@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from model_server.islands.weight_reading import ATTRIBUTE
 from model_server.pathways.hosting.executor_thread import ExecutorThread
 from model_server.pathways.hosting.seam import RequestExecutor
 from model_server.pathways.islands.host import Answered, ArrayDelivery, Errand, Shipment, Shipped
@@ -16,6 +17,7 @@ from model_server.pathways.resources.instance_type import parse_instance_type
 from model_server.pathways.roles.compiling import check_options, configure
 from model_server.pathways.roles.flags import PathwaysFlags
 from model_server.pathways.roles.serving import ListeningProxy
+from model_server.pathways.roles.worker import reader_of
 from model_server.pathways.scheduling.handles import UNIMPLEMENTED, Fault
 
 logger = logging.getLogger(__name__)
@@ -72,9 +74,10 @@ async def serve_local(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     if instance.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", instance.devices)
-    devices = IslandDevices(jax.devices(), memory=flags.memory_limit_bytes)
+    told = {ATTRIBUTE: int(bool(flags.checkpoint_roots))}
+    devices = IslandDevices(jax.devices(), memory=flags.memory_limit_bytes, told=told)
     check_options(flags)
-    front = local_front(Executor(devices, flags.compile_options))
+    front = local_front(Executor(devices, flags.compile_options, reader_of(flags)))
     proxy = ListeningProxy(front)
     try:
         port = await proxy.start(f"{flags.host}:{flags.port}", flags.safety.server())

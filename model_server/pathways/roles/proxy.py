@@ -22,6 +22,7 @@ async def serve_proxy(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     """Serve clients until told to stop. Raises OSError, InvalidRequest."""
     front = Front(buffer_bytes=flags.host_buffer_bytes)
     front.compile_options = flags.compile_options
+    front.takes_functions = flags.takes_functions
     keeper = IslandKeeper(front, flags.safety)
 
     def received(message: Message) -> None:

@@ -25,6 +25,10 @@ async def serve(flags: PathwaysFlags) -> None:
         await serve_manager(flags, stop)
     elif flags.role == flags_of.PROXY:
         await serve_proxy(flags, stop)
+    elif flags.role == flags_of.SIDECAR:
+        from model_server.pathways.roles.sidecar import serve_sidecar  # with jax
+
+        await serve_sidecar(flags, stop)
     elif flags.role == flags_of.WORKER:
         from model_server.pathways.roles.worker import WorkerProcess  # with jax's parts
 

@@ -9,6 +9,7 @@ import socket
 import uuid
 from typing import Any
 
+from model_server.islands.weight_reading import ATTRIBUTE
 from model_server.pathways.hosting.door import WorkerDoor
 from model_server.pathways.hosting.executor_thread import ExecutorThread
 from model_server.pathways.hosting.parcels import ParcelRoom
@@ -106,7 +107,8 @@ class WorkerProcess:
     async def _start(self, placement: messages.IslandPlacement) -> None:
         """Start jax and open the door."""
         try:
-            executor = await asyncio.to_thread(_executor, self._flags, placement)
+            loop = asyncio.get_running_loop()
+            executor = await asyncio.to_thread(_executor, self._flags, placement, loop)
             self._thread = ExecutorThread(executor)
             self._parcels = ParcelRoom(self._thread, self._flags.safety)
             self._door = WorkerDoor(self._thread, self._parcels, self._incarnation)
@@ -121,7 +123,9 @@ class WorkerProcess:
         logger.info("island %d, host %d: up", placement.island, self._flags.island_host)
 
 
-def _executor(flags: PathwaysFlags, placement: messages.IslandPlacement) -> Any:
+def _executor(
+    flags: PathwaysFlags, placement: messages.IslandPlacement, loop: asyncio.AbstractEventLoop
+) -> Any:
     """Start jax as one process of the island and return its executor."""
     # XLA:CPU has a thread per core: fewer than devices that wait for each other are a deadlock.
     os.environ.setdefault("NPROC", str(max(16, 4 * placement.devices)))
@@ -140,10 +144,36 @@ def _executor(flags: PathwaysFlags, placement: messages.IslandPlacement) -> Any:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(placement.coordinator, flags.island_hosts, flags.island_host)
     devices = IslandDevices(
-        jax.devices(), placement.first_device, placement.island, flags.memory_limit_bytes
+        jax.devices(),
+        placement.first_device,
+        placement.island,
+        flags.memory_limit_bytes,
+        {ATTRIBUTE: int(bool(flags.checkpoint_roots))},
     )
     check_options(flags)
-    return Executor(devices, flags.compile_options)
+    return Executor(
+        devices, flags.compile_options, reader_of(flags), _functions(flags, devices, loop)
+    )
+
+
+def reader_of(flags: PathwaysFlags) -> Any:
+    """Return what reads weights for clients; None: nothing does."""
+    if not flags.checkpoint_roots:
+        return None
+    from model_server.loading.beside_devices.weight_reader import WeightReader  # with all models
+
+    return WeightReader(flags.checkpoint_roots)
+
+
+def _functions(flags: PathwaysFlags, devices: Any, loop: asyncio.AbstractEventLoop) -> Any:
+    """Return what runs functions of clients; None: nothing does."""
+    if not flags.sidecar:
+        return None
+    from model_server.pathways.sidecar.island_functions import IslandFunctions, place_of
+    from model_server.pathways.sidecar.link import SidecarLink
+
+    link = SidecarLink(flags.sidecar, flags.safety, place_of(devices), loop)
+    return IslandFunctions(link, devices)
 
 
 def _local_devices() -> int:

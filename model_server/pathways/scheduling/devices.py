@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from model_server.pathways.protocol import messages
+from model_server.pathways.scheduling.custom_call import call_of, is_call
 from sax.errors import InvalidRequest
 
 _SHARDINGS: dict[str, Any] = {
@@ -43,8 +44,11 @@ def _of_sharding(name: str, data: bytes) -> tuple[int, ...]:
         raise InvalidRequest(f"a malformed {name}: {exc}") from exc
 
 
-def of_program(options: Any) -> tuple[int, ...]:
-    """Return the devices that compile options (a Serialized) assign to a program, each once."""
+def of_program(request: Any) -> tuple[int, ...]:
+    """Return the devices that a CompileRequest assigns to its program, each once."""
+    if is_call(request):
+        return tuple(dict.fromkeys(call_of(request).devices.device_ids))
+    options = request.compile_options
     if options.type_name.removesuffix("Proto") != _OPTIONS:
         raise InvalidRequest(
             f"compile options of the type {options.type_name!r}: this proxy server compiles "

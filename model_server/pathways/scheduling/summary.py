@@ -145,7 +145,7 @@ TABLE: dict[str, KindRow] = {
     "destruct_array_request": KindRow(_SPLIT, destroys=_ARRAY, forgiving=True),
     "compile_request": KindRow(
         _ISLAND,
-        devices=lambda body: devices.of_program(body.compile_options),
+        devices=devices.of_program,
         answers=("loaded_executable_handle", "loaded_host_callback_handles", "ready_future_handle"),
         programs=True,
     ),

@@ -60,11 +60,13 @@ class Arrays:
                 parts[device] = self._put(host, device, sharding)
         return self.joined(shape, dtype, sharding, parts)
 
+    def sharding(self, spec: Any) -> jax.sharding.Sharding:
+        """Return the sharding of an ArraySpecProto."""
+        return self._shardings.read(spec.sharding, tuple(spec.shape.dims))
+
     def spec(self, spec: Any) -> tuple[tuple[int, ...], np.dtype, jax.sharding.Sharding]:
         """Return the global shape, element type and sharding of an ArraySpecProto."""
-        shape = tuple(spec.shape.dims)
-        sharding = self._shardings.read(spec.sharding, shape)
-        return shape, numpy_dtype(spec.dtype.kind), sharding
+        return tuple(spec.shape.dims), numpy_dtype(spec.dtype.kind), self.sharding(spec)
 
     def assembled(
         self, shape: tuple[int, ...], dtype: np.dtype | None, proto: Any, parts: Sequence[Held]

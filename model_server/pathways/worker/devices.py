@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -23,15 +24,22 @@ class IslandDevices:
     """The devices of one island, this process's and those of its other hosts."""
 
     def __init__(
-        self, devices: Sequence[Device], first_id: int = 0, island: int = 0, memory: int = 0
+        self,
+        devices: Sequence[Device],
+        first_id: int = 0,
+        island: int = 0,
+        memory: int = 0,
+        told: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """first_id: the number of the first of them for clients. island: their slice_index.
 
-        memory: bytes that this process may use for CPU devices; 0: the machine's.
+        memory: bytes that this process may use for CPU devices; 0: the machine's. told: further
+        attributes for clients.
         """
         self._devices = tuple(sorted(devices, key=lambda each: each.id))
         self.first_id = first_id
-        self._island = island
+        self.island = island
+        self._told = told
         self._memory = memory or machine_memory()
         self._numbers = {device: first_id + place for place, device in enumerate(self._devices)}
 
@@ -107,8 +115,8 @@ class IslandDevices:
             device_kind=device.device_kind,
             default_memory_id=memories[self._here.default_memory().kind],
             memory_ids=memories.values(),
-            debug_string=f"{platform}:{number} of island {self._island}",
-            to_string=f"{platform.upper()}({number}, island {self._island})",
+            debug_string=f"{platform}:{number} of island {self.island}",
+            to_string=f"{platform.upper()}({number}, island {self.island})",
         )
         for name, value in self._attributes(device).items():
             _set(told.attributes.attributes[name], value)
@@ -122,9 +130,11 @@ class IslandDevices:
     def _attributes(self, device: Device) -> Mapping[str, Any]:
         own = {name: getattr(device, name, None) for name in _ATTRIBUTES}
         return {name: value for name, value in own.items() if value is not None} | {
-            "slice_index": self._island,
+            "slice_index": self.island,
+            "colocation_id": self._numbers[device],  # a CPU device is beside itself
             "memory_limit_bytes": self._memory_limit(),
             native.ISLANDS: _native(device),
+            **self._told,
         }
 
     def _memory_limit(self) -> int:

@@ -12,15 +12,18 @@ import jax
 import numpy as np
 
 from model_server.pathways.protocol.kinds import RESPONSES
-from model_server.pathways.protocol.messages import IfrtResponse
+from model_server.pathways.protocol.messages import IfrtResponse, StringArrayContents
+from model_server.pathways.scheduling.custom_call import is_call
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.scheduling.options import add_options
 from model_server.pathways.scheduling.refusals import refused
 from model_server.pathways.worker import programs
 from model_server.pathways.worker.arrays import Arrays, Held, host_bytes
+from model_server.pathways.worker.calls import CallProgram, Calls, Python, Reader
 from model_server.pathways.worker.devices import IslandDevices
 from model_server.pathways.worker.dtypes import numpy_dtype
 from model_server.pathways.worker.parcels import Parcel, Receiving, packed
+from model_server.pathways.worker.pieces import ArrayPieces
 from model_server.pathways.worker.programs import Program
 from model_server.pathways.worker.shardings import Shardings
 from model_server.pathways.worker.statuses import (
@@ -33,10 +36,14 @@ from model_server.pathways.worker.statuses import (
 )
 from model_server.pathways.worker.values import (
     ELSEWHERE,
+    Arriving,
+    ComingValues,
     Elsewhere,
     HeldElsewhere,
     HostCopy,
     Session,
+    Strings,
+    There,
     Value,
 )
 from model_server.pathways.worker.waiting import WaitingThread
@@ -60,13 +67,22 @@ class Executor:
     """One per process. `execute`, `send`, `receive` and `forget` are called by one thread."""
 
     def __init__(
-        self, devices: IslandDevices, compile_options: Mapping[str, str] = MappingProxyType({})
+        self,
+        devices: IslandDevices,
+        compile_options: Mapping[str, str] = MappingProxyType({}),
+        reader: Reader | None = None,
+        python: Python | None = None,
     ) -> None:
-        """compile_options: by name, for all programs that do not set them."""
+        """compile_options: by name, for all programs that do not set them.
+
+        reader: of weights for clients. python: runs functions of clients.
+        """
         self._devices = devices
         self._options = compile_options
         self._shardings = Shardings(devices)
         self._arrays = Arrays(devices, self._shardings)
+        self._pieces = ArrayPieces(self._arrays)
+        self._calls = Calls(devices, self._arrays, reader, python)
         self._sessions: dict[int, Session] = {}
         self._waiting: dict[int, WaitingThread] = {}
         self._compiling = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="compile")
@@ -100,7 +116,7 @@ class Executor:
                 raise Refused(f"requests of kind {kind} are not offered here")
             told = getattr(response, RESPONSES[kind])
             told.SetInParent()
-            of = self._sessions.setdefault(session, Session())
+            of = self._session(session)
             later = carry_out(of, getattr(request, kind), told, made, buffers)
         except NotHere:
             answer(None, {})
@@ -126,7 +142,16 @@ class Executor:
         if kind == _COMPILE:
             self._compiling.submit(finish)
             return
-        self._waits(session).run(finish)
+        waits = self._waits(session)
+        if isinstance(later, ComingValues):  # what comes must not hold up what is there
+            later.then(lambda: waits.run(finish))
+        else:
+            waits.run(finish)
+
+    def _session(self, number: int) -> Session:
+        if number not in self._sessions:
+            self._sessions[number] = Session(number)
+        return self._sessions[number]
 
     def _waits(self, session: int) -> WaitingThread:
         if session not in self._waiting:
@@ -135,7 +160,11 @@ class Executor:
 
     def forget(self, session: int) -> None:
         """Free all that a session holds."""
-        self._sessions.pop(session, None)
+        if (of := self._sessions.pop(session, None)) is not None:
+            of.ended.set()
+            for program in of.programs.values():
+                _close(program)
+            self._calls.forget(session)
         if (waiting := self._waiting.pop(session, None)) is not None:
             waiting.end()
 
@@ -143,11 +172,13 @@ class Executor:
 
     def send(self, session: int, handle: int, deliver: Callable[[Parcel | Fault], None]) -> None:
         """Hand over the shards of an array that are here, when it is ready, on another thread."""
-        of = self._sessions.setdefault(session, Session())
+        of = self._session(session)
         try:
             value = of.value(handle)
         except UnknownHandle as exc:
             value = exc.fault
+        if isinstance(value, Strings):
+            value = WrongRequest("a string goes to no other island").fault
         if isinstance(value, Fault):
             deliver(value)
         elif not isinstance(value, Elsewhere):
@@ -166,7 +197,7 @@ class Executor:
     ) -> Receiving:
         """Store what will arrive under a handle; what needs it waits. Raises WrongRequest."""
         receiving = Receiving(self._arrays, self._devices.devices(device_ids), memory_kind)
-        self._sessions.setdefault(session, Session()).arrays[handle] = receiving.value
+        self._session(session).arrays[handle] = receiving.value
         return receiving
 
     # Arrays
@@ -217,18 +248,16 @@ class Executor:
     def _disassemble_into_single_device_arrays(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> None:
-        value = of.value(asked.array_handle)
+        (value,) = of.known([asked.array_handle])
+        if isinstance(value, Arriving):
+            value = value.get() if value.come or not asked.result_handles else value
         if isinstance(value, Elsewhere):
             raise NotHere
-        if isinstance(value, Fault):
-            if not asked.result_handles:
-                raise Poisoned(value)
-            handles = list(asked.result_handles)
-            of.poison(handles, value)
-        else:
-            parts = self._arrays.disassembled(value)
-            handles = _handles(asked.result_handles, len(parts), made)
-            of.arrays.update(zip(handles, parts, strict=True))
+        if isinstance(value, Fault) and not asked.result_handles:
+            raise Poisoned(value)
+        parts = self._pieces.parts(value, len(asked.result_handles))
+        handles = _handles(asked.result_handles, len(parts), made)
+        of.arrays.update(zip(handles, parts, strict=True))
         told.array_handles.extend(handles)
 
     def _fully_replicated_shard(
@@ -236,7 +265,8 @@ class Executor:
     ) -> None:
         handle = asked.result_handle or made
         told.array_handle = handle
-        _store(of, [handle], lambda: [self._arrays.replica(of.array(asked.array_handle))])
+        (value,) = of.known([asked.array_handle])
+        _store(of, [handle], lambda: [self._pieces.replica(value)])
 
     def _copy_arrays(self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers) -> None:
         handles = _handles(asked.result_handles, len(asked.array_handles), made)
@@ -276,27 +306,26 @@ class Executor:
     def _copy_to_host_buffer(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> Later:
-        value = of.value(asked.array_handle)
+        (value,) = of.known([asked.array_handle])
         if isinstance(value, Elsewhere):
             raise NotHere
         if isinstance(value, Fault):
             raise Poisoned(value)
-        strides = tuple(asked.byte_strides.strides) if asked.HasField("byte_strides") else None
-        handle = asked.host_buffer_handle
-        value.copy_to_host_async()
+        if isinstance(value, jax.Array):
+            value.copy_to_host_async()
         fetch = of.fetching(asked.array_handle)
 
         def later() -> Buffers:
             with fetch:
-                return {handle: host_bytes(np.asarray(value), strides)}
+                there = value.get() if isinstance(value, Arriving) else value
+                return {asked.host_buffer_handle: _fetched(there, asked)}
 
-        return later
+        return ComingValues([value], later)
 
     def _check_value_ready(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> Later | None:
-        values = [of.value(each) for each in asked.value_handles]
-        return lambda: _wait(values)
+        return ComingValues(of.known(asked.value_handles))
 
     def _check_future(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
@@ -330,27 +359,43 @@ class Executor:
     # Programs
 
     def _compile(self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers) -> Later:
+        if is_call(asked):
+            return lambda: self._compile_call(of, asked, told, made)
         if self._options:
             add_options(asked, self._options)
         source = programs.source(asked, self._devices)
 
         def later() -> None:
             program = programs.compiled(source, self._devices.client)
-            of.programs[made] = program
-            told.loaded_executable_handle = made
-            told.name = program.module.name
-            numbers = self._devices.numbers(program.devices)
-            told.num_devices = len(numbers)
-            told.device_ids.extend(numbers)
-            told.addressable_device_ids.extend(numbers)
+            self._compiled(of, program, program.module.name, told, made)
             told.fingerprint_value = program.executable.fingerprint or b""
 
         return later
+
+    def _compile_call(self, of: Session, asked: Any, told: Any, made: int) -> None:
+        program = self._calls.program(of, asked)
+        if of.ended.is_set():
+            program.close()
+        self._compiled(of, program, program.name, told, made)
+
+    def _compiled(
+        self, of: Session, program: Program | CallProgram, name: str, told: Any, made: int
+    ) -> None:
+        of.programs[made] = program
+        told.loaded_executable_handle = made
+        told.name = name
+        numbers = self._devices.numbers(program.devices)
+        told.num_devices = len(numbers)
+        told.device_ids.extend(numbers)
+        told.addressable_device_ids.extend(numbers)
 
     def _loaded_executable_metadata(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> None:
         program: Program = of.program(asked.loaded_executable_handle)
+        if isinstance(program, CallProgram):
+            told.donated_input_indices.SetInParent()
+            return
         executable, module = program.executable, program.module
         for shardings, into in (
             (executable.get_parameter_shardings(), told.parameter_shardings),
@@ -371,7 +416,7 @@ class Executor:
     def _loaded_executable_execute(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> None:
-        program: Program = of.program(asked.loaded_executable_handle)
+        program: Program | CallProgram = of.program(asked.loaded_executable_handle)
         if asked.loaded_executable_handle in of.deleted:
             raise WrongRequest("the program was deleted; compile it again")
         options = asked.execute_options
@@ -380,17 +425,19 @@ class Executor:
         if not handles:
             handles = range(made + 1, made + 1 + len(program.avals))
             for handle, (kind, shape, sharding) in zip(
-                handles, program.outputs(self._shardings), strict=True
+                handles, _outputs(program, self._shardings), strict=True
             ):
                 one = told.outputs.add(array_handle=handle, sharding=sharding)
                 one.dtype.kind = kind
                 one.shape.dims.extend(shape)
         told.status_handle = status
 
-        def make() -> list[jax.Array] | list[Elsewhere]:
+        def make() -> Sequence[Value]:
             if not program.here:
                 return [ELSEWHERE] * len(program.avals)
             arguments = of.held(asked.args_handles)
+            if isinstance(program, CallProgram):
+                return program.begin(of, arguments, list(map(of.fetching, asked.args_handles)))
             for place in options.non_donatable_input_indices:
                 if place in program.donated:
                     arguments[place] = self._arrays.undonated(arguments[place])
@@ -435,7 +482,7 @@ class Executor:
     def _loaded_executable_destruct(
         self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers
     ) -> None:
-        of.programs.pop(asked.loaded_executable_handle, None)
+        _close(of.programs.pop(asked.loaded_executable_handle, None))
         of.deleted.discard(asked.loaded_executable_handle)
 
     def _get_default_device_assignment(
@@ -463,6 +510,15 @@ class Executor:
         (told.serialized_pjrt_layout,) = layout.__getstate__()
 
 
+def _outputs(program: Program | CallProgram, shardings: Shardings) -> Any:
+    return program.outputs() if isinstance(program, CallProgram) else program.outputs(shardings)
+
+
+def _close(program: Any) -> None:
+    if isinstance(program, CallProgram):
+        program.close()
+
+
 def _handles(told: Any, count: int, made: int) -> list[int]:
     """Return the handles that the client chose, or the next ones of ours."""
     if told and len(told) != count:
@@ -470,13 +526,25 @@ def _handles(told: Any, count: int, made: int) -> list[int]:
     return list(told) or list(range(made, made + count))
 
 
-def _store(of: Session, handles: Any, make: Callable[[], list[Any]]) -> list[Value]:
+def _fetched(value: There, asked: Any) -> bytes | memoryview:
+    """Return what a CopyToHostBufferRequest asks for."""
+    if isinstance(value, Elsewhere):
+        raise NotHere
+    if isinstance(value, Fault):
+        raise Poisoned(value)
+    if isinstance(value, Strings):
+        return StringArrayContents(strings=[value.data]).SerializeToString()
+    strides = tuple(asked.byte_strides.strides) if asked.HasField("byte_strides") else None
+    return host_bytes(np.asarray(value), strides)
+
+
+def _store(of: Session, handles: Any, make: Callable[[], Sequence[Any]]) -> Sequence[Value]:
     """Make arrays under handles; where that fails, each stands for the error.
 
     The client goes on before it hears of this, and finds the error where it waits.
     """
     try:
-        values: list[Value] = make()
+        values: Sequence[Value] = make()
         if len(values) != len(handles):
             raise WrongRequest(f"{len(handles)} handles for {len(values)} arrays")
     except NotHere:
@@ -498,6 +566,8 @@ def _parts(of: Session, handles: Any) -> list[Held]:
         value = of.value(handle)
         if isinstance(value, Fault):
             raise Poisoned(value)
+        if isinstance(value, Strings):
+            raise WrongRequest("strings are put together with nothing")
         parts.append(value)
     return parts
 
@@ -505,16 +575,7 @@ def _parts(of: Session, handles: Any) -> list[Held]:
 def _waited(of: Session, future: int) -> Later | None:
     """Take a future out, and return what waits for it; None: it is ready."""
     values = of.futures.pop(future, ())
-    return (lambda: _wait(values)) if values else None
-
-
-def _wait(values: Any) -> None:
-    """Raises what any of the arrays failed with; what was donated since did not."""
-    for value in values:
-        if isinstance(value, Fault):
-            raise Poisoned(value)
-        if isinstance(value, jax.Array) and not value.is_deleted():
-            value.block_until_ready()
+    return ComingValues(values) if values else None
 
 
 def _failed(kind: str, op_id: int, exc: BaseException) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from model_server.pathways.scheduling.handles import Fault
+from sax.errors import SaxError, meaning
 
 # Numbers of `google.rpc.Code`, by the names that jax's errors begin with.
 _CODES = {
@@ -68,6 +69,8 @@ def fault_of(error: BaseException) -> Fault:
     """Return the error as jax's own text codes it; INTERNAL where it does not."""
     if isinstance(error, RequestError | Poisoned):
         return error.fault
+    if isinstance(error, SaxError):
+        return Fault(_CODES[meaning(error).grpc], error.text)
     text = str(error) or type(error).__name__
     if coded := _CODED.match(text):
         return Fault(_CODES[coded[1]], coded[2])

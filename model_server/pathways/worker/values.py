@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from model_server.pathways.scheduling.handles import Fault
-from model_server.pathways.worker.statuses import Poisoned, UnknownHandle
+from model_server.pathways.worker.statuses import Poisoned, UnknownHandle, WrongRequest
 
 
 class Elsewhere:
@@ -20,26 +20,47 @@ class Elsewhere:
 ELSEWHERE = Elsewhere()
 
 
+class Strings(NamedTuple):
+    """One string on every device of its sharding: how clients learn what a function returned."""
+
+    data: bytes
+    devices: int
+
+
 class HeldElsewhere(UnknownHandle):
     """An array of which this host holds no part: what is made of it is elsewhere, too."""
 
 
 class Arriving:
-    """An array whose parts come from another island."""
+    """A value that comes later: its parts from another island, or of a call. Thread-safe."""
 
     def __init__(self) -> None:
         self._come = threading.Event()
-        self._value: jax.Array | Fault | Elsewhere | None = None
+        self._value: There | None = None
+        self._lock = threading.Lock()
+        self._then: list[Callable[[], None]] = []
 
     @property
     def come(self) -> bool:
         return self._come.is_set()
 
-    def set(self, value: jax.Array | Fault | Elsewhere) -> None:
-        self._value = value
-        self._come.set()
+    def set(self, value: There) -> None:
+        with self._lock:
+            self._value = value
+            self._come.set()
+            then, self._then = self._then, []
+        for call in then:
+            call()
 
-    def get(self) -> jax.Array | Fault | Elsewhere:
+    def then(self, call: Callable[[], None]) -> None:
+        """Call once it is there: at once, or on the thread that brings it."""
+        with self._lock:
+            if not self._come.is_set():
+                self._then.append(call)
+                return
+        call()
+
+    def get(self) -> There:
         """Wait for it: whoever sends it fails it, too, if it cannot come."""
         self._come.wait()
         assert self._value is not None
@@ -63,23 +84,66 @@ class HostCopy:
         pass
 
     def __exit__(self, *error: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
         self._done.set()
 
 
-Value = jax.Array | Fault | Elsewhere | Arriving
+There = jax.Array | Fault | Elsewhere | Strings
+Value = There | Arriving
+
+
+class ComingValues:
+    """Values that a client waits for, or does something else with once they are there."""
+
+    def __init__(self, values: Sequence[Value], instead: Callable[[], Any] | None = None) -> None:
+        """instead: of waiting until they are computed; it finds errors itself."""
+        self._values = values
+        self._instead = instead
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call once all that come are there: at once, or on the thread that brings the last."""
+        coming = [each for each in self._values if isinstance(each, Arriving) and not each.come]
+        if not coming:
+            call()
+            return
+        coming[0].then(lambda: self.then(call))
+
+    def __call__(self) -> Any:
+        """Wait until all are computed. Raises what any failed with; what was donated did not."""
+        if self._instead is not None:
+            return self._instead()
+        for value in self._values:
+            if isinstance(value, Arriving):
+                value = value.get()
+            if isinstance(value, Fault):
+                raise Poisoned(value)
+            if isinstance(value, jax.Array) and not value.is_deleted():
+                value.block_until_ready()
+        return None
 
 
 @dataclass(slots=True)
 class Session:
     """A client's arrays, programs and what it may wait for, by handle."""
 
+    number: int
     arrays: dict[int, Value] = field(default_factory=dict)
     programs: dict[int, Any] = field(default_factory=dict)
     futures: dict[int, Any] = field(default_factory=dict)  # arrays to wait for
     deleted: set[int] = field(default_factory=set)  # programs that may not run again
-    _fetches: dict[int, HostCopy] = field(default_factory=dict)  # that wait for their array
+    ended: threading.Event = field(default_factory=threading.Event)
+    _fetches: dict[int, list[HostCopy]] = field(default_factory=dict)  # of arrays, by handle
 
-    def value(self, handle: int) -> jax.Array | Fault | Elsewhere:
+    def known(self, handles: Iterable[int]) -> list[Value]:
+        """Return values without waiting for those that come. Raises UnknownHandle."""
+        return [
+            found if isinstance(found := self.arrays.get(handle), Arriving) else self.value(handle)
+            for handle in handles
+        ]
+
+    def value(self, handle: int) -> There:
         """Raises UnknownHandle."""
         found = self.arrays.get(handle)
         if found is None:
@@ -93,6 +157,8 @@ class Session:
             raise Poisoned(found)
         if isinstance(found, Elsewhere):
             raise HeldElsewhere(f"array {handle:#x} is held by another host of the island")
+        if isinstance(found, Strings):
+            raise WrongRequest("a string is no argument: it tells what a function returned")
         return found
 
     def held(self, handles: Iterable[int]) -> list[jax.Array]:
@@ -109,15 +175,20 @@ class Session:
 
     def fetching(self, handle: int) -> HostCopy:
         """Return a new fetch of an array: to be left when its bytes are there."""
-        fetch = self._fetches[handle] = HostCopy()
+        fetch = HostCopy()
+        self._fetches.setdefault(handle, []).append(fetch)
         return fetch
 
     def fetched(self, *handles: int) -> None:
         """Wait until arrays whose memory will be reused were fetched."""
         if self._fetches:
-            self._fetches = {of: each for of, each in self._fetches.items() if not each.done}
+            left = {
+                handle: [each for each in fetches if not each.done]
+                for handle, fetches in self._fetches.items()
+            }
+            self._fetches = {handle: fetches for handle, fetches in left.items() if fetches}
         for handle in handles:
-            if (fetch := self._fetches.get(handle)) is not None:
+            for fetch in self._fetches.get(handle, ()):
                 fetch.wait()
 
     def poison(self, handles: Iterable[int], fault: Fault) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from sax.auth.security import Security
@@ -114,6 +115,7 @@ class CellPlan:
             devices=self.devices_per_island,
             port=self.pathways_port,
             memory=self.memory,
+            checkpoint_roots=_checkpoint_roots(self.model_server_flags),
             compile_cache=self.compile_cache,
             logs=self.logs,
         )
@@ -248,3 +250,13 @@ def _taken(host: str, number: int) -> bool:
         except OSError:
             return True
     return False
+
+
+def _checkpoint_roots(flags: Sequence[str]) -> tuple[str, ...]:
+    """Return the places that flags let a model server read below; without any, all of them."""
+    given = ""
+    for flag, following in zip_longest(flags, flags[1:], fillvalue=""):
+        name, equals, value = flag.partition("=")
+        if name == "--checkpoint_roots":
+            given = value if equals else following
+    return tuple(root for root in given.split(",") if root) or ("/",)

@@ -28,6 +28,7 @@ class IslandsPlan:
     devices: int  # of each
     port: int  # of the proxy server; the others follow
     memory: int  # bytes of this machine, shared by the islands; 0: sets no limit
+    checkpoint_roots: tuple[str, ...]  # below which workers may read
     compile_cache: Path
     logs: Path
 
@@ -78,6 +79,7 @@ class IslandsPlan:
             f"--server_port={self.port + _FIRST_WORKER + island}",
             f"--resource_manager_address=127.0.0.1:{self.port + 1}",
             f"--island={island}",
+            *(f"--checkpoint_root={root}" for root in self.checkpoint_roots),
             *((f"--memory_limit_bytes={memory}",) if memory else ()),
         )
 

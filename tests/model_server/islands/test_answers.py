@@ -63,8 +63,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     prompts = [f"{write_tiny(folder / 'long', max_position_embeddings=400)} {json.dumps(F32)}"]
     deployment = DeploymentProcesses(folder, "cpu:1", 2)
     try:
-        for island in (0, 1):
-            deployment.worker(f"worker {island}", island)
+        # The workers of one island read the weights themselves; those of the other get them.
+        deployment.worker("worker 0", 0, f"--checkpoint_root={folder}")
+        deployment.worker("worker 1", 1)
         deployment.proxy()
         target = f"grpc://127.0.0.1:{deployment.proxy_port}"
         there = {"JAX_PLATFORMS": "proxy", "JAX_BACKEND_TARGET": target}

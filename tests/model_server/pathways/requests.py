@@ -57,6 +57,18 @@ def options(devices: Sequence[int]) -> Any:
     )
 
 
+def call(name: str, devices: Sequence[int], text: bytes = b"", results: Sequence[Any] = ()) -> Any:
+    """The program of a call."""
+    made = messages.CustomCallProgramProto(
+        type="jax_colocated_python_v0.0.1", name=name, serialized_program_text=text
+    )
+    made.devices.device_ids.extend(devices)
+    made.output_specs.extend(results)
+    return messages.Serialized(
+        type_name="xla::ifrt::CustomCallProgram", data=made.SerializeToString()
+    )
+
+
 def put(array: int, device: int, buffer: int, op_id: int = 1) -> Any:
     return request(
         "make_array_from_host_buffer",

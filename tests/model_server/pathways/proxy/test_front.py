@@ -62,6 +62,25 @@ async def test_programs_run_where_their_devices_are(
         assert kinds.count("loaded_executable_execute_request") == 1
 
 
+async def test_functions_of_clients_pass_only_where_they_are_taken(
+    client: FrontClient, deployment: Deployment
+) -> None:
+    async def compiled(name: str) -> tuple[int, str]:
+        answer = await client.ask(requests.request("compile", program=requests.call(name, [3])))
+        status = answer.response_metadata.status
+        return status.code, status.message
+
+    deployment.front.compile_options = {"xla_x": "1"}  # which is for programs, and for no calls
+    code, text = await compiled("f")
+    assert (code, "--sidecar_name=external" in text) == (UNIMPLEMENTED, True)
+    assert await compiled("sax.read_weights") == (0, "")  # brings no code
+    deployment.front.takes_functions = True
+    assert await compiled("f") == (0, "")
+    kinds = [kind for _, kind in deployment.executors[1][0].order]
+    assert kinds == ["compile_request"] * 2
+    assert not deployment.executors[0][0].order
+
+
 async def test_handles_that_the_worker_chooses_can_be_named_later(client: FrontClient) -> None:
     program, array = await client.compile(2), await client.put([5], 2)
     answer = await client.ask(requests.execute(program, [array], []))

@@ -108,7 +108,7 @@ async def test_errors_of_all_processes_are_in_one_place(managed: Managed) -> Non
 async def test_the_page_shows_islands_and_clients_and_pauses_them(managed: Managed) -> None:
     page = IslandsPage(managed.manager)
     port = await page.start("127.0.0.1", 0)
-    client = messages.ClientLine(77, "<b>trainer</b>", 2.0, 10, 3, 0, 0, False)
+    client = messages.ClientLine(77, "<b>trainer</b>", 2.0, 10, 3, 0, 0, 0, False)
     watcher = managed.proxy([client])
     await until(lambda: bool(managed.manager.clients))
     assert (await fetched(port, "GET /healthz")).startswith("HTTP/1.1 503")

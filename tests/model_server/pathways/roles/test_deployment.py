@@ -43,7 +43,8 @@ class DeploymentProcesses:
 
     def start(self, name: str, role: str, *flags: str) -> None:
         log = (self._folder / f"{name}.log").open("ab")
-        environ = {"PYTHONPATH": str(ROOT), "NPROC": "16", "JAX_PLATFORMS": "cpu"}
+        path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
+        environ = {"PYTHONPATH": path, "NPROC": "16", "JAX_PLATFORMS": "cpu"}
         command = [sys.executable, "-m", "model_server.pathways", f"--node_type={role}", *flags]
         self._processes[name] = subprocess.Popen(
             command, env={**os.environ, **environ}, stdout=log, stderr=log, cwd=ROOT
@@ -83,6 +84,9 @@ class DeploymentProcesses:
     def kill(self, name: str) -> None:
         self._processes[name].send_signal(signal.SIGKILL)
         self._processes.pop(name).wait(5)
+
+    def pid(self, name: str) -> int:
+        return self._processes[name].pid
 
     def held(self, name: str) -> tuple[int, int]:
         """How many threads and open files a process has."""

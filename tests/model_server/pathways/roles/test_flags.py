@@ -28,8 +28,9 @@ def test_the_flags_of_the_tutorial_and_the_controller_are_taken() -> None:
         **TRUST,
     )
     assert (proxy.manager, proxy.elastic_islands) == ("head:29001", 1)
-    unused = ["--virtual_slices", "--sidecar_name", "--enable_metrics_collection"]
+    unused = ["--virtual_slices", "--enable_metrics_collection"]
     assert (list(proxy.unused), list(manager.unused)) == (unused, [])
+    assert (proxy.takes_functions, manager.takes_functions) == (True, False)
     worker = parsed(
         "--server_port=29005 --resource_manager_address=head:29001 --node_type=worker "
         "--gcs_scratch_location=gs://b/tmp",
@@ -95,3 +96,34 @@ def test_wrong_flags_are_refused_in_words(line: str, says: str) -> None:
 def test_wrong_variables_are_refused_in_words() -> None:
     with pytest.raises(InvalidRequest, match="MEGASCALE_SLICE_ID='x' is no number"):
         parsed("--node_type=worker", PATHWAYS_HEAD="head", MEGASCALE_SLICE_ID="x")
+
+
+def test_a_sidecar_runs_code_only_where_it_was_asked_for() -> None:
+    sidecar = parsed("--node_type=sidecar --colocated_python", **TRUST)
+    assert (sidecar.port, sidecar.host) == (50051, "127.0.0.1")  # trust of a network is not enough
+    with pytest.raises(InvalidRequest, match="say --colocated_python if they may"):
+        parsed("--node_type=sidecar")
+    with pytest.raises(InvalidRequest, match="--trust_network is not enough"):
+        parsed("--node_type=sidecar --colocated_python --host=0.0.0.0 --trust_network")
+    tls = "--tls_cert=c --tls_key=k --tls_ca=a"
+    assert parsed(f"--node_type=sidecar --colocated_python {tls}").host == "0.0.0.0"
+
+
+def test_a_worker_has_its_sidecar_on_its_machine_or_behind_certificates() -> None:
+    head = "--node_type=worker --resource_manager_address=head:29001"
+    assert not parsed(head).sidecar
+    near = parsed(f"{head} --sidecar_address=127.0.0.1:50051")
+    assert near.sidecar == "127.0.0.1:50051"
+    with pytest.raises(InvalidRequest, match="is on the worker's machine"):
+        parsed(f"{head} --sidecar_address=other:50051 --trust_network")
+    tls = "--tls_cert=c --tls_key=k --tls_ca=a"
+    assert parsed(f"{head} --sidecar_address=other:50051 {tls}").sidecar == "other:50051"
+
+
+def test_workers_read_below_the_roots_that_they_are_given() -> None:
+    head = "--node_type=worker --resource_manager_address=head:29001"
+    assert parsed(head).checkpoint_roots == ()
+    flags = parsed(f"{head} --checkpoint_root=/models --checkpoint_root=gs://bucket/models")
+    assert flags.checkpoint_roots == ("/models", "gs://bucket/models")
+    with pytest.raises(InvalidRequest, match="--checkpoint_root has models: give an absolute path"):
+        parsed(f"{head} --checkpoint_root=models")

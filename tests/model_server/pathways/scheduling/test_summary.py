@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_server.pathways.protocol import kinds
+from model_server.pathways.protocol import kinds, messages
 from model_server.pathways.protocol.messages import IfrtRequest, IfrtResponse, Serialized
 from model_server.pathways.scheduling.summary import TABLE, How, answered_handles, summarise
 from sax.errors import InvalidRequest
@@ -72,6 +72,18 @@ def test_what_is_destroyed_is_read_as_well() -> None:
 def test_a_program_is_where_its_devices_are() -> None:
     made = requests.request("compile", compile_options=requests.options([2, 3, 3]))
     assert summarise(made).devices == (2, 3)
+
+
+def test_a_call_in_place_of_a_program_is_where_its_devices_are() -> None:
+    made = requests.request("compile", program=requests.call("f", [3, 2, 3]))
+    assert summarise(made).devices == (3, 2)
+    made.compile_request.program.data = made.compile_request.program.data[:-1]
+    with pytest.raises(InvalidRequest, match="malformed call"):
+        summarise(made)
+    other = messages.CustomCallProgramProto(type="tensorflow").SerializeToString()
+    made.compile_request.program.data = other
+    with pytest.raises(InvalidRequest, match="jax_colocated_python_v0.0.1 is known here"):
+        summarise(made)
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,24 @@ def test_islands_and_hosts_of_a_server_exclude_each_other(with_it: dict[str, int
         plan(islands=2, **with_it)
 
 
+@pytest.mark.parametrize(
+    ("flags", "roots"),
+    [
+        ((), ["/"]),  # a model server without roots reads any place
+        (("--checkpoint_roots=/a,gs://b/c", "--slots=2"), ["/a", "gs://b/c"]),
+        (("--checkpoint_roots=/z", "--checkpoint_roots", "/a"), ["/a"]),
+    ],
+)
+def test_islands_read_checkpoints_where_the_model_server_may(
+    flags: tuple[str, ...], roots: list[str]
+) -> None:
+    islands = plan(islands=1, model_server_flags=flags).island_plan
+    assert islands is not None
+    worker = next(each for each in islands.children if each.name == "worker of island 0")
+    found = [each for each in worker.flags if each.startswith("--checkpoint_root=")]
+    assert found == [f"--checkpoint_root={root}" for root in roots]
+
+
 @pytest.mark.parametrize("wrong", [{"islands": -1}, {"islands": 1, "devices_per_island": 0}])
 def test_no_islands_and_no_devices_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidRequest, match="must be above 0"):
