@@ -219,6 +219,7 @@ class Executor:
     ) -> None:
         value = of.value(asked.array_handle)
         if isinstance(value, Elsewhere):
+            of.arrays.update(dict.fromkeys(asked.result_handles, value))
             raise NotHere
         if isinstance(value, Fault):
             if not asked.result_handles:

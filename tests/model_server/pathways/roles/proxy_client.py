@@ -43,6 +43,9 @@ def islands() -> None:
     tell("on island 1", bool(np.allclose(product(there), EXPECTED)))
     back = jax.device_put(product(there), NamedSharding(mesh(0), PartitionSpec()))
     tell("back", bool(np.allclose(back, EXPECTED)))
+    tell(
+        "on every device", [len(back.addressable_shards), bool(np.allclose(back * 2, 2 * EXPECTED))]
+    )
     step = jax.jit(lambda x, y: (x + y, y), donate_argnums=0)
     x, y = jax.device_put(jnp.zeros(3)), jnp.ones(3)
     for _ in range(20):
