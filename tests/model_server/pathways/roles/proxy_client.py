@@ -5,6 +5,7 @@ Prints one line of JSON per result.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -132,6 +133,10 @@ def conformance() -> None:
         jax.jit(lambda a: jax.pure_callback(np.sin, a, a))(x)
     except Exception as exc:
         tell("a callback", str(exc).partition("\n")[0])
+    del compiled
+    jax.clear_caches()
+    gc.collect()
+    np.asarray(jax.device_put(MATRIX))  # programs that are gone are told before it
 
 
 def main() -> None:
