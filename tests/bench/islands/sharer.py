@@ -17,7 +17,7 @@ os.environ["IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS"] = "true"
 import jax
 import jax.numpy as jnp
 from jax.extend import backend
-from jaxlib import _ifrt_proxy
+from jaxlib import _ifrt_proxy  # pyright: ignore[reportAttributeAccessIssue]
 
 LEAD_S = 1.0  # until all compete
 WAITING = 16  # works that it has asked for and that are not done
