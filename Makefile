@@ -22,6 +22,9 @@ RACE_FLAGS ?=
 # For `make stress`: runs of every attack.
 RUNS_OF_ATTACK ?= 5
 SOAK_SECONDS ?= 600
+# For `make conformance`: jaxlib 0.11 and newer need Python 3.12; RECORD= checks the records only.
+CONFORMANCE_PYTHON ?= python3.12
+RECORD ?= --record
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 CPU_KERNELS := model_server/kernels/cpu
@@ -30,7 +33,7 @@ CPU_LIBRARY := $(CPU_KERNELS)/_native*.so
 SANITIZED := $(CACHE)/kernels-sanitized
 
 .PHONY: help demo test test-all slow check manifests format bench race chaos stress soak proto proto-check docs plans locks images install dev \
-	kernels kernels-sanitize model gemma minilm azurite clean
+	conformance kernels kernels-sanitize model gemma minilm azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, send it one prompt, keep serving'
@@ -44,6 +47,7 @@ help:
 	@echo 'make chaos   inject faults into cells for about forty minutes and check their histories'
 	@echo 'make stress  attack a cell as a careless or hostile user would (docs/reliability.md)'
 	@echo 'make soak    send a cell random requests of all kinds for $(SOAK_SECONDS) seconds'
+	@echo 'make conformance  run pathways with every version of jaxlib, write their records and table'
 	@echo 'make format  format the code'
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
 	@echo 'make kernels compile the native CPU kernels again and say which of them run here'
@@ -123,6 +127,35 @@ stress: dev model
 # Random requests of every field and kind; fails for a lost answer, a compile or memory left behind.
 soak: dev model minilm
 	$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS) --page
+
+# Every promised version of jaxlib, in an environment of its own, as server and as client.
+JAXLIBS := 0.10 0.11 0.12
+CONFORMANCE := tests.model_server.pathways.conformance
+PRINT_NEEDS := import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	print(*project["dependencies"], *project["optional-dependencies"]["model-server"], sep="\n")
+jaxlib_python = $(CACHE)/jaxlib/$(1)/bin/python
+# $(1): the version
+define conform
+	SAX_TEST_CLIENTS=$(subst $(eval) ,:,$(foreach each,$(filter-out $(1),$(JAXLIBS)),$(call jaxlib_python,$(each)))) \
+	  $(call jaxlib_python,$(1)) -m pytest -q tests/model_server/pathways tests/model_server/islands $(PYTEST_FLAGS)
+
+endef
+
+conformance: $(JAXLIBS:%=$(CACHE)/jaxlib/%/installed)
+	@for version in $(JAXLIBS); do \
+	  NPROC=16 $(call jaxlib_python,$$version) -m $(CONFORMANCE).report $(RECORD) > /dev/null || exit 1; \
+	done
+	$(call jaxlib_python,$(firstword $(JAXLIBS))) -m $(CONFORMANCE).page
+	$(foreach version,$(JAXLIBS),$(call conform,$(version)))
+
+$(CACHE)/jaxlib/%/installed: pyproject.toml
+	@echo 'installing jaxlib $* into $(@D) (once, about 600 MB)'
+	$(CONFORMANCE_PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(@D)/bin/python -c '$(PRINT_NEEDS)' > $(@D)/needs.txt
+	$(@D)/bin/python -m pip install --quiet -r $(@D)/needs.txt 'jax==$*.*' 'jaxlib==$*.*' \
+	  pytest pytest-timeout pytest-asyncio pytest-xdist hypothesis trustme safetensors setuptools
+	@touch $@
 
 docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md

@@ -251,7 +251,7 @@ class Front:
             self._finish(session, summary, life, errand, outcome)
 
         if not summary.row.work:
-            self._go(session, life, 0.0, errand, finish)
+            self._go(session, life, 0.0, errand, finish, looks=summary.row.looks)
             return
         program = summary.reads[0] if summary.reads else 0
         cost = self._durations.expected(session.number, program)
@@ -266,8 +266,12 @@ class Front:
         errand: Errand,
         finish: Finish,
         work: _Work | None = None,
+        looks: bool = False,
     ) -> None:
-        """Queue an errand for an island's life; when it goes, that life may be over."""
+        """Queue an errand for an island's life; when it goes, that life may be over.
+
+        looks: it only reads, and may go before what waits and touches other handles.
+        """
         watching = False
         charged: int | None = None  # the life of the island whose window has its place
 
@@ -291,7 +295,10 @@ class Front:
             if cost and not watching:
                 self._finished(session, life.island, charged)
 
-        self._order.submit(session.number, (life.island,), cost, go)
+        if looks and self._order.passes(session.number, life.island, errand.touches):
+            go()
+            return
+        self._order.submit(session.number, (life.island,), cost, go, errand.touches)
         self._pump()
 
     def _watches(self, session: ClientSession, life: IslandLife, work: _Work) -> bool:
@@ -394,7 +401,8 @@ class Front:
                 if gathering.answered(life, outcome):
                     self._gathered(session, summary, gathering, made)
 
-            self._go(session, life, 0.0, Errand(session.number, made, part, {}, handles), finish)
+            errand = Errand(session.number, made, part, {}, handles)
+            self._go(session, life, 0.0, errand, finish, looks=summary.row.looks)
 
     def _settle(
         self, session: ClientSession, summary: Summary, fault: Fault | None, made: int
@@ -478,7 +486,8 @@ class Front:
             shipment = Shipment(session.number, array, arrival.transfer, taking.addresses)
             giving.ship(shipment, lambda fault: self._shipped(arrival.transfer, taking, fault))
 
-        self._order.submit(session.number, (source.island, to.island), 0.0, go)
+        touches = (array, arrival.handle)
+        self._order.submit(session.number, (source.island, to.island), 0.0, go, touches)
         self._pump()
 
     def _shipped(self, transfer: int, taking: Island, fault: Fault | None) -> None:

@@ -19,7 +19,6 @@ _SHARDINGS: dict[str, Any] = {
     "xla::ifrt::ConcreteSharding": messages.ConcreteShardingProto,
     "xla::ifrt::HloSharding": messages.HloShardingProto,
     "xla::ifrt::OpaqueSharding": messages.OpaqueShardingProto,
-    "xla::ifrt::ShardingParamSharding": messages.ShardingParamShardingProto,
 }
 _SINGLE = "xla::ifrt::SingleDeviceSharding"
 _OPTIONS = "xla::ifrt::XlaCompileOptions"

@@ -10,7 +10,7 @@ moves a client's virtual time on by cost / weight, and the client that is furthe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ class Queued:
     client: int
     islands: tuple[int, ...]
     cost: float  # 0: occupies no device, and no place in the window
+    touches: Collection[int]  # handles that it reads or makes
     left: bool = False
 
 
@@ -104,9 +105,26 @@ class GangOrder:
         lane = self._lanes.get(island)
         return sum(lane.in_flight.values()) if lane else 0
 
-    def submit(self, client: int, islands: tuple[int, ...], cost: float, item: Any) -> None:
+    def passes(self, client: int, island: int, handles: Collection[int]) -> bool:
+        """Tell whether a request that only reads these may go before all that a client has waiting.
+
+        So who waits for a result does not wait until the island takes what was asked for since.
+        """
+        lane = self._lanes.get(island)
+        waiting = lane.queues.get(client, ()) if lane else ()
+        free = not self._clients[client].paused
+        return free and all(each not in item.touches for item in waiting for each in handles)
+
+    def submit(
+        self,
+        client: int,
+        islands: tuple[int, ...],
+        cost: float,
+        item: Any,
+        touches: Collection[int] = (),
+    ) -> None:
         """Queue a request behind the client's earlier ones of the same islands."""
-        waiting = Queued(item, client, islands, cost if len(islands) == 1 else 0.0)
+        waiting = Queued(item, client, islands, cost if len(islands) == 1 else 0.0, touches)
         for island in islands:
             lane = self._lanes.setdefault(island, _Track())
             lane.queues.setdefault(client, deque()).append(waiting)

@@ -45,6 +45,7 @@ class KindRow:
     programs: bool = False  # what it makes is made again when an island returns
     forgiving: bool = False  # handles of lost arrays are no error
     work: bool = False  # occupies the devices
+    looks: bool = False  # changes nothing: may go before requests that do not touch what it reads
 
 
 class Summary(NamedTuple):
@@ -92,7 +93,7 @@ _ISLAND, _SPLIT = How.ISLAND, How.SPLIT
 TABLE: dict[str, KindRow] = {
     "init_request": KindRow(How.FRONT),
     "check_future_request": KindRow(_SPLIT, destroys=("future_handle",)),
-    "check_value_ready_request": KindRow(_SPLIT, reads=("value_handles",)),
+    "check_value_ready_request": KindRow(_SPLIT, reads=("value_handles",), looks=True),
     "make_array_from_host_buffer_request": KindRow(
         _ISLAND,
         makes=_ARRAY,
@@ -123,7 +124,9 @@ TABLE: dict[str, KindRow] = {
         answers=_ARRAYS,
         work=True,
     ),
-    "copy_to_host_buffer_request": KindRow(_ISLAND, reads=_ARRAY, fetches="host_buffer_handle"),
+    "copy_to_host_buffer_request": KindRow(
+        _ISLAND, reads=_ARRAY, fetches="host_buffer_handle", looks=True
+    ),
     "disassemble_into_single_device_arrays_request": KindRow(
         _ISLAND, reads=_ARRAY, makes=_RESULTS, answers=_ARRAYS
     ),

@@ -28,11 +28,11 @@ from model_server.pathways.worker.programs import Program
 from model_server.pathways.worker.shardings import Shardings
 from model_server.pathways.worker.statuses import (
     Poisoned,
-    Refused,
     RequestError,
     UnknownHandle,
     WrongRequest,
     fault_of,
+    not_offered,
 )
 from model_server.pathways.worker.values import (
     ELSEWHERE,
@@ -113,7 +113,7 @@ class Executor:
         response.response_metadata.op_id = op_id = request.request_metadata.op_id
         try:
             if (carry_out := self._kinds.get(kind)) is None:
-                raise Refused(f"requests of kind {kind} are not offered here")
+                raise not_offered(kind)
             told = getattr(response, RESPONSES[kind])
             told.SetInParent()
             of = self._session(session)
@@ -252,6 +252,7 @@ class Executor:
         if isinstance(value, Arriving):
             value = value.get() if value.come or not asked.result_handles else value
         if isinstance(value, Elsewhere):
+            of.arrays.update(dict.fromkeys(asked.result_handles, value))
             raise NotHere
         if isinstance(value, Fault) and not asked.result_handles:
             raise Poisoned(value)

@@ -25,19 +25,18 @@ class Parcel:
 
     kind: int  # of DTypeProto
     shape: tuple[int, ...]  # of the whole array
-    division: bytes  # its OpSharding; b"": one device holds it
+    division: bytes  # its OpSharding; of a replicated one, and so of one device's, it is b""
     shards: Mapping[int, bytes | memoryview]  # by place among the devices of its sharding
 
 
 def packed(array: jax.Array, arrays: Arrays) -> Parcel:
     """Wait for an array and return its shards here. Raises jax's errors."""
     parts = arrays.disassembled(array)
-    single = isinstance(array.sharding, SingleDeviceSharding)
     sharding = array.sharding._to_xla_hlo_sharding(array.ndim)
     return Parcel(
         ifrt_kind(array.dtype),
         array.shape,
-        b"" if single else sharding.to_proto().SerializeToString(),
+        sharding.to_proto().SerializeToString(),
         {
             place: host_bytes(np.asarray(part), None)
             for place, part in enumerate(parts)
@@ -81,9 +80,9 @@ class Receiving:
         division = OpSharding()
         division.ParseFromString(parcel.division)
         whole = (
-            GSPMDSharding(tuple(self._devices), division, memory_kind=self._memory_kind)
-            if parcel.division
-            else SingleDeviceSharding(self._devices[0], memory_kind=self._memory_kind)
+            SingleDeviceSharding(self._devices[0], memory_kind=self._memory_kind)
+            if len(self._devices) == 1
+            else GSPMDSharding(tuple(self._devices), division, memory_kind=self._memory_kind)
         )
         shape = whole.shard_shape(parcel.shape)
         with self._lock:

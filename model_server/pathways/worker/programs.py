@@ -16,6 +16,7 @@ import jaxlib._jax as _jax
 import numpy as np
 from jax._src.compiler import compile_or_get_cached
 from jax._src.interpreters.mlir import make_ir_context
+from jax._src.interpreters.pxla import global_aval_to_result_handler
 from jax.core import ShapedArray
 from jax.sharding import SingleDeviceSharding
 from jaxlib._jax import Device
@@ -76,7 +77,7 @@ class Program:
     @cached_property
     def _handlers(self) -> list[Any]:
         return [
-            _jax.array_result_handler(aval, sharding, True, True)
+            global_aval_to_result_handler(aval, sharding, True)
             for aval, sharding in zip(self.avals, self.shardings, strict=True)
         ]
 

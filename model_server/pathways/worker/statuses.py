@@ -26,6 +26,14 @@ _CODES = {
     "DATA_LOSS": 15,
     "UNAUTHENTICATED": 16,
 }
+_CALL_BACK = "programs may not call back into their client: fetch their results instead"
+_MPMD = "a program runs on one island: run one per stage and copy arrays between them"
+_INSTEAD = {
+    "loaded_host_callback_poll_request": _CALL_BACK,
+    "loaded_host_callback_return_request": _CALL_BACK,
+    "loaded_executable_mpmd_metadata_request": _MPMD,
+    "loaded_executable_mpmd_cost_analysis_request": _MPMD,
+}
 _CODED = re.compile(rf"^({'|'.join(_CODES)}): ?(.*)", re.DOTALL)
 
 
@@ -77,3 +85,9 @@ def fault_of(error: BaseException) -> Fault:
     if "deleted" in text or "donated" in text:
         return Fault(_CODES["INVALID_ARGUMENT"], text)
     return Fault(_CODES["INTERNAL"], f"{type(error).__name__}: {text}")
+
+
+def not_offered(kind: str) -> Refused:
+    """Return the refusal of requests of a kind, with what to do instead where that is known."""
+    instead = _INSTEAD.get(kind, "use a jaxlib from 0.10 to 0.12")
+    return Refused(f"requests of kind {kind} are not offered here; {instead}")

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
-from model_server.pathways.protocol.messages import IfrtRequest, IfrtResponse
+from model_server.pathways.http2.call import GrpcCall
+from model_server.pathways.http2.connection import OpenCall
+from model_server.pathways.protocol.messages import (
+    GrpcGetVersionRequest,
+    IfrtRequest,
+    IfrtResponse,
+)
 from model_server.pathways.proxy.client_session import ClientSession
 from model_server.pathways.proxy.front import Front
+from model_server.pathways.proxy.service import SERVICE, service_of
 
 
 class RecordingFront(Front):
@@ -15,8 +23,28 @@ class RecordingFront(Front):
 
     def __init__(self) -> None:
         super().__init__()
+        self.offered: Any = None  # GrpcGetVersionRequest of the last client
         self.answers: defaultdict[str, Counter[int]] = defaultdict(Counter)  # kind: gRPC codes
         self._kinds: dict[int, str] = {}  # of requests that are not answered, by operation
+
+    def service(self) -> Mapping[str, OpenCall]:
+        """Return the methods of a proxy server, which note what clients offer to speak."""
+        methods = dict(service_of(self))
+        path = f"/{SERVICE}/GetVersion"
+        opens = methods[path]
+
+        def noting(call: GrpcCall) -> Any:
+            handler: Any = opens(call)
+            received = handler.received
+
+            def note(message: bytes) -> None:
+                self.offered = GrpcGetVersionRequest.FromString(message)
+                received(message)
+
+            handler.received = note
+            return handler
+
+        return methods | {path: noting}
 
     def open(self, **given: Any) -> ClientSession:
         session = super().open(**given)

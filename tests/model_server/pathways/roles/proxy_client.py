@@ -5,6 +5,7 @@ Prints one line of JSON per result.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -43,6 +44,9 @@ def islands() -> None:
     tell("on island 1", bool(np.allclose(product(there), EXPECTED)))
     back = jax.device_put(product(there), NamedSharding(mesh(0), PartitionSpec()))
     tell("back", bool(np.allclose(back, EXPECTED)))
+    tell(
+        "on every device", [len(back.addressable_shards), bool(np.allclose(back * 2, 2 * EXPECTED))]
+    )
     step = jax.jit(lambda x, y: (x + y, y), donate_argnums=0)
     x, y = jax.device_put(jnp.zeros(3)), jnp.ones(3)
     for _ in range(20):
@@ -129,6 +133,10 @@ def conformance() -> None:
         jax.jit(lambda a: jax.pure_callback(np.sin, a, a))(x)
     except Exception as exc:
         tell("a callback", str(exc).partition("\n")[0])
+    del compiled
+    jax.clear_caches()
+    gc.collect()
+    np.asarray(jax.device_put(MATRIX))  # programs that are gone are told before it
 
 
 def main() -> None:

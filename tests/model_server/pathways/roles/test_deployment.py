@@ -81,6 +81,9 @@ class DeploymentProcesses:
     def log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text()
 
+    def pid(self, name: str) -> int:
+        return self._processes[name].pid
+
     def kill(self, name: str) -> None:
         self._processes[name].send_signal(signal.SIGKILL)
         self._processes.pop(name).wait(5)
@@ -134,6 +137,7 @@ def islands(tmp_path: Path) -> Iterator[DeploymentProcesses]:
 def check_islands(told: dict[str, object]) -> None:
     assert told["devices"] == [[0, 0], [1, 0], [2, 1], [3, 1]]
     assert told["on island 0"] is told["on island 1"] is told["back"] is True
+    assert told["on every device"] == [2, True]
     assert told["donated"] == [20.0] * 3
     assert "islands 0 and 1: run one per island" in str(told["over both"])
 

@@ -29,6 +29,13 @@ def test_the_latest_measurements_count_most() -> None:
     assert durations.expected(1, 5) == pytest.approx(0.5, rel=0.01)
 
 
+def test_one_measurement_that_a_pause_spoilt_does_not_count() -> None:
+    durations = Durations()
+    for at, took in enumerate([0.1, 0.1, 0.9, 0.1]):
+        durations.measured(1, 5, 0, at, at + took)
+    assert durations.expected(1, 5) == pytest.approx(0.1)
+
+
 def test_a_session_is_forgotten() -> None:
     durations = Durations()
     durations.measured(1, 5, 0, 0.0, 1.0)

@@ -131,6 +131,21 @@ def test_a_paused_client_waits_and_others_go_on() -> None:
     assert gone(order) == ["held"]
 
 
+def test_reading_passes_what_touches_other_handles() -> None:
+    order = GangOrder()
+    for client in (1, 2):
+        order.join(client)
+    order.submit(1, (0,), 1.0, "work", touches=(7, 8))
+    order.submit(1, (0, 1), 0.0, "copy", touches=(9,))
+    assert order.passes(1, 0, (5, 6))
+    assert not order.passes(1, 0, (6, 8))
+    assert not order.passes(1, 0, (9,))
+    assert order.passes(1, 1, (8,))
+    assert order.passes(2, 0, (8,))
+    order.pause(1, True)
+    assert not order.passes(1, 0, (5,))
+
+
 def test_a_client_that_leaves_frees_its_places() -> None:
     order = GangOrder()
     for client in (1, 2):

@@ -39,6 +39,24 @@ def test_weights_share_an_island_within_a_tenth() -> None:
         assert share == pytest.approx(weight / sum(weights), rel=0.1)
 
 
+def test_a_result_is_fetched_before_works_that_wait_and_do_not_touch_it() -> None:
+    world = World(islands=1)
+    clients = [VirtualClient(world) for _ in range(2)]
+    programs = [compiled(world, client, 0) for client in clients]
+    first, array = clients[0], clients[0].put(41, 0)
+    results = [first.execute(programs[0], array) for _ in range(20)]
+    for _ in range(20):
+        clients[1].execute(programs[1], clients[1].put(0, 0))
+    (op_id, buffer), (last_op, last_buffer) = first.fetch(results[0]), first.fetch(results[-1])
+    world.clock.run(world.clock.now_s + 5 * world.program_s)
+    first.collect()
+    assert first.fetched(op_id, buffer) == 42
+    assert last_op not in first.answers
+    world.clock.run()
+    first.collect()
+    assert first.fetched(last_op, last_buffer) == 42
+
+
 def test_an_only_client_is_not_held_back() -> None:
     world = World(islands=1)
     client = VirtualClient(world)

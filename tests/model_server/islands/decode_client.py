@@ -1,0 +1,117 @@
+"""Decodes with a model on jax's devices, as told line by line; a process of its own.
+
+python -m tests.model_server.islands.decode_client CHECKPOINT [OVERRIDES]
+
+jax's platform is chosen before, by the environment. Prints "ready" once the model is loaded; then a
+line "BATCH TOKENS" makes that many streams of that many tokens each, and prints a `Decoded`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+
+import msgspec
+
+from model_server.config import ModelServerConfig
+from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.types import Sampling
+from model_server.islands.proxy_backend import BACKEND, is_proxied
+from model_server.loading.loaded import Loaded
+from model_server.loading.loader import make_loader
+from sax.types import ModelSpec
+
+GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+PROMPT = tuple(range(4, 20))
+# A guess would bring several tokens in one step.
+PLAIN = {"SPECULATION": '"off"'}
+
+
+class Decoded(msgspec.Struct):
+    """Answers, and what a step of the whole batch took while all streams ran."""
+
+    tokens: list[list[int]]
+    steps: int
+    step_ms: float
+    cpu_ms: float  # processor time of this process, per step
+
+
+class Decoder:
+    """An engine, and the streams of one round."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._engine = Engine(loaded.runner, self._deliver, loaded.step_times)
+        self._tokens: dict[int, list[int]] = {}
+        self._times: list[tuple[float, float]] = []  # of full steps: seconds, CPU seconds
+        self._batch = self._left = 0
+        self._done = threading.Event()
+
+    def decode(self, batch: int, tokens: int) -> Decoded:
+        self._tokens, self._times = {}, []
+        self._batch = self._left = batch
+        self._done.clear()
+        for _ in range(batch):
+            self._engine.submit(
+                EngineRequest(
+                    prompt=PROMPT, sampling=GREEDY, max_tokens=tokens, stop_ids=frozenset()
+                )
+            )
+        self._done.wait()
+        steps = len(self._times) - 1
+        (began_s, cpu_s), (ended_s, ended_cpu_s) = self._times[0], self._times[-1]
+        return Decoded(
+            list(self._tokens.values()),
+            steps,
+            1e3 * (ended_s - began_s) / steps,
+            1e3 * (ended_cpu_s - cpu_s) / steps,
+        )
+
+    def _deliver(self, updates: list[SequenceUpdate]) -> None:
+        for update in updates:
+            if update.error is not None:
+                sys.stderr.write(f"{update.error}\n")
+                os._exit(1)  # nobody else would end the wait
+            if update.result.token is not None:
+                self._tokens.setdefault(update.sequence, []).append(update.result.token)
+            self._left -= update.finish is not None
+        if len(updates) == self._batch and all(
+            update.result.token is not None for update in updates
+        ):
+            self._times.append((time.perf_counter(), time.process_time()))
+        if not self._left:
+            self._done.set()
+
+
+def load(checkpoint: str, overrides: dict[str, str]) -> Loaded:
+    if is_proxied():
+        BACKEND.register(os.environ)
+    spec = ModelSpec(
+        model_id="/sax/test/decoded",
+        model_path="auto",
+        checkpoint=checkpoint,
+        replicas=1,
+        overrides=overrides | PLAIN,
+    )
+    config = ModelServerConfig(slots=8, max_context=1024, jax_cache_dir=".cache/compiled")
+    loaded = make_loader(config)(spec, lambda _: None)
+    assert isinstance(loaded, Loaded)
+    return loaded
+
+
+def main() -> None:
+    checkpoint, overrides = sys.argv[1], json.loads((sys.argv[2:] or ["{}"])[0])
+    decoder = Decoder(load(checkpoint, overrides))
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        decoded = decoder.decode(*map(int, line.split()))
+        sys.stdout.buffer.write(msgspec.json.encode(decoded) + b"\n")
+        sys.stdout.flush()
+    os._exit(0)  # the client of a proxy server aborts a process that ends while connected
+
+
+if __name__ == "__main__":
+    main()
