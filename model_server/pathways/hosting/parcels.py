@@ -37,9 +37,7 @@ class ParcelRoom:
     Its methods belong to the event loop; what is expected belongs to the executor's thread.
     """
 
-    def __init__(
-        self, thread: ExecutorThread, safety: LinkSafety, kept_s: float = _KEPT_S
-    ) -> None:
+    def __init__(self, thread: ExecutorThread, safety: LinkSafety, kept_s: float = _KEPT_S) -> None:
         """kept_s: how long parcels wait that nobody expects."""
         self._thread = thread
         self._safety = safety
@@ -117,6 +115,9 @@ class ParcelRoom:
             self._loop.call_soon_threadsafe(self._drop_later, transfer)
         self._early[transfer].append(parcel)
 
+    def _drop(self, transfer: int) -> None:
+        self._early.pop(transfer, None)
+
     def _forget(self, session: int) -> None:
         for number, expected in list(self._expected.items()):
             if expected.session == session:
@@ -127,7 +128,7 @@ class ParcelRoom:
 
     def _drop_later(self, transfer: int) -> None:
         """Free what came too early, or too late: its session is gone, or its array complete."""
-        drop = partial(self._early.pop, transfer, None)
+        drop = partial(self._drop, transfer)
         self._loop.call_later(self._kept_s, self._thread.do, drop)
 
     def _post(self, ship: messages.Ship, shipped: Shipped, parcel: Parcel | Fault) -> None:

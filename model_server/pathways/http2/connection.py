@@ -122,6 +122,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._reader.close()  # which refers to this, and this to it: they may stay for long
         if self._ticking is not None:
             self._ticking.cancel()
         calls = list(self._calls.values())
