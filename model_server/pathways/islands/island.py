@@ -45,7 +45,7 @@ class _Outstanding:
         return reply if reply.response else Fault(INTERNAL, "no host of the island answered")
 
 
-class _Awaited:
+class _Underway:
     """An array on its way here."""
 
     def __init__(self, hosts: int, arrived: Arrived) -> None:
@@ -64,7 +64,7 @@ class Island:
         self._hosts: Sequence[IslandHost] = ()
         self._outstanding: dict[int, _Outstanding] = {}
         self._holding: defaultdict[int, HandleHolding] = defaultdict(HandleHolding)
-        self._expected: dict[int, _Awaited] = {}  # by transfer
+        self._expected: dict[int, _Underway] = {}  # by transfer
         self._calls = 0
 
     @property
@@ -135,7 +135,7 @@ class Island:
         `arrived` is called once it is, or an error in its place; not if the island is lost.
         """
         self._holding[arrival.session].block(("transfer", arrival.transfer), (arrival.handle,))
-        self._expected[arrival.transfer] = _Awaited(len(self._hosts), arrived)
+        self._expected[arrival.transfer] = _Underway(len(self._hosts), arrived)
         for host in self._hosts:
             host.expect(arrival, lambda: self._arrived(arrival))
 
