@@ -18,7 +18,7 @@ _CLIENT_GOES_S = 4.5  # a proxy server asks a silent client after two seconds, a
 _STOPS: dict[str, tuple[tuple[float, float], ...]] = {
     "manager": ((0.3, 1.5), (2.5, 5.0)),
     "proxy": ((0.3, 1.5), (2.5, 6.0)),
-    "worker": ((0.2, 0.9), (1.5, 2.7), (3.0, 5.0)),
+    "worker": ((0.2, 0.9), (1.5, 2.7), (3.0, 5.0), (3.0, 5.0)),
     "client": ((0.3, 1.5), (5.5, 7.0)),
 }
 _SHORT_S, _LONG_S = 1.0, 2.9  # of a worker: surely within its lease, surely beyond it

@@ -64,8 +64,8 @@ def told_of_clients(chapters: Sequence[Chapter]) -> str:
     sessions = _span(chapter.sessions for chapter in chapters)
     ended = sum(chapter.ended for chapter in chapters)
     return (
-        f"At the quiet moments: {sessions} sessions with {handles} handles, {arrays} arrays in "
-        f"their clients. jaxlib ended {ended} clients that had lost their connection."
+        f"Once quiet: {sessions} sessions with {handles} handles, and {arrays} arrays in their "
+        f"clients. Clients that jaxlib ended when they lost their connection: {ended}."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import signal
 import time
@@ -17,10 +18,13 @@ from tests.chaos.pathways.faults import IDLE, Fault
 from tests.chaos.pathways.held import Held, held
 from tests.chaos.pathways.judging import Blow, Verdict, judge
 
+logger = logging.getLogger(__name__)
+
 TARGET, BESIDE = "target", "beside"
 _HANG_S = 60.0  # a client that says nothing for so long is not waited for
 _WHOLE_S = 120.0
 _USUAL_S = {"compile": 1.0, "first execute": 0.9, "copy": 0.1, "put": 0.15, "fetch": 0.15}
+_LAST_WORDS = 4000  # characters of a client's log
 _STALE_S = 1.0  # that the status page may be behind
 # With these words jaxlib's client ends its process, where it cannot pass on that its connection is
 # lost. Nobody but jaxlib can change it.
@@ -149,8 +153,10 @@ class Story:
         """Start another client for one that jaxlib ended with its connection. Raises Ended."""
         gone = self._clients[name]
         cut = blow is not None and blow.fault.cuts(own=name == TARGET)
-        if not (cut and _JAXLIB_ENDS in gone.log.read_text(errors="replace")):
+        last = gone.log.read_text(errors="replace")
+        if not (cut and _JAXLIB_ENDS in last):
             raise Ended(f"{name} ended by itself: {gone.calls[-1:]}")
+        logger.warning("jaxlib ended a client in %s:\n%s", gone.calls[-1:], last[-_LAST_WORDS:])
         gone.kill()
         self._ended += 1
         self._clients[name] = self._start(name)
