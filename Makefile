@@ -13,10 +13,12 @@ DEMO_FLAGS ?=
 PYTEST_FLAGS ?=
 # Processes that share the test files; 0 runs all in pytest's own process, for a debugger.
 WORKERS ?= auto
-# For `make chaos`: seconds per run with real processes, runs per store, and kills of a host.
+# For `make chaos`: seconds per run with real processes, runs per store, kills of a host, and faults
+# of the processes of islands.
 SECONDS ?= 90
 RUNS ?= 3
 KILLS ?= 50
+FAULTS ?= 100
 # For `make race`: --rounds 5, --peers sax llama.cpp, ... (python -m tests.bench.peers --help).
 RACE_FLAGS ?=
 # For `make stress`: runs of every attack.
@@ -44,7 +46,7 @@ help:
 	@echo 'make manifests  render k8s/ into $(CACHE)/manifests and validate it'
 	@echo 'make bench   run the benchmarks and write docs/benchmarks.md'
 	@echo 'make race    race sax against the servers that are installed for it (docs/development.md)'
-	@echo 'make chaos   inject faults into cells for about forty minutes and check their histories'
+	@echo 'make chaos   inject faults into cells and islands for about an hour and check what came of it'
 	@echo 'make stress  attack a cell as a careless or hostile user would (docs/reliability.md)'
 	@echo 'make soak    send a cell random requests of all kinds for $(SOAK_SECONDS) seconds'
 	@echo 'make conformance  run pathways with every version of jaxlib, write their records and table'
@@ -114,11 +116,12 @@ race: dev model
 	$(BIN)/python -m tests.bench.peers --page $(RACE_FLAGS)
 
 # Simulated stories of a cell, then real processes on each store, then kills of one host of a
-# replica after another; each part ends with a table.
+# replica after another, then of the processes of islands; each part ends with a table.
 chaos: dev
 	SAX_STORIES=5000 $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 4 tests/simulation
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --runs $(RUNS) --store seaweedfs --store folder
 	$(BIN)/python -m tests.hosts.kills --kills $(KILLS)
+	$(BIN)/python -m tests.chaos.pathways --faults $(FAULTS)
 
 # Every attack of tests/stress/rows, five times each, beside a light user of the same cell.
 stress: dev model

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # Ends a child even if its parent is killed before it can do so. Linux alone has it.
 _SETPRIV = shutil.which("setpriv")
-_WITH_PARENT = (_SETPRIV, "--pdeathsig", "KILL") if _SETPRIV else ()
+WITH_PARENT = (_SETPRIV, "--pdeathsig", "KILL") if _SETPRIV else ()
 _TAIL = 25  # lines
 
 
@@ -38,12 +38,18 @@ class Child:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Of the process that runs, or ran last."""
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
     def start(self) -> None:
         """Again, if it ended; its log goes on."""
         assert not self.alive, f"{self.name} runs already"
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
-                [*_WITH_PARENT, *self._command], cwd=ROOT, env=self._env, stdout=out, stderr=out
+                [*WITH_PARENT, *self._command], cwd=ROOT, env=self._env, stdout=out, stderr=out
             )
 
     def kill(self) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import defaultdict
+
+import msgspec
 
 from model_server.pathways.hosting.executor_thread import ExecutorThread
 from model_server.pathways.hosting.parcels import ParcelRoom
@@ -28,7 +31,10 @@ class WorkerDoor:
         self._parcels = parcels
         self._incarnation = incarnation
         self._description: bytes = thread.executor.describe().SerializeToString()
-        self._sessions: defaultdict[Peer, set[int]] = defaultdict(set)
+        # Session numbers here, by front: one that comes back, after this process stood still or
+        # was cut off, starts anew, while what it had before is still being freed.
+        self._sessions: defaultdict[Peer, dict[int, int]] = defaultdict(dict)
+        self._count = itertools.count(1)
         self._peers: set[Peer] = set()  # also of other workers
         self._server: asyncio.Server | None = None
 
@@ -51,12 +57,13 @@ class WorkerDoor:
             case messages.RunRequest():
                 self._run(peer, message, body)
             case messages.Forget(session):
-                self._sessions[peer].discard(session)
-                self._forget(session)
-            case messages.Ship(transfer=transfer):
-                self._parcels.ship(message, lambda fault: _told(peer, transfer, fault))
-            case messages.Expect(transfer=transfer):
-                self._parcels.expect(message, lambda: peer.send(messages.Arrived(transfer)))
+                self._forget(self._sessions[peer].pop(session, None))
+            case messages.Ship(session, transfer=transfer):
+                here = msgspec.structs.replace(message, session=self._session(peer, session))
+                self._parcels.ship(here, lambda fault: _told(peer, transfer, fault))
+            case messages.Expect(session, transfer=transfer):
+                here = msgspec.structs.replace(message, session=self._session(peer, session))
+                self._parcels.expect(here, lambda: peer.send(messages.Arrived(transfer)))
             case messages.ParcelHead():
                 self._parcels.arrived(message, body)
             case messages.Hail(incarnation):
@@ -70,13 +77,12 @@ class WorkerDoor:
             logger.warning("a front at %s means another worker: it is turned away", peer.peer)
             peer.close()
             return
-        self._sessions[peer] = set()
         peer.send(messages.Described(self._incarnation), (self._description,))
 
     def _run(self, peer: Peer, run: messages.RunRequest, body: memoryview) -> None:
-        self._sessions[peer].add(run.session)
+        session = self._session(peer, run.session)
         buffers = messages.cut(body, run.request, run.buffers)
-        errand = Errand(run.session, run.made, bytes(body[: run.request]), buffers)
+        errand = Errand(session, run.made, bytes(body[: run.request]), buffers)
 
         def answered(reply: Reply) -> None:
             sizes = [(handle, len(data)) for handle, data in reply.buffers.items()]
@@ -88,10 +94,19 @@ class WorkerDoor:
     def _ended(self, peer: Peer) -> None:
         """Free what a front that is gone had here."""
         self._peers.discard(peer)
-        for session in self._sessions.pop(peer, ()):
+        for session in self._sessions.pop(peer, {}).values():
             self._forget(session)
 
-    def _forget(self, session: int) -> None:
+    def _session(self, peer: Peer, session: int) -> int:
+        """Return the number under which a front's session is kept here."""
+        sessions = self._sessions[peer]
+        if session not in sessions:
+            sessions[session] = next(self._count)
+        return sessions[session]
+
+    def _forget(self, session: int | None) -> None:
+        if session is None:
+            return
         self._parcels.forget(session)
         self._thread.forget(session)
 

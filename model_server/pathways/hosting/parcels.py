@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from model_server.pathways.hosting.executor_thread import ExecutorThread
@@ -32,26 +31,20 @@ class _Expected(NamedTuple):
     arrived: Callable[[], None]
 
 
-@dataclass(slots=True)
-class _Early:
-    """Parcels that came before anybody expected them."""
-
-    since_s: float
-    parcels: list[Parcel | Fault] = field(default_factory=list["Parcel | Fault"])
-
-
 class ParcelRoom:
     """Arrays that come to one worker and go from it.
 
     Its methods belong to the event loop; what is expected belongs to the executor's thread.
     """
 
-    def __init__(self, thread: ExecutorThread, safety: LinkSafety) -> None:
+    def __init__(self, thread: ExecutorThread, safety: LinkSafety, kept_s: float = _KEPT_S) -> None:
+        """kept_s: how long parcels wait that nobody expects."""
         self._thread = thread
         self._safety = safety
+        self._kept_s = kept_s
         self._loop = asyncio.get_running_loop()
         self._expected: dict[int, _Expected] = {}
-        self._early: dict[int, _Early] = {}
+        self._early: dict[int, list[Parcel | Fault]] = {}
         self._peers: dict[str, asyncio.Task[Peer]] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -95,7 +88,7 @@ class ParcelRoom:
         )
         self._expected[expect.transfer] = _Expected(expect.session, array, arrived)
         early = self._early.pop(expect.transfer, None)
-        for parcel in early.parcels if early else ():
+        for parcel in early or ():
             self._take(expect.transfer, parcel)
         self._settle(expect.transfer)
 
@@ -117,19 +110,26 @@ class ParcelRoom:
             self._loop.call_soon_threadsafe(expected.arrived)
 
     def _keep(self, transfer: int, parcel: Parcel | Fault) -> None:
-        now_s = time.monotonic()
-        for number, early in list(self._early.items()):
-            if now_s - early.since_s > _KEPT_S:  # its session is gone, or its array complete
-                del self._early[number]
-        self._early.setdefault(transfer, _Early(now_s)).parcels.append(parcel)
+        if transfer not in self._early:
+            self._early[transfer] = []
+            self._loop.call_soon_threadsafe(self._drop_later, transfer)
+        self._early[transfer].append(parcel)
+
+    def _drop(self, transfer: int) -> None:
+        self._early.pop(transfer, None)
 
     def _forget(self, session: int) -> None:
         for number, expected in list(self._expected.items()):
             if expected.session == session:
                 expected.array.fail(Fault(1, "its session has ended"))
-                del self._expected[number]
+                self._settle(number)
 
     # On the event loop
+
+    def _drop_later(self, transfer: int) -> None:
+        """Free what came too early, or too late: its session is gone, or its array complete."""
+        drop = partial(self._drop, transfer)
+        self._loop.call_later(self._kept_s, self._thread.do, drop)
 
     def _post(self, ship: messages.Ship, shipped: Shipped, parcel: Parcel | Fault) -> None:
         task = self._loop.create_task(self._deliver(ship, shipped, parcel))

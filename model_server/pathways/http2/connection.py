@@ -70,6 +70,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._heard_s = 0.0
+        self._ticked_s = 0.0
         self._asked = False  # a ping is on its way
         self._ticking: asyncio.TimerHandle | None = None
 
@@ -96,7 +97,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             ),
             frames.window_update(0, _CONNECTION_WINDOW - frames.WINDOW),
         )
-        self._heard_s = asyncio.get_running_loop().time()
+        self._heard_s = self._ticked_s = asyncio.get_running_loop().time()
         self._tick()
         self._opened(self)
 
@@ -121,6 +122,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._reader.close()  # which refers to this, and this to it: they may stay for long
         if self._ticking is not None:
             self._ticking.cancel()
         calls = list(self._calls.values())
@@ -140,7 +142,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def _tick(self) -> None:
         """Ask a silent client for a sign of life; drop it if none comes."""
         loop = asyncio.get_running_loop()
-        silent_s = loop.time() - self._heard_s
+        now_s = loop.time()
+        late_s, self._ticked_s = now_s - self._ticked_s - _TICK_S, now_s
+        if late_s > _TICK_S:  # it was this process that stood still
+            self._heard_s = min(now_s, self._heard_s + late_s)
+        silent_s = now_s - self._heard_s
         if silent_s > _DEAD_S and self._asked:
             logger.warning("%s does not answer: its connection ends", self._peer)
             assert self._transport is not None

@@ -82,6 +82,10 @@ class Http2Reader:
             payload = memoryview(self._buffer)[at + HEAD : end]
             self._take(Frame(kind, flags, stream & MOST_WINDOW, payload))
 
+    def close(self) -> None:
+        """Free what was read: a large frame may never become whole."""
+        self._buffer = bytearray()
+
     def _greet(self) -> bool:
         told = bytes(self._buffer[self._from : min(self._to, self._from + len(PREFACE))])
         if not PREFACE.startswith(told):

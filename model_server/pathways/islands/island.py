@@ -22,6 +22,7 @@ from model_server.pathways.scheduling.routes import lost
 logger = logging.getLogger(__name__)
 
 Done = Callable[[Reply | Fault], None]
+Arrived = Callable[[], None]
 
 
 class _Outstanding:
@@ -44,6 +45,14 @@ class _Outstanding:
         return reply if reply.response else Fault(INTERNAL, "no host of the island answered")
 
 
+class _Underway:
+    """An array on its way here."""
+
+    def __init__(self, hosts: int, arrived: Arrived) -> None:
+        self.missing = hosts
+        self.arrived = arrived
+
+
 class Island:
     """One island. Everything happens on the front's event loop."""
 
@@ -55,7 +64,7 @@ class Island:
         self._hosts: Sequence[IslandHost] = ()
         self._outstanding: dict[int, _Outstanding] = {}
         self._holding: defaultdict[int, HandleHolding] = defaultdict(HandleHolding)
-        self._expected: dict[int, int] = {}  # transfer -> hosts that wait for it
+        self._expected: dict[int, _Underway] = {}  # by transfer
         self._calls = 0
 
     @property
@@ -120,10 +129,13 @@ class Island:
         ):
             self._ship(shipment, shipped)
 
-    def expect(self, arrival: ArrayDelivery) -> None:
-        """Make an array of another island's; what names it is held until it is here."""
+    def expect(self, arrival: ArrayDelivery, arrived: Arrived) -> None:
+        """Make an array of another island's; what names it is held until it is here.
+
+        `arrived` is called once it is, or an error in its place; not if the island is lost.
+        """
         self._holding[arrival.session].block(("transfer", arrival.transfer), (arrival.handle,))
-        self._expected[arrival.transfer] = len(self._hosts)
+        self._expected[arrival.transfer] = _Underway(len(self._hosts), arrived)
         for host in self._hosts:
             host.expect(arrival, lambda: self._arrived(arrival))
 
@@ -160,10 +172,13 @@ class Island:
 
     def _arrived(self, arrival: ArrayDelivery) -> None:
         """Let requests go on once the last host has made its part of an array."""
-        left = self._expected.get(arrival.transfer, 0) - 1
-        if left > 0:
-            self._expected[arrival.transfer] = left
-        elif self._expected.pop(arrival.transfer, None):
+        expected = self._expected.get(arrival.transfer)
+        if expected is None:
+            return
+        expected.missing -= 1
+        if not expected.missing:
+            del self._expected[arrival.transfer]
+            expected.arrived()
             self._release(arrival.session, ("transfer", arrival.transfer))
 
     def _release(self, session: int, key: Any) -> None:

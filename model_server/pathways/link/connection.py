@@ -85,6 +85,7 @@ class Connection(asyncio.BufferedProtocol, Generic[M]):
     def connection_lost(self, exc: Exception | None) -> None:
         self.why = self.why or (f"its connection ended: {exc}" if exc else "its connection ended")
         self._transport = None
+        self._reader.close()  # which refers to this, and this to it: they may stay for long
         self._ended(self)
 
     def _take(self, head: memoryview, body: memoryview) -> None:

@@ -59,6 +59,10 @@ class FrameReader:
         self._filled += count
         self._complete()
 
+    def close(self) -> None:
+        """Free what was read: a large frame may never become whole."""
+        self._small, self._body = memoryview(b""), None
+
     def _cut(self) -> bool:
         """Take one frame from the small buffer; False if it is not all there."""
         here = self._end - self._start

@@ -23,7 +23,6 @@ from model_server.pathways.scheduling.custom_call import brings_code, is_call
 from model_server.pathways.scheduling.durations import Durations
 from model_server.pathways.scheduling.handles import (
     ALWAYS,
-    DONE,
     INVALID,
     NOT_FOUND,
     UNIMPLEMENTED,
@@ -109,10 +108,14 @@ class Front:
         self._pump()
 
     def _strand(self, life: IslandLife) -> None:
-        """Tell islands about the arrays that a lost one was sending them."""
+        """Tell islands about the arrays that a lost one was sending them.
+
+        Also about those that it said it had sent: they may have died with it on their way.
+        """
         for transfer, (source, to) in list(self._shipping.items()):
-            if source == life:
+            if life in (source, to):
                 del self._shipping[transfer]
+            if source == life:
                 self.islands[to.island].astray(transfer, lost(source.island))
 
     # Clients
@@ -390,7 +393,7 @@ class Front:
         fault = None if summary.row.forgiving else way.fault
         made = session.table.next_made()
         if not way.parts:
-            self._settle(session, summary, fault, made)
+            self._settle(session, summary, fault)
             return
         gathering = Gathering(len(way.parts), fault)
         for number, handles in way.parts.items():
@@ -404,16 +407,12 @@ class Front:
             errand = Errand(session.number, made, part, {}, handles)
             self._go(session, life, 0.0, errand, finish, looks=summary.row.looks)
 
-    def _settle(
-        self, session: ClientSession, summary: Summary, fault: Fault | None, made: int
-    ) -> None:
+    def _settle(self, session: ClientSession, summary: Summary, fault: Fault | None) -> None:
         """Answer a request of whose handles none is on an island."""
         if fault is not None:
             session.answer(refused(summary.op_id, fault).SerializeToString())
             return
-        session.table.note((made,), DONE)
-        handles = dict.fromkeys(summary.row.answers, made)
-        session.answer(granted(summary, handles).SerializeToString())
+        session.answer(granted(summary, {}).SerializeToString())  # a future of 0 is ready
 
     def _gathered(
         self, session: ClientSession, summary: Summary, gathering: Gathering, made: int
@@ -423,11 +422,14 @@ class Front:
         if fault is not None and not (summary.row.forgiving and gathering.only_lost):
             session.answer(refused(summary.op_id, fault).SerializeToString())
             return
-        if summary.row.answers:  # a future: the front's own, of those of the parts
-            futures = gathering.handles(summary)
+        handles: dict[str, int] = {}
+        futures = gathering.handles(summary)
+        # A future of the front's own, of those of the parts. jaxlib's client never asks for one of
+        # a deletion: without need, none is kept here.
+        if any(each for _, each in futures):
             made += len(futures) + 1  # beyond those of the workers
             session.table.note((made,), Parts(futures))
-        handles = dict.fromkeys(summary.row.answers, made)
+            handles = dict.fromkeys(summary.row.answers, made)
         session.answer(granted(summary, handles).SerializeToString())
 
     def _across(self, session: ClientSession, summary: Summary, request: Any, way: Across) -> None:
@@ -478,11 +480,11 @@ class Front:
             taking, giving = self.islands[to.island], self.islands[source.island]
             if not taking.up or taking.epoch != to.epoch:
                 return  # the result is lost: its handle is of that life
-            taking.expect(arrival)
+            self._shipping[arrival.transfer] = (source, to)
+            taking.expect(arrival, lambda: self._arrived(arrival.transfer))
             if not giving.up or giving.epoch != source.epoch:
                 taking.astray(arrival.transfer, lost(source.island))
                 return
-            self._shipping[arrival.transfer] = (source, to)
             shipment = Shipment(session.number, array, arrival.transfer, taking.addresses)
             giving.ship(shipment, lambda fault: self._shipped(arrival.transfer, taking, fault))
 
@@ -491,9 +493,11 @@ class Front:
         self._pump()
 
     def _shipped(self, transfer: int, taking: Island, fault: Fault | None) -> None:
-        self._shipping.pop(transfer, None)
         if fault is not None:
             taking.astray(transfer, fault)
+
+    def _arrived(self, transfer: int) -> None:
+        self._shipping.pop(transfer, None)
 
 
 def no_islands() -> Unavailable:

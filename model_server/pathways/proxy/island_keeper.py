@@ -28,9 +28,9 @@ class IslandKeeper:
 
     def follow(self, islands: Islands) -> None:
         """Take note of all islands as they are now."""
+        self._front.expected.update(range(islands.expected))
         for line in islands.lines:
             self._wanted[line.island] = line
-            self._front.expected.add(line.island)
             living = self._lives.get(line.island)
             if living is not None and not (line.up and line.incarnations == living):
                 self._end(line.island, line.note or "its workers are others")

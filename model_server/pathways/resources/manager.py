@@ -7,6 +7,8 @@ import logging
 import time
 from collections.abc import Mapping
 
+import msgspec
+
 from model_server.pathways.link.connection import Connection, listen
 from model_server.pathways.link.safety import LinkSafety
 from model_server.pathways.resources import messages
@@ -29,10 +31,12 @@ class ResourceManager:
         self._last: messages.Islands | None = None
         self._server: asyncio.Server | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._began_s = 0.0
 
     async def start(self, address: str, safety: LinkSafety) -> int:
         """Listen and return the port. Raises OSError."""
         self._server, port = await listen(address, self._protocol, safety.server())
+        self._began_s = time.time()
         self._looking = asyncio.create_task(self._look())
         return port
 
@@ -73,7 +77,7 @@ class ResourceManager:
                 self.roster.tell(f"{self._name(peer)}: {text}", now_s)
             case messages.Watch(name):
                 self._watchers[peer] = name
-                peer.send(self.roster.islands())
+                peer.send(self._told())
             case messages.Clients(lines):
                 self._clients[peer] = lines
             case messages.Alive():
@@ -126,11 +130,22 @@ class ResourceManager:
 
     def _publish(self) -> None:
         """Tell proxy servers about the islands if anything changed."""
-        islands = self.roster.islands()
+        islands = self._told()
         if islands != self._last:
             self._last = islands
             for peer in self._watchers:
                 peer.send(islands)
+
+    def _told(self) -> messages.Islands:
+        """Return what proxy servers are told.
+
+        Workers outlive their resource manager: one that has just started says nothing of islands
+        that are not up, until their workers had the time to enrol again.
+        """
+        islands = self.roster.islands()
+        if time.time() - self._began_s > self.roster.lease_s:
+            return islands
+        return msgspec.structs.replace(islands, lines=[line for line in islands.lines if line.up])
 
     def _name(self, peer: Peer) -> str:
         if (incarnation := self._workers.get(peer)) is not None:
@@ -138,10 +153,20 @@ class ResourceManager:
         return self._watchers.get(peer, peer.peer)
 
     async def _look(self) -> None:
-        """End leases."""
+        """End leases, and the time in which islands may yet come back to a new manager."""
+        looked_s = time.time()
         while True:
             await asyncio.sleep(_LOOK_S)
-            for incarnation in self.roster.silent(time.time()):
-                self._gone(incarnation, f"silent for {self.roster.lease_s:g} s")
-                for peer in [peer for peer, each in self._workers.items() if each == incarnation]:
-                    peer.close()
+            now_s = time.time()
+            late_s, looked_s = now_s - looked_s - _LOOK_S, now_s
+            if abs(late_s) > _LOOK_S:  # this process was stopped, or the clock was set
+                self.roster.stood_still(late_s, now_s)
+                self._began_s += late_s
+            self._end_leases(now_s)
+            self._publish()
+
+    def _end_leases(self, now_s: float) -> None:
+        for incarnation in self.roster.silent(now_s):
+            self._gone(incarnation, f"silent for {self.roster.lease_s:g} s")
+            for peer in [peer for peer, each in self._workers.items() if each == incarnation]:
+                peer.close()

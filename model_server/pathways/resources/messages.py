@@ -76,10 +76,10 @@ class IslandLine(msgspec.Struct, frozen=True):
 
 
 class Islands(msgspec.Struct, frozen=True, tag="islands"):
-    """All islands as they are now."""
+    """Islands as they are now."""
 
     expected: int
-    lines: list[IslandLine]
+    lines: list[IslandLine]  # of those that something is known of
 
 
 class ClientLine(msgspec.Struct, frozen=True):

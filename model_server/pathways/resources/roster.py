@@ -130,6 +130,11 @@ class Roster:
         if (worker := self._workers.get(incarnation)) is not None:
             worker.heard_s = now_s
 
+    def stood_still(self, for_s: float, now_s: float) -> None:
+        """Extend all leases by a time in which nobody here listened."""
+        for worker in self._workers.values():
+            worker.heard_s = min(now_s, worker.heard_s + for_s)
+
     def gone(self, incarnation: str, why: str, now_s: float) -> list[str]:
         """Drop a worker. Returns the incarnations of the others of its island, which must end."""
         worker = self._workers.pop(incarnation, None)

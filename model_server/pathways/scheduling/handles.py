@@ -37,7 +37,6 @@ class Parts(NamedTuple):
 
 INVALID, NOT_FOUND, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 3, 5, 12, 13, 14, 15
 CANCELLED, EXHAUSTED = 1, 8
-DONE = Parts(())
 
 Home = IslandLife | Fault | Parts
 

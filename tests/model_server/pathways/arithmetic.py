@@ -57,6 +57,7 @@ class ArithmeticExecutor:
         self.holds = holds
         self.sessions: dict[int, dict[int, Any]] = {}
         self.order: list[tuple[int, str]] = []  # session, kind
+        self.futures = True  # of deletions; False: they are done when they are answered
         self.paused = False
         self._late: list[Callable[[], None]] = []
 
@@ -175,8 +176,9 @@ class ArithmeticExecutor:
     ) -> None:
         for handle in body.array_handle:
             arrays[handle] = "deleted"
-        arrays[made] = "future"
-        told.deletion_future_handle = made
+        if self.futures:
+            arrays[made] = "future"
+            told.deletion_future_handle = made
 
     def _destruct_array_request(
         self, arrays: Any, body: Any, told: Any, made: int, buffers: Any, filled: Any

@@ -10,6 +10,7 @@ from model_server.pathways.hosting.door import WorkerDoor
 from model_server.pathways.hosting.executor_thread import ExecutorThread
 from model_server.pathways.hosting.parcels import ParcelRoom
 from model_server.pathways.islands.linked_host import LinkedHost
+from model_server.pathways.link.messages import ParcelHead
 from model_server.pathways.link.safety import LinkSafety
 from model_server.pathways.proxy.front import Front
 from model_server.pathways.scheduling.handles import DATA_LOSS
@@ -45,6 +46,7 @@ class Linked:
     def __init__(self) -> None:
         self.front = Front()
         self.workers = [FarWorker(0), FarWorker(1)]
+        self.fronts: list[LinkedHost] = []  # connections to workers, in their order
 
     async def begin(self, number: int) -> None:
         worker = self.workers[number]
@@ -55,6 +57,7 @@ class Linked:
 
         host = LinkedHost(worker.address, lost)
         await host.greet(f"worker {number}", None)
+        self.fronts.append(host)
         self.front.island(number).begin([host])
         self.front.survey()
 
@@ -159,6 +162,27 @@ async def test_a_front_that_goes_frees_its_sessions(client: FrontClient, linked:
     assert linked.workers[0].executor.sessions
     linked.front.island(0).end("the front goes")
     await until(lambda: not linked.workers[0].executor.sessions)
+
+
+async def test_what_a_front_had_before_is_freed_beside_what_it_has_now(
+    client: FrontClient, linked: Linked
+) -> None:
+    """A worker that stood still finds the end of its old connection after the new one."""
+    assert await client.fetch(await client.put([5], 0)) == [5]
+    await linked.begin(0)
+    array = await client.put([6], 0)
+    assert await client.fetch(array) == [6]
+    assert len(linked.workers[0].executor.sessions) == 2
+    linked.fronts[0].close()
+    await until(lambda: len(linked.workers[0].executor.sessions) == 1)
+    assert await client.fetch(array) == [6]
+
+
+async def test_a_parcel_that_nobody_expects_is_freed(linked: Linked) -> None:
+    room = ParcelRoom(linked.workers[0].thread, LinkSafety(), kept_s=0.05)
+    room.arrived(ParcelHead(7, code=DATA_LOSS, text="late"), memoryview(b""))
+    await until(lambda: len(room) == 1)
+    await until(lambda: len(room) == 0)
 
 
 async def test_a_worker_that_was_started_again_is_not_taken_for_the_one_before(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -238,6 +239,31 @@ async def test_a_client_that_does_not_answer_is_dropped(
         writer.write(GREETING + OPEN)
         await reader.read()  # until it ends
     await until(lambda: Echo.ended == 1, 5)
+
+
+async def test_a_server_that_stood_still_does_not_blame_its_clients(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("_PING_S", 0.1), ("_DEAD_S", 0.6), ("_TICK_S", 0.02)):
+        monkeypatch.setattr(connection, name, seconds)
+    async with raw(address) as (reader, writer):
+        writer.write(GREETING + OPEN)
+        await asyncio.sleep(0.05)
+        time.sleep(1.0)  # as if the process had been stopped  # noqa: ASYNC251
+        assert await lasts(reader, 0.25)  # the client takes a while to answer the ping
+        writer.write(frames.ping(b"are you?", frames.ACK))
+        assert await lasts(reader, 0.25)
+
+
+async def lasts(reader: asyncio.StreamReader, seconds: float) -> bool:
+    """Read for a while; tell whether the connection is still there."""
+    try:
+        async with asyncio.timeout(seconds):
+            while await reader.read(1 << 16):
+                pass
+    except TimeoutError:
+        return True
+    return False
 
 
 async def test_a_client_that_reads_nothing_holds_up_nobody_else(address: str) -> None:

@@ -139,14 +139,17 @@ def test_what_waits_for_a_program_is_told_when_the_island_is_lost_again(
 def test_what_names_an_array_waits_until_all_hosts_have_it(
     island: Island, hosts: list[ScriptedHost]
 ) -> None:
-    island.expect(ArrayDelivery(1, 5, 70, [0, 1], ""))
+    told: list[str] = []
+    island.expect(ArrayDelivery(1, 5, 70, [0, 1], ""), lambda: told.append("arrived"))
     island.call(errand(b"needs it", (4, 5)), lambda outcome: None)
     island.call(errand(b"does not", (6,)), lambda outcome: None)
     island.ship(Shipment(1, 5, 71, []), lambda fault: None)
     assert [each.request for each in hosts[0].ran] == [b"does not"]
     hosts[0].arrivals[0]()
     assert not hosts[0].shipped
+    assert not told
     hosts[1].arrivals[0]()
+    assert told == ["arrived"]
     for host in hosts:
         assert [each.request for each in host.ran] == [b"does not", b"needs it"]
         assert len(host.shipped) == 1
@@ -157,6 +160,6 @@ def test_only_an_array_that_is_expected_goes_astray(
 ) -> None:
     island.astray(70, Fault(DATA_LOSS, "lost"))
     assert not hosts[0].gone_astray
-    island.expect(ArrayDelivery(1, 5, 70, [0], ""))
+    island.expect(ArrayDelivery(1, 5, 70, [0], ""), lambda: None)
     island.astray(70, Fault(DATA_LOSS, "lost"))
     assert hosts[0].gone_astray == [Fault(DATA_LOSS, "lost")]

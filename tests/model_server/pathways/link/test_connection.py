@@ -12,6 +12,7 @@ import trustme
 
 from model_server.pathways.link import messages
 from model_server.pathways.link.connection import Connection, connect, listen
+from model_server.pathways.link.frames import SMALL, framed
 from model_server.pathways.link.safety import LinkSafety
 from tests.model_server.pathways.certificates import issued
 from tests.model_server.pathways.waiting import until
@@ -94,6 +95,19 @@ async def test_both_ends_notice_the_end(server: End, client: End, address: str) 
     await until(lambda: bool(server.ended and client.ended))
     peer.send(messages.Forget(2))  # nothing happens
     assert not peer.open
+
+
+async def test_half_a_message_is_freed_when_its_connection_ends(
+    server: End, client: End, address: str
+) -> None:
+    peer = await connect(address, client.protocol, None)
+    assert peer._transport is not None
+    head, *_ = framed(b"", [bytes(8 << 20)])
+    peer._transport.writelines([head, bytes(1 << 20)])
+    await until(lambda: bool(server.peers) and len(server.peers[0].get_buffer(-1)) > SMALL)
+    peer.close()
+    await until(lambda: bool(server.ended))
+    assert len(server.peers[0].get_buffer(-1)) == 0
 
 
 @pytest.mark.parametrize("bad", [b"GET / HTTP/1.1\r\n\r\n", b"\x01\0\0\0" + bytes(8) + b"\xc1"])

@@ -181,6 +181,19 @@ async def test_deleting_arrays_of_two_islands_gives_one_future(client: FrontClie
     assert again.response_metadata.status.code == NOT_FOUND
 
 
+async def test_deleted_arrays_leave_no_handle_behind(
+    client: FrontClient, deployment: Deployment
+) -> None:
+    for number in (0, 1):
+        deployment.executors[number][0].futures = False
+    arrays = [await client.put([1], 0), await client.put([1], 2), await client.put([1], 2)]
+    await client.ask(requests.request("delete_array", array_handle=arrays[:2]))
+    deployment.lose(1)
+    await client.ask(requests.request("delete_array", array_handle=arrays[2:]))
+    await client.ask(requests.request("destruct_array", array_handle=arrays))
+    assert len(client.session.table) == 0
+
+
 async def test_deleting_lost_arrays_is_no_error(
     client: FrontClient, deployment: Deployment
 ) -> None:

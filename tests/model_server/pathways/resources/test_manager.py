@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -75,6 +76,11 @@ def islands_up(watcher: Caller) -> list[bool]:
     return [line.up for line in told.lines] if isinstance(told, messages.Islands) else []
 
 
+def every_up(watcher: Caller, since: int) -> list[list[bool]]:
+    told = [each for each in watcher.heard[since:] if isinstance(each, messages.Islands)]
+    return [[line.up for line in each.lines] for each in told]
+
+
 async def up(managed: Managed, name: str) -> Caller:
     worker = managed.worker(name)
     await until(lambda: worker.last(messages.IslandPlacement) is not None)
@@ -96,6 +102,17 @@ async def test_a_worker_that_says_nothing_is_gone(managed: Managed) -> None:
     await until(lambda: islands_up(watcher) == [True, False])
     worker.link._beat = lambda: (_ for _ in ()).throw(RuntimeError("stopped"))
     await until(lambda: islands_up(watcher) == [False, False])
+
+
+async def test_a_manager_that_stood_still_loses_no_island(managed: Managed) -> None:
+    watcher = managed.proxy([])
+    await up(managed, "a")
+    await until(lambda: islands_up(watcher) == [True, False])
+    time.sleep(1.0)  # as if the process had been stopped: its whole loop stands still  # noqa: ASYNC251
+    before = len(watcher.heard)
+    await asyncio.sleep(0.5)
+    assert all(up_now == [True, False] for up_now in every_up(watcher, before))
+    assert managed.manager.roster.island_of("a") == 0
 
 
 async def test_errors_of_all_processes_are_in_one_place(managed: Managed) -> None:
@@ -154,12 +171,18 @@ async def test_what_is_not_http_ends_quietly(managed: Managed) -> None:
 
 
 async def test_callers_connect_again_when_the_manager_returns(managed: Managed) -> None:
+    watcher = managed.proxy([])
     worker = await up(managed, "a")
-    before = len(worker.heard)
+    await until(lambda: islands_up(watcher) == [True, False])
+    before, known = len(worker.heard), len(watcher.heard)
     managed.manager.close()
     await asyncio.sleep(0.05)
     again = ResourceManager(Roster(InstanceType("cpu", "", 2), 2, lease_s=0.6))
     await again.start(f"127.0.0.1:{managed.port}", LinkSafety())
     await until(lambda: len(worker.heard) > before)
     assert again.roster.island_of("a") == 0
+    worker.link.send(messages.Ready(2))
+    await until(lambda: len(every_up(watcher, known)) > 1)
+    # Nothing is said of an island before its worker had the time to come back.
+    assert every_up(watcher, known) == [[], [True], [True, False]][: len(every_up(watcher, known))]
     again.close()

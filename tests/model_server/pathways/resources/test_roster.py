@@ -76,6 +76,13 @@ def test_a_silent_worker_is_gone_when_its_lease_ends(roster: Roster) -> None:
     assert roster.islands().lines[0].note == "host 0 was lost: silent"
 
 
+def test_a_time_in_which_nobody_listened_ends_no_lease(roster: Roster) -> None:
+    come(roster, enrol("a"), 10.0)
+    roster.stood_still(60.0, 71.0)
+    assert roster.silent(71.9) == []
+    assert roster.silent(72.1) == ["a"]
+
+
 def test_the_other_hosts_of_a_lost_island_must_end(roster: Roster) -> None:
     for host in range(2):
         roster.enrol(enrol(f"h{host}", island=0, host=host, hosts=2), 0.0)

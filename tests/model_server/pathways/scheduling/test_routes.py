@@ -5,7 +5,6 @@ import pytest
 from model_server.pathways.scheduling.handles import (
     ALWAYS,
     DATA_LOSS,
-    DONE,
     INVALID,
     NOT_FOUND,
     UNAVAILABLE,
@@ -116,7 +115,7 @@ def test_waiting_and_destroying_go_in_parts_to_each_island(table: HandleTable) -
 
 def test_a_future_of_several_islands_is_asked_at_those_that_are_up(table: HandleTable) -> None:
     table.note((50,), Parts(((0, (60,)), (1, (61,)))))
-    table.note((51,), DONE)
+    table.note((51,), Parts(()))
     ask = requests.request("check_future", future_handle=50)
     assert routed(ask, table) == Split({0: (60,), 1: (61,)})
     assert routed(ask, table, Ground(GROUND.islands, {1: 2})) == Split({1: (61,)})

@@ -86,6 +86,19 @@ def test_stages_on_two_islands_overlap() -> None:
     assert world.clock.now_s - begun_s < 1.15 * 21 * world.program_s
 
 
+def test_an_array_that_had_not_wholly_left_a_lost_island_is_lost_with_it() -> None:
+    world = World()
+    client = VirtualClient(world)
+    fetch = client.fetch(client.copy(client.put(5, 0), 2))
+    world.clock.run(0.005)  # the island has said that it sent the array
+    world.lose(0)
+    world.clock.run()
+    client.collect()
+    found = client.fetched(*fetch)
+    assert isinstance(found, Fault)
+    assert found.code == DATA_LOSS
+
+
 class Story:
     """Clients that do anything in any order while islands come and go."""
 

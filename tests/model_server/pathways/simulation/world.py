@@ -23,6 +23,7 @@ from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor, Coming
 
 _HOP_S = 0.0002
+_SEND_S = 0.01  # for an array to another island
 _WAITS = ("check_value_ready_request", "copy_to_host_buffer_request")
 
 
@@ -130,6 +131,13 @@ class VirtualHost:
             answer,  # type: ignore[arg-type]
         )
 
+    def _send(self, host: VirtualHost, transfer: int, parcel: Any) -> None:
+        """Take a time for it, as large arrays do: what has not left is lost with this host."""
+        self._later(
+            lambda: host._later(lambda: host.take(transfer, parcel)),
+            self._world.clock.now_s + _SEND_S,
+        )
+
     def _ship(self, shipment: Shipment, shipped: Shipped) -> None:
         ready_s = self._ready_s.get((shipment.session, shipment.array), 0.0)
 
@@ -137,7 +145,7 @@ class VirtualHost:
             if self.executor.holds:
                 for address in shipment.addresses:
                     host = self._world.hosts[address]
-                    host._later(lambda host=host: host.take(shipment.transfer, parcel))
+                    self._send(host, shipment.transfer, parcel)
             shipped(None)
 
         # The array is taken now, whatever becomes of its handle until it is computed.
