@@ -91,6 +91,8 @@ def main() -> None:
             said = {"island": number, **compared(spec, plan, checkpoint)}
             sys.stdout.write(json.dumps(said) + "\n")
             sys.stdout.flush()
+            if "error" in said:  # nothing can be opened any more
+                os._exit(0)
     os._exit(0)  # the client of a proxy server aborts a process that ends while connected
 
 
