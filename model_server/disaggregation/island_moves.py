@@ -128,23 +128,23 @@ class IslandMoves:
         with self._lock:
             self._moving.clear()
 
-    # Runners
+    # Runners; keys are sequences
 
-    def offer(self, sequence: int, blocks: Sequence[Block]) -> None:
+    def offer(self, key: int, blocks: Sequence[Block]) -> None:
         with self._lock:
-            if (moving := self._moving.get(sequence)) is not None:
+            if (moving := self._moving.get(key)) is not None:
                 moving.blocks = blocks
 
-    def take(self, sequence: int) -> Sequence[Block]:
+    def take(self, key: int) -> Sequence[Block]:
         with self._lock:
-            moving = self._moving.pop(sequence)
+            moving = self._moving.pop(key)
             self._room.give_back(moving.pages)
         assert moving.blocks is not None, "they are there before the sequence is"
         return moving.blocks
 
-    def drop(self, sequence: int) -> None:
+    def drop(self, key: int) -> None:
         with self._lock:
-            if (moving := self._moving.pop(sequence, None)) is not None:
+            if (moving := self._moving.pop(key, None)) is not None:
                 self._room.give_back(moving.pages)
 
     def _move(self, sequence: int, island: str, then: Callable[[bool], None]) -> None:

@@ -23,12 +23,19 @@ from model_server.engine.step_program import StepProgram
 from model_server.engine.types import EngineLimits
 from model_server.islands.devices import Copy, islands
 from model_server.kernels.pages import LayerPages
+from model_server.loading.beside_devices.weights_there import read_there
 from model_server.loading.deployment import Deployment
-from model_server.loading.stages.pipeline_loading import layout_over, plan_alone, stage_weights
+from model_server.loading.stages.pipeline_loading import (
+    layout_over,
+    own_tensors,
+    plan_alone,
+    stage_weights,
+)
 from model_server.models.recipe import Recipe
 from sax.errors import MemoryPlanError
 from sax.types import ModelSpec, Progress
 
+Report = Callable[[Progress], None]
 RunnerParts = tuple[StepProgram, Sequence[jax.Array], Sequence[LayerPages], Sequence[Bucket]]
 
 
@@ -52,6 +59,7 @@ class IslandStagesLoad:
 
         Raises MemoryPlanError, InvalidRequest.
         """
+        self._spec = spec
         self._seed = zlib.crc32(spec.model_id.encode())
         self._checkpoint = checkpoint
         devices = islands()
@@ -73,7 +81,7 @@ class IslandStagesLoad:
         """The deployment whose buckets the runner has."""
         return self._stages[-1]
 
-    def build(self, programs: Programs, report: Callable[[Progress], None]) -> IslandPipeline:
+    def build(self, programs: Programs, report: Report) -> IslandPipeline:
         """Read weights, allocate pages and compile; nothing has run yet. Returns the first lane."""
         *before, last = [self._parts(stage, report) for stage in self._stages]
         first = IslandPipeline([ModelRunner(*parts) for parts in before], *last)
@@ -85,9 +93,18 @@ class IslandStagesLoad:
             raise
         return first
 
-    def _parts(self, stage: Deployment, report: Callable[[Progress], None]) -> RunnerParts:
-        leaves = stage_weights(stage, self._checkpoint, self._seed, report)
+    def _parts(self, stage: Deployment, report: Report) -> RunnerParts:
+        leaves = self._read_there(stage, report)
+        if leaves is None:
+            leaves = stage_weights(stage, self._checkpoint, self._seed, report)
         return stage.program, leaves, stage.allocate_pages(), self.measured.buckets
+
+    def _read_there(self, stage: Deployment, report: Report) -> list[jax.Array] | None:
+        """Have the island's workers read the weights; None: they do not, or there are none."""
+        if self._checkpoint is None:
+            return None
+        own = own_tensors(stage.recipe, stage.blueprint, stage.layout, self._checkpoint)
+        return read_there(self._spec, stage, own, report)
 
     def _pages(self) -> list[Sequence[LayerPages]]:
         return [stage.allocate_pages() for stage in self._stages]

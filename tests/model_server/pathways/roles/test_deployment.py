@@ -81,9 +81,6 @@ class DeploymentProcesses:
     def log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text()
 
-    def pid(self, name: str) -> int:
-        return self._processes[name].pid
-
     def kill(self, name: str) -> None:
         self._processes[name].send_signal(signal.SIGKILL)
         self._processes.pop(name).wait(5)
