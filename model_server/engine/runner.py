@@ -242,6 +242,8 @@ class ModelRunner:
     def launch(self, step: Step) -> PendingStep:
         for change in step.samplings:
             self._tops[change.slot] = change.sampling.logprobs
+        # Let go of together, at the end: behind a proxy each time is a request.
+        replaced = self.pages, self.state
         bucket = self.bucket(step)
         vector, ranges = self._arrays.pack(step, self.layouts[bucket])
         self.write(self.packed_writes(step))
@@ -252,6 +254,7 @@ class ModelRunner:
             self._unchosen = launched, made
         else:
             launched.chosen(self.chosen(made))
+        del replaced, made
         return launched
 
     def choose(self, masks: Sequence[SlotMask]) -> None:
