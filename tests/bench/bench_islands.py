@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import json
 import os
 import statistics
 import subprocess
@@ -39,6 +41,8 @@ STEPS = (
 )
 COUNTED_TOKENS = 64
 WEIGHTS = (1, 2, 4, 8)
+ROWS, ROW_TOKENS, STAGED_ROUNDS = 64, 24, 3  # of a step, and tokens of each stream
+LAYERS = 8
 SHARED_S, SHARED_ROUNDS = 20, 2
 
 
@@ -52,17 +56,20 @@ class Turn(NamedTuple):
 
 
 def run() -> list[Table]:
-    # The throughput of a model's stages on several islands belongs here, as a table of its own.
-    return [costs(), requests(), shares()]
+    return [costs(), requests(), shares(), stages()]
 
 
 @contextlib.contextmanager
-def deployment() -> Iterator[DeploymentProcesses]:
-    """One island of one device, and its proxy server."""
+def deployment(islands: int = 1) -> Iterator[DeploymentProcesses]:
+    """Islands of one device, on a core of its own where there are several; and the proxy server."""
+    cores = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as folder:
-        made = DeploymentProcesses(Path(folder), "cpu:1", 1)
+        made = DeploymentProcesses(Path(folder), "cpu:1", islands)
         try:
-            made.worker("worker", 0)
+            for island, core in zip(range(islands), itertools.cycle(sorted(cores))):
+                os.sched_setaffinity(0, {core} if islands > 1 else cores)  # children inherit it
+                made.worker("worker" if islands == 1 else f"worker {island}", island)
+            os.sched_setaffinity(0, cores)
             made.proxy()
             yield made
         finally:
@@ -223,6 +230,62 @@ def shares() -> Table:
         off = f"{100 * (share / wanted - 1):+.0f} %"
         table.add(weight, count, f"{share:.3f}", f"{wanted:.3f}", off)
     return table
+
+
+def stages() -> Table:
+    """Compare a model in two stages with an island that computes one of them without a pause."""
+    ways = {
+        "all layers on one island": (LAYERS, 1, "0"),
+        "half of the layers on one island: the ideal": (LAYERS // 2, 1, "1"),
+        "all layers, in two stages on two islands": (LAYERS, 2, "0,1"),
+    }
+    rates: dict[str, list[float]] = {way: [] for way in ways}
+    with deployment(islands=2) as deployed:
+        clients = {way: _staged(deployed.proxy_port, *of) for way, of in ways.items()}
+        for client in clients.values():
+            client.wait_until_ready()
+        for _ in range(STAGED_ROUNDS):
+            for way, client in clients.items():
+                streams = ROWS * ways[way][1]
+                rates[way].append(float(client.ask(f"{streams} {ROW_TOKENS}")))
+        for client in clients.values():
+            client.end()
+    table = Table(
+        "Stages on two islands",
+        f"A model of {LAYERS} layers of width 1,024 in float32, decoding {ROWS} streams per step; "
+        "in two stages, two lanes of as many, so that both islands always have a step. Each "
+        "island has one core, which it shares with the client and the proxy server. Medians of "
+        f"{STAGED_ROUNDS} turns. The goal: within 15 % of the ideal.",
+        ("", "streams", "tokens/s", "of the ideal"),
+    )
+    ideal = statistics.median(rates[list(ways)[1]])
+    for way, (_, count, _) in ways.items():
+        found = statistics.median(rates[way])
+        table.add(way, ROWS * count, f"{found:.0f}", f"{100 * found / ideal:.0f} %")
+    return table
+
+
+def _staged(port: int, layers: int, count: int, islands: str) -> ToldProcess:
+    overrides = {
+        "ICI_MESH_SHAPE": "null",
+        "NUM_LAYERS": str(layers),
+        "MODEL_DIMS": "1024",
+        "HIDDEN_DIMS": "4096",
+        "NUM_HEADS": "8",
+        "DIMS_PER_HEAD": "128",
+        "VOCAB_SIZE": "512",
+        "DTYPE": '"float32"',
+        "SPECULATION": '"off"',
+        "NUM_STAGES": str(count),
+    }
+    return ToldProcess(
+        "tests.bench.islands.staged_client",
+        json.dumps(overrides),
+        str(ROWS * count),
+        islands,
+        JAX_PLATFORMS="proxy",
+        JAX_BACKEND_TARGET=f"grpc://127.0.0.1:{port}",
+    )
 
 
 if __name__ == "__main__":
