@@ -100,6 +100,7 @@ def _tell(number: int, chapter: Chapter) -> None:
             for role, one in chapter.held.items()
         },
         "handles": chapter.handles,
+        "pressure": round(chapter.pressure, 2),
         "ended": chapter.ended,
     }
     print(json.dumps(line), file=sys.stderr, flush=True)

@@ -17,6 +17,9 @@ from tests.stores.server_process import free_ports
 ISLANDS = 2
 DEVICES = 2  # of an island
 _START_S = 120.0
+# Large arrays go back to the system when they are freed: by itself, the C library comes to keep
+# some for each thread, and a process that leaks cannot be told from one that does not.
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 
 
 class Deployment:
@@ -42,7 +45,12 @@ class Deployment:
                 manager,
                 f"--island={island}",
             ]
-        environ = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "NPROC": "16"}
+        environ = {
+            "PYTHONPATH": str(ROOT),
+            "JAX_PLATFORMS": "cpu",
+            "NPROC": "16",
+            **_MALLOC,
+        }
         program = [sys.executable, "-m", "model_server.pathways"]
         self.children = {
             role: Child(role, [*program, *words], folder, environ) for role, words in flags.items()

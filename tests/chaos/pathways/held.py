@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +14,9 @@ from typing import NamedTuple
 WARM = 3
 # Memory is compared by medians of so many moments, early and late.
 _MOMENTS = 5
-# MiB: what allocators keep of arrays of 16 and 32 MiB, and of compilers, differs by as much from
-# moment to moment. One such array left behind at every return would be 250 MiB or more at the end.
-_GROWTH_MIB = {"manager": 4.0, "proxy": 48.0, "worker": 64.0}
+# MiB: what allocators keep, of compilers above all, differs by as much from moment to moment. An
+# array of 16 MiB left behind at every return would be 250 MiB at the end.
+_GROWTH_MIB = {"manager": 4.0, "proxy": 16.0, "worker": 48.0}
 
 
 class Held(NamedTuple):
@@ -34,6 +35,25 @@ def held(pid: int) -> Held:
     assert found is not None
     count = {name: len(list((folder / name).iterdir())) for name in ("task", "fd")}
     return Held(pid, count["task"], count["fd"], int(found[1]) / 1024)
+
+
+class Pressure:
+    """The machine's lack of processors since this was made: slow answers may come of that."""
+
+    def __init__(self) -> None:
+        self._began_s, self._waited_s = time.monotonic(), _waited_s()
+
+    def share(self) -> float:
+        """Return the share of the time in which something waited; 0 where Linux does not tell."""
+        return (_waited_s() - self._waited_s) / (time.monotonic() - self._began_s)
+
+
+def _waited_s() -> float:
+    try:
+        found = re.search(r"some .*total=(\d+)", Path("/proc/pressure/cpu").read_text())
+    except OSError:
+        return 0.0
+    return int(found[1]) / 1e6 if found else 0.0
 
 
 def lives(moments: Sequence[Mapping[str, Held]]) -> Iterator[tuple[str, list[Held]]]:

@@ -15,7 +15,7 @@ from typing import Any
 from tests.chaos.pathways.calls import Call, ClientProcess, Ended, Hang
 from tests.chaos.pathways.deployment import Deployment
 from tests.chaos.pathways.faults import IDLE, Fault
-from tests.chaos.pathways.held import Held, held
+from tests.chaos.pathways.held import Held, Pressure, held
 from tests.chaos.pathways.judging import Blow, Verdict, judge
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class Chapter:
     handles: int
     buffer_bytes: int
     arrays: int  # that living clients hold
+    pressure: float  # share of the time in which something waited for a processor
     ended: int  # clients whose process jaxlib ended
 
 
@@ -56,6 +57,7 @@ class Story:
         self._clients = {name: self._start(name) for name in (TARGET, BESIDE)}
         self._calls: dict[str, list[list[Call]]] = {TARGET: [], BESIDE: []}  # of this chapter
         self._ended = 0
+        self._pressure = Pressure()
 
     def begin(self) -> None:
         """Compute everything once, so that what comes later was met before. Raises Hang."""
@@ -71,6 +73,7 @@ class Story:
         starts = {TARGET: len(target.calls), BESIDE: len(beside.calls)}
         first = {TARGET: target, BESIDE: beside}
         self._calls, self._ended = {TARGET: [], BESIDE: []}, 0
+        self._pressure = Pressure()
         beside.tell("loop")
         aimed = self._begin(fault)
         blow = self._strike(fault)
@@ -174,6 +177,7 @@ class Story:
             sum(line["handles"] for line in lines),
             sum(line["buffer_bytes"] for line in lines),
             sum(client.arrays for client in self._clients.values()),
+            self._pressure.share(),
             self._ended,
         )
 
