@@ -1,16 +1,33 @@
-"""What a session's handles stand for, and those it may not name."""
+"""Values of a session's handles, and those that it may not name."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 
 from model_server.pathways.scheduling.handles import Fault
-from model_server.pathways.worker.statuses import Poisoned, UnknownHandle, WrongRequest
+from model_server.pathways.worker.statuses import (
+    Poisoned,
+    RequestError,
+    UnknownHandle,
+    WrongRequest,
+    fault_of,
+)
+
+log = logging.getLogger(__name__)
+
+Buffers = Mapping[int, bytes | memoryview]
+# The rest of a request, which waits: returns the host buffers that its answer brings.
+Later = Callable[[], Buffers | None]
+
+
+class NotHere(Exception):
+    """Another host of the island answers this."""
 
 
 class Elsewhere:
@@ -193,3 +210,47 @@ class Session:
 
     def poison(self, handles: Iterable[int], fault: Fault) -> None:
         self.arrays.update(dict.fromkeys(handles, fault))
+
+    def store(self, handles: Any, make: Callable[[], Sequence[Any]]) -> Sequence[Value]:
+        """Make arrays under handles; where that fails, each stands for the error.
+
+        The client goes on before it hears of this, and finds the error where it waits.
+        """
+        try:
+            values: Sequence[Value] = make()
+            if len(values) != len(handles):
+                raise WrongRequest(f"{len(handles)} handles for {len(values)} arrays")
+        except NotHere:
+            raise
+        except HeldElsewhere:
+            values = [ELSEWHERE] * len(handles)
+        except Exception as exc:
+            values = [fault_of(exc)] * len(handles)
+            if not isinstance(exc, Poisoned | RequestError):
+                log.warning("arrays could not be made: %s", exc)
+        self.arrays.update(zip(handles, values, strict=True))
+        return values
+
+    def parts(self, handles: Any) -> list[jax.Array | Elsewhere]:
+        """Return what will be put together. Raises Poisoned if one could not be made."""
+        parts: list[jax.Array | Elsewhere] = []
+        for handle in handles:
+            value = self.value(handle)
+            if isinstance(value, Fault):
+                raise Poisoned(value)
+            if isinstance(value, Strings):
+                raise WrongRequest("strings are put together with nothing")
+            parts.append(value)
+        return parts
+
+    def waited(self, future: int) -> Later | None:
+        """Take a future out, and return what waits for it; None: it is ready."""
+        values = self.futures.pop(future, ())
+        return ComingValues(values) if values else None
+
+
+def handles_of(told: Any, count: int, made: int) -> list[int]:
+    """Return the handles that the client chose, or the next ones of ours."""
+    if told and len(told) != count:
+        raise WrongRequest(f"{len(told)} handles for {count} arrays")
+    return list(told) or list(range(made, made + count))
