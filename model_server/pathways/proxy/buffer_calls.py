@@ -39,7 +39,7 @@ class StoreCall:
             raise self._wrong_size()
 
     def complete(self) -> None:
-        """Raises InvalidRequest for less, NotFound for an unknown session, QueueFull."""
+        """Raises InvalidRequest for less, Unavailable for an unknown session, QueueFull."""
         wanted = self._wanted
         if self._bytes != wanted.buffer_size:
             raise self._wrong_size()
@@ -68,7 +68,7 @@ class LookUpCall:
         self._waiting: asyncio.Task[None] | None = None
 
     def received(self, message: bytes) -> None:
-        """Raises NotFound."""
+        """Raises NotFound, Unavailable for an unknown session."""
         wanted = parsed(message, messages.GrpcHostBufferLookupRequest)
         buffers = self._front.session(wanted.session_id).buffers
         found = buffers.look_now(wanted.handle)

@@ -140,10 +140,10 @@ class Front:
         self._pump()
 
     def session(self, number: int) -> ClientSession:
-        """Raises NotFound."""
+        """Raises Unavailable, as all else is to a client whose connection has ended."""
         found = self.sessions.get(number)
         if found is None:
-            raise NotFound(f"no session {number} here: it has ended; connect again")
+            raise Unavailable(f"no session {number} here: it has ended; connect again")
         return found
 
     def waiting(self, session: int) -> int:

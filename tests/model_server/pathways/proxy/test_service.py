@@ -153,8 +153,9 @@ async def test_bad_calls_are_sentences_and_the_server_lives(caller: Caller) -> N
 async def test_nobody_stores_in_a_session_that_is_not_there(caller: Caller) -> None:
     await caller.greet()
     caller.session_id += 1
-    with pytest.raises(grpc.aio.AioRpcError, match="no session"):
+    with pytest.raises(grpc.aio.AioRpcError, match="no session") as told:
         await caller.store(1, b"abc")
+    assert told.value.code() is grpc.StatusCode.UNAVAILABLE  # as of any lost connection
 
 
 async def test_a_client_that_goes_frees_its_session(caller: Caller, front: Front) -> None:
