@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import sys
 import time
@@ -75,7 +76,7 @@ class Deployment:
             child.check()
         try:
             return all(line["up"] for line in self.status()["islands"])
-        except OSError:
+        except (OSError, http.client.HTTPException):  # it has only begun, or ends
             return False
 
 
