@@ -29,7 +29,7 @@ _MEANINGS = {
     "KV_CACHE_DTYPE": '`"float32"`, `"bfloat16"`, `"int8"` or `"float8_e4m3fn"` (the last two with '
     "a scale per head and token); null: `DTYPE`, or float32 on CPUs without the native kernels",
     "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: all devices on model",
-    "NUM_STAGES": "pipeline stages, each a group of hosts with the mesh above",
+    "NUM_STAGES": "pipeline stages, each a group of hosts, or an island, with the mesh above",
     "MAX_ADAPTERS": "LoRA adapters of this model in memory at once, from 0 (none) to 256 "
     "(see below)",
     "MAX_ADAPTER_RANK": "rank of such an adapter, at most 512",
