@@ -114,6 +114,7 @@ def test_an_answer_that_ends_with_its_first_token_is_not_moved() -> None:
 def test_answers_are_the_same_whichever_islands_are_lost(data: st.DataObject) -> None:
     fails = data.draw(st.dictionaries(st.sampled_from("pqa"), st.integers(1, 20), max_size=3))
     broken = data.draw(st.sets(st.integers(0, 6)))  # moves that fail
+    sizes = data.draw(st.lists(st.integers(3, LEAST + 20), min_size=1, max_size=10))
     moves = iter(range(1000))
 
     def copied(blocks: Sequence[Any], pool: Any, pages: int) -> Sequence[Any]:
@@ -122,7 +123,6 @@ def test_answers_are_the_same_whichever_islands_are_lost(data: st.DataObject) ->
         return blocks
 
     with islands("p", "q", "a", "b", copied=copied, **fails) as made:
-        sizes = data.draw(st.lists(st.integers(3, LEAST + 20), min_size=1, max_size=10))
         check(made.inbox, submitted(made.group, [ask_for(size, 12) for size in sizes]))
         assert made.group.failed is None
 
