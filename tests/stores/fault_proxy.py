@@ -69,8 +69,12 @@ class FaultProxy:
 
     async def until_quiet(self) -> None:
         """Until the connections under way have ended; their sockets are closed then."""
+        await asyncio.sleep(0.01)  # those that were accepted a moment ago begin
         if self._serving:
-            await asyncio.wait(self._serving, timeout=_QUIET_S)
+            _, late = await asyncio.wait(self._serving, timeout=_QUIET_S)
+            for task in late:  # their clients do not give up
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         await asyncio.sleep(0.01)
 
     async def _request(
