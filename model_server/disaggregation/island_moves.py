@@ -27,7 +27,10 @@ from model_server.kernels.pages import LayerPages
 logger = logging.getLogger(__name__)
 
 _MOVERS = 4  # sequences whose pages move at once
-_ENDED = RuntimeError("the pages are no longer wanted")
+
+
+class _Unwanted(Exception):
+    """The sequence ended before its pages moved."""
 
 
 # Returns blocks of this many pages, once they are where the pool of these shapes is.
@@ -102,7 +105,8 @@ class IslandMoves:
         pages = self._pages(tokens)
         with self._lock:
             runner = self._runners[island]
-            assert self._room.take(pages), "accepts was asked"
+            taken = self._room.take(pages)
+            assert taken, "accepts was asked"
             self._moving[sequence] = _Moving(pages, runner)
         runner.expect_export(sequence, sequence)
 
@@ -150,11 +154,10 @@ class IslandMoves:
     def _move(self, sequence: int, island: str, then: Callable[[bool], None]) -> None:
         try:
             self._copy(sequence, island)
-        except Exception as exc:  # lost with one of the islands; or cancelled
-            logger.log(
-                logging.DEBUG if exc is _ENDED else logging.WARNING,
-                "the pages of a prompt did not reach island %s: %s", island, exc,
-            )  # fmt: skip
+        except _Unwanted:
+            then(False)
+        except Exception as exc:  # lost with one of the islands
+            logger.warning("the pages of a prompt did not reach island %s: %s", island, exc)
             then(False)
         else:
             then(True)
@@ -163,7 +166,7 @@ class IslandMoves:
         with self._lock:
             moving, pool = self._moving.get(sequence), self._pools[island]
         if moving is None or moving.blocks is None:
-            raise _ENDED
+            raise _Unwanted
         moving.blocks = self._copied(moving.blocks, pool, moving.pages)
         with self._lock:
             self.moved += 1

@@ -15,7 +15,7 @@ from sax.types import Progress
 
 
 class PageTraffic(Protocol):
-    """Where pages go that leave this host's runner, and where those come from that it takes."""
+    """Carries pages out of this host's runner and into it."""
 
     gives: bool
     takes: bool

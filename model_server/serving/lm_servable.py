@@ -140,7 +140,7 @@ class LmServable:
 
     @property
     def lost_islands(self) -> str:
-        """How many of its islands are lost, in words; "": none."""
+        """Count of lost islands, for messages; "" if none is."""
         if self.loaded.islands is None or not isinstance(self._engine, EngineGroup):
             return ""
         lost = self.loaded.islands.lost_of(self._engine.islands)

@@ -23,7 +23,7 @@ _UNKNOWN = 2  # code of an error of the function's own
 
 
 class _WorkerPeer:
-    """What one connection has here: functions and a thread per client."""
+    """One worker's connection: its functions, and a thread per client."""
 
     def __init__(self) -> None:
         self.functions: dict[int, ClientFunction] = {}

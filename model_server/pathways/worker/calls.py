@@ -34,7 +34,7 @@ Done = Callable[[Sequence[Held | Strings] | Fault], None]
 
 
 class Function(Protocol):
-    """What a call does."""
+    """Carries out one kind of call."""
 
     def start(self, of: Session, arguments: Sequence[jax.Array], done: Done) -> None:
         """Carry it out, and call `done` once, on any thread. May take long; may raise."""
