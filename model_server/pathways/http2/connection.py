@@ -26,6 +26,7 @@ from model_server.pathways.http2.call import (
     trailers,
 )
 from model_server.pathways.http2.frames import ConnectionFault, Frame, Http2Reader
+from model_server.pathways.link.gathered_writer import GatheredWriter
 from model_server.pathways.scheduling.merging import Buffer
 from sax.errors import SaxError, meaning
 
@@ -67,7 +68,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._max_frame = 1 << 14
         self._left = _CONNECTION_WINDOW  # bytes that the client may send
         self._paused = False
-        self._transport: asyncio.Transport | None = None
+        self._writer: GatheredWriter | None = None
         self._peer = ""
         self._heard_s = 0.0
         self._ticked_s = 0.0
@@ -77,8 +78,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(_HIGH_WATER)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        transport.set_write_buffer_limits(_HIGH_WATER)
+        self._writer = GatheredWriter(transport)
         if (found := transport.get_extra_info("socket")) is not None and found.family in (
             socket.AF_INET,
             socket.AF_INET6,
@@ -121,7 +123,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._pump_all()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._writer = None
         self._reader.close()  # which refers to this, and this to it: they may stay for long
         if self._ticking is not None:
             self._ticking.cancel()
@@ -135,9 +137,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def close(self, code: int = frames.NO_ERROR, text: str = "") -> None:
         """End the connection, after what is written."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self._writer is not None and self._writer.open:
             self._write(frames.goaway(self._last, code, text))
-            self._transport.close()
+            self._writer.close()
 
     def _tick(self) -> None:
         """Ask a silent client for a sign of life; drop it if none comes."""
@@ -149,8 +151,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         silent_s = now_s - self._heard_s
         if silent_s > _DEAD_S and self._asked:
             logger.warning("%s does not answer: its connection ends", self._peer)
-            assert self._transport is not None
-            self._transport.abort()
+            assert self._writer is not None
+            self._writer.abort()
             return
         if silent_s > _PING_S and not self._asked:
             self._asked = True
@@ -158,8 +160,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._ticking = loop.call_later(_TICK_S, self._tick)
 
     def _write(self, *parts: Buffer) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(parts)
+        if self._writer is not None:
+            self._writer.write(parts)
 
     # Frames
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from model_server.pathways.link.frames import FrameReader, framed
+from model_server.pathways.link.gathered_writer import GatheredWriter
 from model_server.pathways.scheduling.merging import Buffer
 from sax.errors import InvalidRequest
 
@@ -42,6 +43,7 @@ class Connection(asyncio.BufferedProtocol, Generic[M]):
         self._opened = opened
         self._reader = FrameReader(self._take)
         self._transport: asyncio.Transport | None = None
+        self._writer: GatheredWriter | None = None
         self.why = ""  # it ended
 
     @property
@@ -55,19 +57,20 @@ class Connection(asyncio.BufferedProtocol, Generic[M]):
         return f"{found[0]}:{found[1]}" if found else "a closed connection"
 
     def send(self, message: Any, parts: Sequence[Buffer] = ()) -> None:
-        """Write a message and its body without waiting; nothing once the connection has ended."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(framed(_encode(message), parts))
+        """Write a message and its body soon; nothing once the connection has ended."""
+        if self._writer is not None:
+            self._writer.write(framed(_encode(message), parts))
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        if self._writer is not None:
+            self._writer.abort()
 
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._transport.set_write_buffer_limits(_HIGH_WATER)
+        self._writer = GatheredWriter(self._transport)
         if (found := transport.get_extra_info("socket")) is not None:
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._opened is not None:
@@ -84,7 +87,7 @@ class Connection(asyncio.BufferedProtocol, Generic[M]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.why = self.why or (f"its connection ended: {exc}" if exc else "its connection ended")
-        self._transport = None
+        self._transport = self._writer = None
         self._reader.close()  # which refers to this, and this to it: they may stay for long
         self._ended(self)
 

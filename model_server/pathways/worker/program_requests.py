@@ -15,6 +15,7 @@ from model_server.pathways.worker.dtypes import numpy_dtype
 from model_server.pathways.worker.programs import Program
 from model_server.pathways.worker.shardings import Shardings
 from model_server.pathways.worker.statuses import WrongRequest
+from model_server.pathways.worker.turns import Turns
 from model_server.pathways.worker.values import ELSEWHERE, Buffers, Later, Session, Value
 
 
@@ -35,6 +36,7 @@ class ProgramRequests:
         self._arrays = arrays
         self._calls = calls
         self._options = options
+        self._turns = Turns() if devices.client.platform == "cpu" else None
 
     def compile(self, of: Session, asked: Any, told: Any, made: int, buffers: Buffers) -> Later:
         if is_call(asked):
@@ -120,7 +122,7 @@ class ProgramRequests:
                 if place in program.donated:
                     arguments[place] = self._arrays.undonated(arguments[place])
             of.fetched(*(asked.args_handles[place] for place in program.donated))
-            return program.run(arguments, options.launch_id)
+            return program.run(arguments, options.launch_id, self._turns)
 
         results = of.store(handles, make)
         if status:

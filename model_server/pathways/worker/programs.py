@@ -32,6 +32,7 @@ from model_server.pathways.worker.devices import IslandDevices
 from model_server.pathways.worker.dtypes import ifrt_kind, mlir_dtype
 from model_server.pathways.worker.shardings import Shardings
 from model_server.pathways.worker.statuses import Refused, WrongRequest
+from model_server.pathways.worker.turns import Turns
 
 _MEMORY_STATS = (
     "generated_code_size_in_bytes",
@@ -81,9 +82,21 @@ class Program:
             for aval, sharding in zip(self.avals, self.shardings, strict=True)
         ]
 
-    def run(self, arguments: Sequence[jax.Array], launch_id: int = 0) -> list[jax.Array]:
-        made = self.executable.execute_sharded(arguments, launch_id=launch_id or None)
-        return made.consume_with_handlers(self._handlers)
+    def run(
+        self, arguments: Sequence[jax.Array], launch_id: int = 0, turns: Turns | None = None
+    ) -> list[jax.Array]:
+        """Launch it. turns: of devices that do not keep the order of launches."""
+        if turns is None:
+            made = self.executable.execute_sharded(arguments, launch_id=launch_id or None)
+            return made.consume_with_handlers(self._handlers)
+        turns.wait(self.devices, arguments)
+        made = self.executable.execute_sharded(
+            arguments, with_tokens=True, launch_id=launch_id or None
+        )
+        done = made.consume_token()
+        results = made.consume_with_handlers(self._handlers)
+        turns.launched(self.devices, done, results)
+        return results
 
     def outputs(self, shardings: Shardings) -> list[tuple[int, tuple[int, ...], Any]]:
         """Return the element type, shape and ShardingProto of each result."""
