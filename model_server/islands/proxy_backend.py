@@ -16,6 +16,7 @@ import jax
 import jaxlib._ifrt_proxy as _ifrt_proxy
 from jax.extend import backend
 
+from model_server.islands.timer_slack import late_timers
 from sax.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,8 @@ class ProxyBackend:
         options.connection_timeout_in_seconds = int(environ.get(_TIMEOUT, _LONGEST_S))
         options.on_connection_update = lambda told: logger.info("proxy server: %s", told)
         options.on_disconnect = self._disconnected
-        return _ifrt_proxy.get_client(environ[_TARGET], options)
+        with late_timers():
+            return _ifrt_proxy.get_client(environ[_TARGET], options)
 
     def _disconnected(self, why: str) -> None:
         self._why = str(why).strip().partition("\n")[0][:300]
