@@ -12,7 +12,7 @@ from typing import Literal
 
 from sax.auth.security import OPEN_TO_ALL, Security
 from sax.config import GROUP_PORT, MODEL_METRICS_PORT, MODEL_PORT, check_address
-from sax.host import machine_memory
+from sax.host import machine_memory, xla_threads
 from sax.names import CellId
 from sax.wire.rpc import REQUEST_BYTES
 
@@ -65,6 +65,7 @@ _POSITIVE_OR_NONE = (
     "max_running_per_account",
     "max_queued_per_account",
     "max_mixed_blocks",
+    "steps_per_launch",
 )
 
 
@@ -99,6 +100,7 @@ class ModelServerConfig:
     max_queued_per_account: int | None = None  # None: the whole queue, as long as nobody else asks
     prefix_cache: PrefixSharing = "tenant"  # who shares the keys and values of equal prompts
     max_mixed_blocks: int | None = None  # None: as measured at load, see engine/pace.py
+    steps_per_launch: int | None = None  # None: several behind a proxy server, else one
     step_timeout_seconds: float = 30.0  # a step that takes longer hangs
     stream_interval_seconds: float = 0.03  # between messages in the middle of answers
     strict_compile: bool = False  # a compile while serving raises instead of only counting
@@ -176,9 +178,7 @@ class ModelServerConfig:
         }
         if self.cpu_devices:
             wanted["JAX_NUM_CPU_DEVICES"] = str(self.cpu_devices)
-            # XLA:CPU sizes its thread pool by core count; with fewer threads than devices that wait
-            # for each other it deadlocks.
-            wanted["NPROC"] = str(max(16, 4 * self.cpu_devices))
+            wanted["NPROC"] = str(xla_threads(self.cpu_devices))
             wanted["JAX_PLATFORMS"] = "cpu"
         if self.jax_cache_dir:
             wanted["JAX_COMPILATION_CACHE_DIR"] = self.jax_cache_dir

@@ -30,6 +30,14 @@ def machine_memory(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
     return min(physical, int(limit)) if limit.isdigit() else physical
 
 
+def xla_threads(cpu_devices: int) -> int:
+    """Return how many threads XLA needs for so many CPU devices that wait for each other (NPROC).
+
+    By itself it has one per core, and deadlocks where those are fewer than the devices.
+    """
+    return max(16, 4 * cpu_devices)
+
+
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return uvloop's factory, which is faster, for `asyncio.Runner`; None if not installed."""
     try:

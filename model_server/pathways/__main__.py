@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 import uvloop
 
-from model_server.pathways.roles.flags import parse
+from model_server.pathways.roles.flags import LOCAL, WORKER, parse
 from model_server.pathways.roles.running import serve
+from model_server.process.heap import keep_freed_memory
 from sax.errors import InvalidRequest, SaxError
 
 _FAILED, _WRONG = 1, 2
@@ -27,6 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     try:
         flags = parse(arguments, os.environ)
+        if flags.role in (WORKER, LOCAL):
+            keep_freed_memory()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(flags))
     except InvalidRequest as error:

@@ -19,6 +19,7 @@ from model_server.pathways.roles.flags import PathwaysFlags
 from model_server.pathways.roles.serving import ListeningProxy
 from model_server.pathways.roles.worker import reader_of
 from model_server.pathways.scheduling.handles import UNIMPLEMENTED, Fault
+from sax.host import xla_threads
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def local_front(executor: RequestExecutor) -> Front:
 async def serve_local(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     """Serve clients with this process's devices until told to stop. Raises OSError."""
     instance = parse_instance_type(flags.instance_type)
-    os.environ.setdefault("NPROC", str(max(16, 4 * instance.devices)))  # see roles/worker.py
+    os.environ.setdefault("NPROC", str(xla_threads(instance.devices)))
     import jax
 
     from model_server.pathways.worker.devices import IslandDevices

@@ -19,6 +19,7 @@ from model_server.pathways.resources.calling import ManagerLink
 from model_server.pathways.roles.compiling import check_options, configure
 from model_server.pathways.roles.flags import PathwaysFlags
 from sax.errors import InvalidRequest, Unavailable
+from sax.host import xla_threads
 
 logger = logging.getLogger(__name__)
 
@@ -127,8 +128,8 @@ def _executor(
     flags: PathwaysFlags, placement: messages.IslandPlacement, loop: asyncio.AbstractEventLoop
 ) -> Any:
     """Start jax as one process of the island and return its executor."""
-    # XLA:CPU has a thread per core: fewer than devices that wait for each other are a deadlock.
-    os.environ.setdefault("NPROC", str(max(16, 4 * placement.devices)))
+    if placement.devices > 1 or flags.island_hosts > 1:
+        os.environ.setdefault("NPROC", str(xla_threads(placement.devices)))
     import jax  # a worker learns how to start it only now
 
     from model_server.pathways.worker.devices import IslandDevices

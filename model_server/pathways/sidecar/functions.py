@@ -24,6 +24,7 @@ from model_server.pathways.sidecar.messages import HostArray, SidecarPlace
 from model_server.pathways.worker.arrays import host_bytes
 from model_server.pathways.worker.dtypes import ifrt_kind, numpy_dtype
 from sax.errors import InvalidRequest
+from sax.host import xla_threads
 
 STRING = DTypeProto.Kind.Value("KIND_STRING")
 _PLATFORM = "beside"
@@ -50,7 +51,7 @@ class Functions:
         """Make jax's devices those of the island. Raises InvalidRequest if they are others."""
         if self._place is None:
             self._place = place
-            os.environ.setdefault("NPROC", str(max(16, 4 * len(place.devices))))
+            os.environ.setdefault("NPROC", str(xla_threads(len(place.devices))))
             backend.register_backend_factory(_PLATFORM, lambda: _client(place), priority=1000)
             jax.config.update("jax_platforms", _PLATFORM)
             jax.devices()

@@ -44,7 +44,7 @@ class DeploymentProcesses:
     def start(self, name: str, role: str, *flags: str) -> None:
         log = (self._folder / f"{name}.log").open("ab")
         path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
-        environ = {"PYTHONPATH": path, "NPROC": "16", "JAX_PLATFORMS": "cpu"}
+        environ = {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
         command = [sys.executable, "-m", "model_server.pathways", f"--node_type={role}", *flags]
         self._processes[name] = subprocess.Popen(
             command, env={**os.environ, **environ}, stdout=log, stderr=log, cwd=ROOT
