@@ -39,7 +39,7 @@ from model_server.engine.sequence import (
 )
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.timing.watchdog import OnHang, Watchdog, limit_s
-from model_server.engine.types import PendingStep, RowResult, Runner, Step
+from model_server.engine.types import PendingStep, RowResult, Runner, SeriesRunner, Step
 from sax.errors import Internal, QueueFull, ReplicaLost, SaxError, ShuttingDown
 
 __all__ = ["Engine", "EngineStats", "Finish", "EngineRequest", "SequenceUpdate"]
@@ -104,6 +104,9 @@ class Engine:
         once all is delivered that was computed, if the runner raises DevicesLost."""
         self._runner = runner
         self._limits = runner.limits
+        self._series: SeriesRunner | None = None  # without: every step is a launch of its own
+        if self._limits.steps_per_launch > 1 and isinstance(runner, SeriesRunner):
+            self._series = runner
         self._guessing: Guessing | None = None
         if self._limits.guesses:
             drafts = None
@@ -322,19 +325,18 @@ class Engine:
             self._changed.notify_all()
 
     def _loop(self) -> None:
-        in_flight: tuple[Step, PendingStep] | None = None
+        in_flight: list[tuple[Step, PendingStep]] = []
         while in_flight or not self._closing or self._scheduler.live or self._inbox:
-            self._take_inbox(may_rest=in_flight is None)
+            self._take_inbox(may_rest=not in_flight)
             began_s = time.monotonic()
             if self._guessing is not None and self._guessing.waits and not in_flight:
                 self._expect(Step(self._scheduler.steps + 1, ()))
-            step = self._scheduler.schedule()
-            self._expect(in_flight[0] if in_flight else step)
-            launched = (step, self._runner.launch(step)) if step else None
+            steps = self._schedule()
+            step = steps[0] if steps else None
+            self._expect(in_flight[0][0] if in_flight else step)
+            launched = self._launch(steps)
             if in_flight:
-                result = in_flight[1].result()
-                self._time(in_flight[0])
-                self._outbox.add(self._scheduler.commit(in_flight[0], result))
+                self._read(in_flight)
             self._expect(None)
             if step and step.guided:
                 self._choose(step)
@@ -344,11 +346,30 @@ class Engine:
             in_flight = launched
             self._busy_s += time.monotonic() - began_s
 
-    def _time(self, step: Step) -> None:
-        """Note what a step took, from when the one before was read."""
+    def _schedule(self) -> list[Step]:
+        if self._series is not None:
+            return self._scheduler.schedule_series()
+        step = self._scheduler.schedule()
+        return [step] if step else []
+
+    def _launch(self, steps: list[Step]) -> list[tuple[Step, PendingStep]]:
+        if self._series is not None and len(steps) > 1:
+            return list(zip(steps, self._series.launch_series(steps), strict=True))
+        return [(step, self._runner.launch(step)) for step in steps]
+
+    def _read(self, launched: list[tuple[Step, PendingStep]]) -> None:
+        """Wait for the steps of one launch, and commit them."""
+        results = [(step, pending.result()) for step, pending in launched]
+        self._time([step for step, _ in launched])
+        for step, result in results:
+            self._outbox.add(self._scheduler.commit(step, result))
+
+    def _time(self, steps: list[Step]) -> None:
+        """Note what the steps of one launch took, from when the one before was read."""
         now_s = time.monotonic()
         if self._read_s is not None:
-            self._scheduler.took(step, now_s - self._read_s)
+            for step in steps:
+                self._scheduler.took(step, (now_s - self._read_s) / len(steps))
         self._read_s = now_s
 
     def _choose(self, step: Step) -> None:

@@ -19,6 +19,7 @@ def lane_limits(limits: EngineLimits, lanes: int) -> EngineLimits:
         max_logit_rows=max(decodes, 2),
         queue=-(-limits.queue // lanes),
         max_decodes=None if decodes == slots else decodes,
+        steps_per_launch=1,
     )
 
 
@@ -26,6 +27,8 @@ def check_limits(limits: EngineLimits) -> None:
     """Raise ValueError for limits under which some sequence could wait forever."""
     if min(limits.slots, limits.pages, limits.page_size, limits.prefill_block) < 1:
         raise ValueError(f"slots, pages, page_size and prefill_block must be positive: {limits}")
+    if limits.steps_per_launch < 1:
+        raise ValueError(f"steps_per_launch must be positive: {limits.steps_per_launch}")
     if limits.max_context < 2:
         raise ValueError(f"max_context must hold a prompt and an answer: {limits.max_context}")
     if limits.max_prefill_blocks is not None and limits.max_prefill_blocks < 1:

@@ -28,6 +28,7 @@ from model_server.engine.step_program import (
     StepProgram,
     choice_name,
     masks_name,
+    series_name,
 )
 from model_server.engine.types import (
     PendingStep,
@@ -130,6 +131,23 @@ def _top(outputs: Outputs, row: int, count: int) -> Top:
     return tuple(zip(tokens, logprobs, strict=True))
 
 
+class _PartOfArray:
+    """One entry of an array that is copied to the host as a whole, once."""
+
+    def __init__(self, whole: jax.Array, index: int) -> None:
+        self._whole = whole
+        self._index = index
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self._whole)[self._index]
+
+
+def _of_step(outputs: Outputs, index: int) -> Outputs:
+    """Return the outputs of one step of a series."""
+    every: Any = [_PartOfArray(array, index) for array in outputs]
+    return Outputs(*every)
+
+
 class AdapterFiles(Protocol):
     """Adapters that were read from their files and not written yet. Thread-safe."""
 
@@ -218,9 +236,12 @@ class ModelRunner:
 
     @property
     def warmups(self) -> int:
-        return len(self._buckets)
+        return len(self._buckets) + len(self.program.series_of(self._buckets))
 
     def warm(self, index: int) -> None:
+        if index >= len(self._buckets):
+            self._warm_series(self.program.series_of(self._buckets)[index - len(self._buckets)])
+            return
         bucket = self._buckets[index]
         vector = self._arrays.full(self.layouts[bucket])
         self.warm_write()
@@ -229,6 +250,11 @@ class ModelRunner:
         made = self.forward(bucket, vector)
         self.write_masks((), self.layouts[bucket].logit_rows)
         jax.block_until_ready(self.chosen(made))
+
+    def _warm_series(self, bucket: Bucket) -> None:
+        vector = self._arrays.full(self.layouts[bucket])
+        vectors = np.stack([vector] * self.limits.steps_per_launch)
+        jax.block_until_ready(self._series(bucket, vectors))
 
     def warm_write(self) -> None:
         """Write the scratch slot, if this runner chooses tokens."""
@@ -256,6 +282,32 @@ class ModelRunner:
             launched.chosen(self.chosen(made))
         del replaced, made
         return launched
+
+    def launch_series(self, steps: Sequence[Step]) -> Sequence[PendingStep]:
+        first = steps[0]
+        for change in first.samplings:
+            self._tops[change.slot] = change.sampling.logprobs
+        replaced = self.pages, self.state  # as in `launch`
+        bucket = self.bucket(first)
+        packed = [self._arrays.pack(step, self.layouts[bucket]) for step in steps]
+        self.write(self.packed_writes(first))
+        self.copy(first.copies)
+        outputs = self._series(bucket, np.stack([vector for vector, _ in packed]))
+        tops = [self._tops[row.slot] for row in first.rows]
+        launched = [
+            Launched(step, ranges, tops, _of_step(outputs, index))
+            for index, (step, (_, ranges)) in enumerate(zip(steps, packed, strict=True))
+        ]
+        for array in outputs if any(tops) else outputs[:1]:
+            array.copy_to_host_async()
+        del replaced
+        return launched
+
+    def _series(self, bucket: Bucket, vectors: np.ndarray) -> Outputs:
+        with self._held:
+            call = self._compiled[series_name(bucket)]
+            outputs, self.pages, self.state = call(self._leaves, self.pages, vectors, self.state)
+        return outputs
 
     def choose(self, masks: Sequence[SlotMask]) -> None:
         assert self._unchosen is not None, "the last step was not guided"

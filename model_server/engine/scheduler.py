@@ -72,6 +72,7 @@ from model_server.engine.shares import fresh_tokens
 from model_server.engine.steps.commits import Commits
 from model_server.engine.steps.draft import Draft
 from model_server.engine.steps.forced import ForcedRows
+from model_server.engine.steps.series import Series
 from model_server.engine.timing.pace import Pace
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import (
@@ -103,6 +104,7 @@ class Scheduler:
         self._reach = guessing.reach if guessing is not None else 0
         self._pace = Pace(times, limits.max_mixed_blocks)
         self._forced = ForcedRows(limits, times)
+        self._series = Series(limits)
         self.prefill_tokens = 0  # computed, including recomputed ones
         self.decode_tokens = 0  # computed, including surplus ones
         self.preemptions = 0
@@ -233,6 +235,24 @@ class Scheduler:
         self.prefill_tokens += draft.prompt_tokens
         return draft.step(self.steps)
 
+    def schedule_series(self) -> list[Step]:
+        """Return the next step, and those that one launch can compute with it; [] for none."""
+        first = self.schedule()
+        if first is None:
+            return []
+        if not self._begins_series(first):
+            return [first]
+        rest = [self.schedule() for _ in range(self._series.steps - 1)]
+        assert all(rest), "a series was interrupted"
+        return [first, *filter(None, rest)]
+
+    def _begins_series(self, step: Step) -> bool:
+        if self._accounts.waiting or self._accounts.unfinished or self._reach:
+            return False
+        if not self._series.begins_with(step, self._running, self._pool.free):
+            return False
+        return self.guessing is None or not self.guessing.pays_to_wait(self._running)
+
     def masks(self, step: Step) -> tuple[list[SlotMask], list[SequenceUpdate]]:
         """Return the masks of a guided step, and the ends of sequences that no token can go on.
 
@@ -259,6 +279,7 @@ class Scheduler:
     def took(self, step: Step, seconds: float) -> None:
         """Note how long a step took, from when the one before was read."""
         self._pace.took(step, seconds)
+        self._series.took(step, seconds)
         if self.guessing is not None and step.rows[-1].is_decode:
             self.guessing.took(step, seconds)
 

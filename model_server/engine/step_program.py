@@ -85,6 +85,11 @@ def choice_name(rows: int) -> str:
     return f"choice of {rows} tokens"
 
 
+def series_name(bucket: Bucket) -> str:
+    """Name the program that computes several steps of a bucket."""
+    return f"series of {bucket}"
+
+
 def masks_name(rows: int) -> str:
     return f"masks of {rows} rows"
 
@@ -205,10 +210,35 @@ class StepProgram:
                 made[choice_name(rows)] = partial(self.lower_choose, rows)
                 made[masks_name(rows)] = partial(self.lower_masks, rows)
             made[WRITE] = self.lower_write
+            for bucket in self.series_of(buckets):
+                made[series_name(bucket)] = partial(self.lower_series, bucket)
         made[COPY] = self.lower_copy  # for the prefix cache, and for hypotheses of a beam search
         if self.factors:
             made[ADAPTER] = self.lower_adapter
         return made
+
+    def series_of(self, buckets: Sequence[Bucket]) -> list[Bucket]:
+        """Return the buckets of which one launch computes several steps."""
+        if self.limits.steps_per_launch < 2 or self.stage is not None:
+            return []
+        return [bucket for bucket in buckets if not bucket.blocks]
+
+    def lower_series(self, bucket: Bucket) -> jax.stages.Lowered:
+        """Trace several decode steps, each of which takes the tokens of the one before.
+
+        Raises MemoryPlanError for shapes that the kernel does not support.
+        """
+        layout, count = ColumnLayout(bucket, self.limits), self.limits.steps_per_launch
+        sharded = jax.tree.map(lambda array: array.sharding, (self.pages, self.state))
+        jitted = jax.jit(
+            in_turn(self._trace(layout), self._logits, native=self._native),
+            donate_argnums=(1, 3),
+            out_shardings=(self.everywhere, *sharded),
+            compiler_options=options_for(self.everywhere),
+        )
+        vectors = self._input((count, layout.size), jnp.int32)
+        with told_as_plan_error(series_name(bucket)):
+            return jitted.lower(self.leaves, self.pages, vectors, self.state)
 
     def lower_choose(self, rows: int) -> jax.stages.Lowered:
         """Trace the choice of tokens from this many rows of logits."""
@@ -397,6 +427,32 @@ def choose(
     numbers = jnp.stack([sampled.tokens, bits, sampled.ranks])
     outputs = Outputs(numbers, sampled.top_tokens, sampled.top_logprobs)
     return outputs, note_tokens(state, edits, sampled.tokens)
+
+
+def in_turn(
+    step: Callable[..., Any], logits: jax.sharding.Sharding, *, native: bool
+) -> Callable[..., Any]:
+    """Return what traces several forward passes in turn, each with its choice of tokens.
+
+    Barriers keep each of them as it is in a program of its own, so that answers are the same. XLA
+    on CPU would copy the pages in every round of a loop, so that it gets none there.
+    """
+
+    def one(leaves: Any, held: tuple[Any, SlotState], vector: jax.Array) -> Any:
+        pages, state = held
+        computed, pages = step(leaves, pages, vector, state.last_tokens)
+        if isinstance(logits, NamedSharding):
+            placed = jax.lax.with_sharding_constraint(computed.logits, logits)
+            computed = computed._replace(logits=placed)
+        computed, pages, state = jax.lax.optimization_barrier((computed, pages, state))
+        outputs, state = choose(computed, state, native=native)
+        return jax.lax.optimization_barrier(((pages, state), outputs))
+
+    def steps(leaves: Any, pages: Any, vectors: jax.Array, state: SlotState) -> Any:
+        held, outputs = jax.lax.scan(partial(one, leaves), (pages, state), vectors, unroll=native)
+        return outputs, *held
+
+    return steps
 
 
 def _columns(step: dict[str, jax.Array], rows: type[NamedTuple]) -> dict[str, jax.Array]:

@@ -9,7 +9,7 @@ token on the device from `last_tokens[slot]`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -41,6 +41,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     adapters: int = 0  # places for adapters
     guesses: int = 0  # tokens of one sequence that a step may guess; 0: none
     max_decodes: int | None = None  # decode rows of a step, guesses included; None: slots
+    steps_per_launch: int = 1  # decode steps that one launch computes where nobody waits
 
     @property
     def decodes(self) -> int:
@@ -288,6 +289,15 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Free device memory. No step may be launched afterwards."""
+        ...
+
+
+@runtime_checkable
+class SeriesRunner(Runner, Protocol):
+    """A runner that computes several steps in one launch (see `steps.series`)."""
+
+    def launch_series(self, steps: Sequence[Step]) -> Sequence[PendingStep]:
+        """Launch `limits.steps_per_launch` decode steps of the same sequences."""
         ...
 
 

@@ -24,6 +24,7 @@ from model_server.engine.paging.near_count import most_near, near_count
 from model_server.engine.slot_state import state_bytes
 from model_server.engine.step_program import StepProgram, told_as_plan_error
 from model_server.engine.types import EngineLimits
+from model_server.islands.proxy_backend import is_proxied
 from model_server.kernels.choice import kernel_for
 from model_server.kernels.cpu.attention import CpuAttention, supports_heads, unwritten
 from model_server.kernels.paged import Kernel
@@ -44,6 +45,7 @@ PREFILL_BLOCKS = (1, 4, 8)  # bucket sizes, in blocks of prompt tokens per step
 _CPU_PREFILL_BLOCK, _PREFILL_BLOCK = 32, 128
 # Default page pool of a CPU server: modest, because other processes share the memory.
 _CPU_KV_BYTES = 2**30
+_PROXIED_STEPS = 4  # of one launch, behind a proxy server
 _LEAST_AUTO = 256  # tokens: a shorter context than this serves nobody, so "auto" is refused
 
 
@@ -191,7 +193,15 @@ class PlacedModel:
             adapters=self.recipe.adapters.places if self.recipe.adapters else 0,
             guesses=self._guesses,
             max_decodes=None if decodes == slots else decodes,
+            steps_per_launch=self._steps_per_launch(config),
         )
+
+    def _steps_per_launch(self, config: ModelServerConfig) -> int:
+        handoffs = config.gives_pages or config.takes_pages
+        drafted = self.recipe.speculation.draft is not None
+        if self.stage is not None or drafted or handoffs:
+            return 1
+        return config.steps_per_launch or (_PROXIED_STEPS if is_proxied() else 1)
 
     def _near_window(self, config: ModelServerConfig, context: int) -> int | None:
         """Return the window of layers that have pages of their own; None: it would free no page.

@@ -12,6 +12,7 @@ from model_server.engine.types import (
     EngineLimits,
     HeldRunner,
     PendingStep,
+    SeriesRunner,
     SlotMask,
     Step,
     StepResult,
@@ -50,6 +51,11 @@ class IslandRunner:
     def launch(self, step: Step) -> PendingStep:
         with _told_as_lost():
             return IslandStep(self._runner.launch(step))
+
+    def launch_series(self, steps: Sequence[Step]) -> Sequence[PendingStep]:
+        assert isinstance(self._runner, SeriesRunner), "its limits allow no series"
+        with _told_as_lost():
+            return list(map(IslandStep, self._runner.launch_series(steps)))
 
     def choose(self, masks: Sequence[SlotMask]) -> None:
         with _told_as_lost():

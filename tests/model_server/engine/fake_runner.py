@@ -119,6 +119,7 @@ class FakeRunner:
     ) -> None:
         self.limits = limits
         self.launched = 0
+        self.series = 0  # launches of several steps
         self.in_flight = 0
         self.closed = False
         self.delay_s = delay_s  # every result takes this long
@@ -143,8 +144,23 @@ class FakeRunner:
 
     def launch(self, step: Step) -> PendingStep:
         """Compute a step now; its result is read later."""
+        assert self.in_flight <= self.limits.steps_per_launch, "at most two launches are in flight"
+        return self._launch(step)
+
+    def launch_series(self, steps: Seq[Step]) -> Seq[PendingStep]:
+        """Compute several steps now."""
+        assert len(steps) == self.limits.steps_per_launch > 1, "its limits allow no such series"
+        assert self.in_flight <= len(steps), "at most two launches are in flight"
+        assert not any(step.guided for step in steps), "masks come between the steps"
+        assert not any(step.samplings or step.copies for step in steps[1:]), "these come first"
+        rows = [[(row.sequence, row.slot) for row in step.rows] for step in steps]
+        assert all(each == rows[0] for each in rows), "a series is of the same sequences"
+        assert all(row.is_decode for step in steps for row in step.rows), "a series decodes"
+        self.series += 1
+        return [self._launch(step) for step in steps]
+
+    def _launch(self, step: Step) -> PendingStep:
         assert not self.closed, "a step was launched on a closed runner"
-        assert self.in_flight < 2, "at most two steps are in flight"
         assert step.number == self.launched + 1, "steps launch in order"
         if step.number == self.fail_launch:
             raise self.failure(f"launch {step.number}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
 from model_server.engine.runner import ModelRunner
@@ -15,6 +16,7 @@ from model_server.engine.types import (
     EngineLimits,
     PageGrant,
     Row,
+    RowResult,
     Sampling,
     SlotSampling,
     Step,
@@ -51,7 +53,7 @@ GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 class Tiny:
     """A tiny model, whole and behind a runner."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: EngineLimits = LIMITS) -> None:
         self.recipe = make_recipe(
             "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest", None, TINY
         )
@@ -61,7 +63,7 @@ class Tiny:
         model = module.assemble([leaf.copy() for leaf in leaves])
         self.whole = WholeSequences(model, self.recipe, 32)
         pages = empty_pages(self.recipe, LIMITS.pages)
-        program = StepProgram(module, leaves, pages, LIMITS, xla.KERNEL, vocab=self.recipe.vocab)
+        program = StepProgram(module, leaves, pages, limits, xla.KERNEL, vocab=self.recipe.vocab)
         self.runner = ModelRunner(program, leaves, pages, closed_set(LIMITS.slots, (1, 4)))
 
 
@@ -86,6 +88,35 @@ def test_a_chunked_prompt_and_decodes_give_the_whole_sequences_tokens(tiny: Tiny
         pending = ahead
     got.append(pending.result().rows[0].token)
     assert got == tiny.whole.greedy(PROMPT, 6)
+
+
+def test_a_series_gives_the_tokens_and_rivals_of_single_steps() -> None:
+    made = Tiny(replace(LIMITS, steps_per_launch=3))
+    runner = made.runner
+    runner.compile(lambda _: None, QUICK)
+    for index in range(runner.warmups):
+        runner.warm(index)
+    sampled = Sampling(
+        temperature=0.9, top_k=0, top_p=1.0, seed=7, presence_penalty=0.5, logprobs=2
+    )
+    count = 21
+    answers: list[list[RowResult]] = []
+    for series in (False, True):
+        grant = PageGrant(2, 0, (5, 9, 3, 7))
+        setting = SlotSampling(2, sampled, PROMPT, count)
+        prompt = Step(1, (Row(1, 2, 0, PROMPT, True),), (grant,), (setting,))
+        results = [runner.launch(prompt).result().rows[0]]
+        steps = [Step(n, (Row(1, 2, count + n - 2, (), True),)) for n in range(2, 8)]
+        if series:
+            pending = [*runner.launch_series(steps[:3]), *runner.launch_series(steps[3:])]
+        else:
+            pending = map(runner.launch, steps)
+        results += [each.result().rows[0] for each in pending]
+        answers.append(results)
+    assert [each.token for each in answers[0]] == [each.token for each in answers[1]]
+    assert answers[0] == answers[1]
+    assert all(len(each.top) == 2 for each in answers[1])
+    runner.close()
 
 
 def test_sequences_in_one_step_do_not_touch_each_other(tiny: Tiny) -> None:

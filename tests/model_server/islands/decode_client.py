@@ -22,6 +22,7 @@ from model_server.engine.types import Sampling
 from model_server.islands.proxy_backend import BACKEND, is_proxied
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
+from model_server.process.heap import keep_freed_memory
 from sax.types import ModelSpec
 
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
@@ -45,7 +46,8 @@ class Decoder:
     def __init__(self, loaded: Loaded) -> None:
         self._engine = Engine(loaded.runner, self._deliver, loaded.step_times)
         self._tokens: dict[int, list[int]] = {}
-        self._times: list[tuple[float, float]] = []  # of full steps: seconds, CPU seconds
+        # After full steps: seconds, CPU seconds, and steps so far.
+        self._times: list[tuple[float, float, int]] = []
         self._batch = self._left = 0
         self._done = threading.Event()
 
@@ -60,8 +62,8 @@ class Decoder:
                 )
             )
         self._done.wait()
-        steps = len(self._times) - 1
-        (began_s, cpu_s), (ended_s, ended_cpu_s) = self._times[0], self._times[-1]
+        (began_s, cpu_s, first), (ended_s, ended_cpu_s, last) = self._times[0], self._times[-1]
+        steps = last - first
         return Decoded(
             list(self._tokens.values()),
             steps,
@@ -77,10 +79,11 @@ class Decoder:
             if update.result.token is not None:
                 self._tokens.setdefault(update.sequence, []).append(update.result.token)
             self._left -= update.finish is not None
-        if len(updates) == self._batch and all(
+        if len(updates) % self._batch == 0 and all(
             update.result.token is not None for update in updates
         ):
-            self._times.append((time.perf_counter(), time.process_time()))
+            steps = sum(map(len, self._tokens.values())) // self._batch
+            self._times.append((time.perf_counter(), time.process_time(), steps))
         if not self._left:
             self._done.set()
 
@@ -102,6 +105,7 @@ def load(checkpoint: str, overrides: dict[str, str]) -> Loaded:
 
 
 def main() -> None:
+    keep_freed_memory()
     checkpoint, overrides = sys.argv[1], json.loads((sys.argv[2:] or ["{}"])[0])
     decoder = Decoder(load(checkpoint, overrides))
     sys.stdout.write("ready\n")
