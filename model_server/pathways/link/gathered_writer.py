@@ -50,6 +50,6 @@ class GatheredWriter:
         self._transport.close()
 
     def abort(self) -> None:
-        """Close the transport at once."""
-        self._parts = []
+        """Close the transport at once, after what it takes now of what is written."""
+        self.flush()
         self._transport.abort()

@@ -1,8 +1,8 @@
 """Decodes with a model on jax's devices, as told line by line; a process of its own.
 
-python -m tests.model_server.islands.decode_client CHECKPOINT [OVERRIDES]
+python -m tests.model_server.islands.decode_client CHECKPOINT [OVERRIDES [STEPS]]
 
-jax's platform is chosen before, by the environment. Prints "ready" once the model is loaded; then a
+STEPS: of one launch. jax's platform is chosen before, by the environment. Prints "ready" once the model is loaded; then a
 line "BATCH TOKENS" makes that many streams of that many tokens each, and prints a `Decoded`.
 """
 
@@ -88,7 +88,7 @@ class Decoder:
             self._done.set()
 
 
-def load(checkpoint: str, overrides: dict[str, str]) -> Loaded:
+def load(checkpoint: str, overrides: dict[str, str], steps_per_launch: int | None) -> Loaded:
     if is_proxied():
         BACKEND.register(os.environ)
     spec = ModelSpec(
@@ -98,7 +98,12 @@ def load(checkpoint: str, overrides: dict[str, str]) -> Loaded:
         replicas=1,
         overrides=overrides | PLAIN,
     )
-    config = ModelServerConfig(slots=8, max_context=1024, jax_cache_dir=".cache/compiled")
+    config = ModelServerConfig(
+        slots=8,
+        max_context=1024,
+        jax_cache_dir=".cache/compiled",
+        steps_per_launch=steps_per_launch,
+    )
     loaded = make_loader(config)(spec, lambda _: None)
     assert isinstance(loaded, Loaded)
     return loaded
@@ -106,8 +111,9 @@ def load(checkpoint: str, overrides: dict[str, str]) -> Loaded:
 
 def main() -> None:
     keep_freed_memory()
-    checkpoint, overrides = sys.argv[1], json.loads((sys.argv[2:] or ["{}"])[0])
-    decoder = Decoder(load(checkpoint, overrides))
+    overrides = json.loads(sys.argv[2]) if sys.argv[2:] else {}
+    steps_per_launch = int(sys.argv[3]) if sys.argv[3:] else None
+    decoder = Decoder(load(sys.argv[1], overrides, steps_per_launch))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:

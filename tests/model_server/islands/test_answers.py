@@ -30,17 +30,21 @@ STAGES = {"NUM_STAGES": "2", "KV_CACHE_BYTES": "14000"}
 EXPERTS = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 
 
-def answered(models: Sequence[str], pool: int, prefill: str, environ: dict[str, str]) -> list[Any]:
-    """Return what a process prints of each model."""
+def answered(
+    models: Sequence[str], pool: int, prefill: str, environ: dict[str, str]
+) -> tuple[list[Any], str]:
+    """Return what a process prints of each model, and what it logs."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.model_server.islands.answers", str(pool), prefill, *models],
         env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": FLAGS, **environ},
         cwd=ROOT,
-        stdout=subprocess.PIPE,
+        capture_output=True,
         timeout=300,
-        check=True,
+        check=False,
     )
-    return list(map(json.loads, done.stdout.splitlines()))
+    logged = done.stderr.decode()
+    assert not done.returncode, logged
+    return list(map(json.loads, done.stdout.splitlines())), logged
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +73,18 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         deployment.proxy()
         target = f"grpc://127.0.0.1:{deployment.proxy_port}"
         there = {"JAX_PLATFORMS": "proxy", "JAX_BACKEND_TARGET": target}
-        islands = answered([*models, stages], POOL, "", there)
-        islands += answered(prompts, LONG_POOL, "0", there)
+        islands, _ = answered(models, POOL, "", there)
+        staged, logged = answered([stages], POOL, "", there)
+        islands += staged + answered(prompts, LONG_POOL, "0", there)[0]
     finally:
         deployment.close()
         monkeypatch.undo()
-    here = answered([*models, models[0]], POOL, "", {"JAX_PLATFORMS": "cpu"})
-    here += answered(prompts, LONG_POOL, "", {"JAX_PLATFORMS": "cpu"})
+    here, _ = answered([*models, models[0]], POOL, "", {"JAX_PLATFORMS": "cpu"})
+    here += answered(prompts, LONG_POOL, "", {"JAX_PLATFORMS": "cpu"})[0]
     return {
         "here": dict(zip(KINDS, here, strict=True)),
         "islands": dict(zip(KINDS, islands, strict=True)),
+        "logged": {"stages": logged},
     }
 
 
@@ -106,6 +112,16 @@ def test_sequences_are_preempted_and_pages_shared_on_islands_too(
     assert both["here"][kind]["preemptions"]
     for name in ("preemptions", "prefix_hits"):
         assert both["islands"][kind][name], name
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(400)
+def test_the_workers_of_a_stage_read_its_weights_where_they_may(
+    both: dict[str, dict[str, Any]],
+) -> None:
+    logged = both["logged"]["stages"]
+    assert "weights pass through this process to island 1" in logged  # it has no roots
+    assert "to island 0" not in logged
 
 
 @pytest.mark.extended
