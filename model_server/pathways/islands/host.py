@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from model_server.pathways.scheduling.handles import Fault
@@ -17,6 +17,7 @@ class Errand(NamedTuple):
     request: bytes  # an IfrtRequest
     buffers: Mapping[int, Buffer]  # host buffers that it names
     touches: tuple[int, ...] = ()  # handles that it reads or makes
+    keeps: Callable[[], Collection[int]] = tuple  # those of them that it surely only reads
 
 
 class Shipment(NamedTuple):

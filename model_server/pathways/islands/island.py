@@ -116,16 +116,19 @@ class Island:
         holding = self._holding.get(errand.session)
         if not self._hosts:
             done(lost(self.number))
-        elif holding is None or not holding.holds(
-            errand.touches, (lambda: self._send(errand, done), done)
-        ):
+        elif holding is None:
             self._send(errand, done)
+        else:
+            keeps = frozenset(errand.keeps())
+            changes = frozenset(errand.touches) - keeps
+            if not holding.holds(changes, (lambda: self._send(errand, done), done), keeps):
+                self._send(errand, done)
 
     def ship(self, shipment: Shipment, shipped: Shipped) -> None:
         """Send an array of this island to another, from each of its hosts, once it is here."""
         holding = self._holding.get(shipment.session)
         if holding is None or not holding.holds(
-            (shipment.array,), (lambda: self._ship(shipment, shipped), shipped)
+            (), (lambda: self._ship(shipment, shipped), shipped), (shipment.array,)
         ):
             self._ship(shipment, shipped)
 

@@ -17,6 +17,7 @@ class ClientSession:
         self.name = name
         self.weight = weight
         self.table = HandleTable()
+        self.donated: dict[int, frozenset[int]] = {}  # places of arguments, by program
         self.buffers = HostBuffers(buffer_bytes)
         self.requests = 0
         self.works = 0  # of them, those that occupied devices

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -50,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_WAITING = 4096  # requests of a client; it is not read further meanwhile
 _WATCH_EACH = 8  # works of a client that is alone
+_EXECUTE, _METADATA = "loaded_executable_execute_request", "loaded_executable_metadata_request"
 _NO_FUNCTIONS = (
     "functions of clients are not run beside the devices: start the proxy server with "
     "--sidecar_name=external, a sidecar beside each worker with --colocated_python, and the "
@@ -212,7 +214,8 @@ class Front:
             self._refuse(session, summary, way)
         elif isinstance(way, Whole):
             touches = summary.reads + summary.makes
-            errand = Errand(session.number, session.table.next_made(), raw, buffers, touches)
+            keeps = partial(_kept, session, summary)
+            errand = Errand(session.number, session.table.next_made(), raw, buffers, touches, keeps)
             self._whole(session, summary, way.life, errand)
         elif isinstance(way, Split):
             self._split(session, summary, request, raw, way)
@@ -370,6 +373,10 @@ class Front:
             session.buffers.fail(summary.fetches, _fault_of(outcome.response))
         if summary.counted:
             self._note_counted(session, summary, life, errand, outcome.response)
+        if summary.kind == _METADATA:
+            told = IfrtResponse.FromString(outcome.response).loaded_executable_metadata_response
+            places = told.donated_input_indices.donated_input_indices
+            session.donated[summary.reads[0]] = frozenset(places)
         session.answer(outcome.response)
 
     def _note_counted(
@@ -498,6 +505,17 @@ class Front:
 
     def _arrived(self, transfer: int) -> None:
         self._shipping.pop(transfer, None)
+
+
+def _kept(session: ClientSession, summary: Summary) -> Collection[int]:
+    """Return what a request only reads: of an execution, the arguments that are not donated."""
+    program = summary.reads[0] if summary.kind == _EXECUTE else 0
+    donated = session.donated.get(program)
+    if donated is None:
+        return ()
+    arguments = summary.reads[1:]
+    kept = {each for place, each in enumerate(arguments) if place not in donated}
+    return {program, *kept}.difference(arguments[place] for place in donated)
 
 
 def no_islands() -> Unavailable:

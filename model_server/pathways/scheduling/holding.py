@@ -2,7 +2,9 @@
 
 Pure. A program that is being compiled again, or an array on its way from another island, blocks its
 handles. A request that touches blocked handles is held, and then blocks all that it touches: so
-what is done to one handle stays in order, and the rest goes on.
+what is done to one handle stays in order, and the rest goes on. What it only reads, as a model's
+weights, it blocks for those alone that change it: the steps of two lanes do not wait for each
+other.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from typing import Any, NamedTuple
 
 
 class _Held(NamedTuple):
-    touches: frozenset[int]
+    changes: frozenset[int]
+    keeps: frozenset[int]
     item: Any
 
 
@@ -22,7 +25,8 @@ class HandleHolding:
     def __init__(self) -> None:
         self._blocks: dict[Any, frozenset[int]] = {}
         self._held: list[_Held] = []
-        self._touched: set[int] = set()
+        self._changed: set[int] = set()  # by what is held or blocks
+        self._kept: set[int] = set()  # read by what is held
 
     @property
     def idle(self) -> bool:
@@ -31,28 +35,38 @@ class HandleHolding:
     def block(self, key: Any, handles: Iterable[int]) -> None:
         """Block handles until the key is released."""
         self._blocks[key] = frozenset(handles)
-        self._touched |= self._blocks[key]
+        self._changed |= self._blocks[key]
 
-    def holds(self, touches: Iterable[int], item: Any) -> bool:
-        """Hold a request if it touches what is blocked; False: it may go."""
-        if self._touched.isdisjoint(touches):
+    def holds(self, changes: Iterable[int], item: Any, keeps: Iterable[int] = ()) -> bool:
+        """Hold a request if it must wait; False: it may go.
+
+        changes: handles that it makes, reuses, frees or may. keeps: those that it only reads.
+        """
+        asked = _Held(frozenset(changes), frozenset(keeps), item)
+        if (
+            self._changed.isdisjoint(asked.changes)
+            and self._changed.isdisjoint(asked.keeps)
+            and self._kept.isdisjoint(asked.changes)
+        ):
             return False
-        held = _Held(frozenset(touches), item)
-        self._held.append(held)
-        self._touched |= held.touches
+        self._held.append(asked)
+        self._changed |= asked.changes
+        self._kept |= asked.keeps
         return True
 
     def release(self, key: Any) -> list[Any]:
         """Return the requests that may go now, in their order."""
         self._blocks.pop(key, None)
-        self._touched = set().union(*self._blocks.values())
+        self._changed = set().union(*self._blocks.values())
+        self._kept = set()
         held, self._held = self._held, []
-        return [each.item for each in held if not self.holds(each.touches, each.item)]
+        return [each.item for each in held if not self.holds(each.changes, each.item, each.keeps)]
 
     def drain(self) -> list[Any]:
         """Return all that is held, in its order, and forget everything."""
         items = [each.item for each in self._held]
         self._blocks.clear()
         self._held.clear()
-        self._touched.clear()
+        self._changed.clear()
+        self._kept.clear()
         return items

@@ -2,8 +2,9 @@
 
 python -m tests.model_server.islands.decode_client CHECKPOINT [OVERRIDES [STEPS]]
 
-STEPS: of one launch. jax's platform is chosen before, by the environment. Prints "ready" once the model is loaded; then a
-line "BATCH TOKENS" makes that many streams of that many tokens each, and prints a `Decoded`.
+STEPS: of one launch. jax's platform is chosen before, by the environment. Prints "ready" once the
+model is loaded; then a line "BATCH TOKENS" makes that many streams of that many tokens each, and
+prints a `Decoded`.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ def test_devices_have_turns_of_their_own() -> None:
     assert not before.waited
     other = launched(turns, SECOND, results=["c"])
     turns.wait((FIRST, SECOND), ["d"])  # type: ignore[arg-type]
-    assert before.waited and other.waited
+    assert before.waited
+    assert other.waited
 
 
 @pytest.mark.parametrize("fails", [False, True])
