@@ -72,7 +72,7 @@ from model_server.engine.shares import fresh_tokens
 from model_server.engine.steps.commits import Commits
 from model_server.engine.steps.draft import Draft
 from model_server.engine.steps.forced import ForcedRows
-from model_server.engine.steps.series import Series
+from model_server.engine.steps.series import StepSeries
 from model_server.engine.timing.pace import Pace
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import (
@@ -104,7 +104,7 @@ class Scheduler:
         self._reach = guessing.reach if guessing is not None else 0
         self._pace = Pace(times, limits.max_mixed_blocks)
         self._forced = ForcedRows(limits, times)
-        self._series = Series(limits)
+        self._series = StepSeries(limits)
         self.prefill_tokens = 0  # computed, including recomputed ones
         self.decode_tokens = 0  # computed, including surplus ones
         self.preemptions = 0

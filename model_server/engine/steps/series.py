@@ -16,7 +16,7 @@ from model_server.engine.types import EngineLimits, Step
 _LONGEST_S = 0.15  # that a series may take: whoever arrives meanwhile waits for it
 
 
-class Series:
+class StepSeries:
     """Tells when a step may be the first of a series."""
 
     def __init__(self, limits: EngineLimits) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from jaxlib._jax import Device
 
 
-class _Launched(NamedTuple):
+class _LastProgram(NamedTuple):
     done: Any  # a ShardedToken
     results: frozenset[int]  # identities
 
@@ -31,7 +31,7 @@ class Turns:
     """The last program of each device. Used by one thread."""
 
     def __init__(self) -> None:
-        self._last: dict[Device, _Launched] = {}
+        self._last: dict[Device, _LastProgram] = {}
 
     def wait(self, devices: Iterable[Device], arguments: Iterable[Any]) -> None:
         """Return when a program with these arguments can be launched on these devices.
@@ -44,4 +44,4 @@ class Turns:
 
     def launched(self, devices: Iterable[Device], done: Any, results: Sequence[Any]) -> None:
         """Remember a program. done: its ShardedToken."""
-        self._last.update(dict.fromkeys(devices, _Launched(done, frozenset(map(id, results)))))
+        self._last.update(dict.fromkeys(devices, _LastProgram(done, frozenset(map(id, results)))))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from model_server.engine.engine import Engine, EngineRequest
 from model_server.engine.sequence import Sequence
-from model_server.engine.steps.series import Series
+from model_server.engine.steps.series import StepSeries
 from model_server.engine.types import EngineLimits, Row, Sampling, Step
 from tests.model_server.engine.conftest import Inbox, Start
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner
@@ -126,14 +126,14 @@ def decode(*sequences: Sequence) -> Step:
 
 
 def test_a_series_begins_where_all_its_positions_have_pages_or_find_free_ones() -> None:
-    series = Series(LIMITS)
+    series = StepSeries(LIMITS)
     one = running(launched=10, pages=3)  # 2 positions are left there, and 3 are needed
     assert series.begins_with(decode(one), [one], pages=1)
     assert not series.begins_with(decode(one), [one], pages=0)
 
 
 def test_a_series_ends_with_its_sequences_at_the_latest() -> None:
-    series = Series(LIMITS)
+    series = StepSeries(LIMITS)
     for left, begins in ((2, False), (3, True)):
         one = running()
         one.launched = one.end - left
@@ -141,7 +141,7 @@ def test_a_series_ends_with_its_sequences_at_the_latest() -> None:
 
 
 def test_a_series_stops_short_of_a_rotation_that_changes() -> None:
-    series, one = Series(replace(LIMITS, short_context=12)), running()
+    series, one = StepSeries(replace(LIMITS, short_context=12)), running()
     one.recompute_at = one.launched + 2
     assert not series.begins_with(decode(one), [one], pages=20)
     one.recompute_at = one.launched + 3
@@ -150,7 +150,7 @@ def test_a_series_stops_short_of_a_rotation_that_changes() -> None:
 
 @pytest.mark.parametrize("why", ["guided", "prompt", "stepwise", "guesses", "late", "slow"])
 def test_no_series_begins_where_a_step_needs_what_the_one_before_gave(why: str) -> None:
-    series, one, other = Series(LIMITS), running(), running()
+    series, one, other = StepSeries(LIMITS), running(), running()
     step, runs = decode(one), [one]
     assert series.begins_with(step, runs, pages=20)
     if why == "guided":
@@ -167,6 +167,6 @@ def test_no_series_begins_where_a_step_needs_what_the_one_before_gave(why: str) 
 
 
 def test_a_step_of_a_prompt_does_not_count_as_slow() -> None:
-    series, one = Series(LIMITS), running()
+    series, one = StepSeries(LIMITS), running()
     series.took(Step(1, (Row(1, 0, 0, (1, 2), True),)), 5.0)
     assert series.begins_with(decode(one), [one], pages=20)
