@@ -30,12 +30,15 @@ LIMITS = EngineLimits(
 )
 
 
-def ask_for(size: int, max_tokens: int, stop: int | None = None) -> EngineRequest:
+def ask_for(
+    size: int, max_tokens: int, stop: int | None = None, account: str = ""
+) -> EngineRequest:
     return EngineRequest(
         prompt=tuple(range(size)),
         sampling=GREEDY if size % 2 else Sampling(1.0, 0, 1.0, seed=size),
         max_tokens=max_tokens,
         stop_ids=frozenset(() if stop is None else {stop}),
+        account=account,
     )
 
 
@@ -53,7 +56,13 @@ def test_a_lone_stream_takes_one_launch_for_several_steps(start: Start) -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     asked=st.lists(
-        st.builds(ask_for, st.integers(1, 20), st.integers(1, 40), st.none() | st.integers(0, 96)),
+        st.builds(
+            ask_for,
+            st.integers(1, 20),
+            st.integers(1, 40),
+            st.none() | st.integers(0, 96),
+            st.sampled_from(("a", "b", "c")),
+        ),
         min_size=1,
         max_size=7,
     ),
