@@ -52,6 +52,7 @@ logger = logging.getLogger(__name__)
 _MOST_WAITING = 4096  # requests of a client; it is not read further meanwhile
 _WATCH_EACH = 8  # works of a client that is alone
 _EXECUTE, _METADATA = "loaded_executable_execute_request", "loaded_executable_metadata_request"
+_DESTRUCT = "loaded_executable_destruct_request"
 _NO_FUNCTIONS = (
     "functions of clients are not run beside the devices: start the proxy server with "
     "--sidecar_name=external, a sidecar beside each worker with --colocated_python, and the "
@@ -374,9 +375,7 @@ class Front:
         if summary.counted:
             self._note_counted(session, summary, life, errand, outcome.response)
         if summary.kind == _METADATA:
-            told = IfrtResponse.FromString(outcome.response).loaded_executable_metadata_response
-            places = told.donated_input_indices.donated_input_indices
-            session.donated[summary.reads[0]] = frozenset(places)
+            _note_donated(session, summary, outcome.response)
         session.answer(outcome.response)
 
     def _note_counted(
@@ -396,6 +395,9 @@ class Front:
     ) -> None:
         for island in self.islands.values():
             island.programs.drop(session.number, summary.destroys)
+        if summary.kind == _DESTRUCT:
+            for program in summary.destroys:
+                session.donated.pop(program, None)
         session.table.drop(summary.destroys)
         fault = None if summary.row.forgiving else way.fault
         made = session.table.next_made()
@@ -507,15 +509,26 @@ class Front:
         self._shipping.pop(transfer, None)
 
 
+def _note_donated(session: ClientSession, summary: Summary, raw: bytes) -> None:
+    """Note which arguments a program reuses, from the answer to who asked for its metadata."""
+    response = IfrtResponse.FromString(raw)
+    if response.WhichOneof("response") is None:
+        return  # refused
+    told = response.loaded_executable_metadata_response.donated_input_indices
+    for program in summary.reads:
+        session.donated[program] = frozenset(told.donated_input_indices)
+
+
 def _kept(session: ClientSession, summary: Summary) -> Collection[int]:
     """Return what a request only reads: of an execution, the arguments that are not donated."""
-    program = summary.reads[0] if summary.kind == _EXECUTE else 0
-    donated = session.donated.get(program)
-    if donated is None:
+    if summary.kind != _EXECUTE or not summary.reads:
         return ()
-    arguments = summary.reads[1:]
-    kept = {each for place, each in enumerate(arguments) if place not in donated}
-    return {program, *kept}.difference(arguments[place] for place in donated)
+    program, *arguments = summary.reads
+    donated = session.donated.get(program)
+    if donated is None:  # nobody has asked yet
+        return ()
+    reused = {each for place, each in enumerate(arguments) if place in donated}
+    return {program, *arguments} - reused
 
 
 def no_islands() -> Unavailable:

@@ -135,6 +135,12 @@ class ArithmeticExecutor:
         arrays[made] = "program"
         told.loaded_executable_handle = made
 
+    def _loaded_executable_metadata_request(
+        self, arrays: Any, body: Any, told: Any, made: int, buffers: Any, filled: Any
+    ) -> None:
+        """A program reuses its second argument, if it has one."""
+        told.donated_input_indices.donated_input_indices.append(1)
+
     def _loaded_executable_execute_request(
         self, arrays: Any, body: Any, told: Any, made: int, buffers: Any, filled: Any
     ) -> None:

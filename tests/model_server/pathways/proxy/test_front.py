@@ -6,7 +6,12 @@ import pytest
 
 from model_server.pathways.proxy.front import Front
 from model_server.pathways.roles.local import InProcessHost
-from model_server.pathways.scheduling.handles import DATA_LOSS, NOT_FOUND, UNIMPLEMENTED
+from model_server.pathways.scheduling.handles import (
+    DATA_LOSS,
+    NOT_FOUND,
+    UNIMPLEMENTED,
+    IslandLife,
+)
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
 from tests.model_server.pathways.front_client import FrontClient
@@ -159,6 +164,31 @@ async def test_requests_wait_until_their_programs_are_compiled_again(
     ]
     slow.go_on()
     assert await client.fetch(result) == [2]
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_steps_that_only_read_the_same_weights_pass_one_that_waits(
+    client: FrontClient, deployment: Deployment, told: bool
+) -> None:
+    """Only once the front knows which arguments the program reuses."""
+    island, session = deployment.front.island(1), client.session
+    program, weights = await client.compile(2), await client.put([7], 2)
+    if told:
+        request = requests.request("loaded_executable_metadata", loaded_executable_handle=program)
+        await client.ask(request)
+    coming = client.handle()  # from another island
+    session.table.note((coming,), IslandLife(1, island.epoch))
+    island._holding[session.number].block("coming", (coming,))
+    await client.execute(program, weights, coming)
+    result = await client.execute(program, weights, await client.put([1], 2))
+    other = await client.execute(program, await client.put([1], 2), weights)  # reuses them
+    await asyncio.sleep(0.05)
+    kinds = [kind for _, kind in deployment.executors[1][0].order]
+    assert kinds.count("loaded_executable_execute_request") == told
+    if told:
+        assert await client.fetch(result) == [9]
+    island._release(session.number, "coming")
+    assert await client.fetch(other) == [9]
 
 
 async def test_destroyed_programs_are_not_compiled_again(
