@@ -139,7 +139,7 @@ class _PartOfArray:
         self._index = index
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self._whole)[self._index]
+        return np.asarray(np.asarray(self._whole)[self._index], dtype)
 
 
 def _of_step(outputs: Outputs, index: int) -> Outputs:

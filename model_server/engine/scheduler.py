@@ -242,9 +242,12 @@ class Scheduler:
             return []
         if not self._begins_series(first):
             return [first]
-        rest = [self.schedule() for _ in range(self._series.steps - 1)]
-        assert all(rest), "a series was interrupted"
-        return [first, *filter(None, rest)]
+        steps = [first]
+        while len(steps) < self._series.steps:
+            step = self.schedule()
+            assert step is not None, "a series was interrupted"
+            steps.append(step)
+        return steps
 
     def _begins_series(self, step: Step) -> bool:
         if self._accounts.waiting or self._accounts.unfinished or self._reach:

@@ -1,4 +1,4 @@
-"""How late this thread's timers, and those of the threads that it begins, may fire.
+"""Lets the timers of a library's threads fire late, so that they wake the processor less often.
 
 jaxlib's client of a proxy server has a thread that sends waiting deletions every 50 us, 20,000
 times a second for as long as it is connected: a fifth of a core on virtual machines. Whatever else

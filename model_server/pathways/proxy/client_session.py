@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 
 from model_server.pathways.proxy.host_buffers import HostBuffers
+from model_server.pathways.scheduling.donations import Donations
 from model_server.pathways.scheduling.handles import HandleTable
 
 
@@ -17,7 +18,7 @@ class ClientSession:
         self.name = name
         self.weight = weight
         self.table = HandleTable()
-        self.donated: dict[int, frozenset[int]] = {}  # places of arguments, by program
+        self.donations = Donations()
         self.buffers = HostBuffers(buffer_bytes)
         self.requests = 0
         self.works = 0  # of them, those that occupied devices

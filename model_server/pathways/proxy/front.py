@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -215,7 +215,8 @@ class Front:
             self._refuse(session, summary, way)
         elif isinstance(way, Whole):
             touches = summary.reads + summary.makes
-            keeps = partial(_kept, session, summary)
+            executes = summary.kind == _EXECUTE
+            keeps = partial(session.donations.kept, summary.reads) if executes else tuple
             errand = Errand(session.number, session.table.next_made(), raw, buffers, touches, keeps)
             self._whole(session, summary, way.life, errand)
         elif isinstance(way, Split):
@@ -375,7 +376,7 @@ class Front:
         if summary.counted:
             self._note_counted(session, summary, life, errand, outcome.response)
         if summary.kind == _METADATA:
-            _note_donated(session, summary, outcome.response)
+            session.donations.note(summary.reads, IfrtResponse.FromString(outcome.response))
         session.answer(outcome.response)
 
     def _note_counted(
@@ -396,8 +397,7 @@ class Front:
         for island in self.islands.values():
             island.programs.drop(session.number, summary.destroys)
         if summary.kind == _DESTRUCT:
-            for program in summary.destroys:
-                session.donated.pop(program, None)
+            session.donations.forget(summary.destroys)
         session.table.drop(summary.destroys)
         fault = None if summary.row.forgiving else way.fault
         made = session.table.next_made()
@@ -507,28 +507,6 @@ class Front:
 
     def _arrived(self, transfer: int) -> None:
         self._shipping.pop(transfer, None)
-
-
-def _note_donated(session: ClientSession, summary: Summary, raw: bytes) -> None:
-    """Note which arguments a program reuses, from the answer to who asked for its metadata."""
-    response = IfrtResponse.FromString(raw)
-    if response.WhichOneof("response") is None:
-        return  # refused
-    told = response.loaded_executable_metadata_response.donated_input_indices
-    for program in summary.reads:
-        session.donated[program] = frozenset(told.donated_input_indices)
-
-
-def _kept(session: ClientSession, summary: Summary) -> Collection[int]:
-    """Return what a request only reads: of an execution, the arguments that are not donated."""
-    if summary.kind != _EXECUTE or not summary.reads:
-        return ()
-    program, *arguments = summary.reads
-    donated = session.donated.get(program)
-    if donated is None:  # nobody has asked yet
-        return ()
-    reused = {each for place, each in enumerate(arguments) if place in donated}
-    return {program, *arguments} - reused
 
 
 def no_islands() -> Unavailable:

@@ -48,3 +48,8 @@ def test_a_token_is_fetched_once(found: RoundTrips) -> None:
     assert found.sent["HostBufferLookup"] <= TOKENS + 1  # and the prompt's step
     waited = ("check_future_request", "check_value_ready_request")
     assert not [kind for kind in waited if found.sent.get(kind)]
+
+
+@pytest.mark.extended
+def test_a_launch_computes_several_tokens(found: RoundTrips) -> None:
+    assert found.sent["loaded_executable_execute_request"] < TOKENS
