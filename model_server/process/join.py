@@ -44,6 +44,7 @@ class Joiner:
         self._period_s = period_s
         self._joined: bool | None = None  # None: not tried yet
         self._joined_at_s: float | None = None
+        self._asked = False  # the admin may have heard of this server, answered or not
 
     @property
     def joined_for_s(self) -> float | None:
@@ -77,7 +78,7 @@ class Joiner:
 
         Call it once `run` has ended. If the admin cannot be told, GetStatus or silence will.
         """
-        if self._joined_at_s is None:
+        if not self._asked:
             return
         try:
             async with asyncio.timeout(_LEAVE_S):
@@ -105,7 +106,9 @@ class Joiner:
 
     async def _join_while_it_lasts(self, channel: grpc.aio.Channel, address: str) -> None:
         while True:
-            await self._call(channel, address, encode_join(self._info()))
+            request = encode_join(self._info())
+            self._asked = True
+            await self._call(channel, address, request)
             if not self._joined:
                 logger.info("joined the admin server at %s", address)
             self._joined = True

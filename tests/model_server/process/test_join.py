@@ -33,12 +33,15 @@ class CountingAdmin(admin_pb2_grpc.AdminServicer):
     def __init__(self) -> None:
         self.joins: list[ServerInfo] = []
         self.left: list[ServerInfo] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def Join(self, request: Any, context: Any) -> admin_pb2.JoinResponse:
         if request.leaving:
             self.left.append(decode_join(request))
             return admin_pb2.JoinResponse()
         self.joins.append(decode_join(request))
+        await self.answers.wait()
         return admin_pb2.JoinResponse()
 
 
@@ -140,3 +143,19 @@ async def test_a_server_that_joined_says_when_it_leaves() -> None:
         await joiner.leave()
         assert admin.left == [INFO]
     await joiner.leave()  # the admin is gone: no error
+
+
+async def test_a_server_whose_join_was_not_answered_says_when_it_leaves_too() -> None:
+    async with admin_on(0) as (admin, port):
+
+        async def where() -> str:
+            return f"127.0.0.1:{port}"
+
+        admin.answers.clear()
+        joiner = Joiner(where, lambda: INFO)
+        task = asyncio.create_task(joiner.run())
+        await until(lambda: bool(admin.joins))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await joiner.leave()
+        assert admin.left == [INFO]

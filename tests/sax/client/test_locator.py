@@ -258,16 +258,16 @@ async def test_a_malformed_name_is_refused_before_anyone_is_asked(
 
 
 async def test_an_unpublished_model_is_not_found_and_found_again_when_republished(
-    admin: FakeAdmin, replica: FakeReplica, hasty: AsyncClient
+    admin: FakeAdmin, replica: FakeReplica, client: AsyncClient
 ) -> None:
     admin.ready(MODEL, replica.address)
-    assert await text(hasty, ask()) == "0 1"
+    assert await text(client, ask()) == "0 1"
     model = admin.models.pop(MODEL)
     admin.announce()
     with pytest.raises(ModelNotFound):
-        await answer_forever(hasty)  # until the watch has heard of it
+        await answer_forever(client)  # until the watch has heard of it
     admin.models[MODEL] = model
-    assert await text(hasty, ask()) == "0 1"
+    assert await text(client, ask()) == "0 1"
 
 
 async def test_the_admin_is_not_on_the_request_path(
