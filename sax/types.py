@@ -245,6 +245,16 @@ class ReplyOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSoFar:
+    """The part of an answer that its client has, of a replica that did not finish it."""
+
+    token_ids: tuple[int, ...] = ()
+    score: float = 0.0  # sum of their log-probabilities
+    prompt_logprobs: int = 0  # entries that the client has
+    version: str = ""  # of the model that chose them; "": not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """One generation request. The prompt is text, token ids, or a chat."""
 
@@ -258,6 +268,8 @@ class GenerateRequest:
     # Only requests with the same one share the keys and values of tokens with which both begin.
     cache_salt: str = ""
     timeout_s: float | None = None  # to the end of the answer, waiting included; None: no limit
+    # Go on after this instead of beginning; `sampling` is the whole answer's, with its seed.
+    answer: AnswerSoFar | None = None
 
 
 EmbedInput = str | Sequence[int]  # text or token ids
@@ -354,6 +366,7 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     seed: int | None = None  # in the first chunk: the one that was used
     # Of a beam search, in its only chunk, which is otherwise that of the first: best first.
     hypotheses: tuple[HypothesisText, ...] = ()
+    version: str = ""  # in the first chunk: of the model that answers; "": not known
 
     def joined(self, after: TokenChunk) -> TokenChunk:
         """Return this chunk and the one after it as one."""
@@ -365,4 +378,5 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
             prompt_logprobs=self.prompt_logprobs + after.prompt_logprobs,
             prompt_token_ids=self.prompt_token_ids + after.prompt_token_ids,
             seed=self.seed if after.seed is None else after.seed,
+            version=self.version or after.version,
         )

@@ -52,14 +52,43 @@ class CompiledGrammar:
     def begin(
         self, answer: Sequence[int], allowed: tuple[int, ...] | None, left: int | None
     ) -> MatcherGuide:
-        matcher = self._matcher.deep_copy()
-        if answer:
-            matcher.consume_tokens(list(answer))
+        matcher = self._after(answer)
         size = 4 * -(-self._rows // 32)
         bits = None if allowed is None else _bits(allowed, size)
         way = None if left is None else ShortWay(self._closings, left, bits)
         ends = self._closings.ends
         return MatcherGuide(matcher, self._field, size, self._counts, bits, ends, way)
+
+    def follow(self, answer: Sequence[int]) -> BegunGrammar:
+        """Return this constraint on answers that begin with these tokens, which takes some
+        microseconds for each. Raises InvalidRequest for tokens that it does not allow."""
+        matcher = self._after(answer)
+        if matcher.is_error():
+            raise refusal(self._field, matcher.get_error())
+        rest = CompiledGrammar(matcher, self._field, self._rows, self._counts, self._closings)
+        return BegunGrammar(rest, len(answer), complete=matcher.is_stopped())
+
+    def _after(self, answer: Sequence[int]) -> LLMatcher:
+        matcher = self._matcher.deep_copy()
+        if answer:
+            matcher.consume_tokens(list(answer))
+        return matcher
+
+
+class BegunGrammar:
+    """A constraint that followed the first tokens of an answer, so that no sequence need to."""
+
+    def __init__(self, rest: CompiledGrammar, begun: int, *, complete: bool) -> None:
+        """complete: nothing may follow them."""
+        self.complete = complete
+        self._rest = rest
+        self._begun = begun
+
+    def begin(
+        self, answer: Sequence[int], allowed: tuple[int, ...] | None, left: int | None
+    ) -> MatcherGuide:
+        """Begin like `CompiledGrammar`; the answer begins with the tokens that were followed."""
+        return self._rest.begin(answer[self._begun :], allowed, left)
 
 
 class MatcherGuide:
@@ -185,12 +214,14 @@ class MatcherGuide:
         return mask
 
     def _refusal(self, why: str) -> InvalidRequest:
-        return InvalidRequest(
-            f"{self._field} cannot be kept to: {why.partition(_EOL)[0][:300]}", param=self._field
-        )
+        return refusal(self._field, why)
 
 
 _EOL = "\n"
+
+
+def refusal(field: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"{field} cannot be kept to: {why.partition(_EOL)[0][:300]}", param=field)
 
 
 def _next(matcher: LLMatcher, way: ShortWay | None, skips: bool, masked: Future[_Next]) -> _Next:

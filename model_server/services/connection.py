@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
+from model_server.serving.answers.running_request import RunningRequest
 from model_server.serving.handler import Handler
-from model_server.serving.running_request import RunningRequest
 from sax.errors import InvalidRequest, SaxError
 from sax.types import GenerateRequest, TokenChunk
 

@@ -21,14 +21,15 @@ from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import Principal
-from sax.errors import InvalidRequest
+from sax.errors import InvalidRequest, NotLoaded
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import DEVICE_FIELDS, SAMPLING, UNCHANGED
 from sax.fields.table import fields_of
-from sax.types import GenerateRequest, ReplyOptions, SamplingParams
+from sax.types import AnswerSoFar, GenerateRequest, ReplyOptions, SamplingParams
 
 _FIELDS = fields_of(RequestRoute.STREAM)
 _PLAIN = ReplyOptions()
+_NO_ANSWER = AnswerSoFar()
 _SEEDS = 2**64
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so every sample of a request gets another seed
 _DRAWN_BITS = 53  # of a seed that a reply tells: JSON's numbers are exact up to there
@@ -104,6 +105,28 @@ def check_reply(request: GenerateRequest, loaded: Loaded) -> None:
             "max_tokens is 0, so nothing would be returned: ask for at least 1, or for echo or "
             "prompt_logprobs",
             param="max_tokens",
+        )
+
+
+def check_answer(request: GenerateRequest, loaded: Loaded, version: str) -> None:
+    """Check an answer that was begun by another replica, if the request goes on with one.
+
+    Raises InvalidRequest, or NotLoaded if that replica's model was another version.
+    """
+    if (answer := request.answer) is None:
+        return
+    if request.sampling.beam_size:
+        raise InvalidRequest(
+            "a beam search has no answer before its end: send the request without one",
+            param="answer.token_ids",
+        )
+    _FIELDS["answer.prompt_logprobs"].read(answer.prompt_logprobs)
+    check_ids("answer.token_ids", answer.token_ids, loaded.ids)
+    if answer.version and answer.version != version:
+        raise NotLoaded(
+            f"{request.model_id} is version {version or 'unknown'} on this replica, and the answer "
+            f"was begun by version {answer.version}: try another replica",
+            param="model",
         )
 
 
@@ -189,7 +212,9 @@ def make_engine_request(
     else:
         device_sampling = _device_sampling(sampling, stop_ids, loaded.tokenizer)
         beams, device_sampling = None, replace(device_sampling, guided=grammar is not None)
+    answer = request.answer or _NO_ANSWER
     scores = request.reply.prompt_logprobs is not None or sampling.max_tokens == 0
+    first = max(1, answer.prompt_logprobs)  # token whose score is not told yet
     return EngineRequest(
         prompt=tuple(ids),
         sampling=device_sampling,
@@ -198,10 +223,11 @@ def make_engine_request(
         # At least 1: the engine refuses a prompt that fills the context, with both numbers.
         max_tokens=max(1, room) if sampling.max_tokens is None else sampling.max_tokens,
         stop_ids=stop_ids,
-        score_from=1 if scores and len(ids) > 1 else None,
+        score_from=first if scores and len(ids) > first else None,
         score_tops=request.reply.prompt_logprobs,
         priority=request.priority,
         salt=request.cache_salt,
+        answer=answer.token_ids,
     )
 
 

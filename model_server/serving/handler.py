@@ -9,14 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
-from model_server.engine.engine import SequenceUpdate
+from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.types import Grammar, RowResult
 from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
-from model_server.serving.detokenizer import Detokenizer
+from model_server.serving.answers.detokenizer import Detokenizer
+from model_server.serving.answers.resumed import finished, resumed
+from model_server.serving.answers.running_request import RunningRequest, Sink
 from model_server.serving.engine_request import (
+    check_answer,
     check_asker,
     check_reply,
     check_sampling,
@@ -30,7 +34,6 @@ from model_server.serving.metrics import ModelServerMetrics
 from model_server.serving.query import prompt_of, scored_ids, scored_prompt
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.rendered_chat import Prompt, RenderedChat, is_chat, rendered
-from model_server.serving.running_request import RunningRequest, Sink
 from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads
 from model_server.text.vocabulary_fit import check_rows
@@ -41,6 +44,8 @@ from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
 
 logger = logging.getLogger(__name__)
+
+_CHARACTERS_PER_TOKEN = 8  # of an answer, by the time that its text takes
 
 
 class Handler:
@@ -71,12 +76,14 @@ class Handler:
             check_sampling(request.sampling, loaded.ids)
             check_asker(request)
             check_reply(request, loaded)
+            check_answer(request, loaded, self._servables.version(request.model_id))
             running.limit(request.timeout_s)
             constraint = constraint_of(request.sampling)
-            if constraint or is_chat(request.prompt) or _characters(request.prompt) > INLINE:
+            if constraint or request.answer or _takes_long(request.prompt):
                 running.follow(asyncio.create_task(self._encode(running, request, constraint)))
             else:
-                self._submit(running, request, prompt_ids(request.prompt, loaded, request))
+                ids = prompt_ids(request.prompt, loaded, request)
+                self._submit(running, self._asked(running, request, ids))
         except BaseException as exc:
             self._refuse(running, exc)
             raise
@@ -144,12 +151,18 @@ class Handler:
     async def _encode(
         self, running: RunningRequest, request: GenerateRequest, constraint: Constraint | None
     ) -> None:
-        """Submit a request with a long prompt or a constraint. Cancelled with the request, so
-        others never wait."""
+        """Submit a request with a long prompt, a constraint or an answer begun elsewhere. Cancelled
+        with the request, so others never wait."""
+        loaded = running.servable.loaded
         try:
-            grammar = constraint and await compiled(constraint, running.servable.loaded)
+            grammar = constraint and await compiled(constraint, loaded)
             ids = await self._prompt_ids(request.prompt, running.servable, request)
-            self._submit(running, request, ids, grammar)
+            asked = self._asked(running, request, ids, grammar)
+            if request.answer is not None:
+                work = partial(resumed, asked, running.answer, request.answer)
+                characters = _CHARACTERS_PER_TOKEN * len(request.answer.token_ids)
+                asked = await self._encoding.run(characters, work)
+            self._submit(running, asked)
         except SaxError as error:
             self.admission.refused(error)
             running.fail(error)
@@ -157,17 +170,16 @@ class Handler:
             logger.exception("a prompt could not be encoded")
             running.fail(Internal("internal error; the server's log has the details"))
 
-    def _submit(
+    def _asked(
         self,
         running: RunningRequest,
         request: GenerateRequest,
         ids: Sequence[int],
         grammar: Grammar | None = None,
-    ) -> None:
+    ) -> EngineRequest:
+        """Return the engine's request, and let the running one expect its text."""
         loaded = running.servable.loaded
         asked = make_engine_request(ids, request, loaded, grammar)
-        sharing = loaded.runner.limits.prefix_cache
-        engine_request = of_caller(asked, caller(), request.account, sharing)
         running.expect(
             Detokenizer(
                 loaded.tokenizer,
@@ -175,21 +187,26 @@ class Handler:
                 request.sampling,
                 request.reply,
                 own_text=is_chat(request.prompt),
-                seed=engine_request.sampling.seed,
+                seed=asked.sampling.seed,
+                version=self._servables.version(request.model_id),
             ),
-            "prompt" if engine_request.beams is None else "beam search",
+            "prompt" if asked.beams is None else "beam search",
         )
-        if not engine_request.max_tokens and engine_request.score_from is None:
-            # The only token of a prompt: nothing to compute. Later, as a step's result would be.
-            done = SequenceUpdate(0, RowResult(), "length")
+        sharing = loaded.runner.limits.prefix_cache
+        return of_caller(asked, caller(), request.account, sharing)
+
+    def _submit(self, running: RunningRequest, asked: EngineRequest) -> None:
+        if (finish := finished(asked, running.servable.loaded.runner.limits)) is not None:
+            # Nothing to compute. Later, as a step's result would be.
+            done = SequenceUpdate(0, RowResult(), finish)
             asyncio.get_running_loop().call_soon(running.receive, done)
             return
         # A server that prefills would choose the first token, without the grammar, or for a search
         # that chooses several.
-        here = grammar is not None or engine_request.beams is not None
+        here = asked.grammar is not None or asked.beams is not None or asked.answer
         remote = None if here else self._remote_prefill
-        if remote is None or not remote.take(running, engine_request):
-            running.submit(engine_request)
+        if remote is None or not remote.take(running, asked):
+            running.submit(asked)
 
     def _refuse(self, running: RunningRequest, exc: BaseException) -> None:
         self.admission.refused(exc)
@@ -258,6 +275,11 @@ def check_scorable(prefix: Sequence[int], suffix: Sequence[int]) -> None:
         )
     if not suffix:
         raise InvalidRequest("suffix holds a text without tokens: leave it out", param="suffix")
+
+
+def _takes_long(prompt: Prompt) -> bool:
+    """Return True for a prompt that a thread should encode."""
+    return is_chat(prompt) or _characters(prompt) > INLINE
 
 
 def _characters(prompt: Prompt | RenderedChat) -> int:

@@ -25,7 +25,7 @@ from model_server.disaggregation.transfers import KEYS
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.sequence import finish_of
 from model_server.engine.types import RowResult
-from model_server.serving.running_request import RunningRequest
+from model_server.serving.answers.running_request import RunningRequest
 from sax.errors import Internal, SaxError, ShuttingDown
 
 logger = logging.getLogger(__name__)

@@ -112,6 +112,11 @@ class Servables:
             raise NotLoaded(self._not_loaded(model_id, entry), param="model")
         return entry.wish
 
+    def version(self, model_id: str) -> str:
+        """Return the version of the model that is loaded; "" for one that is not, or has none."""
+        entry = self._entries.get(model_id)
+        return "" if entry is None or entry.spec is None else entry.spec.version
+
     def acls(self, model_id: str) -> MethodAcls:
         """Return the ACLs of its methods; open for a model that is not here."""
         entry = self._entries.get(model_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Protocol
 
 from model_server.text.token_names import TokenNames
@@ -41,6 +41,11 @@ class PromptText:
         """Return the first token, which follows nothing. Call before `scored`."""
         token, offset = next(self._next)
         return self._names.named(token, math.nan, text_offset=offset)
+
+    def skip(self, tokens: int) -> None:
+        """Leave out the scores of so many tokens, which are known."""
+        for _ in islice(self._next, max(0, tokens)):
+            pass
 
     def scored(self, scores: PromptScores) -> tuple[TokenLogprob, ...]:
         """Return the next tokens with their log-probabilities."""

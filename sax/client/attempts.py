@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from sax.client.watch import pause_s
-from sax.errors import DeadlineExceeded, QueueFull, Retry, SaxError, meaning
+from sax.errors import (
+    DeadlineExceeded,
+    QueueFull,
+    ReplicaLost,
+    Retry,
+    SaxError,
+    Unavailable,
+    meaning,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +29,10 @@ class RetryLimits:
     ready_s: float = 3.0  # wait for a first ready replica
     holds: bool = True  # wait to the deadline while the admin says a replica is starting
     most_held: int = 256  # requests per model waiting for a replica
+    # Of an answer that has begun, since its last token: a client that reads has more patience, and
+    # the replica may be about to come back. Not many attempts: the request may be what kills them.
+    resumed_attempts: int = 8
+    resumed_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +54,19 @@ def shorter(one_s: float | None, other_s: float | None) -> float | None:
 class Attempts:
     """The attempts of one request: replicas tried, failures, and time left."""
 
-    def __init__(self, patience: RetryLimits, timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        patience: RetryLimits,
+        timeout_s: float | None,
+        arrived: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """arrived: returns how many chunks of the answer did."""
         now = asyncio.get_running_loop().time()
         self.tried: set[str] = set()
         self.patience = patience
+        self._arrived = arrived
+        self._had = arrived()
+        self._broken_by: SaxError | None = None  # that first interrupted the answer
         self.failures = 0
         self.last: SaxError | None = None
         self.ends_at = math.inf if timeout_s is None else now + timeout_s
@@ -71,13 +93,47 @@ class Attempts:
 
     def failed(self, address: str, error: SaxError) -> None:
         """Record a failure that other replicas may not share; raise any other, and the last one."""
-        self.tried.add(address)
-        self.failures += 1
-        self.last = error
-        spent = self.failures >= self.patience.attempts
-        late = self._spent_s >= self.patience.attempts_s
-        if spent or late or meaning(error).retry is not Retry.LOCATOR:
+        if meaning(error).retry is not Retry.LOCATOR:
             raise error
+        if self._arrived() > self._had:
+            self._go_on(error)
+        self.tried.add(address)
+        self.last = error
+        if not self._patient_with(error):
+            self.failures += 1
+        spent = self.failures >= self.patience.attempts
+        if spent or self._spent_s >= self.patience.attempts_s:
+            raise self.told(error)
+
+    def _go_on(self, error: SaxError) -> None:
+        """Start anew: a part of the answer arrived before it was interrupted."""
+        limits = self.patience
+        self._had = self._arrived()
+        self._broken_by = self._broken_by or error
+        self.patience = replace(
+            limits,
+            attempts=limits.resumed_attempts,
+            attempts_s=limits.resumed_s,
+            rounds_s=limits.resumed_s,
+        )
+        self.failures = 0
+        self.tried.clear()
+        self.begin()
+
+    def _patient_with(self, error: SaxError | None) -> bool:
+        """Return True for a full queue once the answer has begun: it waits for a place there."""
+        return self._broken_by is not None and isinstance(error, QueueFull)
+
+    def told(self, error: SaxError) -> SaxError:
+        """Return the error as the caller sees it: an answer that was interrupted is lost."""
+        if self._broken_by is None or not isinstance(error, Unavailable | QueueFull):
+            return error
+        if error is self._broken_by:
+            return ReplicaLost(f"the answer was interrupted: {error.text}")
+        return ReplicaLost(
+            f"the answer was interrupted ({self._broken_by.text}) and no other replica went on "
+            f"with it: {error.text}"
+        )
 
     def begin(self) -> None:
         """Start the time for attempts now, after the request was held for a replica."""
@@ -86,9 +142,8 @@ class Attempts:
     async def again(self) -> None:
         """Pause and start over after every replica was tried. Raises the last failure if their
         queues are full or it is late."""
-        if self.last is not None and (
-            isinstance(self.last, QueueFull) or self._spent_s >= self.patience.rounds_s
-        ):
-            raise self.last
+        full = isinstance(self.last, QueueFull) and not self._patient_with(self.last)
+        if self.last is not None and (full or self._spent_s >= self.patience.rounds_s):
+            raise self.told(self.last)
         await asyncio.sleep(pause_s(self.failures))
         self.tried.clear()

@@ -1,8 +1,8 @@
 """Chooses the replica for each request.
 
 Follows the ready replicas of every requested model, picks the least loaded one, and tries another
-if it is lost or full before its first token. The admin is never on the request path: while it is
-down, the last known replicas are used.
+if it is lost or full. An answer that has begun goes on at the other one after its last token. The
+admin is never on the request path: while it is down, the last known replicas are used.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sax.client.connection import ModelServerConnection, ServerLoad
 from sax.client.follower import Follower
 from sax.client.holding import DemandSource, Holding
 from sax.client.readiness import not_ready_because
+from sax.client.resumable_answer import ResumableAnswer
 from sax.client.watch import WatchSource
 from sax.errors import (
     DeadlineExceeded,
@@ -80,17 +81,27 @@ class Locator:
         self._connections: dict[str, ModelServerConnection] = {}
         self._swept_at = float("-inf")
 
-    def generate(
+    async def generate(
         self, request: GenerateRequest, timeout_s: float | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
-        """Stream one answer; closing the iterator cancels it on the server."""
+        """Stream one answer; closing the iterator cancels it on the server.
 
-        def ask(
-            replica: ModelServerConnection, left_s: float | None
-        ) -> AsyncGenerator[TokenChunk, None]:
-            return replica.generate(request, left_s)
-
-        return self.stream(request.model_id, ask, shorter(request.timeout_s, timeout_s))
+        When its replica is lost or leaves, another one goes on after what arrived.
+        """
+        answer, model_id = ResumableAnswer(request), request.model_id
+        limit_s = shorter(request.timeout_s, timeout_s)
+        attempts = self._begin(model_id, limit_s, ANY_ROUTE, lambda: answer.chunks)
+        while True:
+            replica = await self._replica(model_id, attempts, ANY_ROUTE)
+            chunks = replica.generate(answer.rest, attempts.left_s)
+            try:
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        answer.add(chunk)
+                        yield chunk
+                    return
+            except SaxError as error:
+                self._failed(model_id, replica, attempts, error)
 
     async def generate_to(
         self,
@@ -99,24 +110,17 @@ class Locator:
         timeout_s: float | None = None,
     ) -> None:
         """Like `generate`, but calls `sink` with each chunk. Cancelling cancels on the server."""
-        started = False
+        answer = ResumableAnswer(request)
 
         def pass_on(chunk: TokenChunk) -> None:
-            nonlocal started
-            started = True
+            answer.add(chunk)
             sink(chunk)
 
-        async def ask(replica: ModelServerConnection, left_s: float | None) -> SaxError | None:
-            try:
-                return await replica.generate_to(request, pass_on, left_s)
-            except SaxError as error:
-                if not started:
-                    raise
-                return error  # too late for another replica
+        async def ask(replica: ModelServerConnection, left_s: float | None) -> None:
+            await replica.generate_to(answer.rest, pass_on, left_s)
 
         limit_s = shorter(request.timeout_s, timeout_s)
-        if (error := await self.call(request.model_id, ask, limit_s)) is not None:
-            raise error
+        await self.call(request.model_id, ask, limit_s, arrived=lambda: answer.chunks)
 
     async def stream(
         self,
@@ -125,7 +129,10 @@ class Locator:
         timeout_s: float | None = None,
         route: Route = ANY_ROUTE,
     ) -> AsyncGenerator[Item, None]:
-        """Yield from `ask` on a ready replica; retry on another if it fails before yielding."""
+        """Yield from `ask` on a ready replica; retry on another if it fails before yielding.
+
+        Saxml's streams, which say nothing that another replica could go on from.
+        """
 
         async def begin(
             replica: ModelServerConnection, left_s: float | None
@@ -136,8 +143,6 @@ class Locator:
             return [], items
 
         first, rest = await self.call(model_id, begin, timeout_s, route)
-        # A started stream could resume on another replica, by sending it the prompt and the output
-        # so far. Until that exists, losing its replica is an error.
         async with aclosing(rest):
             for item in first:
                 yield item
@@ -150,9 +155,11 @@ class Locator:
         ask: Callable[[ModelServerConnection, float | None], Awaitable[Answer]],
         timeout_s: float | None = None,
         route: Route = ANY_ROUTE,
+        arrived: Callable[[], int] = lambda: 0,
     ) -> Answer:
-        """Await `ask` on a ready replica; retry on another if it fails."""
-        attempts = self._begin(model_id, timeout_s, route)
+        """Await `ask` on a ready replica; retry on another if it fails, which starts anew each time
+        that more `arrived`."""
+        attempts = self._begin(model_id, timeout_s, route, arrived)
         while True:
             replica = await self._replica(model_id, attempts, route)
             try:
@@ -170,12 +177,18 @@ class Locator:
         for connection in connections.values():
             await connection.close()
 
-    def _begin(self, model_id: str, timeout_s: float | None, route: Route) -> Attempts:
+    def _begin(
+        self,
+        model_id: str,
+        timeout_s: float | None,
+        route: Route,
+        arrived: Callable[[], int],
+    ) -> Attempts:
         ModelId.parse(model_id)
         patience = self._patience
         if route.fail_fast:
             patience = replace(patience, attempts=1, holds=False)
-        return Attempts(patience, timeout_s)
+        return Attempts(patience, timeout_s, arrived)
 
     def _failed(
         self, model_id: str, replica: ModelServerConnection, attempts: Attempts, error: SaxError
@@ -191,7 +204,10 @@ class Locator:
         """Return the least loaded untried replica. Raises the error that says why there is none."""
         await self._sweep()
         while True:
-            addresses = await self._addresses(model_id, attempts, route)
+            try:
+                addresses = await self._addresses(model_id, attempts, route)
+            except SaxError as error:
+                raise attempts.told(error) from error
             loads = {address: self._connection(address).load for address in addresses}
             if (address := choose(loads, attempts.tried, self._preferred)) is not None:
                 return self._connection(address)

@@ -197,6 +197,12 @@ _LABELS = (
     _text("cache_salt", LABEL_BYTES, *_OPENAI, *_OURS),
     _many("metadata", Kind.MAP, *_V1, count=16, bytes=LABEL_BYTES),
     _text("request_id", LABEL_BYTES, *_OURS),
+    # Of an answer that goes on; its names as in `sax.types.AnswerSoFar`
+    RequestField(
+        name="answer.token_ids", kind=Kind.IDS, routes=_OURS, least=0, most=_INT32, count=TOKEN_IDS
+    ),
+    _integer("answer.prompt_logprobs", 0, TOKEN_IDS, *_OURS),
+    _text("answer.version", LABEL_BYTES, *_OURS),
     _text("token", 4096, *_OURS),
     _text("account", 256, *_OURS),
 )

@@ -113,8 +113,20 @@ class Reply(_message.Message):
     include_stop_str_in_output: bool
     def __init__(self, echo: bool = ..., prompt_logprobs: _Optional[int] = ..., return_token_ids: bool = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: bool = ..., skip_special_tokens: bool = ..., include_stop_str_in_output: bool = ...) -> None: ...
 
+class AnswerSoFar(_message.Message):
+    __slots__ = ("token_ids", "score", "prompt_logprobs", "version")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    score: float
+    prompt_logprobs: int
+    version: str
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., score: _Optional[float] = ..., prompt_logprobs: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+
 class Generate(_message.Message):
-    __slots__ = ("id", "model_key", "text", "tokens", "chat", "sampling", "request_id", "token", "account", "cache_salt", "priority", "timeout_ms", "reply")
+    __slots__ = ("id", "model_key", "text", "tokens", "chat", "sampling", "request_id", "token", "account", "cache_salt", "priority", "timeout_ms", "reply", "answer")
     ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +140,7 @@ class Generate(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
     id: int
     model_key: str
     text: str
@@ -141,7 +154,8 @@ class Generate(_message.Message):
     priority: int
     timeout_ms: int
     reply: Reply
-    def __init__(self, id: _Optional[int] = ..., model_key: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., request_id: _Optional[str] = ..., token: _Optional[str] = ..., account: _Optional[str] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ...) -> None: ...
+    answer: AnswerSoFar
+    def __init__(self, id: _Optional[int] = ..., model_key: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., request_id: _Optional[str] = ..., token: _Optional[str] = ..., account: _Optional[str] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., answer: _Optional[_Union[AnswerSoFar, _Mapping]] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("id",)
@@ -202,7 +216,7 @@ class Hypothesis(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., score: _Optional[float] = ..., stop_token_id: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("id", "text", "token_ids", "logprobs", "finish_reason", "prompt_tokens", "completion_tokens", "score", "cached_tokens", "failure", "prompt_logprobs", "prompt_token_ids", "stop_text", "stop_token_id", "seed", "hypotheses")
+    __slots__ = ("id", "text", "token_ids", "logprobs", "finish_reason", "prompt_tokens", "completion_tokens", "score", "cached_tokens", "failure", "prompt_logprobs", "prompt_token_ids", "stop_text", "stop_token_id", "seed", "version", "hypotheses")
     ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +232,7 @@ class Chunk(_message.Message):
     STOP_TEXT_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     id: int
     text: str
@@ -234,8 +249,9 @@ class Chunk(_message.Message):
     stop_text: str
     stop_token_id: int
     seed: int
+    version: str
     hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
-    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., finish_reason: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., score: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., stop_text: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., seed: _Optional[int] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., finish_reason: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., score: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., stop_text: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ...) -> None: ...
 
 class FromServer(_message.Message):
     __slots__ = ("chunks", "beats")

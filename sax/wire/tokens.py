@@ -18,6 +18,7 @@ from sax.fields.sampling import SAMPLING, UNCHANGED
 from sax.format import without_long_words
 from sax.proto import tokens_pb2
 from sax.types import (
+    AnswerSoFar,
     GenerateRequest,
     HypothesisText,
     Message,
@@ -54,6 +55,8 @@ def encode_generate(request_number: int, request: GenerateRequest) -> tokens_pb2
     _put_prompt(msg, request.prompt)
     _put_sampling(msg.sampling, request.sampling)
     _put_reply(msg.reply, request.reply)
+    if request.answer is not None:
+        _put_answer(msg.answer, request.answer)
     return msg
 
 
@@ -69,6 +72,7 @@ def decode_generate(msg: tokens_pb2.Generate, account: str = "") -> GenerateRequ
         priority=msg.priority,
         cache_salt=msg.cache_salt,
         timeout_s=msg.timeout_ms / 1000 if msg.timeout_ms else None,
+        answer=_decode_answer(msg.answer) if msg.HasField("answer") else None,
     )
 
 
@@ -123,12 +127,31 @@ def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> 
         msg.cached_tokens = chunk.cached_tokens
     if chunk.seed is not None or chunk.prompt_logprobs or chunk.prompt_token_ids:
         _put_prompt_part(msg, chunk)
+    if chunk.version:
+        msg.version = chunk.version
     if chunk.hypotheses:
         _put_hypotheses(msg, chunk)
     if isinstance(chunk.stop_reason, str):
         msg.stop_text = chunk.stop_reason
     elif chunk.stop_reason is not None:
         msg.stop_token_id = chunk.stop_reason
+
+
+def _put_answer(msg: tokens_pb2.AnswerSoFar, answer: AnswerSoFar) -> None:
+    msg.SetInParent()
+    _extend(msg.token_ids, answer.token_ids, "answer.token_ids")
+    _put(msg, "score", answer.score, "answer.score")
+    _put(msg, "prompt_logprobs", answer.prompt_logprobs, "answer.prompt_logprobs")
+    _put(msg, "version", answer.version, "answer.version")
+
+
+def _decode_answer(msg: tokens_pb2.AnswerSoFar) -> AnswerSoFar:
+    return AnswerSoFar(
+        token_ids=tuple(msg.token_ids),
+        score=msg.score,
+        prompt_logprobs=msg.prompt_logprobs,
+        version=msg.version,
+    )
 
 
 def _put_prompt_part(msg: tokens_pb2.Chunk, chunk: TokenChunk) -> None:
@@ -166,6 +189,7 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
         _decode_stop_reason(msg),
         msg.seed if msg.HasField("seed") else None,
         tuple(map(_decode_hypothesis, found)) if (found := msg.hypotheses) else (),
+        msg.version,
     )
 
 

@@ -1,9 +1,9 @@
 """A model server that counts: the answer to a prompt is the tokens 0, 1, 2 ... as text.
 
-With max_tokens n the chunks are "0", "1" ... "n-1", the last with finish_reason "length"; one
-message carries the next chunk of every open request. Score gives -len(suffix); Generate gives
-the text reversed; GenerateStream gives it letter by letter. The vector of an input is [its length,
-1/2]; Custom answers with the method and the bytes reversed.
+With max_tokens n the chunks are "0", "1" ... "n-1", the last with finish_reason "length", the first
+with seed 7; one message carries the next chunk of every open request. Score gives -len(suffix);
+Generate gives the text reversed; GenerateStream gives it letter by letter. The vector of an input
+is [its length, 1/2]; Custom answers with the method and the bytes reversed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
+from msgspec.structs import replace
 
 from sax.errors import SaxError
 from sax.proto import (
@@ -40,10 +41,12 @@ class FakeReplica(
         self.asked: list[GenerateRequest] = []
         self.cancelled: list[int] = []
         self.fail: list[SaxError] = []  # the answers to the next requests
+        self.interrupt: SaxError | None = None  # ends every answer after its next token
         self.lm_calls: list[str] = []
         self.hold = asyncio.Event()  # clear: after its first token every answer waits
         self.hold.set()
         self.streams = 0  # how many were ever opened
+        self.resumes = True  # False: a server older than answers that go on
         self.beats: bool = True  # False: a server older than beats
         self.silent: bool = False  # True: sends nothing more
         self.asked_to_beat: list[bool] = []
@@ -71,7 +74,8 @@ class FakeReplica(
         self, request_iterator: AsyncIterator[tokens_pb2.ToServer], context: Any
     ) -> AsyncIterator[tokens_pb2.FromServer]:
         self.streams += 1
-        running: dict[int, tuple[int, int]] = {}  # number -> tokens so far, tokens in all
+        # Number -> tokens had from elsewhere, tokens so far, tokens in all
+        running: dict[int, tuple[int, int, int]] = {}
         news: asyncio.Queue[tokens_pb2.Chunk] = asyncio.Queue()
 
         async def listen() -> None:
@@ -88,7 +92,9 @@ class FakeReplica(
                 if self.fail:
                     news.put_nowait(codec.encode_failure(message.generate.id, self.fail.pop(0)))
                 else:
-                    running[message.generate.id] = (0, request.sampling.max_tokens or 1000)
+                    begun = request.answer if self.resumes else None
+                    had = 0 if begun is None else len(begun.token_ids)
+                    running[message.generate.id] = had, had, request.sampling.max_tokens or 1000
 
         listener = asyncio.create_task(listen())
         try:
@@ -99,13 +105,15 @@ class FakeReplica(
                 if self.beats and self.asked_to_beat[-1:] == [True]:
                     yield tokens_pb2.FromServer(beats=True)
                 chunks = [news.get_nowait() for _ in range(news.qsize())]
-                for number, (done, total) in list(running.items()):
-                    if done and not self.hold.is_set():
+                for number, (had, done, total) in list(running.items()):
+                    if done > had and not self.hold.is_set():
                         continue
-                    running[number] = (done + 1, total)
+                    running[number] = (had, done + 1, total)
                     if done + 1 == total:
                         del running[number]
                     chunks.append(_count(number, done, total))
+                    if self.interrupt is not None and running.pop(number, None):
+                        chunks.append(codec.encode_failure(number, self.interrupt))
                 if chunks:
                     yield tokens_pb2.FromServer(chunks=chunks)
         finally:
@@ -159,8 +167,9 @@ class FakeReplica(
 
 
 def _count(number: int, done: int, total: int) -> tokens_pb2.Chunk:
-    last = done + 1 == total
-    return codec.encode_chunk(
-        number,
-        TokenChunk(str(done), (done,), (), "length" if last else None, 5, done + 1, -float(done)),
-    )
+    chunk = TokenChunk(str(done), (done,), (), None, 5, done + 1, -float(done))
+    if done + 1 == total:
+        chunk = replace(chunk, finish_reason="length")
+    if not done:
+        chunk = replace(chunk, seed=7, version="1")
+    return codec.encode_chunk(number, chunk)

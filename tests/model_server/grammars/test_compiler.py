@@ -219,3 +219,43 @@ def test_a_model_without_an_end_token_says_so() -> None:
     with pytest.raises(SaxError) as refused:
         asyncio.run(compiler.compile(Constraint("regex", "a")))
     assert isinstance(refused.value, UnsupportedParameter)
+
+
+@pytest.mark.parametrize("field", ["json_schema", "regex", "choice"])
+def test_an_answer_that_was_begun_elsewhere_is_followed_from_any_token(
+    compiler: GrammarCompiler, field: str
+) -> None:
+    said: dict[str, Any] = {
+        "json_schema": '{"type": "object", "properties": {"a": {"type": "integer"}}}',
+        "regex": "[a-c]{3,9}x",
+        "choice": ("yes, it is", "no"),
+    }
+    constraint = constraint_of(SamplingParams(**{field: said[field]}))
+    assert constraint is not None
+    compiled = asyncio.run(compiler.compile(constraint))
+    guide = compiled.begin((), None, None)
+    rng, tokens, ends = random.Random(1), list[int](), tokenizer().eos_ids
+    while not guide.finished and len(tokens) < 20:
+        mask = allowed_by(guide)
+        begun = compiled.follow(tokens)
+        assert not begun.complete
+        assert allowed_by(begun.begin(tokens, None, None)) == mask
+        if tokens:  # of which another replica had one less
+            earlier = compiled.follow(tokens[:-1])
+            assert allowed_by(earlier.begin(tokens, None, None)) == mask
+        token = rng.choice([each for each in mask if each not in ends] or [-1])
+        if token < 0:
+            break
+        tokens.append(token)
+        guide.accept(token)
+    assert compiled.follow(tokens).complete == guide.finished
+
+
+def test_an_answer_that_a_constraint_does_not_allow_cannot_go_on(
+    compiler: GrammarCompiler,
+) -> None:
+    constraint = constraint_of(SamplingParams(choice=("yes", "no")))
+    assert constraint is not None
+    compiled = asyncio.run(compiler.compile(constraint))
+    with pytest.raises(InvalidRequest, match="choice cannot be kept to"):
+        compiled.follow(tokenizer().encode_continuation("perhaps"))

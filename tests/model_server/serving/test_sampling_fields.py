@@ -17,7 +17,7 @@ from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
-from model_server.serving.detokenizer import Detokenizer
+from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.engine_request import check_sampling, make_engine_request
 from sax.fields.sampling import SAMPLING, SamplingParams
 from sax.types import GenerateRequest, ModelSpec, TokenLogprob

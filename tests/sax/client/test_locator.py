@@ -28,7 +28,14 @@ from sax.errors import (
     SaxError,
     ShuttingDown,
 )
-from sax.types import GenerateRequest, ReplicaStatus, SamplingParams, ServableStatus, TokenChunk
+from sax.types import (
+    AnswerSoFar,
+    GenerateRequest,
+    ReplicaStatus,
+    SamplingParams,
+    ServableStatus,
+    TokenChunk,
+)
 from tests.sax.conftest import MODEL
 from tests.sax.fake_admin import FakeAdmin
 from tests.sax.fake_replica import FakeReplica
@@ -80,6 +87,14 @@ async def other() -> AsyncIterator[FakeReplica]:
 async def hasty(admin: FakeAdmin) -> AsyncIterator[AsyncClient]:
     """A client that waits for no replica."""
     client = AsyncClient(admin.address, patience=RetryLimits(ready_s=0.05))
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def brief(admin: FakeAdmin) -> AsyncIterator[AsyncClient]:
+    """A client that makes two attempts to go on with an answer."""
+    client = AsyncClient(admin.address, patience=RetryLimits(resumed_attempts=2))
     yield client
     await client.close()
 
@@ -180,11 +195,11 @@ async def test_a_wrong_request_is_not_tried_again(
 
 
 async def test_a_replica_lost_in_mid_answer_is_a_replica_lost(
-    admin: FakeAdmin, replica: FakeReplica, client: AsyncClient
+    admin: FakeAdmin, replica: FakeReplica, brief: AsyncClient
 ) -> None:
     admin.ready(MODEL, replica.address)
     replica.hold.clear()
-    stream = client.generate(ask(9))
+    stream = brief.generate(ask(9))
     await anext(stream)
     await replica.stop()
     with pytest.raises(ReplicaLost, match=replica.address):
@@ -202,20 +217,98 @@ async def test_a_sink_hears_of_the_replica_that_answers_and_of_no_other(
     assert len(replica.asked) == len(other.asked) == 1
 
 
-async def test_an_answer_whose_first_token_a_sink_has_is_not_begun_again(
+async def begun_at(
+    replica: FakeReplica, client: AsyncClient, request: GenerateRequest
+) -> tuple[list[TokenChunk], asyncio.Task[None]]:
+    """Return the chunks of an answer, which grow, once its first one came from the replica."""
+    replica.hold.clear()
+    chunks: list[TokenChunk] = []
+    answer = asyncio.create_task(client.generate_to(request, chunks.append))
+    while not chunks:  # noqa: ASYNC110 - a sink has no event
+        await asyncio.sleep(0.005)
+    return chunks, answer
+
+
+async def test_an_answer_goes_on_at_another_replica_after_its_last_token(
     admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
 ) -> None:
     admin.ready(MODEL, replica.address)
-    replica.hold.clear()
-    chunks: list[TokenChunk] = []
-    answer = asyncio.create_task(client.generate_to(ask(9), chunks.append))
-    while not chunks:  # noqa: ASYNC110 - a sink has no event
-        await asyncio.sleep(0.005)
+    chunks, answer = await begun_at(replica, client, ask(9))
     admin.ready(MODEL, replica.address, other.address)
     await replica.stop()
-    with pytest.raises(ReplicaLost, match=replica.address):
+    await answer
+    assert [chunk.text for chunk in chunks] == [str(token) for token in range(9)]
+    assert [each.answer for each in other.asked] == [
+        AnswerSoFar(token_ids=(0,), score=0.0, version="1")
+    ]
+    assert other.asked[0].sampling == replace(ask(9).sampling, seed=7)  # the first one's
+
+
+async def test_an_iterated_answer_goes_on_too_and_more_than_once(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address)
+    replica.interrupt = ShuttingDown("going")
+    admin.ready(MODEL, replica.address, other.address)
+    other.interrupt = NotLoaded("unloaded")
+    assert await text(client, ask(6)) == "0 1 2 3 4 5"
+    asked = sorted((*replica.asked, *other.asked), key=lambda each: _had(each))
+    assert [_had(each) for each in asked] == [0, 1, 2, 3, 4, 5]
+
+
+def _had(request: GenerateRequest) -> int:
+    return len(request.answer.token_ids) if request.answer else 0
+
+
+async def test_an_answer_that_has_begun_waits_for_a_place_in_a_full_queue(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address)
+    chunks, answer = await begun_at(replica, client, ask(4))
+    other.fail = [QueueFull("full")] * 5
+    admin.ready(MODEL, other.address)
+    await replica.stop()
+    await answer
+    assert [chunk.text for chunk in chunks] == ["0", "1", "2", "3"]
+
+
+async def test_an_answer_that_no_other_replica_goes_on_with_is_lost_with_both_reasons(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, brief: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address)
+    chunks, answer = await begun_at(replica, brief, ask(4))
+    other.fail = [ReplicaLost("it died, too")] * 99
+    admin.ready(MODEL, other.address)
+    await replica.stop()
+    with pytest.raises(ReplicaLost, match=rf"{replica.address}.*no other replica.*it died, too"):
         await answer
-    assert (len(chunks), other.asked) == (1, [])
+    assert len(chunks) == 1
+    assert len(other.asked) == 1  # of two attempts: the request may be what kills replicas
+
+
+async def test_a_replica_that_would_begin_an_answer_again_is_not_listened_to(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, brief: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address)
+    chunks, answer = await begun_at(replica, brief, ask(4))
+    other.resumes = False
+    admin.ready(MODEL, other.address)
+    await replica.stop()
+    with pytest.raises(ReplicaLost, match="token 1 of the answer instead of token 2"):
+        await answer
+    assert [chunk.text for chunk in chunks] == ["0"]
+
+
+async def test_an_error_of_the_request_itself_ends_an_answer_that_has_begun(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address)
+    _, answer = await begun_at(replica, client, ask(4))
+    other.fail = [InvalidRequest("no such token")]
+    admin.ready(MODEL, other.address)
+    await replica.stop()
+    with pytest.raises(InvalidRequest, match="no such token"):
+        await answer
 
 
 async def test_a_request_waits_a_moment_for_the_first_replica(

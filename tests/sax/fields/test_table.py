@@ -25,4 +25,5 @@ def test_every_field_that_can_be_large_is_bounded(row: RequestField) -> None:
 @pytest.mark.parametrize("route", RequestRoute)
 def test_every_route_has_fields_and_a_bound_for_its_values(route: RequestRoute) -> None:
     assert fields_of(route)
-    assert most_values(route) < 320_000  # a parser reads them in well under 100 ms
+    # A parser reads them in well under 100 ms: of JSON, or of a message with packed token ids
+    assert most_values(route) < (320_000 if route.is_http else 600_000)

@@ -13,6 +13,7 @@ from sax.errors import TABLE, InvalidRequest
 from sax.need import Need
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
 from sax.types import (
+    AnswerSoFar,
     Autoscaling,
     CellStats,
     Classified,
@@ -144,6 +145,14 @@ REQUESTS = st.builds(
     priority=I32,
     cache_salt=TEXT,
     timeout_s=st.none() | st.integers(1, 2**31 - 1).map(lambda ms: ms / 1000),
+    answer=st.none()
+    | st.builds(
+        AnswerSoFar,
+        token_ids=st.lists(I32, max_size=3).map(tuple),
+        score=F64,
+        prompt_logprobs=I32,
+        version=VERSION | st.just(""),
+    ),
 )
 CHUNKS = st.builds(
     TokenChunk,
@@ -169,6 +178,7 @@ CHUNKS = st.builds(
         ),
         max_size=2,
     ).map(tuple),
+    VERSION | st.just(""),
 )
 
 

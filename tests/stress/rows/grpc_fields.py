@@ -48,6 +48,8 @@ _PATHS: dict[str, tuple[str, ...]] = {
     "messages.content": ("chat", "messages", "content"),
     **{name: ("sampling", name) for name in SAMPLING},
     "extra_inputs": ("extra_inputs", "strings", "key"),
+    "answer.token_ids": ("answer", "token_ids"),
+    "answer.version": ("answer", "version"),
 }
 _NUMBERS = (Kind.FLAG, Kind.INTEGER, Kind.NUMBER)  # fixed in size
 

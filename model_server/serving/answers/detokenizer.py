@@ -16,7 +16,14 @@ from model_server.text.stop_sequence import StopSequence
 from model_server.text.stop_text import StopText
 from model_server.text.token_names import TokenNames
 from model_server.text.tokenizer import Tokenizer
-from sax.types import HypothesisText, ReplyOptions, SamplingParams, TokenChunk, TokenLogprob
+from sax.types import (
+    AnswerSoFar,
+    HypothesisText,
+    ReplyOptions,
+    SamplingParams,
+    TokenChunk,
+    TokenLogprob,
+)
 
 PLAIN = ReplyOptions()
 
@@ -33,10 +40,11 @@ class Detokenizer:
         *,
         own_text: bool = False,
         seed: int | None = None,
+        version: str = "",
     ) -> None:
         """own_text: the answer's text starts with its first token, not with the prompt.
 
-        seed: told in the first chunk.
+        seed, version of the model: told in the first chunk.
         """
         self._names = TokenNames(tokenizer)
         control = not reply.skip_special_tokens
@@ -57,7 +65,8 @@ class Detokenizer:
         self._prompt_text: PromptText | None = None  # None: nothing of it is returned
         self.tokens = 0
         self.score = 0.0
-        self._opening: TokenChunk | None = self._opened(tokenizer, prompt, reply, seed)
+        opening = self._opened(tokenizer, prompt, reply)
+        self._opening: TokenChunk | None = replace(opening, seed=seed, version=version)
 
     def push(self, result: RowResult, finish: str | None) -> TokenChunk:
         """Return the chunk for scores of the prompt, one more token, or both.
@@ -75,6 +84,21 @@ class Detokenizer:
         if self._opening is not None:
             chunk, self._opening = self._opening.joined(chunk), None
         return chunk
+
+    def follow(self, answer: AnswerSoFar) -> None:
+        """Go on after a part of the answer that its client has, the opening of it included."""
+        for token in answer.token_ids:
+            self.tokens += 1
+            piece = self._decoder.push(token)
+            if self._logprobs is not None:
+                self._characters += len(piece)
+            if self._stop_sequence is not None:
+                self._stop_sequence.push(token)
+            self._text(piece, None)
+        self.score = answer.score
+        self._opening = None
+        if self._prompt_text is not None:
+            self._prompt_text.skip(answer.prompt_logprobs - 1)  # the opening had the first
 
     def found(self, hypotheses: Sequence[Hypothesis]) -> TokenChunk:
         """Return the only chunk of a beam search, whose text is that of the best hypothesis."""
@@ -149,9 +173,9 @@ class Detokenizer:
         return (chosen,)
 
     def _opened(
-        self, tokenizer: Tokenizer, prompt: Sequence[int], reply: ReplyOptions, seed: int | None
+        self, tokenizer: Tokenizer, prompt: Sequence[int], reply: ReplyOptions
     ) -> TokenChunk:
-        """Return what the first chunk holds besides its own."""
+        """Return what the first chunk holds of the prompt."""
         text, scores = "", ()
         if reply.echo or reply.prompt_logprobs is not None:
             shown = PromptText(tokenizer, prompt, reply)
@@ -160,4 +184,4 @@ class Detokenizer:
             if reply.prompt_logprobs is not None:
                 self._prompt_text, scores = shown, (shown.first(),)
         ids = tuple(prompt) if reply.return_token_ids else ()
-        return TokenChunk(text, seed=seed, prompt_token_ids=ids, prompt_logprobs=scores)
+        return TokenChunk(text, prompt_token_ids=ids, prompt_logprobs=scores)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from model_server.engine.engine import Announce, EngineRequest, SequenceUpdate
-from model_server.serving.detokenizer import Detokenizer
+from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
 from sax.errors import Cancelled, DeadlineExceeded, Internal, SaxError
@@ -89,6 +89,12 @@ class RunningRequest:
     def follow(self, way: asyncio.Task[None]) -> None:
         """Attach the task that leads to the engine, to be cancelled with this request."""
         self._way = way
+
+    @property
+    def answer(self) -> Detokenizer:
+        """The text that is expected."""
+        assert self._answer is not None, "`expect` comes first"
+        return self._answer
 
     @property
     def over(self) -> bool:

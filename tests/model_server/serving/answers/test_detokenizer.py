@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.engine.types import Hypothesis, RowResult
-from model_server.serving.detokenizer import Detokenizer
+from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer, Tokenizer
 from sax.types import ReplyOptions, SamplingParams, TokenChunk, TokenLogprob
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json

@@ -1,0 +1,67 @@
+"""Resumable answer: follows an answer, and makes the request for the rest if its replica is lost.
+
+Pure. Tokens are chosen by seed and position, so that another replica goes on as the first one would
+have, up to near ties.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sax.errors import ReplicaLost
+from sax.types import AnswerSoFar, GenerateRequest, TokenChunk
+
+
+class ResumableAnswer:
+    """Follows one answer as its chunks arrive."""
+
+    def __init__(self, request: GenerateRequest) -> None:
+        self.chunks = 0
+        self._request = request
+        self._ids: list[int] = []
+        self._prompt_logprobs = 0
+        self._score = 0.0
+        self._seed: int | None = None
+        self._version = ""
+        if (begun := request.answer) is not None:
+            self._ids += begun.token_ids
+            self._prompt_logprobs, self._score = begun.prompt_logprobs, begun.score
+            self._version = begun.version
+
+    def add(self, chunk: TokenChunk) -> None:
+        """Take in the next chunk. Raises ReplicaLost for one that does not follow: a server older
+        than continuations begins the answer again."""
+        tokens = len(self._ids) + len(chunk.token_ids)
+        if chunk.completion_tokens != tokens:
+            raise ReplicaLost(
+                f"the replica sent token {chunk.completion_tokens} of the answer instead of token "
+                f"{tokens}: it cannot go on with one that was begun elsewhere"
+            )
+        self.chunks += 1
+        self._ids += chunk.token_ids
+        self._score = chunk.score
+        if chunk.prompt_logprobs:
+            self._prompt_logprobs += len(chunk.prompt_logprobs)
+        if chunk.seed is not None:
+            self._seed, self._version = chunk.seed, chunk.version
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the answer that arrived."""
+        return len(self._ids)
+
+    @property
+    def rest(self) -> GenerateRequest:
+        """The request for what has not arrived; the caller's own before the first chunk."""
+        if not self.chunks:
+            return self._request
+        sampling = self._request.sampling
+        if self._seed is not None:
+            sampling = replace(sampling, seed=self._seed)
+        answer = AnswerSoFar(
+            token_ids=tuple(self._ids),
+            score=self._score,
+            prompt_logprobs=self._prompt_logprobs,
+            version=self._version,
+        )
+        return replace(self._request, sampling=sampling, answer=answer)
