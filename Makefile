@@ -19,6 +19,7 @@ SECONDS ?= 90
 RUNS ?= 3
 KILLS ?= 50
 FAULTS ?= 100
+STREAM_KILLS ?= 200
 # For `make race`: --rounds 5, --peers sax llama.cpp, ... (python -m tests.bench.peers --help).
 RACE_FLAGS ?=
 # For `make stress`: runs of every attack.
@@ -122,6 +123,7 @@ chaos: dev
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --runs $(RUNS) --store seaweedfs --store folder
 	$(BIN)/python -m tests.hosts.kills --kills $(KILLS)
 	$(BIN)/python -m tests.chaos.pathways --faults $(FAULTS)
+	$(BIN)/python -m tests.chaos.streams --kills $(STREAM_KILLS)
 
 # Every attack of tests/stress/rows, five times each, beside a light user of the same cell.
 stress: dev model

@@ -162,6 +162,7 @@ class Handler:
                 work = partial(resumed, asked, running.answer, request.answer)
                 characters = _CHARACTERS_PER_TOKEN * len(request.answer.token_ids)
                 asked = await self._encoding.run(characters, work)
+                running.servable.resumed += 1
             self._submit(running, asked)
         except SaxError as error:
             self.admission.refused(error)

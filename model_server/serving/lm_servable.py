@@ -64,6 +64,7 @@ class LmServable:
         self.recent_batch_sizes: deque[int] = deque(maxlen=_RECENT_STEPS)
         self.prompt_tokens = 0
         self.cancelled = 0
+        self.resumed = 0  # answers that other replicas began
         self.closing = False
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[int, Receive] = {}

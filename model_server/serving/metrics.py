@@ -99,6 +99,12 @@ _COUNTERS: tuple[Figure, ...] = (
         _LM,
     ),
     (
+        "sax_answers_resumed",
+        "Answers that other replicas began and this one went on with",
+        lambda s: s.resumed,
+        _LM,
+    ),
+    (
         "sax_answers_unclosed",
         "Constrained answers that went on without a known way to their end",
         lambda s: s.loaded.grammars.counts.unclosed if s.loaded.grammars else 0,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sax.client.resumable_answer import ResumableAnswer
 from sax.client.watch import pause_s
 from sax.errors import (
     DeadlineExceeded,
@@ -17,6 +18,8 @@ from sax.errors import (
     Unavailable,
     meaning,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +32,8 @@ class RetryLimits:
     ready_s: float = 3.0  # wait for a first ready replica
     holds: bool = True  # wait to the deadline while the admin says a replica is starting
     most_held: int = 256  # requests per model waiting for a replica
-    # Of an answer that has begun, since its last token: a client that reads has more patience, and
-    # the replica may be about to come back. Not many attempts: the request may be what kills them.
+    # To go on with an answer that has begun, at other replicas: whoever reads it has more patience.
+    # Not many attempts: the request may be what kills them.
     resumed_attempts: int = 8
     resumed_s: float = 30.0
 
@@ -58,19 +61,20 @@ class Attempts:
         self,
         patience: RetryLimits,
         timeout_s: float | None,
-        arrived: Callable[[], int] = lambda: 0,
+        answer: ResumableAnswer | None = None,
     ) -> None:
-        """arrived: returns how many chunks of the answer did."""
+        """answer: goes on from where it was interrupted; None: each attempt begins again."""
         now = asyncio.get_running_loop().time()
         self.tried: set[str] = set()
         self.patience = patience
-        self._arrived = arrived
-        self._had = arrived()
+        self._answer = answer
+        self._had = 0  # chunks of it, when it was last interrupted
         self._broken_by: SaxError | None = None  # that first interrupted the answer
         self.failures = 0
         self.last: SaxError | None = None
         self.ends_at = math.inf if timeout_s is None else now + timeout_s
         self._began_at = now
+        self._round_at = now  # from when no replica is tried twice for long
 
     @property
     def _spent_s(self) -> float:
@@ -95,8 +99,8 @@ class Attempts:
         """Record a failure that other replicas may not share; raise any other, and the last one."""
         if meaning(error).retry is not Retry.LOCATOR:
             raise error
-        if self._arrived() > self._had:
-            self._go_on(error)
+        if self._answer is not None and self._answer.chunks > self._had:
+            self._go_on(self._answer, error)
         self.tried.add(address)
         self.last = error
         if not self._patient_with(error):
@@ -105,20 +109,21 @@ class Attempts:
         if spent or self._spent_s >= self.patience.attempts_s:
             raise self.told(error)
 
-    def _go_on(self, error: SaxError) -> None:
+    def _go_on(self, answer: ResumableAnswer, error: SaxError) -> None:
         """Start anew: a part of the answer arrived before it was interrupted."""
+        logger.info("an answer goes on elsewhere after %d tokens: %s", answer.tokens, error)
         limits = self.patience
-        self._had = self._arrived()
+        self._had = answer.chunks
         self._broken_by = self._broken_by or error
         self.patience = replace(
-            limits,
-            attempts=limits.resumed_attempts,
-            attempts_s=limits.resumed_s,
-            rounds_s=limits.resumed_s,
+            limits, attempts=limits.resumed_attempts, attempts_s=limits.resumed_s
         )
         self.failures = 0
         self.tried.clear()
         self.begin()
+        # A replica that stood still cost its reader seconds already: if it is the only one, that
+        # was all.
+        self._round_at = answer.heard_at
 
     def _patient_with(self, error: SaxError | None) -> bool:
         """Return True for a full queue once the answer has begun: it waits for a place there."""
@@ -137,13 +142,14 @@ class Attempts:
 
     def begin(self) -> None:
         """Start the time for attempts now, after the request was held for a replica."""
-        self._began_at = asyncio.get_running_loop().time()
+        self._began_at = self._round_at = asyncio.get_running_loop().time()
 
     async def again(self) -> None:
         """Pause and start over after every replica was tried. Raises the last failure if their
         queues are full or it is late."""
-        full = isinstance(self.last, QueueFull) and not self._patient_with(self.last)
-        if self.last is not None and (full or self._spent_s >= self.patience.rounds_s):
-            raise self.told(self.last)
+        if self.last is not None and not self._patient_with(self.last):
+            round_s = asyncio.get_running_loop().time() - self._round_at
+            if isinstance(self.last, QueueFull) or round_s >= self.patience.rounds_s:
+                raise self.told(self.last)
         await asyncio.sleep(pause_s(self.failures))
         self.tried.clear()

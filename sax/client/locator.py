@@ -88,16 +88,16 @@ class Locator:
 
         When its replica is lost or leaves, another one goes on after what arrived.
         """
-        answer, model_id = ResumableAnswer(request), request.model_id
-        limit_s = shorter(request.timeout_s, timeout_s)
-        attempts = self._begin(model_id, limit_s, ANY_ROUTE, lambda: answer.chunks)
+        answer, loop = ResumableAnswer(request), asyncio.get_running_loop()
+        limit_s, model_id = shorter(request.timeout_s, timeout_s), request.model_id
+        attempts = self._begin(model_id, limit_s, ANY_ROUTE, answer)
         while True:
             replica = await self._replica(model_id, attempts, ANY_ROUTE)
             chunks = replica.generate(answer.rest, attempts.left_s)
             try:
                 async with aclosing(chunks):
                     async for chunk in chunks:
-                        answer.add(chunk)
+                        answer.add(chunk, loop.time())
                         yield chunk
                     return
             except SaxError as error:
@@ -110,17 +110,17 @@ class Locator:
         timeout_s: float | None = None,
     ) -> None:
         """Like `generate`, but calls `sink` with each chunk. Cancelling cancels on the server."""
-        answer = ResumableAnswer(request)
+        answer, loop = ResumableAnswer(request), asyncio.get_running_loop()
 
         def pass_on(chunk: TokenChunk) -> None:
-            answer.add(chunk)
+            answer.add(chunk, loop.time())
             sink(chunk)
 
         async def ask(replica: ModelServerConnection, left_s: float | None) -> None:
             await replica.generate_to(answer.rest, pass_on, left_s)
 
         limit_s = shorter(request.timeout_s, timeout_s)
-        await self.call(request.model_id, ask, limit_s, arrived=lambda: answer.chunks)
+        await self.call(request.model_id, ask, limit_s, answer=answer)
 
     async def stream(
         self,
@@ -155,11 +155,11 @@ class Locator:
         ask: Callable[[ModelServerConnection, float | None], Awaitable[Answer]],
         timeout_s: float | None = None,
         route: Route = ANY_ROUTE,
-        arrived: Callable[[], int] = lambda: 0,
+        answer: ResumableAnswer | None = None,
     ) -> Answer:
-        """Await `ask` on a ready replica; retry on another if it fails, which starts anew each time
-        that more `arrived`."""
-        attempts = self._begin(model_id, timeout_s, route, arrived)
+        """Await `ask` on a ready replica; retry on another if it fails, with new patience each time
+        that a part of the answer has arrived."""
+        attempts = self._begin(model_id, timeout_s, route, answer)
         while True:
             replica = await self._replica(model_id, attempts, route)
             try:
@@ -182,13 +182,13 @@ class Locator:
         model_id: str,
         timeout_s: float | None,
         route: Route,
-        arrived: Callable[[], int],
+        answer: ResumableAnswer | None,
     ) -> Attempts:
         ModelId.parse(model_id)
         patience = self._patience
         if route.fail_fast:
             patience = replace(patience, attempts=1, holds=False)
-        return Attempts(patience, timeout_s, arrived)
+        return Attempts(patience, timeout_s, answer)
 
     def _failed(
         self, model_id: str, replica: ModelServerConnection, attempts: Attempts, error: SaxError

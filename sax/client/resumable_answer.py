@@ -17,6 +17,7 @@ class ResumableAnswer:
 
     def __init__(self, request: GenerateRequest) -> None:
         self.chunks = 0
+        self.heard_at = 0.0  # when the last one arrived, in the time of `add`
         self._request = request
         self._ids: list[int] = []
         self._prompt_logprobs = 0
@@ -28,7 +29,7 @@ class ResumableAnswer:
             self._prompt_logprobs, self._score = begun.prompt_logprobs, begun.score
             self._version = begun.version
 
-    def add(self, chunk: TokenChunk) -> None:
+    def add(self, chunk: TokenChunk, now: float) -> None:
         """Take in the next chunk. Raises ReplicaLost for one that does not follow: a server older
         than continuations begins the answer again."""
         tokens = len(self._ids) + len(chunk.token_ids)
@@ -38,6 +39,7 @@ class ResumableAnswer:
                 f"{tokens}: it cannot go on with one that was begun elsewhere"
             )
         self.chunks += 1
+        self.heard_at = now
         self._ids += chunk.token_ids
         self._score = chunk.score
         if chunk.prompt_logprobs:

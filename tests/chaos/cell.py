@@ -136,12 +136,20 @@ class RealCell:
 
 @asynccontextmanager
 async def real_cell(
-    kind: str, folder: Path, *, admins: int, servers: int, callers: Sequence[str], seed: int
+    kind: str,
+    folder: Path,
+    *,
+    admins: int,
+    servers: int,
+    callers: Sequence[str],
+    seed: int,
+    step_s: float = 0.0,
 ) -> AsyncGenerator[RealCell]:
-    """A cell that answers. Every process of it is gone at the end."""
+    """A cell that answers; a token takes its model servers `step_s`. Every process of it is gone at
+    the end."""
     identities = Identities(folder, OPERATOR, ADMIN, SERVER, *callers)
     async with open_store(kind, folder, admins) as store, AsyncExitStack() as stack:
-        cell = _make(folder, store, identities, admins, servers, random.Random(seed))
+        cell = _make(folder, store, identities, admins, servers, random.Random(seed), step_s)
         # Before the proxies close: who hangs on one must be gone.
         for child in cell.children:
             if child is not store.child:
@@ -158,6 +166,7 @@ def _make(
     admins: int,
     servers: int,
     luck: random.Random,
+    step_s: float,
 ) -> RealCell:
     ports = free_ports(admins + servers)
     addresses = [f"127.0.0.1:{port}" for port in ports]
@@ -176,6 +185,7 @@ def _make(
                 f"--port={ports[admins + n]}",
                 f"--broken={broken}",
                 f"--seed={luck.randrange(2**31)}",
+                f"--step_s={step_s}",
             ),
         ]
         child = Child(f"server-{n}", command, folder, env)

@@ -31,9 +31,10 @@ def main() -> None:
     parser.add_argument("--admin", required=True, help="host:port of every admin server")
     parser.add_argument("--broken", type=Path, required=True, help="loads fail while it is there")
     parser.add_argument("--seed", type=int, default=0, help="of the time that loads take")
+    parser.add_argument("--step_s", type=float, default=0.0, help="time that a token takes")
     flags = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    asyncio.run(_serve(flags.port, flags.admin, _loader(flags.broken, flags.seed)))
+    asyncio.run(_serve(flags.port, flags.admin, _loader(flags.broken, flags.seed, flags.step_s)))
     leave(0)
 
 
@@ -48,9 +49,9 @@ async def _serve(
 
 
 def _loader(
-    broken: Path, seed: int
+    broken: Path, seed: int, step_s: float
 ) -> Callable[[ModelSpec, Callable[[Progress], None]], AnyLoaded]:
-    luck, models = random.Random(seed), FakeModels()
+    luck, models = random.Random(seed), FakeModels(delay_s=step_s)
 
     def load(spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
         time.sleep(luck.uniform(0, _LONGEST_LOAD_S))

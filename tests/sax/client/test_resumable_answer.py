@@ -49,7 +49,7 @@ def test_wherever_an_answer_breaks_and_how_often_the_rest_begins_where_it_ended(
     chunks = answered(sizes, prompt_logprobs)
     answer = ResumableAnswer(REQUEST)
     for index, chunk in enumerate(chunks):
-        answer.add(chunk)
+        answer.add(chunk, 0.0)
         if data.draw(st.booleans()):  # another client takes it from here
             answer = ResumableAnswer(answer.rest) if data.draw(st.booleans()) else answer
         had = sum(sizes[: index + 1])
@@ -67,7 +67,7 @@ def test_wherever_an_answer_breaks_and_how_often_the_rest_begins_where_it_ended(
 def test_a_chunk_that_does_not_follow_is_refused_and_not_counted() -> None:
     answer = ResumableAnswer(REQUEST)
     first, *_ = answered([2])
-    answer.add(first)
+    answer.add(first, 0.0)
     with pytest.raises(ReplicaLost, match="token 2 of the answer instead of token 4"):
-        answer.add(first)
+        answer.add(first, 0.0)
     assert (answer.chunks, answer.tokens) == (1, 2)

@@ -60,7 +60,6 @@ async def _frozen_one_of_two(cell: Cell) -> str:
     async with Users(cell) as users:
         streams = [users.begin(400) for _ in range(6)]
         await users.warm(streams)
-        at_s = time.monotonic()
         cell.pause(FIRST)
         try:
             new = [asyncio.create_task(users.short(after_s)) for after_s in NEW_AT_S]
@@ -68,20 +67,12 @@ async def _frozen_one_of_two(cell: Cell) -> str:
         finally:
             cell.resume(FIRST)
         ended = [await stream for stream in streams]
-    lost = [one for one in ended if one.error]
-    assert 0 < len(lost) < len(ended), ended
-    assert all("replica_lost" in one.error for one in lost), lost
-    assert all(one.tokens == 400 for one in ended if not one.error), ended
-    assert not any(one.error for one in answered), answered
-    ended_s = max(one.ended_s for one in lost) - at_s
+    assert not any(one.error for one in (*ended, *answered)), (ended, answered)
+    assert [one.tokens for one in ended] == [400] * 6, ended
     longest_s = max(one.took_s for one in answered)
     _serves_again(cell, 2)
-    assert ended_s <= LOST_S, f"a stream ended after {ended_s:.1f} s"
     assert longest_s <= LOST_S, f"a new request took {longest_s:.1f} s"
-    return (
-        f"{len(lost)} of 6 streams lost after {ended_s:.1f} s, the others whole; new requests "
-        f"answered after {longest_s:.1f} s at most"
-    )
+    return f"6 streams whole; new requests answered after {longest_s:.1f} s at most"
 
 
 @row(

@@ -73,7 +73,7 @@ async def same_from_everywhere(handler: Handler, request: GenerateRequest) -> No
     for cut in range(1, len(expected)):
         answer = ResumableAnswer(request)
         for chunk in expected[:cut]:
-            answer.add(chunk)
+            answer.add(chunk, 0.0)
         rest = await chunks_of(handler, answer.rest)
         assert whole([*expected[:cut], *rest]) == whole(expected), cut
         assert not rest[0].prompt_token_ids
@@ -103,6 +103,14 @@ async def test_tokens_that_end_an_answer_together_may_lie_on_both_sides_of_the_b
         request = replace(PLAIN, sampling=sampling)
         assert whole(await chunks_of(handler, request)).token_ids == ids[:7]
         await same_from_everywhere(handler, request)
+
+
+async def test_answers_that_go_on_are_counted() -> None:
+    async with handling(FakeModels()) as handler:
+        await chunks_of(handler, PLAIN)
+        await chunks_of(handler, replace(PLAIN, answer=AnswerSoFar(token_ids=(21,))))
+        servable = handler.start(PLAIN, GENERATE_STREAM, lambda chunk: None).servable
+        assert servable.resumed == 1
 
 
 async def test_an_answer_that_was_complete_ends_at_once() -> None:
