@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -133,21 +133,36 @@ def text_of(events: list[dict[str, Any]]) -> str:
     )
 
 
+def streams_of(cell: Cell, prompts: list[str], signal: str = "") -> list[list[dict[str, Any]]]:
+    """Return the events of streams at the same time; one of the servers gets a signal meanwhile."""
+    with ThreadPoolExecutor(len(prompts)) as threads:
+        begun = threading.Barrier(len(prompts) + 1)
+
+        def read(prompt: str) -> list[dict[str, Any]]:
+            events: list[dict[str, Any]] = []
+            for event in stream_of(cell, prompt, 100):
+                events.append(event)
+                if len(events) == 5:
+                    begun.wait(60)
+            return events
+
+        streams = [threads.submit(read, prompt) for prompt in prompts]
+        begun.wait(60)
+        if signal:
+            getattr(cell, signal)(SERVERS[1])
+        return [stream.result() for stream in streams]
+
+
 @pytest.mark.parametrize("signal", ["kill", "terminate"])
 def test_streams_of_the_gateway_outlive_either_replica(pair: Cell, signal: str) -> None:
-    prompts = [f"Count from {n} upwards." for n in range(6)]
-    alone = [text_of(list(stream_of(pair, prompt, 150))) for prompt in prompts]
-    with ThreadPoolExecutor(len(prompts)) as threads:
-        streams = [threads.submit(lambda p=p: list(stream_of(pair, p, 150))) for p in prompts]
-        time.sleep(1.5)
-        assert not any(stream.done() for stream in streams)
-        getattr(pair, signal)(SERVERS[1])
-        found = [stream.result() for stream in streams]
+    prompts = [f"Count from {n} upwards." for n in range(4)]
+    alone = streams_of(pair, prompts)
+    found = streams_of(pair, prompts, signal)
     if signal == "terminate":
         assert pair.ended(SERVERS[1]) == 0
-    assert [text_of(events) for events in found] == alone
+    assert list(map(text_of, found)) == list(map(text_of, alone))
     assert not any("error" in event for events in found for event in events)
-    assert [events[-1]["usage"]["completion_tokens"] for events in found] == [150] * 6
+    assert [events[-1]["usage"]["completion_tokens"] for events in found] == [100] * 4
     pair.start(SERVERS[1])
     both_ready(pair)
 
