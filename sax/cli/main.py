@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from sax.cli.commands.acls import getacl, setacl, token
+from sax.cli.commands.chat import chat
 from sax.cli.commands.history import events, rollback, versions
 from sax.cli.commands.listing import ls, status
 from sax.cli.commands.publishing import publish, unpublish, update
-from sax.cli.commands.requests import chat, custom, generate
+from sax.cli.commands.requests import custom, generate
 from sax.cli.commands.saxutil import register as register_saxutil
 from sax.cli.commands.vectors import classify, embed, gradient, rerank
 from sax.cli.commands.wait import wait, watch
