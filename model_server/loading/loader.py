@@ -5,6 +5,7 @@ A language model may span the hosts of a replica; other kinds use one device of 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -37,7 +38,7 @@ from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.cpu_kernels import kernels_of
 from model_server.loading.custom_loading import load_custom
 from model_server.loading.device_memory import device_limit, server_devices
-from model_server.loading.draft_loading import check_vocabulary, with_draft
+from model_server.loading.draft_loading import check_vocabulary, draft_checkpoint, with_draft
 from model_server.loading.island_loads import IslandLoads
 from model_server.loading.lm_loading import LmLoad, measure, run_all
 from model_server.loading.loaded import (
@@ -125,7 +126,7 @@ class ModelLoader:
         report(Progress("starting"))
         entry = find(spec.model_path)  # an unknown path is the clearer error, so it comes first
         check_offered(entry.path, self._config.model_filter_regex)
-        spec = self._pinned(spec)
+        spec = self.pinned(spec)
         if isinstance(entry, AdapterClass):  # compiles nothing
             return self._load_adapter(spec, report)
         with self._loading(spec):
@@ -191,22 +192,24 @@ class ModelLoader:
         if len(self._live) == 1:  # nobody is served meanwhile
             give_back_unused()
 
-    def _pinned(self, spec: ModelSpec) -> ModelSpec:
-        """Name the commit of what a hub has, for every host and every later look at it.
+    def pinned(self, spec: ModelSpec) -> ModelSpec:
+        """Name the commits of what a hub has, for every host and every later look at it.
 
         Raises InvalidName, CheckpointError.
         """
-        if spec.checkpoint == NO_CHECKPOINT or not is_fetched(spec.checkpoint):
-            return spec
-        return replace(spec, checkpoint=self.pin(spec.checkpoint))
+        overrides = dict(spec.overrides)
+        if draft := draft_checkpoint(overrides):
+            overrides["DRAFT_MODEL"] = json.dumps(self.pin(draft))
+        return replace(spec, checkpoint=self.pin(spec.checkpoint), overrides=overrides)
 
     def pin(self, checkpoint: str) -> str:
         """Return a checkpoint with the commit that its revision means now; a path unchanged.
 
         Raises InvalidName, CheckpointError for one that no load here can fetch.
         """
-        if is_fetched(checkpoint):
-            self._roots.check(checkpoint)
+        if not is_fetched(checkpoint):
+            return checkpoint
+        self._roots.check(checkpoint)
         return pin(checkpoint)
 
     def _open(self, spec: ModelSpec, report: Report) -> AbstractContextManager[Checkpoint | None]:
