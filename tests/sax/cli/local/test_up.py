@@ -51,7 +51,7 @@ def test_a_demo_takes_the_options_of_up_but_its_own_model() -> None:
     assert {"--dir", "--port", "--hosts", "--import", "--tokens"} <= up.keys()
 
 
-@pytest.mark.parametrize("words", [["up"], ["demo"], ["demo", __file__]])
+@pytest.mark.parametrize("words", [["up"], ["demo", __file__]])
 def test_the_options_make_the_plan(planned: list[CellPlan], words: list[str]) -> None:
     given = ["--dir", "d", "--port", "9000", "--import", "mine", "--hosts", "2", "--cell", "/sax/a"]
     made = CliRunner().invoke(app, [*words, *given, "--", "--slots", "8"])
@@ -63,7 +63,7 @@ def test_the_options_make_the_plan(planned: list[CellPlan], words: list[str]) ->
     assert plan.memory > 0
 
 
-@pytest.mark.parametrize("words", [["up", "--nonsense"], ["demo", "no-such-file"]])
+@pytest.mark.parametrize("words", [["up", "--nonsense"], ["demo"], ["demo", "no-such-file"]])
 def test_a_wrong_command_line_runs_nothing(planned: list[CellPlan], words: list[str]) -> None:
     assert CliRunner().invoke(app, words).exit_code == 2
     assert not planned
