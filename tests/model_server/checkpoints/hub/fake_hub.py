@@ -28,6 +28,7 @@ class FakeHub:
         self.gated = False
         self.status = 0  # of every answer, in place of the right one
         self.lost = ""  # a file that is listed and not there
+        self.next: Files | None = None  # pushed to main once somebody asked what it is
         self.asked: list[str] = []  # METHOD path
         self.slow = threading.Event()  # clear: bodies of files stop in the middle
         self.slow.set()
@@ -127,6 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
             ],
         }
         self._send(200, json.dumps(told).encode(), body=body, kind="application/json")
+        if self.fake.next is not None and not revision:
+            self.fake.push(repo, self.fake.next)
 
     def _resolve(self, path: str, *, body: bool) -> None:
         repo, _, rest = path.partition("/resolve/")
