@@ -8,6 +8,7 @@ from sax.errors import CheckpointError, CheckpointNotFound, CheckpointUnreachabl
 from sax.references import HubReference
 
 _REFUSED = (401, 403)
+_NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def told(exc: Exception, wanted: HubReference, endpoint: str) -> CheckpointError:
@@ -31,7 +32,7 @@ def told(exc: Exception, wanted: HubReference, endpoint: str) -> CheckpointError
         return _of_status(exc, wanted, endpoint)
     if isinstance(exc, ValueError):
         return _not_found(f"{wanted}: {_first_line(exc)}")
-    if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
+    if isinstance(exc, OSError) and exc.errno in _NO_PLACE:
         return CheckpointError(
             f"{wanted} cannot be kept: {exc.strerror}; make room with `sax rm`, or set HF_HOME to "
             "another folder",

@@ -96,7 +96,8 @@ def _ready(
     ctx: typer.Context, client: Client, model: str, name: str | None, overrides: dict[str, str]
 ) -> str:
     """Return the id of the model, published and ready."""
-    known = [each.spec for each in client.list_all()]
+    published = client.list_all()
+    known = [each.spec for each in published]
     model_id = find_published(model, known)
     if model_id is None:
         wanted = to_publish(model, name, overrides, known)
@@ -106,5 +107,8 @@ def _ready(
                 model_id, wanted.model_path, wanted.checkpoint, wanted.replicas, wanted.overrides
             )
             say(f"published {model_id}")
-    wait_until_ready(ctx, model_id, replicas=1)
+    asleep = any(
+        each.spec.model_id == model_id and not each.wanted_replicas for each in published
+    )  # until it is asked
+    wait_until_ready(ctx, model_id, replicas=0 if asleep else 1)
     return model_id
