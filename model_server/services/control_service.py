@@ -64,7 +64,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         return control_pb2.CheckResponse(checkpoint=pinned)
 
     async def _pinned(self, checkpoint: str) -> str:
-        """Ask within a limit: a name server may take as long as it likes. Raises CheckpointError."""
+        """Ask within a limit: a name server may take very long. Raises CheckpointError."""
         asked = Worker.once(f"pin {checkpoint}", lambda: self._pin_checkpoint(checkpoint))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(asked), self._pin_s)
