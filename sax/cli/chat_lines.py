@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ from sax.cli.conversation import Conversation
 from sax.command import say
 from sax.errors import InvalidRequest
 from sax.fields.field import Kind
-from sax.fields.sampling import SAMPLING
+from sax.fields.sampling import SAMPLING, SamplingRow
 from sax.format import quoted
 
 HELP = '''\
@@ -71,13 +72,15 @@ def _value(name: str, text: str) -> object:
         raise InvalidRequest(f"{name} takes a number, not {quoted(text)}") from None
     if isinstance(value, str):
         return value
-    low, high = (
-        row.least is not None and value < row.least,
-        row.most is not None and value > row.most,
-    )
-    if low or high or (row.above is not None and value <= row.above) or value != value:
+    if not _in_range(row, value):
         raise InvalidRequest(f"{name} cannot be {text}: {row.help}")
     return value
+
+
+def _in_range(row: SamplingRow, value: float) -> bool:
+    least = -math.inf if row.least is None else row.least
+    most = math.inf if row.most is None else row.most
+    return least <= value <= most and (row.above is None or value > row.above)
 
 
 def _settable() -> list[str]:
