@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
 
 from model_server.config import ModelServerConfig
 from model_server.loading.loader import ModelLoader, make_loader
 from sax.errors import CheckpointError, CheckpointNotFound, InvalidName
 from sax.types import ModelSpec, Progress
-from tests.model_server.checkpoints.hub.fake_hub import FakeHub, running_hub
+from tests.model_server.checkpoints.hub.fake_hub import FakeHub, running_hub, use_hub
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 
 TINY = "hf://acme/tiny"
@@ -31,10 +30,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     write_tiny(folder)
     with running_hub() as running:
         running.push("acme/tiny", {each.name: each.read_bytes() for each in folder.iterdir()})
-        monkeypatch.setattr(constants, "ENDPOINT", running.url)
-        template = f"{running.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        use_hub(running, tmp_path / "cache", monkeypatch)
         yield running
 
 

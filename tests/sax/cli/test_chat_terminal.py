@@ -19,6 +19,7 @@ from tests.sax.cli.fake_cell import FakeCell
 
 MODEL = "/sax/test/m"
 WITHIN_S = 60.0
+_CALM = 6  # looks at a program that sleeps
 # Ctrl-C is a signal only for whoever owns the terminal.
 _OWNER = """
 import fcntl, signal, termios
@@ -63,6 +64,17 @@ class Terminal:
         printed, self.seen = self.seen[: found.end()], self.seen[found.end() :]
         return printed
 
+    def interrupt(self) -> None:
+        """Press Ctrl-C once the program waits.
+
+        Between the prompt and the wait for keys Python keeps a signal until the next key.
+        """
+        stat, calm = Path(f"/proc/{self.process.pid}/stat"), 0
+        while calm < _CALM and stat.exists():
+            calm = calm + 1 if stat.read_text().rpartition(")")[2].split()[0] == "S" else 0
+            time.sleep(0.05)
+        self.type("\x03")
+
     def close(self) -> int:
         try:
             return self.process.wait(WITHIN_S)
@@ -103,7 +115,7 @@ def test_ctrl_c_stops_the_answer_and_what_was_said_is_remembered(
     cell.stops_after = 1
     terminal.type("one two three\n")
     terminal.expect("ONE")
-    terminal.type("\x03")
+    terminal.interrupt()
     terminal.expect("> ")
     cell.stops_after = None
     terminal.type("again\n")
@@ -122,14 +134,16 @@ def test_a_second_ctrl_c_at_the_prompt_leaves_and_one_alone_does_not(
     cell: FakeCell, chat: Chat
 ) -> None:
     terminal = chat()
-    terminal.type("half a line\x03")
+    terminal.type("half a line")
+    terminal.expect("half a line")
+    terminal.interrupt()
     terminal.expect("Ctrl-C again leaves[^>]*> ")
     terminal.type("hello\n")
     terminal.expect("HELLO[^>]*> ")
     assert [each.prompt[-1] for each in cell.asked] == [Message("user", "hello")]
-    terminal.type("\x03")
+    terminal.interrupt()
     terminal.expect("Ctrl-C again leaves[^>]*> ")
-    terminal.type("\x03")
+    terminal.interrupt()
     assert terminal.close() == 0
 
 

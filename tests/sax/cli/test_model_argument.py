@@ -77,6 +77,7 @@ def complete(line: str, admin: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.extended
 def test_a_shell_completes_models_from_the_cell(cell: FakeCell) -> None:
     cell.holds("/sax/lab/small")
     cell.holds("/sax/lab/gemma")
