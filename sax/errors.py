@@ -18,6 +18,8 @@
     |   +-- ModelNotReady, NotLoaded, ReplicaLost, ShuttingDown
     +-- LoadFailed                a checkpoint is bad or does not fit
     |   +-- CheckpointError, MemoryPlanError
+    |       +-- CheckpointNotFound      the hub or the index says that there is no such thing
+    |       +-- CheckpointUnreachable   it did not answer
     +-- DeadlineExceeded, Cancelled
     +-- Internal
 
@@ -146,6 +148,14 @@ class CheckpointError(LoadFailed):
     """A checkpoint is missing, unreadable, truncated or of the wrong shape."""
 
 
+class CheckpointNotFound(CheckpointError):
+    """A hub or a package index has no such checkpoint, or does not let this server have it."""
+
+
+class CheckpointUnreachable(CheckpointError):
+    """A hub or a package index does not answer, and there is no copy of the checkpoint here."""
+
+
 class MemoryPlanError(LoadFailed):
     """The model does not fit; the text says which number to change.
 
@@ -200,6 +210,8 @@ TABLE: dict[type[SaxError], Meaning] = {
     ShuttingDown: Meaning("UNAVAILABLE", 503, Retry.LOCATOR),
     LoadFailed: Meaning("FAILED_PRECONDITION", 400, Retry.NOBODY),
     CheckpointError: Meaning("FAILED_PRECONDITION", 400, Retry.NOBODY),
+    CheckpointNotFound: Meaning("FAILED_PRECONDITION", 400, Retry.NOBODY),
+    CheckpointUnreachable: Meaning("FAILED_PRECONDITION", 400, Retry.NOBODY),
     MemoryPlanError: Meaning("FAILED_PRECONDITION", 400, Retry.NOBODY),
     DeadlineExceeded: Meaning("DEADLINE_EXCEEDED", 504, Retry.CLIENT),
     Cancelled: Meaning("CANCELLED", 499, Retry.NOBODY),

@@ -14,11 +14,12 @@ from sax.errors import InvalidName
 from sax.fields.field import longer
 from sax.fields.table import MODEL_PATH_BYTES
 from sax.format import quoted
+from sax.references import HUB, PACKAGES, parse_reference
 
 _LONGEST = 200  # of a whole name; it is part of file names, labels and every log line
 _NAME = re.compile(r"[a-z]+[a-z0-9-_]*")
 _MODEL_PATH = re.compile(r"[a-zA-Z]+[a-zA-Z0-9_.-]*")
-_CHECKPOINT = re.compile(r"[/\w.\-%:=|+]+", re.ASCII)
+_CHECKPOINT = re.compile(r"[/\w.\-%:=|+@]+", re.ASCII)
 NO_CHECKPOINT = "None"
 
 
@@ -90,13 +91,18 @@ def check_model_path(text: str) -> str:
 
 
 def check_checkpoint(text: str) -> str:
-    """Return a well-formed checkpoint path unchanged ("None" means random weights)."""
+    """Return a well-formed checkpoint unchanged ("None" means random weights).
+
+    Raises InvalidName.
+    """
     if not _CHECKPOINT.fullmatch(text):
         raise InvalidName(
             f"{quoted(text)} is not a checkpoint: use a path or URL of letters, digits and "
-            '/._-%:=|+, or "None" for random weights',
+            '/._-%:=|+@, or "None" for random weights',
             param="checkpoint",
         )
+    if text.startswith((HUB, PACKAGES)):
+        parse_reference(text)
     return text
 
 

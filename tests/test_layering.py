@@ -141,6 +141,7 @@ LADDERS: dict[str, list[str]] = {
         "scaling.py",
         "adapters.py",
         "names.py",
+        "references.py",
         "types.py",
         "fields",
         "errors.py",

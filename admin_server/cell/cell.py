@@ -21,9 +21,9 @@ from admin_server.assignment.servers import known_paths
 from admin_server.cell.demand import Prospect, prospect
 from admin_server.cell.disputes import Disputes
 from admin_server.cell.modelets import Modelets
-from admin_server.cell.override_check import check_spec
 from admin_server.cell.reconciler import Reconciler, Timing
 from admin_server.cell.scaler import Scaler
+from admin_server.cell.spec_check import check_spec
 from admin_server.cell.watch import Delta
 from admin_server.cell.watch_sets import Recovery, WatchSets
 from admin_server.condition import ChangeSignal
@@ -127,8 +127,10 @@ class Cell:
     # Changes by operators: durable on return. `by` is the caller's name, for the audit log
 
     async def publish(self, spec: ModelSpec, *, by: str = "") -> None:
-        """Raises InvalidRequest or a subclass, ModelExists, ModelPathNotFound, AdminUnavailable."""
-        await check_spec(self._modelets, spec, self.reconciler.infos(), self.troubles())
+        """Raises InvalidRequest or a subclass, CheckpointError for a checkpoint that no server can
+        fetch, ModelExists, ModelPathNotFound, AdminUnavailable.
+        """
+        spec = await self._checked(spec)
         version, at_s = uuid.uuid4().hex, self._clock()
 
         def make(state: CellState) -> Record:
@@ -139,14 +141,20 @@ class Cell:
         await self._commit(make)
 
     async def update(self, spec: ModelSpec, *, by: str = "") -> None:
-        """Raises InvalidRequest or a subclass, ModelNotFound, StaleRevision, AdminUnavailable."""
+        """Raises InvalidRequest or a subclass, CheckpointError for a checkpoint that no server can
+        fetch, ModelNotFound, StaleRevision, AdminUnavailable.
+        """
         old = self.ledger.state.models.get(spec.model_id)
-        if old is None or (old.model_path, old.overrides) != (spec.model_path, spec.overrides):
-            await check_spec(self._modelets, spec, self.reconciler.infos(), self.troubles())
+        if old is None or _loaded_from(old) != _loaded_from(spec):
+            spec = await self._checked(spec, old)
         version, at_s = uuid.uuid4().hex, self._clock()
         await self._commit(
             lambda state: update_record(state, spec, version=version, at_s=at_s, by=by)
         )
+
+    async def _checked(self, spec: ModelSpec, old: ModelSpec | None = None) -> ModelSpec:
+        infos, silent = self.reconciler.infos(), self.troubles()
+        return await check_spec(self._modelets, spec, infos, silent, old)
 
     async def rollback(self, model_id: str, version: str = "", *, by: str = "") -> str:
         """Go back to a version ("": the one before the current); returns the version now wanted.
@@ -381,3 +389,7 @@ class Cell:
     def _methods(self, model_id: str) -> tuple[str, ...]:
         held = self._seen.model(model_id).held.values()
         return tuple(sorted({name for servable in held for name in servable.methods}))
+
+
+def _loaded_from(spec: ModelSpec) -> tuple[object, ...]:
+    return spec.model_path, spec.checkpoint, spec.overrides

@@ -12,6 +12,8 @@ import grpc.aio
 from admin_server.assignment.seen import Action, LoadAction, UpdateAcls
 from admin_server.ledger.placement import loaded_overrides
 from sax.errors import (
+    CheckpointNotFound,
+    InvalidName,
     InvalidRequest,
     NotFound,
     NotLoaded,
@@ -21,6 +23,7 @@ from sax.errors import (
     Unauthenticated,
 )
 from sax.proto import common_pb2, control_pb2, modelet_pb2
+from sax.references import parse_reference
 from sax.types import ModelSpec, ServerStatus, Traffic
 from sax.wire import codec
 from sax.wire.rpc import Reply, open_channel
@@ -31,6 +34,7 @@ _log = logging.getLogger(__name__)
 _STATUS_TIMEOUT_S = 5.0
 _ACLS_TIMEOUT_S = 30.0
 _CONTROL_TIMEOUT_S = 2.0  # an operator waits for a check
+_HUB_TIMEOUT_S = 7.0  # for one that asks a hub; clients wait for 10 s
 # Rates cover the last minute, and percentiles cost the server a sort per method.
 _POLLS_PER_TRAFFIC = 10
 
@@ -48,8 +52,11 @@ class Modelets(Protocol):
         """Have a server obey this leader instead of the one of this term, which does not lead."""
         ...
 
-    async def check(self, address: str, spec: ModelSpec) -> None:
-        """Raises InvalidRequest if no load of the spec on this server can succeed."""
+    async def check(self, address: str, spec: ModelSpec) -> str:
+        """Return the checkpoint to record, "" for the one given.
+
+        Raises InvalidRequest or CheckpointError if no load of the spec there can succeed.
+        """
         ...
 
     async def close(self, address: str) -> None: ...
@@ -128,20 +135,35 @@ class GrpcModelets:
         request = control_pb2.DisputeRequest(term=self._term, disputed_term=term)
         await self._control(address, "Dispute", request, control_pb2.DisputeResponse)
 
-    async def check(self, address: str, spec: ModelSpec) -> None:
+    async def check(self, address: str, spec: ModelSpec) -> str:
+        fetched = bool(spec.checkpoint) and parse_reference(spec.checkpoint) is not None
         request = control_pb2.CheckRequest(
-            model_path=spec.model_path, overrides=loaded_overrides(spec.overrides)
+            model_path=spec.model_path,
+            overrides=loaded_overrides(spec.overrides),
+            checkpoint=spec.checkpoint if fetched else "",
         )
-        await self._control(address, "Check", request, control_pb2.CheckResponse)
+        limit_s = _HUB_TIMEOUT_S if fetched else _CONTROL_TIMEOUT_S
+        reply = await self._control(
+            address, "Check", request, control_pb2.CheckResponse, timeout_s=limit_s
+        )
+        return reply.checkpoint
 
-    async def _control(self, address: str, method: str, request: Any, reply: type[Reply]) -> Reply:
+    async def _control(
+        self,
+        address: str,
+        method: str,
+        request: Any,
+        reply: type[Reply],
+        *,
+        timeout_s: float = _CONTROL_TIMEOUT_S,
+    ) -> Reply:
         return await call(
             self._channel(address),
             f"/sax.Control/{method}",
             request,
             reply,
             peer=f"the model server {address}",
-            timeout_s=_CONTROL_TIMEOUT_S,
+            timeout_s=timeout_s,
         )
 
     async def close(self, address: str) -> None:
@@ -156,9 +178,13 @@ class GrpcModelets:
         return self._channels[address]
 
 
-def is_bad_override(exc: SaxError) -> bool:
-    """True if the model server refused an override: no retry can succeed."""
-    return isinstance(exc, InvalidRequest) and (exc.param or "").startswith("overrides.")
+def is_lasting(exc: SaxError) -> bool:
+    """True if no retry can succeed: an override was refused, or a hub has no such checkpoint."""
+    if isinstance(exc, CheckpointNotFound):
+        return True
+    param = exc.param or ""
+    bad_name = isinstance(exc, InvalidName) and param == "checkpoint"
+    return bad_name or (isinstance(exc, InvalidRequest) and param.startswith("overrides."))
 
 
 def _update_loaded(spec: ModelSpec) -> modelet_pb2.UpdateLoadedRequest:

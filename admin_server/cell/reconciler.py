@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from admin_server.assignment.plan import CellActions, plan_actions
 from admin_server.assignment.seen import Action, LoadAction, Seen, UnloadAction, UpdateAcls
 from admin_server.assignment.servers import Servers
-from admin_server.cell.modelets import Modelets, is_bad_override
+from admin_server.cell.modelets import Modelets, is_lasting
 from admin_server.cell.scaler import Scaler
 from admin_server.events import CellEvents
 from admin_server.ledger.state import CellState
@@ -178,7 +178,7 @@ class Reconciler:
             await self._modelets.carry_out(action)
         except SaxError as exc:
             self._note_refusal(action.address, exc)
-            error, need, lasting = exc.text, exc.need, is_bad_override(exc)
+            error, need, lasting = exc.text, exc.need, is_lasting(exc)
             self.failed_actions += 1
             _log.warning("%s of %s on %s: %s", verb, action.model_id, action.address, error)
         self.loads += isinstance(action, LoadAction) and error is None

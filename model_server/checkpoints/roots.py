@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sax.errors import CheckpointError
+from sax.references import parse_reference
 
 _MOST_FILES = 100_000  # of one checkpoint
 
@@ -20,7 +21,7 @@ def local_place(path: str) -> Path | None:
 
 
 class CheckpointRoots:
-    """Folders and bucket URLs; no roots allow every checkpoint."""
+    """Folders, bucket URLs, and hubs as hf:// or hf://ORG; no roots allow every checkpoint."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         self._roots = tuple(roots)
@@ -35,9 +36,10 @@ class CheckpointRoots:
         """
         if not self._roots:
             return
-        place = local_place(path)
+        reference = parse_reference(path)
+        place = None if reference else local_place(path)
         if place is None:
-            self._check_url(path)
+            self._check_url(str(reference or path))
             return
         try:
             for found in (place, *_links(place)):

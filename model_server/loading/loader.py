@@ -5,17 +5,20 @@ A language model may span the hosts of a replica; other kinds use one device of 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.hub.fetching import is_fetched, local_copy, pin
 from model_server.checkpoints.huggingface.peft import open_adapter
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.roots import CheckpointRoots
@@ -35,7 +38,7 @@ from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.cpu_kernels import kernels_of
 from model_server.loading.custom_loading import load_custom
 from model_server.loading.device_memory import device_limit, server_devices
-from model_server.loading.draft_loading import check_vocabulary, with_draft
+from model_server.loading.draft_loading import check_vocabulary, draft_checkpoint, with_draft
 from model_server.loading.island_loads import IslandLoads
 from model_server.loading.lm_loading import LmLoad, measure, run_all
 from model_server.loading.loaded import (
@@ -123,20 +126,21 @@ class ModelLoader:
         report(Progress("starting"))
         entry = find(spec.model_path)  # an unknown path is the clearer error, so it comes first
         check_offered(entry.path, self._config.model_filter_regex)
+        spec = self.pinned(spec)
         if isinstance(entry, AdapterClass):  # compiles nothing
             return self._load_adapter(spec, report)
         with self._loading(spec):
             if isinstance(entry, CustomModel):
-                self._check_root(spec)
+                spec = self._local(spec, report)
                 return self._keep(
                     spec, load_custom(entry, spec, self._config, self._free_memory(), report)
                 )
-            with _named(spec.checkpoint), self._open(spec) as checkpoint:
+            with _named(spec.checkpoint), self._open(spec, report) as checkpoint:
                 config = checkpoint.config if checkpoint else None
                 recipe = make_recipe(spec.model_path, config, spec.overrides)
                 if isinstance(recipe, Recipe):
                     if generates(recipe, checkpoint):
-                        with with_draft(recipe, spec.overrides, self._open_path) as recipe:
+                        with with_draft(recipe, spec.overrides, self._opener(report)) as recipe:
                             return self._load(spec, recipe, checkpoint, report)
                     recipe = whole_recipe(recipe)
                 assert checkpoint is not None, "every embedder needs a checkpoint"
@@ -156,11 +160,11 @@ class ModelLoader:
         self, spec: ModelSpec, limits: EngineLimits, programs: Programs, report: Report
     ) -> HeldRunner:
         """Load this host's share of a model for its primary. Raises as a load does."""
-        with self._loading(spec), _named(spec.checkpoint), self._open(spec) as checkpoint:
+        with self._loading(spec), _named(spec.checkpoint), self._open(spec, report) as checkpoint:
             config = checkpoint.config if checkpoint else None
             recipe = make_recipe(spec.model_path, config, spec.overrides)
             assert isinstance(recipe, Recipe), "only language models span hosts"
-            with with_draft(recipe, spec.overrides, self._open_path) as recipe:
+            with with_draft(recipe, spec.overrides, self._opener(report)) as recipe:
                 load = self._planned(spec, recipe, checkpoint, limits)
                 runner = load.build(programs, report)
             self._live.append(_Live(runner, spec.model_id, load.deployment.memory.total))
@@ -188,24 +192,52 @@ class ModelLoader:
         if len(self._live) == 1:  # nobody is served meanwhile
             give_back_unused()
 
-    def _open(self, spec: ModelSpec) -> AbstractContextManager[Checkpoint | None]:
+    def pinned(self, spec: ModelSpec) -> ModelSpec:
+        """Name the commits of what a hub has, for every host and every later look at it.
+
+        Raises InvalidName, CheckpointError.
+        """
+        overrides = dict(spec.overrides)
+        if draft := draft_checkpoint(overrides):
+            overrides["DRAFT_MODEL"] = json.dumps(self.pin(draft))
+        return replace(spec, checkpoint=self.pin(spec.checkpoint), overrides=overrides)
+
+    def pin(self, checkpoint: str) -> str:
+        """Return a checkpoint with the commit that its revision means now; a path unchanged.
+
+        Raises InvalidName, CheckpointError for one that no load here can fetch.
+        """
+        if not is_fetched(checkpoint):
+            return checkpoint
+        self._roots.check(checkpoint)
+        return pin(checkpoint)
+
+    def _open(self, spec: ModelSpec, report: Report) -> AbstractContextManager[Checkpoint | None]:
         if spec.checkpoint == NO_CHECKPOINT:
             return nullcontext(None)
-        return self._open_path(spec.checkpoint)
+        return self._opener(report)(spec.checkpoint)
 
-    def _open_path(self, path: str) -> AbstractContextManager[Checkpoint]:
-        return closing(
-            self._openings.run(path, lambda: self._opened(path), lambda late: late.close())
-        )
+    def _opener(self, report: Report) -> Callable[[str], AbstractContextManager[Checkpoint]]:
+        """Return what fetches a checkpoint, if need be, and opens it."""
 
-    def _opened(self, path: str) -> Checkpoint:
-        self._roots.check(path)
-        return open_checkpoint(path)
+        def open_it(path: str) -> AbstractContextManager[Checkpoint]:
+            self._openings.run(path, lambda: self._roots.check(path))
+            place = local_copy(path, report)
+            return closing(
+                self._openings.run(path, lambda: open_checkpoint(place), lambda late: late.close())
+            )
 
-    def _check_root(self, spec: ModelSpec) -> None:
-        """Raise CheckpointError; for models whose own function opens the checkpoint."""
-        if spec.checkpoint != NO_CHECKPOINT:
-            self._openings.run(spec.checkpoint, lambda: self._roots.check(spec.checkpoint))
+        return open_it
+
+    def _local(self, spec: ModelSpec, report: Report) -> ModelSpec:
+        """Return the spec with a local path, for models whose own function opens the checkpoint.
+
+        Raises CheckpointError.
+        """
+        if spec.checkpoint == NO_CHECKPOINT:
+            return spec
+        self._openings.run(spec.checkpoint, lambda: self._roots.check(spec.checkpoint))
+        return replace(spec, checkpoint=local_copy(spec.checkpoint, report))
 
     def _load(
         self, spec: ModelSpec, recipe: Recipe, checkpoint: Checkpoint | None, report: Report
@@ -324,7 +356,7 @@ class ModelLoader:
             self._island_load,
             self._loading(spec),
             _named(spec.checkpoint),
-            self._open(spec) as checkpoint,
+            self._open(spec, report) as checkpoint,
         ):
             config = checkpoint.config if checkpoint else None
             recipe = make_recipe(spec.model_path, config, spec.overrides)
@@ -377,12 +409,10 @@ class ModelLoader:
         base = parse_base(spec.overrides)
         with _named(spec.checkpoint):
             # A first look, so that a file system that does not answer ends in time.
-            self._openings.run(spec.checkpoint, lambda: self._look_at_adapter(spec.checkpoint))
+            self._openings.run(spec.checkpoint, lambda: self._roots.check(spec.checkpoint))
+            place = local_copy(spec.checkpoint, report)
+            self._openings.run(spec.checkpoint, lambda: open_adapter(place).close())
             return self._bases.load(spec, base, report)
-
-    def _look_at_adapter(self, path: str) -> None:
-        self._roots.check(path)
-        open_adapter(path).close()
 
     def _text(
         self, spec: ModelSpec, recipe: Recipe, checkpoint: Checkpoint | None
@@ -528,7 +558,7 @@ def _named(path: str) -> Iterator[None]:
     except CheckpointError as exc:
         if path in exc.text:
             raise
-        raise CheckpointError(f"{path}: {exc.text}", param=exc.param) from exc
+        raise type(exc)(f"{path}: {exc.text}", param=exc.param) from exc
 
 
 def check_offered(path: str, filter_regex: str) -> None:

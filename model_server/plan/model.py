@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.hub.fetching import local_copy
+from model_server.checkpoints.hub.huggingface import ModelHub
 from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.text_part import text_config
@@ -23,6 +25,7 @@ from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe, model_paths
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 from sax.names import nearest
+from sax.references import HubReference, Reference, parse_reference
 
 AUTO = "auto"  # the registry's path for "as config.json says"
 _CONFIGS = Path(__file__).with_name("configs")
@@ -97,11 +100,26 @@ def open_model(text: str, path: str | None = None) -> Iterator[PlannedModel]:
         yield PlannedModel(_title(file), wanted, _read(file))
     elif config := _config_alone(Path(text).expanduser()):
         yield PlannedModel(text, wanted, text_config(_read(config)))
+    elif reference := parse_reference(text):
+        with _open_fetched(reference, wanted) as fetched:
+            yield fetched
     elif "://" in text or Path(text).expanduser().exists():
         with closing(open_checkpoint(text)) as checkpoint:
             yield PlannedModel(text, wanted, checkpoint.config, checkpoint)
     else:
         raise _unknown(text)
+
+
+@contextmanager
+def _open_fetched(reference: Reference, wanted: str) -> Iterator[PlannedModel]:
+    """Open config.json of a hub's repository alone, or fetch what has none."""
+    title = str(reference)
+    config = ModelHub().fetch_config(reference) if isinstance(reference, HubReference) else None
+    if config is not None:
+        yield PlannedModel(title, wanted, text_config(_read(config)))
+        return
+    with closing(open_checkpoint(local_copy(title))) as checkpoint:
+        yield PlannedModel(title, wanted, checkpoint.config, checkpoint)
 
 
 @contextmanager

@@ -28,6 +28,8 @@ from model_server.process.join import Joiner
 from model_server.services.control_service import (
     CheckOverrides,
     ControlService,
+    PinCheckpoint,
+    takes_every_checkpoint,
     takes_every_override,
 )
 from model_server.services.custom_service import CustomService
@@ -106,6 +108,7 @@ class ModelServer:
         model_paths: Callable[[], Sequence[str]],
         compiles_while_serving: Callable[[], int],
         check_overrides: CheckOverrides = takes_every_override,
+        pin_checkpoint: PinCheckpoint = takes_every_checkpoint,
         devices: Callable[[], Devices] | None = None,
         page: HealthPage | None = None,
     ) -> None:
@@ -113,6 +116,7 @@ class ModelServer:
         serving already; without it, one is created.
         """
         self._check_overrides = check_overrides
+        self._pin_checkpoint = pin_checkpoint
         self._config = config
         self._model_paths = model_paths
         self._ask_devices = devices
@@ -266,7 +270,9 @@ class ModelServer:
             security=config.security,
         )
         modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)
-        control = ControlService(fencing, self._check_overrides, config.security)
+        control = ControlService(
+            fencing, self._check_overrides, config.security, self._pin_checkpoint
+        )
         control_pb2_grpc.add_ControlServicer_to_server(control, server)
         gradients = GradientCalls(self.servables, self._admission, self._encoding)
         language = LmService(self._handler, self._embeddings, gradients)

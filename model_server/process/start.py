@@ -46,6 +46,7 @@ def serve(
             loader,
             model_paths=model_paths,
             check_overrides=check_overrides,
+            pin_checkpoint=loader.pin,
             compiles_while_serving=loader.compiles_while_serving,
             devices=loader.devices,
             page=page,

@@ -16,6 +16,7 @@ from model_server.checkpoints.orbax.folder import Folder
 from model_server.programs.manifest import Manifest, ProgramEntry, decode, encode
 from sax.errors import CheckpointError
 from sax.names import NO_CHECKPOINT
+from sax.references import parse_reference
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +27,8 @@ _UNFINISHED = "unfinished.json"
 
 def beside(checkpoint: str) -> str | None:
     """Return the place of a checkpoint's own programs: in its folder, or beside its file."""
-    if checkpoint == NO_CHECKPOINT:
-        return None
+    if checkpoint == NO_CHECKPOINT or parse_reference(checkpoint) is not None:
+        return None  # nothing is kept beside files that a cache may drop
     if "://" in checkpoint and not checkpoint.startswith("file://"):
         return f"{checkpoint.rstrip('/')}/{FOLDER}"
     place = Path(checkpoint.removeprefix("file://")).expanduser().absolute()

@@ -6,28 +6,63 @@ Exit codes: 0 success, 1 failure, 2 wrong command line, 130 interrupted by Ctrl-
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from sax.command import FAILED, fail, say
-from sax.errors import SaxError
+from sax.errors import AdminUnavailable, SaxError
 
 INTERRUPTED = 130
+_ADMIN = "--admin"
 DEBUG_VARIABLE = "SAX_DEBUG"
 
 
 class ReportingGroup(TyperGroup):
-    """Command group that turns errors into one-line messages and exit codes."""
+    """Command group that turns errors into one-line messages and exit codes.
+
+    Its own option --admin may stand behind a subcommand, too.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, admin_first(args))
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except SaxError as error:
-            fail(error, FAILED)
+            fail(_with_hint(error, ctx), FAILED)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
+
+
+def admin_first(args: Sequence[str]) -> list[str]:
+    """Move --admin and its value before the subcommand; what is behind -- stays as it is."""
+    end = args.index("--") if "--" in args else len(args)
+    moved: list[str] = []
+    kept: list[str] = []
+    words = iter(args[:end])
+    for word in words:
+        if word == _ADMIN:
+            moved += [word, *islice(words, 1)]
+        elif word.startswith(f"{_ADMIN}="):
+            moved.append(word)
+        else:
+            kept.append(word)
+    return [*moved, *kept, *args[end:]]
+
+
+def _with_hint(error: SaxError, ctx: Any) -> SaxError:
+    """Say how to get a cell, if none answers and none was named."""
+    if type(error) is not AdminUnavailable or ctx.obj:
+        return error
+    return AdminUnavailable(
+        f"{error.text}; start a cell on this machine with `sax up`, or one that answers at once "
+        "with `sax run MODEL`"
+    )
 
 
 def report_bug(error: Exception) -> int:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import entry_points, version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sax.cli.commands.acls import getacl, setacl, token
+from sax.cli.commands.chat import chat
 from sax.cli.commands.history import events, rollback, versions
 from sax.cli.commands.listing import ls, status
 from sax.cli.commands.publishing import publish, unpublish, update
-from sax.cli.commands.requests import chat, custom, generate
+from sax.cli.commands.requests import custom, generate
 from sax.cli.commands.saxutil import register as register_saxutil
 from sax.cli.commands.vectors import classify, embed, gradient, rerank
 from sax.cli.commands.wait import wait, watch
 from sax.cli.failure import ReportingGroup, report_bug
 from sax.cli.local.demo import demo
+from sax.cli.local.run import run
 from sax.cli.local.up import up
 from sax.command import PLAIN
 from sax.config import ADDRESS_VARIABLE, check_addresses
 
 _HELP = """Serve JAX models from a laptop to many TPU slices.
+
+\b
+Chat with a model, from nothing:
+  sax run HuggingFaceTB/SmolLM2-135M-Instruct
 
 \b
 Start a cell on this machine:
@@ -33,12 +39,14 @@ Start a cell on this machine:
 Every command has --help with examples.
 """
 
+_SETTINGS: dict[str, Any] = {**PLAIN, "add_completion": True}
+
 app = typer.Typer(
     name="sax",
     help=_HELP,
     cls=ReportingGroup,
     no_args_is_help=True,
-    **PLAIN,
+    **_SETTINGS,
 )
 
 
@@ -85,6 +93,7 @@ for command in (
     status,
     wait,
     watch,
+    run,
     generate,
     chat,
     embed,

@@ -21,14 +21,19 @@ class Publication:
     overrides: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def parse_publication(words: Sequence[str]) -> Publication:
-    """Parse MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]. Raises InvalidRequest."""
+def parse_publication(words: Sequence[str], cell: str = "") -> Publication:
+    """Parse MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]. Raises InvalidRequest.
+
+    cell: of a model that is named by its last part alone, as /sax/<cell>.
+    """
     if len(words) < 3:
         raise InvalidRequest(
             f"{quoted(' '.join(words))}: write MODEL MODEL_PATH CHECKPOINT [REPLICAS] "
             "[KEY=JSON ...], e.g. /sax/test/smollm2 llama /models/smollm2.gguf 1"
         )
     model_id, model_path, checkpoint, *rest = words
+    if cell and "/" not in model_id:
+        model_id = f"{cell}/{model_id}"
     replicas, pairs = _split(rest)
     return Publication(
         str(ModelId.parse(model_id)),

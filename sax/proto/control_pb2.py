@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sax/proto/control.proto\x12\x03sax\"5\n\x0e\x44isputeRequest\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x15\n\rdisputed_term\x18\x02 \x01(\x03\"\x11\n\x0f\x44isputeResponse\"\x89\x01\n\x0c\x43heckRequest\x12\x12\n\nmodel_path\x18\x01 \x01(\t\x12\x33\n\toverrides\x18\x02 \x03(\x0b\x32 .sax.CheckRequest.OverridesEntry\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x0f\n\rCheckResponse2o\n\x07\x43ontrol\x12\x34\n\x07\x44ispute\x12\x13.sax.DisputeRequest\x1a\x14.sax.DisputeResponse\x12.\n\x05\x43heck\x12\x11.sax.CheckRequest\x1a\x12.sax.CheckResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sax/proto/control.proto\x12\x03sax\"5\n\x0e\x44isputeRequest\x12\x0c\n\x04term\x18\x01 \x01(\x03\x12\x15\n\rdisputed_term\x18\x02 \x01(\x03\"\x11\n\x0f\x44isputeResponse\"\x9d\x01\n\x0c\x43heckRequest\x12\x12\n\nmodel_path\x18\x01 \x01(\t\x12\x33\n\toverrides\x18\x02 \x03(\x0b\x32 .sax.CheckRequest.OverridesEntry\x12\x12\n\ncheckpoint\x18\x03 \x01(\t\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"#\n\rCheckResponse\x12\x12\n\ncheckpoint\x18\x01 \x01(\t2o\n\x07\x43ontrol\x12\x34\n\x07\x44ispute\x12\x13.sax.DisputeRequest\x1a\x14.sax.DisputeResponse\x12.\n\x05\x43heck\x12\x11.sax.CheckRequest\x1a\x12.sax.CheckResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,11 +38,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DISPUTERESPONSE']._serialized_start=87
   _globals['_DISPUTERESPONSE']._serialized_end=104
   _globals['_CHECKREQUEST']._serialized_start=107
-  _globals['_CHECKREQUEST']._serialized_end=244
-  _globals['_CHECKREQUEST_OVERRIDESENTRY']._serialized_start=196
-  _globals['_CHECKREQUEST_OVERRIDESENTRY']._serialized_end=244
-  _globals['_CHECKRESPONSE']._serialized_start=246
-  _globals['_CHECKRESPONSE']._serialized_end=261
-  _globals['_CONTROL']._serialized_start=263
-  _globals['_CONTROL']._serialized_end=374
+  _globals['_CHECKREQUEST']._serialized_end=264
+  _globals['_CHECKREQUEST_OVERRIDESENTRY']._serialized_start=216
+  _globals['_CHECKREQUEST_OVERRIDESENTRY']._serialized_end=264
+  _globals['_CHECKRESPONSE']._serialized_start=266
+  _globals['_CHECKRESPONSE']._serialized_end=301
+  _globals['_CONTROL']._serialized_start=303
+  _globals['_CONTROL']._serialized_end=414
 # @@protoc_insertion_point(module_scope)

@@ -19,7 +19,7 @@ class DisputeResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class CheckRequest(_message.Message):
-    __slots__ = ("model_path", "overrides")
+    __slots__ = ("model_path", "overrides", "checkpoint")
     class OverridesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -29,10 +29,14 @@ class CheckRequest(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     OVERRIDES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     model_path: str
     overrides: _containers.ScalarMap[str, str]
-    def __init__(self, model_path: _Optional[str] = ..., overrides: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    checkpoint: str
+    def __init__(self, model_path: _Optional[str] = ..., overrides: _Optional[_Mapping[str, str]] = ..., checkpoint: _Optional[str] = ...) -> None: ...
 
 class CheckResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("checkpoint",)
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
+    def __init__(self, checkpoint: _Optional[str] = ...) -> None: ...

@@ -87,8 +87,9 @@ class FakeFleet:
     async def dispute(self, address: str, term: int) -> None:
         """Nobody here doubts the leader."""
 
-    async def check(self, address: str, spec: ModelSpec) -> None:
+    async def check(self, address: str, spec: ModelSpec) -> str:
         """Every spec can be loaded."""
+        return ""
 
     async def close(self, address: str) -> None:
         """Nothing to hang up."""

@@ -22,6 +22,7 @@ from sax.errors import (
     InvalidRequest,
     MemoryPlanError,
     NotLeading,
+    SaxError,
     UnsupportedParameter,
 )
 from sax.need import Need
@@ -76,6 +77,8 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServ
         self.disputes: list[tuple[int, int]] = []  # term of the leader, and the one it disputed
         self.bad_override = ""  # refused by a check and by a load
         self.checks = 0
+        self.bad_checkpoint: SaxError | None = None  # the answer to a check or a load of a hub's
+        self.pins = "@c0ffee"  # what a check adds to a hub's checkpoint
         self.cannot_check = False  # as one of an older version
         self._server: grpc.aio.Server | None = None
 
@@ -158,7 +161,9 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServ
             raise CheckpointError(self.failing)
         try:
             self._check(self.loaded_overrides)
-        except InvalidRequest as exc:
+            if self.bad_checkpoint is not None and "://" in spec.checkpoint:
+                raise self.bad_checkpoint
+        except SaxError as exc:
             failed = replace(loaded, status=ServableStatus.FAILED, reason=exc.text)
             self.models[spec.model_id] = failed
             raise
@@ -190,7 +195,10 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServ
         if self.cannot_check:
             raise UnsupportedParameter("no such method")
         self._check(request.overrides)
-        return control_pb2.CheckResponse()
+        if request.checkpoint and self.bad_checkpoint is not None:
+            raise self.bad_checkpoint
+        pinned = f"{request.checkpoint}{self.pins}" if request.checkpoint else ""
+        return control_pb2.CheckResponse(checkpoint=pinned)
 
     def _check(self, overrides: Mapping[str, str]) -> None:
         if self.bad_override in overrides:

@@ -43,6 +43,7 @@ class Gang:
         network: Network | None = None,
         own_flags: Mapping[int, Sequence[str]] | None = None,
         environment: Mapping[str, str] | None = None,
+        own_environment: Mapping[int, Mapping[str, str]] | None = None,
     ) -> None:
         self.count = count
         self._folder = folder
@@ -51,6 +52,7 @@ class Gang:
         self._admin = admin
         self._network = network
         self._environment = {**os.environ, **(environment or {})}
+        self._own_environment = own_environment or {}
         self._inside: Sequence[Host] = network.hosts[:count] if network is not None else ()
         self.names = [host.address for host in self._inside] or ["127.0.0.1"] * count
         self.port, self.group_port = free_ports(2)
@@ -209,7 +211,7 @@ class Gang:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
-                env=self._environment,
+                env={**self._environment, **self._own_environment.get(host, {})},
                 start_new_session=True,
             )
 

@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from sax.command import AsJson, fail, parse_overrides, printable, run_alone, say
+from sax.command import (
+    AsJson,
+    aligned,
+    fail,
+    parse_overrides,
+    printable,
+    run_alone,
+    say,
+    show_table,
+)
 from sax.errors import InvalidRequest
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +103,16 @@ def test_every_entry_point_adds_commands_that_explain_themselves() -> None:
         assert all(each.help for each in added.values())
         assert CliRunner().invoke(app, ["--help"]).exit_code == 0
         names |= added.keys()
-    assert names == {"k8s", "plan", "precompile", "convert", "inspect"}
+    assert names == {
+        "k8s",
+        "plan",
+        "precompile",
+        "convert",
+        "inspect",
+        "pull",
+        "models",
+        "rm",
+    }
 
 
 def test_the_command_line_starts_without_what_its_commands_compute_with() -> None:
@@ -108,3 +126,14 @@ def test_the_command_line_starts_without_what_its_commands_compute_with() -> Non
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_columns_are_two_spaces_apart_without_trailing_blanks() -> None:
+    assert aligned([["A", "B"], ["long", ""], ["x", "y"]]) == "A     B\nlong\nx     y"
+
+
+def test_a_table_in_a_pipe_is_plain_and_never_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    show_table(["NAME", "REASON"], [["m", "why " * 100 + "\x1b[31mred\nnext"]])
+    heading, row = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["NAME", "REASON"]
+    assert row.endswith("\\x1b[31mred next")

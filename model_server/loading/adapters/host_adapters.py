@@ -14,6 +14,7 @@ from functools import cached_property
 
 import jax
 
+from model_server.checkpoints.hub.fetching import local_copy
 from model_server.checkpoints.huggingface.peft import open_adapter
 from model_server.checkpoints.roots import CheckpointRoots
 from model_server.config import ModelServerConfig
@@ -57,7 +58,7 @@ class HostAdapters:
 
     def _factors(self, path: str) -> list[jax.Array]:
         self._roots.check(path)
-        with closing(open_adapter(path)) as adapter:
+        with closing(open_adapter(local_copy(path))) as adapter:
             check_adapter(adapter, self._whole)
             deployment = self._deployment
             return read_factors(adapter, deployment.blueprint, deployment.layout)

@@ -15,6 +15,7 @@ import jax
 from jax.sharding import Mesh
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.hub.fetching import local_copy
 from model_server.islands.custom_call import IslandCall
 from model_server.islands.proxy_backend import is_proxied
 from model_server.islands.weight_reading import (
@@ -97,10 +98,10 @@ def _some(declared: Sequence[Declaration]) -> Iterator[tuple[int, Sequence[Decla
 
 
 def _asked(spec: ModelSpec, plan: PlacedModel, first: int, count: int) -> WeightReading:
-    stage = plan.recipe.stage
+    stage, path = plan.recipe.stage, local_copy(spec.checkpoint)
     return WeightReading(
-        checkpoint=spec.checkpoint,
-        size=size_of(spec.checkpoint),
+        checkpoint=path,
+        size=size_of(path),
         model_path=spec.model_path,
         overrides=dict(spec.overrides),
         stage=None if stage is None else stage.index,

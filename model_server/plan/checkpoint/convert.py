@@ -16,6 +16,7 @@ from pathlib import Path
 from model_server.checkpoints.cast import DTYPES
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.gguf.writer import QUANTISED, write_gguf
+from model_server.checkpoints.hub.fetching import local_copy
 from model_server.checkpoints.huggingface.folder_writer import write_beside
 from model_server.checkpoints.huggingface.safetensors_writer import MAX_SHARD, write_safetensors
 from model_server.checkpoints.huggingface.sentence_transformers import (
@@ -51,7 +52,7 @@ def convert(
     place = Path(destination).expanduser()
     if place.exists() or place.is_symlink():
         raise CheckpointError(f"{place} already exists; remove it or choose another name")
-    checkpoint = open_checkpoint(source)
+    checkpoint = open_checkpoint(local_copy(source, report))
 
     def write(path: Path) -> None:
         _write(checkpoint, path, target, dtypes, max_shard, report)

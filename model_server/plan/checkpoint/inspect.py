@@ -13,6 +13,7 @@ from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint, ordered_ends
 from model_server.checkpoints.checkpoint_view import without_prefixes
+from model_server.checkpoints.hub.fetching import local_copy
 from model_server.checkpoints.huggingface.sentence_transformers import read_sentence_settings
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.loading.weights import mismatches
@@ -32,7 +33,8 @@ def inspect(path: str) -> Report:
     """Report on a checkpoint; what is wrong goes to the report's problems and is not raised."""
     report = Report(path)
     try:
-        checkpoint = open_checkpoint(path, lambda error: report.problems.append(error.text))
+        report.path = local_copy(path)
+        checkpoint = open_checkpoint(report.path, lambda error: report.problems.append(error.text))
     except CheckpointError as exc:
         report.problems.append(exc.text)
         return report

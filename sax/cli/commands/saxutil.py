@@ -14,9 +14,10 @@ import typer
 from sax.cli.commands.requests import generate
 from sax.cli.commands.vectors import embed, gradient
 from sax.cli.commands.wait import wait_until_ready
+from sax.cli.model_argument import Model
 from sax.cli.publication import absolute_checkpoint
 from sax.cli.terminal import open_client
-from sax.command import AsJson, Model, Wait
+from sax.command import AsJson, Wait
 from sax.errors import UnsupportedParameter
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="...")]

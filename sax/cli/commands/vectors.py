@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from sax.cli.model_argument import Model
 from sax.cli.terminal import open_client
-from sax.command import AsJson, Model
+from sax.command import AsJson
 
 Texts = Annotated[
     list[str],

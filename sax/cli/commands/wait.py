@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from sax.cli.display import Display, open_display
+from sax.cli.model_argument import Model
 from sax.cli.stages import failure, reason, replica_stages
 from sax.cli.terminal import open_async_client, open_client
 from sax.client import AsyncClient
-from sax.command import Model, say
+from sax.command import say
 from sax.errors import DeadlineExceeded, LoadFailed
 from sax.types import PublishedModel
 

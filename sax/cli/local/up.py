@@ -197,12 +197,13 @@ def up(
     Examples:
       sax up
       sax up --publish '/sax/test/smollm2 llama ./SmolLM2-135M-Instruct.Q4_1.gguf'
+      sax up --publish 'smollm2 auto HuggingFaceTB/SmolLM2-135M-Instruct'
       SAX_TOKEN=$TOKEN sax up --host 0.0.0.0 --tokens tokens.txt --admin-acl me
       sax up --hosts 4 --devices-per-host 2
       sax up --islands 2 --devices-per-island 2
       sax up --port 9000 --dir /var/lib/sax -- --slots 16 --max_context 4096
     """
-    wanted = [parse_publication(shlex.split(text)) for text in publish or ()]
+    wanted = [parse_publication(shlex.split(text), plan.cell) for text in publish or ()]
 
     async def publish_all(client: AsyncClient, voice: Voice) -> None:
         for publication in wanted:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from model_server.services.control_service import ControlService
@@ -10,7 +12,7 @@ from model_server.services.modelet import Modelet
 from model_server.serving.admission import Admission
 from sax.auth.acl import Principal, enter_call
 from sax.auth.security import Security
-from sax.errors import InvalidRequest, NotLeading, PermissionDenied
+from sax.errors import CheckpointUnreachable, InvalidRequest, NotLeading, PermissionDenied
 from sax.proto import control_pb2, modelet_pb2
 from tests.model_server.fake_model import FakeModels
 from tests.model_server.fake_server import error_of, serving
@@ -85,3 +87,23 @@ async def test_a_check_lets_everything_pass_that_some_checkpoint_could_take() ->
             await served.control.Check(
                 control_pb2.CheckRequest(model_path=path, overrides=overrides)
             )
+
+
+async def test_a_checkpoint_is_answered_with_its_commit_and_no_hub_is_awaited_for_long() -> None:
+    never = threading.Event()
+
+    def pin(checkpoint: str) -> str:
+        if checkpoint == "hf://acme/hangs":
+            never.wait(30)
+        return f"{checkpoint}@c0ffee"
+
+    service = ControlService(Fencing(), lambda path, overrides: None, pin_checkpoint=pin, pin_s=0.2)
+    request = control_pb2.CheckRequest(model_path="x", checkpoint="hf://acme/tiny")
+    assert (await service.Check(request, None)).checkpoint == "hf://acme/tiny@c0ffee"
+    assert (await service.Check(control_pb2.CheckRequest(model_path="x"), None)).checkpoint == ""
+    request.checkpoint = "hf://acme/hangs"
+    try:
+        with pytest.raises(CheckpointUnreachable, match="did not answer within 0.2 s"):
+            await service.Check(request, None)
+    finally:
+        never.set()

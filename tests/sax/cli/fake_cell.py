@@ -66,6 +66,8 @@ class FakeCell(
         self.asked: list[GenerateRequest] = []
         # What a new publication's replica is at first; more may follow, one per List.
         self.script: list[ReplicaStatus] = []
+        self.stops_after: int | None = None  # words, after which an answer never goes on
+        self.refuses = False  # every question
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -192,7 +194,7 @@ class FakeCell(
     def _answer(self, message: tokens_pb2.Generate) -> list[tokens_pb2.Chunk]:
         request = codec.decode_generate(message)
         self.asked.append(request)
-        if request.model_id.endswith("/full"):
+        if self.refuses or request.model_id.endswith("/full"):
             error = QueueFull("the queue is full (1 waiting)", retry_after_s=1)
             return [codec.encode_failure(message.id, error)]
         prompt = request.prompt
@@ -208,5 +210,5 @@ class FakeCell(
                     completion_tokens=number,
                 ),
             )
-            for number, word in enumerate(words, 1)
+            for number, word in enumerate(words[: self.stops_after], 1)
         ]

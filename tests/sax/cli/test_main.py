@@ -73,7 +73,7 @@ def test_an_unknown_model_is_told_the_nearest_one(cell: FakeCell, sax: Sax) -> N
 
 
 def test_a_malformed_name_is_refused_before_anything_is_sent(cell: FakeCell, sax: Sax) -> None:
-    result = sax("publish", "m", "llama", "None")
+    result = sax("publish", "/sax/m", "llama", "None")
     assert result.exit_code == 1
     assert "/sax/<cell>/<model>" in result.stderr
     assert cell.models == {}

@@ -52,3 +52,10 @@ def test_a_checkpoint_that_exists_here_becomes_absolute(
     assert wanted.checkpoint == str(tmp_path / "m.gguf")
     elsewhere = parse_publication(["/sax/test/m", "llama", "other.gguf"])
     assert elsewhere.checkpoint == "other.gguf"
+
+
+def test_a_last_part_alone_is_a_model_of_the_cell_that_is_started() -> None:
+    wanted = parse_publication(["m", "auto", "acme/tiny"], "/sax/lab")
+    assert (wanted.model_id, wanted.checkpoint) == ("/sax/lab/m", "acme/tiny")
+    whole = parse_publication(["/sax/test/m", "auto", "acme/tiny"], "/sax/lab")
+    assert whole.model_id == "/sax/test/m"

@@ -1,11 +1,11 @@
-"""Overrides that mean nothing are refused at publish where a joined server knows them."""
+"""A spec that no server can load is refused at publish where a joined server can judge it."""
 
 import asyncio
 
 import pytest
 
-from admin_server.cell.override_check import knowing_server
-from sax.errors import InvalidRequest
+from admin_server.cell.spec_check import knowing_server
+from sax.errors import CheckpointNotFound, CheckpointUnreachable, InvalidRequest
 from sax.types import ModelSpec, ServableStatus, ServerInfo
 from tests.admin_server.conftest import eventually
 
@@ -64,3 +64,51 @@ def test_only_a_server_that_serves_the_path_and_answers_is_asked():
     assert knowing_server(spec(model_path="b"), infos, ()) == "h:2"
     assert knowing_server(spec(model_path="b"), infos, {"h:2"}) is None
     assert knowing_server(spec(model_path="c"), infos, ()) is None
+
+
+HUB = "hf://acme/tiny"
+
+
+@pytest.mark.virtual_time
+async def test_a_hubs_checkpoint_is_recorded_with_the_commit_that_a_server_found(
+    admin, start_modelet
+):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec(checkpoint=HUB))
+    assert admin.cell.find(M).spec.checkpoint == f"{HUB}@c0ffee"
+    modelet.pins = "@5ec0nd"
+    # Nothing is asked for a checkpoint that stays: its commit stays, too.
+    await admin.cell.update(spec(checkpoint=f"{HUB}@c0ffee", replicas=2))
+    await admin.cell.update(spec(checkpoint=f"{HUB}@c0ffee", overrides={"ANY": "1"}))
+    assert admin.cell.find(M).spec.checkpoint == f"{HUB}@c0ffee"
+    await admin.cell.update(spec(checkpoint=HUB))
+    assert admin.cell.find(M).spec.checkpoint == f"{HUB}@5ec0nd"
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("error", [CheckpointNotFound, CheckpointUnreachable])
+async def test_a_checkpoint_that_no_hub_gives_is_refused_at_publish(admin, start_modelet, error):
+    modelet = await start_modelet()
+    modelet.bad_checkpoint = error("no hub answers: set HF_ENDPOINT", param="checkpoint")
+    with pytest.raises(error, match="set HF_ENDPOINT"):
+        await admin.cell.publish(spec(checkpoint="acme/tiny"))
+    assert admin.cell.models() == []
+    await admin.cell.publish(spec(checkpoint="/a/path"))  # no hub is asked for it
+    with pytest.raises(error):
+        await admin.cell.update(spec(checkpoint=HUB))
+    assert admin.cell.find(M).spec.checkpoint == "/a/path"
+
+
+@pytest.mark.virtual_time
+async def test_a_load_that_no_hub_can_ever_serve_is_not_retried_and_one_without_network_is(
+    admin, start_modelet
+):
+    await admin.cell.publish(spec(checkpoint=HUB))  # nobody is there to be asked
+    modelet = await start_modelet()
+    modelet.bad_checkpoint = CheckpointUnreachable("no hub answers")
+    await eventually(lambda: modelet.calls.count(("load", M)) > 2)
+    modelet.bad_checkpoint = CheckpointNotFound("there is no acme/tiny")
+    await eventually(lambda: "not retried" in admin.cell.find(M).replicas[0].reason)
+    loads = modelet.calls.count(("load", M))
+    await asyncio.sleep(600)
+    assert modelet.calls.count(("load", M)) == loads

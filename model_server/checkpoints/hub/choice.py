@@ -1,0 +1,75 @@
+"""Chooses the files that a checkpoint consists of, among all that a repository or a package has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from sax.errors import CheckpointNotFound
+from sax.format import listing
+
+_ONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_ADAPTER = "adapter_model.safetensors"
+_SHARD = re.compile(r"(?!consolidated)[\w.-]+\.safetensors")
+_PART = re.compile(r".*-\d{5}-of-\d{5}\.gguf")
+# Beside weights: configurations, templates and vocabularies, and the modules of sentence encoders.
+_SMALL = re.compile(
+    r"[\w.-]+\.(json|jinja|model|tiktoken)|merges\.txt|vocab\.txt"
+    r"|\d+_\w+/([\w.-]+\.json|model\.safetensors)"
+)
+_NAMED = 12  # files that an error lists
+
+
+def choose(names: Sequence[str], wanted: str = "") -> list[str]:
+    """Return what to fetch, weights last: whoever finds them has the rest.
+
+    wanted: a GGUF file, or the end of its name such as Q4_K_M. Raises CheckpointNotFound.
+    """
+    if wanted:
+        return [_wanted(names, wanted)]
+    if weights := _weights(names):
+        return [name for name in names if _SMALL.fullmatch(name) and name not in weights] + weights
+    files = [name for name in names if name.endswith(".gguf")]
+    if len(files) == 1:
+        return files
+    if files:
+        raise CheckpointNotFound(
+            f"it holds {len(files)} GGUF files: name one behind a colon, as in "
+            f":{files[0]}; there are {_some(files)}"
+        )
+    raise CheckpointNotFound(
+        "it holds neither safetensors files nor a GGUF file, and nothing else is loaded from "
+        f"there; it has {_some(names)}"
+    )
+
+
+def _weights(names: Sequence[str]) -> list[str]:
+    if _ONE in names:
+        return [_ONE]
+    if _INDEX in names:
+        return [name for name in names if _SHARD.fullmatch(name)]
+    return [_ADAPTER] if _ADAPTER in names else []
+
+
+def _wanted(names: Sequence[str], wanted: str) -> str:
+    if wanted in names:
+        found = wanted
+    else:
+        end = wanted.lower().removesuffix(".gguf")
+        files = [name for name in names if name.endswith(".gguf")]
+        ends = [name for name in files if PurePosixPath(name).stem.lower().endswith(end)]
+        if len(ends) != 1:
+            what = f"{len(ends)} files end with {wanted}" if ends else f"it has no file {wanted}"
+            raise CheckpointNotFound(f"{what}; there are {_some(ends or files or names)}")
+        found = ends[0]
+    if _PART.fullmatch(found):
+        raise CheckpointNotFound(
+            f"{found} is one part of several, and GGUF files are read whole: choose another file"
+        )
+    return found
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return listing(list(names[:_NAMED])) + (f" and {more} more" if more > 0 else "")

