@@ -73,7 +73,8 @@ class OpsRoutes:
 
     async def metrics(self) -> Response:
         """Metrics in Prometheus text format."""
-        return Response(self._metrics.expose(), headers={"content-type": CONTENT_TYPE_LATEST})
+        text = self._metrics.expose(self._catalog.names)
+        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 def _would_answer(model: PublishedModel) -> bool:
