@@ -47,6 +47,7 @@ def test_headers_that_do_not_end_are_answered_408_and_closed(url: str) -> None:
     assert status_of(reply) == 408
     assert "within 1 s" in reply
     assert "connection: close" in reply
+    assert "x-request-id: " in reply
 
 
 def test_a_connection_that_asks_nothing_is_closed_without_a_word(url: str) -> None:
