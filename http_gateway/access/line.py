@@ -55,10 +55,11 @@ class AccessLine:
         return {name: value for name, value in fields.items() if value not in (None, "")}
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={_text(value)}" for name, value in self.fields().items())
+        return " ".join([f"{name}={_text(value)}" for name, value in self.fields().items()])
 
 
 def _text(value: object) -> str:
     """Format as logfmt does: quoted where it would not be one word."""
-    text = str(value)
-    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+    if not isinstance(value, str):
+        return str(value)
+    return value if _PLAIN.fullmatch(value) else json.dumps(value)
