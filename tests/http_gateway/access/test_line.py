@@ -135,6 +135,7 @@ def test_a_client_that_goes_away_leaves_a_line_too(
         time.sleep(0.01)
     (line,) = lines()
     assert (line["status"], line["ended"], line["model"]) == (status, "gone", "/sax/test/smollm2")
+    assert (line["prompt_tokens"], line["completion_tokens"]) == (1, 2)  # so far
 
 
 ANY = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=128)
