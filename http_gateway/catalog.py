@@ -33,14 +33,14 @@ class Catalog:
         self._client = client
         self._clock = clock
         self._models: Sequence[PublishedModel] = ()
-        self._names: frozenset[str] = frozenset()
+        self._published: frozenset[str] = frozenset()
         self._seen_at: float | None = None
         self._refreshing: asyncio.Task[None] | None = None
 
     @property
     def names(self) -> frozenset[str]:
         """Full names of all models as last seen; empty before the first refresh."""
-        return self._names
+        return self._published
 
     @property
     def models(self) -> Sequence[PublishedModel]:
@@ -65,23 +65,22 @@ class Catalog:
         field(RequestRoute.MODEL, "name").check_text(name, "model")
         if name.startswith("/"):
             return await self.require(str(ModelId.parse(name)))
-        if len(found := self._with_last_part(name)) == 1:
+        if len(found := self._usable(name)) == 1:
             self._keep_fresh()
-        else:
-            await self.refresh()
-            found = self._with_last_part(name)
-        if not found:
-            raise self._not_found(name)
-        if len(found) > 1:
+            return self._concern(found[0])
+        await self.refresh()
+        if len(found := self._usable(name)) > 1:
             raise InvalidRequest(
                 f"{quoted(name)} is ambiguous ({', '.join(found)}): give the full name",
                 param="model",
             )
-        return self._concern(found[0])
+        if not (found or (found := self._with_last_part(name))):
+            raise self._not_found(name)
+        return self._concern(found[0])  # refused there if the key may use none of them
 
     async def require(self, model_id: str) -> str:
         """Return `model_id` if it is published. Raises ModelNotFound, PermissionDenied."""
-        if model_id in self._names:
+        if model_id in self._published:
             self._keep_fresh()
             return self._concern(model_id)
         try:
@@ -89,7 +88,7 @@ class Catalog:
         except AdminUnavailable:
             check_allowed(model_id)
             return model_id  # the locator may still know it
-        if model_id not in self._names:
+        if model_id not in self._published:
             raise self._not_found(model_id)
         return self._concern(model_id)
 
@@ -103,7 +102,7 @@ class Catalog:
         try:
             async with asyncio.timeout(_ADMIN_TIMEOUT_S):
                 self._models = tuple(await self._client.list_all())
-            self._names = frozenset(model.spec.model_id for model in self._models)
+            self._published = frozenset(model.spec.model_id for model in self._models)
             self._seen_at = self._clock()
         except TimeoutError as exc:
             raise AdminUnavailable(
@@ -124,17 +123,20 @@ class Catalog:
         if self._seen_at is None or self._clock() - self._seen_at > _FRESH_S:
             self._start_refresh()
 
-    def _with_last_part(self, name: str) -> list[str]:
-        """Return the models of this name that the caller's key may use, or one that it may not."""
-        found = [known for known in self._listed() if known.rpartition("/")[2] == name]
-        return [known for known in found if caller().limits.allows(known)] or found[:1]
+    def _names(self) -> list[str]:
+        """Full names of the models that the caller's key may use, in the admin's order."""
+        return [model.spec.model_id for model in self.models]
 
-    def _listed(self) -> list[str]:
-        """Full names in the admin's order."""
-        return [model.spec.model_id for model in self._models]
+    def _usable(self, name: str) -> list[str]:
+        """Return the models with this last component that the caller's key may use."""
+        return [*filter(caller().limits.allows, self._with_last_part(name))]
+
+    def _with_last_part(self, name: str) -> list[str]:
+        every = (model.spec.model_id for model in self._models)
+        return [known for known in every if known.rpartition("/")[2] == name]
 
     def _not_found(self, name: str) -> ModelNotFound:
-        names = [known for known in self._listed() if caller().limits.allows(known)]
+        names = self._names()
         close = nearest(name, names) or sorted(names)[:3]
         hint = f"the nearest names are {', '.join(close)}" if names else "nothing is published yet"
         return ModelNotFound(f"model {shortened(name)} is not published; {hint}", param="model")

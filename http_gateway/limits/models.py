@@ -23,6 +23,8 @@ def check_allowed(model_id: str) -> None:
 def visible(models: Iterable[PublishedModel]) -> tuple[PublishedModel, ...]:
     """Return those models that the caller's key may use."""
     limits = caller().limits
+    if not limits.models:
+        return tuple(models)
     return tuple(model for model in models if limits.allows(model.spec.model_id))
 
 
