@@ -153,7 +153,7 @@ class BoundedConnection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         if self._head_bytes > MAX_HEAD_BYTES:
             return self._refuse_head()
-        super().send_400_response(msg)
+        self._refuse(400, "this is no HTTP request: send HTTP/1.1, or HTTPS with --tls_cert")
 
     def _count(self, size: int) -> None:
         self._head_bytes += size
