@@ -76,8 +76,7 @@ class RequestEnvelope:
         self, scope: Scope, record: RequestRecord, reply: _RecordingSend, bytes_in: int
     ) -> None:
         route, seconds = route_name(scope), time.perf_counter() - record.arrived_s
-        self._metrics.requests.labels(route, record.model, str(reply.status)).inc()
-        self._metrics.seconds.labels(route, record.model).observe(seconds)
+        self._metrics.answered(route, record.model, reply.status, seconds)
         if self._tells:
             AccessLine(record, route, reply.status, seconds, bytes_in, reply.size).tell()
 

@@ -7,7 +7,7 @@ unpublished, its series go at the next scrape.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import threading
 
 from prometheus_client import (
     CollectorRegistry,
@@ -25,6 +25,8 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 class GatewayMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._models: set[str] = set()  # that are labels
+        self._exposing = threading.Lock()
         ProcessCollector(registry=self.registry)
         self.requests = Counter(
             "sax_gateway_requests",
@@ -81,11 +83,23 @@ class GatewayMetrics:
             registry=self.registry,
         )
 
-    def expose(self, published: Collection[str]) -> bytes:
-        """Return the text for Prometheus. published: the models that may be labels."""
-        for metric in self._of_models():
-            _forget_others(metric, published)
-        return generate_latest(self.registry)
+    def expose(self, published: frozenset[str]) -> bytes:
+        """Return the text for Prometheus. published: the models that may be labels.
+
+        May be called in a thread: with many models it takes longer than a stream may pause.
+        """
+        with self._exposing:
+            gone = self._models - published - {""}
+            self._models -= gone
+            for metric in self._of_models() if gone else ():
+                _forget(metric, gone)
+            return generate_latest(self.registry)
+
+    def answered(self, route: str, model: str, status: int, seconds: float) -> None:
+        """Count a request that has ended."""
+        self._models.add(model)
+        self.requests.labels(route, model, str(status)).inc()
+        self.seconds.labels(route, model).observe(seconds)
 
     def _of_models(self) -> list[Counter | Histogram]:
         counters = [self.requests, self.disconnects, self.broken_streams]
@@ -93,10 +107,10 @@ class GatewayMetrics:
         return [*counters, *tokens, self.seconds, self.first_token_seconds]
 
 
-def _forget_others(metric: Counter | Histogram, published: Collection[str]) -> None:
+def _forget(metric: Counter | Histogram, models: set[str]) -> None:
     """Drop the series of models that are no longer published."""
     samples = (sample for family in metric.collect() for sample in family.samples)
     labels = {tuple((k, v) for k, v in each.labels.items() if k != "le") for each in samples}
     for each in labels:
-        if dict(each)["model"] not in ("", *published):
+        if dict(each)["model"] in models:
             metric.remove(*(value for _, value in each))

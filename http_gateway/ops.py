@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from fastapi import APIRouter
@@ -73,7 +74,7 @@ class OpsRoutes:
 
     async def metrics(self) -> Response:
         """Metrics in Prometheus text format."""
-        text = self._metrics.expose(self._catalog.names)
+        text = await asyncio.to_thread(self._metrics.expose, self._catalog.names)
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
 

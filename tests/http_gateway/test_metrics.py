@@ -60,6 +60,6 @@ async def test_an_unknown_model_that_is_tried_without_the_admin_is_no_label(
 
 
 def test_the_process_tells_of_itself() -> None:
-    text = GatewayMetrics().expose(()).decode()
+    text = GatewayMetrics().expose(frozenset()).decode()
     for name in ("cpu_seconds_total", "resident_memory_bytes", "open_fds", "start_time_seconds"):
         assert re.search(rf"^process_{name} [0-9.e+]+$", text, re.MULTILINE), name
