@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,48 @@ async def test_requests_at_once_are_limited_and_give_their_places_back(
     assert (await running[1]).status_code == 200
     for _ in range(3):
         assert (await http.post(COMPLETIONS, json=body)).status_code == 200
+
+
+async def ask_and_leave(app: Any, cell: FakeCell, key: str, body: dict[str, object]) -> list[int]:
+    """Ask, leave after the second token, and return the statuses of what was sent."""
+    head = {"type": "http", "method": "POST", "path": COMPLETIONS, "http_version": "1.1"}
+    rest = {"raw_path": b"", "query_string": b"", "scheme": "http", "root_path": ""}
+    messages = [{"type": "http.request", "body": json.dumps(body).encode()}]
+    statuses: list[int] = []
+
+    async def receive() -> dict[str, object]:
+        if messages:
+            return messages.pop()
+        await cell.opened.get()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    await app({**head, **rest, "headers": [(b"x-api-key", key.encode())]}, receive, send)
+    return statuses
+
+
+@pytest.mark.parametrize(("stream", "status"), [(True, 200), (False, 499)])
+async def test_clients_that_leave_are_charged_and_give_their_places_back(
+    cell: FakeCell, people: Identities, stream: bool, status: int
+) -> None:
+    people.limits["alice"] = KeyLimits(concurrent=1, tpm=100)
+    people.write()
+    app = create_app(cell, GatewayConfig(), Authentication(TokenFile(people.path)))
+    cell.hold_after = 2
+    for _ in range(5):
+        told = await ask_and_leave(app, cell, people.tokens["alice"], {**ASK, "stream": stream})
+        assert told == [status]
+    cell.hold_after = None
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        headers = people.headers("alice")
+        assert (await http.post(COMPLETIONS, json=ASK, headers=headers)).status_code == 200
+        spent = 100 - left(await http.get("/v1/models", headers=headers), "tokens")
+    assert 8 < spent <= 8 + 5 * (3 + 2)  # less what came back meanwhile
 
 
 async def test_a_request_that_fails_gives_its_place_back(limited: Limited, cell: FakeCell) -> None:
