@@ -18,13 +18,15 @@ from typing import cast
 
 import uvicorn
 
+from http_gateway.access.log_format import configure_log
 from http_gateway.app import create_app
 from http_gateway.cell_client import CellClient
-from http_gateway.config import GatewayConfig
+from http_gateway.certificate import Certificate
+from http_gateway.config import ACCESS_LOG, LOG_FORMATS, GatewayConfig
 from http_gateway.connection import BoundedConnection, connections
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import Credentials, read_pem
-from sax.auth.token_file import TokenFile
+from sax.auth.token_source import TOKENS_VARIABLE, token_source, tokens_given
 from sax.client import AsyncClient
 from sax.client.attempts import RetryLimits
 from sax.errors import SaxError
@@ -124,10 +126,27 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         default="",
         metavar="FILE",
         help="require a token (as API key) whose hash is in this file; `sax token NAME` makes one "
-        "(default: no authentication)",
+        f"(default: no authentication, unless {TOKENS_VARIABLE} holds such lines)",
     )
-    add("--tls_cert", default="", metavar="PEM", help="certificate; turns on HTTPS")
+    add(
+        "--tls_cert",
+        default="",
+        metavar="PEM",
+        help="certificate; turns on HTTPS, and is read again when it changes",
+    )
     add("--tls_key", default="", metavar="PEM", help="private key of the certificate")
+    add(
+        "--access_log",
+        choices=ACCESS_LOG,
+        default=default.access_log,
+        help="log a line for each request, without its text (%(default)s)",
+    )
+    add(
+        "--log_format",
+        choices=LOG_FORMATS,
+        default=default.log_format,
+        help="format of the log; json: one object a line (%(default)s)",
+    )
     add(
         "--trusted_proxies",
         default="",
@@ -171,7 +190,8 @@ async def serve(client: CellClient, config: GatewayConfig) -> None:
 
     Raises InvalidRequest when the token file, certificate or key cannot be read.
     """
-    tokens = TokenFile(config.tokens) if config.tokens else None
+    tokens = token_source(config.tokens)
+    certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
     allow_open_files(config.max_connections + _OTHER_FILES)
     tell_of_security(config)
     settings = uvicorn.Config(
@@ -190,6 +210,9 @@ async def serve(client: CellClient, config: GatewayConfig) -> None:
         ssl_keyfile=config.tls_key or None,
         timeout_graceful_shutdown=math.ceil(config.request_timeout_s) + 5,
     )
+    settings.load()
+    if certificate is not None:
+        settings.ssl = certificate.context()
     await GatewayServer(settings).serve(sockets=[settings.bind_socket()])
 
 
@@ -200,12 +223,12 @@ def tell_of_security(config: GatewayConfig) -> None:
             read_pem(path, name)
     if warning := open_warning(
         config.host,
-        closed=bool(config.tokens),
+        closed=tokens_given(config.tokens),
         offers="call, publish and unpublish any model that the cell leaves open",
         remedy="start the gateway with --tokens FILE, or with --host 127.0.0.1",
     ):
         log.warning("%s", warning)
-    if Credentials.ours().tls_cert and not config.tokens:
+    if Credentials.ours().tls_cert and not tokens_given(config.tokens):
         log.warning(
             "this gateway has a client certificate but no --tokens: requests without a token reach "
             "the cell under the gateway's own name; give --tokens FILE"
@@ -220,10 +243,7 @@ async def _run(config: GatewayConfig) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     config = parse_flags(sys.argv[1:] if arguments is None else arguments)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s: %(message)s"
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    configure_log(config.log_format)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_run(config))

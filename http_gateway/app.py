@@ -17,6 +17,8 @@ from http_gateway.cell_client import CellClient
 from http_gateway.client_address import parse_networks
 from http_gateway.config import GatewayConfig
 from http_gateway.envelope import RequestEnvelope
+from http_gateway.limits.limiter import Limiter
+from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.openai.embeddings import EmbeddingRoutes
 from http_gateway.openai.relevance import RelevanceRoutes
@@ -45,6 +47,7 @@ def create_app(
     app.include_router(OpenAiRoutes(backend).router())
     app.include_router(EmbeddingRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
+    app.add_middleware(Limits, limiter=Limiter(), metrics=metrics, generation=generation)
     app.add_middleware(
         Auth,
         authentication=authentication,

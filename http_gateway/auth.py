@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from http_gateway.access.record import RequestRecord
 from http_gateway.client_address import Network, client_host
 from http_gateway.problems import answer
 from sax.auth.acl import ANYONE, Principal, enter_call
@@ -46,13 +47,18 @@ class Auth:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         token = token_of(Headers(scope=scope))
+        account = account_of_host(client_host(scope, self._trusted_proxies))
+        record = RequestRecord.current()
+        record.key = account
         if self._authentication.on:
             try:
-                enter_call(self._caller(scope["path"], token))
+                key = self._caller(scope["path"], token)
+                record.key = key.name or account
+                enter_call(key)
             except Unauthenticated as error:
                 refusal = answer(scope["path"], error, self._generation)
                 return await refusal(scope, receive, send)
-        with acting_as(token, account_of_host(client_host(scope, self._trusted_proxies))):
+        with acting_as(token, account):
             await self._app(scope, receive, send)
 
     def _caller(self, path: str, token: str) -> Principal:

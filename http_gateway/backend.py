@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastapi import Request
 
+from http_gateway.access.record import RequestRecord
 from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
 from http_gateway.envelope import route_name
 from http_gateway.metrics import GatewayMetrics
-from http_gateway.sse import while_connected
+from http_gateway.sse import Ending, while_connected
 from sax.client.attempts import shorter
 from sax.errors import Cancelled, InvalidRequest
 from sax.fields.field import RequestRoute
@@ -55,8 +57,38 @@ class Backend:
         try:
             return await while_connected(request.receive, work)
         except Cancelled:
-            self.metrics.disconnects.labels(route_name(request.scope)).inc()
+            self.note_end(request, Ending.GONE)
             raise
+
+    def count(self, prompt_tokens: int, completion_tokens: int = 0) -> None:
+        """Count the tokens of this request, however it ended: once, in the task that answers it."""
+        record = RequestRecord.current()
+        record.prompt_tokens += prompt_tokens
+        record.completion_tokens += completion_tokens
+        self.metrics.prompt_tokens.labels(record.model).inc(prompt_tokens)
+        self.metrics.completion_tokens.labels(record.model).inc(completion_tokens)
+
+    def on_first_token(self, request: Request) -> Callable[[], None]:
+        """Return what to call when the answer begins."""
+        record = RequestRecord.current()
+        route = route_name(request.scope)
+        histogram = self.metrics.first_token_seconds.labels(route, record.model)
+
+        def note() -> None:
+            record.first_token_s = time.perf_counter() - record.arrived_s
+            histogram.observe(record.first_token_s)
+
+        return note
+
+    def note_end(self, request: Request, ending: Ending) -> None:
+        """Note how a stream ended, or that a client did not wait for its answer."""
+        record = RequestRecord.current()
+        record.ending = ending.value
+        labels = route_name(request.scope), record.model
+        if ending is Ending.GONE:
+            self.metrics.disconnects.labels(*labels).inc()
+        elif ending is Ending.BROKEN:
+            self.metrics.broken_streams.labels(*labels).inc()
 
 
 def _seconds(said: str) -> float:

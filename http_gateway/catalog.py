@@ -10,7 +10,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
+from http_gateway.access.record import RequestRecord
 from http_gateway.cell_client import CellClient
+from http_gateway.limits.models import check_allowed, visible
+from sax.auth.acl import caller
 from sax.auth.credentials import own_account, told_to_user
 from sax.errors import AdminUnavailable, InvalidRequest, ModelNotFound, SaxError
 from sax.fields.field import RequestRoute
@@ -30,62 +33,76 @@ class Catalog:
         self._client = client
         self._clock = clock
         self._models: Sequence[PublishedModel] = ()
+        self._published: frozenset[str] = frozenset()
         self._seen_at: float | None = None
         self._refreshing: asyncio.Task[None] | None = None
 
     @property
+    def names(self) -> frozenset[str]:
+        """Full names of all models as last seen; empty before the first refresh."""
+        return self._published
+
+    @property
     def models(self) -> Sequence[PublishedModel]:
-        """The models as last seen; empty before the first refresh."""
-        return self._models
+        """The models as last seen that the caller's key may use."""
+        return visible(self._models)
 
     async def refresh(self) -> Sequence[PublishedModel]:
-        """Fetch the list from the admin; concurrent callers share one call."""
+        """Fetch the list from the admin; concurrent callers share one call. Returns the models that
+        the caller's key may use."""
         try:
             await asyncio.shield(self._start_refresh())
         except SaxError as error:
             raise told_to_user(error) from error
-        return self._models
+        return self.models
 
     async def resolve(self, name: str) -> str:
         """Return the full name of a model given by its full name or last component.
 
-        Raises ModelNotFound, or InvalidRequest for an ambiguous name or one too long for a model.
+        Raises ModelNotFound, PermissionDenied for a model that the caller's key may not use, or
+        InvalidRequest for an ambiguous name or one too long for a model.
         """
         field(RequestRoute.MODEL, "name").check_text(name, "model")
         if name.startswith("/"):
             return await self.require(str(ModelId.parse(name)))
-        found = self._with_last_part(name)
-        if len(found) == 1:
+        if len(found := self._usable(name)) == 1:
             self._keep_fresh()
-            return found[0]
+            return self._concern(found[0])
         await self.refresh()
-        found = self._with_last_part(name)
-        if not found:
-            raise self._not_found(name)
-        if len(found) > 1:
+        if len(found := self._usable(name)) > 1:
             raise InvalidRequest(
                 f"{quoted(name)} is ambiguous ({', '.join(found)}): give the full name",
                 param="model",
             )
-        return found[0]
+        if not (found or (found := self._with_last_part(name))):
+            raise self._not_found(name)
+        return self._concern(found[0])  # refused there if the key may use none of them
 
     async def require(self, model_id: str) -> str:
-        """Return `model_id` if it is published. Raises ModelNotFound."""
-        if model_id in self._names():
+        """Return `model_id` if it is published. Raises ModelNotFound, PermissionDenied."""
+        if model_id in self._published:
             self._keep_fresh()
-            return model_id
+            return self._concern(model_id)
         try:
             await self.refresh()
         except AdminUnavailable:
+            check_allowed(model_id)
             return model_id  # the locator may still know it
-        if model_id not in self._names():
+        if model_id not in self._published:
             raise self._not_found(model_id)
+        return self._concern(model_id)
+
+    def _concern(self, model_id: str) -> str:
+        """Note a published model as that of the current request, if its key may use it."""
+        check_allowed(model_id)
+        RequestRecord.current().model = model_id
         return model_id
 
     async def _refresh(self) -> None:
         try:
             async with asyncio.timeout(_ADMIN_TIMEOUT_S):
                 self._models = tuple(await self._client.list_all())
+            self._published = frozenset(model.spec.model_id for model in self._models)
             self._seen_at = self._clock()
         except TimeoutError as exc:
             raise AdminUnavailable(
@@ -107,10 +124,16 @@ class Catalog:
             self._start_refresh()
 
     def _names(self) -> list[str]:
-        return [model.spec.model_id for model in self._models]
+        """Full names of the models that the caller's key may use, in the admin's order."""
+        return [model.spec.model_id for model in self.models]
+
+    def _usable(self, name: str) -> list[str]:
+        """Return the models with this last component that the caller's key may use."""
+        return [*filter(caller().limits.allows, self._with_last_part(name))]
 
     def _with_last_part(self, name: str) -> list[str]:
-        return [known for known in self._names() if known.rpartition("/")[2] == name]
+        every = (model.spec.model_id for model in self._models)
+        return [known for known in every if known.rpartition("/")[2] == name]
 
     def _not_found(self, name: str) -> ModelNotFound:
         names = self._names()

@@ -17,6 +17,7 @@ from sax.types import (
     GenerateRequest,
     PairScores,
     PublishedModel,
+    SaxmlSamples,
     TokenChunk,
 )
 from sax.wire.extra_inputs import ExtraInputs
@@ -71,14 +72,14 @@ class CellClient(Protocol):
         """Pass chunks to `sink` as they arrive; cancelling this cancels on the server."""
         ...
 
-    async def saxml_generate(
+    async def saxml_generate_counted(
         self,
         model_id: str,
         text: str,
         extra_inputs: ExtraInputs | None = None,
         timeout_s: float | None = None,
-    ) -> Sequence[tuple[str, float]]:
-        """Call LMService.Generate; returns every sample with its score, best first."""
+    ) -> SaxmlSamples:
+        """Call LMService.Generate."""
         ...
 
     async def embed_counted(

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from http_gateway.client_address import parse_networks
 from sax.config import GATEWAY_PORT, check_address
 
+ACCESS_LOG = ("on", "off")
+LOG_FORMATS = ("text", "json")
+
 _TIMES = ("request_timeout_s", "header_timeout_s", "body_timeout_s", "keep_alive_s")
 _COUNTS = ("max_body_bytes", "max_connections", "max_held_requests")
 
@@ -31,6 +34,8 @@ class GatewayConfig:
     tokens: str = ""  # file of names and hashes; "": no authentication
     tls_cert: str = ""
     tls_key: str = ""
+    access_log: str = "on"  # or "off": one line a request
+    log_format: str = "text"  # or "json"
     trusted_proxies: str = ""  # addresses and networks whose X-Forwarded-For is believed
 
     def __post_init__(self) -> None:
@@ -46,6 +51,9 @@ class GatewayConfig:
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("--tls_cert and --tls_key go together: give both or none")
         parse_networks(self.trusted_proxies)
+        for name, choices in (("access_log", ACCESS_LOG), ("log_format", LOG_FORMATS)):
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"--{name} {value}: give {' or '.join(choices)}")
         for name in _COUNTS:
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"--{name} {value}: give at least 1")

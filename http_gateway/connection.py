@@ -21,8 +21,11 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from http_gateway.access.line import AccessLine
+from http_gateway.access.record import RequestRecord, new_request_id
 from http_gateway.config import GatewayConfig
 from http_gateway.problems import answer
+from sax.auth.address import account_of_host
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers
 
@@ -150,7 +153,7 @@ class BoundedConnection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         if self._head_bytes > MAX_HEAD_BYTES:
             return self._refuse_head()
-        super().send_400_response(msg)
+        self._refuse(400, "this is no HTTP request: send HTTP/1.1, or HTTPS with --tls_cert")
 
     def _count(self, size: int) -> None:
         self._head_bytes += size
@@ -201,13 +204,22 @@ class BoundedConnection(HttpToolsProtocol):
                 return self.transport.close()  # another reply is under way: there is no room
             cycle.disconnected = True  # for its route, which waits for the body
             cycle.message_event.set()
-        self.transport.write(self._reply(status, text))
+        self._answer(status, text)
         self._timer = self.loop.call_later(_LINGER_S, self.transport.close)
 
-    def _reply(self, status: int, text: str) -> bytes:
+    def _answer(self, status: int, text: str) -> None:
+        host = self.client[0] if self.client else ""
+        record = RequestRecord(new_request_id(), "-", key=account_of_host(host))
+        reply = self._reply(status, text, record.request_id)
+        self.transport.write(reply)
+        if self._config.access_log == "on":
+            AccessLine(record, "other", status, 0.0, self._head_bytes, len(reply)).tell()
+
+    def _reply(self, status: int, text: str, request_id: str) -> bytes:
         path = getattr(self, "url", b"").decode("ascii", "replace")
         reply = answer(path, HTTPException(status, text), self._config.saxml_generation)
-        headers = [*reply.raw_headers, (b"connection", b"close")]
+        own = ((b"x-request-id", request_id.encode()), (b"connection", b"close"))
+        headers = [*reply.raw_headers, *own]
         lines = (name + b": " + value + b"\r\n" for name, value in headers)
         return STATUS_LINE[status] + b"".join(lines) + b"\r\n" + bytes(reply.body)
 

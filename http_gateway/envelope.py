@@ -1,4 +1,5 @@
-"""Middleware for every request: request id, body size and time limits, last-resort 500, metrics.
+"""Middleware for every request: request id, body size and time limits, last-resort 500, metrics
+and access line.
 
 Pure ASGI, outermost around the router.
 """
@@ -8,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -16,6 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from http_gateway.access.line import AccessLine
+from http_gateway.access.record import RequestRecord, new_request_id
 from http_gateway.config import GatewayConfig
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.problems import answer
@@ -29,32 +31,34 @@ _RATE = 32 << 10  # bytes of a body that earn it a further second
 
 
 class RequestEnvelope:
-    """ASGI middleware; sets `request_id` and `arrived` in the request's state."""
+    """ASGI middleware; sets `request_id` and `arrived` in the request's state, and its record."""
 
     def __init__(self, app: ASGIApp, *, config: GatewayConfig, metrics: GatewayMetrics) -> None:
         self._app = app
         self._config = config
         self._metrics = metrics
+        self._tells = config.access_log == "on"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         headers = Headers(scope=scope)
+        record = RequestRecord(_request_id(headers), scope["method"])
+        record.enter()
         state: dict[str, Any] = scope.setdefault("state", {})
-        state["request_id"] = _request_id(headers)
-        state["arrived"] = time.perf_counter()
-        reply = _RecordingSend(send, state["request_id"])
+        state["request_id"], state["arrived"] = record.request_id, record.arrived_s
+        reply = _RecordingSend(send, record.request_id)
         body = _BoundedBody(receive, headers, self._config)
         self._metrics.in_flight.inc()
         try:
             await self._app(scope, body, reply)
         except ClientDisconnect:
-            pass  # it left before its request was complete: nobody waits for an answer
+            record.ending = "gone"  # before its request was complete: nobody waits for an answer
         except Exception as error:
             await self._rescue(scope, receive, reply, error)
         finally:
             self._metrics.in_flight.dec()
-            self._count(scope, reply.status, time.perf_counter() - state["arrived"])
+            self._end(scope, record, reply, body.size)
 
     async def _rescue(
         self, scope: Scope, receive: Receive, reply: _RecordingSend, error: Exception
@@ -62,15 +66,19 @@ class RequestEnvelope:
         """Answer an unexpected error with 500; once a reply has begun, re-raise to close it."""
         if reply.status != _NO_ANSWER:
             raise error
-        log.error("request %s failed", scope["state"]["request_id"], exc_info=error)
-        hidden = Internal("internal error: see the gateway's log")
+        record = RequestRecord.current()
+        log.error("request %s failed", record.request_id, exc_info=error)
+        hidden = Internal(record.internal_error)
         response = answer(scope["path"], hidden, self._config.saxml_generation)
         await response(scope, receive, reply)
 
-    def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        route = route_name(scope)
-        self._metrics.requests.labels(route, str(status)).inc()
-        self._metrics.seconds.labels(route).observe(seconds)
+    def _end(
+        self, scope: Scope, record: RequestRecord, reply: _RecordingSend, bytes_in: int
+    ) -> None:
+        route, seconds = route_name(scope), time.perf_counter() - record.arrived_s
+        self._metrics.answered(route, record.model, reply.status, seconds)
+        if self._tells:
+            AccessLine(record, route, reply.status, seconds, bytes_in, reply.size).tell()
 
 
 def route_name(scope: Scope) -> str:
@@ -82,21 +90,24 @@ def _request_id(headers: Headers) -> str:
     given = headers.get("x-request-id", "")
     if 0 < len(given) <= _ID_LENGTH and given.isascii() and given.isprintable():
         return given
-    return uuid.uuid4().hex
+    return new_request_id()
 
 
 class _RecordingSend:
-    """`send` wrapper that adds the request id header and records the status."""
+    """`send` wrapper that adds the request id header and records status and size."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
         self._header = (b"x-request-id", request_id.encode())
         self.status = _NO_ANSWER
+        self.size = 0  # bytes of the body
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), self._header]}
+        else:
+            self.size += len(message.get("body", b""))
         await self._send(message)
 
 
@@ -109,7 +120,8 @@ class _BoundedBody:
         self._limit_s = config.body_timeout_s
         announced = headers.get("content-length", "")
         self._announced = int(announced) if announced.isascii() and announced.isdigit() else 0
-        self._size = 0
+        self.size = 0  # bytes that were read
+        self._refused = False
         self._began_s: float | None = None
         self._complete = False
 
@@ -119,9 +131,9 @@ class _BoundedBody:
             self._complete = True
             raise self._too_large()
         message = await (self._receive() if self._complete else self._more())
-        self._size += len(message.get("body", b""))
-        if self._size > self._limit:
-            self._size = 0
+        self.size += len(message.get("body", b""))
+        if self.size > self._limit and not self._refused:
+            self._refused = True  # refuse once; later calls wait for the disconnect
             self._complete = True
             raise self._too_large()
         return message
@@ -131,13 +143,13 @@ class _BoundedBody:
         if self._began_s is None:
             self._began_s = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(self._began_s + self._limit_s + self._size / _RATE):
+            async with asyncio.timeout_at(self._began_s + self._limit_s + self.size / _RATE):
                 message = await self._receive()
         except TimeoutError as exc:
             self._complete = True
             raise HTTPException(
                 408,
-                f"the body came too slowly: {self._size} bytes in {self._limit_s:g} s and a second "
+                f"the body came too slowly: {self.size} bytes in {self._limit_s:g} s and a second "
                 f"for each {_RATE} bytes; send it faster, or start the gateway with a larger "
                 "--body_timeout_s",
             ) from exc

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from fastapi import APIRouter
@@ -73,7 +74,8 @@ class OpsRoutes:
 
     async def metrics(self) -> Response:
         """Metrics in Prometheus text format."""
-        return Response(self._metrics.expose(), headers={"content-type": CONTENT_TYPE_LATEST})
+        text = await asyncio.to_thread(self._metrics.expose, self._catalog.names)
+        return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 def _would_answer(model: PublishedModel) -> bool:

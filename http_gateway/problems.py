@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from sax.errors import (
+    LimitExceeded,
     ModelNotFound,
     PromptTooLong,
     QueueFull,
@@ -39,6 +40,7 @@ _OPENAI_CODES: dict[type[SaxError], str] = {
     PromptTooLong: "context_length_exceeded",
     ModelNotFound: "model_not_found",
     QueueFull: "rate_limit_exceeded",
+    LimitExceeded: "rate_limit_exceeded",
     Unauthenticated: "invalid_api_key",
 }
 

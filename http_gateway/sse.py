@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from http_gateway.access.record import RequestRecord
 from http_gateway.writer import ConnectionWriter
 from sax.errors import Cancelled, Internal, SaxError
 
@@ -156,8 +157,9 @@ async def _pump(source: EventSource[T], writer: ConnectionWriter) -> None:
     except SaxError:
         raise
     except Exception as exc:
-        log.exception("stream failed")
-        raise Internal("internal error: see the gateway's log") from exc
+        record = RequestRecord.current()
+        log.exception("the stream of request %s failed", record.request_id)
+        raise Internal(record.internal_error) from exc
 
 
 async def _all_said(

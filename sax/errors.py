@@ -11,6 +11,7 @@
     +-- ModelExists
     +-- StaleRevision             someone else changed it meanwhile: read it again
     +-- QueueFull                 the replica is full
+    +-- LimitExceeded             the caller's key is over its limit
     +-- Unavailable
     |   +-- AdminUnavailable
     |   |   +-- NotLeading        call the admin server that leads
@@ -108,6 +109,10 @@ class QueueFull(SaxError):
     """The replica's bounded queue is full."""
 
 
+class LimitExceeded(SaxError):
+    """The caller's key is over one of its limits."""
+
+
 class Unavailable(SaxError):
     """Temporarily unavailable."""
 
@@ -199,6 +204,8 @@ TABLE: dict[type[SaxError], Meaning] = {
     StaleRevision: Meaning("ABORTED", 409, Retry.NOBODY),
     # Another replica may have room; if all are full, the caller backs off.
     QueueFull: Meaning("RESOURCE_EXHAUSTED", 429, Retry.LOCATOR),
+    # The limit is of the key: another replica changes nothing.
+    LimitExceeded: Meaning("RESOURCE_EXHAUSTED", 429, Retry.CLIENT),
     Unavailable: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
     AdminUnavailable: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
     NotLeading: Meaning("UNAVAILABLE", 503, Retry.CLIENT),

@@ -284,6 +284,15 @@ class Embedded:
 
 
 @dataclass(frozen=True, slots=True)
+class SaxmlSamples:
+    """Texts of one Saxml request with their scores, best first, and what they took."""
+
+    texts: list[tuple[str, float]]
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class PairScores:
     """How well the texts of each pair go together, in order, and the pairs' total token count."""
 

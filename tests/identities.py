@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc.aio
 
 from sax.auth.credentials import SCHEME, TOKEN_KEY
+from sax.auth.key_limits import UNLIMITED, KeyLimits
 from sax.auth.token_file import new_token, token_line
 
 
@@ -16,11 +17,15 @@ class Identities:
     def __init__(self, folder: Path, *names: str) -> None:
         self.path = folder / "tokens"
         self.tokens = {name: new_token() for name in names}
+        self.limits: dict[str, KeyLimits] = {}
         self.write()
 
     def write(self) -> None:
         """Bring the file up to date."""
-        lines = [token_line(name, token) for name, token in self.tokens.items()]
+        lines = [
+            token_line(name, token, self.limits.get(name, UNLIMITED))
+            for name, token in self.tokens.items()
+        ]
         self.path.write_text("# who may call\n\n" + "\n".join(lines) + "\n")
 
     def metadata(self, name: str) -> grpc.aio.Metadata:

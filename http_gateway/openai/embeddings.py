@@ -47,7 +47,7 @@ class EmbeddingRoutes:
             prompt_name=body.prompt_name or "",
         )
         embedded = await backend.run(request, work)
-        backend.metrics.prompt_tokens.inc(embedded.prompt_tokens)
+        backend.count(embedded.prompt_tokens)
         reply = _reply(body.model, embedded, in_base64=body.encoding_format == "base64")
         return Response(msgspec.json.encode(reply), media_type="application/json")
 

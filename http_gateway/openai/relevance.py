@@ -72,7 +72,7 @@ class RelevanceRoutes:
         limit_s = backend.limit_s(request, body.timeout)
         work = backend.client.classify(model_id, body.inputs(), limit_s)
         found = await backend.run(request, work)
-        backend.metrics.prompt_tokens.inc(found.prompt_tokens)
+        backend.count(found.prompt_tokens)
         data = _classes(found)
         return _json(_list("classify", body.model, data, found.prompt_tokens))
 
@@ -88,7 +88,7 @@ class RelevanceRoutes:
         limit_s = backend.limit_s(request, body.timeout)
         work = backend.client.score_pairs(model_id, first, second, limit_s)
         found = await backend.run(request, work)
-        backend.metrics.prompt_tokens.inc(found.prompt_tokens)
+        backend.count(found.prompt_tokens)
         return found
 
 

@@ -17,9 +17,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from http_gateway import problems
+from http_gateway.access.record import RequestRecord
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
-from http_gateway.envelope import route_name
 from http_gateway.openai import reply
 from http_gateway.openai.chat import to_messages
 from http_gateway.openai.events import ChatEvents, CompletionEvents, stream_end
@@ -60,7 +60,6 @@ class Job:
 class OpenAiRoutes:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._metrics = backend.metrics
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1", tags=["openai"])
@@ -75,7 +74,7 @@ class OpenAiRoutes:
         return router
 
     async def models(self) -> Response:
-        """List every published model."""
+        """List every published model that the caller's key may use."""
         found = [model_card(model) for model in await self._backend.catalog.refresh()]
         return Response(msgspec.json.encode({"object": "list", "data": found}), media_type=_JSON)
 
@@ -126,7 +125,7 @@ class OpenAiRoutes:
 
     async def _complete(self, request: Request, job: Job) -> Response:
         transcripts = [Transcript() for _ in job.requests]
-        first = self._first_token(request)
+        first = self._backend.on_first_token(request)
         try:
             await self._backend.run(request, read_all(self._feeds(job), transcripts, first))
         finally:
@@ -137,7 +136,6 @@ class OpenAiRoutes:
     def _stream(self, request: Request, job: Job) -> Response:
         events = [job.events(job.head, i, job.shape) for i in range(len(job.requests))]
         sources = [EventSource(*pair) for pair in zip(self._feeds(job), events, strict=True)]
-        route = route_name(request.scope)
 
         def closing() -> bytes:
             if not all(choice.finished for choice in events):
@@ -147,12 +145,9 @@ class OpenAiRoutes:
 
         def end(ending: Ending) -> None:
             self._count(events, job.shape.n)
-            if ending is Ending.GONE:
-                self._metrics.disconnects.labels(route).inc()
-            elif ending is Ending.BROKEN:
-                self._metrics.broken_streams.labels(route).inc()
+            self._backend.note_end(request, ending)
 
-        first = self._first_token(request)
+        first = self._backend.on_first_token(request)
         return EventStream(
             sources, Script(closing=closing, failure=_failure, on_first=first, on_end=end)
         )
@@ -161,15 +156,9 @@ class OpenAiRoutes:
         ask = self._backend.client.generate_to
         return [partial(ask, each, timeout_s=job.limit_s) for each in job.requests]
 
-    def _first_token(self, request: Request) -> Callable[[], None]:
-        histogram = self._metrics.first_token_seconds.labels(route_name(request.scope))
-        arrived = request.state.arrived
-        return lambda: histogram.observe(time.perf_counter() - arrived)
-
     def _count(self, choices: Sequence[reply.Counted], n: int) -> reply.Usage:
         counts = usage(choices, n)
-        self._metrics.prompt_tokens.inc(counts["prompt_tokens"])
-        self._metrics.completion_tokens.inc(counts["completion_tokens"])
+        self._backend.count(counts["prompt_tokens"], counts["completion_tokens"])
         return counts
 
 
@@ -184,7 +173,7 @@ def _requests(
         prompt="",
         sampling=body.sampling(),
         reply=body.reply(),
-        request_id=reply_id,
+        request_id=RequestRecord.current().id_in_cell(reply_id),
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
     )

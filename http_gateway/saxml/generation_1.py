@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
+from http_gateway.limits.models import check_allowed
 from http_gateway.saxml.routes import listed, samples
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
@@ -45,12 +46,15 @@ class SaxmlGeneration1Routes:
     async def listcell(self, request: Request) -> Response:
         """Describe one model."""
         fields = await _fields(request, ("model",), "Provide model for list cell")
-        return pretty(listed(await self._client.list(_text(fields, "model"))))
+        model = _text(fields, "model")
+        check_allowed(model)
+        return pretty(listed(await self._client.list(model)))
 
     async def publish(self, request: Request) -> Response:
         """Publish a model: durable on return, loading continues in the background."""
         fields = await _fields(request, _PUBLISH_KEYS, _PUBLISH_HINT + "publish")
         model, path, checkpoint, replicas = _spec(fields)
+        check_allowed(model)
         await self._client.publish(model, path, checkpoint, replicas)
         return pretty(_published(model, path, checkpoint, replicas))
 
@@ -58,12 +62,14 @@ class SaxmlGeneration1Routes:
         """Change a published model."""
         fields = await _fields(request, _PUBLISH_KEYS, _PUBLISH_HINT + "update")
         model, path, checkpoint, replicas = _spec(fields)
+        check_allowed(model)
         await self._client.update(model, model_path=path, checkpoint=checkpoint, replicas=replicas)
         return pretty(_published(model, path, checkpoint, replicas))
 
     async def unpublish(self, request: Request) -> Response:
         fields = await _fields(request, ("model",), "Provide model for unpublish")
         model = _text(fields, "model")
+        check_allowed(model)
         await self._client.unpublish(model)
         return pretty({"model": model})
 

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
+from http_gateway.limits.models import check_allowed, visible, visible_events
 from http_gateway.openapi import body_of, query_of
 from http_gateway.saxml.schema import (
     CellBody,
@@ -59,6 +60,7 @@ class SaxmlRoutes:
     async def publish(self, request: Request) -> Response:
         """Publish a model: durable on return, loading continues in the background."""
         body = PublishBody.model_validate_json(await read_body(request, RequestRoute.PUBLISH))
+        check_allowed(body.model)
         await self._client.publish(
             body.model,
             body.model_path,
@@ -72,6 +74,7 @@ class SaxmlRoutes:
     async def update(self, request: Request) -> Response:
         """Change a published model."""
         body = UpdateBody.model_validate_json(await read_body(request, RequestRoute.UPDATE))
+        check_allowed(body.model)
         await self._client.update(
             body.model,
             model_path=body.model_path,
@@ -86,6 +89,7 @@ class SaxmlRoutes:
     async def rollback(self, request: Request) -> Response:
         """Roll back to an earlier version (not in Saxml)."""
         body = RollbackBody.model_validate_json(await read_body(request, RequestRoute.ROLLBACK))
+        check_allowed(body.model)
         version = await self._client.rollback(body.model, body.version)
         return pretty({"model": body.model, "version": version})
 
@@ -93,24 +97,26 @@ class SaxmlRoutes:
         """List changes with author and time, newest first (not in Saxml)."""
         query = EventsQuery.model_validate(dict(request.query_params))
         events = await self._client.events(query.model, before=query.before, limit=query.limit)
-        return pretty(msgspec.to_builtins(events))
+        return pretty(msgspec.to_builtins(visible_events(events)))
 
     async def unpublish(self, request: Request) -> Response:
         body = ModelBody.model_validate_json(await read_body(request, RequestRoute.UNPUBLISH))
+        check_allowed(body.model)
         await self._client.unpublish(body.model)
         return pretty({"model": body.model})
 
     async def listcell(self, request: Request) -> Response:
         """Describe one model, named in the body (of a GET too) or the query string."""
         body = await _body_or_query(request, ModelBody, RequestRoute.LISTCELL)
+        check_allowed(body.model)
         model = await self._client.list(body.model)
         return pretty({**listed(model), **_shortage(model), **_note(model)})
 
     async def listall(self, request: Request) -> Response:
-        """List the full names of a cell's models."""
+        """List the full names of a cell's models that the caller's key may use."""
         body = await _body_or_query(request, CellBody, RequestRoute.LISTALL)
         models = await self._client.list_all(str(CellId.parse(body.sax_cell)))
-        return pretty([model.spec.model_id for model in models])
+        return pretty([model.spec.model_id for model in visible(models)])
 
     async def generate(self, request: Request) -> Response:
         """Generate; returns every sample with its score."""
@@ -125,8 +131,10 @@ async def samples(
     """Generate: return [[text, score], ...]; cancelled when the client disconnects."""
     model_id = await backend.catalog.require(str(ModelId.parse(model)))
     limit_s = backend.limit_s(request)
-    work = backend.client.saxml_generate(model_id, query, extra_inputs, limit_s)
-    return [[text, score] for text, score in await backend.run(request, work)]
+    work = backend.client.saxml_generate_counted(model_id, query, extra_inputs, limit_s)
+    found = await backend.run(request, work)
+    backend.count(found.prompt_tokens, found.completion_tokens)
+    return [[text, score] for text, score in found.texts]
 
 
 def listed(model: PublishedModel) -> dict[str, object]:

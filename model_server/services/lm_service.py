@@ -26,6 +26,7 @@ class Sample:
     text: str = ""
     piece: str = ""  # text from the last `add`
     score: float = 0.0
+    tokens: int = 0
 
 
 def start_samples(connection: TokenStream, request: GenerateRequest, count: int) -> None:
@@ -40,6 +41,7 @@ class Samples:
     def __init__(self, count: int, *, as_ids: bool = False) -> None:
         """as_ids: texts are lists of token ids instead."""
         self.all = [Sample() for _ in range(count)]
+        self.prompt_tokens = 0
         self._as_ids = as_ids
 
     def add(self, deliveries: Iterable[Delivery]) -> None:
@@ -50,18 +52,21 @@ class Samples:
         for delivery in deliveries:
             if isinstance(delivery.chunk, SaxError):
                 raise delivery.chunk
+            self.prompt_tokens = delivery.chunk.prompt_tokens or self.prompt_tokens
             if delivery.chunk.hypotheses:
                 self._take(delivery.chunk)
                 continue
             sample = self.all[delivery.id]
             sample.piece += self._text(sample, delivery.chunk)
             sample.score = delivery.chunk.score
+            sample.tokens = delivery.chunk.completion_tokens
 
     def _take(self, found: TokenChunk) -> None:
         """Take the answers of a beam search, which come all at once."""
         for sample, each in zip(self.all, found.hypotheses, strict=False):
             sample.piece = join_ids(each.token_ids) if self._as_ids else each.text
             sample.score = each.score
+            sample.tokens = len(each.token_ids)
         del self.all[len(found.hypotheses) :]
 
     def _text(self, sample: Sample, chunk: TokenChunk) -> str:
@@ -90,7 +95,11 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
             lm_pb2.DecodedText(text=sample.text + sample.piece, score=sample.score)
             for sample in last.best_first()
         ]
-        return lm_pb2.GenerateResponse(texts=texts)
+        return lm_pb2.GenerateResponse(
+            texts=texts,
+            prompt_tokens=last.prompt_tokens,
+            completion_tokens=sum(sample.tokens for sample in last.all),
+        )
 
     async def GenerateStream(
         self, request: Any, context: Any

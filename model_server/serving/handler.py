@@ -18,7 +18,7 @@ from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.resumed import finished, resumed
-from model_server.serving.answers.running_request import RunningRequest, Sink
+from model_server.serving.answers.running_request import RunningRequest, Sink, of_request
 from model_server.serving.engine_request import (
     check_answer,
     check_asker,
@@ -38,7 +38,7 @@ from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
-from sax.errors import Internal, InvalidRequest, SaxError, UnsupportedParameter
+from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
@@ -71,6 +71,7 @@ class Handler:
         ShuttingDown; `sink` is then never called.
         """
         running = self._begin(request.model_id, method, sink)
+        running.request_id = request.request_id
         try:
             loaded = running.servable.loaded
             check_sampling(request.sampling, loaded.ids)
@@ -168,8 +169,8 @@ class Handler:
             self.admission.refused(error)
             running.fail(error)
         except Exception:
-            logger.exception("a prompt could not be encoded")
-            running.fail(Internal("internal error; the server's log has the details"))
+            logger.exception("a prompt could not be encoded%s", of_request(running.request_id))
+            running.fail(running.internal_error())
 
     def _asked(
         self,

@@ -25,8 +25,8 @@ from model_server.disaggregation.transfers import KEYS
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.sequence import finish_of
 from model_server.engine.types import RowResult
-from model_server.serving.answers.running_request import RunningRequest
-from sax.errors import Internal, SaxError, ShuttingDown
+from model_server.serving.answers.running_request import RunningRequest, of_request
+from sax.errors import SaxError, ShuttingDown
 
 logger = logging.getLogger(__name__)
 
@@ -131,8 +131,9 @@ class _RemoteRequest:
         except SaxError as error:  # rejected by the engine
             self._running.receive(SequenceUpdate(0, RowResult(), error=error))
         except Exception:
-            logger.exception("remote prefill of a request failed")
-            error = Internal("internal error; the server's log has the details")
+            request_id = self._running.request_id
+            logger.exception("remote prefill of a request failed%s", of_request(request_id))
+            error = self._running.internal_error()
             self._running.receive(SequenceUpdate(0, RowResult(), error=error))
         finally:
             self._running.release()

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from sax.auth.key_limits import UNLIMITED, KeyLimits
 from sax.errors import InvalidRequest
 
 
@@ -20,6 +21,7 @@ class Principal:
     """An authenticated caller, or an anonymous one."""
 
     name: str = ""  # "": authentication is off, or the caller did not authenticate
+    limits: KeyLimits = UNLIMITED
 
     @property
     def known(self) -> bool:

@@ -12,6 +12,7 @@ from sax.auth import acl
 from sax.auth.acl import ANYONE, Principal, enter_call
 from sax.auth.credentials import OPENER_KEY, TOKEN_KEY, TOKEN_VARIABLE, bearer_token
 from sax.auth.token_file import TokenFile
+from sax.auth.token_source import TokenLines
 from sax.errors import Unauthenticated
 
 # Probes and tools call these without credentials; they reveal only that the process is alive and
@@ -32,7 +33,9 @@ def is_open(path: str) -> bool:
 class Authentication:
     """Authenticates the callers of one server; off by default."""
 
-    def __init__(self, tokens: TokenFile | None = None, *, certificates: bool = False) -> None:
+    def __init__(
+        self, tokens: TokenFile | TokenLines | None = None, *, certificates: bool = False
+    ) -> None:
         """`certificates`: every connection presents a certificate signed by our authority."""
         self._tokens = tokens
         self._certificates = certificates

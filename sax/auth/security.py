@@ -16,7 +16,7 @@ import grpc.aio
 from sax.auth.acl import Acl, parse_acl
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import read_pem
-from sax.auth.token_file import TokenFile
+from sax.auth.token_source import TOKENS_VARIABLE, both_given, token_source, tokens_given
 from sax.errors import InvalidRequest
 
 CLOSING_FLAGS = "--tokens FILE (or --tls_cert, --tls_key and --tls_ca) and --admin_acl NAMES"
@@ -27,12 +27,15 @@ class Security:
     """Authentication is off by default. Raises InvalidRequest naming the flag at fault."""
 
     tokens: str = ""  # file of names and hashes
+    token_variable: bool = False  # SAX_TOKENS holds them
     tls_cert: str = ""
     tls_key: str = ""
     tls_ca: str = ""  # if set, clients must present a certificate signed by it
     admin_acl: str = ""  # principals allowed to change state on this server
 
     def __post_init__(self) -> None:
+        if self.tokens and self.token_variable:
+            raise both_given(self.tokens)
         if bool(self.tls_cert) != bool(self.tls_key):
             missing = "tls_key" if self.tls_cert else "tls_cert"
             raise InvalidRequest(
@@ -61,12 +64,13 @@ class Security:
 
     @classmethod
     def take_flags(cls, values: MutableMapping[str, Any]) -> Security:
-        """Build from parsed flags, removing them from `values`."""
-        return cls(**{name: values.pop(name) for name in cls.__slots__})
+        """Build from parsed flags, removing them from `values`, and the environment."""
+        flags = {name: values.pop(name) for name in cls.__slots__ if name in values}
+        return cls(**flags, token_variable=tokens_given(""))
 
     @property
     def authenticates(self) -> bool:
-        return bool(self.tokens or self.tls_ca)
+        return bool(self.tokens or self.token_variable or self.tls_ca)
 
     @property
     def admins(self) -> Acl:
@@ -74,8 +78,7 @@ class Security:
 
     def authentication(self) -> Authentication:
         """Load the tokens. Raises InvalidRequest naming file and line."""
-        tokens = TokenFile(self.tokens) if self.tokens else None
-        return Authentication(tokens, certificates=bool(self.tls_ca))
+        return Authentication(token_source(self.tokens), certificates=bool(self.tls_ca))
 
     def listen(self, server: grpc.aio.Server, address: str) -> int:
         """Raises RuntimeError for a taken port, InvalidRequest for unusable certificate files."""
@@ -98,7 +101,7 @@ def add_security_flags(parser: argparse.ArgumentParser, admins_may: str) -> None
         default="",
         metavar="FILE",
         help="callers must present a token whose hash is in this file; `sax token NAME` makes one "
-        "(default: no authentication)",
+        f"(default: no authentication, unless {TOKENS_VARIABLE} holds such lines)",
     )
     flags.add_argument("--admin_acl", default="", metavar="NAMES", help=admins_may)
     flags.add_argument("--tls_cert", default="", metavar="PEM", help="this server's certificate")

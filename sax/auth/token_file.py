@@ -1,8 +1,9 @@
 """File of accepted tokens, reread when it changes.
 
-A line is `NAME SHA256HEX`: a token with this hash authenticates NAME. Lines that start with # are
-comments. A name may have several lines, so that a token can be rotated without a gap. The file
-holds hashes only, so reading it grants no access.
+A line is `NAME SHA256HEX`: a token with this hash authenticates NAME. The limits of NAME may follow
+(`sax.auth.key_limits`). Lines that start with # are comments. A name may have several lines, so
+that a token can be rotated without a gap; they share the limits of the name, so each has to state
+the same ones. The file holds hashes only, so reading it grants no access.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sax.auth.acl import Principal, check_name
+from sax.auth.key_limits import UNLIMITED, KeyLimits, parse_options
 from sax.errors import InvalidRequest
 
 _log = logging.getLogger(__name__)
@@ -75,33 +77,46 @@ def _read(path: Path) -> Mapping[bytes, Principal]:
 def parse_tokens(text: str, source: str) -> Mapping[bytes, Principal]:
     """Return principals by token hash. Raises InvalidRequest naming source and line."""
     found: dict[bytes, Principal] = {}
+    named: dict[str, Principal] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        digest, principal = _parse_line(line, f"{source}:{number}")
-        if found.get(digest, principal) != principal:
-            raise InvalidRequest(
-                f"{source}:{number}: this token is {found[digest].name}'s in an earlier line: "
-                "give each principal its own tokens",
-                param="tokens",
+        where = f"{source}:{number}"
+        digest, principal = _parse_line(line, where)
+        owner = found.setdefault(digest, principal)
+        if owner.name != principal.name:
+            raise _wrong_line(
+                where,
+                f"this token is {owner.name}'s in an earlier line: give each principal its own "
+                "tokens",
             )
-        found[digest] = principal
+        if named.setdefault(principal.name, principal) != principal:
+            raise _wrong_line(
+                where,
+                f"an earlier line of {principal.name} has other limits; the tokens of a name share "
+                "them: give each line the same",
+            )
     return found
 
 
 def _parse_line(line: str, where: str) -> tuple[bytes, Principal]:
-    fields = line.split()
-    if len(fields) != 2 or not _HASH.fullmatch(fields[1]):
+    name, *rest = line.split()
+    digest, *options = rest or [""]
+    if not _HASH.fullmatch(digest):
         # Do not quote the line: it may hold a token that was put here by mistake.
-        raise InvalidRequest(
-            f"{where}: not a line of NAME SHA256HEX, with 64 lower-case hex digits after the "
-            "name; `sax token NAME` prints one",
-            param="tokens",
+        raise _wrong_line(
+            where,
+            "not a line of NAME SHA256HEX, with 64 lower-case hex digits after the name; "
+            "`sax token NAME` prints one",
         )
     try:
-        return bytes.fromhex(fields[1]), Principal(check_name(fields[0], "tokens"))
+        return bytes.fromhex(digest), Principal(check_name(name, "tokens"), parse_options(options))
     except InvalidRequest as exc:
-        raise InvalidRequest(f"{where}: {exc.text}", param="tokens") from exc
+        raise _wrong_line(where, exc.text) from exc
+
+
+def _wrong_line(where: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"{where}: {why}", param="tokens")
 
 
 def new_token() -> str:
@@ -113,6 +128,6 @@ def hash_token(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-def token_line(name: str, token: str) -> str:
+def token_line(name: str, token: str, limits: KeyLimits = UNLIMITED) -> str:
     """Format the file's line for a token. Raises InvalidRequest for an invalid name."""
-    return f"{check_name(name, 'name')} {hash_token(token).hex()}"
+    return f"{check_name(name, 'name')} {hash_token(token).hex()} {limits}".rstrip()

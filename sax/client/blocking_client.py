@@ -99,4 +99,5 @@ class Client:
     custom = _blocking(AsyncClient.custom)
     saxml_embed = _blocking(AsyncClient.saxml_embed)
     saxml_generate = _blocking(AsyncClient.saxml_generate)
+    saxml_generate_counted = _blocking(AsyncClient.saxml_generate_counted)
     saxml_generate_stream = _iterating(AsyncClient.saxml_generate_stream)

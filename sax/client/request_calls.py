@@ -20,6 +20,7 @@ from sax.types import (
     Message,
     PairScores,
     Ranked,
+    SaxmlSamples,
     TokenChunk,
     ranked,
 )
@@ -229,9 +230,25 @@ class RequestCalls:
         route: Route = ANY_ROUTE,
     ) -> list[tuple[str, float]]:
         """Saxml's LMService.Generate: return every sample with its score, best first."""
+        sampled = await self.saxml_generate_counted(
+            model_id, text, extra_inputs, timeout_s, route=route
+        )
+        return sampled.texts
+
+    async def saxml_generate_counted(
+        self,
+        model_id: str,
+        text: str,
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> SaxmlSamples:
+        """`saxml_generate` with the tokens that it took; 0 from older model servers."""
         request = codec.encode_question(model_id, text, extra_inputs)
         reply = await self._call(_SAXML_GENERATE, model_id, request, timeout_s, route)
-        return [(answer.text, answer.score) for answer in reply.texts]
+        texts = [(answer.text, answer.score) for answer in reply.texts]
+        return SaxmlSamples(texts, reply.prompt_tokens, reply.completion_tokens)
 
     def saxml_generate_stream(
         self,

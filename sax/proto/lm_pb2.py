@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from sax.proto import common_pb2 as sax_dot_proto_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12sax/proto/lm.proto\x12\rsax.server.lm\x1a\x16sax/proto/common.proto\"i\n\x0cScoreRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x0e\n\x06suffix\x18\x02 \x03(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\x12&\n\x0c\x65xtra_inputs\x18\x04 \x01(\x0b\x32\x10.sax.ExtraInputs\"\x1d\n\rScoreResponse\x12\x0c\n\x04logp\x18\x01 \x03(\x01\"Z\n\x0fGenerateRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12&\n\x0c\x65xtra_inputs\x18\x03 \x01(\x0b\x32\x10.sax.ExtraInputs\"*\n\x0b\x44\x65\x63odedText\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x01\"=\n\x10GenerateResponse\x12)\n\x05texts\x18\x01 \x03(\x0b\x32\x1a.sax.server.lm.DecodedText\"U\n\x12GenerateStreamItem\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x12\n\nprefix_len\x18\x02 \x01(\x05\x12\r\n\x05score\x18\x03 \x01(\x01\x12\x0e\n\x06scores\x18\x04 \x03(\x01\"J\n\x16GenerateStreamResponse\x12\x30\n\x05items\x18\x01 \x03(\x0b\x32!.sax.server.lm.GenerateStreamItem\"W\n\x0c\x45mbedRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12&\n\x0c\x65xtra_inputs\x18\x03 \x01(\x0b\x32\x10.sax.ExtraInputs\"\"\n\rEmbedResponse\x12\x11\n\tembedding\x18\x01 \x03(\x01\"l\n\x0fGradientRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x0e\n\x06suffix\x18\x02 \x01(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\x12&\n\x0c\x65xtra_inputs\x18\x04 \x01(\x0b\x32\x10.sax.ExtraInputs\"\xdc\x01\n\x10GradientResponse\x12\r\n\x05score\x18\x01 \x03(\x01\x12\x41\n\tgradients\x18\x02 \x03(\x0b\x32..sax.server.lm.GradientResponse.GradientsEntry\x1a\x1a\n\x08Gradient\x12\x0e\n\x06values\x18\x01 \x03(\x01\x1aZ\n\x0eGradientsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x37\n\x05value\x18\x02 \x01(\x0b\x32(.sax.server.lm.GradientResponse.Gradient:\x02\x38\x01\x32\x88\x03\n\tLMService\x12\x42\n\x05Score\x12\x1b.sax.server.lm.ScoreRequest\x1a\x1c.sax.server.lm.ScoreResponse\x12K\n\x08Generate\x12\x1e.sax.server.lm.GenerateRequest\x1a\x1f.sax.server.lm.GenerateResponse\x12Y\n\x0eGenerateStream\x12\x1e.sax.server.lm.GenerateRequest\x1a%.sax.server.lm.GenerateStreamResponse0\x01\x12\x42\n\x05\x45mbed\x12\x1b.sax.server.lm.EmbedRequest\x1a\x1c.sax.server.lm.EmbedResponse\x12K\n\x08Gradient\x12\x1e.sax.server.lm.GradientRequest\x1a\x1f.sax.server.lm.GradientResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12sax/proto/lm.proto\x12\rsax.server.lm\x1a\x16sax/proto/common.proto\"i\n\x0cScoreRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x0e\n\x06suffix\x18\x02 \x03(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\x12&\n\x0c\x65xtra_inputs\x18\x04 \x01(\x0b\x32\x10.sax.ExtraInputs\"\x1d\n\rScoreResponse\x12\x0c\n\x04logp\x18\x01 \x03(\x01\"Z\n\x0fGenerateRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12&\n\x0c\x65xtra_inputs\x18\x03 \x01(\x0b\x32\x10.sax.ExtraInputs\"*\n\x0b\x44\x65\x63odedText\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x01\"o\n\x10GenerateResponse\x12)\n\x05texts\x18\x01 \x03(\x0b\x32\x1a.sax.server.lm.DecodedText\x12\x15\n\rprompt_tokens\x18\x64 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x65 \x01(\x03\"U\n\x12GenerateStreamItem\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x12\n\nprefix_len\x18\x02 \x01(\x05\x12\r\n\x05score\x18\x03 \x01(\x01\x12\x0e\n\x06scores\x18\x04 \x03(\x01\"J\n\x16GenerateStreamResponse\x12\x30\n\x05items\x18\x01 \x03(\x0b\x32!.sax.server.lm.GenerateStreamItem\"W\n\x0c\x45mbedRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12&\n\x0c\x65xtra_inputs\x18\x03 \x01(\x0b\x32\x10.sax.ExtraInputs\"\"\n\rEmbedResponse\x12\x11\n\tembedding\x18\x01 \x03(\x01\"l\n\x0fGradientRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x0e\n\x06suffix\x18\x02 \x01(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\x12&\n\x0c\x65xtra_inputs\x18\x04 \x01(\x0b\x32\x10.sax.ExtraInputs\"\xdc\x01\n\x10GradientResponse\x12\r\n\x05score\x18\x01 \x03(\x01\x12\x41\n\tgradients\x18\x02 \x03(\x0b\x32..sax.server.lm.GradientResponse.GradientsEntry\x1a\x1a\n\x08Gradient\x12\x0e\n\x06values\x18\x01 \x03(\x01\x1aZ\n\x0eGradientsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x37\n\x05value\x18\x02 \x01(\x0b\x32(.sax.server.lm.GradientResponse.Gradient:\x02\x38\x01\x32\x88\x03\n\tLMService\x12\x42\n\x05Score\x12\x1b.sax.server.lm.ScoreRequest\x1a\x1c.sax.server.lm.ScoreResponse\x12K\n\x08Generate\x12\x1e.sax.server.lm.GenerateRequest\x1a\x1f.sax.server.lm.GenerateResponse\x12Y\n\x0eGenerateStream\x12\x1e.sax.server.lm.GenerateRequest\x1a%.sax.server.lm.GenerateStreamResponse0\x01\x12\x42\n\x05\x45mbed\x12\x1b.sax.server.lm.EmbedRequest\x1a\x1c.sax.server.lm.EmbedResponse\x12K\n\x08Gradient\x12\x1e.sax.server.lm.GradientRequest\x1a\x1f.sax.server.lm.GradientResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,23 +43,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DECODEDTEXT']._serialized_start=291
   _globals['_DECODEDTEXT']._serialized_end=333
   _globals['_GENERATERESPONSE']._serialized_start=335
-  _globals['_GENERATERESPONSE']._serialized_end=396
-  _globals['_GENERATESTREAMITEM']._serialized_start=398
-  _globals['_GENERATESTREAMITEM']._serialized_end=483
-  _globals['_GENERATESTREAMRESPONSE']._serialized_start=485
-  _globals['_GENERATESTREAMRESPONSE']._serialized_end=559
-  _globals['_EMBEDREQUEST']._serialized_start=561
-  _globals['_EMBEDREQUEST']._serialized_end=648
-  _globals['_EMBEDRESPONSE']._serialized_start=650
-  _globals['_EMBEDRESPONSE']._serialized_end=684
-  _globals['_GRADIENTREQUEST']._serialized_start=686
-  _globals['_GRADIENTREQUEST']._serialized_end=794
-  _globals['_GRADIENTRESPONSE']._serialized_start=797
-  _globals['_GRADIENTRESPONSE']._serialized_end=1017
-  _globals['_GRADIENTRESPONSE_GRADIENT']._serialized_start=899
-  _globals['_GRADIENTRESPONSE_GRADIENT']._serialized_end=925
-  _globals['_GRADIENTRESPONSE_GRADIENTSENTRY']._serialized_start=927
-  _globals['_GRADIENTRESPONSE_GRADIENTSENTRY']._serialized_end=1017
-  _globals['_LMSERVICE']._serialized_start=1020
-  _globals['_LMSERVICE']._serialized_end=1412
+  _globals['_GENERATERESPONSE']._serialized_end=446
+  _globals['_GENERATESTREAMITEM']._serialized_start=448
+  _globals['_GENERATESTREAMITEM']._serialized_end=533
+  _globals['_GENERATESTREAMRESPONSE']._serialized_start=535
+  _globals['_GENERATESTREAMRESPONSE']._serialized_end=609
+  _globals['_EMBEDREQUEST']._serialized_start=611
+  _globals['_EMBEDREQUEST']._serialized_end=698
+  _globals['_EMBEDRESPONSE']._serialized_start=700
+  _globals['_EMBEDRESPONSE']._serialized_end=734
+  _globals['_GRADIENTREQUEST']._serialized_start=736
+  _globals['_GRADIENTREQUEST']._serialized_end=844
+  _globals['_GRADIENTRESPONSE']._serialized_start=847
+  _globals['_GRADIENTRESPONSE']._serialized_end=1067
+  _globals['_GRADIENTRESPONSE_GRADIENT']._serialized_start=949
+  _globals['_GRADIENTRESPONSE_GRADIENT']._serialized_end=975
+  _globals['_GRADIENTRESPONSE_GRADIENTSENTRY']._serialized_start=977
+  _globals['_GRADIENTRESPONSE_GRADIENTSENTRY']._serialized_end=1067
+  _globals['_LMSERVICE']._serialized_start=1070
+  _globals['_LMSERVICE']._serialized_end=1462
 # @@protoc_insertion_point(module_scope)

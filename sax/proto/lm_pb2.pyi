@@ -44,10 +44,14 @@ class DecodedText(_message.Message):
     def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("texts",)
+    __slots__ = ("texts", "prompt_tokens", "completion_tokens")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.RepeatedCompositeFieldContainer[DecodedText]
-    def __init__(self, texts: _Optional[_Iterable[_Union[DecodedText, _Mapping]]] = ...) -> None: ...
+    prompt_tokens: int
+    completion_tokens: int
+    def __init__(self, texts: _Optional[_Iterable[_Union[DecodedText, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
 
 class GenerateStreamItem(_message.Message):
     __slots__ = ("text", "prefix_len", "score", "scores")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ import openai
 import pytest
 from openai import OpenAI
 
+from sax.auth.key_limits import KeyLimits
+from sax.auth.token_file import new_token
+from sax.cli.local.cell_plan import GATEWAY
 from sax.cli.local.server_plan import MODEL_SERVER
 from tests.end_to_end.cell import Cell, local_plan
 from tests.end_to_end.test_random_weights import PATH, SMALL
@@ -59,6 +63,34 @@ def test_strangers_are_turned_away_by_every_process(guarded: Cell, people: Ident
             result = guarded.sax(*words)
             assert (result.returncode, result.stdout) == (1, "")
             assert "token is not valid" in result.stderr
+
+
+def test_a_key_with_limits_is_charged_for_what_the_model_server_counted(
+    guarded: Cell, people: Identities
+) -> None:
+    people.tokens["carol"] = new_token()
+    people.limits["carol"] = KeyLimits(rpm=3, tpm=60, models=("guarded",))
+    people.write()
+    headers = people.headers("carol") | {"x-request-id": "limits-1"}
+    short = {"per_example_max_decode_steps": 4}
+    for path, body in (
+        ("/v1/completions", {"model": "guarded", "prompt": "hello", "max_tokens": 4}),
+        ("/generate", {"model": MODEL, "query": "hello", "extra_inputs": short}),
+        ("/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": 4, "stream": True}),
+        ("/generate", {"model": MODEL, "query": "hello", "extra_inputs": short}),
+    ):
+        answer = guarded.http.post(path, json=body, headers=headers)
+    assert (answer.status_code, "carol is limited to 3" in answer.text) == (429, True)
+    lines = [line for line in guarded.log(GATEWAY).splitlines() if " key=carol " in line]
+    told = [re.findall(r"status=(\d+)|_tokens=([1-9])", line) for line in lines]
+    assert [[status or "tokens" for status, _ in line] for line in told] == [
+        *[["200", "tokens", "tokens"]] * 3,
+        ["429"],
+    ]
+    assert all(f" model={MODEL} " in line for line in lines[:3])
+    assert all(line.endswith("request_id=limits-1") for line in lines)
+    del people.tokens["carol"]
+    people.write()
 
 
 def test_lists_change_in_place_and_are_in_force_for_every_user(

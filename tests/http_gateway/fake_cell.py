@@ -5,7 +5,8 @@ Token i of an answer has the id size + seed + i and the text " <id>"; its log-pr
 minus id / 8, and its rivals are the ids above it, 1/8 less likely each. An answer has five
 tokens ("stop") unless max_tokens is smaller ("length"). Answer k of a beam search has k + 1 tokens
 like these, and the score -k / 4. A sample of saxml_generate is the
-query reversed, with the sum of the numbers in the extra inputs as its score. The vector of an
+query reversed, with the sum of the numbers in the extra inputs as its score; it counts a token for
+each character of the query and five more. The vector of an
 input is [its size, 1/2, -1/4].
 """
 
@@ -39,6 +40,7 @@ from sax.types import (
     PublishedModel,
     ReplicaStatus,
     SamplingParams,
+    SaxmlSamples,
     ServableStatus,
     TokenChunk,
     TokenLogprob,
@@ -301,13 +303,13 @@ class FakeCell:
             completion_tokens=i + 1,
         )
 
-    async def saxml_generate(
+    async def saxml_generate_counted(
         self,
         model_id: str,
         text: str,
         extra_inputs: ExtraInputs | None = None,
         timeout_s: float | None = None,
-    ) -> list[tuple[str, float]]:
+    ) -> SaxmlSamples:
         self.saxml_requests.append((model_id, text, extra_inputs))
         self.timeouts.append(timeout_s)
         self._begin(model_id)
@@ -318,7 +320,7 @@ class FakeCell:
             if self.hold_after is not None:
                 await self.released.wait()
             numbers = [v for v in (extra_inputs or {}).values() if isinstance(v, int | float)]
-            return [(text[::-1], float(sum(numbers)))]
+            return SaxmlSamples([(text[::-1], float(sum(numbers)))], len(text), LENGTH)
         finally:
             self.open_answers -= 1
             if not self.open_answers:

@@ -169,7 +169,8 @@ def test_a_client_that_goes_away_closes_the_answer(
     drop_after(live_url, path, body, lambda: opened.wait(WAIT_S))
     assert cell.answer_closed.wait(WAIT_S)
     assert cell.open_answers == 0
-    scrape_until(live_url, f'sax_gateway_disconnects_total{{route="{path}"}} 1.0')
+    labels = f'model="/sax/test/smollm2",route="{path}"'
+    scrape_until(live_url, f"sax_gateway_disconnects_total{{{labels}}} 1.0")
 
 
 def test_each_token_leaves_as_soon_as_it_is_there(cell: FakeCell, live_url: str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from http_gateway.__main__ import parse_flags, tell_of_security
 from http_gateway.app import create_app
+from http_gateway.auth import PROBES
 from http_gateway.catalog import Catalog
 from http_gateway.config import GatewayConfig
 from sax.auth.authentication import Authentication
@@ -119,6 +120,31 @@ async def test_every_route_of_the_application_is_tried_above(people: Identities)
     twins = {("POST", "/listall"), ("GET", "/listcell"), ("POST", "/listcell")}
     twins |= {("POST", path) for path in ("/classify", "/rerank", "/v2/rerank", "/score")}
     assert told - asked == exempt | twins | {("GET", "/v1/models/{name}")}
+
+
+def paths_of(routes: Iterable[object]) -> Iterator[str]:
+    for route in routes:
+        if included := getattr(route, "original_router", None):
+            yield from paths_of(included.routes)
+        elif path := getattr(route, "path", ""):
+            yield path
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+async def test_no_route_answers_a_stranger_listed_or_not(
+    people: Identities, generation: int
+) -> None:
+    """Asks the application itself, which has routes that /openapi.json does not tell of."""
+    asks = Authentication(TokenFile(people.path))
+    app = create_app(FakeCell(), GatewayConfig(saxml_generation=generation), asks)
+    paths = {*paths_of(app.routes)} - {*PROBES}
+    assert {"/", "/metrics", "/openapi.json", "/v1/chat/completions", "/generate"} <= paths
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        for path in (*sorted(paths), "/healthz/", "/metrics/", "//healthz", "/healthz/../metrics"):
+            for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE"):
+                answer = await http.request(method, path)
+                assert answer.status_code == 401, (method, path)
 
 
 async def test_a_refusal_is_told_in_the_words_of_its_api_family(

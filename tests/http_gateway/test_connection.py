@@ -47,6 +47,7 @@ def test_headers_that_do_not_end_are_answered_408_and_closed(url: str) -> None:
     assert status_of(reply) == 408
     assert "within 1 s" in reply
     assert "connection: close" in reply
+    assert "x-request-id: " in reply
 
 
 def test_a_connection_that_asks_nothing_is_closed_without_a_word(url: str) -> None:
@@ -88,6 +89,14 @@ def test_a_head_of_more_than_64_kib_is_refused_whatever_fills_it(url: str, head:
     reply = rest_of(connection)
     assert len(reply) < 1000
     assert status_of(reply) == 431
+
+
+@pytest.mark.parametrize("words", ["what is this?\r\n\r\n", "\x16\x03\x01\x02 a TLS handshake"])
+def test_what_is_no_http_is_answered_400_like_any_wrong_request(url: str, words: str) -> None:
+    reply = rest_of(connect(url, words))
+    assert status_of(reply) == 400
+    assert "x-request-id: " in reply
+    assert '{"detail":"this is no HTTP request' in reply
 
 
 def test_a_head_just_below_the_limit_is_read(url: str) -> None:

@@ -56,7 +56,9 @@ async def test_a_bug_is_answered_with_500_and_logged_with_the_request_id(
         saxml = await http.post("/unpublish", json={"model": "/sax/test/llama"})
     assert answer.status_code == saxml.status_code == 500
     assert answer.json()["error"]["type"] == "server_error"
-    assert saxml.json() == {"detail": "internal error: see the gateway's log"}
+    told = "internal error: see the gateway's log for request"
+    assert answer.json()["error"]["message"] == f"{told} abc-1"
+    assert saxml.json() == {"detail": f"{told} {saxml.headers['x-request-id']}"}
     assert "abc-1" in caplog.text
     assert "NoneType" not in answer.text
 
@@ -67,9 +69,10 @@ async def test_requests_are_counted_by_route_and_code(http: httpx.AsyncClient):
     await http.get("/v1/models/zzz")
     await http.get("/some/where")
     text = (await http.get("/metrics")).text
+    llama = 'model="/sax/test/llama"'
     route = 'route="/v1/models/{name:path}"'
-    assert f'sax_gateway_requests_total{{code="200",{route}}} 2.0' in text
-    assert f'sax_gateway_requests_total{{code="404",{route}}} 1.0' in text
-    assert 'sax_gateway_requests_total{code="404",route="other"} 1.0' in text
-    assert f"sax_gateway_request_seconds_count{{{route}}} 3.0" in text
+    assert f'sax_gateway_requests_total{{code="200",model="/sax/test/llama",{route}}} 1.0' in text
+    assert f'sax_gateway_requests_total{{code="404",model="",{route}}} 1.0' in text
+    assert 'sax_gateway_requests_total{code="404",model="",route="other"} 1.0' in text
+    assert f"sax_gateway_request_seconds_count{{{llama},{route}}} 1.0" in text
     assert "sax_gateway_requests_in_flight 1.0" in text  # the scrape itself

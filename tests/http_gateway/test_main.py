@@ -1,12 +1,13 @@
 """The process: flags, the port it tells, and its end."""
 
+import json
 import os
 import re
 import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import trustme
 
 from http_gateway.__main__ import parse_flags
 from http_gateway.config import GatewayConfig
+from sax.auth.key_limits import KeyLimits
+from sax.auth.token_file import new_token, token_line
 from tests.identities import Identities
 
 # A gateway process whose cell holds the second token back until the process is told to end.
@@ -41,10 +44,15 @@ asyncio.run(run())
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def started(
+    *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process and the address that its log tells."""
     process = subprocess.Popen(
-        [sys.executable, *arguments], stderr=subprocess.PIPE, text=True, env={**os.environ}
+        [sys.executable, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
     )
     assert process.stderr is not None
     try:
@@ -107,7 +115,16 @@ def test_flags_become_the_configuration():
     )
 
 
-@pytest.mark.parametrize("flags", ["--port 70000", "--saxml_generation 3", "--max_body_bytes 0"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--log_format x",
+        "--access_log x",
+        "--port 70000",
+        "--saxml_generation 3",
+        "--max_body_bytes 0",
+    ],
+)
 def test_a_wrong_flag_is_told_by_name(flags: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         parse_flags(flags.split())
@@ -122,6 +139,23 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]):
     told = capsys.readouterr().out
     assert "/v1/chat/completions" in told
     assert "curl" in told
+
+
+def test_a_container_has_its_keys_in_a_variable_and_its_log_in_json():
+    token = new_token()
+    flags = ["-m", "http_gateway", "--port=0", "--admin=127.0.0.1:1", "--log_format=json"]
+    environment = {"SAX_TOKENS": token_line("alice", token, KeyLimits(rpm=9))}
+    with started(*flags, environment=environment) as (process, url):
+        assert httpx.get(f"{url}/metrics").status_code == 401
+        known = httpx.get(f"{url}/metrics", headers={"x-api-key": token})
+        assert (known.status_code, known.headers["x-ratelimit-limit-requests"]) == (200, "9")
+        httpx.get(f"{url}/nothing", headers={"x-api-key": token, "x-request-id": "abc-1"})
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        told = [json.loads(line) for line in process.stderr.read().splitlines()]
+    lines = [each for each in told if each["logger"] == "http_gateway.access"]
+    assert [(each["status"], each["key"]) for each in lines] == [(401, "127.0.0.1"), (404, "alice")]
+    assert lines[1]["request_id"] == "abc-1"
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])

@@ -30,6 +30,7 @@ STATUS_AND_OPENAI_CODE = {
     "ModelExists": (409, "invalid_request_error", "model_exists"),
     "StaleRevision": (409, "invalid_request_error", "stale_revision"),
     "QueueFull": (429, "rate_limit_error", "rate_limit_exceeded"),
+    "LimitExceeded": (429, "rate_limit_error", "rate_limit_exceeded"),
     "Unavailable": (503, "server_error", "unavailable"),
     "AdminUnavailable": (503, "server_error", "admin_unavailable"),
     "NotLeading": (503, "server_error", "not_leading"),

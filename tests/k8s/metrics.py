@@ -14,7 +14,7 @@ from tests.k8s.finding import Finding, title_of
 from tests.k8s.manifests import ROOT
 
 Json = Mapping[str, Any]
-_NAME = re.compile(r"\bsax_\w+")
+_NAME = re.compile(r"\b(?:sax|process)_\w+")
 _ADMIN_COUNTER = re.compile(r'CounterMetricFamily\(\s*"(sax_\w+)"')
 _ADMIN_ANY = re.compile(r'"(sax_admin_\w+)"')
 _SAMPLES = {
@@ -32,7 +32,7 @@ def check_metrics(objects: Sequence[Json]) -> Iterator[Finding]:
 
 
 def asked_for(each: Json) -> set[str]:
-    """The names of our metrics in one object."""
+    """The names of our metrics, and of those of our processes, in one object."""
     match each["kind"]:
         case "PrometheusRule":
             rules = (rule for group in each["spec"]["groups"] for rule in group["rules"])

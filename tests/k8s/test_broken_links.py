@@ -198,6 +198,14 @@ CASES: dict[str, Case] = {
         ),
         "no metric sax_p",
     ),
+    "a panel on a metric that no process has": (
+        ALERTS,
+        lambda o: put(
+            one(o, "ConfigMap")["data"],
+            **{"sax.json": one(o, "ConfigMap")["data"]["sax.json"].replace("_resident_", "_rss_")},
+        ),
+        "no metric process_rss_memory_bytes",
+    ),
     "an autoscaler on a metric that does not exist": (
         SCALED,
         lambda o: put(

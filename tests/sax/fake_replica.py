@@ -2,8 +2,9 @@
 
 With max_tokens n the chunks are "0", "1" ... "n-1", the last with finish_reason "length", the first
 with seed 7; one message carries the next chunk of every open request. Score gives -len(suffix);
-Generate gives the text reversed; GenerateStream gives it letter by letter. The vector of an input
-is [its length, 1/2]; Custom answers with the method and the bytes reversed.
+Generate gives the text reversed, which took a token for each letter and two more; GenerateStream
+gives it letter by letter. The vector of an input is [its length, 1/2]; Custom answers with the
+method and the bytes reversed.
 """
 
 from __future__ import annotations
@@ -153,7 +154,8 @@ class FakeReplica(
     async def Generate(self, request: lm_pb2.GenerateRequest, context: Any) -> Any:
         self._begin("Generate", request)
         answer = lm_pb2.DecodedText(text=request.text[::-1], score=-1.5)
-        return lm_pb2.GenerateResponse(texts=[answer])
+        counts = {"prompt_tokens": len(request.text), "completion_tokens": 2}
+        return lm_pb2.GenerateResponse(texts=[answer], **counts)
 
     async def GenerateStream(
         self, request: lm_pb2.GenerateRequest, context: Any

@@ -24,7 +24,8 @@ PUBLIC = {
 }
 CALLS = """
     classify close custom embed embed_counted events generate generate_to gradient list list_all
-    publish rerank rollback saxml_embed saxml_generate saxml_generate_stream score score_pairs
+    publish rerank rollback saxml_embed saxml_generate
+    saxml_generate_counted saxml_generate_stream score score_pairs
     servers stats tokenize unpublish update versions wait_for_ready watch
 """
 RUN = """

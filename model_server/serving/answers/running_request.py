@@ -36,6 +36,7 @@ class RunningRequest:
         on_end: Callable[[], None],
     ) -> None:
         self.servable = servable
+        self.request_id = ""  # as the caller named it, for the log
         self._stats = servable.methods[method]
         self._sink = sink
         self._metrics = metrics
@@ -129,14 +130,22 @@ class RunningRequest:
         try:
             chunk = update.error or self._chunk(update)
         except Exception:
-            logger.exception("an update could not be turned into text")
-            chunk = Internal("internal error; the server's log has the details")
+            logger.exception(
+                "an update could not be turned into text%s", of_request(self.request_id)
+            )
+            chunk = self.internal_error()
         if isinstance(chunk, SaxError):
             self.fail(chunk)
             return
         if chunk.finish_reason is not None:
             self._succeed(update)
         self._sink(chunk)
+
+    def internal_error(self) -> Internal:
+        """Return what a client reads of an error that only the log explains."""
+        return Internal(
+            f"internal error; the server's log has the details{of_request(self.request_id)}"
+        )
 
     def _chunk(self, update: SequenceUpdate) -> TokenChunk:
         if self._answer is None:
@@ -203,3 +212,7 @@ class RunningRequest:
                 self._deadline.cancel()
             self._on_end()
         return not over
+
+
+def of_request(request_id: str) -> str:
+    return f" (request {request_id})" if request_id else ""

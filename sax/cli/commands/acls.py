@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sax.auth.acl import ALL_METHODS, check_method, parse_acl
+from sax.auth.key_limits import parse_options
 from sax.auth.token_file import new_token, token_line
 from sax.cli.model_argument import Model
 from sax.cli.terminal import open_client
@@ -21,19 +22,32 @@ def token(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Owner: a person, a program or a server.")
     ],
+    rpm: Annotated[int, typer.Option(help="Requests a minute; 0: no limit.", min=0)] = 0,
+    tpm: Annotated[
+        int, typer.Option(help="Tokens a minute, of prompts and answers; 0: no limit.", min=0)
+    ] = 0,
+    concurrent: Annotated[int, typer.Option(help="Requests at once; 0: no limit.", min=0)] = 0,
+    models: Annotated[
+        str, typer.Option(metavar="GLOB,...", help="Models, by full or short name; else every one.")
+    ] = "",
 ) -> None:
     """Create a token.
 
     Prints the token once, on stdout, for its owner to keep (as SAX_TOKEN or as an API key). Prints
     on stderr the line for the file that servers read with --tokens; that file holds no secrets.
+    Limits become options of the line; each gateway applies them to the name.
 
     \b
     Examples:
       sax token alice
       sax token alice 2>> tokens.txt
+      sax token batch --rpm 60 --tpm 100000 --concurrent 4 --models '/sax/prod/*,smollm2'
     """
     secret = new_token()
-    line = token_line(name, secret)
+    numbers = {"rpm": rpm, "tpm": tpm, "concurrent": concurrent}
+    options = [f"{option}={number}" for option, number in numbers.items() if number]
+    limits = parse_options([*options, *([f"models={models}"] if models else [])])
+    line = token_line(name, secret, limits)
     print(secret)
     say(line)
 

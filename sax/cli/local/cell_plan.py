@@ -13,6 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from sax.auth.security import Security
+from sax.auth.token_source import tokens_given
 from sax.cli.local.child import Child, Port
 from sax.cli.local.islands_plan import IslandsPlan
 from sax.cli.local.server_plan import ServerPlan, plan_servers
@@ -65,7 +66,16 @@ class CellPlan:
         _check_devices(self.devices_per_host)
         self._check_islands()
         _check_different(self.ports)
-        Security(tokens=str(self.tokens or ""), admin_acl=self.admin_acl)
+        Security(
+            tokens=str(self.tokens or ""),
+            token_variable=tokens_given(""),
+            admin_acl=self.admin_acl,
+        )
+
+    @property
+    def closed(self) -> bool:
+        """True if callers need a token."""
+        return tokens_given(str(self.tokens or ""))
 
     @property
     def admin_address(self) -> str:

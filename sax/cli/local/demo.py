@@ -57,7 +57,7 @@ def demo(
 
 def what_next(plan: CellPlan, wanted: Publication) -> str:
     json_header = '--header "Content-type: application/json"'
-    if plan.tokens is not None:
+    if plan.closed:
         json_header += ' --header "Authorization: Bearer $SAX_TOKEN"'
     name = f'{{"model": "{wanted.model_id}"}}'
     query = f'{{"model": "{wanted.model_id}", "query": "How many days are in a week?"}}'

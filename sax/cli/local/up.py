@@ -221,12 +221,12 @@ def check_security(plan: CellPlan) -> None:
     """Warn about an open gateway. Raises InvalidRequest if the cell's processes lack a token."""
     if warning := open_warning(
         plan.host,
-        closed=plan.tokens is not None,
+        closed=plan.closed,
         offers="ask every model of this cell, and publish or unpublish any",
         remedy="start it with --tokens FILE and --admin-acl NAMES, or without --host",
     ):
         say(f"sax: {warning}")
-    if plan.tokens is not None and not Credentials.ours().given:
+    if plan.closed and not Credentials.ours().given:
         raise InvalidRequest(
             "with --tokens the cell's own processes need a token too: set SAX_TOKEN, or "
             "SAX_TOKEN_FILE, to the token of a principal in --admin-acl",

@@ -124,7 +124,7 @@ async def test_an_unknown_model_is_not_found(http: httpx.AsyncClient) -> None:
 async def test_tokens_are_counted(http: httpx.AsyncClient) -> None:
     await embed(http, input=["ab", "c"])
     metrics = (await http.get("/metrics")).text
-    assert "sax_gateway_prompt_tokens_total 3.0" in metrics
+    assert 'sax_gateway_prompt_tokens_total{model="/sax/test/smollm2"} 3.0' in metrics
 
 
 def test_a_client_that_goes_away_cancels_the_cells_work(cell: FakeCell, live_url: str) -> None:

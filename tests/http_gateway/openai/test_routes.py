@@ -52,7 +52,8 @@ async def test_a_chat_is_answered_byte_for_byte(cell: FakeCell, http: httpx.Asyn
     )
     asked = cell.requests[0]
     assert (asked.model_id, asked.prompt) == ("/sax/test/smollm2", (Message("user", "abc"),))
-    assert asked.request_id == answer.json()["id"] + "-0"
+    sent = answer.headers["x-request-id"]
+    assert asked.request_id == f"{sent}/{answer.json()['id']}-0"
 
 
 async def test_a_chat_is_streamed_byte_for_byte(http: httpx.AsyncClient):
@@ -318,8 +319,8 @@ async def test_an_error_after_the_first_token_is_the_last_event_and_there_is_no_
     }
     assert "[DONE]" not in answer.text
     assert " 4" in answer.text
-    route = f'route="{CHATS}"'
-    assert f"sax_gateway_broken_streams_total{{{route}}} 1.0" in (await http.get("/metrics")).text
+    labels = f'model="/sax/test/smollm2",route="{CHATS}"'
+    assert f"sax_gateway_broken_streams_total{{{labels}}} 1.0" in (await http.get("/metrics")).text
 
 
 async def test_an_answer_that_ends_without_a_reason_is_an_error_streamed_or_not(
@@ -396,10 +397,11 @@ async def test_tokens_and_the_wait_for_the_first_are_counted(http: httpx.AsyncCl
     await http.post(CHATS, json=CHAT)
     await http.post(CHATS, json={**CHAT, "stream": True, "n": 2})
     text = (await http.get("/metrics")).text
-    assert "sax_gateway_prompt_tokens_total 6.0" in text
-    assert "sax_gateway_completion_tokens_total 15.0" in text
+    model = 'model="/sax/test/smollm2"'
+    assert f"sax_gateway_prompt_tokens_total{{{model}}} 6.0" in text
+    assert f"sax_gateway_completion_tokens_total{{{model}}} 15.0" in text
     route = f'route="{CHATS}"'
-    assert f"sax_gateway_time_to_first_token_seconds_count{{{route}}} 2.0" in text
+    assert f"sax_gateway_time_to_first_token_seconds_count{{{model},{route}}} 2.0" in text
 
 
 async def test_answers_do_not_wait_for_each_other(cell: FakeCell, http: httpx.AsyncClient):

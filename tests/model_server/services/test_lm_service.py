@@ -64,6 +64,7 @@ async def test_generate_answers_as_saxml_does() -> None:
         seen = list(b"hi")
         expected = sum(logprob([*seen, *tokens[:end]], tokens[end]) for end in range(6))
         assert answer.score == pytest.approx(expected)
+        assert (reply.prompt_tokens, reply.completion_tokens) == (2, 6)
 
 
 async def test_a_query_to_a_chat_model_is_a_users_turn() -> None:
@@ -155,6 +156,7 @@ async def test_generate_gives_its_samples_best_first_and_a_seed_repeats_them() -
         reply = await served.lm.Generate(lm_request(seed=5))
         scores = [answer.score for answer in reply.texts]
         assert len(scores) == 3
+        assert (reply.prompt_tokens, reply.completion_tokens) == (2, 30)
         assert scores == sorted(scores, reverse=True)
         assert len({answer.text for answer in reply.texts}) > 1
         assert await served.lm.Generate(lm_request(seed=5)) == reply

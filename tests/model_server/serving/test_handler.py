@@ -133,14 +133,18 @@ def text(chunks: list[TokenChunk | SaxError]) -> str:
     return "".join(chunk.text for chunk in chunks if isinstance(chunk, TokenChunk))
 
 
-async def test_a_bug_in_one_answer_fails_that_answer_alone() -> None:
+async def test_a_bug_in_one_answer_fails_that_answer_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with handling(BadTokenizerModels()) as handler:
         connection = TokenStream(handler, GENERATE_STREAM)
-        connection.start(1, question())
+        connection.start(1, replace(question(), request_id="abc-1/cmpl-1-0"))
         connection.start(2, question())
         out = await collect(connection)
         assert isinstance(out[1][-1], Internal)
         assert "KeyError" not in out[1][-1].text
+        assert "(request abc-1/cmpl-1-0)" in out[1][-1].text
+        assert "(request abc-1/cmpl-1-0)" in caplog.text
         assert text(out[2]) == text_of(answer_to("hi", 5))
         assert await handler.admission.drain(5)
 

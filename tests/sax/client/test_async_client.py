@@ -23,6 +23,7 @@ from sax.types import (
     ModelSpec,
     PublishedModel,
     ReplicaStatus,
+    SaxmlSamples,
     ServableStatus,
     ServerInfo,
     ServerTypeStat,
@@ -209,6 +210,8 @@ async def test_saxmls_calls_carry_their_extra_inputs(
     assert dict(replica.extra.items) == {"temperature": 0.5}
     assert await client.saxml_generate(MODEL, "abc", {"eos_id": [2.0]}) == [("cba", -1.5)]
     assert list(replica.extra.tensors["eos_id"].values) == [2.0]
+    counted = await client.saxml_generate_counted(MODEL, "abc")
+    assert counted == SaxmlSamples([("cba", -1.5)], 3, 2)
     stream = client.saxml_generate_stream(MODEL, "hi")
     items = [(m.items[0].text, m.items[0].prefix_len) async for m in stream]
     assert items == [("h", 0), ("i", 1)]

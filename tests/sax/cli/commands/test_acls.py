@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sax.auth.acl import Principal
+from sax.auth.key_limits import KeyLimits
 from sax.auth.token_file import TokenFile
 from sax.cli.main import app
 from tests.sax.cli.fake_cell import FakeCell
@@ -37,6 +38,23 @@ def test_a_token_is_told_once_and_its_line_lets_its_owner_in(tmp_path: Path) -> 
     secret = made.stdout.strip()
     assert secret not in made.stderr
     assert TokenFile(file).find(secret) == Principal("alice")
+
+
+def test_limits_become_options_of_the_line(tmp_path: Path) -> None:
+    options = ["--rpm", "60", "--tpm", "1000", "--concurrent", "4", "--models", "/sax/prod/*,llama"]
+    made = CliRunner().invoke(app, ["token", "alice", *options])
+    assert made.exit_code == 0
+    assert made.stderr.endswith(" rpm=60 tpm=1000 concurrent=4 models=/sax/prod/*,llama\n")
+    file = tmp_path / "tokens"
+    file.write_text(made.stderr)
+    limits = KeyLimits(60, 1000, 4, ("/sax/prod/*", "llama"))
+    assert TokenFile(file).find(made.stdout.strip()) == Principal("alice", limits)
+
+
+def test_a_limit_that_no_line_could_have_makes_no_token() -> None:
+    for options in (["--models", "a b"], ["--rpm", "9999999999"], ["--tpm", "-1"]):
+        refused = CliRunner().invoke(app, ["token", "alice", *options])
+        assert (refused.exit_code != 0, refused.stdout) == (True, "")
 
 
 def test_a_token_for_a_name_that_is_none_is_not_made() -> None:

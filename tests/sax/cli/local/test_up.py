@@ -23,7 +23,7 @@ def plan(folder: Path, **changes: object) -> CellPlan:
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SAX_TOKEN", "SAX_TOKEN_FILE", "SAX_TLS_CERT"):
+    for name in ("SAX_TOKEN", "SAX_TOKEN_FILE", "SAX_TOKENS", "SAX_TLS_CERT"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -104,6 +104,20 @@ def test_a_cell_that_could_not_speak_to_itself_does_not_start(
         check_security(closed)
     monkeypatch.setenv("SAX_TOKEN", "x")
     check_security(closed)
+
+
+def test_a_cell_is_closed_by_the_variable_as_by_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SAX_TOKENS", "")
+    closed = plan(tmp_path, admin_acl="ops", host="0.0.0.0")
+    with pytest.raises(InvalidRequest, match="SAX_TOKEN_FILE"):
+        check_security(closed)
+    assert capsys.readouterr().err == ""  # it is not open to everyone
+    with pytest.raises(InvalidRequest, match="both given"):
+        plan(tmp_path, tokens=tmp_path / "t", admin_acl="ops")
+    with pytest.raises(InvalidRequest, match="--admin_acl names nobody"):
+        plan(tmp_path)
 
 
 @pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])

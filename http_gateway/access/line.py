@@ -1,0 +1,65 @@
+"""AccessLine: one HTTP request as one line of the log. It never holds a prompt, an answer or a key.
+
+The route is its template, not what the client wrote, and the model is a published one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from dataclasses import dataclass
+
+from http_gateway.access.record import RequestRecord
+
+log = logging.getLogger("http_gateway.access")
+
+_QUIET = ("/healthz", "/readyz", "/health", "/ping", "/metrics")  # logged only if they fail
+_PLAIN = re.compile(r'[^\s"=]+')
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLine:
+    record: RequestRecord
+    route: str
+    status: int
+    total_s: float
+    bytes_in: int
+    bytes_out: int
+
+    def tell(self) -> None:
+        """Log it, unless it is of a probe or a scrape that went well."""
+        if self.status >= 400 or self.route not in _QUIET:
+            log.info(self)
+
+    def fields(self) -> dict[str, object]:
+        """Return the fields in their order, without those that say nothing."""
+        record = self.record
+        counted = record.tokens > 0
+        first_s = record.first_token_s
+        fields: dict[str, object] = {
+            "method": record.method,
+            "route": self.route,
+            "status": self.status,
+            "model": record.model,
+            "key": record.key,
+            "prompt_tokens": record.prompt_tokens if counted else None,
+            "completion_tokens": record.completion_tokens if counted else None,
+            "first_token_s": None if first_s is None else round(first_s, 4),
+            "total_s": round(self.total_s, 4),
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+            "ended": record.ending,
+            "request_id": record.request_id,
+        }
+        return {name: value for name, value in fields.items() if value not in (None, "")}
+
+    def __str__(self) -> str:
+        return " ".join([f"{name}={_text(value)}" for name, value in self.fields().items()])
+
+
+def _text(value: object) -> str:
+    """Format as logfmt does: quoted where it would not be one word."""
+    if not isinstance(value, str):
+        return str(value)
+    return value if _PLAIN.fullmatch(value) else json.dumps(value)
