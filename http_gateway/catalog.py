@@ -69,6 +69,24 @@ class Catalog:
             )
         return found[0]
 
+    async def resolve_or_only(self, name: str | None) -> str:
+        """Like `resolve`; without a name, return the only model there is.
+
+        Raises ModelNotFound if there is none, InvalidRequest if there are several.
+        """
+        if name is not None:
+            return await self.resolve(name)
+        if len(self._names()) != 1:
+            await self.refresh()
+        self._keep_fresh()
+        names = self._names()
+        if len(names) > 1:
+            listed = f"{', '.join(sorted(names)[:3])}{', ...' if len(names) > 3 else ''}"
+            raise InvalidRequest(f"model is missing: give one of {listed}", param="model")
+        if not names:
+            raise ModelNotFound("no model is published yet", param="model")
+        return names[0]
+
     async def require(self, model_id: str) -> str:
         """Return `model_id` if it is published. Raises ModelNotFound."""
         if model_id in self._names():

@@ -15,9 +15,11 @@ from sax.types import (
     EmbedInput,
     Event,
     GenerateRequest,
+    Message,
     PairScores,
     PublishedModel,
     TokenChunk,
+    Tokenized,
 )
 from sax.wire.extra_inputs import ExtraInputs
 
@@ -80,6 +82,28 @@ class CellClient(Protocol):
     ) -> Sequence[tuple[str, float]]:
         """Call LMService.Generate; returns every sample with its score, best first."""
         ...
+
+    async def tokenize(
+        self,
+        model_id: str,
+        prompt: str | tuple[Message, ...],
+        timeout_s: float | None = None,
+        *,
+        add_special_tokens: bool | None = None,
+    ) -> tuple[Sequence[int], int]: ...
+
+    async def tokenize_texts(
+        self,
+        model_id: str,
+        prompt: str | tuple[Message, ...],
+        timeout_s: float | None = None,
+        *,
+        add_special_tokens: bool | None = None,
+    ) -> Tokenized: ...
+
+    async def detokenize(
+        self, model_id: str, ids: Sequence[int], timeout_s: float | None = None
+    ) -> str: ...
 
     async def embed_counted(
         self,

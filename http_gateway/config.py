@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from http_gateway.client_address import parse_networks
+from http_gateway.cross_origin import read_origins
 from sax.config import GATEWAY_PORT, check_address
 
 _TIMES = ("request_timeout_s", "header_timeout_s", "body_timeout_s", "keep_alive_s")
@@ -31,6 +32,8 @@ class GatewayConfig:
     tokens: str = ""  # file of names and hashes; "": no authentication
     tls_cert: str = ""
     tls_key: str = ""
+    lenient: bool = False  # unknown fields pass, named in a header, instead of being refused
+    cors_origins: str = ""  # of web pages that may call; "": none, "*": any
     trusted_proxies: str = ""  # addresses and networks whose X-Forwarded-For is believed
 
     def __post_init__(self) -> None:
@@ -46,6 +49,7 @@ class GatewayConfig:
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("--tls_cert and --tls_key go together: give both or none")
         parse_networks(self.trusted_proxies)
+        read_origins(self.cors_origins)
         for name in _COUNTS:
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"--{name} {value}: give at least 1")

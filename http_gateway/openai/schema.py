@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 
+from http_gateway import lenient
 from http_gateway.bounds import bounded, check_names, checked, ranged, setting, sized
 from http_gateway.openai.beams import check_beams
 from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
@@ -81,6 +82,8 @@ def refuse_unsupported(
         if name in no_op and _changes_nothing(value, no_op[name]):
             continue
         path = at + shortened(name)
+        if name not in no_op and lenient.ignored(path):
+            continue
         raise UnsupportedParameter(_refusal(path, no_op.get(name)), param=path)
 
 
@@ -332,3 +335,8 @@ class CompletionRequest(_OpenAiRequest):
     @property
     def _echoed_tops(self) -> int | None:
         return self.logprobs if self.echo else None
+
+
+# For the API's description: fields that must hold a value that changes nothing, and labels.
+CHAT_UNCHANGED, COMPLETION_UNCHANGED, LABELS = _CHAT, _COMPLETION, _HARMLESS
+STREAM_OPTIONS_UNCHANGED = _STREAM_OPTIONS

@@ -10,6 +10,7 @@ from typing import Annotated, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from http_gateway import lenient
 from http_gateway.bounds import bounded, check_names, ranged
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
@@ -94,7 +95,14 @@ class _Body(BaseModel):
     def _check_names(cls, data: object) -> object:
         """Refuse too many fields at once: each unknown one would be reported by itself."""
         if isinstance(data, dict):
-            check_names(cast("dict[str, object]", data))
+            fields = cast("dict[str, object]", data)
+            check_names(fields)
+            known = cls.model_fields
+            return {
+                name: value
+                for name, value in fields.items()
+                if name in known or not lenient.ignored(shortened(name))
+            }
         return cast("object", data)
 
 
