@@ -8,7 +8,12 @@ from typing import Any, cast
 from http_gateway.app import create_app
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
-from http_gateway.reference import DescribedField, DescribedOperation, operations, reply_types
+from http_gateway.description.reference import (
+    DescribedField,
+    DescribedOperation,
+    operations,
+    reply_types,
+)
 
 _HEAD = """# HTTP API
 
@@ -95,7 +100,8 @@ def _cell(text: str) -> str:
 
 
 def _heading_anchor(each: DescribedOperation) -> str:
-    kept = (letter for letter in f"{each.method} {each.path}".lower() if letter not in "/{}")
+    words = f"{each.method} {each.path}".lower()
+    kept = (letter for letter in words if letter.isalnum() or letter in " -_")
     return "".join(kept).replace(" ", "-")
 
 

@@ -23,11 +23,11 @@ from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
 from http_gateway.client_address import parse_networks
 from http_gateway.config import GatewayConfig
-from http_gateway.cross_origin import allow_origins
-from http_gateway.docs_page import DocsRoutes
+from http_gateway.description.docs_page import DocsRoutes
 from http_gateway.envelope import RequestEnvelope
-from http_gateway.lenient import LenientFields
 from http_gateway.metrics import GatewayMetrics
+from http_gateway.modes.cross_origin import allow_origins
+from http_gateway.modes.lenient import LenientFields
 from http_gateway.openai.embeddings import EmbeddingRoutes
 from http_gateway.openai.relevance import RelevanceRoutes
 from http_gateway.openai.routes import OpenAiRoutes
@@ -37,7 +37,7 @@ from http_gateway.ops import OpsRoutes
 from http_gateway.problems import answer
 from http_gateway.saxml.generation_1 import SaxmlGeneration1Routes
 from http_gateway.saxml.routes import SaxmlRoutes
-from http_gateway.vertex import VertexRoutes
+from http_gateway.vertex.routes import VertexRoutes
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
 

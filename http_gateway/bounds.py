@@ -23,6 +23,18 @@ def bounded(route: RequestRoute, name: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def whole(value: object) -> object:
+    """Return 3.0 as 3, in a list too: JSON does not tell them apart, and pydantic's integers do."""
+    if isinstance(value, list):
+        entries = cast("list[object]", value)
+        fractional = any(type(entry) is float for entry in entries)
+        return [whole(entry) for entry in entries] if fractional else entries
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(whole)
+
+
 def ranged(route: RequestRoute, name: str) -> Any:
     """Refuse a number outside the field's range."""
     row = field(route, name)
@@ -55,6 +67,8 @@ def setting(route: RequestRoute, name: str) -> Any:
 
 
 def _from_json(kind: Kind, value: object) -> object:
+    if kind in (Kind.INTEGER, Kind.IDS):
+        return whole(value)
     if kind is Kind.TEXTS and isinstance(value, str):
         return [value]
     if kind is Kind.BIASES and isinstance(value, dict):

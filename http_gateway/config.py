@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from http_gateway.client_address import parse_networks
-from http_gateway.cross_origin import read_origins
+from http_gateway.modes.cross_origin import read_origins
 from sax.config import GATEWAY_PORT, check_address
 
 _TIMES = ("request_timeout_s", "header_timeout_s", "body_timeout_s", "keep_alive_s")

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from sax.fields.field import Kind, RequestField, RequestRoute
+from sax.fields.sampling import SAMPLING
 from sax.fields.table import fields_of
 
 Schema = dict[str, Any]
@@ -102,7 +103,9 @@ class RequestBody:
         for name, schema_of_field in properties.items():
             if name in rows:
                 _put_bounds(schema_of_field, rows[name])
-        properties |= {name: _label(rows[name]) for name in self.labels}
+            if name in SAMPLING:
+                schema_of_field["description"] = SAMPLING[name].help
+        properties |= {name: _label(rows[name]) for name in sorted(self.labels)}
         properties |= {name: one_of(values) for name, values in self.unchanged.items()}
         properties |= self.replaced
         schema["additionalProperties"] = False
@@ -185,8 +188,15 @@ def _described(status: int, body: Any, media_type: str) -> dict[str, Any]:
 
 
 def _event(kind: Any) -> Schema:
-    """Return the schema of one server-sent event; the last one of a stream is `data: [DONE]`."""
-    data = {"type": "string", "contentMediaType": JSON, "contentSchema": schema_of(kind)}
+    """Return the schema of one server-sent event. The last one is [DONE], or an error."""
+    told = {"anyOf": [schema_of(kind), schema_of(OpenAiError)]}
+    data = {
+        "type": "string",
+        "anyOf": [
+            {"const": "[DONE]"},
+            {"contentMediaType": JSON, "contentSchema": told},
+        ],
+    }
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 
@@ -219,13 +229,5 @@ def _put_bounds(schema: Schema, row: RequestField) -> None:
 
 def _label(row: RequestField) -> Schema:
     """Return the schema of a field that is read no further than its bounds."""
-    if row.kind is Kind.MAP:
-        text = {"type": "string", "maxLength": row.bytes}
-        branch: Schema = {
-            "type": "object",
-            "maxProperties": row.count,
-            "additionalProperties": text,
-        }
-    else:
-        branch = {"type": "string", "maxLength": row.bytes}
-    return {"anyOf": [branch, {"type": "null"}], "description": "Changes nothing."}
+    most = {"maxProperties": row.count} if row.kind is Kind.MAP else {"maxLength": row.bytes}
+    return {**most, "description": "A label: changes nothing."}

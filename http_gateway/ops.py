@@ -29,7 +29,7 @@ class Greeting(TypedDict):
     message: str
 
 
-class Alive(TypedDict):
+class Liveness(TypedDict):
     status: str
 
 
@@ -41,7 +41,7 @@ class Readiness(TypedDict):
     models: NotRequired[list[str] | dict[str, list[str]]]
 
 
-class Version(TypedDict):
+class SaxVersion(TypedDict):
     version: str
 
 
@@ -71,7 +71,7 @@ class OpsRoutes:
         add = router.add_api_route
         add("/", self.hello, methods=["GET"], **_told(Greeting if self._generation == 2 else None))
         for path, probe, told in (
-            ("/healthz", self.healthz, _told(Alive)),
+            ("/healthz", self.healthz, _told(Liveness)),
             ("/readyz", self.readyz, _READYZ),
             ("/health", self.health, _HEALTH),
             ("/ping", self.health, _HEALTH),
@@ -79,7 +79,7 @@ class OpsRoutes:
             add(path, probe, methods=["GET"], **told)
             add(path, probe, methods=["HEAD"], include_in_schema=False)
         add("/ping", self.health, methods=["POST"], **_HEALTH)
-        add("/version", self.version, methods=["GET"], **_told(Version, errors=OpenAiError))
+        add("/version", self.version, methods=["GET"], **_told(SaxVersion, errors=OpenAiError))
         add("/metrics", self.metrics, methods=["GET"], **_METRICS)
         return router
 

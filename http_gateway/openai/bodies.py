@@ -32,10 +32,6 @@ def _is(name: str, value: object) -> Schema:
     return {"properties": {name: {"const": value}}, "required": [name]}
 
 
-def _absent(*names: str) -> Schema:
-    return {"properties": dict.fromkeys(names, _NULL)}
-
-
 def _if(condition: Schema, then: Schema) -> Schema:
     return {"if": condition, "then": then}
 

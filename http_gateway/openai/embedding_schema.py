@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from http_gateway.bounds import bounded, ranged, sized
+from http_gateway.bounds import WHOLE, bounded, ranged, sized
 from http_gateway.openai.prompts import prompts_schema
 from http_gateway.openai.schema import Prompt, read_prompts, refuse_unsupported
 from http_gateway.openapi import RequestBody
@@ -42,7 +42,7 @@ class EmbeddingRequest(BaseModel):
     ) = None
     # Seconds, waiting included
     timeout: Annotated[float, ranged(RequestRoute.EMBEDDINGS, "timeout")] | None = None
-    dimensions: Annotated[int, ranged(RequestRoute.EMBEDDINGS, "dimensions")] | None = None
+    dimensions: Annotated[int, ranged(RequestRoute.EMBEDDINGS, "dimensions"), WHOLE] | None = None
     # One of the model's prompts, to go before each text, as in sentence-transformers
     prompt_name: Annotated[str, bounded(RequestRoute.EMBEDDINGS, "prompt_name")] | None = None
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from http_gateway.bounds import bounded, ranged, sized
+from http_gateway.bounds import WHOLE, bounded, ranged, sized
 from http_gateway.openai.prompts import prompts_schema, texts_schema
 from http_gateway.openai.schema import Prompt, read_prompts, refuse_unsupported
 from http_gateway.openapi import RequestBody, Schema
@@ -85,7 +85,7 @@ class RerankRequest(_Request):
         sized(RequestRoute.RERANK, "documents", least=1),
         BeforeValidator(_read_documents),
     ]
-    top_n: Annotated[int, ranged(RequestRoute.RERANK, "top_n")] | None = None
+    top_n: Annotated[int, ranged(RequestRoute.RERANK, "top_n"), WHOLE] | None = None
     return_documents: bool | None = None
 
 

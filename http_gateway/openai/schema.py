@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 
-from http_gateway import lenient
-from http_gateway.bounds import bounded, check_names, checked, ranged, setting, sized
+from http_gateway.bounds import bounded, check_names, checked, ranged, setting, sized, whole
+from http_gateway.modes import lenient
 from http_gateway.openai.beams import check_beams
 from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
 from http_gateway.openai.reply_schema import ReplyFields
@@ -243,7 +243,10 @@ def read_prompts(value: object) -> object:
 
     Raises ValueError for anything else.
     """
+    value = whole(value)
     prompts: object = [value] if isinstance(value, str) or _is_token_list(value) else value
+    if isinstance(prompts, list):
+        prompts = [whole(one) for one in cast("list[object]", prompts)]
     if not isinstance(prompts, list) or not all(
         isinstance(one, str) or _is_token_list(one) for one in cast("list[object]", prompts)
     ):

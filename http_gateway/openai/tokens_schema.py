@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from http_gateway.bounds import bounded, ranged, sized
+from http_gateway.bounds import WHOLE, bounded, ranged, sized
 from http_gateway.openai.chat import to_messages
 from http_gateway.openai.prompts import messages_schema
 from http_gateway.openai.schema import ChatMessage, refuse_unsupported
@@ -61,7 +61,9 @@ class DetokenizeBody(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     model: Annotated[str, bounded(_TOKENS, "model")] | None = None  # the only one
-    tokens: Annotated[list[Annotated[int, Field(ge=0, le=INT32)]], bounded(_TOKENS, "tokens")]
+    tokens: Annotated[
+        list[Annotated[int, Field(ge=0, le=INT32)]], bounded(_TOKENS, "tokens"), WHOLE
+    ]
     timeout: Annotated[float, ranged(_TOKENS, "timeout")] | None = None
 
     def check(self) -> None:

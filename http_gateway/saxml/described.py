@@ -92,7 +92,17 @@ _BODY = (*WITH_BODY, 422)
 _ANSWERED = (*WITH_MODEL, 422)
 _CHANGED = (*_BODY, 404, 409, 504)
 _FOUND = (*ALWAYS, 400, 404, 422)
-_MODEL_OR_ALL: Schema = {"anyOf": [_MODEL, {"const": ""}]}
+_ANY_MODEL: Schema = {"type": "string", "maxLength": MODEL_BYTES}
+# Each a text and its score.
+_SAMPLES: Schema = {
+    "type": "array",
+    "items": {
+        "type": "array",
+        "prefixItems": [{"type": "string"}, {"type": "number"}],
+        "minItems": 2,
+        "maxItems": 2,
+    },
+}
 
 PUBLISH = _told(
     PublishedReply, statuses=_CHANGED, body=_body(PublishBody, RequestRoute.PUBLISH, **_SPEC)
@@ -113,10 +123,10 @@ UNPUBLISH = _told(
 EVENTS = _told(
     list[Event],
     statuses=_FOUND,
-    parameters=_query(EventsQuery, model=_MODEL_OR_ALL),
+    parameters=_query(EventsQuery, model=_ANY_MODEL),
 )
 GENERATE = _told(
-    list[tuple[str, float]],
+    _SAMPLES,
     statuses=_ANSWERED,
     body=_body(GenerateBody, RequestRoute.GENERATE, model=_MODEL),
 )

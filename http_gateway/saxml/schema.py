@@ -10,8 +10,8 @@ from typing import Annotated, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from http_gateway import lenient
-from http_gateway.bounds import bounded, check_names, ranged
+from http_gateway.bounds import WHOLE, bounded, check_names, ranged
+from http_gateway.modes import lenient
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -80,7 +80,7 @@ def _not_a_bool(value: object) -> object:
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 ExtraInput = Number | list[Number] | Annotated[str, Field(strict=True)]
 Replicas = Annotated[int, BeforeValidator(_not_a_bool), ranged(RequestRoute.PUBLISH, "replicas")]
-Count = Annotated[int, Field(strict=True)]
+Count = Annotated[int, Field(strict=True), WHOLE]
 Overrides = Annotated[
     dict[str, str], BeforeValidator(read_overrides), bounded(RequestRoute.PUBLISH, "overrides")
 ]
@@ -103,7 +103,7 @@ class _Body(BaseModel):
                 for name, value in fields.items()
                 if name in known or not lenient.ignored(shortened(name))
             }
-        return cast("object", data)
+        return data
 
 
 class ModelBody(_Body):

@@ -92,7 +92,9 @@ def encode_tokenize(
     token_texts: bool = False,
 ) -> tokens_pb2.TokenizeRequest:
     """Encode a text or chat to tokenize. Raises InvalidRequest."""
-    msg = tokens_pb2.TokenizeRequest(token_texts=token_texts, add_special_tokens=add_special_tokens)
+    msg = tokens_pb2.TokenizeRequest(token_texts=token_texts)
+    if add_special_tokens is not None:
+        msg.add_special_tokens = add_special_tokens
     _put(msg, "model_key", model_id, "model_id")
     if isinstance(prompt, str):
         _put(msg, "text", prompt, "prompt")

@@ -29,7 +29,7 @@ def test_a_described_body_holds_no_reference_and_the_bounds_of_its_rows() -> Non
     assert fields["messages"]["maxItems"] == 4096
     assert fields["model"]["maxLength"] == 200
     assert fields["n"]["anyOf"][0]["maximum"] == 8
-    assert fields["user"]["anyOf"][0]["maxLength"] == 512
+    assert fields["user"]["maxLength"] == 512
     assert fields["verbosity"]["enum"] == [None, "medium"]
     assert schema["additionalProperties"] is False
 
@@ -81,7 +81,10 @@ async def test_streams_tell_the_type_of_their_events(document: dict[str, Any]) -
     ):
         content = document["paths"][path]["post"]["responses"]["200"]["content"]
         data = content["text/event-stream"]["itemSchema"]["properties"]["data"]
-        assert data["contentSchema"] == {"$ref": f"#/components/schemas/{name}"}
+        last, event = data["anyOf"]
+        assert last == {"const": "[DONE]"}
+        told = [each["$ref"].rpartition("/")[2] for each in event["contentSchema"]["anyOf"]]
+        assert told == [name, "OpenAiError"]
 
 
 async def test_every_reference_leads_to_a_component(document: dict[str, Any]) -> None:

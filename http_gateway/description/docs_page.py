@@ -12,8 +12,13 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from http_gateway.description.reference import (
+    DescribedField,
+    DescribedOperation,
+    operations,
+    reply_types,
+)
 from http_gateway.openapi import JSON, operation
-from http_gateway.reference import DescribedField, DescribedOperation, operations, reply_types
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "

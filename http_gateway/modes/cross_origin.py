@@ -8,7 +8,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from http_gateway.lenient import HEADER
+from http_gateway.modes.lenient import HEADER
 
 _METHODS = ("GET", "HEAD", "POST", "PUT")
 _EXPOSED = ("x-request-id", "retry-after", "www-authenticate", "warning", HEADER)

@@ -17,6 +17,12 @@ _KINDS = {
     "object": "object",
     "null": "null",
 }
+_MANY_OF = {
+    "text": "texts",
+    "whole number": "whole numbers",
+    "number": "numbers",
+    "object": "objects",
+}
 _MANY = {"string": "character", "array": "entry", "object": "field"}
 _PLURALS = {"character": "characters", "entry": "entries", "field": "fields"}
 _SIZES = {"string": "Length", "array": "Items", "object": "Properties"}
@@ -93,15 +99,20 @@ def kind_of(schema: Schema) -> str:
         return schema["$ref"].rpartition("/")[2]
     if branches := schema.get("anyOf") or schema.get("oneOf"):
         return " or ".join(dict.fromkeys(kind for each in branches if (kind := kind_of(each))))
+    if "maxLength" in schema and "type" not in schema:
+        return "text"
+    if "maxProperties" in schema and "type" not in schema:
+        return "object"
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
         return " or ".join(json.dumps(value) for value in values if value is not None) or "null"
-    kinds = schema.get("type", "any")
+    kinds: str | list[str] = schema.get("type", "any")
     if isinstance(kinds, list):
         return " or ".join(_KINDS.get(kind, kind) for kind in kinds if kind != "null")
     if kinds == "array":
-        entries = schema.get("prefixItems") or [schema.get("items") or {}]
-        return f"list of {', '.join(map(kind_of, entries))}"
+        entries: list[Schema] = schema.get("prefixItems") or [schema.get("items") or {}]
+        named = (_MANY_OF.get(kind := kind_of(entry), kind) for entry in entries)
+        return f"list of {', '.join(named)}"
     return "" if kinds == "null" else _KINDS.get(kinds, kinds)
 
 
@@ -119,7 +130,7 @@ def _bounds(schema: Schema) -> Iterator[str]:
         yield f"{_number(least)} to {_number(most)}"
     elif least is not None:
         yield f"{_number(least)} or more"
-    kind = schema.get("type")
+    kind = schema.get("type") or ("string" if "maxLength" in schema else "object")
     if isinstance(kind, str) and (of := _MANY.get(kind)):
         most = schema.get(f"max{_SIZES[kind]}")
         if most is not None:
@@ -135,7 +146,7 @@ def _bounds_of_entries(schema: Schema) -> Iterator[str]:
 
 
 def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) or value != int(value) else f"{int(value):,}"
+    return f"{int(value):,}" if float(value).is_integer() else f"{value:,}"
 
 
 def _text_of(schema: Schema) -> str:

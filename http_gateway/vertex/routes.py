@@ -24,7 +24,7 @@ from http_gateway.openai.bodies import CHAT, COMPLETION
 from http_gateway.openai.reply_types import ChatCompletion, Completion
 from http_gateway.openai.routes import OpenAiRoutes
 from http_gateway.openai.schema import refuse_unsupported
-from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, Schema, operation, schema_of
+from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, Schema, one_of, operation, schema_of
 from http_gateway.problems import describe
 from http_gateway.sse import stop
 from sax.errors import InvalidRequest, SaxError
@@ -109,7 +109,8 @@ def _decoded(raw: bytes) -> PredictBody:
     """Raises InvalidRequest."""
     fields = _read(raw, "body", Fields)
     instances = _read(fields.pop("instances", _NULL), "instances", list[Fields])
-    parameters = _read(fields.pop("parameters", _NULL), "parameters", Fields | None) or {}
+    given: Fields | None = _read(fields.pop("parameters", _NULL), "parameters", Fields | None)
+    parameters = given or {}
     refuse_unsupported(fields, {})
     if not instances:
         raise InvalidRequest("instances is empty: send at least one", param="instances")
@@ -182,5 +183,9 @@ def _described() -> dict[str, Any]:
 
 
 def _without_model(schema: Schema) -> Schema:
-    """Return the schema of an instance, which need not name its model."""
-    return schema | {"required": [name for name in schema["required"] if name != "model"]}
+    """Return the schema of an instance, which need not name its model and is not streamed."""
+    whole = {"stream": one_of([False]), "stream_options": {"type": "null"}}
+    return schema | {
+        "required": [name for name in schema["required"] if name != "model"],
+        "properties": schema["properties"] | whole,
+    }

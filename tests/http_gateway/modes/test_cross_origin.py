@@ -9,7 +9,7 @@ import pytest
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
-from http_gateway.cross_origin import read_origins
+from http_gateway.modes.cross_origin import read_origins
 from sax.auth.authentication import Authentication
 from sax.auth.token_file import TokenFile
 from tests.http_gateway.conftest import Connect
