@@ -17,6 +17,7 @@ def bounded(route: RequestRoute, name: str) -> BeforeValidator:
     row = field(route, name)
 
     def check(value: object) -> object:
+        value = whole(value) if row.kind is Kind.PROMPTS else value
         row.check(value)
         return value
 
@@ -27,8 +28,10 @@ def whole(value: object) -> object:
     """Return 3.0 as 3, in a list too: JSON does not tell them apart, and pydantic's integers do."""
     if isinstance(value, list):
         entries = cast("list[object]", value)
-        fractional = any(type(entry) is float for entry in entries)
-        return [whole(entry) for entry in entries] if fractional else entries
+        if float not in set(map(type, entries)):
+            return entries
+        # In one loop: a list may have as many entries as a prompt has tokens.
+        return [int(e) if isinstance(e, float) and e.is_integer() else e for e in entries]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -243,10 +243,11 @@ def read_prompts(value: object) -> object:
 
     Raises ValueError for anything else.
     """
-    value = whole(value)
-    prompts: object = [value] if isinstance(value, str) or _is_token_list(value) else value
-    if isinstance(prompts, list):
-        prompts = [whole(one) for one in cast("list[object]", prompts)]
+    if isinstance(value, str) or _is_token_list(value):
+        return [value]
+    prompts = value
+    if isinstance(value, list):
+        prompts = [whole(one) for one in cast("list[object]", value)]
     if not isinstance(prompts, list) or not all(
         isinstance(one, str) or _is_token_list(one) for one in cast("list[object]", prompts)
     ):
