@@ -55,7 +55,7 @@ help:
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
 	@echo 'make kernels compile the native CPU kernels again and say which of them run here'
 	@echo 'make kernels-sanitize  test them with the sanitizers of addresses and undefined behaviour'
-	@echo 'make docs    regenerate docs/errors.md, docs/sampling.md and docs/models.md'
+	@echo 'make docs    regenerate docs/errors.md, sampling.md, models.md and api.md'
 	@echo 'make pictures  run sax in a terminal and draw the pictures of the README'
 	@echo 'make house   print the rooms of the tree and write them to docs/architecture.md'
 	@echo 'make plans   plan every large model for TPU slices and write docs/plans.md (an hour)'
@@ -166,6 +166,7 @@ docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md
 	$(BIN)/python -m sax.cli.fields_page > docs/sampling.md
 	$(BIN)/python -m model_server.models.families_page > docs/models.md
+	$(BIN)/python -m http_gateway.api_page > docs/api.md
 
 # Runs a cell on the usual ports for about a minute.
 .PHONY: pictures house

@@ -38,8 +38,9 @@ _OTHER_FILES = 256  # connections to the cell, and what Python holds
 
 _DESCRIPTION = """\
 The HTTP gateway of a sax cell: Saxml's routes (/publish, /listcell, /listall, /generate,
-/update, /unpublish), OpenAI's (/v1/models, /v1/completions, /v1/chat/completions), and
-/healthz, /readyz, /metrics. It is stateless: run as many as you like."""
+/update, /unpublish), OpenAI's (/v1/models, /v1/completions, /v1/chat/completions), vLLM's
+(/tokenize, /pooling, /health), and /healthz, /readyz, /metrics; /docs describes them all. It is
+stateless: run as many as you like."""
 
 _EXAMPLE = """\
 example:
@@ -146,6 +147,19 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         choices=LOG_FORMATS,
         default=default.log_format,
         help="format of the log; json: one object a line (%(default)s)",
+    )
+    add(
+        "--lenient",
+        action="store_true",
+        help="ignore unknown fields of requests and name them in the header x-sax-ignored-fields "
+        "of the reply (default: refuse them by name)",
+    )
+    add(
+        "--cors_origins",
+        default=default.cors_origins,
+        metavar="ORIGINS",
+        help="comma-separated origins of the web pages that may call this gateway, such as "
+        "https://app.example.com; * for any (default: none)",
     )
     add(
         "--trusted_proxies",

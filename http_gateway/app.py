@@ -5,10 +5,17 @@ All dependencies are passed in; the caller closes the client.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache, partial
+from importlib.metadata import version
+
 from fastapi import FastAPI, Request
+from fastapi.openapi.utils import get_openapi
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Scope
 
 from http_gateway.auth import Auth
 from http_gateway.backend import Backend
@@ -16,19 +23,27 @@ from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
 from http_gateway.client_address import parse_networks
 from http_gateway.config import GatewayConfig
+from http_gateway.description.docs_page import DocsRoutes
 from http_gateway.envelope import RequestEnvelope
 from http_gateway.limits.limiter import Limiter
 from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
+from http_gateway.modes.cross_origin import allow_origins
+from http_gateway.modes.lenient import LenientFields
 from http_gateway.openai.embeddings import EmbeddingRoutes
 from http_gateway.openai.relevance import RelevanceRoutes
 from http_gateway.openai.routes import OpenAiRoutes
+from http_gateway.openai.tokens import TokenRoutes
+from http_gateway.openapi import Schema, with_components
 from http_gateway.ops import OpsRoutes
 from http_gateway.problems import answer
 from http_gateway.saxml.generation_1 import SaxmlGeneration1Routes
 from http_gateway.saxml.routes import SaxmlRoutes
+from http_gateway.vertex.routes import VertexRoutes
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
 def create_app(
@@ -40,13 +55,20 @@ def create_app(
     generation = config.saxml_generation
     backend = Backend(client=client, catalog=catalog, config=config, metrics=metrics)
     saxml = SaxmlRoutes(backend) if generation == 2 else SaxmlGeneration1Routes(backend)
-    # No /docs: its pages load scripts from a CDN. /openapi.json is served.
-    app = FastAPI(title="sax", docs_url=None, redoc_url=None, redirect_slashes=False)
+    # FastAPI's own pages load scripts from a CDN, and need its own /openapi.json.
+    app = FastAPI(
+        title="sax", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     app.include_router(OpsRoutes(catalog, metrics, generation, closed=authentication.on).router())
+    app.openapi = cache(partial(_document, app))
+    app.include_router(DocsRoutes(app.openapi).router())
     app.include_router(saxml.router())
-    app.include_router(OpenAiRoutes(backend).router())
+    openai = OpenAiRoutes(backend)
+    app.include_router(openai.router())
     app.include_router(EmbeddingRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
+    app.include_router(TokenRoutes(backend).router())
+    app.include_router(VertexRoutes(backend, openai).router())
     app.add_middleware(Limits, limiter=Limiter(), metrics=metrics, generation=generation)
     app.add_middleware(
         Auth,
@@ -56,9 +78,30 @@ def create_app(
     )
     app.add_middleware(RequestEnvelope, config=config, metrics=metrics)
 
+    if config.lenient:
+        app.add_middleware(LenientFields)
+    allow_origins(app, config.cors_origins)
+
     async def explain(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            error = HTTPException(405, headers={"Allow": methods_of(app.routes, request.scope)})
         return answer(request.url.path, error, generation)
 
     for kind in (SaxError, ValidationError, HTTPException):
         app.add_exception_handler(kind, explain)
     return app
+
+
+def _document(app: FastAPI) -> Schema:
+    routes = get_openapi(title=app.title, version=version("sax"), routes=app.routes)
+    return with_components(routes)
+
+
+def methods_of(routes: Iterable[BaseRoute], scope: Scope) -> str:
+    """Return the methods that a path has, for the header `Allow`."""
+    found = (
+        method
+        for method in _METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
+    )
+    return ", ".join(found)

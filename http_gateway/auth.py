@@ -22,7 +22,12 @@ from sax.auth.authentication import Authentication
 from sax.auth.credentials import acting_as, bearer_token
 from sax.errors import Unauthenticated
 
-PROBES = ("/healthz", "/readyz")  # need no token; without one the reply names no models
+PROBES = (
+    "/healthz",
+    "/readyz",
+    "/health",
+    "/ping",
+)  # need no token; without one the reply names no models
 
 _LONGEST = 4096
 

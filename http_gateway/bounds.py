@@ -17,10 +17,25 @@ def bounded(route: RequestRoute, name: str) -> BeforeValidator:
     row = field(route, name)
 
     def check(value: object) -> object:
+        value = whole(value) if row.kind is Kind.PROMPTS else value
         row.check(value)
         return value
 
     return BeforeValidator(check)
+
+
+def whole(value: object) -> object:
+    """Return 3.0 as 3, in a list too: JSON does not tell them apart, and pydantic's integers do."""
+    if isinstance(value, list):
+        entries = cast("list[object]", value)
+        if float not in set(map(type, entries)):
+            return entries
+        # In one loop: a list may have as many entries as a prompt has tokens.
+        return [int(e) if isinstance(e, float) and e.is_integer() else e for e in entries]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(whole)
 
 
 def ranged(route: RequestRoute, name: str) -> Any:
@@ -55,6 +70,8 @@ def setting(route: RequestRoute, name: str) -> Any:
 
 
 def _from_json(kind: Kind, value: object) -> object:
+    if kind in (Kind.INTEGER, Kind.IDS):
+        return whole(value)
     if kind is Kind.TEXTS and isinstance(value, str):
         return [value]
     if kind is Kind.BIASES and isinstance(value, dict):

@@ -78,6 +78,24 @@ class Catalog:
             raise self._not_found(name)
         return self._concern(found[0])  # refused there if the key may use none of them
 
+    async def resolve_or_only(self, name: str | None) -> str:
+        """Like `resolve`; without a name, return the only model there is.
+
+        Raises ModelNotFound if there is none, InvalidRequest if there are several.
+        """
+        if name is not None:
+            return await self.resolve(name)
+        if len(self._names()) != 1:
+            await self.refresh()
+        self._keep_fresh()
+        names = self._names()
+        if len(names) > 1:
+            listed = f"{', '.join(sorted(names)[:3])}{', ...' if len(names) > 3 else ''}"
+            raise InvalidRequest(f"model is missing: give one of {listed}", param="model")
+        if not names:
+            raise ModelNotFound("no model is published yet", param="model")
+        return names[0]
+
     async def require(self, model_id: str) -> str:
         """Return `model_id` if it is published. Raises ModelNotFound, PermissionDenied."""
         if model_id in self._published:

@@ -15,10 +15,12 @@ from sax.types import (
     EmbedInput,
     Event,
     GenerateRequest,
+    Message,
     PairScores,
     PublishedModel,
     SaxmlSamples,
     TokenChunk,
+    Tokenized,
 )
 from sax.wire.extra_inputs import ExtraInputs
 
@@ -81,6 +83,28 @@ class CellClient(Protocol):
     ) -> SaxmlSamples:
         """Call LMService.Generate."""
         ...
+
+    async def tokenize(
+        self,
+        model_id: str,
+        prompt: str | tuple[Message, ...],
+        timeout_s: float | None = None,
+        *,
+        add_special_tokens: bool | None = None,
+    ) -> tuple[Sequence[int], int]: ...
+
+    async def tokenize_texts(
+        self,
+        model_id: str,
+        prompt: str | tuple[Message, ...],
+        timeout_s: float | None = None,
+        *,
+        add_special_tokens: bool | None = None,
+    ) -> Tokenized: ...
+
+    async def detokenize(
+        self, model_id: str, ids: Sequence[int], timeout_s: float | None = None
+    ) -> str: ...
 
     async def embed_counted(
         self,

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from http_gateway.client_address import parse_networks
+from http_gateway.modes.cross_origin import read_origins
 from sax.config import GATEWAY_PORT, check_address
 
 ACCESS_LOG = ("on", "off")
@@ -36,6 +37,8 @@ class GatewayConfig:
     tls_key: str = ""
     access_log: str = "on"  # or "off": one line a request
     log_format: str = "text"  # or "json"
+    lenient: bool = False  # unknown fields pass, named in a header, instead of being refused
+    cors_origins: str = ""  # of web pages that may call; "": none, "*": any
     trusted_proxies: str = ""  # addresses and networks whose X-Forwarded-For is believed
 
     def __post_init__(self) -> None:
@@ -54,6 +57,7 @@ class GatewayConfig:
         for name, choices in (("access_log", ACCESS_LOG), ("log_format", LOG_FORMATS)):
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"--{name} {value}: give {' or '.join(choices)}")
+        read_origins(self.cors_origins)
         for name in _COUNTS:
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"--{name} {value}: give at least 1")

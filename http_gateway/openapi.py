@@ -1,22 +1,203 @@
-"""Schemas in /openapi.json for requests that routes parse themselves.
+"""Describes routes in /openapi.json: bodies, query, replies and errors.
 
 Routes parse their own bodies (curl's default content type is not JSON, and Saxml sends bodies with
-GET), so FastAPI cannot see the schemas.
+GET) and encode their own replies, so FastAPI cannot see the schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypedDict, cast
 
+import msgspec
 from pydantic import BaseModel
+from starlette.responses import Response
+
+from sax.fields.field import Kind, RequestField, RequestRoute
+from sax.fields.sampling import SAMPLING
+from sax.fields.table import fields_of
+
+Schema = dict[str, Any]
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+_COMPONENT = "#/components/schemas/{name}"
+_components: dict[str, Schema] = {}
+
+# Statuses of errors: of every route, of one with a body, and of one that calls a model.
+ALWAYS = (401, 403, 500, 503)
+WITH_BODY = (*ALWAYS, 400, 408, 413)
+WITH_MODEL = (*WITH_BODY, 404, 429, 504)
+
+_DESCRIPTIONS = {
+    400: "The request is wrong, or asks for what is not supported: the message names the field.",
+    401: "No valid key.",
+    403: "The key may not do this.",
+    404: "No such model.",
+    408: "The body came too slowly.",
+    409: "It exists already, or was changed meanwhile.",
+    413: "The body is too large.",
+    422: "A field has the wrong type or is out of range.",
+    429: "Every replica is full: try again after `Retry-After`.",
+    500: "A bug in sax; the gateway's log has it under the request's id.",
+    503: "Nothing is ready to serve this: try again after `Retry-After`.",
+    504: "The time limit of the request passed.",
+}
+_RETRY = {"retry-after": ("Seconds to wait.", {"type": "integer", "minimum": 1})}
+_HEADERS: dict[int, dict[str, tuple[str, Schema]]] = {
+    401: {"www-authenticate": ("The scheme, `Bearer`.", {"type": "string"})},
+    408: {"connection": ("close", {"type": "string"})},
+    429: _RETRY,
+    503: _RETRY,
+}
+_REQUEST_ID = {"x-request-id": ("The request's id: its own, or a new one.", {"type": "string"})}
 
 
-def body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Return `openapi_extra` for a route with this body; references are inlined."""
+class OpenAiErrorBody(TypedDict):
+    """What is wrong; `param` is the path of the field at fault, if one is."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class OpenAiError(TypedDict):
+    """An error of OpenAI's and vLLM's routes."""
+
+    error: OpenAiErrorBody
+
+
+class SaxmlFieldError(TypedDict):
+    """One field that is wrong, and its path."""
+
+    type: str
+    loc: list[str | int]
+    msg: str
+
+
+class SaxmlError(TypedDict):
+    """An error of Saxml's routes and of those for operators."""
+
+    detail: str | list[SaxmlFieldError]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestBody:
+    """Description of a request body: a model, and what it does not say itself."""
+
+    model: type[BaseModel]
+    route: RequestRoute  # whose rows give the bounds
+    # Field -> the values besides null that it may have, since they change nothing.
+    unchanged: Mapping[str, Iterable[object]] = field(default_factory=dict[str, Iterable[object]])
+    labels: Iterable[str] = ()  # fields that change nothing, whatever they say
+    replaced: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
+    rules: tuple[Schema, ...] = ()  # what fields demand of each other
+
+    def schema(self) -> Schema:
+        """Return the JSON Schema, without references."""
+        schema = inlined(self.model.model_json_schema())
+        properties: dict[str, Any] = schema["properties"]
+        rows = fields_of(self.route)
+        for name, schema_of_field in properties.items():
+            if name in rows:
+                _put_bounds(schema_of_field, rows[name])
+            if name in SAMPLING:
+                schema_of_field["description"] = SAMPLING[name].help
+        properties |= {name: _label(rows[name]) for name in sorted(self.labels)}
+        properties |= {name: one_of(values) for name, values in self.unchanged.items()}
+        properties |= self.replaced
+        schema["additionalProperties"] = False
+        return schema | ({"allOf": list(self.rules)} if self.rules else {})
+
+
+def operation(
+    reply: Any = None,
+    *,
+    errors: Any = SaxmlError,
+    statuses: Iterable[int] = ALWAYS,
+    body: RequestBody | None = None,
+    parameters: Iterable[Schema] = (),
+    events: Any = None,
+    media_type: str = JSON,
+) -> dict[str, Any]:
+    """Return arguments of `add_api_route` that describe one operation.
+
+    reply: type of a 200's body, or its schema; None: it has no body, or no content type. errors:
+    type of every error's body; None as for `reply`. events: type of each event of a stream.
+    """
+    responses: dict[int, dict[str, Any]] = {200: _described(200, reply, media_type)}
+    if events is not None:
+        responses[200]["content"][EVENTS] = {"itemSchema": _event(events)}
+    responses |= {status: _described(status, errors, JSON) for status in sorted(statuses)}
+    extra: dict[str, Any] = {}
+    if body is not None:
+        extra["requestBody"] = {"required": True, "content": {JSON: {"schema": body.schema()}}}
+    if listed := list(parameters):
+        extra["parameters"] = listed
+    return {"response_class": Response, "responses": responses, "openapi_extra": extra}
+
+
+def query_of(model: type[BaseModel]) -> list[Schema]:
+    """Return the parameters of a query string."""
     schema = model.model_json_schema()
-    inlined = _inline(schema, schema.pop("$defs", {}))
-    return {"requestBody": {"content": {"application/json": {"schema": inlined}}}}
+    required = schema.get("required", [])
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": schema_of_field}
+        for name, schema_of_field in schema["properties"].items()
+    ]
+
+
+def schema_of(kind: Any) -> Schema:
+    """Return the JSON Schema of a type; named types become components of the document."""
+    (schema,), named = msgspec.json.schema_components((kind,), ref_template=_COMPONENT)
+    _components.update(named)
+    return schema
+
+
+def with_components(document: Schema) -> Schema:
+    """Return the document with the schemas of all named types that it refers to."""
+    return {**document, "components": {"schemas": dict(sorted(_components.items()))}}
+
+
+def one_of(values: Iterable[object]) -> Schema:
+    """Return a schema of null and these values."""
+    return {"enum": [None, *values], "description": "Changes nothing; other values are refused."}
+
+
+def inlined(schema: Schema) -> Schema:
+    """Return the schema with its definitions in place of references to them."""
+    return cast("Schema", _inline(schema, schema.pop("$defs", {})))
+
+
+def _described(status: int, body: Any, media_type: str) -> dict[str, Any]:
+    headers = {**_REQUEST_ID, **_HEADERS.get(status, {})}
+    told: dict[str, Any] = {
+        "description": _DESCRIPTIONS.get(status, "Done."),
+        "headers": {
+            name: {"description": text, "schema": schema}
+            for name, (text, schema) in headers.items()
+        },
+    }
+    if isinstance(body, dict):
+        told["content"] = {media_type: {"schema": body}}
+    elif body is not None:
+        told["content"] = {media_type: {"schema": schema_of(body)}}
+    return told
+
+
+def _event(kind: Any) -> Schema:
+    """Return the schema of one server-sent event. The last one is [DONE], or an error."""
+    told = {"anyOf": [schema_of(kind), schema_of(OpenAiError)]}
+    data = {
+        "type": "string",
+        "anyOf": [
+            {"const": "[DONE]"},
+            {"contentMediaType": JSON, "contentSchema": told},
+        ],
+    }
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 
 def _inline(node: object, definitions: Mapping[str, object]) -> object:
@@ -31,12 +212,22 @@ def _inline(node: object, definitions: Mapping[str, object]) -> object:
     return {key: _inline(value, definitions) for key, value in fields.items()}
 
 
-def query_of(model: type[BaseModel]) -> dict[str, Any]:
-    schema = model.model_json_schema()
-    required = schema.get("required", [])
-    return {
-        "parameters": [
-            {"name": name, "in": "query", "required": name in required, "schema": field}
-            for name, field in schema["properties"].items()
-        ]
-    }
+def _put_bounds(schema: Schema, row: RequestField) -> None:
+    """Add a row's bounds to the schema of its field, wherever it has none of its own."""
+    for branch in schema.get("anyOf", [schema]):
+        match branch.get("type"):
+            case "string" if row.bytes and "enum" not in branch:
+                branch.setdefault("maxLength", row.bytes)  # in bytes: no more characters than that
+            case "array" if row.count or row.tokens:
+                branch.setdefault("maxItems", row.tokens or row.count)
+                _put_bounds(branch.get("items", {}), row)
+            case "object" if row.count:
+                branch.setdefault("maxProperties", row.count)
+            case _:
+                pass
+
+
+def _label(row: RequestField) -> Schema:
+    """Return the schema of a field that is read no further than its bounds."""
+    most = {"maxProperties": row.count} if row.kind is Kind.MAP else {"maxLength": row.bytes}
+    return {**most, "description": "A label: changes nothing."}

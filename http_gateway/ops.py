@@ -1,12 +1,18 @@
-"""Routes for operators and probes: /, /healthz, /readyz, /metrics.
+"""Routes for operators and probes: /, /healthz, /readyz, /health, /ping, /version, /metrics.
 
-/healthz reports on this process; /readyz on whether a request would find a model.
+/healthz reports on this process; /readyz on whether a request would find a model. So do vLLM's
+/health and /ping, without a body: vLLM answers them once its model is loaded, and what asks for
+them (scripts that wait for a server, Vertex AI, SageMaker) sends requests next. A probe that
+restarts the process belongs on /healthz.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, NotRequired, TypedDict
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -14,9 +20,41 @@ from starlette.responses import JSONResponse, Response
 
 from http_gateway.catalog import Catalog
 from http_gateway.metrics import GatewayMetrics
+from http_gateway.openapi import JSON, OpenAiError, SaxmlError, operation
 from sax.auth.acl import caller
 from sax.errors import SaxError
 from sax.types import PublishedModel, ServableStatus
+
+
+class Greeting(TypedDict):
+    message: str
+
+
+class Liveness(TypedDict):
+    status: str
+
+
+class Readiness(TypedDict):
+    """Ready models, or the reasons that none is; names only for those who may see them."""
+
+    status: str
+    admin: NotRequired[str]
+    models: NotRequired[list[str] | dict[str, list[str]]]
+
+
+class SaxVersion(TypedDict):
+    version: str
+
+
+def _told(reply: Any, *, errors: Any = SaxmlError, media_type: str = JSON) -> dict[str, Any]:
+    return operation(reply, errors=errors, statuses=(401, 500), media_type=media_type)
+
+
+_METRICS = _told({"type": "string"}, media_type="text/plain")
+_READYZ = _told(Readiness)
+_READYZ["responses"][503] = _told(Readiness)["responses"][200] | {"description": "Not ready."}
+_HEALTH = _told(None, errors=OpenAiError)
+_HEALTH["responses"][503] = {"description": "Not ready."}
 
 
 class OpsRoutes:
@@ -31,11 +69,19 @@ class OpsRoutes:
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["ops"])
-        router.add_api_route("/", self.hello, methods=["GET"])
-        for path, probe in (("/healthz", self.healthz), ("/readyz", self.readyz)):
-            router.add_api_route(path, probe, methods=["GET"])
-            router.add_api_route(path, probe, methods=["HEAD"], include_in_schema=False)
-        router.add_api_route("/metrics", self.metrics, methods=["GET"])
+        add = router.add_api_route
+        add("/", self.hello, methods=["GET"], **_told(Greeting if self._generation == 2 else None))
+        for path, probe, told in (
+            ("/healthz", self.healthz, _told(Liveness)),
+            ("/readyz", self.readyz, _READYZ),
+            ("/health", self.health, _HEALTH),
+            ("/ping", self.health, _HEALTH),
+        ):
+            add(path, probe, methods=["GET"], **told)
+            add(path, probe, methods=["HEAD"], include_in_schema=False)
+        add("/ping", self.health, methods=["POST"], **_HEALTH)
+        add("/version", self.version, methods=["GET"], **_told(SaxVersion, errors=OpenAiError))
+        add("/metrics", self.metrics, methods=["GET"], **_METRICS)
         return router
 
     async def hello(self) -> Response:
@@ -56,13 +102,9 @@ class OpsRoutes:
         While the admin is unreachable the last known answer stands: requests do not pass through
         it.
         """
-        failure: str | None = None
-        try:
-            await self._catalog.refresh()
-        except SaxError as error:
-            failure = error.text
+        failure = await self._refreshed()
         models = self._catalog.models
-        ready = [model.spec.model_id for model in models if _would_answer(model)]
+        ready = _ready(models)
         if self._closed and not caller().known:
             status = 200 if ready else 503
             return JSONResponse({"status": "ready" if ready else "not ready"}, status)
@@ -72,10 +114,33 @@ class OpsRoutes:
         body = {"status": "not ready", "admin": failure or "ok", "models": reasons}
         return JSONResponse(body, 503, {"retry-after": "1"})
 
+    async def health(self) -> Response:
+        """200 when a request would find a model, else 503: as /readyz, without a body."""
+        await self._refreshed()
+        if _ready(self._catalog.models):
+            return Response()
+        return Response(status_code=503, headers={"retry-after": "1"})
+
+    async def version(self) -> Response:
+        """Return the version of sax."""
+        return JSONResponse({"version": version("sax")})
+
+    async def _refreshed(self) -> str | None:
+        """Refresh the catalog; return the text of an error, which the last known list outlives."""
+        try:
+            await self._catalog.refresh()
+        except SaxError as error:
+            return error.text
+        return None
+
     async def metrics(self) -> Response:
         """Metrics in Prometheus text format."""
         text = await asyncio.to_thread(self._metrics.expose, self._catalog.names)
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def _ready(models: Sequence[PublishedModel]) -> list[str]:
+    return [model.spec.model_id for model in models if _would_answer(model)]
 
 
 def _would_answer(model: PublishedModel) -> bool:

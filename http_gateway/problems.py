@@ -29,7 +29,13 @@ from sax.errors import (
 )
 from sax.format import LONGEST_QUOTE, count, shortened, without_long_words
 
-_ALSO_OPENAI = frozenset({"/rerank", "/score", "/classify"})  # as vLLM has them
+# As vLLM and Vertex AI have them.
+_ALSO_OPENAI = frozenset(
+    {
+        *("/rerank", "/score", "/classify", "/pooling", "/tokenize", "/detokenize", "/predict"),
+        *("/health", "/ping", "/version"),
+    }
+)
 _MOST_TEXT = 4000  # characters of a message
 _MOST_FIELDS = 10  # that it names
 _RETRY_AFTER_S = 1.0  # for a 429 or 503 error that gives no delay of its own
@@ -79,11 +85,14 @@ class Problem:
     param: str | None = None
     retry_after_s: float | None = None
     fields: tuple[Field, ...] = ()
+    allow: str | None = None  # methods of the path, of a 405
 
     @property
     def headers(self) -> dict[str, str]:
         if self.status == 401:
             return {"www-authenticate": 'Bearer realm="sax"'}
+        if self.status == 405 and self.allow:
+            return {"allow": self.allow}
         if self.status == 408:
             return {"connection": "close"}
         if self.retry_after_s is None:
@@ -110,7 +119,8 @@ def _describe(error: Exception) -> Problem:
     if isinstance(error, ValidationError):
         return _from_validation(error)
     if isinstance(error, HTTPException):
-        return Problem(error.status_code, str(error.detail), _http_code(error.status_code))
+        status, headers = error.status_code, error.headers or {}
+        return Problem(status, str(error.detail), _http_code(status), allow=headers.get("Allow"))
     return Problem(500, "internal error: see the gateway's log", "internal")
 
 

@@ -17,9 +17,15 @@ from sax.format import quoted
 from sax.references import HUB, PACKAGES, parse_reference
 
 _LONGEST = 200  # of a whole name; it is part of file names, labels and every log line
-_NAME = re.compile(r"[a-z]+[a-z0-9-_]*")
-_MODEL_PATH = re.compile(r"[a-zA-Z]+[a-zA-Z0-9_.-]*")
-_CHECKPOINT = re.compile(r"[/\w.\-%:=|+@]+", re.ASCII)
+_PART = "[a-z][a-z0-9_-]*"
+# Patterns in the syntax that Python and JSON Schema share, for descriptions of requests.
+CELL_ID_PATTERN = f"^/sax/{_PART}$"
+MODEL_ID_PATTERN = f"^/sax/{_PART}/{_PART}$"
+MODEL_PATH_PATTERN = "^[a-zA-Z][a-zA-Z0-9_.-]*$"
+CHECKPOINT_PATTERN = "^[A-Za-z0-9_/.%:=|+@-]+$"
+_NAME = re.compile(_PART)
+_MODEL_PATH = re.compile(MODEL_PATH_PATTERN)
+_CHECKPOINT = re.compile(CHECKPOINT_PATTERN)
 NO_CHECKPOINT = "None"
 
 

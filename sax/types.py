@@ -315,6 +315,15 @@ def ranked(scores: Sequence[float], top_n: int | None = None) -> list[Ranked]:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokenized:
+    """The token ids of a prompt, the text of each, and the context length of the model."""
+
+    ids: tuple[int, ...]
+    max_context: int
+    token_texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Classified:
     """A score per label of each input, in order, and the inputs' total token count."""
 

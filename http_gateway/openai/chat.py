@@ -74,3 +74,7 @@ def _part_text(part: object, at: str) -> str:
     field(RequestRoute.CHAT, "messages.content").check_text(text, f"{at}.text")
     refuse_unsupported(fields, {}, at=f"{at}.")
     return text
+
+
+# For the API's description.
+ROLES, UNCHANGED = tuple(_ROLES), _NO_OP

@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from http_gateway.bounds import bounded, ranged, sized
+from http_gateway.bounds import WHOLE, bounded, ranged, sized
+from http_gateway.openai.prompts import prompts_schema
 from http_gateway.openai.schema import Prompt, read_prompts, refuse_unsupported
+from http_gateway.openapi import RequestBody
 from sax.fields.field import RequestRoute
 
 _HARMLESS = frozenset({"user", "metadata", "safety_identifier"})
@@ -18,6 +20,7 @@ _EXTRA: dict[str, tuple[object, ...]] = {
     "add_special_tokens": (True,),
     "normalize": (),
     "priority": (0,),
+    "task": ("embed",),
 }
 
 
@@ -39,7 +42,7 @@ class EmbeddingRequest(BaseModel):
     ) = None
     # Seconds, waiting included
     timeout: Annotated[float, ranged(RequestRoute.EMBEDDINGS, "timeout")] | None = None
-    dimensions: Annotated[int, ranged(RequestRoute.EMBEDDINGS, "dimensions")] | None = None
+    dimensions: Annotated[int, ranged(RequestRoute.EMBEDDINGS, "dimensions"), WHOLE] | None = None
     # One of the model's prompts, to go before each text, as in sentence-transformers
     prompt_name: Annotated[str, bounded(RequestRoute.EMBEDDINGS, "prompt_name")] | None = None
 
@@ -49,3 +52,12 @@ class EmbeddingRequest(BaseModel):
 
     def inputs(self) -> list[Prompt]:
         return [each if isinstance(each, str) else tuple(each) for each in self.input]
+
+
+EMBED = RequestBody(
+    model=EmbeddingRequest,
+    route=RequestRoute.EMBEDDINGS,
+    unchanged=_EXTRA,
+    labels=_HARMLESS,
+    replaced={"input": prompts_schema(RequestRoute.EMBEDDINGS, "input")},
+)

@@ -1,11 +1,17 @@
-"""OpenAI's /v1/embeddings: decodes the request, calls the cell, encodes the reply."""
+"""OpenAI's /v1/embeddings and vLLM's /pooling.
+
+Each decodes the request, calls the cell and encodes the reply.
+"""
 
 from __future__ import annotations
 
 import base64
 import sys
+import time
+import uuid
 from array import array
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -13,10 +19,14 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
-from http_gateway.openai.embedding_schema import EmbeddingRequest
-from http_gateway.openapi import body_of
+from http_gateway.openai.embedding_schema import EMBED, EmbeddingRequest
+from http_gateway.openai.reply_types import EmbeddingList, InputUsage, PooledList
+from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, operation
 from sax.fields.field import RequestRoute
 from sax.types import Embedded
+
+_told = partial(operation, errors=OpenAiError, statuses=WITH_MODEL, body=EMBED)
+_EMBEDDED, _POOLED = _told(EmbeddingList), _told(PooledList)
 
 
 class EmbeddingRoutes:
@@ -24,14 +34,25 @@ class EmbeddingRoutes:
         self._backend = backend
 
     def router(self) -> APIRouter:
-        router = APIRouter(prefix="/v1", tags=["openai"])
-        router.add_api_route(
-            "/embeddings", self.embed, methods=["POST"], openapi_extra=body_of(EmbeddingRequest)
-        )
+        router = APIRouter(tags=["openai"])
+        for path, handler, reply in (
+            ("/v1/embeddings", self.embed, _EMBEDDED),
+            ("/pooling", self.pool, _POOLED),
+        ):
+            router.add_api_route(path, handler, methods=["POST"], **reply)
         return router
 
     async def embed(self, request: Request) -> Response:
         """Embed one or several texts."""
+        body, embedded = await self._embedded(request)
+        return Response(msgspec.json.encode(_embeddings(body, embedded)), media_type=JSON)
+
+    async def pool(self, request: Request) -> Response:
+        """Embed one or several texts, in vLLM's format."""
+        body, embedded = await self._embedded(request)
+        return Response(msgspec.json.encode(_pooled(body, embedded)), media_type=JSON)
+
+    async def _embedded(self, request: Request) -> tuple[EmbeddingRequest, Embedded]:
         body = EmbeddingRequest.model_validate_json(
             await read_body(request, RequestRoute.EMBEDDINGS)
         )
@@ -48,22 +69,44 @@ class EmbeddingRoutes:
         )
         embedded = await backend.run(request, work)
         backend.count(embedded.prompt_tokens)
-        reply = _reply(body.model, embedded, in_base64=body.encoding_format == "base64")
-        return Response(msgspec.json.encode(reply), media_type="application/json")
+        return body, embedded
 
 
-def _reply(model: str, embedded: Embedded, *, in_base64: bool) -> dict[str, object]:
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": to_base64(vector) if in_base64 else vector,
-        }
-        for index, vector in enumerate(embedded.vectors)
-    ]
+def _embeddings(body: EmbeddingRequest, embedded: Embedded) -> EmbeddingList:
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(_vectors(body, embedded))
+        ],
+        "model": body.model,
+        "usage": _usage(embedded),
+    }
+
+
+def _pooled(body: EmbeddingRequest, embedded: Embedded) -> PooledList:
+    return {
+        "id": f"pool-{uuid.uuid4().hex}",
+        "object": "list",
+        "created": int(time.time()),
+        "model": body.model,
+        "data": [
+            {"object": "pooling", "index": index, "data": vector}
+            for index, vector in enumerate(_vectors(body, embedded))
+        ],
+        "usage": _usage(embedded),
+    }
+
+
+def _vectors(body: EmbeddingRequest, embedded: Embedded) -> list[list[float] | str]:
+    if body.encoding_format == "base64":
+        return [to_base64(vector) for vector in embedded.vectors]
+    return [*embedded.vectors]
+
+
+def _usage(embedded: Embedded) -> InputUsage:
     tokens = embedded.prompt_tokens
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return {"object": "list", "data": data, "model": model, "usage": usage}
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 def to_base64(vector: Sequence[float]) -> str:

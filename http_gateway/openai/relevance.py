@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,8 +13,16 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
-from http_gateway.openai.relevance_schema import ClassifyRequest, RerankRequest, ScoreRequest
-from http_gateway.openapi import body_of
+from http_gateway.openai.relevance_schema import (
+    CLASSIFY,
+    RERANK,
+    SCORE,
+    ClassifyRequest,
+    RerankRequest,
+    ScoreRequest,
+)
+from http_gateway.openai.reply_types import ClassList, RankedList, ScoreList
+from http_gateway.openapi import WITH_MODEL, OpenAiError, operation
 from sax.fields.field import RequestRoute
 from sax.types import Classified, PairScores, ranked
 
@@ -23,19 +32,25 @@ SCORE_PATHS = (RequestRoute.SCORE.value, "/score")
 CLASSIFY_PATHS = (RequestRoute.CLASSIFY.value, "/classify")
 
 
+_told = partial(operation, errors=OpenAiError, statuses=WITH_MODEL)
+_RERANK = _told(RankedList, body=RERANK)
+_SCORE = _told(ScoreList, body=SCORE)
+_CLASSIFY = _told(ClassList, body=CLASSIFY)
+
+
 class RelevanceRoutes:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["relevance"])
-        for paths, handler, body in (
-            (RERANK_PATHS, self.rerank, RerankRequest),
-            (SCORE_PATHS, self.score, ScoreRequest),
-            (CLASSIFY_PATHS, self.classify, ClassifyRequest),
+        for paths, handler, told in (
+            (RERANK_PATHS, self.rerank, _RERANK),
+            (SCORE_PATHS, self.score, _SCORE),
+            (CLASSIFY_PATHS, self.classify, _CLASSIFY),
         ):
             for path in paths:
-                router.add_api_route(path, handler, methods=["POST"], openapi_extra=body_of(body))
+                router.add_api_route(path, handler, methods=["POST"], **told)
         return router
 
     async def rerank(self, request: Request) -> Response:

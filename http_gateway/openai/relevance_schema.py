@@ -10,8 +10,10 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from http_gateway.bounds import bounded, ranged, sized
+from http_gateway.bounds import WHOLE, bounded, ranged, sized
+from http_gateway.openai.prompts import prompts_schema, texts_schema
 from http_gateway.openai.schema import Prompt, read_prompts, refuse_unsupported
+from http_gateway.openapi import RequestBody, Schema
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -83,7 +85,7 @@ class RerankRequest(_Request):
         sized(RequestRoute.RERANK, "documents", least=1),
         BeforeValidator(_read_documents),
     ]
-    top_n: Annotated[int, ranged(RequestRoute.RERANK, "top_n")] | None = None
+    top_n: Annotated[int, ranged(RequestRoute.RERANK, "top_n"), WHOLE] | None = None
     return_documents: bool | None = None
 
 
@@ -124,3 +126,42 @@ class ClassifyRequest(_Request):
 
     def inputs(self) -> list[Prompt]:
         return [each if isinstance(each, str) else tuple(each) for each in self.input]
+
+
+def _body(
+    model: type[BaseModel], route: RequestRoute, replaced: dict[str, Schema], *rules: Schema
+) -> RequestBody:
+    return RequestBody(
+        model=model,
+        route=route,
+        unchanged=_EXTRA,
+        labels=_HARMLESS,
+        replaced=replaced,
+        rules=rules,
+    )
+
+
+def _documents() -> Schema:
+    row = field(RequestRoute.RERANK, "documents")
+    text: Schema = {"type": "string", "maxLength": row.bytes}
+    whole: Schema = {
+        "type": "object",
+        "properties": {"text": text},
+        "required": ["text"],
+        "additionalProperties": False,
+    }
+    entry: Schema = {"anyOf": [text, whole]}
+    return {"type": "array", "items": entry, "minItems": 1, "maxItems": row.count}
+
+
+RERANK = _body(RerankRequest, RequestRoute.RERANK, {"documents": _documents()})
+SCORE = _body(
+    ScoreRequest,
+    RequestRoute.SCORE,
+    {name: texts_schema(RequestRoute.SCORE, name, least=0) for name in ("text_1", "text_2")},
+)
+CLASSIFY = _body(
+    ClassifyRequest,
+    RequestRoute.CLASSIFY,
+    {"input": prompts_schema(RequestRoute.CLASSIFY, "input")},
+)

@@ -21,12 +21,21 @@ from http_gateway.access.record import RequestRecord
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.openai import reply
+from http_gateway.openai.bodies import CHAT, COMPLETION, NAME
 from http_gateway.openai.chat import to_messages
 from http_gateway.openai.events import ChatEvents, CompletionEvents, stream_end
 from http_gateway.openai.reply import Head, Transcript, usage
+from http_gateway.openai.reply_types import (
+    ChatCompletion,
+    ChatCompletionEvent,
+    Completion,
+    CompletionEvent,
+    ModelCard,
+    ModelList,
+)
 from http_gateway.openai.schema import ChatRequest, CompletionRequest, Prompt
 from http_gateway.openai.shape import Shape
-from http_gateway.openapi import body_of
+from http_gateway.openapi import ALWAYS, WITH_MODEL, OpenAiError, operation
 from http_gateway.sse import (
     Ending,
     EventSource,
@@ -42,6 +51,12 @@ from sax.fields.field import RequestRoute
 from sax.types import GenerateRequest, Message, PublishedModel, SamplingParams, TokenChunk
 
 _JSON = "application/json"
+
+_told = partial(operation, errors=OpenAiError)
+_LIST = _told(ModelList)
+_ONE = _told(ModelCard, statuses=(*ALWAYS, 400, 404), parameters=[NAME])
+_CHAT = _told(ChatCompletion, statuses=WITH_MODEL, body=CHAT, events=ChatCompletionEvent)
+_COMPLETION = _told(Completion, statuses=WITH_MODEL, body=COMPLETION, events=CompletionEvent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +78,12 @@ class OpenAiRoutes:
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1", tags=["openai"])
-        router.add_api_route("/models", self.models, methods=["GET"])
+        add = router.add_api_route
+        add("/models", self.models, methods=["GET"], **_LIST)
         # A full name contains slashes, percent-encoded or not.
-        router.add_api_route("/models/{name:path}", self.model, methods=["GET"])
-        chat, completion = body_of(ChatRequest), body_of(CompletionRequest)
-        router.add_api_route("/chat/completions", self.chat, methods=["POST"], openapi_extra=chat)
-        router.add_api_route(
-            "/completions", self.completions, methods=["POST"], openapi_extra=completion
-        )
+        add("/models/{name:path}", self.model, methods=["GET"], **_ONE)
+        add("/chat/completions", self.chat, methods=["POST"], **_CHAT)
+        add("/completions", self.completions, methods=["POST"], **_COMPLETION)
         return router
 
     async def models(self) -> Response:
@@ -78,9 +91,9 @@ class OpenAiRoutes:
         found = [model_card(model) for model in await self._backend.catalog.refresh()]
         return Response(msgspec.json.encode({"object": "list", "data": found}), media_type=_JSON)
 
-    async def model(self, name: str) -> Response:
+    async def model(self, request: Request) -> Response:
         """Return one published model, by its full name or last component."""
-        model_id = await self._backend.catalog.resolve(name)
+        model_id = await self._backend.catalog.resolve(request.path_params["name"])
         card = model_card(await self._backend.client.list(model_id))
         return Response(msgspec.json.encode(card), media_type=_JSON)
 

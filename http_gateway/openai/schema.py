@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 
-from http_gateway.bounds import bounded, check_names, checked, ranged, setting, sized
+from http_gateway.bounds import bounded, check_names, checked, ranged, setting, sized, whole
+from http_gateway.modes import lenient
 from http_gateway.openai.beams import check_beams
 from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
 from http_gateway.openai.reply_schema import ReplyFields
@@ -81,6 +82,8 @@ def refuse_unsupported(
         if name in no_op and _changes_nothing(value, no_op[name]):
             continue
         path = at + shortened(name)
+        if name not in no_op and lenient.ignored(path):
+            continue
         raise UnsupportedParameter(_refusal(path, no_op.get(name)), param=path)
 
 
@@ -240,7 +243,11 @@ def read_prompts(value: object) -> object:
 
     Raises ValueError for anything else.
     """
-    prompts: object = [value] if isinstance(value, str) or _is_token_list(value) else value
+    if isinstance(value, str) or _is_token_list(value):
+        return [value]
+    prompts = value
+    if isinstance(value, list):
+        prompts = [whole(one) for one in cast("list[object]", value)]
     if not isinstance(prompts, list) or not all(
         isinstance(one, str) or _is_token_list(one) for one in cast("list[object]", prompts)
     ):
@@ -332,3 +339,8 @@ class CompletionRequest(_OpenAiRequest):
     @property
     def _echoed_tops(self) -> int | None:
         return self.logprobs if self.echo else None
+
+
+# For the API's description: fields that must hold a value that changes nothing, and labels.
+CHAT_UNCHANGED, COMPLETION_UNCHANGED, LABELS = _CHAT, _COMPLETION, _HARMLESS
+STREAM_OPTIONS_UNCHANGED = _STREAM_OPTIONS

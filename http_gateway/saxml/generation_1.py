@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import cast
+from typing import Any, cast
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -17,6 +17,7 @@ from starlette.responses import Response
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.limits.models import check_allowed
+from http_gateway.saxml.described import GENERATION_1, generation_1_body
 from http_gateway.saxml.routes import listed, samples
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
@@ -36,11 +37,12 @@ class SaxmlGeneration1Routes:
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["saxml"])
-        router.add_api_route("/listcell", self.listcell, methods=["GET"])
-        router.add_api_route("/publish", self.publish, methods=["POST"])
-        router.add_api_route("/generate", self.generate, methods=["POST"])
-        router.add_api_route("/unpublish", self.unpublish, methods=["POST"])
-        router.add_api_route("/update", self.update, methods=["PUT"])
+        add = router.add_api_route
+        add("/listcell", self.listcell, methods=["GET"], **GENERATION_1)
+        add("/publish", self.publish, methods=["POST"], **_told(*_PUBLISH_KEYS))
+        add("/generate", self.generate, methods=["POST"], **_told("model", "query"))
+        add("/unpublish", self.unpublish, methods=["POST"], **_told("model"))
+        add("/update", self.update, methods=["PUT"], **_told(*_PUBLISH_KEYS))
         return router
 
     async def listcell(self, request: Request) -> Response:
@@ -80,6 +82,10 @@ class SaxmlGeneration1Routes:
         model, query = _text(fields, "model"), _text(fields, "query")
         answer = await samples(self._backend, request, model, query, None)
         return pretty({"generate_response": answer})
+
+
+def _told(*keys: str) -> dict[str, Any]:
+    return generation_1_body({key: _FIELDS[key] for key in keys})
 
 
 def pretty(content: object) -> Response:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.limits.models import check_allowed, visible, visible_events
-from http_gateway.openapi import body_of, query_of
+from http_gateway.saxml import described
 from http_gateway.saxml.schema import (
     CellBody,
     EventsQuery,
@@ -43,18 +43,18 @@ class SaxmlRoutes:
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["saxml"])
-        model, cell = body_of(ModelBody), body_of(CellBody)
-        publish, generate = body_of(PublishBody), body_of(GenerateBody)
-        add, twins = router.add_api_route, ["GET", "POST"]
-        add("/publish", self.publish, methods=["POST"], openapi_extra=publish)
-        add("/update", self.update, methods=["PUT"], openapi_extra=body_of(UpdateBody))
-        add("/rollback", self.rollback, methods=["POST"], openapi_extra=body_of(RollbackBody))
-        add("/events", self.events, methods=["GET"], openapi_extra=query_of(EventsQuery))
-        add("/unpublish", self.unpublish, methods=["POST"], openapi_extra=model)
-        add("/generate", self.generate, methods=["POST"], openapi_extra=generate)
-        for method in twins:
-            add("/listcell", self.listcell, methods=[method], openapi_extra=model)
-            add("/listall", self.listall, methods=[method], openapi_extra=cell)
+        add = router.add_api_route
+        add("/publish", self.publish, methods=["POST"], **described.PUBLISH)
+        add("/update", self.update, methods=["PUT"], **described.UPDATE)
+        add("/rollback", self.rollback, methods=["POST"], **described.ROLLBACK)
+        add("/events", self.events, methods=["GET"], **described.EVENTS)
+        add("/unpublish", self.unpublish, methods=["POST"], **described.UNPUBLISH)
+        add("/generate", self.generate, methods=["POST"], **described.GENERATE)
+        # A GET may name the model or cell in its body too, which OpenAPI cannot say.
+        add("/listcell", self.listcell, methods=["GET"], **described.LISTCELL_QUERY)
+        add("/listcell", self.listcell, methods=["POST"], **described.LISTCELL)
+        add("/listall", self.listall, methods=["GET"], **described.LISTALL_QUERY)
+        add("/listall", self.listall, methods=["POST"], **described.LISTALL)
         return router
 
     async def publish(self, request: Request) -> Response:

@@ -10,7 +10,8 @@ from typing import Annotated, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from http_gateway.bounds import bounded, check_names, ranged
+from http_gateway.bounds import WHOLE, bounded, check_names, ranged
+from http_gateway.modes import lenient
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -79,7 +80,7 @@ def _not_a_bool(value: object) -> object:
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 ExtraInput = Number | list[Number] | Annotated[str, Field(strict=True)]
 Replicas = Annotated[int, BeforeValidator(_not_a_bool), ranged(RequestRoute.PUBLISH, "replicas")]
-Count = Annotated[int, Field(strict=True)]
+Count = Annotated[int, Field(strict=True), WHOLE]
 Overrides = Annotated[
     dict[str, str], BeforeValidator(read_overrides), bounded(RequestRoute.PUBLISH, "overrides")
 ]
@@ -94,8 +95,15 @@ class _Body(BaseModel):
     def _check_names(cls, data: object) -> object:
         """Refuse too many fields at once: each unknown one would be reported by itself."""
         if isinstance(data, dict):
-            check_names(cast("dict[str, object]", data))
-        return cast("object", data)
+            fields = cast("dict[str, object]", data)
+            check_names(fields)
+            known = cls.model_fields
+            return {
+                name: value
+                for name, value in fields.items()
+                if name in known or not lenient.ignored(shortened(name))
+            }
+        return data
 
 
 class ModelBody(_Body):

@@ -17,6 +17,7 @@ from sax.errors import SaxError
 from sax.proto import tokens_pb2, tokens_pb2_grpc
 from sax.wire.codec import (
     decode_classify,
+    decode_detokenize,
     decode_embed,
     decode_generate,
     decode_tokenize,
@@ -27,6 +28,7 @@ from sax.wire.codec import (
     put_chunk,
 )
 from sax.wire.request_bounds import (
+    check_detokenize,
     check_embed,
     check_generate,
     check_inputs,
@@ -79,8 +81,15 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
 
     async def Tokenize(self, request: Any, context: Any) -> tokens_pb2.TokenizeResponse:
         check_tokenize(request)
-        ids, max_context = await self._handler.tokenize(*decode_tokenize(request))
-        return tokens_pb2.TokenizeResponse(ids=ids, max_context=max_context)
+        model_id, prompt, special = decode_tokenize(request)
+        ids, max_context = await self._handler.tokenize(model_id, prompt, special)
+        texts = await self._handler.token_texts(model_id, ids) if request.token_texts else ()
+        return tokens_pb2.TokenizeResponse(ids=ids, max_context=max_context, token_texts=texts)
+
+    async def Detokenize(self, request: Any, context: Any) -> tokens_pb2.DetokenizeResponse:
+        check_detokenize(request)
+        text = await self._handler.detokenize(*decode_detokenize(request))
+        return tokens_pb2.DetokenizeResponse(text=text)
 
     async def Embed(self, request: Any, context: Any) -> tokens_pb2.EmbedResponse:
         check_embed(request)

@@ -22,6 +22,7 @@ from model_server.serving.answers.running_request import RunningRequest, Sink, o
 from model_server.serving.engine_request import (
     check_answer,
     check_asker,
+    check_ids,
     check_reply,
     check_sampling,
     make_engine_request,
@@ -36,10 +37,11 @@ from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.rendered_chat import Prompt, RenderedChat, is_chat, rendered
 from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads
+from model_server.text.text_decoder import whole_text
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
-from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
+from sax.types import GenerateRequest, Message, ReplyOptions, SamplingParams, TokenChunk
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
 
@@ -113,13 +115,30 @@ class Handler:
                 task.cancel()
 
     async def tokenize(
-        self, model_id: str, prompt: str | tuple[Message, ...]
+        self,
+        model_id: str,
+        prompt: str | tuple[Message, ...],
+        add_special_tokens: bool | None = None,
     ) -> tuple[list[int], int]:
         """Return the ids of a prompt as `start` would compute them, and the model's context."""
-        servable = self._language_model(model_id, GENERATE)
-        check_method(caller(), model_id, GENERATE, self._servables.acls(model_id))
-        ids = await self._prompt_ids(prompt, servable)
+        servable = self._called_model(model_id)
+        reply = ReplyOptions(add_special_tokens=add_special_tokens)
+        request = GenerateRequest(model_id=model_id, prompt=prompt, reply=reply)
+        ids = await self._prompt_ids(prompt, servable, request)
         return ids, servable.loaded.runner.limits.max_context
+
+    async def token_texts(self, model_id: str, ids: Sequence[int]) -> list[str]:
+        """Return the text of each token by itself, control tokens included."""
+        text_of = self._called_model(model_id).loaded.tokenizer.token_text
+        return await self._encoding.run(len(ids), lambda: [text_of(token_id) for token_id in ids])
+
+    async def detokenize(self, model_id: str, ids: Sequence[int]) -> str:
+        """Return the text of token ids, control tokens written out. Raises InvalidRequest for an
+        id outside the vocabulary."""
+        tokenizer = self._called_model(model_id).loaded.tokenizer
+        check_ids("tokens", ids, tokenizer.vocab_size)
+        decoder = tokenizer.decoder(control=True)
+        return await self._encoding.run(len(ids), lambda: whole_text(decoder, ids))
 
     def defaults(self, model_id: str) -> tuple[SamplingParams, int]:
         """Return default sampling parameters and samples of a Saxml request. Raises NotLoaded."""
@@ -141,6 +160,12 @@ class Handler:
         running = RunningRequest(servable, method, sink, self._metrics, self.admission.leave)
         self.admission.enter()
         return running
+
+    def _called_model(self, model_id: str) -> LmServable:
+        """Return a model that the caller may use. Raises NotLoaded, PermissionDenied."""
+        servable = self._language_model(model_id, GENERATE)
+        check_method(caller(), model_id, GENERATE, self._servables.acls(model_id))
+        return servable
 
     def _language_model(self, model_id: str, method: str) -> LmServable:
         """Raise NotLoaded, or InvalidRequest for a model without this method."""

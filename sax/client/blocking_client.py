@@ -89,6 +89,8 @@ class Client:
     generate = _iterating(AsyncClient.generate)
     generate_to = _blocking(AsyncClient.generate_to)  # the sink runs on the client's thread
     tokenize = _blocking(AsyncClient.tokenize)
+    tokenize_texts = _blocking(AsyncClient.tokenize_texts)
+    detokenize = _blocking(AsyncClient.detokenize)
     score = _blocking(AsyncClient.score)
     embed = _blocking(AsyncClient.embed)
     embed_counted = _blocking(AsyncClient.embed_counted)

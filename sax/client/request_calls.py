@@ -22,6 +22,7 @@ from sax.types import (
     Ranked,
     SaxmlSamples,
     TokenChunk,
+    Tokenized,
     ranked,
 )
 from sax.wire import codec
@@ -36,6 +37,7 @@ class _Method(NamedTuple, Generic[Reply]):
 
 
 _TOKENIZE = _Method("/sax.tokens.TokenService/Tokenize", tokens_pb2.TokenizeResponse)
+_DETOKENIZE = _Method("/sax.tokens.TokenService/Detokenize", tokens_pb2.DetokenizeResponse)
 _SCORE = _Method("/sax.server.lm.LMService/Score", lm_pb2.ScoreResponse)
 _EMBED = _Method("/sax.tokens.TokenService/Embed", tokens_pb2.EmbedResponse)
 _SCORE_PAIRS = _Method("/sax.tokens.TokenService/ScorePairs", tokens_pb2.ScorePairsResponse)
@@ -77,11 +79,39 @@ class RequestCalls:
         model_id: str,
         prompt: str | tuple[Message, ...],
         timeout_s: float | None = None,
+        *,
+        add_special_tokens: bool | None = None,
     ) -> tuple[Sequence[int], int]:
-        """Return the token ids of a text or chat as the model sees them, and its context length."""
-        request = codec.encode_tokenize(model_id, prompt)
+        """Return the token ids of a text or chat as the model sees them, and its context length.
+
+        add_special_tokens: the start token, which otherwise a text gets and a chat does not.
+        """
+        request = codec.encode_tokenize(model_id, prompt, add_special_tokens)
         reply = await self._call(_TOKENIZE, model_id, request, timeout_s)
         return tuple(reply.ids), reply.max_context
+
+    async def tokenize_texts(
+        self,
+        model_id: str,
+        prompt: str | tuple[Message, ...],
+        timeout_s: float | None = None,
+        *,
+        add_special_tokens: bool | None = None,
+    ) -> Tokenized:
+        """Like `tokenize`, with the text of each token."""
+        request = codec.encode_tokenize(model_id, prompt, add_special_tokens, token_texts=True)
+        reply = await self._call(_TOKENIZE, model_id, request, timeout_s)
+        return Tokenized(tuple(reply.ids), reply.max_context, tuple(reply.token_texts))
+
+    async def detokenize(
+        self, model_id: str, ids: Sequence[int], timeout_s: float | None = None
+    ) -> str:
+        """Return the text of token ids; control tokens are written out.
+
+        Raises InvalidRequest for an id outside the model's vocabulary.
+        """
+        request = codec.encode_detokenize(model_id, ids)
+        return (await self._call(_DETOKENIZE, model_id, request, timeout_s)).text
 
     async def score(
         self,

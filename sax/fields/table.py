@@ -40,7 +40,13 @@ _OPENAI = (RequestRoute.CHAT, RequestRoute.COMPLETIONS)
 _SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
 _V1 = (*_OPENAI, RequestRoute.EMBEDDINGS, *_SCORES)
 _OURS = (RequestRoute.STREAM,)
-_CHATS = (RequestRoute.CHAT, RequestRoute.STREAM, RequestRoute.TOKENIZE)
+_TOKENS = (RequestRoute.TEXT_TO_TOKENS, RequestRoute.TOKENS_TO_TEXT)
+_CHATS = (
+    RequestRoute.CHAT,
+    RequestRoute.STREAM,
+    RequestRoute.TOKENIZE,
+    RequestRoute.TEXT_TO_TOKENS,
+)
 _SAXML = (
     RequestRoute.LM_GENERATE,
     RequestRoute.LM_SCORE,
@@ -79,7 +85,7 @@ def _many(name: str, kind: Kind, *routes: RequestRoute, **bounds: int) -> Reques
 
 
 _NAMES = (
-    _text("model", MODEL_BYTES, *_V1, RequestRoute.GENERATE, *_NAMED),
+    _text("model", MODEL_BYTES, *_V1, *_TOKENS, RequestRoute.GENERATE, *_NAMED),
     _text("name", MODEL_BYTES, RequestRoute.MODEL),
     _text("sax_cell", MODEL_BYTES, RequestRoute.LISTALL),
     _text(
@@ -87,6 +93,7 @@ _NAMES = (
         MODEL_BYTES,
         *_OURS,
         RequestRoute.TOKENIZE,
+        RequestRoute.DETOKENIZE,
         RequestRoute.EMBED,
         RequestRoute.SCORE_PAIRS,
         RequestRoute.CLASSES,
@@ -108,6 +115,27 @@ _QUESTIONS = (
         bytes=TEXT_BYTES,
         tokens=TOKEN_IDS,
     ),
+    _text("prompt", TEXT_BYTES, RequestRoute.TEXT_TO_TOKENS),
+    RequestField(
+        name="tokens",
+        kind=Kind.IDS,
+        routes=(RequestRoute.TOKENS_TO_TEXT, RequestRoute.DETOKENIZE),
+        least=0,
+        most=INT32,
+        count=1,  # list
+        tokens=TOKEN_IDS,
+    ),
+    # 256: values of a request that is an instance
+    RequestField(
+        name="instances",
+        kind=Kind.MAP,
+        routes=(RequestRoute.PREDICT,),
+        count=128,
+        bytes=TEXT_BYTES,
+        tokens=TOKEN_IDS,
+        values=256,
+    ),
+    _many("parameters", Kind.MAP, RequestRoute.PREDICT, count=MOST_FIELDS, bytes=SCHEMA_BYTES),
     _many(
         "input",
         Kind.PROMPTS,
@@ -156,7 +184,7 @@ _SAMPLING = (
     _integer("max_completion_tokens", 1, _INT32, RequestRoute.CHAT),
     _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_OPENAI, *_OURS),
     # Seconds, waiting included; the X-Request-Timeout header has the same bounds on every route
-    _number("timeout", *_V1, above=0, most=MOST_TIMEOUT_S),
+    _number("timeout", *_V1, *_TOKENS, above=0, most=MOST_TIMEOUT_S),
     _integer("timeout_ms", 0, _INT32, *_OURS),  # 0: no limit
     # 128: entries, and numbers of one tensor
     _many(
@@ -179,7 +207,12 @@ _REPLIES = (
     _flag("return_token_ids", *_OPENAI, *_OURS),
     _flag("return_tokens_as_token_ids", *_OPENAI),
     _integer("truncate_prompt_tokens", -1, _INT32, *_OPENAI, *_OURS),
-    _flag("add_special_tokens", *_OPENAI, *_OURS),
+    _flag(
+        "add_special_tokens",
+        *(*_OPENAI, *_OURS, RequestRoute.TOKENIZE, RequestRoute.TEXT_TO_TOKENS),
+    ),
+    _flag("return_token_strs", RequestRoute.TEXT_TO_TOKENS),
+    _flag("token_texts", RequestRoute.TOKENIZE),
     _flag("skip_special_tokens", *_OPENAI, *_OURS),
     _flag("spaces_between_special_tokens", *_OPENAI),
     _flag("include_stop_str_in_output", *_OPENAI, *_OURS),
@@ -191,11 +224,11 @@ _REPLIES = (
     _flag("return_documents", RequestRoute.RERANK),
 )
 _LABELS = (
-    _text("user", LABEL_BYTES, *_V1),
-    _text("safety_identifier", LABEL_BYTES, *_V1),
+    _text("user", LABEL_BYTES, *_V1, *_TOKENS),
+    _text("safety_identifier", LABEL_BYTES, *_V1, *_TOKENS),
     _text("prompt_cache_key", LABEL_BYTES, *_OPENAI),
     _text("cache_salt", LABEL_BYTES, *_OPENAI, *_OURS),
-    _many("metadata", Kind.MAP, *_V1, count=16, bytes=LABEL_BYTES),
+    _many("metadata", Kind.MAP, *_V1, *_TOKENS, count=16, bytes=LABEL_BYTES),
     _text("request_id", LABEL_BYTES, *_OURS),
     # Of an answer that goes on; its names as in `sax.types.AnswerSoFar`
     RequestField(

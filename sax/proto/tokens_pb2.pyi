@@ -262,22 +262,42 @@ class FromServer(_message.Message):
     def __init__(self, chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ..., beats: bool = ...) -> None: ...
 
 class TokenizeRequest(_message.Message):
-    __slots__ = ("model_key", "text", "chat")
+    __slots__ = ("model_key", "text", "chat", "add_special_tokens", "token_texts")
     MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
+    ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_TEXTS_FIELD_NUMBER: _ClassVar[int]
     model_key: str
     text: str
     chat: Chat
-    def __init__(self, model_key: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ...) -> None: ...
+    add_special_tokens: bool
+    token_texts: bool
+    def __init__(self, model_key: _Optional[str] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., add_special_tokens: bool = ..., token_texts: bool = ...) -> None: ...
 
 class TokenizeResponse(_message.Message):
-    __slots__ = ("ids", "max_context")
+    __slots__ = ("ids", "max_context", "token_texts")
     IDS_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_TEXTS_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
     max_context: int
-    def __init__(self, ids: _Optional[_Iterable[int]] = ..., max_context: _Optional[int] = ...) -> None: ...
+    token_texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., max_context: _Optional[int] = ..., token_texts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DetokenizeRequest(_message.Message):
+    __slots__ = ("model_key", "ids")
+    MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    model_key: str
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, model_key: _Optional[str] = ..., ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DetokenizeResponse(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
 
 class EmbedInput(_message.Message):
     __slots__ = ("text", "tokens")

@@ -44,6 +44,11 @@ class TokenServiceStub(object):
                 request_serializer=sax_dot_proto_dot_tokens__pb2.TokenizeRequest.SerializeToString,
                 response_deserializer=sax_dot_proto_dot_tokens__pb2.TokenizeResponse.FromString,
                 _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/sax.tokens.TokenService/Detokenize',
+                request_serializer=sax_dot_proto_dot_tokens__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_tokens__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
         self.Embed = channel.unary_unary(
                 '/sax.tokens.TokenService/Embed',
                 request_serializer=sax_dot_proto_dot_tokens__pb2.EmbedRequest.SerializeToString,
@@ -71,6 +76,12 @@ class TokenServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detokenize(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,6 +117,11 @@ def add_TokenServiceServicer_to_server(servicer, server):
                     servicer.Tokenize,
                     request_deserializer=sax_dot_proto_dot_tokens__pb2.TokenizeRequest.FromString,
                     response_serializer=sax_dot_proto_dot_tokens__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=sax_dot_proto_dot_tokens__pb2.DetokenizeRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_tokens__pb2.DetokenizeResponse.SerializeToString,
             ),
             'Embed': grpc.unary_unary_rpc_method_handler(
                     servicer.Embed,
@@ -177,6 +193,33 @@ class TokenService(object):
             '/sax.tokens.TokenService/Tokenize',
             sax_dot_proto_dot_tokens__pb2.TokenizeRequest.SerializeToString,
             sax_dot_proto_dot_tokens__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.tokens.TokenService/Detokenize',
+            sax_dot_proto_dot_tokens__pb2.DetokenizeRequest.SerializeToString,
+            sax_dot_proto_dot_tokens__pb2.DetokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,10 +52,12 @@ from sax.wire.servers import (
 )
 from sax.wire.tokens import (
     decode_chunk,
+    decode_detokenize,
     decode_failure,
     decode_generate,
     decode_tokenize,
     encode_chunk,
+    encode_detokenize,
     encode_failure,
     encode_generate,
     encode_tokenize,
@@ -76,6 +78,7 @@ __all__ = [
     "decode_classified",
     "decode_chip",
     "decode_chunk",
+    "decode_detokenize",
     "decode_embed",
     "decode_embedded",
     "decode_event",
@@ -93,6 +96,7 @@ __all__ = [
     "decode_version",
     "encode_chip",
     "encode_chunk",
+    "encode_detokenize",
     "encode_custom",
     "encode_embed",
     "encode_embed_question",

@@ -12,6 +12,7 @@ from sax.proto import common_pb2, custom_pb2, lm_pb2, tokens_pb2
 
 _STREAM = fields_of(RequestRoute.STREAM)
 _MANY = [name for name, row in SAMPLING.items() if row.count]  # lists and maps
+_DETOKENIZE = fields_of(RequestRoute.DETOKENIZE)
 _EMBED = fields_of(RequestRoute.EMBED)
 _PAIRS = fields_of(RequestRoute.SCORE_PAIRS)
 _SCORE = fields_of(RequestRoute.LM_SCORE)
@@ -51,6 +52,12 @@ def check_tokenize(msg: tokens_pb2.TokenizeRequest) -> None:
     """Raise InvalidRequest naming the first field that is too large."""
     _STREAM["model_key"].check_text(msg.model_key)
     _check_prompt(msg)
+
+
+def check_detokenize(msg: tokens_pb2.DetokenizeRequest) -> None:
+    """Raise InvalidRequest naming the first field that is too large."""
+    _DETOKENIZE["model_key"].check_text(msg.model_key)
+    _DETOKENIZE["tokens"].check_tokens(len(msg.ids))
 
 
 def check_embed(msg: tokens_pb2.EmbedRequest) -> None:

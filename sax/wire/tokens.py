@@ -88,9 +88,17 @@ def put_timeout(msg: tokens_pb2.Generate, timeout_s: float | None) -> None:
     msg.timeout_ms = timeout_ms if timeout_ms <= _MOST_MS else 0
 
 
-def encode_tokenize(model_id: str, prompt: str | tuple[Message, ...]) -> tokens_pb2.TokenizeRequest:
+def encode_tokenize(
+    model_id: str,
+    prompt: str | tuple[Message, ...],
+    add_special_tokens: bool | None = None,
+    *,
+    token_texts: bool = False,
+) -> tokens_pb2.TokenizeRequest:
     """Encode a text or chat to tokenize. Raises InvalidRequest."""
-    msg = tokens_pb2.TokenizeRequest()
+    msg = tokens_pb2.TokenizeRequest(token_texts=token_texts)
+    if add_special_tokens is not None:
+        msg.add_special_tokens = add_special_tokens
     _put(msg, "model_key", model_id, "model_id")
     if isinstance(prompt, str):
         _put(msg, "text", prompt, "prompt")
@@ -99,9 +107,25 @@ def encode_tokenize(model_id: str, prompt: str | tuple[Message, ...]) -> tokens_
     return msg
 
 
-def decode_tokenize(msg: tokens_pb2.TokenizeRequest) -> tuple[str, str | tuple[Message, ...]]:
+def decode_tokenize(
+    msg: tokens_pb2.TokenizeRequest,
+) -> tuple[str, str | tuple[Message, ...], bool | None]:
+    """Return the model, the prompt and `add_special_tokens`; `token_texts` stays in the message."""
     chat = msg.WhichOneof("prompt") == "chat"
-    return msg.model_key, _decode_chat(msg.chat) if chat else msg.text
+    special = msg.add_special_tokens if msg.HasField("add_special_tokens") else None
+    return msg.model_key, _decode_chat(msg.chat) if chat else msg.text, special
+
+
+def encode_detokenize(model_id: str, ids: Iterable[int]) -> tokens_pb2.DetokenizeRequest:
+    """Encode token ids to turn into text. Raises InvalidRequest."""
+    msg = tokens_pb2.DetokenizeRequest()
+    _put(msg, "model_key", model_id, "model_id")
+    _extend(msg.ids, ids, "tokens")
+    return msg
+
+
+def decode_detokenize(msg: tokens_pb2.DetokenizeRequest) -> tuple[str, tuple[int, ...]]:
+    return msg.model_key, tuple(msg.ids)
 
 
 def encode_chunk(request_number: int, chunk: TokenChunk) -> tokens_pb2.Chunk:

@@ -13,6 +13,7 @@ import uvicorn
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
+from tests.http_gateway.described import CheckingClient
 from tests.http_gateway.fake_cell import FakeCell, published
 
 Connect = Callable[[GatewayConfig], httpx.AsyncClient]
@@ -25,12 +26,14 @@ def cell() -> FakeCell:
 
 @pytest.fixture
 async def connect(cell: FakeCell) -> AsyncIterator[Connect]:
-    """Opens clients of gateways in this process."""
+    """Opens clients of gateways in this process, which check every reply's description."""
     opened: list[httpx.AsyncClient] = []
 
     def open_client(config: GatewayConfig) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(create_app(cell, config), raise_app_exceptions=False)
-        opened.append(httpx.AsyncClient(transport=transport, base_url="http://gateway"))
+        opened.append(
+            CheckingClient(config.saxml_generation, transport=transport, base_url="http://gateway")
+        )
         return opened[-1]
 
     yield open_client

@@ -6,8 +6,8 @@ minus id / 8, and its rivals are the ids above it, 1/8 less likely each. An answ
 tokens ("stop") unless max_tokens is smaller ("length"). Answer k of a beam search has k + 1 tokens
 like these, and the score -k / 4. A sample of saxml_generate is the
 query reversed, with the sum of the numbers in the extra inputs as its score; it counts a token for
-each character of the query and five more. The vector of an
-input is [its size, 1/2, -1/4].
+each character of the query and five more. The vector of an input is [its size, 1/2, -1/4]. A text
+has a token for each character, its code point; 1 starts it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sax.errors import (
     StaleRevision,
     UnsupportedParameter,
 )
-from sax.names import ModelId
+from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.scaling import Scaling, settle
 from sax.types import (
     Classified,
@@ -43,11 +43,13 @@ from sax.types import (
     SaxmlSamples,
     ServableStatus,
     TokenChunk,
+    Tokenized,
     TokenLogprob,
 )
 from sax.wire.extra_inputs import ExtraInputs, encode_extra_inputs, sampling_from_extra_inputs
 
 LENGTH = 5
+CONTEXT = 512
 
 Answer = TypeVar("Answer")
 
@@ -118,6 +120,8 @@ class FakeCell:
         autoscaling: Scaling | None = None,
     ) -> None:
         ModelId.parse(model_id)
+        check_model_path(model_path)
+        check_checkpoint(checkpoint)
         if model_id in self.models:
             raise ModelExists(f"{model_id} is published already: update it")
         self.models[model_id] = PublishedModel(
@@ -236,6 +240,38 @@ class FakeCell:
 
         return await self._answer(model_id, timeout_s, answer)
 
+    async def tokenize(
+        self,
+        model_id: str,
+        prompt: str | tuple[Message, ...],
+        timeout_s: float | None = None,
+        *,
+        add_special_tokens: bool | None = None,
+    ) -> tuple[Sequence[int], int]:
+        """A text starts with 1 unless asked not to, a chat only if asked to."""
+        chat = not isinstance(prompt, str)
+        text = "".join(each.content for each in prompt) if chat else prompt
+        start = [1] if (not chat if add_special_tokens is None else add_special_tokens) else []
+        return await self._answer(model_id, timeout_s, lambda: ([*start, *map(ord, text)], CONTEXT))
+
+    async def tokenize_texts(
+        self,
+        model_id: str,
+        prompt: str | tuple[Message, ...],
+        timeout_s: float | None = None,
+        *,
+        add_special_tokens: bool | None = None,
+    ) -> Tokenized:
+        ids, most = await self.tokenize(
+            model_id, prompt, timeout_s, add_special_tokens=add_special_tokens
+        )
+        return Tokenized(tuple(ids), most, tuple(map(_token_text, ids)))
+
+    async def detokenize(
+        self, model_id: str, ids: Sequence[int], timeout_s: float | None = None
+    ) -> str:
+        return await self._answer(model_id, timeout_s, lambda: "".join(map(_token_text, ids)))
+
     async def classify(
         self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
     ) -> Classified:
@@ -325,6 +361,11 @@ class FakeCell:
             self.open_answers -= 1
             if not self.open_answers:
                 self.answer_closed.set()
+
+
+def _token_text(token: int) -> str:
+    """Return the character; ids that are none come as the replacement character."""
+    return "<s>" if token == 1 else chr(token) if token < 0xD800 else "\ufffd"
 
 
 def _logprob(token: int, rivals: int, offset: int) -> TokenLogprob:

@@ -74,6 +74,12 @@ ROUTES = [
     ("GET", "/"),
     ("GET", "/metrics"),
     ("GET", "/openapi.json"),
+    ("GET", "/docs"),
+    ("GET", "/version"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("POST", "/pooling"),
+    ("POST", "/predict"),
     ("GET", "/listall"),
     ("POST", "/publish"),
     ("PUT", "/update"),
@@ -116,7 +122,7 @@ async def test_every_route_of_the_application_is_tried_above(people: Identities)
         for path, methods in reply.json()["paths"].items()
         for method in methods
     }
-    exempt = {("GET", "/healthz"), ("GET", "/readyz")}
+    exempt = {("GET", path) for path in PROBES} | {("POST", "/ping")}
     twins = {("POST", "/listall"), ("GET", "/listcell"), ("POST", "/listcell")}
     twins |= {("POST", path) for path in ("/classify", "/rerank", "/v2/rerank", "/score")}
     assert told - asked == exempt | twins | {("GET", "/v1/models/{name}")}
@@ -167,11 +173,13 @@ async def test_probes_answer_strangers_and_tell_them_nothing_of_models(
         assert (await http.get("/healthz")).status_code == 200
         strange = await http.get("/readyz")
         assert (strange.status_code, strange.json()) == (200, {"status": "ready"})
+        assert (await http.post("/ping")).status_code == 200
         known = await http.get("/readyz", headers=people.headers("alice"))
         assert known.json()["models"] == ["/sax/test/llama"]
         cell.models.clear()
         strange = await http.get("/readyz")
         assert (strange.status_code, strange.json()) == (503, {"status": "not ready"})
+        assert (await http.get("/health")).status_code == 503
         assert (await http.get("/healthz", headers=people.headers("stranger"))).status_code == 401
 
 

@@ -42,6 +42,7 @@ NAMES = ("word", "words", "path", "pairs", "quotes")
 MOST_UNLIKE = {"word", "quotes"}  # one whole and beyond ASCII, one that grows when it is quoted
 # Replies of Saxml's that give back the fields of a change that was made, as Saxml's own do.
 CHANGES = {"/publish", "/update", "/unpublish", "/rollback"}
+LONG = {"/docs", "/openapi.json"}
 
 Route = tuple[str, str, tuple[str, ...]]
 
@@ -137,7 +138,7 @@ async def test_no_reply_repeats_a_long_run_of_any_field(
             changed = reply.is_success and path in CHANGES
             assert changed or not repeats(reply.text, garbage), (path, str(body)[:300], reply.text)
             assert not repeats(str(reply.headers), garbage)
-            assert len(reply.text) < 20_000 or changed
+            assert len(reply.text) < 20_000 or changed or path in LONG
 
 
 @pytest.mark.parametrize("generation", [1, 2])

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from importlib.metadata import version
 
 import httpx
 import pytest
@@ -111,3 +112,39 @@ async def test_a_gateway_whose_model_sleeps_is_ready_for_the_request_that_wakes_
         cell.models = {"m": each}
         statuses.append((await http.get("/readyz")).status_code)
     assert statuses == [200, 200, 503]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")]
+)
+async def test_vllms_health_is_readiness_without_a_body(
+    cell: FakeCell, http: httpx.AsyncClient, method: str, path: str
+) -> None:
+    good = await http.request(method, path)
+    assert (good.status_code, good.content) == (200, b"")
+    cell.models = {"m": published("/sax/test/m", ready=0, replicas=1)}
+    bad = await http.request(method, path)
+    assert (bad.status_code, bad.content, bad.headers["retry-after"]) == (503, b"", "1")
+    assert (await http.get("/healthz")).status_code == 200
+
+
+async def test_the_version_is_the_packages(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/version")).json() == {"version": version("sax")}
+
+
+@pytest.mark.parametrize(
+    ("path", "allow"),
+    [
+        ("/listcell", "GET, POST"),
+        ("/healthz", "GET, HEAD"),
+        ("/ping", "GET, HEAD, POST"),
+        ("/v1/models/a/b", "GET"),
+        ("/v1/chat/completions", "POST"),
+    ],
+)
+async def test_a_wrong_method_is_told_every_right_one(
+    http: httpx.AsyncClient, path: str, allow: str
+) -> None:
+    for method in ("DELETE", "TRACE", "OPTIONS"):
+        reply = await http.request(method, path)
+        assert (reply.status_code, reply.headers["allow"]) == (405, allow)

@@ -122,9 +122,15 @@ class FakeReplica(
             await asyncio.gather(listener, return_exceptions=True)
 
     async def Tokenize(self, request: tokens_pb2.TokenizeRequest, context: Any) -> Any:
-        _, prompt = codec.decode_tokenize(request)
+        _, prompt, special = codec.decode_tokenize(request)
         text = prompt if isinstance(prompt, str) else "".join(turn.content for turn in prompt)
-        return tokens_pb2.TokenizeResponse(ids=map(ord, text), max_context=2048)
+        text = f"^{text}" if special else text
+        texts = [*text] if request.token_texts else []
+        return tokens_pb2.TokenizeResponse(ids=map(ord, text), max_context=2048, token_texts=texts)
+
+    async def Detokenize(self, request: tokens_pb2.DetokenizeRequest, context: Any) -> Any:
+        _, ids = codec.decode_detokenize(request)
+        return tokens_pb2.DetokenizeResponse(text="".join(map(chr, ids)))
 
     async def Embed(self, request: Any, context: Any) -> Any:
         if isinstance(request, lm_pb2.EmbedRequest):

@@ -291,6 +291,21 @@ async def test_tokenize_gives_the_ids_and_the_context() -> None:
         assert bytes(reply.ids) == b"user: hi\nassistant: "
 
 
+async def test_tokens_come_with_their_texts_and_turn_into_text_again() -> None:
+    async with serving(FakeModels()) as served:
+        text = tokens_pb2.TokenizeRequest(model_key=MODEL, text="hi", token_texts=True)
+        reply = await served.tokens.Tokenize(text)
+        assert [*reply.token_texts] == ["h", "i"]
+        back = tokens_pb2.DetokenizeRequest(model_key=MODEL, ids=[104, 105, 0xE2])
+        assert (await served.tokens.Detokenize(back)).text == "hi\ufffd"
+        long = tokens_pb2.DetokenizeRequest(model_key=MODEL, ids=[104] * 5000)
+        assert (await served.tokens.Detokenize(long)).text == "h" * 5000
+        unknown = tokens_pb2.DetokenizeRequest(model_key=MODEL, ids=[2**31 - 1])
+        assert "tokens is token 2147483647" in str(
+            await error_of(served.tokens.Detokenize(unknown))
+        )
+
+
 async def test_a_server_that_drains_answers_what_runs_and_refuses_the_rest() -> None:
     async with serving(FakeModels(delay_s=0.01), drain_seconds=20.0) as served:
         stream = Stream(served)

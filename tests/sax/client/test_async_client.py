@@ -27,6 +27,7 @@ from sax.types import (
     ServableStatus,
     ServerInfo,
     ServerTypeStat,
+    Tokenized,
 )
 from tests.sax.conftest import MODEL
 from tests.sax.fake_admin import FakeAdmin
@@ -200,6 +201,12 @@ async def test_texts_and_chats_are_tokenized_by_a_replica(
     admin.ready(MODEL, replica.address)
     assert await client.tokenize(MODEL, "ab") == ((97, 98), 2048)
     assert await client.tokenize(MODEL, (Message("user", "b"),)) == ((98,), 2048)
+    assert await client.tokenize(MODEL, "b", add_special_tokens=True) == ((94, 98), 2048)
+    texts = await client.tokenize_texts(MODEL, "ab", add_special_tokens=False)
+    assert texts == Tokenized((97, 98), 2048, ("a", "b"))
+    assert await client.detokenize(MODEL, texts.ids) == "ab"
+    with pytest.raises(InvalidRequest, match="tokens cannot be sent"):
+        await client.detokenize(MODEL, [2**40])
 
 
 async def test_saxmls_calls_carry_their_extra_inputs(

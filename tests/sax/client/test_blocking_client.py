@@ -99,6 +99,8 @@ def test_an_answer_is_an_ordinary_iterator(blocking: Client) -> None:
 
 def test_text_calls_wait_for_their_results(blocking: Client) -> None:
     assert blocking.tokenize(MODEL, (Message("user", "a"),)) == ((97,), 2048)
+    assert blocking.tokenize_texts(MODEL, "a").token_texts == ("a",)
+    assert blocking.detokenize(MODEL, (97, 98)) == "ab"
     assert blocking.score(MODEL, "a", ["bc"]) == [-2.0]
     assert blocking.saxml_generate(MODEL, "abc") == [("cba", -1.5)]
     assert len(list(blocking.saxml_generate_stream(MODEL, "abc"))) == 3

@@ -11,6 +11,7 @@ from sax.fields.table import LABEL_BYTES, MODEL_BYTES, TEXT_BYTES, TOKEN_IDS, fi
 from sax.proto import common_pb2, custom_pb2, lm_pb2, tokens_pb2
 from sax.wire.request_bounds import (
     check_custom,
+    check_detokenize,
     check_embed,
     check_generate,
     check_question,
@@ -77,6 +78,7 @@ CASES: list[tuple[Callable[[Any], None], Make, int, str]] = [
     (check_token, lambda n: tokens_pb2.Generate(token="t" * n), 4096, "token"),
     (check_tokenize, lambda n: tokens_pb2.TokenizeRequest(text="m" * n), TEXT_BYTES, "prompt"),
     (check_tokenize, lambda n: tokens_pb2.TokenizeRequest(chat=chat(n)), 4096, "messages"),
+    (check_detokenize, lambda n: tokens_pb2.DetokenizeRequest(ids=[1] * n), TOKEN_IDS, "tokens"),
     (check_embed, lambda n: embed(*[1] * n), 2048, "input"),
     (check_embed, lambda n: embed(n // 2, n - n // 2), TOKEN_IDS, "input"),
     (check_question, lambda n: lm_pb2.GenerateRequest(text="t" * n), TEXT_BYTES, "text"),

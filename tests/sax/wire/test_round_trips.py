@@ -279,9 +279,18 @@ def test_a_chunk_survives_the_wire(number: int, chunk: TokenChunk) -> None:
     assert codec.decode_chunk(msg) == chunk
 
 
-@given(TEXT, TEXT | CHATS)
-def test_a_text_to_tokenize_survives_the_wire(model_id: str, prompt: str) -> None:
-    assert codec.decode_tokenize(codec.encode_tokenize(model_id, prompt)) == (model_id, prompt)
+@given(TEXT, TEXT | CHATS, st.sampled_from([None, False, True]))
+def test_a_text_to_tokenize_survives_the_wire(
+    model_id: str, prompt: str, special: bool | None
+) -> None:
+    sent = codec.encode_tokenize(model_id, prompt, special)
+    assert codec.decode_tokenize(sent) == (model_id, prompt, special)
+
+
+@given(TEXT, st.lists(st.integers(0, 2**31 - 1)))
+def test_tokens_to_turn_into_text_survive_the_wire(model_id: str, ids: list[int]) -> None:
+    sent = codec.encode_detokenize(model_id, ids)
+    assert codec.decode_detokenize(sent) == (model_id, tuple(ids))
 
 
 @pytest.mark.parametrize("cls", TABLE)

@@ -24,6 +24,9 @@ _GOOD: dict[RequestRoute, dict[str, object]] = {
     RequestRoute.RERANK: {"model": SMOLLM2, "query": "Hi", "documents": ["Hello"]},
     RequestRoute.SCORE: {"model": SMOLLM2, "text_1": "Hi", "text_2": "Hello"},
     RequestRoute.CLASSIFY: {"model": SMOLLM2, "input": "Hi"},
+    RequestRoute.TEXT_TO_TOKENS: {"model": SMOLLM2, "prompt": "Hi"},
+    RequestRoute.TOKENS_TO_TEXT: {"model": SMOLLM2, "tokens": [1]},
+    RequestRoute.PREDICT: {"instances": [{"model": SMOLLM2, "prompt": "Hi"}]},
     RequestRoute.GENERATE: {"model": SMOLLM2, "query": "Hi"},
     RequestRoute.PUBLISH: _SPEC,
     RequestRoute.UPDATE: _SPEC,
@@ -59,7 +62,7 @@ def too_large(field: RequestField) -> Iterator[bytes]:
         case Kind.NUMBER:
             yield b"%d" % (TIMES * int(field.most or -1))
         case Kind.IDS:
-            yield many(b"1", count)
+            yield many(b"1", TIMES * (field.tokens or field.count or 0))
             yield b"[%d]" % (TIMES * int(field.most or 1))
         case Kind.MESSAGES:
             yield many(b'{"role":"user","content":""}', count)

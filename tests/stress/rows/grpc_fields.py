@@ -27,6 +27,10 @@ _METHODS: dict[RequestRoute, tuple[str, Descriptor]] = {
         "/sax.tokens.TokenService/Tokenize",
         tokens_pb2.TokenizeRequest.DESCRIPTOR,
     ),
+    RequestRoute.DETOKENIZE: (
+        "/sax.tokens.TokenService/Detokenize",
+        tokens_pb2.DetokenizeRequest.DESCRIPTOR,
+    ),
     RequestRoute.EMBED: ("/sax.tokens.TokenService/Embed", tokens_pb2.EmbedRequest.DESCRIPTOR),
     RequestRoute.LM_GENERATE: (
         "/sax.server.lm.LMService/Generate",
@@ -43,6 +47,7 @@ _METHODS: dict[RequestRoute, tuple[str, Descriptor]] = {
 _PATHS: dict[str, tuple[str, ...]] = {
     "prompt": ("text",),
     "input": ("inputs", "text"),
+    "tokens": ("ids",),
     "messages": ("chat", "messages"),
     "messages.role": ("chat", "messages", "role"),
     "messages.content": ("chat", "messages", "content"),
@@ -82,7 +87,9 @@ def too_large(field: RequestField, descriptor: Descriptor) -> Iterator[bytes]:
     if field.bytes is not None and field.bytes < BODY:
         yield nested(descriptor, path, b"x" * min(TIMES * field.bytes, BODY))
     if field.kind is Kind.IDS:
-        yield nested(descriptor, path, b"\x01" * (TIMES * (field.count or 1)))  # packed
+        yield nested(
+            descriptor, path, b"\x01" * min(TIMES * (field.tokens or field.count or 1), BODY)
+        )  # packed
     elif field.kind is Kind.PROMPTS:
         ids = ("tokens", "ids") if field.name == "prompt" else ("inputs", "tokens", "ids")
         if path[0] == "inputs":

@@ -1,0 +1,109 @@
+"""Generates docs/api.md from the gateway's own OpenAPI document: `make docs`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from http_gateway.app import create_app
+from http_gateway.cell_client import CellClient
+from http_gateway.config import GatewayConfig
+from http_gateway.description.reference import (
+    DescribedField,
+    DescribedOperation,
+    operations,
+    reply_types,
+)
+
+_HEAD = """# HTTP API
+
+Generated from the gateway's `/openapi.json` by `make docs`; a running gateway shows the same at
+`/docs`, without loading anything from elsewhere. Every field and its bound come from the code that
+checks it.
+
+- `null` means the default of a field. A field that is not listed is refused by name; a gateway
+  that was started with `--lenient` ignores it and names it in the header `x-sax-ignored-fields`.
+- Where a field is one of few values that change nothing, others are refused, in both modes.
+- Bodies are JSON, whatever content type they come with. Lengths of texts are in bytes of UTF-8.
+- `x-request-timeout` gives the time limit of a request in seconds, as the field `timeout` does.
+- Errors have one shape per family: `OpenAiError` or `SaxmlError`. 429 and 503 come with
+  `Retry-After`, 405 with `Allow`, 401 with `WWW-Authenticate`; all replies with
+  `x-request-id`. Not listed because any path may answer so: 404 (no such path), 405 and 431 (too
+  large headers).
+- [sampling.md](sampling.md) says what the sampling fields do, [replies.md](replies.md) what shapes
+  a reply, [errors.md](errors.md) what each error means.
+"""
+
+
+def page() -> str:
+    """Return the whole page, of a gateway of generation 2."""
+    document = create_app(cast("CellClient", None), GatewayConfig()).openapi()
+    return "\n".join((_HEAD, *_contents(document), *_routes(document), *_types(document)))
+
+
+def _contents(document: dict[str, Any]) -> Iterator[str]:
+    yield "| route | |\n| --- | --- |"
+    for each in operations(document):
+        name = f"[`{each.method} {each.path}`](#{_heading_anchor(each)})"
+        yield f"| {name} | {_sentence(each.text)} |"
+    yield ""
+
+
+def _routes(document: dict[str, Any]) -> Iterator[str]:
+    yield "# Routes\n"
+    for each in operations(document):
+        yield f"## {each.method} {each.path}\n\n{each.text}\n"
+        if each.fields:
+            yield "| field | | kind | bounds | |\n| --- | --- | --- | --- | --- |"
+            yield from map(_row, each.fields)
+            yield ""
+        yield f"{_reply(each)}\n"
+
+
+def _types(document: dict[str, Any]) -> Iterator[str]:
+    yield "# Replies and errors\n"
+    for name, text, fields in reply_types(document):
+        yield f"## {name}\n"
+        if text:
+            yield f"{text}\n"
+        yield "| field | | kind |\n| --- | --- | --- |"
+        for each in fields:
+            always = "always" if each.required else ""
+            yield f"| `{each.name}` | {always} | {_cell(each.kind)} |"
+        yield ""
+
+
+def _row(field: DescribedField) -> str:
+    need = "required" if field.required else ""
+    where = "" if field.where == "body" else field.where
+    place = ", ".join(word for word in (where, need) if word)
+    cells = (f"`{field.name}`", place, field.kind, field.bounds, field.text)
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _reply(each: DescribedOperation) -> str:
+    reply = each.reply or "no body"
+    if each.events:
+        reply += ", or with `stream` server-sent events"
+    errors = ", ".join(status for status in each.statuses if status >= "400")
+    told = f" Errors: {errors}" if errors else ""
+    shape = f" ({each.error})." if each.error else "."
+    return f"Reply: {reply}.{told}{shape if errors else ''}"
+
+
+def _sentence(text: str) -> str:
+    return _cell(text.partition("\n")[0])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _heading_anchor(each: DescribedOperation) -> str:
+    words = f"{each.method} {each.path}".lower()
+    kept = (letter for letter in words if letter.isalnum() or letter in " -_")
+    return "".join(kept).replace(" ", "-")
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,165 @@
+"""Descriptions of Saxml's routes: bodies, queries, replies and errors of both generations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from http_gateway.openapi import (
+    ALWAYS,
+    JSON,
+    WITH_BODY,
+    WITH_MODEL,
+    RequestBody,
+    SaxmlError,
+    Schema,
+    operation,
+    query_of,
+)
+from http_gateway.saxml.reply_types import ListedModel, NamedModel, PublishedReply, RolledBack
+from http_gateway.saxml.schema import (
+    CellBody,
+    EventsQuery,
+    GenerateBody,
+    ModelBody,
+    PublishBody,
+    RollbackBody,
+    UpdateBody,
+)
+from sax.fields.field import RequestField, RequestRoute
+from sax.fields.table import MODEL_BYTES, MOST_REPLICAS, field
+from sax.names import (
+    CELL_ID_PATTERN,
+    CHECKPOINT_PATTERN,
+    MODEL_ID_PATTERN,
+    MODEL_PATH_PATTERN,
+)
+from sax.types import Event
+
+_MODEL: Schema = {"type": "string", "pattern": MODEL_ID_PATTERN, "maxLength": MODEL_BYTES}
+_CELL: Schema = {"type": "string", "pattern": CELL_ID_PATTERN, "maxLength": MODEL_BYTES}
+_OVERRIDES = field(RequestRoute.PUBLISH, "overrides")
+_SPEC: dict[str, Schema] = {
+    "model": _MODEL,
+    "model_path": {
+        "type": "string",
+        "pattern": MODEL_PATH_PATTERN,
+        "maxLength": field(RequestRoute.PUBLISH, "model_path").bytes,
+    },
+    "checkpoint": {
+        "type": "string",
+        "pattern": CHECKPOINT_PATTERN,
+        "maxLength": field(RequestRoute.PUBLISH, "checkpoint").bytes,
+    },
+    "replicas": {
+        "anyOf": [
+            {"type": "integer", "minimum": 0, "maximum": MOST_REPLICAS},
+            {"type": "string", "pattern": "^[0-9]{1,4}$", "description": "As Saxml's clients do."},
+        ]
+    },
+    "overrides": {
+        "anyOf": [
+            {
+                "type": "object",
+                "maxProperties": _OVERRIDES.count,
+                "description": "A text is JSON text; other values stand for themselves.",
+            },
+            {
+                "type": "string",
+                "maxLength": _OVERRIDES.bytes,
+                "description": 'KEY=VALUE pairs with a space between them: K=1 K2="text".',
+            },
+            {"type": "null"},
+        ]
+    },
+}
+
+
+def _body(kind: Any, route: RequestRoute, /, **replaced: Schema) -> RequestBody:
+    return RequestBody(model=kind, route=route, replaced=replaced)
+
+
+def _query(kind: Any, /, **replaced: Schema) -> list[Schema]:
+    return [
+        each | ({"schema": replaced[each["name"]]} if each["name"] in replaced else {})
+        for each in query_of(kind)
+    ]
+
+
+_told = partial(operation, errors=SaxmlError)
+_BODY = (*WITH_BODY, 422)
+_ANSWERED = (*WITH_MODEL, 422)
+_CHANGED = (*_BODY, 404, 409, 504)
+_FOUND = (*ALWAYS, 400, 404, 422)
+_ANY_MODEL: Schema = {"type": "string", "maxLength": MODEL_BYTES}
+# Each a text and its score.
+_SAMPLES: Schema = {
+    "type": "array",
+    "items": {
+        "type": "array",
+        "prefixItems": [{"type": "string"}, {"type": "number"}],
+        "minItems": 2,
+        "maxItems": 2,
+    },
+}
+
+PUBLISH = _told(
+    PublishedReply, statuses=_CHANGED, body=_body(PublishBody, RequestRoute.PUBLISH, **_SPEC)
+)
+UPDATE = _told(
+    PublishedReply, statuses=_CHANGED, body=_body(UpdateBody, RequestRoute.UPDATE, **_SPEC)
+)
+ROLLBACK = _told(
+    RolledBack,
+    statuses=_CHANGED,
+    body=_body(RollbackBody, RequestRoute.ROLLBACK, model=_MODEL),
+)
+UNPUBLISH = _told(
+    NamedModel,
+    statuses=_CHANGED,
+    body=_body(ModelBody, RequestRoute.UNPUBLISH, model=_MODEL),
+)
+EVENTS = _told(
+    list[Event],
+    statuses=_FOUND,
+    parameters=_query(EventsQuery, model=_ANY_MODEL),
+)
+GENERATE = _told(
+    _SAMPLES,
+    statuses=_ANSWERED,
+    body=_body(GenerateBody, RequestRoute.GENERATE, model=_MODEL),
+)
+LISTCELL = _told(
+    ListedModel,
+    statuses=(*_BODY, 404),
+    body=_body(ModelBody, RequestRoute.LISTCELL, model=_MODEL),
+)
+LISTCELL_QUERY = _told(
+    ListedModel, statuses=(*_BODY, 404), parameters=_query(ModelBody, model=_MODEL)
+)
+LISTALL = _told(
+    list[str], statuses=_BODY, body=_body(CellBody, RequestRoute.LISTALL, sax_cell=_CELL)
+)
+LISTALL_QUERY = _told(list[str], statuses=_BODY, parameters=_query(CellBody, sax_cell=_CELL))
+
+# Generation 1 sends JSON without a content type, and one status for all that is wrong.
+GENERATION_1 = operation(errors=None, statuses=(400, 401, 403))
+
+
+def generation_1_body(fields: Mapping[str, RequestField]) -> dict[str, Any]:
+    """Describe a route of generation 1 whose body has exactly these fields."""
+    schema: Schema = {
+        "type": "object",
+        "properties": {name: _generation_1_field(row) for name, row in fields.items()},
+        "required": [*fields],
+        "additionalProperties": False,
+    }
+    body = {"required": True, "content": {JSON: {"schema": schema}}}
+    return {**GENERATION_1, "openapi_extra": {"requestBody": body}}
+
+
+def _generation_1_field(row: RequestField) -> Schema:
+    if row.name in _SPEC:
+        return _SPEC[row.name]
+    return {"type": "string", "maxLength": row.bytes}

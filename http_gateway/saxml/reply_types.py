@@ -1,0 +1,40 @@
+"""Types of the replies of Saxml's routes, for their description."""
+
+from __future__ import annotations
+
+from typing import NotRequired, TypedDict
+
+
+class ListedModel(TypedDict):
+    """One model; active_replicas are ready."""
+
+    model: str
+    model_path: str
+    checkpoint: str
+    max_replicas: int
+    active_replicas: int
+    reason: NotRequired[str]
+    note: NotRequired[str]
+
+
+class PublishedReply(TypedDict):
+    """What was asked for, without what was not sent."""
+
+    model: str
+    model_path: str
+    checkpoint: str
+    replicas: int
+    overrides: NotRequired[dict[str, str]]
+    revision: NotRequired[int]
+    min_replicas: NotRequired[int | None]
+    max_replicas: NotRequired[int | None]
+    target_queue: NotRequired[float | None]
+
+
+class NamedModel(TypedDict):
+    model: str
+
+
+class RolledBack(TypedDict):
+    model: str
+    version: str
