@@ -9,6 +9,12 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
+from sax.chat import PLAIN_CHAT as PLAIN_CHAT
+from sax.chat import AnswerFormat as AnswerFormat
+from sax.chat import ChatOptions as ChatOptions
+from sax.chat import Message as Message
+from sax.chat import Tool as Tool
+from sax.chat import ToolCall as ToolCall
 from sax.fields.sampling import MOST_PRIORITY as MOST_PRIORITY
 from sax.fields.sampling import SamplingParams as SamplingParams
 from sax.memory_parts import MemoryParts
@@ -223,14 +229,6 @@ class Event:
     text: str = ""  # description of the change
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One turn of a chat."""
-
-    role: str
-    content: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyOptions:
     """Options for reading the prompt, and for what a reply holds (vLLM's names)."""
@@ -252,6 +250,7 @@ class GenerateRequest:
     prompt: str | tuple[int, ...] | tuple[Message, ...]
     sampling: SamplingParams = SamplingParams()
     reply: ReplyOptions = ReplyOptions()
+    chat: ChatOptions = PLAIN_CHAT  # of a chat; a prompt of another kind has none
     request_id: str = ""
     account: str = ""  # whom it is for, of the users behind one caller; "": the caller
     priority: int = 0  # among the requests of one account; the lowest comes first
@@ -354,6 +353,7 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     seed: int | None = None  # in the first chunk: the one that was used
     # Of a beam search, in its only chunk, which is otherwise that of the first: best first.
     hypotheses: tuple[HypothesisText, ...] = ()
+    answer_format: AnswerFormat | None = None  # in the first chunk, if the chat is to be divided
 
     def joined(self, after: TokenChunk) -> TokenChunk:
         """Return this chunk and the one after it as one."""
@@ -365,4 +365,5 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
             prompt_logprobs=self.prompt_logprobs + after.prompt_logprobs,
             prompt_token_ids=self.prompt_token_ids + after.prompt_token_ids,
             seed=self.seed if after.seed is None else after.seed,
+            answer_format=after.answer_format or self.answer_format,
         )

@@ -142,6 +142,7 @@ LADDERS: dict[str, list[str]] = {
         "adapters.py",
         "names.py",
         "types.py",
+        "chat.py",
         "fields",
         "errors.py",
         "memory_parts.py",

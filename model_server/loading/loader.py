@@ -63,6 +63,7 @@ from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.vote import Shares
 from model_server.sharing.freeing import give_back_unused
 from model_server.text.chat_template import ChatTemplate
+from model_server.text.dialect import Dialect, dialect_of
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
 from sax.adapters import parse_base
@@ -235,6 +236,7 @@ class ModelLoader:
             tokenizer=tokenizer,
             vocab=recipe.vocab,
             chat_template=template,
+            dialect=_dialect(recipe, template),
             chat_queries=as_chat,
             tokenized_input=recipe.tokenized_input,
             tokenized_output=recipe.tokenized_output,
@@ -388,14 +390,15 @@ class ModelLoader:
         self, spec: ModelSpec, recipe: Recipe, checkpoint: Checkpoint | None
     ) -> tuple[HfTokenizer | ByteTokenizer, ChatTemplate | None]:
         """Read the tokenizer and the chat template. Raises CheckpointError."""
+        own = recipe.chat.template
         if checkpoint is None:
-            return ByteTokenizer(recipe.vocab), None
+            return ByteTokenizer(recipe.vocab), None if own is None else _tried(ChatTemplate(own))
         tokenizer = self._openings.run(spec.checkpoint, checkpoint.tokenizer)
         check_fit(tokenizer, recipe.vocab, spec.checkpoint)
+        if own is not None:
+            return tokenizer, _tried(template_of(own, tokenizer))
         template = self._openings.run(spec.checkpoint, checkpoint.chat_template)
-        if template is not None:
-            template.try_out()
-        return tokenizer, template
+        return tokenizer, template and _tried(template)
 
     def _draft_tokenizer(self, path: str, checkpoint: Checkpoint) -> HfTokenizer:
         return self._openings.run(path, checkpoint.tokenizer)
@@ -539,6 +542,27 @@ def check_offered(path: str, filter_regex: str) -> None:
             f"--model_filter_regex {filter_regex!r}",
             param="model_path",
         )
+
+
+def template_of(source: str, tokenizer: HfTokenizer) -> ChatTemplate:
+    """Return a template with the tokens of a vocabulary. Raises CheckpointError."""
+    start, ends = tokenizer.bos_id, sorted(tokenizer.eos_ids)
+    return ChatTemplate(
+        source,
+        "" if start is None else tokenizer.token_text(start),
+        tokenizer.token_text(ends[0]) if ends else "",
+        tokenizer.control_tokens.texts,
+    )
+
+
+def _tried(template: ChatTemplate) -> ChatTemplate:
+    template.try_out()
+    return template
+
+
+def _dialect(recipe: Recipe, template: ChatTemplate | None) -> Dialect:
+    source = "" if template is None else template.source
+    return dialect_of(source, recipe.chat.tool_parser, recipe.chat.reasoning_parser)
 
 
 def chat_queries(recipe: Recipe, template: ChatTemplate | None) -> bool:

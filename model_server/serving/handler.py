@@ -16,6 +16,12 @@ from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
+from model_server.serving.divided_answer import (
+    UNDIVIDED,
+    AnswerDivision,
+    constraint_on,
+    division_of,
+)
 from model_server.serving.engine_request import (
     check_asker,
     check_reply,
@@ -36,7 +42,7 @@ from model_server.text.encoding import INLINE, EncodingThreads
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
 from sax.errors import Internal, InvalidRequest, SaxError, UnsupportedParameter
-from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
+from sax.types import PLAIN_CHAT, ChatOptions, GenerateRequest, Message, SamplingParams, TokenChunk
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
 
@@ -105,13 +111,14 @@ class Handler:
                 task.cancel()
 
     async def tokenize(
-        self, model_id: str, prompt: str | tuple[Message, ...]
+        self, model_id: str, prompt: str | tuple[Message, ...], chat: ChatOptions = PLAIN_CHAT
     ) -> tuple[list[int], int]:
         """Return the ids of a prompt as `start` would compute them, and the model's context."""
         servable = self._language_model(model_id, GENERATE)
         check_method(caller(), model_id, GENERATE, self._servables.acls(model_id))
-        ids = await self._prompt_ids(prompt, servable)
-        return ids, servable.loaded.runner.limits.max_context
+        loaded = servable.loaded
+        ids = await self._encoded(await rendered(prompt, loaded, chat), loaded)
+        return ids, loaded.runner.limits.max_context
 
     def defaults(self, model_id: str) -> tuple[SamplingParams, int]:
         """Return default sampling parameters and samples of a Saxml request. Raises NotLoaded."""
@@ -147,9 +154,12 @@ class Handler:
         """Submit a request with a long prompt or a constraint. Cancelled with the request, so
         others never wait."""
         try:
-            grammar = constraint and await compiled(constraint, running.servable.loaded)
-            ids = await self._prompt_ids(request.prompt, running.servable, request)
-            self._submit(running, request, ids, grammar)
+            loaded = running.servable.loaded
+            prompt = await rendered(request.prompt, loaded, request.chat)
+            constraint = constraint_on(constraint, request, loaded, prompt)
+            grammar = constraint and await compiled(constraint, loaded)
+            ids = await self._encoded(prompt, loaded, request)
+            self._submit(running, request, ids, grammar, division_of(request, loaded, prompt))
         except SaxError as error:
             self.admission.refused(error)
             running.fail(error)
@@ -163,6 +173,7 @@ class Handler:
         request: GenerateRequest,
         ids: Sequence[int],
         grammar: Grammar | None = None,
+        division: AnswerDivision = UNDIVIDED,
     ) -> None:
         loaded = running.servable.loaded
         asked = make_engine_request(ids, request, loaded, grammar)
@@ -174,8 +185,9 @@ class Handler:
                 ids,
                 request.sampling,
                 request.reply,
-                own_text=is_chat(request.prompt),
+                own_text=is_chat(request.prompt) and not request.chat.continue_final_message,
                 seed=engine_request.sampling.seed,
+                division=division,
             ),
             "prompt" if engine_request.beams is None else "beam search",
         )
@@ -195,11 +207,12 @@ class Handler:
         self.admission.refused(exc)
         running.refuse(exc)
 
-    async def _prompt_ids(
-        self, asked: Prompt, servable: LmServable, request: GenerateRequest | None = None
+    async def _encoded(
+        self,
+        prompt: Prompt | RenderedChat,
+        loaded: Loaded,
+        request: GenerateRequest | None = None,
     ) -> list[int]:
-        loaded = servable.loaded
-        prompt = await rendered(asked, loaded)
         return await self._encoding.run(
             _characters(prompt), lambda: prompt_ids(prompt, loaded, request)
         )

@@ -12,6 +12,8 @@ from sax.client.connection import ModelServerConnection
 from sax.client.locator import Locator
 from sax.proto import custom_pb2, lm_pb2, tokens_pb2
 from sax.types import (
+    PLAIN_CHAT,
+    ChatOptions,
     Classified,
     Embedded,
     EmbedInput,
@@ -76,9 +78,11 @@ class RequestCalls:
         model_id: str,
         prompt: str | tuple[Message, ...],
         timeout_s: float | None = None,
+        *,
+        chat: ChatOptions = PLAIN_CHAT,
     ) -> tuple[Sequence[int], int]:
         """Return the token ids of a text or chat as the model sees them, and its context length."""
-        request = codec.encode_tokenize(model_id, prompt)
+        request = codec.encode_tokenize(model_id, prompt, chat)
         reply = await self._call(_TOKENIZE, model_id, request, timeout_s)
         return tuple(reply.ids), reply.max_context
 

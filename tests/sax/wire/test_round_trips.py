@@ -13,8 +13,10 @@ from sax.errors import TABLE, InvalidRequest
 from sax.need import Need
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
 from sax.types import (
+    AnswerFormat,
     Autoscaling,
     CellStats,
+    ChatOptions,
     Classified,
     Embedded,
     GenerateRequest,
@@ -36,6 +38,8 @@ from sax.types import (
     ServerTypeStat,
     TokenChunk,
     TokenLogprob,
+    Tool,
+    ToolCall,
 )
 from sax.wire import codec
 
@@ -132,7 +136,22 @@ SAMPLING = st.builds(
     early_stopping=st.booleans(),
     tokens_per_beam=I32,
 )
-CHATS = st.lists(st.builds(Message, TEXT, TEXT), min_size=1, max_size=3).map(tuple)
+CALLS = st.lists(st.builds(ToolCall, TEXT, TEXT, TEXT), max_size=2).map(tuple)
+CHATS = st.lists(
+    st.builds(Message, TEXT, TEXT, TEXT, TEXT, CALLS, TEXT), min_size=1, max_size=3
+).map(tuple)
+OPTIONS = st.builds(
+    ChatOptions,
+    tools=st.lists(st.builds(Tool, TEXT, TEXT, TEXT, st.booleans()), max_size=2).map(tuple),
+    tool_choice=st.sampled_from(["auto", "none", "required", "function"]),
+    tool_name=TEXT,
+    parallel_tool_calls=st.booleans(),
+    chat_template_kwargs=TEXT,
+    add_generation_prompt=st.booleans(),
+    continue_final_message=st.booleans(),
+    divided=st.booleans(),
+)
+FORMATS = st.none() | st.builds(AnswerFormat, TEXT, TEXT, st.booleans())
 REQUESTS = st.builds(
     GenerateRequest,
     model_id=TEXT,
@@ -169,6 +188,7 @@ CHUNKS = st.builds(
         ),
         max_size=2,
     ).map(tuple),
+    answer_format=FORMATS,
 )
 
 
@@ -269,9 +289,20 @@ def test_a_chunk_survives_the_wire(number: int, chunk: TokenChunk) -> None:
     assert codec.decode_chunk(msg) == chunk
 
 
-@given(TEXT, TEXT | CHATS)
-def test_a_text_to_tokenize_survives_the_wire(model_id: str, prompt: str) -> None:
-    assert codec.decode_tokenize(codec.encode_tokenize(model_id, prompt)) == (model_id, prompt)
+@given(TEXT, TEXT | CHATS, OPTIONS)
+def test_a_text_to_tokenize_survives_the_wire(
+    model_id: str, prompt: str | tuple[Message, ...], chat: ChatOptions
+) -> None:
+    decoded = codec.decode_tokenize(codec.encode_tokenize(model_id, prompt, chat))
+    assert decoded == (model_id, prompt, ChatOptions() if isinstance(prompt, str) else chat)
+
+
+@given(CHATS, OPTIONS)
+def test_a_chat_with_tools_survives_the_wire(
+    messages: tuple[Message, ...], chat: ChatOptions
+) -> None:
+    request = GenerateRequest(model_id="m", prompt=messages, chat=chat)
+    assert codec.decode_generate(codec.encode_generate(1, request)) == request
 
 
 @pytest.mark.parametrize("cls", TABLE)
