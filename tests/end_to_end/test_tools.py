@@ -1,5 +1,4 @@
-"""Tools with the openai client: the demo model, with a template of Hermes's dialect, is made to call
-them."""
+"""Tools with the openai client: the demo model, with a template that has them, is made to call."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_reasoning_may_come_first_and_must_end_where_it_was_begun() -> None:
 
 def test_an_answer_may_be_json_instead_of_a_call() -> None:
     other = {"type": "json_schema", "json_schema": {"type": "array", "items": {"type": "integer"}}}
-    format = call_format(HERMES, ChatOptions(tools=TOOLS), other, reasoning_open=False)
+    format = call_format(HERMES, ChatOptions(tools=(STRICT,)), other, reasoning_open=False)
     either = Constraint("tools", json.dumps({"format": format}))
     assert [accepts(either, text) for text in ("[1, 2]", GOOD, BAD, "text")] == [True, True, False,
                                                                                 False]  # fmt: skip
