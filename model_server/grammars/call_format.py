@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from model_server.text.dialect import Dialect
+from model_server.text.dialect import AnswerDialect
 from sax.chat import ChatOptions, ReasoningParser, Tool, ToolChoice, ToolParser
 from sax.errors import InvalidRequest, UnsupportedParameter
 
@@ -91,7 +91,7 @@ _FORMS: dict[tuple[ToolParser, bool], _CallForm] = {
 
 
 def call_format(
-    dialect: Dialect, chat: ChatOptions, other: Format | None, *, reasoning_open: bool
+    dialect: AnswerDialect, chat: ChatOptions, other: Format | None, *, reasoning_open: bool
 ) -> Format | None:
     """Return the format of an answer that calls tools as the chat asks; None: nothing is asked.
 
@@ -123,7 +123,7 @@ def after_thoughts(answer: Format, *, reasoning_open: bool) -> Format:
     return reasoned if reasoning_open else _or(answer, reasoned)
 
 
-def _answer(dialect: Dialect, chat: ChatOptions, other: Format | None) -> Format:
+def _answer(dialect: AnswerDialect, chat: ChatOptions, other: Format | None) -> Format:
     older = dialect.older and (dialect.tools, True) in _FORMS
     form = _FORMS[dialect.tools, older]
     calls = _calls(form, dialect.tools, _chosen(chat), chat)

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from typing import NamedTuple
 
 import jax
@@ -63,7 +63,7 @@ from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.vote import Shares
 from model_server.sharing.freeing import give_back_unused
 from model_server.text.chat_template import ChatTemplate
-from model_server.text.dialect import Dialect, dialect_of
+from model_server.text.dialect import AnswerDialect, dialect_of
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
 from sax.adapters import parse_base
@@ -396,7 +396,11 @@ class ModelLoader:
         tokenizer = self._openings.run(spec.checkpoint, checkpoint.tokenizer)
         check_fit(tokenizer, recipe.vocab, spec.checkpoint)
         if own is not None:
-            return tokenizer, _tried(template_of(own, tokenizer))
+            theirs = None
+            with suppress(CheckpointError):  # a broken one is what a publication may replace
+                theirs = self._openings.run(spec.checkpoint, checkpoint.chat_template)
+            made = template_of(own, tokenizer) if theirs is None else theirs.replaced(own)
+            return tokenizer, _tried(made)
         template = self._openings.run(spec.checkpoint, checkpoint.chat_template)
         return tokenizer, template and _tried(template)
 
@@ -560,7 +564,7 @@ def _tried(template: ChatTemplate) -> ChatTemplate:
     return template
 
 
-def _dialect(recipe: Recipe, template: ChatTemplate | None) -> Dialect:
+def _dialect(recipe: Recipe, template: ChatTemplate | None) -> AnswerDialect:
     source = "" if template is None else template.source
     return dialect_of(source, recipe.chat.tool_parser, recipe.chat.reasoning_parser)
 

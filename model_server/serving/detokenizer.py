@@ -11,7 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from model_server.engine.types import Hypothesis, RowResult
-from model_server.serving.divided_answer import UNDIVIDED, AnswerDivision
+from model_server.serving.chats.divided_answer import UNDIVIDED, AnswerDivision
 from model_server.text.prompt_text import PromptText
 from model_server.text.stop_sequence import StopSequence
 from model_server.text.stop_text import StopText

@@ -15,13 +15,14 @@ from model_server.engine.types import Grammar, RowResult
 from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
-from model_server.serving.detokenizer import Detokenizer
-from model_server.serving.divided_answer import (
+from model_server.serving.chats.divided_answer import (
     UNDIVIDED,
     AnswerDivision,
     constraint_on,
     division_of,
 )
+from model_server.serving.chats.rendered_chat import Prompt, RenderedChat, is_chat, rendered
+from model_server.serving.detokenizer import Detokenizer
 from model_server.serving.engine_request import (
     check_asker,
     check_reply,
@@ -35,7 +36,6 @@ from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
 from model_server.serving.query import prompt_of, scored_ids, scored_prompt
 from model_server.serving.remote_prefill import RemotePrefill
-from model_server.serving.rendered_chat import Prompt, RenderedChat, is_chat, rendered
 from model_server.serving.running_request import RunningRequest, Sink
 from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads

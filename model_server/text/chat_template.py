@@ -59,6 +59,11 @@ class ChatTemplate:
         self._key = _key(self._parts)
         self._accept(renderer().try_out(Ask(self._key, None), self._parts))
 
+    def replaced(self, source: str) -> ChatTemplate:
+        """Return another template with the same tokens. Raises CheckpointError."""
+        parts = self._parts
+        return ChatTemplate(source, parts.bos_token, parts.eos_token, parts.control_tokens)
+
     def try_out(self) -> None:
         """Render three conversations. Raises CheckpointError if one exceeds a limit.
 

@@ -54,7 +54,7 @@ _CALLS: tuple[tuple[ToolParser, Callable[[str], bool]], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class AnswerDialect:
     """Form of one model's calls and reasoning."""
 
     tools: ToolParser = ToolParser.NONE
@@ -67,14 +67,16 @@ class Dialect:
         return frozenset((*found, *(_CALL_MARKS.get(self.tools, ()) if calls else ())))
 
 
-def dialect_of(source: str, tools: str | None = None, reasoning: str | None = None) -> Dialect:
+def dialect_of(
+    source: str, tools: str | None = None, reasoning: str | None = None
+) -> AnswerDialect:
     """Return the dialect of a template's model; tools, reasoning: known otherwise."""
     calls = tools or next((each for each, fits in _CALLS if fits(source)), ToolParser.NONE)
     if reasoning is None:
         reasoning = ReasoningParser.THINK if "<think>" in source else ReasoningParser.NONE
         if calls == ToolParser.GPT_OSS:
             reasoning = ReasoningParser.GPT_OSS
-    older = "```json" in source or "[ARGS]" not in source
-    if calls == ToolParser.DEEPSEEK:
-        older = "```json" in source
-    return Dialect(ToolParser(calls), ReasoningParser(reasoning), older)
+    older = (calls == ToolParser.DEEPSEEK and "```json" in source) or (
+        calls == ToolParser.MISTRAL and "[ARGS]" not in source
+    )
+    return AnswerDialect(ToolParser(calls), ReasoningParser(reasoning), older)

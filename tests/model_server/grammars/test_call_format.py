@@ -13,7 +13,7 @@ from http_gateway.dialects.events import ArgumentsDelta, CallBegun, ContentDelta
 from model_server.grammars.call_format import after_thoughts, call_format
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.grammars.constraint import Constraint
-from model_server.text.dialect import Dialect
+from model_server.text.dialect import AnswerDialect
 from sax.chat import AnswerFormat, ChatOptions, ReasoningParser, Tool, ToolParser
 from sax.errors import InvalidRequest, UnsupportedParameter
 from tests.model_server.grammars.test_compiler import tokenizer, walk
@@ -33,12 +33,12 @@ TOOLS = (Tool("get_weather", "", json.dumps(WEATHER)), Tool("now"))
 SCHEMAS = {"get_weather": WEATHER, "now": {"type": "object", "maxProperties": 0}}
 DIALECTS = [
     *(
-        Dialect(tools)
+        AnswerDialect(tools)
         for tools in ToolParser
         if tools not in (ToolParser.NONE, ToolParser.GPT_OSS)  # reasons for ever in a random walk
     ),
-    Dialect(ToolParser.MISTRAL, older=True),
-    Dialect(ToolParser.DEEPSEEK, older=True),
+    AnswerDialect(ToolParser.MISTRAL, older=True),
+    AnswerDialect(ToolParser.DEEPSEEK, older=True),
 ]
 
 
@@ -47,14 +47,14 @@ def compiler() -> GrammarCompiler:
     return GrammarCompiler(tokenizer(), tokenizer().vocab_size)
 
 
-def made(dialect: Dialect, *, reasoning_open: bool = False, **options: Any) -> Constraint:
+def made(dialect: AnswerDialect, *, reasoning_open: bool = False, **options: Any) -> Constraint:
     chat = ChatOptions(**{"tools": TOOLS, "tool_choice": "required", **options})
     format = call_format(dialect, chat, None, reasoning_open=reasoning_open)
     return Constraint("tools", json.dumps({"format": format}))
 
 
 def divided(
-    text: str, dialect: Dialect, *, is_open: bool = False
+    text: str, dialect: AnswerDialect, *, is_open: bool = False
 ) -> tuple[list[tuple[str, Any]], str]:
     """The calls and the content of an answer."""
     format = AnswerFormat(dialect.tools, dialect.reasoning, is_open)
@@ -73,7 +73,7 @@ def divided(
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)
 def test_a_forced_answer_is_valid_calls_and_nothing_else(
-    compiler: GrammarCompiler, dialect: Dialect
+    compiler: GrammarCompiler, dialect: AnswerDialect
 ) -> None:
     text = walk(compiler, made(dialect), 1)
     calls, content = divided(text, dialect)
@@ -85,7 +85,7 @@ def test_a_forced_answer_is_valid_calls_and_nothing_else(
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)
 def test_one_call_of_one_function_can_be_forced(
-    compiler: GrammarCompiler, dialect: Dialect
+    compiler: GrammarCompiler, dialect: AnswerDialect
 ) -> None:
     options = {"tool_choice": "function", "tool_name": "now", "parallel_tool_calls": False}
     calls, _ = divided(walk(compiler, made(dialect, **options), 1), dialect)
@@ -105,7 +105,7 @@ def calling(arguments: str) -> str:
 
 
 GOOD, BAD = calling('{"city": "Oslo", "unit": "C"}'), calling('{"city": 3}')
-HERMES = Dialect(ToolParser.HERMES)
+HERMES = AnswerDialect(ToolParser.HERMES)
 STRICT = Tool("get_weather", "", json.dumps(WEATHER), strict=True)
 
 
@@ -127,14 +127,14 @@ def test_strict_tools_work_in_dialects_without_a_mark_in_text(parser: ToolParser
         ),
     }[parser]  # fmt: skip
     good = '"Oslo", unit="C"' if parser is ToolParser.GEMMA else '{"city": "Oslo", "unit": "C"}'
-    strict = made(Dialect(parser), tools=(STRICT,), tool_choice="auto")
+    strict = made(AnswerDialect(parser), tools=(STRICT,), tool_choice="auto")
     assert accepts(strict, f"{final}Just text, {{so}}.")
     assert accepts(strict, begin + good + end)
     assert not accepts(strict, f"{begin}3{end}")
 
 
 def test_reasoning_may_come_first_and_must_end_where_it_was_begun() -> None:
-    thinking = Dialect(ToolParser.HERMES, ReasoningParser.THINK)
+    thinking = AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK)
     assert accepts(made(thinking), GOOD)
     assert accepts(made(thinking), f"<think>Hm {BAD}</think>\n\n{GOOD}")
     assert accepts(made(thinking, reasoning_open=True), f"Hm.</think>\n\n{GOOD}")
@@ -161,13 +161,13 @@ def test_nothing_is_forced_where_nothing_is_asked_for() -> None:
 
 def test_what_cannot_be_forced_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedParameter, match="override TOOL_PARSER") as refused:
-        made(Dialect())
+        made(AnswerDialect())
     assert refused.value.param == "tools"
     with pytest.raises(InvalidRequest) as wrong:
         made(HERMES, tool_choice="function", tool_name="other")
     assert wrong.value.param == "tool_choice"
     with pytest.raises(UnsupportedParameter, match="cannot be forced"):
-        made(Dialect(ToolParser.GEMMA), tools=(Tool("f", "", '{"anyOf": []}'),))
+        made(AnswerDialect(ToolParser.GEMMA), tools=(Tool("f", "", '{"anyOf": []}'),))
 
 
 def test_a_schema_that_nothing_keeps_to_is_refused_as_a_tools() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.control_tokens import MARK
-from model_server.text.dialect import Dialect, dialect_of
+from model_server.text.dialect import AnswerDialect, dialect_of
 from sax.chat import ChatOptions, Message, ReasoningParser, Tool, ToolCall, ToolParser
 from sax.errors import InvalidRequest, UnsupportedParameter
 
@@ -138,18 +138,19 @@ def test_space_behind_a_continued_message_is_kept_where_the_template_keeps_it() 
 def test_the_dialect_is_told_from_the_template() -> None:
     deepseek = "<\uff5ctool\u2581calls\u2581begin\uff5c>"
     known = {
-        "<tool_call>": Dialect(ToolParser.HERMES, ReasoningParser.NONE, True),
-        "<tool_call> <think>": Dialect(ToolParser.HERMES, ReasoningParser.THINK, True),
-        "<tool_call><function=": Dialect(older=True),
-        "[TOOL_CALLS]": Dialect(ToolParser.MISTRAL, older=True),
-        "[TOOL_CALLS] [ARGS]": Dialect(ToolParser.MISTRAL),
-        '<|start_header_id|> "parameters": dictionary': Dialect(ToolParser.LLAMA3, older=True),
-        "<|python_tag|>": Dialect(ToolParser.LLAMA3, older=True),
-        "<start_of_turn> tools": Dialect(ToolParser.GEMMA, older=True),
-        f"{deepseek} ```json": Dialect(ToolParser.DEEPSEEK, older=True),
-        deepseek: Dialect(ToolParser.DEEPSEEK),
-        "<|start|><|channel|>": Dialect(ToolParser.GPT_OSS, ReasoningParser.GPT_OSS, True),
-        "<|im_start|>": Dialect(older=True),
+        "<tool_call>": AnswerDialect(ToolParser.HERMES),
+        "<tool_call> <think>": AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK),
+        "<tool_call><function=": AnswerDialect(),
+        "[TOOL_CALLS]": AnswerDialect(ToolParser.MISTRAL, older=True),
+        "[TOOL_CALLS] [ARGS]": AnswerDialect(ToolParser.MISTRAL),
+        '<|start_header_id|> "parameters": dictionary': AnswerDialect(ToolParser.LLAMA3),
+        "<|python_tag|>": AnswerDialect(ToolParser.LLAMA3),
+        "<start_of_turn> tools": AnswerDialect(ToolParser.GEMMA),
+        f"{deepseek} ```json": AnswerDialect(ToolParser.DEEPSEEK, older=True),
+        deepseek: AnswerDialect(ToolParser.DEEPSEEK),
+        "<|start|><|channel|>": AnswerDialect(ToolParser.GPT_OSS, ReasoningParser.GPT_OSS),
+        "<|im_start|>": AnswerDialect(),
     }
     assert {source: dialect_of(source) for source in known} == known
-    assert dialect_of("<tool_call><think>", "none", "none") == Dialect(older=True)
+    assert dialect_of("<tool_call><think>", "none", "none") == AnswerDialect()
+    assert dialect_of("", "hermes", "think") == known["<tool_call> <think>"]

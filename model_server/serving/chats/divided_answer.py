@@ -11,7 +11,7 @@ from typing import NamedTuple
 from model_server.grammars.call_format import after_channels, after_thoughts, call_format
 from model_server.grammars.constraint import Constraint, check_end, constrained_format
 from model_server.loading.loaded import Loaded
-from model_server.serving.rendered_chat import Prompt, RenderedChat
+from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
 from sax.chat import AnswerFormat, ReasoningParser
 from sax.errors import UnsupportedParameter
 from sax.types import GenerateRequest, Message
