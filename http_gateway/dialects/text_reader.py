@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Generator
+from functools import cache
 
 from http_gateway.dialects.events import (
     AnswerEvent,
@@ -89,7 +90,7 @@ class TextReader:
         self.text, self.at = self.text[self.at :], 0
 
     def until(
-        self, marks: Collection[str], write: Callable[[str], None] | None = None
+        self, marks: tuple[str, ...], write: Callable[[str], None] | None = None
     ) -> Generator[None, None, str]:
         """Write text up to the first of the marks, and return that mark; "" at the end."""
         write = write or self.say
@@ -174,19 +175,31 @@ class TextReader:
             yield
 
 
-def first_mark(text: str, at: int, marks: Collection[str]) -> tuple[int, str]:
+@cache
+def _patterns(marks: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str], int]:
+    """Return patterns of the marks and of how they begin, and the longest one's length."""
+    longest_first = sorted(marks, key=len, reverse=True)
+    firsts = "".join(sorted({re.escape(mark[0]) for mark in marks}))
+    return (
+        re.compile("|".join(map(re.escape, longest_first))),
+        re.compile(f"[{firsts}]"),
+        len(longest_first[0]),
+    )
+
+
+def first_mark(text: str, at: int, marks: tuple[str, ...]) -> tuple[int, str]:
     """Return the place of the first mark, the longest there, and the mark; "" for none."""
-    found = [(place, -len(mark), mark) for mark in marks if (place := text.find(mark, at)) >= 0]
-    place, _, mark = min(found, default=(-1, 0, ""))
-    return place, mark
+    found = _patterns(marks)[0].search(text, at) if marks else None
+    return (found.start(), found[0]) if found else (-1, "")
 
 
-def begun_mark(text: str, at: int, marks: Collection[str]) -> int:
+def begun_mark(text: str, at: int, marks: tuple[str, ...]) -> int:
     """Return how many characters at the end may be the beginning of a mark."""
-    longest = max(map(len, marks), default=0) - 1
-    start = max(at, len(text) - longest)
-    for place in range(start, len(text)):
-        rest = text[place:]
+    if not marks:
+        return 0
+    _, first, longest = _patterns(marks)
+    for begun in first.finditer(text, max(at, len(text) - longest + 1)):
+        rest = text[begun.start() :]
         if any(mark.startswith(rest) for mark in marks):
             return len(rest)
     return 0
