@@ -12,7 +12,7 @@ import msgspec
 from sax.chat import Tool, ToolCall, ToolChoice
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
-from sax.fields.table import field
+from sax.fields.table import TOOLS_BYTES, field
 from sax.format import quoted, shortened
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -22,6 +22,12 @@ _CHOICES = (ToolChoice.NONE, ToolChoice.AUTO, ToolChoice.REQUIRED)
 def to_tools(entries: Sequence[object]) -> tuple[Tool, ...]:
     """Raises InvalidRequest or UnsupportedParameter naming the part, as in tools[0].type."""
     tools = tuple(_to_tool(entry, f"tools[{n}]") for n, entry in enumerate(entries))
+    size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
+    if size > TOOLS_BYTES:
+        raise InvalidRequest(
+            f"tools have {size} characters; at most {TOOLS_BYTES} are allowed: send less",
+            param="tools",
+        )
     names = [tool.name for tool in tools]
     for n, name in enumerate(names):
         if name in names[:n]:

@@ -13,10 +13,11 @@ from model_server.grammars.constraint import Constraint, check_end, constrained_
 from model_server.loading.loaded import Loaded
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
 from sax.chat import AnswerFormat, ReasoningParser
-from sax.errors import UnsupportedParameter
+from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.types import GenerateRequest, Message
 
 _OPENS, _CLOSES = "<think>", "</think>"
+_MOST_FORMAT = 512 << 10  # characters
 
 
 class AnswerDivision(NamedTuple):
@@ -83,7 +84,7 @@ def constraint_on(
                 "and tool_choice",
                 param="use_beam_search",
             )
-        return Constraint("tools", json.dumps({"format": made}, ensure_ascii=False))
+        return _within_bound(json.dumps({"format": made}, ensure_ascii=False))
     if constraint is None or other is None:
         return constraint
     if dialect.reasoning is ReasoningParser.GPT_OSS:
@@ -91,3 +92,14 @@ def constraint_on(
     else:
         other = after_thoughts(other, reasoning_open=True)
     return Constraint("structural_tag", json.dumps({"format": other}, ensure_ascii=False))
+
+
+def _within_bound(format: str) -> Constraint:
+    """Raises InvalidRequest for a format that is too large to be kept compiled."""
+    if len(format) > _MOST_FORMAT:
+        raise InvalidRequest(
+            f"the schemas of tools make a grammar of {len(format)} characters; at most "
+            f"{_MOST_FORMAT} can be forced: send fewer tools, or leave out tool_choice and strict",
+            param="tools",
+        )
+    return Constraint("tools", format)

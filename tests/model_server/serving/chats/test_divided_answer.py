@@ -127,6 +127,13 @@ def test_tools_need_a_known_dialect() -> None:
     assert constraint_on(None, request(tool_choice="none"), loaded(AnswerDialect()), OPEN) is None
 
 
+def test_schemas_that_are_too_large_to_be_forced_are_refused() -> None:
+    large = tuple(Tool(f"f{n}", "", json.dumps({"title": "x" * 60_000})) for n in range(10))
+    with pytest.raises(InvalidRequest, match="send fewer tools") as refused:
+        constraint_on(None, request(tools=large, tool_choice="required"), loaded(QWEN), OPEN)
+    assert refused.value.param == "tools"
+
+
 @pytest.mark.parametrize(
     ("options", "param"),
     [
