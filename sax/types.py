@@ -9,6 +9,12 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
+from sax.chat import PLAIN_CHAT as PLAIN_CHAT
+from sax.chat import AnswerFormat as AnswerFormat
+from sax.chat import ChatOptions as ChatOptions
+from sax.chat import Message as Message
+from sax.chat import Tool as Tool
+from sax.chat import ToolCall as ToolCall
 from sax.fields.sampling import MOST_PRIORITY as MOST_PRIORITY
 from sax.fields.sampling import SamplingParams as SamplingParams
 from sax.memory_parts import MemoryParts
@@ -223,14 +229,6 @@ class Event:
     text: str = ""  # description of the change
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One turn of a chat."""
-
-    role: str
-    content: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyOptions:
     """Options for reading the prompt, and for what a reply holds (vLLM's names)."""
@@ -262,6 +260,7 @@ class GenerateRequest:
     prompt: str | tuple[int, ...] | tuple[Message, ...]
     sampling: SamplingParams = SamplingParams()
     reply: ReplyOptions = ReplyOptions()
+    chat: ChatOptions = PLAIN_CHAT  # of a chat; a prompt of another kind has none
     request_id: str = ""
     account: str = ""  # whom it is for, of the users behind one caller; "": the caller
     priority: int = 0  # among the requests of one account; the lowest comes first
@@ -385,6 +384,7 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     # Of a beam search, in its only chunk, which is otherwise that of the first: best first.
     hypotheses: tuple[HypothesisText, ...] = ()
     version: str = ""  # in the first chunk: of the model that answers; "": not known
+    answer_format: AnswerFormat | None = None  # in the first chunk, if the chat is to be divided
 
     def joined(self, after: TokenChunk) -> TokenChunk:
         """Return this chunk and the one after it as one."""
@@ -397,4 +397,5 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
             prompt_token_ids=self.prompt_token_ids + after.prompt_token_ids,
             seed=self.seed if after.seed is None else after.seed,
             version=self.version or after.version,
+            answer_format=after.answer_format or self.answer_format,
         )

@@ -143,6 +143,7 @@ LADDERS: dict[str, list[str]] = {
         "names.py",
         "references.py",
         "types.py",
+        "chat.py",
         "fields",
         "errors.py",
         "memory_parts.py",

@@ -1,6 +1,7 @@
 """Converts OpenAI chat messages to the messages a chat template reads.
 
-Only text is supported; other content is refused with the path of the offending part.
+Text, calls of tools and their results are supported; other content is refused with the path of the
+offending part.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from http_gateway.openai.schema import ChatMessage, refuse_unsupported
+from http_gateway.openai.tools import to_calls
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -16,20 +18,25 @@ from sax.format import quoted
 from sax.types import Message
 
 # "developer" is OpenAI's newer word for "system".
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
 
 # Fields of an earlier reply, which clients send back with the conversation.
 _NO_OP: dict[str, tuple[object, ...]] = {
-    "name": (),
     "refusal": (),
     "annotations": ([],),
     "audio": (),
     "function_call": (),
-    "tool_calls": ([],),
-    "tool_call_id": (),
-    "reasoning": (),
-    "reasoning_content": (),
 }
+# Fields that only messages of one role have; elsewhere they hold nothing.
+_OF_TOOL = ("name", "tool_call_id")
+_OF_ASSISTANT = ("tool_calls", "reasoning", "reasoning_content")
+_NOTHING: dict[str, tuple[object, ...]] = {name: ([],) for name in (*_OF_TOOL, *_OF_ASSISTANT)}
 
 
 def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
@@ -38,16 +45,35 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
 
 
 def _to_message(turn: ChatMessage, at: str) -> Message:
-    if turn.role in ("tool", "function"):
+    if turn.role == "function":
         raise UnsupportedParameter(
-            f"{at}role: tools are not supported, so {turn.role} messages are refused",
-            param=at + "role",
+            f"{at}role: function is not supported; send results as role tool", param=at + "role"
         )
     if turn.role not in _ROLES:
         known = ", ".join(_ROLES)
         raise InvalidRequest(f"{at}role {quoted(turn.role)}: use one of {known}", param=at + "role")
-    refuse_unsupported(turn.model_extra, _NO_OP, at=at)
-    return Message(_ROLES[turn.role], _text_of(turn.content, at + "content"))
+    extra = dict(turn.model_extra or {})
+    own = {"tool": _OF_TOOL, "assistant": _OF_ASSISTANT}.get(turn.role, ())
+    fields = {name: value for name in own if (value := extra.pop(name, None)) is not None}
+    refuse_unsupported(extra, {**_NO_OP, **_NOTHING}, at=at)
+    calls = to_calls(fields.get("tool_calls"), at + "tool_calls")
+    content = "" if calls and turn.content is None else _text_of(turn.content, at + "content")
+    return Message(
+        _ROLES[turn.role],
+        content,
+        name=_label(fields, "name", at),
+        tool_call_id=_label(fields, "tool_call_id", at),
+        tool_calls=calls,
+        reasoning=_label(fields, "reasoning_content", at) or _label(fields, "reasoning", at),
+    )
+
+
+def _label(fields: Mapping[str, object], name: str, at: str) -> str:
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{at}{name}: send a text", param=at + name)
+    field(RequestRoute.CHAT, f"messages.{name}").check_text(value, at + name)
+    return value
 
 
 def _text_of(content: object, at: str) -> str:

@@ -6,8 +6,13 @@ one JSON string and one join.
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Iterator
 
+import msgspec
+from msgspec.structs import replace
+
+from http_gateway.dialects.answer_parser import AnswerParser
+from http_gateway.openai.divided_text import Delta, deltas_of, finish_of, parser_of
 from http_gateway.openai.logprobs import chat_logprobs, completion_logprobs, shown_logprobs
 from http_gateway.openai.reply import Head, Usage, usage_of
 from http_gateway.openai.shape import Shape
@@ -79,43 +84,62 @@ class Events:
 
 
 class ChatEvents(Events):
-    """chat.completion.chunk events: the role, then contents, then the finish reason."""
+    """chat.completion.chunk events: the role, then contents, reasoning and calls, then the finish
+    reason."""
 
     def __init__(self, head: Head, index: int, shape: Shape) -> None:
         super().__init__(head, "chat.completion.chunk", index, shape)
-        self._prefix = self._before + b'"delta":{"content":'
-        self._suffix = b'},"logprobs":null,"finish_reason":null' + self._after
+        self._delta = self._before + b'"delta":'
+        self._prefix = self._delta + b'{"content":'
+        self._suffix = b',"logprobs":null,"finish_reason":null' + self._after
+        self._content_suffix = b"}" + self._suffix
         self._opened = False
+        self._parser: AnswerParser | None = None  # None: the text is all content
 
     def __call__(self, chunk: TokenChunk) -> bytes:
-        if self._seen(chunk):
-            return self._prefix + _encode(chunk.text) + self._suffix if chunk.text else b""
-        return b"".join(self._rare(chunk))
+        if not self._seen(chunk):
+            return b"".join(self._rare(chunk))
+        if self._parser is None:
+            return self._prefix + _encode(chunk.text) + self._content_suffix if chunk.text else b""
+        deltas = deltas_of(self._parser.push(chunk.text), self._shape)
+        return b"".join(self._delta + _encode(delta) + self._suffix for delta in deltas)
 
     def _rare(self, chunk: TokenChunk) -> list[bytes]:
         events: list[bytes] = []
         if not self._opened:
             self._opened = True
+            self._parser = parser_of(chunk.answer_format, self._shape)
             events.append(self._role(chunk))
-        if chunk.text or chunk.logprobs or (self._shape.token_ids and chunk.token_ids):
-            events.append(self._content(chunk))
+        events += self._contents(chunk)
         if chunk.finish_reason:
+            called = self._parser is not None and self._parser.calls > 0
+            ending = replace(chunk, finish_reason=finish_of(chunk.finish_reason, called=called))
             delta = b'"delta":{},"logprobs":null'
-            events.append(self._event(delta, self._ending(chunk), chunk=chunk))
+            events.append(self._event(delta, self._ending(ending), chunk=chunk))
         return events
 
     def _role(self, chunk: TokenChunk) -> bytes:
         delta = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
         return self._event(delta, chunk=chunk, top=self._prompt_ids(chunk).removeprefix(b","))
 
-    def _content(self, chunk: TokenChunk) -> bytes:
+    def _contents(self, chunk: TokenChunk) -> Iterator[bytes]:
+        """Return an event for each part of the text; the first has what else is told of it."""
+        deltas: list[Delta] = [{"content": chunk.text}] if chunk.text else []
+        if self._parser is not None:
+            parts = self._parser.push(chunk.text)
+            parts += self._parser.finish() if chunk.finish_reason else []
+            deltas = [*deltas_of(parts, self._shape)]
+        if not deltas and (chunk.logprobs or (self._shape.token_ids and chunk.token_ids)):
+            deltas = [{"content": ""}]
         logprobs = chat_logprobs(chunk.logprobs, self._shape) if chunk.logprobs else None
-        return self._event(
-            b'"delta":', _encode({"content": chunk.text}),
-            b',"logprobs":', _encode(logprobs), b',"finish_reason":null',
-            self._token_ids(chunk),
-            chunk=chunk,
-        )  # fmt: skip
+        ids = self._token_ids(chunk)
+        for delta in deltas:
+            yield self._event(
+                b'"delta":', _encode(delta),
+                b',"logprobs":', _encode(logprobs), b',"finish_reason":null', ids,
+                chunk=chunk,
+            )  # fmt: skip
+            logprobs, ids = None, b""
 
 
 class CompletionEvents(Events):

@@ -8,6 +8,7 @@ from typing import Protocol, TypedDict
 
 import msgspec
 
+from http_gateway.openai.divided_text import DividedText, divided_by, finish_of
 from http_gateway.openai.logprobs import (
     chat_logprobs,
     completion_logprobs,
@@ -15,7 +16,7 @@ from http_gateway.openai.logprobs import (
     shown_logprobs,
 )
 from http_gateway.openai.shape import Shape
-from sax.types import HypothesisText, TokenChunk, TokenLogprob
+from sax.types import AnswerFormat, HypothesisText, TokenChunk, TokenLogprob
 
 _encode = msgspec.json.Encoder().encode
 
@@ -56,9 +57,19 @@ class Transcript:
     prompt_token_ids: tuple[int, ...] = ()
     hypotheses: tuple[HypothesisText, ...] = ()  # of a beam search
     beam_score: float | None = None  # of one hypothesis
+    shape: Shape = Shape()
+    answer_format: AnswerFormat | None = None
+    divided: DividedText | None = None  # the text in its parts, if it has any but content
 
     def add(self, chunk: TokenChunk) -> None:
         self.text.append(chunk.text)
+        if chunk.answer_format is not None:
+            self.answer_format = chunk.answer_format
+            self.divided = divided_by(chunk.answer_format, self.shape)
+        if self.divided is not None:
+            self.divided.push(chunk.text)
+            if chunk.finish_reason:
+                self.divided.finish()
         self.logprobs.extend(chunk.logprobs)
         self.token_ids.extend(chunk.token_ids)
         self.prompt_logprobs.extend(chunk.prompt_logprobs)
@@ -82,6 +93,7 @@ class Transcript:
                 completion_tokens=len(each.token_ids),
                 stop_reason=each.stop_token_id,
                 beam_score=each.score,
+                divided=divided_by(self.answer_format, self.shape, each.text),
             )
             for each in self.hypotheses[:n]
         ]
@@ -155,11 +167,13 @@ def chat_body(head: Head, transcripts: Sequence[Transcript], counts: Usage, shap
 
 
 def _chat_choice(index: int, transcript: Transcript, shape: Shape) -> dict[str, object]:
-    content = "".join(transcript.text)
+    content = {"content": "".join(transcript.text)}
+    if transcript.divided is not None:
+        content = transcript.divided.message()
     logprobs = transcript.logprobs
     return {
         "index": index,
-        "message": {"role": "assistant", "content": content, "refusal": None},
+        "message": {"role": "assistant", **content, "refusal": None},
         "logprobs": chat_logprobs(logprobs, shape) if logprobs else None,
         **_ending(transcript, shape),
     }
@@ -185,8 +199,9 @@ def _completion_choice(index: int, transcript: Transcript, shape: Shape) -> dict
 
 
 def _ending(transcript: Transcript, shape: Shape) -> dict[str, object]:
+    called = transcript.divided is not None and transcript.divided.calls
     ending: dict[str, object] = {
-        "finish_reason": transcript.finish_reason,
+        "finish_reason": finish_of(transcript.finish_reason, called=called),
         "stop_reason": transcript.stop_reason,
         "seed": transcript.seed,
     }

@@ -48,7 +48,15 @@ from http_gateway.sse import (
 from sax.adapters import base_of
 from sax.errors import ReplicaLost, SaxError
 from sax.fields.field import RequestRoute
-from sax.types import GenerateRequest, Message, PublishedModel, SamplingParams, TokenChunk
+from sax.types import (
+    PLAIN_CHAT,
+    ChatOptions,
+    GenerateRequest,
+    Message,
+    PublishedModel,
+    SamplingParams,
+    TokenChunk,
+)
 
 _JSON = "application/json"
 
@@ -107,7 +115,7 @@ class OpenAiRoutes:
         job = Job(
             head=head,
             kind="chat.completion.chunk",
-            requests=_requests(head.id, model_id, (prompt,), body),
+            requests=_requests(head.id, model_id, (prompt,), body, body.options),
             shape=body.shape(),
             limit_s=self._backend.limit_s(request, body.timeout),
             events=ChatEvents,
@@ -137,7 +145,7 @@ class OpenAiRoutes:
         return self._stream(request, job) if stream else await self._complete(request, job)
 
     async def _complete(self, request: Request, job: Job) -> Response:
-        transcripts = [Transcript() for _ in job.requests]
+        transcripts = [Transcript(shape=job.shape) for _ in job.requests]
         first = self._backend.on_first_token(request)
         try:
             await self._backend.run(request, read_all(self._feeds(job), transcripts, first))
@@ -180,12 +188,14 @@ def _requests(
     model_id: str,
     prompts: Sequence[Prompt | tuple[Message, ...]],
     body: ChatRequest | CompletionRequest,
+    chat: ChatOptions = PLAIN_CHAT,
 ) -> tuple[GenerateRequest, ...]:
     first = GenerateRequest(
         model_id=model_id,
         prompt="",
         sampling=body.sampling(),
         reply=body.reply(),
+        chat=chat,
         request_id=RequestRecord.current().id_in_cell(reply_id),
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",

@@ -7,6 +7,7 @@ unless it holds a value that changes nothing. Unknown fields are refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
@@ -14,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 from http_gateway.bounds import bounded, check_names, checked, ranged, setting, sized, whole
 from http_gateway.modes import lenient
 from http_gateway.openai.beams import check_beams
+from http_gateway.openai.chat_schema import ChatFields
 from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
 from http_gateway.openai.reply_schema import ReplyFields
 from http_gateway.openai.shape import Shape
@@ -38,21 +40,14 @@ _CHAT: dict[str, tuple[object, ...]] = {
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (True,),
     "prediction": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
-    "reasoning_effort": ("none",),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "tool_choice": ("none", "auto"),  # without tools both mean a text answer
-    "tools": ([],),
     "verbosity": ("medium",),
     "web_search_options": (),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
 }
 _COMPLETION: dict[str, tuple[object, ...]] = {
     "suffix": ("",),
@@ -179,7 +174,7 @@ class ChatMessage(BaseModel):
     content: Annotated[object, bounded(RequestRoute.CHAT, "messages.content")] = None
 
 
-class ChatRequest(_OpenAiRequest):
+class ChatRequest(ChatFields, _OpenAiRequest):
     """POST /v1/chat/completions."""
 
     messages: Annotated[
@@ -208,6 +203,7 @@ class ChatRequest(_OpenAiRequest):
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
         refuse_unsupported(self.model_extra, _CHAT, _HARMLESS)
+        self.options  # noqa: B018  (checks its fields)
         self._check_stream_options()
         check_beams(self, self.choices)
         if self.top_logprobs is not None and not self.logprobs:
@@ -232,7 +228,13 @@ class ChatRequest(_OpenAiRequest):
         return self._reply(self.prompt_logprobs)
 
     def shape(self) -> Shape:
-        return self._shape(self.choices)
+        chat = self.options
+        return replace(
+            self._shape(self.choices),
+            tools=tuple(tool.name for tool in chat.tools) if chat.may_call else (),
+            parallel_calls=chat.parallel_tool_calls,
+            include_reasoning=self.include_reasoning is not False,
+        )
 
 
 Prompt = str | tuple[int, ...]

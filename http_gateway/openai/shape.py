@@ -20,6 +20,9 @@ class Shape:
     prompt_logprobs: int | None = None  # vLLM's list of them
     token_ids: bool = False
     tokens_as_ids: bool = False  # tokens of logprobs are named token_id:7
+    tools: tuple[str, ...] = ()  # names that calls in an answer may have
+    parallel_calls: bool = True  # False: at most one call
+    include_reasoning: bool = True
 
     def name(self, entry: TokenLogprob) -> str:
         return f"token_id:{entry.token_id}" if self.tokens_as_ids else entry.token

@@ -40,10 +40,11 @@ class GrammarCompiler:
         """rows: of the model's embedding. Takes tenths of a second."""
         texts = [vocabulary.token_bytes(token) for token in range(rows)]
         self._tokenizer = ll_tokenizer(vocabulary, texts)
-        self._specials = frozenset(
-            vocabulary.token_bytes(token).decode(errors="replace")
+        self._specials = {
+            vocabulary.token_bytes(token).decode(errors="replace"): token
             for token in vocabulary.control_ids
-        )
+            if token < rows
+        }
         self._closings = Closings(self._tokenizer, texts)
         self._rows = rows
         self._limit_s = limit_s

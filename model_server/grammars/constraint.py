@@ -31,7 +31,7 @@ class Constraint(NamedTuple):
 
 def constraint_of(sampling: SamplingParams) -> Constraint | None:
     """Return the constraint, if there is one. Raises InvalidRequest for fields that contradict."""
-    given = [name for name in _READERS if getattr(sampling, name) != getattr(UNCHANGED, name)]
+    given = [name for name in _FIELDS if getattr(sampling, name) != getattr(UNCHANGED, name)]
     if not given:
         return None
     if len(given) > 1:
@@ -39,18 +39,23 @@ def constraint_of(sampling: SamplingParams) -> Constraint | None:
             f"{given[0]} and {given[1]} both say what the answer must be: send one of them",
             param=given[1],
         )
-    for other in ("ignore_eos", "min_tokens"):
-        if getattr(sampling, other) != getattr(UNCHANGED, other):
-            raise InvalidRequest(
-                f"{other} is {getattr(sampling, other)} and {given[0]} decides where the answer "
-                "ends: leave one of them out",
-                param=other,
-            )
+    check_end(sampling, given[0])
     return Constraint(given[0], getattr(sampling, given[0]))
 
 
-def grammar_of(constraint: Constraint, specials: frozenset[str]) -> str:
-    """Return the grammar in llguidance's own form; specials: the texts of control tokens.
+def check_end(sampling: SamplingParams, field: str) -> None:
+    """Raise InvalidRequest for what contradicts a field that decides where the answer ends."""
+    for other in ("ignore_eos", "min_tokens"):
+        if getattr(sampling, other) != getattr(UNCHANGED, other):
+            raise InvalidRequest(
+                f"{other} is {getattr(sampling, other)} and {field} decides where the answer "
+                "ends: leave one of them out",
+                param=other,
+            )
+
+
+def grammar_of(constraint: Constraint, specials: Mapping[str, int]) -> str:
+    """Return the grammar in llguidance's own form; specials: control tokens by their text.
 
     Raises InvalidRequest. Takes time for long grammars: run it within a limit.
     """
@@ -68,7 +73,7 @@ def _wrong(field: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"{field} cannot be used: {why[:300]}", param=field)
 
 
-def _json_schema(source: str, specials: frozenset[str]) -> str:
+def _json_schema(source: str, specials: Mapping[str, int]) -> str:
     schema = json.loads(source)
     if not isinstance(schema, dict | bool):
         raise _wrong("json_schema", "send a JSON Schema, which is an object or true or false")
@@ -98,24 +103,24 @@ def _spacing(schema: Mapping[str, Any]) -> Any:
     raise _wrong("json_schema", 'x-guidance may only be {"whitespace_flexible": false} or true')
 
 
-def _json_object(value: bool, specials: frozenset[str]) -> str:
+def _json_object(value: bool, specials: Mapping[str, int]) -> str:
     return LLMatcher.grammar_from_json_schema({"type": "object"}, overrides=_JSON)
 
 
-def _regex(source: str, specials: frozenset[str]) -> str:
+def _regex(source: str, specials: Mapping[str, int]) -> str:
     return LLMatcher.grammar_from_regex(source)
 
 
-def _choice(texts: Sequence[str], specials: frozenset[str]) -> str:
+def _choice(texts: Sequence[str], specials: Mapping[str, int]) -> str:
     options = " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
     return LLMatcher.grammar_from_lark(f"start: {options}")
 
 
-def _grammar(source: str, specials: frozenset[str]) -> str:
+def _grammar(source: str, specials: Mapping[str, int]) -> str:
     return LLMatcher.grammar_from_lark(any_to_lark(source))
 
 
-def _structural_tag(source: str, specials: frozenset[str]) -> str:
+def _structural_tag(source: str, specials: Mapping[str, int]) -> str:
     """Read {"structures": [{begin, schema, end}], "triggers": [...], "at_least_one": bool}, or
     {"format": ...}."""
     value = _object(json.loads(source), "structural_tag")
@@ -135,6 +140,36 @@ def _structural_tag(source: str, specials: frozenset[str]) -> str:
     if value.get("at_least_one"):
         made = made.replace(")* tag_end", ")+ tag_end", 1)
     return LLMatcher.grammar_from_lark(made)
+
+
+def _tools(source: str, specials: Mapping[str, int]) -> str:
+    """Read a format that `call_format` made; what is wrong with it is in the user's schemas."""
+    try:
+        return TagFormats(specials, _tag_schema).grammar(json.loads(source)["format"])
+    except InvalidRequest as exc:
+        raise _wrong("tools", exc.text) from exc
+
+
+def constrained_format(constraint: Constraint) -> dict[str, Any]:
+    """Return the constraint as a format, to be part of another. Raises InvalidRequest."""
+    field, value = constraint
+    try:
+        if field == "json_object":
+            return {"type": "json_schema", "json_schema": {"type": "object"}}
+        if field == "json_schema" and isinstance(schema := json.loads(str(value)), dict):
+            return {"type": "json_schema", "json_schema": schema}
+        if field == "choice" and isinstance(value, tuple):
+            options = [{"type": "const_string", "value": each} for each in value]
+            return {"type": "or", "elements": options}
+        if field == "regex":
+            return {"type": "regex", "pattern": value}
+        if field == "grammar":
+            return {"type": "grammar", "grammar": value}
+        if field == "structural_tag" and (tree := json.loads(str(value)).get("format")):
+            return tree
+    except (ValueError, AttributeError, RecursionError) as exc:
+        raise _wrong(field, str(exc)) from exc
+    raise _wrong(field, "it does not go with reasoning or tools: use json_schema instead")
 
 
 def _tag(structure: Mapping[str, Any], triggers: Sequence[str]) -> StructTag:
@@ -159,7 +194,7 @@ def _object(value: object, name: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-_READERS: dict[str, Callable[[Any, frozenset[str]], str]] = {
+_READERS: dict[str, Callable[[Any, Mapping[str, int]], str]] = {
     "json_schema": _json_schema,
     "json_object": _json_object,
     "regex": _regex,
@@ -167,3 +202,5 @@ _READERS: dict[str, Callable[[Any, frozenset[str]], str]] = {
     "grammar": _grammar,
     "structural_tag": _structural_tag,
 }
+_FIELDS = tuple(_READERS)  # of a request's sampling
+_READERS["tools"] = _tools

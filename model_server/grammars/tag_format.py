@@ -42,12 +42,12 @@ class TagFormats:
     """One tree of formats. Raises InvalidRequest for what it cannot convert."""
 
     def __init__(
-        self, specials: frozenset[str], schema: Callable[[dict[str, Any]], dict[str, Any]]
+        self, specials: Mapping[str, int], schema: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> None:
-        """specials: texts of control tokens. schema: checks and completes a JSON Schema."""
-        # Only these can be written in Lark as the tokens that they are.
-        marked = [text for text in specials if re.fullmatch(r"<[^<>\s]+>", text)]
-        marks = "|".join(re.escape(text) for text in sorted(marked, key=len, reverse=True))
+        """specials: control tokens by their text. schema: checks and completes a JSON Schema."""
+        marked = sorted(filter(None, specials), key=len, reverse=True)
+        marks = "|".join(map(re.escape, marked))
+        self._ids = specials
         self._specials = re.compile(f"({marks})") if marks else None
         self._schema = schema
         self._rules: list[str] = []
@@ -84,7 +84,7 @@ class TagFormats:
             raise wrong(path, "it must be a text")
         pieces = self._specials.split(value) if self._specials else [value]
         quoted = [
-            piece if place % 2 else json.dumps(piece, ensure_ascii=False)
+            f"<[{self._ids[piece]}]>" if place % 2 else json.dumps(piece, ensure_ascii=False)
             for place, piece in enumerate(pieces)
             if piece
         ]
@@ -141,7 +141,8 @@ class TagFormats:
         literal = self._literal(end, f"{place.path}.end")
         content = parts.get("content")
         if end and content == {"type": "any_text"}:
-            return self._named(f"TAG_TEXT {literal}", "[lazy]")
+            # No text holds a control token, so that the first one ends it.
+            return self._named(f"TAG_TEXT {literal}", "[lazy]" if literal[0] == '"' else "")
         inner = self._rule(content, place.at("content", last=place.last and not end))
         return f"{inner} {literal}"
 

@@ -18,6 +18,7 @@ from model_server.grammars.compiler import GrammarCompiler
 from model_server.loading.island_loads import IslandLoads
 from model_server.models.tasks import Sizes
 from model_server.text.chat_template import ChatTemplate
+from model_server.text.dialect import AnswerDialect
 from model_server.text.tokenizer import Tokenizer
 from sax.errors import SaxError
 from sax.memory_parts import MemoryParts
@@ -32,6 +33,7 @@ class Loaded:
     tokenizer: Tokenizer
     vocab: int | None = None  # rows of the embedding; None: the tokenizer's size
     chat_template: ChatTemplate | None
+    dialect: AnswerDialect = AnswerDialect()  # of its answers in chats
     chat_queries: bool = False  # render a Saxml query as a user message
     tokenized_input: bool = False  # a Saxml query is a list of token ids, "5,6,7"
     tokenized_output: bool = False  # and so is its answer

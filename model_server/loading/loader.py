@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -66,6 +66,7 @@ from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.vote import Shares
 from model_server.sharing.freeing import give_back_unused
 from model_server.text.chat_template import ChatTemplate
+from model_server.text.dialect import AnswerDialect, dialect_of
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
 from sax.adapters import parse_base
@@ -267,6 +268,7 @@ class ModelLoader:
             tokenizer=tokenizer,
             vocab=recipe.vocab,
             chat_template=template,
+            dialect=_dialect(recipe, template),
             chat_queries=as_chat,
             tokenized_input=recipe.tokenized_input,
             tokenized_output=recipe.tokenized_output,
@@ -418,14 +420,19 @@ class ModelLoader:
         self, spec: ModelSpec, recipe: Recipe, checkpoint: Checkpoint | None
     ) -> tuple[HfTokenizer | ByteTokenizer, ChatTemplate | None]:
         """Read the tokenizer and the chat template. Raises CheckpointError."""
+        own = recipe.chat.template
         if checkpoint is None:
-            return ByteTokenizer(recipe.vocab), None
+            return ByteTokenizer(recipe.vocab), None if own is None else _tried(ChatTemplate(own))
         tokenizer = self._openings.run(spec.checkpoint, checkpoint.tokenizer)
         check_fit(tokenizer, recipe.vocab, spec.checkpoint)
+        if own is not None:
+            theirs = None
+            with suppress(CheckpointError):  # a broken one is what a publication may replace
+                theirs = self._openings.run(spec.checkpoint, checkpoint.chat_template)
+            made = template_of(own, tokenizer) if theirs is None else theirs.replaced(own)
+            return tokenizer, _tried(made)
         template = self._openings.run(spec.checkpoint, checkpoint.chat_template)
-        if template is not None:
-            template.try_out()
-        return tokenizer, template
+        return tokenizer, template and _tried(template)
 
     def _draft_tokenizer(self, path: str, checkpoint: Checkpoint) -> HfTokenizer:
         return self._openings.run(path, checkpoint.tokenizer)
@@ -569,6 +576,27 @@ def check_offered(path: str, filter_regex: str) -> None:
             f"--model_filter_regex {filter_regex!r}",
             param="model_path",
         )
+
+
+def template_of(source: str, tokenizer: HfTokenizer) -> ChatTemplate:
+    """Return a template with the tokens of a vocabulary. Raises CheckpointError."""
+    start, ends = tokenizer.bos_id, sorted(tokenizer.eos_ids)
+    return ChatTemplate(
+        source,
+        "" if start is None else tokenizer.token_text(start),
+        tokenizer.token_text(ends[0]) if ends else "",
+        tokenizer.control_tokens.texts,
+    )
+
+
+def _tried(template: ChatTemplate) -> ChatTemplate:
+    template.try_out()
+    return template
+
+
+def _dialect(recipe: Recipe, template: ChatTemplate | None) -> AnswerDialect:
+    source = "" if template is None else template.source
+    return dialect_of(source, recipe.chat.tool_parser, recipe.chat.reasoning_parser)
 
 
 def chat_queries(recipe: Recipe, template: ChatTemplate | None) -> bool:

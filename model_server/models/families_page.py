@@ -53,6 +53,11 @@ _MEANINGS = {
     "QUERY_FORMAT": 'a Saxml query is a user turn (`"chat"`) or bare text (`"raw"`); null: '
     "chat if the checkpoint has a chat template. The prefix of Score is such a query, and its "
     "suffix the answer",
+    "CHAT_TEMPLATE": "template of chats, in Jinja; null: the checkpoint's ([tools.md](tools.md))",
+    "TOOL_PARSER": 'form in which the model writes calls of tools: `"hermes"`, `"llama3"`, '
+    '`"mistral"`, `"gemma"`, `"deepseek"`, `"gpt_oss"` or `"none"`; null: as its template tells',
+    "REASONING_PARSER": 'form in which it writes its reasoning: `"think"`, `"gpt_oss"` or '
+    '`"none"`; null: as its template tells',
     "TASKS": 'a list of `"generate"`, `"embed"`, `"classify"`, `"gradient"`; null: as the '
     "checkpoint says ([vectors.md](vectors.md))",
     "POOLING": 'of embeddings: `"cls"`, `"mean"`, `"max"` or `"last"`; null: as the checkpoint '

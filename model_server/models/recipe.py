@@ -12,6 +12,7 @@ from flax import nnx
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.kernels.pages import CacheShape
+from model_server.models.chat_settings import CHAT_DEFAULTS, ChatSettings, parse_chat
 from model_server.models.layers.decoder import Decoder
 from model_server.models.speculation import (
     SPECULATION_DEFAULTS,
@@ -59,6 +60,7 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     # instruct model answers a bare question with nothing), else raw.
     "QUERY_FORMAT": None,
     "MAX_DECODE_STEPS": 128,  # for Saxml calls without per_example_max_decode_steps
+    **CHAT_DEFAULTS,
     **PASS_DEFAULTS,
 }
 
@@ -98,6 +100,7 @@ class Recipe:
     # Tokens that a query sees at most in each layer of the whole model, None: all; (): all in all
     windows: tuple[int | None, ...] = ()
     tasks: Tasks = Tasks()
+    chat: ChatSettings = ChatSettings()
     draft: DraftRecipe | None = None  # of the model that guesses its tokens; the loader opens it
 
     @property
@@ -289,6 +292,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "samples": values["NUM_SAMPLES"],
         "query_format": values["QUERY_FORMAT"],
         "tasks": parse_tasks(values),
+        "chat": parse_chat(values),
         "defaults": SamplingParams(
             temperature=values["TEMPERATURE"],
             top_k=values["TOP_K"],

@@ -16,7 +16,7 @@ from model_server.engine.slot_write import BAD_WORD_TOKENS, MOST_BAD_WORDS
 from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.beam_request import beam_search, check_beams
-from model_server.serving.rendered_chat import Prompt, RenderedChat, is_chat
+from model_server.serving.chats.rendered_chat import Prompt, RenderedChat, is_chat
 from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows

@@ -19,6 +19,13 @@ from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.resumed import finished, resumed
 from model_server.serving.answers.running_request import RunningRequest, Sink, of_request
+from model_server.serving.chats.divided_answer import (
+    UNDIVIDED,
+    AnswerDivision,
+    constraint_on,
+    division_of,
+)
+from model_server.serving.chats.rendered_chat import Prompt, RenderedChat, is_chat, rendered
 from model_server.serving.engine_request import (
     check_answer,
     check_asker,
@@ -34,14 +41,21 @@ from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
 from model_server.serving.query import prompt_of, scored_ids, scored_prompt
 from model_server.serving.remote_prefill import RemotePrefill
-from model_server.serving.rendered_chat import Prompt, RenderedChat, is_chat, rendered
 from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads
 from model_server.text.text_decoder import whole_text
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
-from sax.types import GenerateRequest, Message, ReplyOptions, SamplingParams, TokenChunk
+from sax.types import (
+    PLAIN_CHAT,
+    ChatOptions,
+    GenerateRequest,
+    Message,
+    ReplyOptions,
+    SamplingParams,
+    TokenChunk,
+)
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
 
@@ -119,13 +133,14 @@ class Handler:
         model_id: str,
         prompt: str | tuple[Message, ...],
         add_special_tokens: bool | None = None,
+        chat: ChatOptions = PLAIN_CHAT,
     ) -> tuple[list[int], int]:
         """Return the ids of a prompt as `start` would compute them, and the model's context."""
-        servable = self._called_model(model_id)
+        loaded = self._called_model(model_id).loaded
         reply = ReplyOptions(add_special_tokens=add_special_tokens)
         request = GenerateRequest(model_id=model_id, prompt=prompt, reply=reply)
-        ids = await self._prompt_ids(prompt, servable, request)
-        return ids, servable.loaded.runner.limits.max_context
+        ids = await self._encoded(await rendered(prompt, loaded, chat), loaded, request)
+        return ids, loaded.runner.limits.max_context
 
     async def token_texts(self, model_id: str, ids: Sequence[int]) -> list[str]:
         """Return the text of each token by itself, control tokens included."""
@@ -181,9 +196,12 @@ class Handler:
         with the request, so others never wait."""
         loaded = running.servable.loaded
         try:
+            prompt = await rendered(request.prompt, loaded, request.chat)
+            constraint = constraint_on(constraint, request, loaded, prompt)
             grammar = constraint and await compiled(constraint, loaded)
-            ids = await self._prompt_ids(request.prompt, running.servable, request)
-            asked = self._asked(running, request, ids, grammar)
+            ids = await self._encoded(prompt, loaded, request)
+            division = division_of(request, loaded, prompt)
+            asked = self._asked(running, request, ids, grammar, division)
             if request.answer is not None:
                 work = partial(resumed, asked, running.answer, request.answer)
                 characters = _CHARACTERS_PER_TOKEN * len(request.answer.token_ids)
@@ -203,6 +221,7 @@ class Handler:
         request: GenerateRequest,
         ids: Sequence[int],
         grammar: Grammar | None = None,
+        division: AnswerDivision = UNDIVIDED,
     ) -> EngineRequest:
         """Return the engine's request, and let the running one expect its text."""
         loaded = running.servable.loaded
@@ -213,9 +232,10 @@ class Handler:
                 ids,
                 request.sampling,
                 request.reply,
-                own_text=is_chat(request.prompt),
+                own_text=is_chat(request.prompt) and not request.chat.continue_final_message,
                 seed=asked.sampling.seed,
                 version=self._servables.version(request.model_id),
+                division=division,
             ),
             "prompt" if asked.beams is None else "beam search",
         )
@@ -239,11 +259,12 @@ class Handler:
         self.admission.refused(exc)
         running.refuse(exc)
 
-    async def _prompt_ids(
-        self, asked: Prompt, servable: LmServable, request: GenerateRequest | None = None
+    async def _encoded(
+        self,
+        prompt: Prompt | RenderedChat,
+        loaded: Loaded,
+        request: GenerateRequest | None = None,
     ) -> list[int]:
-        loaded = servable.loaded
-        prompt = await rendered(asked, loaded)
         return await self._encoding.run(
             _characters(prompt), lambda: prompt_ids(prompt, loaded, request)
         )

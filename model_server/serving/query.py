@@ -7,8 +7,8 @@ One rule for Generate and Score: token ids (TOKENIZED_INPUT), a user's turn of a
 from __future__ import annotations
 
 from model_server.loading.loaded import Loaded
+from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
 from model_server.serving.engine_request import check_ids, check_length, prompt_ids, text_ids
-from model_server.serving.rendered_chat import Prompt, RenderedChat
 from model_server.text.continuation import split_ids
 from model_server.text.id_list import parse_ids
 from sax.errors import InvalidRequest

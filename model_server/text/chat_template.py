@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import re
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, cast
 
 import msgspec
 
 from model_server.text.rendering.frames import Answer, Ask, TemplateParts
 from model_server.text.rendering.renderer import renderer
-from sax.errors import CheckpointError, InvalidRequest
-from sax.types import Message
+from sax.chat import PLAIN_CHAT, ChatOptions, Message
+from sax.errors import CheckpointError, InvalidRequest, UnsupportedParameter
+from sax.format import shortened
 
 _SYSTEM = Message("system", "You answer in one sentence.")
 _QUESTION = Message("user", "How far away is the Moon?")
@@ -27,6 +32,13 @@ _TRIALS: tuple[tuple[tuple[Message, ...], bool], ...] = (
     ((_SYSTEM, _QUESTION), True),
     ((_QUESTION, _ANSWER, _QUESTION), True),
     ((_QUESTION, _ANSWER), False),
+)
+# Variables that a request sets otherwise, or not at all.
+_RESERVED = frozenset(
+    {
+        *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
+        *("bos_token", "eos_token", "chat_template", "tokenize"),
+    }
 )
 
 
@@ -42,9 +54,15 @@ class ChatTemplate:
     ) -> None:
         """Raises CheckpointError if the template does not compile."""
         self.source = source
+        self._words = frozenset(re.findall(r"[A-Za-z_]\w*", source))
         self._parts = TemplateParts(source, bos_token, eos_token, tuple(sorted(special_tokens)))
         self._key = _key(self._parts)
         self._accept(renderer().try_out(Ask(self._key, None), self._parts))
+
+    def replaced(self, source: str) -> ChatTemplate:
+        """Return another template with the same tokens. Raises CheckpointError."""
+        parts = self._parts
+        return ChatTemplate(source, parts.bos_token, parts.eos_token, parts.control_tokens)
 
     def try_out(self) -> None:
         """Render three conversations. Raises CheckpointError if one exceeds a limit.
@@ -52,29 +70,71 @@ class ChatTemplate:
         A template may refuse them, as some refuse a system message.
         """
         for messages, add_generation_prompt in _TRIALS:
-            ask = Ask(self._key, _pairs(messages), add_generation_prompt)
+            options = ChatOptions(add_generation_prompt=add_generation_prompt)
+            ask = Ask(self._key, messages, options)
             self._accept(renderer().try_out(ask, self._parts))
         # The first chat then waits neither for a process nor for the compiler.
         renderer().submit(Ask(self._key, None), self._parts)
 
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+    def render(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> str:
         """Return the chat as text. Blocks; on an event loop use `rendered`.
 
-        Raises InvalidRequest if the template rejects the messages or exceeds a limit, Unavailable
-        if too many chats of slow templates wait.
+        Raises InvalidRequest if the template rejects the messages or exceeds a limit, or does not
+        take what the options ask for; Unavailable if too many chats of slow templates wait.
 
         Control tokens in user text come out marked, so that `encode_chat` of the same checkpoint's
         tokenizer treats them as text.
         """
-        return _text(self._submit(messages, add_generation_prompt).result())
+        return _text(self._submit(messages, options).result())
 
-    async def rendered(self, messages: Sequence[Message]) -> str:
+    async def rendered(self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT) -> str:
         """Return the chat as text, ready for an answer. Raises as `render` does."""
-        return _text(await asyncio.wrap_future(self._submit(messages, True)))
+        return _text(await asyncio.wrap_future(self._submit(messages, options)))
 
-    def _submit(self, messages: Sequence[Message], add_generation_prompt: bool) -> Future[Answer]:
-        ask = Ask(self._key, _pairs(messages), add_generation_prompt)
-        return renderer().submit(ask, self._parts)
+    def _submit(self, messages: Sequence[Message], options: ChatOptions) -> Future[Answer]:
+        if options != PLAIN_CHAT or any(message.tool_calls for message in messages):
+            options = self._checked(messages, options)
+        return renderer().submit(Ask(self._key, tuple(messages), options), self._parts)
+
+    def _checked(self, messages: Sequence[Message], options: ChatOptions) -> ChatOptions:
+        """Return the options as the template takes them. Raises InvalidRequest by name."""
+        if options.may_call and "tools" not in self._words:
+            raise UnsupportedParameter(
+                "tools are not supported: this model's chat template has no place for them. Send "
+                'tool_choice "none", or publish the model with the override CHAT_TEMPLATE, a '
+                "template that writes tools",
+                param="tools",
+            )
+        if any(each.tool_calls for each in messages) and "tool_calls" not in self._words:
+            raise UnsupportedParameter(
+                "messages with tool_calls are not supported: this model's chat template has no "
+                "place for them. Leave them out, or publish the model with the override "
+                "CHAT_TEMPLATE",
+                param="messages",
+            )
+        if not options.chat_template_kwargs:
+            return options
+        values = self._values(options.chat_template_kwargs)
+        return replace(options, chat_template_kwargs=json.dumps(values))
+
+    def _values(self, source: str) -> dict[str, Any]:
+        values = _object(source)
+        effort = values.get("reasoning_effort")
+        if effort == "none" and "reasoning_effort" not in self._words:
+            del values["reasoning_effort"]
+            if "enable_thinking" in self._words:
+                values.setdefault("enable_thinking", False)
+        for name in values:
+            if name in self._words and name not in _RESERVED:
+                continue
+            path = "" if name == "reasoning_effort" else "chat_template_kwargs."
+            path += shortened(name)
+            raise UnsupportedParameter(
+                f"{path} is not supported: it is no variable of this model's chat template that a "
+                "request may set; leave it out",
+                param=path,
+            )
+        return values
 
     def _accept(self, answer: Answer) -> None:
         if answer.kind in ("broken", "runaway"):
@@ -88,8 +148,17 @@ def _key(parts: TemplateParts) -> bytes:
         raise CheckpointError(f"the chat template is not Unicode text: {exc}") from exc
 
 
-def _pairs(messages: Sequence[Message]) -> tuple[tuple[str, str], ...]:
-    return tuple((message.role, message.content) for message in messages)
+def _object(source: str) -> dict[str, Any]:
+    """Raises InvalidRequest."""
+    try:
+        value = json.loads(source)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidRequest(
+            f"chat_template_kwargs is no JSON: {exc}", param="chat_template_kwargs"
+        ) from exc
+    if not isinstance(value, dict):
+        raise InvalidRequest("chat_template_kwargs must be an object", param="chat_template_kwargs")
+    return cast("dict[str, Any]", value)
 
 
 def _text(answer: Answer) -> str:

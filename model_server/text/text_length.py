@@ -43,7 +43,14 @@ def check_bytes(text: str, tokenizer: TokenLengths, context: int, param: str) ->
 def check_messages(messages: Sequence[Message], tokenizer: TokenLengths, context: int) -> None:
     """Raise PromptTooLong if the messages, before they are rendered, are too much."""
     most = most_bytes(tokenizer, context)
-    size = sum(len(each.role) + len(each.content) + _MESSAGE_BYTES for each in messages)
+    # Most templates leave out the reasoning of earlier turns.
+    size = sum(
+        len(each.role)
+        + len(each.content)
+        + sum(len(call.arguments) for call in each.tool_calls)
+        + _MESSAGE_BYTES
+        for each in messages
+    )
     if size > most:
         raise _too_long("messages", size, most, context)
 

@@ -6,7 +6,7 @@ decoding (`text_decoder`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -76,10 +76,12 @@ class Tokenizer(Protocol):
         """Return one token as bytes, control tokens included; b"" outside the vocabulary."""
         ...
 
-    def decoder(self, after: Sequence[int] = (), *, control: bool = False) -> IncrementalDecoder:
+    def decoder(
+        self, after: Sequence[int] = (), *, control: bool = False, marks: Collection[str] = ()
+    ) -> IncrementalDecoder:
         """Return a decoder for ids that follow `after` in one text.
 
-        control: control tokens are written out.
+        control: control tokens are written out; marks: those of these texts are.
         """
         ...
 
@@ -187,11 +189,20 @@ class HfTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return self._bytes.bytes_of(token_id)
 
-    def decoder(self, after: Sequence[int] = (), *, control: bool = False) -> IncrementalDecoder:
+    def decoder(
+        self, after: Sequence[int] = (), *, control: bool = False, marks: Collection[str] = ()
+    ) -> IncrementalDecoder:
         bytes_of = self._bytes.bytes_of if control else self._bytes.text_bytes
+        if marks and not control:
+            bytes_of = self._with_marks(marks)
         decoder = Utf8Decoder(bytes_of, strip_left=self._bytes.strip_left)
         decoder.follow(after)
         return decoder
+
+    def _with_marks(self, marks: Collection[str]) -> Callable[[int], bytes]:
+        shown = {self._control[text].id for text in marks if text in self._control}
+        every, plain = self._bytes.bytes_of, self._bytes.text_bytes
+        return lambda token_id: every(token_id) if token_id in shown else plain(token_id)
 
     @cached_property
     def _continuing(self) -> tokenizers.Tokenizer:
@@ -324,7 +335,9 @@ class ByteTokenizer:
             return b""
         return bytes([token_id]) if token_id < 256 else b" " + _word(token_id - 256)
 
-    def decoder(self, after: Sequence[int] = (), *, control: bool = False) -> IncrementalDecoder:
+    def decoder(
+        self, after: Sequence[int] = (), *, control: bool = False, marks: Collection[str] = ()
+    ) -> IncrementalDecoder:
         decoder = Utf8Decoder(self.token_bytes)
         decoder.follow(after)
         return decoder

@@ -12,6 +12,8 @@ from sax.client.connection import ModelServerConnection
 from sax.client.locator import Locator
 from sax.proto import custom_pb2, lm_pb2, tokens_pb2
 from sax.types import (
+    PLAIN_CHAT,
+    ChatOptions,
     Classified,
     Embedded,
     EmbedInput,
@@ -81,12 +83,13 @@ class RequestCalls:
         timeout_s: float | None = None,
         *,
         add_special_tokens: bool | None = None,
+        chat: ChatOptions = PLAIN_CHAT,
     ) -> tuple[Sequence[int], int]:
         """Return the token ids of a text or chat as the model sees them, and its context length.
 
         add_special_tokens: the start token, which otherwise a text gets and a chat does not.
         """
-        request = codec.encode_tokenize(model_id, prompt, add_special_tokens)
+        request = codec.encode_tokenize(model_id, prompt, add_special_tokens, chat)
         reply = await self._call(_TOKENIZE, model_id, request, timeout_s)
         return tuple(reply.ids), reply.max_context
 

@@ -63,6 +63,7 @@ class Kind(Enum):
     IDS = "list of token ids"
     PROMPTS = "texts, or lists of token ids"
     MESSAGES = "list of messages"
+    OBJECTS = "list of objects"
     MAP = "object"
     BIASES = "token ids and numbers"
 
@@ -94,7 +95,7 @@ class RequestField:
 
     def read(self, value: object, param: str | None = None) -> None:
         """Raise InvalidRequest, with the value and its range, unless the value is of this kind and
-        within every bound. MESSAGES, PROMPTS and MAP have readers of their own."""
+        within every bound. MESSAGES, OBJECTS, PROMPTS and MAP have readers of their own."""
         param = param or self.name
         self.check(value, param)
         if self.kind is Kind.BIASES and isinstance(value, Mapping):

@@ -28,6 +28,11 @@ TAG_BYTES = 200
 SPEC_BYTES = 256 << 10  # of all texts of a spec: with 2,000 models a snapshot is read in seconds
 MOST_REPLICAS = 1000  # each is listed with its reason
 
+TOOLS = 128  # of one chat, and calls of one message: OpenAI's own limit
+TOOL_NAME_BYTES = 64  # OpenAI's own limit
+TOOL_TEXT_BYTES = 32 << 10  # of a description
+TOOLS_BYTES = 1 << 20  # of all texts of a chat's tools
+TEMPLATE_BYTES = 16 << 10  # of all variables of a chat template
 TEXT_BYTES = 4 << 20  # a million tokens of English
 TOKEN_IDS = 1 << 18  # of one request; a longer prompt is read faster as text
 LABEL_BYTES = 512
@@ -41,12 +46,8 @@ _SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
 _V1 = (*_OPENAI, RequestRoute.EMBEDDINGS, *_SCORES)
 _OURS = (RequestRoute.STREAM,)
 _TOKENS = (RequestRoute.TEXT_TO_TOKENS, RequestRoute.TOKENS_TO_TEXT)
-_CHATS = (
-    RequestRoute.CHAT,
-    RequestRoute.STREAM,
-    RequestRoute.TOKENIZE,
-    RequestRoute.TEXT_TO_TOKENS,
-)
+_TEMPLATED = (RequestRoute.STREAM, RequestRoute.TOKENIZE)
+_CHATS = (RequestRoute.CHAT, *_TEMPLATED, RequestRoute.TEXT_TO_TOKENS)
 _SAXML = (
     RequestRoute.LM_GENERATE,
     RequestRoute.LM_SCORE,
@@ -107,6 +108,14 @@ _QUESTIONS = (
     _text("messages.role", 64, *_CHATS),
     # A text, or a list of parts
     _many("messages.content", Kind.TEXTS, *_CHATS, count=1024, bytes=TEXT_BYTES),
+    _text("messages.name", LABEL_BYTES, *_CHATS),
+    _text("messages.tool_call_id", LABEL_BYTES, *_CHATS),
+    _text("messages.reasoning", TEXT_BYTES, *_CHATS),
+    _text("messages.reasoning_content", TEXT_BYTES, RequestRoute.CHAT),
+    _many("messages.tool_calls", Kind.OBJECTS, *_CHATS, count=TOOLS),
+    _text("messages.tool_calls.id", LABEL_BYTES, *_CHATS),
+    _text("messages.tool_calls.name", TOOL_NAME_BYTES, *_CHATS),
+    _text("messages.tool_calls.arguments", TEXT_BYTES, *_CHATS),
     _many(
         "prompt",
         Kind.PROMPTS,
@@ -196,6 +205,33 @@ _SAMPLING = (
         values=128,
     ),
 )
+_TOOLS = (
+    # 64: values of a tool and its schema
+    _many("tools", Kind.OBJECTS, RequestRoute.CHAT, count=TOOLS, values=64),
+    _many("tools", Kind.OBJECTS, *_TEMPLATED, count=TOOLS),
+    _text("tools.name", TOOL_NAME_BYTES, *_CHATS),
+    _text("tools.description", TOOL_TEXT_BYTES, *_CHATS),
+    _text("tools.parameters", SCHEMA_BYTES, *_CHATS),
+    # A word, or an object that names a function
+    _many("tool_choice", Kind.MAP, RequestRoute.CHAT, count=2, bytes=TOOL_NAME_BYTES, values=4),
+    _text("tool_choice", TOOL_NAME_BYTES, *_TEMPLATED),
+    _text("tool_name", TOOL_NAME_BYTES, *_TEMPLATED),
+    _flag("parallel_tool_calls", RequestRoute.CHAT),
+    # 16: values of an entry
+    _many(
+        "chat_template_kwargs",
+        Kind.MAP,
+        RequestRoute.CHAT,
+        count=32,
+        bytes=TEMPLATE_BYTES,
+        values=16,
+    ),
+    _text("chat_template_kwargs", TEMPLATE_BYTES, *_TEMPLATED),
+    _flag("add_generation_prompt", RequestRoute.CHAT),
+    _flag("continue_final_message", RequestRoute.CHAT),
+    _text("reasoning_effort", 16, RequestRoute.CHAT),
+    _flag("include_reasoning", RequestRoute.CHAT),
+)
 _REPLIES = (
     _flag("stream", *_OPENAI),
     _many("stream_options", Kind.MAP, *_OPENAI, count=MOST_FIELDS, bytes=FIELD_NAME_BYTES),
@@ -259,7 +295,7 @@ _HISTORY = (
     _integer("limit", 1, 1000, RequestRoute.EVENTS),
 )
 
-FIELDS = (*_NAMES, *_QUESTIONS, *_SAMPLING, *_REPLIES, *_LABELS, *_SPEC, *_HISTORY)
+FIELDS = (*_NAMES, *_QUESTIONS, *_SAMPLING, *_TOOLS, *_REPLIES, *_LABELS, *_SPEC, *_HISTORY)
 _BY_ROUTE = {
     route: {field.name: field for field in FIELDS if route in field.routes}
     for route in RequestRoute

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sax.errors import InvalidRequest
@@ -20,6 +21,9 @@ _GRADIENT = fields_of(RequestRoute.LM_GRADIENT)
 _CUSTOM = fields_of(RequestRoute.CUSTOM)
 _TEXT = field(RequestRoute.LM_GENERATE, "text")
 _EXTRA = field(RequestRoute.LM_GENERATE, "extra_inputs")
+_TURN = ("role", "content", "name", "tool_call_id", "reasoning")
+_CALL = ("id", "name", "arguments")
+_TOOL = ("name", "description", "parameters")
 
 
 def check_generate(msg: tokens_pb2.Generate) -> None:
@@ -145,7 +149,19 @@ def _check_prompt(msg: tokens_pb2.Generate | tokens_pb2.TokenizeRequest) -> None
 
 def _check_chat(chat: tokens_pb2.Chat) -> None:
     _STREAM["messages"].check_count(len(chat.messages))
-    role, content = _STREAM["messages.role"], _STREAM["messages.content"]
     for index, turn in enumerate(chat.messages):
-        role.check_text(turn.role, f"messages[{index}].role")
-        content.check_text(turn.content, f"messages[{index}].content")
+        at = f"messages[{index}]."
+        for name in _TURN:
+            _STREAM[f"messages.{name}"].check_text(getattr(turn, name), at + name)
+        if turn.tool_calls:
+            _check_objects("messages.tool_calls", turn.tool_calls, _CALL, f"{at}tool_calls")
+    _check_objects("tools", chat.tools, _TOOL, "tools")
+    for name in ("tool_choice", "tool_name", "chat_template_kwargs"):
+        _STREAM[name].check_text(getattr(chat, name))
+
+
+def _check_objects(row: str, entries: Any, names: Sequence[str], at: str) -> None:
+    _STREAM[row].check_count(len(entries), at)
+    for index, entry in enumerate(entries):
+        for name in names:
+            _STREAM[f"{row}.{name}"].check_text(getattr(entry, name), f"{at}[{index}].{name}")

@@ -13,12 +13,14 @@ from typing import Any
 from google.protobuf.message import Message as ProtoMessage
 
 from sax import errors
+from sax.chat import PLAIN_CHAT, AnswerFormat, ToolChoice
 from sax.errors import InvalidRequest, SaxError
 from sax.fields.sampling import SAMPLING, UNCHANGED
 from sax.format import without_long_words
 from sax.proto import tokens_pb2
 from sax.types import (
     AnswerSoFar,
+    ChatOptions,
     GenerateRequest,
     HypothesisText,
     Message,
@@ -26,6 +28,8 @@ from sax.types import (
     SamplingParams,
     TokenChunk,
     TokenLogprob,
+    Tool,
+    ToolCall,
 )
 
 # The fields of the table, by their shape in the message.
@@ -39,6 +43,7 @@ Prompt = str | tuple[int, ...] | tuple[Message, ...]
 
 _REPLY = tuple(each.name for each in fields(ReplyOptions))
 _NO_OPTIONS = ReplyOptions()
+_TURN = ("role", "content", "name", "tool_call_id", "reasoning")  # texts of a message
 _MOST_MS = 2**31 - 1
 
 
@@ -52,7 +57,7 @@ def encode_generate(request_number: int, request: GenerateRequest) -> tokens_pb2
     _put(msg, "priority", request.priority)
     _put(msg, "cache_salt", request.cache_salt)
     put_timeout(msg, request.timeout_s)
-    _put_prompt(msg, request.prompt)
+    _put_prompt(msg, request.prompt, request.chat)
     _put_sampling(msg.sampling, request.sampling)
     _put_reply(msg.reply, request.reply)
     if request.answer is not None:
@@ -67,6 +72,7 @@ def decode_generate(msg: tokens_pb2.Generate, account: str = "") -> GenerateRequ
         prompt=_decode_prompt(msg),
         sampling=_decode_sampling(msg.sampling),
         reply=_decode_reply(msg.reply) if msg.HasField("reply") else _NO_OPTIONS,
+        chat=_decode_options(msg.chat) if msg.HasField("chat") else PLAIN_CHAT,
         request_id=msg.request_id,
         account=msg.account or account,
         priority=msg.priority,
@@ -92,6 +98,7 @@ def encode_tokenize(
     model_id: str,
     prompt: str | tuple[Message, ...],
     add_special_tokens: bool | None = None,
+    chat: ChatOptions = PLAIN_CHAT,
     *,
     token_texts: bool = False,
 ) -> tokens_pb2.TokenizeRequest:
@@ -103,17 +110,19 @@ def encode_tokenize(
     if isinstance(prompt, str):
         _put(msg, "text", prompt, "prompt")
     else:
-        _put_chat(msg.chat, prompt)
+        _put_chat(msg.chat, prompt, chat)
     return msg
 
 
 def decode_tokenize(
     msg: tokens_pb2.TokenizeRequest,
-) -> tuple[str, str | tuple[Message, ...], bool | None]:
-    """Return the model, the prompt and `add_special_tokens`; `token_texts` stays in the message."""
-    chat = msg.WhichOneof("prompt") == "chat"
+) -> tuple[str, str | tuple[Message, ...], bool | None, ChatOptions]:
+    """Return the model, the prompt, `add_special_tokens` and the options of a chat; `token_texts`
+    stays in the message."""
     special = msg.add_special_tokens if msg.HasField("add_special_tokens") else None
-    return msg.model_key, _decode_chat(msg.chat) if chat else msg.text, special
+    if msg.WhichOneof("prompt") == "chat":
+        return msg.model_key, _decode_chat(msg.chat), special, _decode_options(msg.chat)
+    return msg.model_key, msg.text, special, PLAIN_CHAT
 
 
 def encode_detokenize(model_id: str, ids: Iterable[int]) -> tokens_pb2.DetokenizeRequest:
@@ -155,6 +164,8 @@ def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> 
         msg.version = chunk.version
     if chunk.hypotheses:
         _put_hypotheses(msg, chunk)
+    if chunk.answer_format is not None:
+        _put_answer_format(msg.answer_format, chunk.answer_format)
     if isinstance(chunk.stop_reason, str):
         msg.stop_text = chunk.stop_reason
     elif chunk.stop_reason is not None:
@@ -186,6 +197,11 @@ def _put_prompt_part(msg: tokens_pb2.Chunk, chunk: TokenChunk) -> None:
     msg.prompt_logprobs.extend(map(_encode_logprob, chunk.prompt_logprobs))
 
 
+def _put_answer_format(msg: tokens_pb2.AnswerFormat, format: AnswerFormat) -> None:
+    msg.tools, msg.reasoning = format.tools, format.reasoning
+    msg.reasoning_open = format.reasoning_open
+
+
 def _put_hypotheses(msg: tokens_pb2.Chunk, chunk: TokenChunk) -> None:
     for each in chunk.hypotheses:
         msg.hypotheses.add(
@@ -214,7 +230,14 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
         msg.seed if msg.HasField("seed") else None,
         tuple(map(_decode_hypothesis, found)) if (found := msg.hypotheses) else (),
         msg.version,
+        answer_format=(
+            _decode_answer_format(msg.answer_format) if msg.HasField("answer_format") else None
+        ),
     )
+
+
+def _decode_answer_format(msg: tokens_pb2.AnswerFormat) -> AnswerFormat:
+    return AnswerFormat(msg.tools, msg.reasoning, msg.reasoning_open)
 
 
 def _decode_hypothesis(msg: tokens_pb2.Hypothesis) -> HypothesisText:
@@ -281,22 +304,40 @@ def _misfit(param: str, exc: Exception) -> InvalidRequest:
     return InvalidRequest(f"{param} cannot be sent: {exc}", param=param)
 
 
-def _put_prompt(msg: tokens_pb2.Generate, prompt: Prompt) -> None:
+def _put_prompt(msg: tokens_pb2.Generate, prompt: Prompt, chat: ChatOptions) -> None:
     if isinstance(prompt, str):
         _put(msg, "text", prompt, "prompt")
     elif prompt and isinstance(prompt[0], Message):
-        _put_chat(msg.chat, prompt)
+        _put_chat(msg.chat, prompt, chat)
     else:
         msg.tokens.SetInParent()
         _extend(msg.tokens.ids, prompt, "prompt")
 
 
-def _put_chat(chat: tokens_pb2.Chat, messages: Iterable[Any]) -> None:
+def _put_chat(chat: tokens_pb2.Chat, messages: Iterable[Any], options: ChatOptions) -> None:
     chat.SetInParent()
     for message in messages:
         turn = chat.messages.add()
-        _put(turn, "role", message.role, "messages.role")
-        _put(turn, "content", message.content, "messages.content")
+        for name in _TURN:
+            if value := getattr(message, name):
+                _put(turn, name, value, f"messages.{name}")
+        for call in message.tool_calls:
+            _put_fields(turn.tool_calls.add(), call, ("id", "name", "arguments"), "tool_calls")
+    if options == PLAIN_CHAT:
+        return
+    for tool in options.tools:
+        _put_fields(chat.tools.add(), tool, ("name", "description", "parameters"), "tools")
+        chat.tools[-1].strict = tool.strict
+    _put_fields(chat, options, ("tool_choice", "tool_name", "chat_template_kwargs"), "")
+    chat.one_tool_call = not options.parallel_tool_calls
+    chat.add_generation_prompt = options.add_generation_prompt
+    chat.continue_final_message = options.continue_final_message
+    chat.divided = options.divided
+
+
+def _put_fields(msg: ProtoMessage, value: Any, names: Iterable[str], at: str) -> None:
+    for name in names:
+        _put(msg, name, getattr(value, name), f"{at}.{name}" if at else name)
 
 
 def _put_sampling(msg: tokens_pb2.Sampling, sampling: SamplingParams) -> None:
@@ -336,7 +377,34 @@ def _decode_prompt(msg: tokens_pb2.Generate) -> Prompt:
 
 
 def _decode_chat(chat: tokens_pb2.Chat) -> tuple[Message, ...]:
-    return tuple(Message(turn.role, turn.content) for turn in chat.messages)
+    return tuple(map(_decode_message, chat.messages))
+
+
+def _decode_message(turn: tokens_pb2.Message) -> Message:
+    calls = turn.tool_calls
+    return Message(
+        turn.role,
+        turn.content,
+        turn.name,
+        turn.tool_call_id,
+        tuple(ToolCall(call.id, call.name, call.arguments) for call in calls) if calls else (),
+        turn.reasoning,
+    )
+
+
+def _decode_options(chat: tokens_pb2.Chat) -> ChatOptions:
+    return ChatOptions(
+        tools=tuple(Tool(t.name, t.description, t.parameters, t.strict) for t in chat.tools),
+        tool_choice=chat.tool_choice or ToolChoice.AUTO,
+        tool_name=chat.tool_name,
+        parallel_tool_calls=not chat.one_tool_call,
+        chat_template_kwargs=chat.chat_template_kwargs,
+        add_generation_prompt=(
+            chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True
+        ),
+        continue_final_message=chat.continue_final_message,
+        divided=chat.divided,
+    )
 
 
 def _decode_sampling(msg: tokens_pb2.Sampling) -> SamplingParams:

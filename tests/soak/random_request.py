@@ -111,6 +111,8 @@ def value_of(draw: random.Random, field: RequestField) -> Any:
             return {str(draw.randint(0, 40_000)): draw.randint(-100, 100) for _ in range(count)}
         case Kind.MAP:
             return {}
+        case Kind.OBJECTS:
+            return []
         case Kind.MESSAGES:
             return [{"role": "user", "content": text(draw, 20)}]
 
@@ -166,5 +168,9 @@ def _reconcile(draw: random.Random, body: dict[str, Any]) -> None:
         body.pop("early_stopping", None)
     if not body.get("stream"):
         body.pop("stream_options", None)
+    if body.get("continue_final_message"):
+        body["add_generation_prompt"] = False
+    body.pop("tool_choice", None)  # of no function
+    body.pop("reasoning_effort", None)  # two words
     body.pop("dimensions", None)  # of a model whose vectors have another size
     body.pop("encoding_format", None)  # of two words

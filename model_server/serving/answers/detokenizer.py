@@ -11,6 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from model_server.engine.types import Hypothesis, RowResult
+from model_server.serving.chats.divided_answer import UNDIVIDED, AnswerDivision
 from model_server.text.prompt_text import PromptText
 from model_server.text.stop_sequence import StopSequence
 from model_server.text.stop_text import StopText
@@ -41,14 +42,18 @@ class Detokenizer:
         own_text: bool = False,
         seed: int | None = None,
         version: str = "",
+        division: AnswerDivision = UNDIVIDED,
     ) -> None:
         """own_text: the answer's text starts with its first token, not with the prompt.
 
-        seed, version of the model: told in the first chunk.
+        seed, version of the model, division: told in the first chunk.
         """
         self._names = TokenNames(tokenizer)
         control = not reply.skip_special_tokens
-        self._new_decoder = partial(tokenizer.decoder, () if own_text else prompt, control=control)
+        before = () if own_text else prompt
+        self._new_decoder = partial(
+            tokenizer.decoder, before, control=control, marks=division.marks
+        )
         self._decoder = self._new_decoder()
         self._include_stop = reply.include_stop_str_in_output
         self._stop_text = StopText(sampling.stop, include=self._include_stop)
@@ -66,7 +71,9 @@ class Detokenizer:
         self.tokens = 0
         self.score = 0.0
         opening = self._opened(tokenizer, prompt, reply)
-        self._opening: TokenChunk | None = replace(opening, seed=seed, version=version)
+        self._opening: TokenChunk | None = replace(
+            opening, seed=seed, version=version, answer_format=division.format
+        )
 
     def push(self, result: RowResult, finish: str | None) -> TokenChunk:
         """Return the chunk for scores of the prompt, one more token, or both.

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from model_server.loading.loaded import GradientInput
 from model_server.serving.admission import Admission, check_method, refusal
+from model_server.serving.chats.rendered_chat import rendered
 from model_server.serving.gradient_queue import GradientQueue
 from model_server.serving.handler import check_scorable
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.query import scored_ids, scored_prompt
-from model_server.serving.rendered_chat import rendered
 from model_server.serving.servables import Servables
 from model_server.text.encoding import EncodingThreads
 from model_server.text.vocabulary_fit import check_rows

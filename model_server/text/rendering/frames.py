@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from sax.chat import ChatOptions, Message
+
 LENGTH = 4  # bytes before each message
 MAX_ANSWER = 1 << 27  # bytes
 
@@ -29,8 +31,8 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
     """Render one chat."""
 
     key: bytes  # names the template
-    chat: tuple[tuple[str, str], ...] | None  # roles and contents; None: only compile
-    add_generation_prompt: bool = True
+    chat: tuple[Message, ...] | None  # None: only compile
+    options: ChatOptions = ChatOptions()
     parts: TemplateParts | None = None  # for a process that does not know the template
 
 

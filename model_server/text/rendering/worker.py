@@ -19,6 +19,8 @@ from contextlib import suppress
 import msgspec
 
 from model_server.text.control_tokens import ControlTokens
+from model_server.text.rendering.chat_values import chat_values
+from model_server.text.rendering.continued import continued
 from model_server.text.rendering.frames import (
     Answer,
     Ask,
@@ -33,6 +35,7 @@ from model_server.text.rendering.sandbox import (
     RefusedChat,
     RunawayTemplate,
 )
+from sax.chat import ChatOptions, Message
 
 MEMORY = 512 << 20  # bytes that this process may allocate
 _ADDRESSES = 2 << 30  # bytes of address space: mapped libraries and locales count here
@@ -47,17 +50,12 @@ class _KnownTemplate:
         self._control_tokens = ControlTokens(parts.control_tokens)
         self._compiled = CompiledTemplate(parts.source)
 
-    def render(self, chat: tuple[tuple[str, str], ...], add_generation_prompt: bool) -> str:
+    def render(self, chat: tuple[Message, ...], options: ChatOptions) -> str:
         guard = self._control_tokens.guard
-        return self._compiled.render(
-            {
-                "messages": [{"role": guard(role), "content": guard(text)} for role, text in chat],
-                "add_generation_prompt": add_generation_prompt,
-                "tools": None,
-                "documents": None,
-                **self._fixed,
-            }
-        )
+        text = self._compiled.render({**chat_values(chat, options, guard), **self._fixed})
+        if not options.continue_final_message:
+            return text
+        return continued(text, guard(chat[-1].content if chat else ""))
 
 
 class Templates:
@@ -73,7 +71,7 @@ class Templates:
                 return _UNKNOWN
             if ask.chat is None:
                 return Answer("text")
-            return Answer("text", template.render(ask.chat, ask.add_generation_prompt))
+            return Answer("text", template.render(ask.chat, ask.options))
         except BrokenTemplate as exc:
             return Answer("broken", str(exc))
         except RefusedChat as exc:

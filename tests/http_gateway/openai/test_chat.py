@@ -3,7 +3,13 @@ import pytest
 from http_gateway.openai.chat import to_messages
 from http_gateway.openai.schema import ChatMessage
 from sax.errors import InvalidRequest, UnsupportedParameter
-from sax.types import Message
+from sax.types import Message, ToolCall
+
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'},
+}
 
 
 def turns(*messages: dict[str, object]) -> tuple[Message, ...]:
@@ -28,13 +34,38 @@ def test_an_earlier_answer_can_be_sent_back_with_its_empty_fields():
     assert turns(answer) == (Message("assistant", "x"),)
 
 
+def test_calls_and_their_results_are_kept():
+    result: dict[str, object] = {
+        "role": "tool",
+        "content": "sunny",
+        "tool_call_id": "call_1",
+        "name": "get_weather",
+    }
+    asked: dict[str, object] = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [CALL],
+        "reasoning": "Hm.",
+    }
+    call = ToolCall("call_1", "get_weather", '{"city": "Oslo"}')
+    assert turns(asked, result) == (
+        Message("assistant", "", tool_calls=(call,), reasoning="Hm."),
+        Message("tool", "sunny", name="get_weather", tool_call_id="call_1"),
+    )
+
+
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        ({"role": "tool", "content": "4", "tool_call_id": "1"}, "messages[0].role"),
+        ({"role": "function", "content": "4", "name": "f"}, "messages[0].role"),
+        ({"role": "user", "content": "x", "tool_call_id": "1"}, "messages[0].tool_call_id"),
+        ({"role": "user", "content": "x", "tool_calls": [CALL]}, "messages[0].tool_calls"),
         ({"role": "user", "content": "x", "name": "bob"}, "messages[0].name"),
         ({"role": "user", "content": "x", "mood": "good"}, "messages[0].mood"),
-        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages[0].tool_calls"),
+        (
+            {"role": "assistant", "content": "x", "tool_calls": [{**CALL, "type": "custom"}]},
+            "messages[0].tool_calls[0].type",
+        ),
         ({"role": "user", "content": [{"type": "image_url"}]}, "messages[0].content[0].type"),
         (
             {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]},
@@ -55,6 +86,13 @@ def test_what_would_have_to_be_ignored_is_refused_by_its_path(
     [
         ({"role": "robot", "content": "x"}, "messages[0].role"),
         ({"role": "user"}, "messages[0].content"),
+        ({"role": "tool", "content": "4", "name": 3}, "messages[0].name"),
+        ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0].function"),
+        ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls"),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
         ({"role": "user", "content": []}, "messages[0].content"),
         ({"role": "user", "content": ["x"]}, "messages[0].content[0]"),
         ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),

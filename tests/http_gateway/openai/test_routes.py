@@ -343,7 +343,8 @@ async def test_an_error_of_one_choice_ends_them_all(cell: FakeCell, http: httpx.
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [
-        (CHATS, {"tools": [{"type": "function"}]}, "tools"),
+        (CHATS, {"tools": [{"type": "custom"}]}, "tools[0].type"),
+        (CHATS, {"functions": [{"name": "f"}]}, "functions"),
         (CHATS, {"no_such": 1}, "no_such"),
         (CHATS, {"echo": True}, "echo"),
         (COMPLETIONS, {"suffix": "x"}, "suffix"),

@@ -63,7 +63,7 @@ def closings() -> Closings:
 
 
 def matcher_of(constraint: Constraint) -> LLMatcher:
-    return LLMatcher(known(), grammar_of(constraint, frozenset()), log_level=0)
+    return LLMatcher(known(), grammar_of(constraint, {}), log_level=0)
 
 
 def way_from(constraint: Constraint, begun: str = "", room: int = 400) -> str | None:

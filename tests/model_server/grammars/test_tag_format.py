@@ -82,11 +82,11 @@ def test_answers_are_what_the_format_says(
 def test_control_tokens_in_a_text_are_those_tokens() -> None:
     tree = tag("<|im_start|>", NUMBER, "")
     source = grammar_of(Constraint("structural_tag", json.dumps({"format": tree})), SPECIALS)
-    assert "<|im_start|>" in json.loads(source)["grammars"][0]["lark_grammar"]
-    assert '"<|im_start|>"' not in json.loads(source)["grammars"][0]["lark_grammar"]
+    assert "<[1]>" in json.loads(source)["grammars"][0]["lark_grammar"]
+    assert "<|im_start|>" not in json.loads(source)["grammars"][0]["lark_grammar"]
 
 
-SPECIALS = frozenset({"<|im_start|>"})
+SPECIALS = {"<|im_start|>": 1}
 
 
 def deep() -> dict[str, Any]:
@@ -115,6 +115,6 @@ def deep() -> dict[str, Any]:
 )
 def test_what_cannot_be_kept_to_is_refused_by_its_path(tree: dict[str, Any], path: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        grammar_of(Constraint("structural_tag", json.dumps({"format": tree})), frozenset())
+        grammar_of(Constraint("structural_tag", json.dumps({"format": tree})), {})
     assert refused.value.param == "structural_tag"
     assert path in str(refused.value)

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from model_server.engine.engine import EngineRequest
+from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
 from model_server.serving.engine_request import (
     check_asker,
     check_device_sampling,
@@ -18,7 +19,6 @@ from model_server.serving.engine_request import (
     sample_seeds,
     score_engine_request,
 )
-from model_server.serving.rendered_chat import Prompt, RenderedChat
 from model_server.text.tokenizer import ByteTokenizer
 from sax.auth.acl import ANYONE, Principal
 from sax.errors import InvalidRequest

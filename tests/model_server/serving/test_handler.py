@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -54,7 +54,9 @@ class BadTokenizer(ByteTokenizer):
 
     made = 0
 
-    def decoder(self, after: Sequence[int] = (), *, control: bool = False) -> IncrementalDecoder:
+    def decoder(
+        self, after: Sequence[int] = (), *, control: bool = False, marks: Collection[str] = ()
+    ) -> IncrementalDecoder:
         self.made += 1
         return BadDecoder() if self.made == 1 else super().decoder(after)
 

@@ -7,7 +7,7 @@ import pytest
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.control_tokens import MARK
 from sax.errors import CheckpointError, InvalidRequest, Unavailable
-from sax.types import Message
+from sax.types import ChatOptions, Message
 from tests.model_server.text.reference_jinja import reference_render
 
 HELLO = [Message("user", "hello")]
@@ -24,7 +24,7 @@ def test_a_chat_is_rendered_with_its_tokens() -> None:
     )
     template = ChatTemplate(source, "<s>", "</s>")
     assert template.render(HELLO) == "<s>[user] hello</s>[assistant] "
-    assert template.render(HELLO, add_generation_prompt=False) == "<s>[user] hello</s>"
+    assert template.render(HELLO, ChatOptions(add_generation_prompt=False)) == "<s>[user] hello</s>"
     assert template.render([]) == "<s>[assistant] "
 
 

@@ -13,9 +13,11 @@ from sax.errors import TABLE, InvalidRequest
 from sax.need import Need
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
 from sax.types import (
+    AnswerFormat,
     AnswerSoFar,
     Autoscaling,
     CellStats,
+    ChatOptions,
     Classified,
     Embedded,
     GenerateRequest,
@@ -37,6 +39,8 @@ from sax.types import (
     ServerTypeStat,
     TokenChunk,
     TokenLogprob,
+    Tool,
+    ToolCall,
 )
 from sax.wire import codec
 
@@ -133,7 +137,22 @@ SAMPLING = st.builds(
     early_stopping=st.booleans(),
     tokens_per_beam=I32,
 )
-CHATS = st.lists(st.builds(Message, TEXT, TEXT), min_size=1, max_size=3).map(tuple)
+CALLS = st.lists(st.builds(ToolCall, TEXT, TEXT, TEXT), max_size=2).map(tuple)
+CHATS = st.lists(
+    st.builds(Message, TEXT, TEXT, TEXT, TEXT, CALLS, TEXT), min_size=1, max_size=3
+).map(tuple)
+OPTIONS = st.builds(
+    ChatOptions,
+    tools=st.lists(st.builds(Tool, TEXT, TEXT, TEXT, st.booleans()), max_size=2).map(tuple),
+    tool_choice=st.sampled_from(["auto", "none", "required", "function"]),
+    tool_name=TEXT,
+    parallel_tool_calls=st.booleans(),
+    chat_template_kwargs=TEXT,
+    add_generation_prompt=st.booleans(),
+    continue_final_message=st.booleans(),
+    divided=st.booleans(),
+)
+FORMATS = st.none() | st.builds(AnswerFormat, TEXT, TEXT, st.booleans())
 REQUESTS = st.builds(
     GenerateRequest,
     model_id=TEXT,
@@ -178,7 +197,8 @@ CHUNKS = st.builds(
         ),
         max_size=2,
     ).map(tuple),
-    VERSION | st.just(""),
+    version=VERSION | st.just(""),
+    answer_format=FORMATS,
 )
 
 
@@ -279,12 +299,21 @@ def test_a_chunk_survives_the_wire(number: int, chunk: TokenChunk) -> None:
     assert codec.decode_chunk(msg) == chunk
 
 
-@given(TEXT, TEXT | CHATS, st.sampled_from([None, False, True]))
+@given(TEXT, TEXT | CHATS, st.sampled_from([None, False, True]), OPTIONS)
 def test_a_text_to_tokenize_survives_the_wire(
-    model_id: str, prompt: str, special: bool | None
+    model_id: str, prompt: str | tuple[Message, ...], special: bool | None, chat: ChatOptions
 ) -> None:
-    sent = codec.encode_tokenize(model_id, prompt, special)
-    assert codec.decode_tokenize(sent) == (model_id, prompt, special)
+    decoded = codec.decode_tokenize(codec.encode_tokenize(model_id, prompt, special, chat))
+    told = ChatOptions() if isinstance(prompt, str) else chat
+    assert decoded == (model_id, prompt, special, told)
+
+
+@given(CHATS, OPTIONS)
+def test_a_chat_with_tools_survives_the_wire(
+    messages: tuple[Message, ...], chat: ChatOptions
+) -> None:
+    request = GenerateRequest(model_id="m", prompt=messages, chat=chat)
+    assert codec.decode_generate(codec.encode_generate(1, request)) == request
 
 
 @given(TEXT, st.lists(st.integers(0, 2**31 - 1)))

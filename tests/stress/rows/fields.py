@@ -66,6 +66,8 @@ def too_large(field: RequestField) -> Iterator[bytes]:
             yield b"[%d]" % (TIMES * int(field.most or 1))
         case Kind.MESSAGES:
             yield many(b'{"role":"user","content":""}', count)
+        case Kind.OBJECTS:
+            yield many(b'{"type":"function","function":{"name":"f"}}', count)
         case Kind.MAP:
             yield from (names(count), b"{%s:1}" % text(size), b'{"k":%s}' % text(size))
             yield b'{"k":%s}' % many(b"1", count)

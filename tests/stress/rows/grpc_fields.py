@@ -51,6 +51,19 @@ _PATHS: dict[str, tuple[str, ...]] = {
     "messages": ("chat", "messages"),
     "messages.role": ("chat", "messages", "role"),
     "messages.content": ("chat", "messages", "content"),
+    **{
+        f"messages.{name}": ("chat", "messages", name)
+        for name in ("name", "tool_call_id", "reasoning", "tool_calls")
+    },
+    **{
+        f"messages.tool_calls.{name}": ("chat", "messages", "tool_calls", name)
+        for name in ("id", "name", "arguments")
+    },
+    **{
+        name: ("chat", *name.split("."))
+        for name in ("tools", "tools.name", "tools.description", "tools.parameters")
+    },
+    **{name: ("chat", name) for name in ("tool_choice", "tool_name", "chat_template_kwargs")},
     **{name: ("sampling", name) for name in SAMPLING},
     "extra_inputs": ("extra_inputs", "strings", "key"),
     "answer.token_ids": ("answer", "token_ids"),

@@ -11,9 +11,10 @@ import pytest
 
 from model_server.text.rendering.frames import Answer, Ask, TemplateParts
 from model_server.text.rendering.process import ProcessEnded, RenderProcess
+from sax.chat import Message
 
 PARTS = TemplateParts("{{ messages[0].content }}!", "", "", ())
-ASK = Ask(b"key", (("user", "hello"),), parts=PARTS)
+ASK = Ask(b"key", (Message("user", "hello"),), parts=PARTS)
 ENDLESS = TemplateParts("{{ messages | length | round(-100000000) }}", "", "", ())
 BOMB = Ask(b"bomb", ASK.chat, parts=ENDLESS)
 

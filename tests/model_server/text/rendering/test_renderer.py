@@ -4,9 +4,10 @@ import pytest
 
 from model_server.text.rendering.frames import Answer, Ask, TemplateParts
 from model_server.text.rendering.renderer import Renderer
+from sax.chat import Message
 from sax.errors import Unavailable
 
-CHAT = (("user", "hello"),)
+CHAT = (Message("user", "hello"),)
 GOOD = TemplateParts("{{ messages[0].content }}", "", "", ())
 BOMB = TemplateParts("{{ messages | length | round(-100000000) }}", "", "", ())
 

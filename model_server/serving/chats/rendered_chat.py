@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from model_server.loading.loaded import Loaded
 from model_server.text.text_length import check_messages
+from sax.chat import ToolChoice
 from sax.errors import InvalidRequest
-from sax.types import Message
+from sax.fields.table import TOOLS_BYTES
+from sax.format import quoted
+from sax.types import PLAIN_CHAT, ChatOptions, Message
 
 Prompt = str | tuple[int, ...] | tuple[Message, ...]
 
@@ -23,7 +26,9 @@ def is_chat(prompt: Prompt) -> bool:
     return not isinstance(prompt, str) and any(isinstance(part, Message) for part in prompt[:1])
 
 
-async def rendered(prompt: Prompt, loaded: Loaded) -> Prompt | RenderedChat:
+async def rendered(
+    prompt: Prompt, loaded: Loaded, chat: ChatOptions = PLAIN_CHAT
+) -> Prompt | RenderedChat:
     """Render a prompt of messages; others are returned as they are.
 
     Raises InvalidRequest and what `ChatTemplate.rendered` raises.
@@ -39,4 +44,22 @@ async def rendered(prompt: Prompt, loaded: Loaded) -> Prompt | RenderedChat:
             param="messages",
         )
     check_messages(messages, loaded.tokenizer, loaded.runner.limits.max_context)
-    return RenderedChat(await loaded.chat_template.rendered(messages))
+    check_options(chat)
+    return RenderedChat(await loaded.chat_template.rendered(messages, chat))
+
+
+def check_options(chat: ChatOptions) -> None:
+    """Raise InvalidRequest for options that are out of range or contradict each other."""
+    if chat.tool_choice not in [*ToolChoice]:
+        raise InvalidRequest(
+            f"tool_choice is {quoted(chat.tool_choice)}: give one of {', '.join(ToolChoice)}",
+            param="tool_choice",
+        )
+    if chat.must_call and not chat.tools:
+        raise InvalidRequest("tool_choice asks for a call: send tools, too", param="tool_choice")
+    size = sum(len(t.name) + len(t.description) + len(t.parameters) for t in chat.tools)
+    if size > TOOLS_BYTES:
+        raise InvalidRequest(
+            f"tools have {size} characters; at most {TOOLS_BYTES} are allowed: send less",
+            param="tools",
+        )

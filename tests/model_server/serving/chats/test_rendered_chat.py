@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from model_server.serving.rendered_chat import Prompt, RenderedChat, rendered
+from model_server.serving.chats.rendered_chat import Prompt, RenderedChat, rendered
 from sax.errors import InvalidRequest
 from sax.types import Message, ModelSpec
 from tests.model_server.fake_model import FakeModels

@@ -1,0 +1,107 @@
+"""Reads a call that is a JSON object: {"name": ..., "arguments": {...}}.
+
+The usual order of fields is streamed. An object of another order is held until it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator
+from typing import Any, cast
+
+from http_gateway.dialects.json_scan import JsonScan
+from http_gateway.dialects.text_reader import TextReader
+
+_BLANK = r"[ \n\t\r]{0,16}"
+_ARGUMENTS = ("arguments", "parameters")
+_LONGEST_HEAD = 512  # characters
+
+
+def _beginnings(parts: list[str]) -> str:
+    """Return a pattern for every beginning of these parts in a row."""
+    pattern = ""
+    for part in reversed(parts):
+        pattern = f"(?:{part}{pattern})?"
+    return pattern + r"\Z"
+
+
+def _head(field: str) -> list[str]:
+    def word(text: str) -> list[str]:
+        return [re.escape(character) for character in f'"{text}"']
+
+    return [
+        *(r"\{", _BLANK, *word("name"), _BLANK, ":", _BLANK, '"', r'[^"\\]{0,64}', '"', _BLANK),
+        *(",", _BLANK, *word(field), _BLANK, ":", _BLANK),
+    ]
+
+
+_HEAD = re.compile(
+    rf'\{{{_BLANK}"name"{_BLANK}:{_BLANK}"([^"\\]{{1,64}})"{_BLANK},{_BLANK}'
+    rf'"(?:{"|".join(_ARGUMENTS)})"{_BLANK}:{_BLANK}(?=\{{)'
+)
+_BEGUN = [re.compile(_beginnings(_head(field))) for field in _ARGUMENTS]
+
+
+def call_object(reader: TextReader) -> Generator[None, None, bool]:
+    """Read the object that stands here. False: it was no call, and nothing but `reader.at` has
+    changed, which is behind it."""
+    while True:
+        if found := _HEAD.match(reader.text, reader.at):
+            break
+        rest = reader.text[reader.at : reader.at + _LONGEST_HEAD]
+        if reader.ended or not any(begun.match(rest) for begun in _BEGUN):
+            break
+        yield
+    if found and found[1] in reader.tools:
+        yield from _streamed(reader, found)
+        return True
+    if not (yield from reader.next_is("{")):
+        return False
+    source = yield from reader.whole_object()
+    call = call_of(source)
+    if call is None or call[0] not in reader.tools:
+        return False
+    reader.write_call(*call)
+    return True
+
+
+def _streamed(reader: TextReader, head: re.Match[str]) -> Generator[None, None, None]:
+    reader.begin_call(head[1])
+    reader.at = head.end()
+    yield from reader.arguments()
+    reader.end_call()
+    yield from reader.blank()
+    if (yield from reader.literal(",")):  # fields that a call does not have
+        scan = JsonScan(depth=1)
+        while True:
+            reader.at = scan.end(reader.text, reader.at)
+            if scan.complete or reader.ended:
+                return
+            yield
+    yield from reader.literal("}")
+
+
+def call_of(source: str) -> tuple[str, str] | None:
+    """Return the name and the arguments, as JSON, of a whole object; None: it is no call."""
+    try:
+        value = json.loads(source)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    call = cast("dict[str, Any]", value)
+    name = call.get("name")
+    arguments = next((call[field] for field in _ARGUMENTS if field in call), None)
+    if isinstance(arguments, str):
+        return (name, arguments) if isinstance(name, str) and _is_object(arguments) else None
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return None
+    return name, json.dumps(arguments, ensure_ascii=False)
+
+
+def _is_object(source: str) -> bool:
+    try:
+        return isinstance(json.loads(source), dict)
+    except (ValueError, RecursionError):
+        return False

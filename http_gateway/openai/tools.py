@@ -1,0 +1,155 @@
+"""OpenAI's tools, tool_choice and tool_calls: checked, and converted to our own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from sax.chat import Tool, ToolCall, ToolChoice
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.fields.field import RequestRoute
+from sax.fields.table import TOOLS_BYTES, field
+from sax.format import quoted, shortened
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_CHOICES = (ToolChoice.NONE, ToolChoice.AUTO, ToolChoice.REQUIRED)
+
+
+def to_tools(entries: Sequence[object]) -> tuple[Tool, ...]:
+    """Raises InvalidRequest or UnsupportedParameter naming the part, as in tools[0].type."""
+    tools = tuple(_to_tool(entry, f"tools[{n}]") for n, entry in enumerate(entries))
+    size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
+    if size > TOOLS_BYTES:
+        raise InvalidRequest(
+            f"tools have {size} characters; at most {TOOLS_BYTES} are allowed: send less",
+            param="tools",
+        )
+    names = [tool.name for tool in tools]
+    for n, name in enumerate(names):
+        if name in names[:n]:
+            at = f"tools[{n}].function.name"
+            raise InvalidRequest(f"{at} is {name} again: give each tool its own name", param=at)
+    return tools
+
+
+def _to_tool(entry: object, at: str) -> Tool:
+    function = _function_of(entry, at)
+    at += ".function"
+    name = _name(function.pop("name", None), at)
+    description = function.pop("description", None) or ""
+    parameters, strict = function.pop("parameters", None), function.pop("strict", None)
+    _refuse_others(function, at)
+    if not isinstance(description, str):
+        raise InvalidRequest(f"{at}.description: send a text", param=f"{at}.description")
+    field(RequestRoute.CHAT, "tools.description").check_text(description, f"{at}.description")
+    if not isinstance(strict, bool | None):
+        raise InvalidRequest(f"{at}.strict: send true or false", param=f"{at}.strict")
+    return Tool(name, description, _schema(parameters, f"{at}.parameters"), bool(strict))
+
+
+def _function_of(entry: object, at: str) -> dict[str, Any]:
+    """Return the function of {"type": "function", "function": {...}}."""
+    parts = _object(entry, at)
+    kind = parts.pop("type", "function")
+    if kind != "function":
+        raise UnsupportedParameter(
+            f"{at}.type {quoted(kind)} is not supported: send functions only", param=f"{at}.type"
+        )
+    function = _object(parts.pop("function", None), f"{at}.function")
+    parts.pop("id", None)  # of a call, read by `to_calls`
+    _refuse_others(parts, at)
+    return function
+
+
+def _object(value: object, at: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{at}: send an object", param=at)
+    return dict(cast("Mapping[str, Any]", value))
+
+
+def _name(value: object, at: str) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise InvalidRequest(
+            f"{at}.name is {quoted(value)}: give at most 64 letters, digits, dots, dashes and "
+            "underscores",
+            param=f"{at}.name",
+        )
+    return value
+
+
+def _schema(value: object, at: str) -> str:
+    if value is None:
+        return ""
+    text = json.dumps(_object(value, at), ensure_ascii=False)
+    field(RequestRoute.CHAT, "tools.parameters").check_text(text, at)
+    return text
+
+
+def _refuse_others(parts: Mapping[str, object], at: str) -> None:
+    for name in parts:
+        path = f"{at}.{shortened(name)}"
+        raise UnsupportedParameter(f"{path} is not a known field: leave it out", param=path)
+
+
+def to_choice(value: object, tools: Sequence[Tool]) -> tuple[str, str]:
+    """Return the choice, and the name of the function that must be called, if one must.
+
+    Raises InvalidRequest or UnsupportedParameter naming the field.
+    """
+    if value is None:
+        return ToolChoice.AUTO, ""
+    if isinstance(value, str):
+        if value not in [*_CHOICES]:
+            raise InvalidRequest(
+                f"tool_choice is {quoted(value)}: give {', '.join(_CHOICES)}, or a function",
+                param="tool_choice",
+            )
+        if value == ToolChoice.REQUIRED and not tools:
+            raise InvalidRequest("tool_choice is required: send tools, too", param="tool_choice")
+        return value, ""
+    name = _name(_function_of(value, "tool_choice").get("name"), "tool_choice.function")
+    if name not in [tool.name for tool in tools]:
+        raise InvalidRequest(
+            f"tool_choice names {name}, which is none of the tools: name one of them",
+            param="tool_choice",
+        )
+    return ToolChoice.FUNCTION, name
+
+
+def to_calls(value: object, at: str) -> tuple[ToolCall, ...]:
+    """Convert the calls of an earlier answer. Raises InvalidRequest or UnsupportedParameter."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise InvalidRequest(f"{at}: send a list of calls", param=at)
+    entries = cast("list[object]", value)
+    field(RequestRoute.CHAT, "messages.tool_calls").check_count(len(entries), at)
+    return tuple(_to_call(entry, f"{at}[{n}]") for n, entry in enumerate(entries))
+
+
+def _to_call(entry: object, at: str) -> ToolCall:
+    function = _function_of(entry, at)
+    id = cast("Mapping[str, object]", entry).get("id") or ""
+    name = _name(function.pop("name", None), f"{at}.function")
+    arguments = function.pop("arguments", None) or "{}"
+    _refuse_others(function, f"{at}.function")
+    if not isinstance(id, str):
+        raise InvalidRequest(f"{at}.id: send a text", param=f"{at}.id")
+    field(RequestRoute.CHAT, "messages.tool_calls.id").check_text(id, f"{at}.id")
+    return ToolCall(id, name, _arguments(arguments, f"{at}.function.arguments"))
+
+
+def _arguments(value: object, at: str) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    field(RequestRoute.CHAT, "messages.tool_calls.arguments").check_text(text, at)
+    try:
+        whole = isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        whole = False
+    if not whole:
+        raise InvalidRequest(f"{at}: send a JSON object, as a text", param=at)
+    return text

@@ -1,0 +1,103 @@
+"""A chat as a request carries it: its messages, the tools that the model may call, and how the text
+of the answer is divided into reasoning, content and calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+
+class ToolParser(StrEnum):
+    """Form in which a model writes calls of tools."""
+
+    NONE = "none"
+    HERMES = "hermes"  # <tool_call>{"name": ..., "arguments": ...}</tool_call>
+    LLAMA3 = "llama3"  # {"name": ..., "parameters": ...}
+    MISTRAL = "mistral"  # [TOOL_CALLS][{...}], [TOOL_CALLS]name[ARGS]{...}
+    GEMMA = "gemma"  # [name(key=value)], as Python writes it
+    DEEPSEEK = "deepseek"  # tokens with full-width bars
+    GPT_OSS = "gpt_oss"  # harmony's commentary channel
+
+
+class ReasoningParser(StrEnum):
+    """Form in which a model writes its reasoning."""
+
+    NONE = "none"
+    THINK = "think"  # <think>...</think>
+    GPT_OSS = "gpt_oss"  # harmony's analysis channel
+
+
+class ToolChoice(StrEnum):
+    """OpenAI's tool_choice."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+    FUNCTION = "function"  # the one that ChatOptions.tool_name says
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that an assistant made in an earlier turn."""
+
+    id: str
+    name: str
+    arguments: str = "{}"  # JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat."""
+
+    role: str
+    content: str
+    name: str = ""  # of the tool, or of who speaks
+    tool_call_id: str = ""  # that this turn answers
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""  # before the content; most templates leave out that of earlier turns
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""  # JSON Schema of its arguments; "": it takes none
+    strict: bool = False  # arguments keep to the schema even where a call is not forced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """Options of one chat besides its messages."""
+
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = ToolChoice.AUTO
+    tool_name: str = ""
+    parallel_tool_calls: bool = True  # False: at most one call
+    chat_template_kwargs: str = ""  # JSON object: variables of the template
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False  # the answer goes on where the last message ends
+    # The first chunk tells how the answer is divided, and the marks that divide it have text.
+    divided: bool = False
+
+    @property
+    def may_call(self) -> bool:
+        return bool(self.tools) and self.tool_choice != ToolChoice.NONE
+
+    @property
+    def must_call(self) -> bool:
+        return self.tool_choice in (ToolChoice.REQUIRED, ToolChoice.FUNCTION)
+
+
+PLAIN_CHAT = ChatOptions()
+
+
+class AnswerFormat(msgspec.Struct, frozen=True, gc=False):
+    """How the text of an answer is to be divided."""
+
+    tools: str = ToolParser.NONE
+    reasoning: str = ReasoningParser.NONE
+    reasoning_open: bool = False  # the answer begins inside the reasoning

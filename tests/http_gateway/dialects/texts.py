@@ -1,0 +1,58 @@
+"""Texts of answers in every dialect, and what a parser makes of them, joined."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from http_gateway.dialects.answer_parser import AnswerParser
+from http_gateway.dialects.events import (
+    AnswerEvent,
+    ArgumentsDelta,
+    CallBegun,
+    CallEnded,
+    ContentDelta,
+    ReasoningDelta,
+)
+from sax.chat import AnswerFormat
+
+TOOLS = ("get_weather", "add", "f")
+
+
+class Divided(NamedTuple):
+    """An answer, joined."""
+
+    content: str
+    reasoning: str
+    calls: tuple[tuple[str, str], ...]  # names and arguments
+    ended: int  # calls
+
+
+def joined(events: Iterable[AnswerEvent]) -> Divided:
+    content, reasoning = "", ""
+    calls: list[list[str]] = []
+    ended = 0
+    for event in events:
+        match event:
+            case ContentDelta(text):
+                content += text
+            case ReasoningDelta(text):
+                reasoning += text
+            case CallBegun(index, _, name):
+                assert index == len(calls) == ended
+                calls.append([name, ""])
+            case ArgumentsDelta(index, text):
+                assert index == len(calls) - 1 == ended
+                calls[index][1] += text
+            case CallEnded(index):
+                assert index == ended
+                ended += 1
+    return Divided(content, reasoning, tuple((name, text) for name, text in calls), ended)
+
+
+def parsed(pieces: Sequence[str], format: AnswerFormat, **options: Any) -> Divided:
+    numbers = itertools.count()
+    parser = AnswerParser(format, TOOLS, new_id=lambda: f"call_{next(numbers)}", **options)
+    events = [event for piece in pieces for event in parser.push(piece)]
+    return joined([*events, *parser.finish()])

@@ -1,0 +1,178 @@
+"""Forced calls: whatever the masks allow, the gateway reads as calls whose arguments are valid."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from http_gateway.dialects.answer_parser import AnswerParser
+from http_gateway.dialects.events import ArgumentsDelta, CallBegun, ContentDelta
+from model_server.grammars.call_format import after_thoughts, call_format
+from model_server.grammars.compiler import GrammarCompiler
+from model_server.grammars.constraint import Constraint
+from model_server.text.dialect import AnswerDialect
+from sax.chat import AnswerFormat, ChatOptions, ReasoningParser, Tool, ToolParser
+from sax.errors import InvalidRequest, UnsupportedParameter
+from tests.model_server.grammars.test_compiler import tokenizer, walk
+from tests.model_server.grammars.test_short_way import matcher_of
+
+WEATHER: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 8},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        "unit": {"enum": ["C", "F"]},
+    },
+    "required": ["city", "unit"],
+    "additionalProperties": False,
+}
+TOOLS = (Tool("get_weather", "", json.dumps(WEATHER)), Tool("now"))
+SCHEMAS = {"get_weather": WEATHER, "now": {"type": "object", "maxProperties": 0}}
+DIALECTS = [
+    *(
+        AnswerDialect(tools)
+        for tools in ToolParser
+        if tools not in (ToolParser.NONE, ToolParser.GPT_OSS)  # reasons for ever in a random walk
+    ),
+    AnswerDialect(ToolParser.MISTRAL, older=True),
+    AnswerDialect(ToolParser.DEEPSEEK, older=True),
+]
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    return GrammarCompiler(tokenizer(), tokenizer().vocab_size)
+
+
+def made(dialect: AnswerDialect, *, reasoning_open: bool = False, **options: Any) -> Constraint:
+    chat = ChatOptions(**{"tools": TOOLS, "tool_choice": "required", **options})
+    format = call_format(dialect, chat, None, reasoning_open=reasoning_open)
+    return Constraint("tools", json.dumps({"format": format}))
+
+
+def divided(
+    text: str, dialect: AnswerDialect, *, is_open: bool = False
+) -> tuple[list[tuple[str, Any]], str]:
+    """The calls and the content of an answer."""
+    format = AnswerFormat(dialect.tools, dialect.reasoning, is_open)
+    if dialect.tools is ToolParser.GPT_OSS:
+        format = AnswerFormat(dialect.tools, ReasoningParser.GPT_OSS)
+    parser = AnswerParser(format, [tool.name for tool in TOOLS])
+    events = [*parser.push(text), *parser.finish()]
+    names = [event.name for event in events if isinstance(event, CallBegun)]
+    arguments = [""] * len(names)
+    for event in events:
+        if isinstance(event, ArgumentsDelta):
+            arguments[event.index] += event.text
+    content = "".join(event.text for event in events if isinstance(event, ContentDelta))
+    return list(zip(names, map(json.loads, arguments), strict=True)), content
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=str)
+def test_a_forced_answer_is_valid_calls_and_nothing_else(
+    compiler: GrammarCompiler, dialect: AnswerDialect
+) -> None:
+    text = walk(compiler, made(dialect), 1)
+    calls, content = divided(text, dialect)
+    assert calls, text
+    assert not content, text
+    for name, arguments in calls:
+        jsonschema.validate(arguments, SCHEMAS[name])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=str)
+def test_one_call_of_one_function_can_be_forced(
+    compiler: GrammarCompiler, dialect: AnswerDialect
+) -> None:
+    options = {"tool_choice": "function", "tool_name": "now", "parallel_tool_calls": False}
+    calls, _ = divided(walk(compiler, made(dialect, **options), 1), dialect)
+    assert calls == [("now", {})]
+
+
+def accepts(constraint: Constraint, text: str) -> bool:
+    """True if the text is a whole answer."""
+    matcher = matcher_of(constraint)
+    assert not matcher.is_error(), matcher.get_error()
+    tokens = tokenizer().encode_continuation(text)
+    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+
+def calling(arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "get_weather", "arguments": {arguments}}}\n</tool_call>'
+
+
+GOOD, BAD = calling('{"city": "Oslo", "unit": "C"}'), calling('{"city": 3}')
+HERMES = AnswerDialect(ToolParser.HERMES)
+STRICT = Tool("get_weather", "", json.dumps(WEATHER), strict=True)
+
+
+def test_arguments_of_a_strict_tool_keep_to_its_schema_among_other_text() -> None:
+    strict = made(HERMES, tools=(STRICT,), tool_choice="auto")
+    assert accepts(strict, "Just text.")
+    assert accepts(strict, f"I look. {GOOD}")
+    assert not accepts(strict, f"I look. {BAD}")
+
+
+@pytest.mark.parametrize("parser", [ToolParser.LLAMA3, ToolParser.GEMMA, ToolParser.GPT_OSS])
+def test_strict_tools_work_in_dialects_without_a_mark_in_text(parser: ToolParser) -> None:
+    final = "<|channel|>final<|message|>" if parser is ToolParser.GPT_OSS else ""
+    begin, end = {
+        ToolParser.LLAMA3: ('{"name": "get_weather", "parameters": ', "}"),
+        ToolParser.GEMMA: ("[get_weather(city=", ")]"),
+        ToolParser.GPT_OSS: (
+            "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>", ""
+        ),
+    }[parser]  # fmt: skip
+    good = '"Oslo", unit="C"' if parser is ToolParser.GEMMA else '{"city": "Oslo", "unit": "C"}'
+    strict = made(AnswerDialect(parser), tools=(STRICT,), tool_choice="auto")
+    assert accepts(strict, f"{final}Just text, {{so}}.")
+    assert accepts(strict, begin + good + end)
+    assert not accepts(strict, f"{begin}3{end}")
+
+
+def test_reasoning_may_come_first_and_must_end_where_it_was_begun() -> None:
+    thinking = AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK)
+    assert accepts(made(thinking), GOOD)
+    assert accepts(made(thinking), f"<think>Hm {BAD}</think>\n\n{GOOD}")
+    assert accepts(made(thinking, reasoning_open=True), f"Hm.</think>\n\n{GOOD}")
+    assert not accepts(made(thinking, reasoning_open=True), GOOD)
+
+
+def test_an_answer_may_be_json_instead_of_a_call() -> None:
+    other = {"type": "json_schema", "json_schema": {"type": "array", "items": {"type": "integer"}}}
+    format = call_format(HERMES, ChatOptions(tools=(STRICT,)), other, reasoning_open=False)
+    either = Constraint("tools", json.dumps({"format": format}))
+    assert [accepts(either, text) for text in ("[1, 2]", GOOD, BAD, "text")] == [True, True, False,
+                                                                                False]  # fmt: skip
+    after = after_thoughts(other, reasoning_open=True)
+    thinking = Constraint("structural_tag", json.dumps({"format": after}))
+    assert accepts(thinking, "Hm.</think>[1]")
+    assert not accepts(thinking, "[1]")
+
+
+def test_nothing_is_forced_where_nothing_is_asked_for() -> None:
+    silent = ChatOptions(tools=(STRICT,), tool_choice="none")
+    for chat in (ChatOptions(), ChatOptions(tools=TOOLS), silent):
+        assert call_format(HERMES, chat, None, reasoning_open=False) is None
+
+
+def test_what_cannot_be_forced_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedParameter, match="override TOOL_PARSER") as refused:
+        made(AnswerDialect())
+    assert refused.value.param == "tools"
+    with pytest.raises(InvalidRequest) as wrong:
+        made(HERMES, tool_choice="function", tool_name="other")
+    assert wrong.value.param == "tool_choice"
+    with pytest.raises(UnsupportedParameter, match="cannot be forced"):
+        made(AnswerDialect(ToolParser.GEMMA), tools=(Tool("f", "", '{"anyOf": []}'),))
+
+
+def test_a_schema_that_nothing_keeps_to_is_refused_as_a_tools() -> None:
+    endless = {"properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+    bad = made(HERMES, tools=(Tool("f", "", json.dumps(endless)),))
+    with pytest.raises(InvalidRequest) as refused:
+        matcher_of(bad)
+    assert refused.value.param == "tools"

@@ -1,0 +1,160 @@
+"""What divides an answer is told with its first token; constraints hold behind the reasoning."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from model_server.serving.detokenizer import Detokenizer
+
+from model_server.engine.types import RowResult
+from model_server.grammars.constraint import Constraint
+from model_server.serving.chats.divided_answer import (
+    UNDIVIDED,
+    AnswerDivision,
+    constraint_on,
+    division_of,
+)
+from model_server.serving.chats.rendered_chat import RenderedChat, check_options
+from model_server.text.dialect import AnswerDialect
+from model_server.text.tokenizer import HfTokenizer
+from sax.chat import AnswerFormat, ChatOptions, Message, ReasoningParser, Tool, ToolParser
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.types import GenerateRequest, SamplingParams
+from tests.model_server.checkpoints.tiny_folder import tokenizer_json
+from tests.model_server.serving.chats.test_rendered_chat import LOADED
+
+QWEN = AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK)
+GPT_OSS = AnswerDialect(ToolParser.GPT_OSS, ReasoningParser.GPT_OSS)
+TOOL = Tool("f", "", '{"type": "object"}')
+OPEN, CLOSED = RenderedChat("user: hi\n<think>\n"), RenderedChat("user: <think>hi</think>\n")
+JSON = Constraint("json_schema", '{"type": "array"}')
+
+
+def request(**options: Any) -> GenerateRequest:
+    chat = ChatOptions(**{"tools": (TOOL,), "divided": True, **options})
+    return GenerateRequest(model_id="m", prompt=(Message("user", "hi"),), chat=chat)
+
+
+def loaded(dialect: AnswerDialect) -> Any:
+    return replace(LOADED, dialect=dialect)
+
+
+def test_the_format_says_how_the_answer_is_written_and_if_it_reasons_already() -> None:
+    told = division_of(request(), loaded(QWEN), OPEN)
+    assert told.format == AnswerFormat("hermes", "think", True)
+    assert told.marks == {"<think>", "</think>", "<tool_call>", "</tool_call>"}
+    without = division_of(request(tool_choice="none"), loaded(QWEN), CLOSED)
+    assert without == AnswerDivision(AnswerFormat("none", "think"), {"<think>", "</think>"})  # pyright: ignore[reportArgumentType]
+
+
+def test_nothing_is_told_of_other_answers() -> None:
+    assert division_of(request(divided=False), loaded(QWEN), OPEN) == UNDIVIDED
+    assert division_of(request(), loaded(QWEN), "text") == UNDIVIDED
+
+
+@pytest.mark.parametrize(
+    ("content", "is_open"), [("<think>Hm", True), ("<think>Hm</think>So", False), ("So", False)]
+)
+def test_a_continued_message_may_end_inside_the_reasoning(content: str, is_open: bool) -> None:
+    asked = replace(request(continue_final_message=True), prompt=(Message("assistant", content),))
+    told = division_of(asked, loaded(QWEN), RenderedChat(content))
+    assert told.format is not None
+    assert told.format.reasoning_open == is_open
+
+
+def test_a_constraint_stays_as_it_is_where_nothing_comes_first() -> None:
+    asked = request(tools=())
+    assert constraint_on(JSON, asked, loaded(QWEN), CLOSED) == JSON
+    assert constraint_on(JSON, asked, loaded(AnswerDialect()), OPEN) == JSON
+    assert constraint_on(JSON, asked, loaded(QWEN), "text") == JSON
+    assert constraint_on(None, request(), loaded(QWEN), OPEN) is None
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        JSON,
+        Constraint("json_object", True),
+        Constraint("regex", "[a-z]+"),
+        Constraint("choice", ("a", "b")),
+        Constraint("grammar", 'root ::= "a"'),
+        Constraint("structural_tag", '{"format": {"type": "any_text"}}'),
+    ],
+)
+@pytest.mark.parametrize(("dialect", "mark"), [(QWEN, "</think>"), (GPT_OSS, "<|channel|>final")])
+def test_a_constraint_holds_behind_the_reasoning(
+    constraint: Constraint, dialect: AnswerDialect, mark: str
+) -> None:
+    made = constraint_on(constraint, request(tools=()), loaded(dialect), OPEN)
+    assert made is not None
+    assert made.field == "structural_tag"
+    assert mark in str(made.value)
+
+
+def test_calls_are_forced_and_json_may_stand_beside_them() -> None:
+    forced = constraint_on(None, request(tool_choice="required"), loaded(QWEN), CLOSED)
+    either = constraint_on(JSON, request(), loaded(QWEN), CLOSED)
+    assert forced is not None
+    assert either is not None
+    assert forced.field == either.field == "tools"
+    assert '"array"' in str(either.value)
+    assert json.loads(str(forced.value))["format"]["type"] == "or"
+
+
+@pytest.mark.parametrize(
+    ("constraint", "sampling", "param"),
+    [
+        (Constraint("structural_tag", '{"structures": []}'), {}, "structural_tag"),
+        (None, {"ignore_eos": True}, "ignore_eos"),
+        (None, {"beam_size": 2}, "use_beam_search"),
+    ],
+)
+def test_what_does_not_go_with_calls_is_refused_by_name(
+    constraint: Constraint | None, sampling: dict[str, Any], param: str
+) -> None:
+    asked = replace(request(tool_choice="required"), sampling=SamplingParams(**sampling))
+    with pytest.raises(InvalidRequest) as refused:
+        constraint_on(constraint, asked, loaded(QWEN), CLOSED)
+    assert refused.value.param == param
+
+
+def test_tools_need_a_known_dialect() -> None:
+    with pytest.raises(UnsupportedParameter, match="TOOL_PARSER"):
+        constraint_on(None, request(), loaded(AnswerDialect()), CLOSED)
+    assert constraint_on(None, request(tool_choice="none"), loaded(AnswerDialect()), OPEN) is None
+
+
+def test_schemas_that_are_too_large_to_be_forced_are_refused() -> None:
+    large = tuple(Tool(f"f{n}", "", json.dumps({"title": "x" * 60_000})) for n in range(10))
+    with pytest.raises(InvalidRequest, match="send fewer tools") as refused:
+        constraint_on(None, request(tools=large, tool_choice="required"), loaded(QWEN), OPEN)
+    assert refused.value.param == "tools"
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"tool_choice": "any"}, "tool_choice"),
+        ({"tool_choice": "required", "tools": ()}, "tool_choice"),
+        ({"tools": (Tool("f", "x" * 30_000, "y" * 60_000),) * 12}, "tools"),
+    ],
+)
+def test_options_of_strangers_are_checked(options: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_options(request(**options).chat)
+    assert refused.value.param == param
+
+
+def test_marks_have_text_and_other_control_tokens_have_none() -> None:
+    tokenizer = HfTokenizer(tokenizer_json(), bos="<|turn|>", eos=["<|stop|>"])
+    turn, stop = tokenizer.encode_chat("<|turn|><|stop|>")
+    told = AnswerFormat("hermes", "think")
+    division = AnswerDivision(told, frozenset({"<|turn|>", "<|none|>"}))
+    made = Detokenizer(tokenizer, [1], SamplingParams(), division=division, own_text=True)
+    first = made.push(RowResult(turn, -0.5), None)
+    second = made.push(RowResult(stop, -0.5), None)
+    assert (first.text, first.answer_format) == ("<|turn|>", told)
+    assert (second.text, second.answer_format) == ("", None)

@@ -1,0 +1,156 @@
+"""Tools, calls and options of a chat as templates see them, and what a template does not take."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from model_server.text.chat_template import ChatTemplate
+from model_server.text.control_tokens import MARK
+from model_server.text.dialect import AnswerDialect, dialect_of
+from sax.chat import ChatOptions, Message, ReasoningParser, Tool, ToolCall, ToolParser
+from sax.errors import InvalidRequest, UnsupportedParameter
+
+ASK = Message("user", "Weather in Oslo?")
+WEATHER = Tool("get_weather", "Tells it.", '{"type": "object", "properties": {"city": {}}}')
+CALL = ToolCall("call_1", "get_weather", '{"city": "Oslo"}')
+CALLED = Message("assistant", "", tool_calls=(CALL,), reasoning="Hm.")
+RESULT = Message("tool", "sunny", tool_call_id="call_1", name="get_weather")
+WITH_TOOLS = ChatOptions(tools=(WEATHER,))
+
+
+def render(source: str, *messages: Message, options: ChatOptions = WITH_TOOLS) -> str:
+    return ChatTemplate(source, special_tokens=["<|x|>"]).render(messages or [ASK], options)
+
+
+def test_tools_are_objects_as_openai_writes_them() -> None:
+    schema = {"type": "object", "properties": {"city": {}}}
+    function = {"name": "get_weather", "description": "Tells it.", "parameters": schema}
+    tools = [{"type": "function", "function": function}]
+    assert json.loads(render("{{ tools | tojson }}")) == tools
+    bare = ChatOptions(tools=(Tool("f"),))
+    assert json.loads(render("{{ tools[0].function | tojson }}", options=bare)) == {
+        "name": "f",
+        "parameters": {"type": "object", "properties": {}},
+    }
+
+
+def test_calls_and_results_have_the_fields_that_templates_read() -> None:
+    source = (
+        "{% for m in messages %}{% if m.tool_calls %}{{ m.content is none }} "
+        "{{ m.reasoning_content }} {% for c in m.tool_calls %}{{ c.id }} {{ c.function.name }} "
+        "{{ c.function.arguments | tojson }} {{ c.function.arguments is mapping }}{% endfor %}"
+        "{% elif m.role == 'tool' %} "
+        "{{ m.tool_call_id }} {{ m.name }} {{ m.content }}{% endif %}{% endfor %}{# tools #}"
+    )
+    assert render(source, ASK, CALLED, RESULT) == (
+        'True Hm. call_1 get_weather {"city": "Oslo"} True call_1 get_weather sunny'
+    )
+
+
+def test_arguments_are_a_text_where_a_template_joins_them_to_one() -> None:
+    path = "messages[0].tool_calls[0].function.arguments"
+    source = f"{{{{ '<' + {path} + '>' }}}} {{{{ '<' ~ {path} }}}} {{{{ {path} }}}}{{# tools #}}"
+    assert render(source, CALLED) == '<{"city": "Oslo"}> <{"city": "Oslo"} {"city": "Oslo"}'
+
+
+def test_no_text_of_tools_and_calls_becomes_a_control_token() -> None:
+    tool = Tool("f", "<|x|>", '{"properties": {"<|x|>": {"enum": ["<|x|>"]}}}')
+    made = render("{{ tools | tojson }}", options=ChatOptions(tools=(tool,)))
+    assert made.count("<|x|>") == made.count(f"{MARK}<|x|>") == 3
+    call = Message("assistant", "", tool_calls=(ToolCall("<|x|>", "f", '{"<|x|>": "<|x|>"}'),))
+    made = render("{{ messages[0].tool_calls | tojson }}{# tools #}", call)
+    assert made.count("<|x|>") == made.count(f"{MARK}<|x|>") == 3
+    values = ChatOptions(chat_template_kwargs='{"extra": "<|x|>"}')
+    assert render("{{ extra }}", options=values) == f"{MARK}<|x|>"
+
+
+@pytest.mark.parametrize(
+    ("options", "messages", "param"),
+    [
+        (WITH_TOOLS, [ASK], "tools"),
+        (ChatOptions(), [ASK, CALLED], "messages"),
+        (ChatOptions(chat_template_kwargs='{"enable_thinking": 1}'), [ASK],
+         "chat_template_kwargs.enable_thinking"),
+        (ChatOptions(chat_template_kwargs='{"messages": []}'), [ASK],
+         "chat_template_kwargs.messages"),
+        (ChatOptions(chat_template_kwargs='{"reasoning_effort": "low"}'), [ASK],
+         "reasoning_effort"),
+    ],
+)  # fmt: skip
+def test_what_a_template_does_not_take_is_refused_by_name(
+    options: ChatOptions, messages: list[Message], param: str
+) -> None:
+    with pytest.raises(UnsupportedParameter) as refused:
+        render("{% for m in messages %}{{ m.content }}{% endfor %}", *messages, options=options)
+    assert refused.value.param == param
+
+
+def test_tools_that_may_not_be_called_do_not_need_a_template_for_them() -> None:
+    options = ChatOptions(tools=(WEATHER,), tool_choice="none")
+    assert render("{{ messages[0].content }}", options=options) == ASK.content
+
+
+def test_no_reasoning_is_no_reasoning_as_the_template_has_it() -> None:
+    none = ChatOptions(chat_template_kwargs='{"reasoning_effort": "none"}')
+    assert render("{{ enable_thinking }}", options=none) == "False"
+    assert render("{{ reasoning_effort }}", options=none) == "none"
+    assert render("plain", options=none) == "plain"
+
+
+@pytest.mark.parametrize(
+    ("tool", "call"),
+    [(Tool("f", "", "[]"), CALL), (WEATHER, ToolCall("1", "f", "[" * 99_999))],
+)
+def test_what_is_no_json_is_refused(tool: Tool, call: ToolCall) -> None:
+    with pytest.raises(InvalidRequest, match="is no JSON object"):
+        render("{{ tools }}{{ tool_calls }}", Message("assistant", "", tool_calls=(call,)),
+               options=ChatOptions(tools=(tool,)))  # fmt: skip
+
+
+CHATML = (
+    "{% for m in messages %}<|x|>{{ m.role }}\n{{ m.content | trim }}<|x|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|x|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "end"),
+    [("It is", "It is"), (" It is\n", "It is"), ("is is", "is is"), ("a <|x|>", f"a {MARK}<|x|>")],
+)
+def test_a_last_message_is_continued_where_it_ends(content: str, end: str) -> None:
+    options = ChatOptions(continue_final_message=True)
+    made = render(CHATML, ASK, Message("assistant", content), options=options)
+    assert made == f"<|x|>user\n{ASK.content}<|x|>\n<|x|>assistant\n{end}"
+
+
+def test_space_behind_a_continued_message_is_kept_where_the_template_keeps_it() -> None:
+    options = ChatOptions(continue_final_message=True)
+    source = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+    assert render(source, Message("assistant", "It is "), options=options) == "[It is "
+    with pytest.raises(InvalidRequest, match="the last one has no text"):
+        render(source, Message("assistant", ""), options=options)
+    with pytest.raises(InvalidRequest, match="it leaves out the last one's text"):
+        render("nothing", Message("assistant", "x"), options=options)
+
+
+def test_the_dialect_is_told_from_the_template() -> None:
+    deepseek = "<\uff5ctool\u2581calls\u2581begin\uff5c>"
+    known = {
+        "<tool_call>": AnswerDialect(ToolParser.HERMES),
+        "<tool_call> <think>": AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK),
+        "<tool_call><function=": AnswerDialect(),
+        "[TOOL_CALLS]": AnswerDialect(ToolParser.MISTRAL, older=True),
+        "[TOOL_CALLS] [ARGS]": AnswerDialect(ToolParser.MISTRAL),
+        '<|start_header_id|> "parameters": dictionary': AnswerDialect(ToolParser.LLAMA3),
+        "<|python_tag|>": AnswerDialect(ToolParser.LLAMA3),
+        "<start_of_turn> tools": AnswerDialect(ToolParser.GEMMA),
+        f"{deepseek} ```json": AnswerDialect(ToolParser.DEEPSEEK, older=True),
+        deepseek: AnswerDialect(ToolParser.DEEPSEEK),
+        "<|start|><|channel|>": AnswerDialect(ToolParser.GPT_OSS, ReasoningParser.GPT_OSS),
+        "<|im_start|>": AnswerDialect(),
+    }
+    assert {source: dialect_of(source) for source in known} == known
+    assert dialect_of("<tool_call><think>", "none", "none") == AnswerDialect()
+    assert dialect_of("", "hermes", "think") == known["<tool_call> <think>"]
