@@ -81,8 +81,8 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
 
     async def Tokenize(self, request: Any, context: Any) -> tokens_pb2.TokenizeResponse:
         check_tokenize(request)
-        model_id, *asked = decode_tokenize(request)
-        ids, max_context = await self._handler.tokenize(model_id, *asked)
+        model_id, prompt, special, chat = decode_tokenize(request)
+        ids, max_context = await self._handler.tokenize(model_id, prompt, special, chat)
         texts = await self._handler.token_texts(model_id, ids) if request.token_texts else ()
         return tokens_pb2.TokenizeResponse(ids=ids, max_context=max_context, token_texts=texts)
 

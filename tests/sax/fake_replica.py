@@ -122,7 +122,7 @@ class FakeReplica(
             await asyncio.gather(listener, return_exceptions=True)
 
     async def Tokenize(self, request: tokens_pb2.TokenizeRequest, context: Any) -> Any:
-        _, prompt, special = codec.decode_tokenize(request)
+        _, prompt, special, _ = codec.decode_tokenize(request)
         text = prompt if isinstance(prompt, str) else "".join(turn.content for turn in prompt)
         text = f"^{text}" if special else text
         texts = [*text] if request.token_texts else []
