@@ -41,6 +41,8 @@ STATUS_AND_OPENAI_CODE = {
     "ShuttingDown": (503, "server_error", "shutting_down"),
     "LoadFailed": (400, "invalid_request_error", "load_failed"),
     "CheckpointError": (400, "invalid_request_error", "checkpoint_error"),
+    "CheckpointNotFound": (400, "invalid_request_error", "checkpoint_not_found"),
+    "CheckpointUnreachable": (400, "invalid_request_error", "checkpoint_unreachable"),
     "MemoryPlanError": (400, "invalid_request_error", "memory_plan_error"),
     "DeadlineExceeded": (504, "server_error", "deadline_exceeded"),
     "Cancelled": (499, "invalid_request_error", "cancelled"),
