@@ -17,6 +17,7 @@ from starlette.responses import Response
 from sax.fields.field import Kind, RequestField, RequestRoute
 from sax.fields.sampling import SAMPLING
 from sax.fields.table import fields_of
+from sax.names import MODEL_NAME_PATTERN
 
 Schema = dict[str, Any]
 
@@ -105,6 +106,9 @@ class RequestBody:
                 _put_bounds(schema_of_field, rows[name])
             if name in SAMPLING:
                 schema_of_field["description"] = SAMPLING[name].help
+        if "model" in properties:
+            for branch in properties["model"].get("anyOf", [properties["model"]]):
+                branch |= {"pattern": MODEL_NAME_PATTERN} if branch["type"] == "string" else {}
         properties |= {name: _label(rows[name]) for name in sorted(self.labels)}
         properties |= {name: one_of(values) for name, values in self.unchanged.items()}
         properties |= self.replaced

@@ -21,6 +21,8 @@ _PART = "[a-z][a-z0-9_-]*"
 # Patterns in the syntax that Python and JSON Schema share, for descriptions of requests.
 CELL_ID_PATTERN = f"^/sax/{_PART}$"
 MODEL_ID_PATTERN = f"^/sax/{_PART}/{_PART}$"
+# A model in full, or by its last part.
+MODEL_NAME_PATTERN = f"^(/sax/{_PART}/{_PART}|[^/][\\s\\S]*)?$"
 MODEL_PATH_PATTERN = "^[a-zA-Z][a-zA-Z0-9_.-]*$"
 CHECKPOINT_PATTERN = "^[A-Za-z0-9_/.%:=|+@-]+$"
 _NAME = re.compile(_PART)

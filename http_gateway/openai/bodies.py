@@ -18,6 +18,7 @@ from http_gateway.openapi import RequestBody, Schema, one_of
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import MOST_BEAMS
 from sax.fields.table import MODEL_BYTES
+from sax.names import MODEL_NAME_PATTERN
 
 _NULL: Schema = {"type": "null"}
 _FLAG: Schema = {"type": ["boolean", "null"]}
@@ -91,7 +92,12 @@ NAME: Schema = {
     "in": "path",
     "required": True,
     "description": "The model's full name, or its last component.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": MODEL_BYTES},
+    "schema": {
+        "type": "string",
+        "pattern": MODEL_NAME_PATTERN,
+        "minLength": 1,
+        "maxLength": MODEL_BYTES,
+    },
 }
 CHAT = RequestBody(
     model=ChatRequest,

@@ -55,7 +55,13 @@ schema.config.generation.update(modes=list(schemathesis.GenerationMode))
 @pytest.mark.extended
 @pytest.mark.timeout(600)
 @schema.parametrize()
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    derandomize=True,
+    database=None,
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 def test_every_reply_is_as_the_document_says(case: Any) -> None:
     unsaid = case.operation.path in UNSAID
     excluded = [schemathesis.checks.positive_data_acceptance] if unsaid else []
