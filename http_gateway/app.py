@@ -30,8 +30,8 @@ from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.modes.cross_origin import allow_origins
 from http_gateway.modes.lenient import LenientFields
-from http_gateway.openai.embeddings import EmbeddingRoutes
-from http_gateway.openai.relevance import RelevanceRoutes
+from http_gateway.openai.passes.embeddings import EmbeddingRoutes
+from http_gateway.openai.passes.relevance import RelevanceRoutes
 from http_gateway.openai.routes import OpenAiRoutes
 from http_gateway.openai.tokens import TokenRoutes
 from http_gateway.openapi import Schema, with_components

@@ -94,7 +94,7 @@ class Catalog:
             raise InvalidRequest(f"model is missing: give one of {listed}", param="model")
         if not names:
             raise ModelNotFound("no model is published yet", param="model")
-        return names[0]
+        return self._concern(names[0])
 
     async def require(self, model_id: str) -> str:
         """Return `model_id` if it is published. Raises ModelNotFound, PermissionDenied."""

@@ -11,7 +11,14 @@ from starlette.middleware.cors import CORSMiddleware
 from http_gateway.modes.lenient import HEADER
 
 _METHODS = ("GET", "HEAD", "POST", "PUT")
-_EXPOSED = ("x-request-id", "retry-after", "www-authenticate", "warning", HEADER)
+_EXPOSED = (
+    *("x-request-id", "retry-after", "www-authenticate", "warning", HEADER),
+    *(
+        f"x-ratelimit-{what}-{of}"
+        for what in ("limit", "remaining", "reset")
+        for of in ("requests", "tokens")
+    ),
+)
 
 
 def read_origins(text: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from http_gateway.openai.embeddings import to_base64
+from http_gateway.openai.passes.embeddings import to_base64
 
 
 async def test_vectors_come_in_vllms_format(http: httpx.AsyncClient) -> None:

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
-from http_gateway.openai.embedding_schema import EMBED, EmbeddingRequest
+from http_gateway.openai.passes.embedding_schema import EMBED, EmbeddingRequest
 from http_gateway.openai.reply_types import EmbeddingList, InputUsage, PooledList
 from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, operation
 from sax.fields.field import RequestRoute

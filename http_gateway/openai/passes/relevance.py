@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
-from http_gateway.openai.relevance_schema import (
+from http_gateway.openai.passes.relevance_schema import (
     CLASSIFY,
     RERANK,
     SCORE,

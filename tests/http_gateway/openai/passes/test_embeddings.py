@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from http_gateway.openai.embeddings import to_base64
+from http_gateway.openai.passes.embeddings import to_base64
 from sax.errors import InvalidRequest, NotLoaded, PromptTooLong, QueueFull
 from tests.http_gateway.fake_cell import FakeCell
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from http_gateway.openai.relevance import CLASSIFY_PATHS, RERANK_PATHS, SCORE_PATHS
+from http_gateway.openai.passes.relevance import CLASSIFY_PATHS, RERANK_PATHS, SCORE_PATHS
 from sax.errors import InvalidRequest, QueueFull
 from tests.http_gateway.fake_cell import FakeCell
 
