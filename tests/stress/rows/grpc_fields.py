@@ -150,6 +150,9 @@ async def attack(address: str) -> int:
     ) as channel:
         for route, (_, descriptor) in _METHODS.items():
             model = nested(descriptor, ("model_key",), SMOLLM2.encode())
+            if route is RequestRoute.STREAM:  # nothing else in it is to be refused
+                sampling = tokens_pb2.Sampling(top_p=1.0)
+                model += tokens_pb2.Generate(sampling=sampling).SerializeToString()
             for field in fields_of(route).values():
                 if field.kind in _NUMBERS:
                     continue

@@ -216,6 +216,7 @@ def test_a_program_is_compiled_once_where_there_is_a_cache(
 
 
 @pytest.mark.extended
+@pytest.mark.timeout(400)  # it starts sixteen clients, which import jax
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="counts threads in /proc")
 def test_clients_that_vanish_and_islands_that_return_leave_nothing_behind(
     islands: DeploymentProcesses,
