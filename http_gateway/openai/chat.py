@@ -103,4 +103,4 @@ def _part_text(part: object, at: str) -> str:
 
 
 # For the API's description.
-ROLES, UNCHANGED = tuple(_ROLES), _NO_OP
+ROLES, UNCHANGED, OF_OTHER_ROLES = tuple(_ROLES), _NO_OP, _NOTHING

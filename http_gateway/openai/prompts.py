@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from http_gateway.openai.chat import ROLES, UNCHANGED
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from http_gateway.openai.chat import OF_OTHER_ROLES, ROLES, UNCHANGED
 from http_gateway.openapi import Schema, one_of
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -46,7 +49,7 @@ def texts_schema(
 
 
 def messages_schema(route: RequestRoute, *, optional: bool = False) -> Schema:
-    """Return the schema of a chat's messages, which hold text only."""
+    """Return the schema of a chat's messages: texts, calls of tools and their results."""
     content = field(route, "messages.content")
     text: Schema = {"type": "string", "maxLength": content.bytes}
     part: Schema = {
@@ -56,15 +59,27 @@ def messages_schema(route: RequestRoute, *, optional: bool = False) -> Schema:
         "additionalProperties": False,
     }
     parts: Schema = {"type": "array", "items": part, "minItems": 1, "maxItems": content.count}
+    content_schema: Schema = {"anyOf": [text, parts]}
+    label = partial(_label, route)
+    tool = {"name": label("name"), "tool_call_id": label("tool_call_id")}
+    assistant: dict[str, Schema] = {
+        "tool_calls": {"anyOf": [_calls(route), _NULL]},
+        "reasoning": label("reasoning"),
+        "reasoning_content": label("reasoning"),
+    }
+    plain = [role for role in ROLES if role not in ("assistant", "tool")]
+    said = {"type": "array", "minItems": 1}
     message: Schema = {
-        "type": "object",
-        "properties": {
-            "role": {"enum": [*ROLES]},
-            "content": {"anyOf": [text, parts]},
-            **{name: one_of(values) for name, values in UNCHANGED.items()},
-        },
-        "required": ["role", "content"],
-        "additionalProperties": False,
+        "anyOf": [
+            _turn(plain, content_schema, {}),
+            _turn(["tool"], content_schema, tool),
+            _turn(["assistant"], content_schema, assistant),
+            # Calls may stand without content.
+            {
+                **_turn(["assistant"], {"anyOf": [content_schema, _NULL]}, assistant, "tool_calls"),
+                "allOf": [{"properties": {"tool_calls": said}}],
+            },
+        ]
     }
     many: Schema = {
         "type": "array",
@@ -73,3 +88,43 @@ def messages_schema(route: RequestRoute, *, optional: bool = False) -> Schema:
         "maxItems": field(route, "messages").count,
     }
     return {"anyOf": [many, _NULL]} if optional else many
+
+
+def _turn(
+    roles: Sequence[str], content: Schema, own: Mapping[str, Schema], required: str = "content"
+) -> Schema:
+    return {
+        "type": "object",
+        "properties": {
+            "role": {"enum": [*roles]},
+            "content": content,
+            **{name: one_of(values) for name, values in (OF_OTHER_ROLES | UNCHANGED).items()},
+            **own,
+        },
+        "required": ["role", required],
+        "additionalProperties": False,
+    }
+
+
+def _label(route: RequestRoute, name: str) -> Schema:
+    return {"type": ["string", "null"], "maxLength": field(route, f"messages.{name}").bytes}
+
+
+def _calls(route: RequestRoute) -> Schema:
+    def text(name: str) -> Schema:
+        return {"type": "string", "maxLength": field(route, f"messages.tool_calls.{name}").bytes}
+
+    function: Schema = {
+        "type": "object",
+        "properties": {"name": text("name"), "arguments": text("arguments")},
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+    call: Schema = {
+        "type": "object",
+        "properties": {"id": text("id"), "type": {"const": "function"}, "function": function},
+        "required": ["function"],
+        "additionalProperties": False,
+    }
+    most = field(route, "messages.tool_calls").count
+    return {"type": "array", "items": call, "maxItems": most}

@@ -25,7 +25,8 @@ def test_a_described_body_holds_no_reference_and_the_bounds_of_its_rows() -> Non
     schema = CHAT.schema()
     assert "$ref" not in json.dumps(schema)
     fields = schema["properties"]
-    assert fields["messages"]["items"]["required"] == ["role", "content"]
+    turn = fields["messages"]["items"]["anyOf"][0]
+    assert turn["required"] == ["role", "content"]
     assert fields["messages"]["maxItems"] == 4096
     assert fields["model"]["maxLength"] == 200
     assert fields["n"]["anyOf"][0]["maximum"] == 8
