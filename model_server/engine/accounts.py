@@ -3,8 +3,8 @@
 An account is a caller, known by name or by address; its members are users that it names itself,
 such as the anonymous users of a gateway. The next sequence to be admitted is one of the account
 that holds the fewest slots, of two such accounts the one that was served less, and inside an
-account the same holds for its members; a member's own sequences come by priority, then those that
-were begun elsewhere, then by age, but one that waits longest is passed over only so often.
+account the same holds for its members; a member's own sequences come by priority, then by age, but
+one that waits longest is passed over only so often.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Member(Holder):
         """Remove a sequence from the queue. If too many were taken before the one that waits
         longest, it becomes as urgent as the next: nobody waits for ever behind urgent ones."""
         self.queue.remove(sequence)
-        if not self.queue or _rank(self.queue[0]) == _rank(self.queue[-1]):
+        if not self.queue or self.queue[0].priority == self.queue[-1].priority:
             self.passed = 0
             return
         oldest = min(self.queue, key=_age)
@@ -58,7 +58,6 @@ class _Member(Holder):
             self.queue.remove(oldest)
             for each in oldest.seats or (oldest,):
                 each.priority = self.queue[0].priority
-                each.resumed = self.queue[0].resumed
             insort(self.queue, oldest, key=_urgency)
 
 
@@ -256,7 +255,7 @@ class Accounts:
         ]
         return min(open_prompts, key=lambda one: one[:2])[2] if open_prompts else None
 
-    def _age(self, sequence: Sequence) -> tuple[int, int, bool, int]:
+    def _age(self, sequence: Sequence) -> tuple[int, int, int]:
         """Sort key: the last is the youngest of the member with the most slots."""
         return len(self._members[sequence.id].running), *_urgency(sequence)
 
@@ -267,13 +266,8 @@ def _head(account: _Account) -> Sequence:
     return _lightest([member for member in members if member.ready]).queue[0]
 
 
-def _urgency(sequence: Sequence) -> tuple[int, bool, int]:
-    """Of equal priority, an answer that somebody reads already comes before one not begun."""
-    return *_rank(sequence), sequence.id
-
-
-def _rank(sequence: Sequence) -> tuple[int, bool]:
-    return sequence.priority, not sequence.resumed
+def _urgency(sequence: Sequence) -> tuple[int, int]:
+    return sequence.priority, sequence.id
 
 
 def _age(sequence: Sequence) -> int:

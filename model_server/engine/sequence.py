@@ -118,7 +118,6 @@ class Sequence:
         "prompt",
         "recompute_at",
         "restate",
-        "resumed",
         "reused",
         "salt",
         "sampling",
@@ -151,7 +150,6 @@ class Sequence:
         self.adapter = engine_request.adapter
         self.tokens = [*engine_request.prompt, *engine_request.answer]  # known and committed
         self.computed = engine_request.computed  # False once it has a slot
-        self.resumed = bool(engine_request.answer)
         self.sampling = engine_request.sampling
         self.stop_ids = engine_request.stop_ids
         self.score_from = engine_request.score_from

@@ -65,7 +65,6 @@ def calls_of(answer: Any) -> list[tuple[str, Any]]:
     return [(each.function.name, json.loads(each.function.arguments)) for each in calls]
 
 
-@pytest.mark.smoke
 def test_a_named_call_has_arguments_that_keep_to_the_schema(sdk: openai.OpenAI) -> None:
     answer = ask(sdk, tools=TOOLS, tool_choice=NAMED, parallel_tool_calls=False)
     ((name, arguments),) = calls_of(answer)

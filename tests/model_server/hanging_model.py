@@ -35,6 +35,9 @@ class HangingModels(FakeModels):
     def compiles_while_serving(self) -> int:
         return 0
 
+    def pin(self, checkpoint: str) -> str:
+        return checkpoint
+
     def devices(self) -> Devices:
         return Devices(1, 1 << 30)
 

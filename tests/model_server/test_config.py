@@ -74,9 +74,8 @@ def test_prompts_are_computed_on_islands_of_the_server() -> None:
 
 def test_the_flags_are_the_fields_of_the_config() -> None:
     flags = set(vars(make_parser().parse_args([])))
-    assert flags == set(ModelServerConfig.__slots__) - {"incarnation", "security"} | set(
-        Security.__slots__
-    )
+    own = {"incarnation", "security", "token_variable"}  # the last one from the environment
+    assert flags == {*ModelServerConfig.__slots__, *Security.__slots__} - own
 
 
 def test_each_process_is_another_incarnation() -> None:

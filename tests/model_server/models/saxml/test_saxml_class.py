@@ -180,6 +180,9 @@ UNSAID = {
     "PER_EXAMPLE_MAX_DECODE_STEPS": 3,
     "MIN_DECODE_STEPS": 3,
     "TOKENS_PER_BEAM": 3,
+    "CHAT_TEMPLATE": "{{ messages }}",
+    "TOOL_PARSER": "hermes",
+    "REASONING_PARSER": "think",
     "KV_CACHE_DTYPE": "int8",
     "SHARDING_RULES": {"tokens": "data"},
     "MAX_ADAPTERS": 2,
@@ -239,6 +242,7 @@ def facts(path: str, overrides: dict[str, str]) -> Any:
         recipe.tasks,
         recipe.adapters,
         recipe.speculation,
+        recipe.chat,
     )
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from model_server.serving.detokenizer import Detokenizer
 
 from model_server.engine.types import RowResult
 from model_server.grammars.constraint import Constraint
+from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.chats.divided_answer import (
     UNDIVIDED,
     AnswerDivision,
