@@ -36,6 +36,8 @@ class RetryLimits:
     # Not many attempts: the request may be what kills them.
     resumed_attempts: int = 8
     resumed_s: float = 30.0
+    # As `rounds_s`, and longer than a connection waits before it tries a server again that is back.
+    resumed_rounds_s: float = 4.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class Attempts:
         """answer: goes on from where it was interrupted; None: each attempt begins again."""
         now = asyncio.get_running_loop().time()
         self.tried: set[str] = set()
-        self.patience = patience
+        self.patience = self._limits = patience
         self._answer = answer
         self._had = 0  # chunks of it, when it was last interrupted
         self._broken_by: SaxError | None = None  # that first interrupted the answer
@@ -112,7 +114,7 @@ class Attempts:
     def _go_on(self, answer: ResumableAnswer, error: SaxError) -> None:
         """Start anew: a part of the answer arrived before it was interrupted."""
         logger.info("an answer goes on elsewhere after %d tokens: %s", answer.tokens, error)
-        limits = self.patience
+        limits = self._limits
         self._had = answer.chunks
         self._broken_by = self._broken_by or error
         self.patience = replace(
@@ -123,7 +125,10 @@ class Attempts:
         self.begin()
         # A replica that stood still cost its reader seconds already: if it is the only one, that
         # was all.
-        self._round_at = answer.heard_at
+        if self._began_at - answer.heard_at >= limits.rounds_s:
+            self._round_at = answer.heard_at
+        else:
+            self.patience = replace(self.patience, rounds_s=limits.resumed_rounds_s)
 
     def _patient_with(self, error: SaxError | None) -> bool:
         """Return True for a full queue once the answer has begun: it waits for a place there."""
