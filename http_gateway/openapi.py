@@ -56,7 +56,7 @@ _REQUEST_ID = {"x-request-id": ("The request's id: its own, or a new one.", {"ty
 
 
 class OpenAiErrorBody(TypedDict):
-    """What is wrong; `param` is the path of the field at fault, if one is."""
+    """Fault of a request; `param` is the path of the field at fault, if one is."""
 
     message: str
     type: str

@@ -96,7 +96,7 @@ PLAIN_CHAT = ChatOptions()
 
 
 class AnswerFormat(msgspec.Struct, frozen=True, gc=False):
-    """How the text of an answer is to be divided."""
+    """Forms by which the text of an answer is divided."""
 
     tools: str = ToolParser.NONE
     reasoning: str = ReasoningParser.NONE

@@ -293,7 +293,7 @@ class SaxmlSamples:
 
 @dataclass(frozen=True, slots=True)
 class PairScores:
-    """How well the texts of each pair go together, in order, and the pairs' total token count."""
+    """Scores of pairs of texts, in order, and the pairs' total token count."""
 
     scores: list[float]
     prompt_tokens: int

@@ -18,7 +18,7 @@ class ListedModel(TypedDict):
 
 
 class PublishedReply(TypedDict):
-    """What was asked for, without what was not sent."""
+    """Fields of the request that were sent."""
 
     model: str
     model_path: str

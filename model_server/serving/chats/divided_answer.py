@@ -21,7 +21,7 @@ _MOST_FORMAT = 512 << 10  # characters
 
 
 class AnswerDivision(NamedTuple):
-    """What divides one answer."""
+    """Division of one answer into reasoning, content and calls."""
 
     format: AnswerFormat | None = None  # told in its first chunk
     marks: frozenset[str] = frozenset()  # control tokens that have text
