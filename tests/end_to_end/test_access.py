@@ -81,7 +81,13 @@ def test_a_key_with_limits_is_charged_for_what_the_model_server_counted(
     ):
         answer = guarded.http.post(path, json=body, headers=headers)
     assert (answer.status_code, "carol is limited to 3" in answer.text) == (429, True)
-    lines = [line for line in guarded.log(GATEWAY).splitlines() if " key=carol " in line]
+
+    def logged() -> list[str]:
+        return [line for line in guarded.log(GATEWAY).splitlines() if " key=carol " in line]
+
+    # A line is written once the last byte of its reply was.
+    guarded.eventually(lambda: len(logged()) == 4, "every request has its line")
+    lines = logged()
     told = [re.findall(r"status=(\d+)|_tokens=([1-9])", line) for line in lines]
     assert [[status or "tokens" for status, _ in line] for line in told] == [
         *[["200", "tokens", "tokens"]] * 3,

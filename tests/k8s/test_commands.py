@@ -185,9 +185,9 @@ def test_a_model_that_does_not_fit_is_refused_with_the_plans_advice() -> None:
 @pytest.mark.extended
 def test_what_cannot_be_planned_is_refused_and_no_plan_is_offered() -> None:
     """The planner is a process of its own, with its own complaint on stderr."""
-    done = _python("-m", "sax.cli", "k8s", "render", *_USUAL, "no/such-model")
+    done = _python("-m", "sax.cli", "k8s", "render", *_USUAL, "no.such.Model")
     assert done.returncode == 2
-    assert "'no/such-model' is not a model path" in done.stderr
+    assert "'no.such.Model' is not a model path" in done.stderr
     assert "--no-plan" in done.stderr
     assert not done.stdout
 
