@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -33,6 +34,8 @@ from sax.errors import SaxError
 from sax.host import allow_open_files, loop_factory, open_warning
 
 log = logging.getLogger("http_gateway")
+
+GENERATION_VARIABLE = "SAXML_GENERATION"
 
 _OTHER_FILES = 256  # connections to the cell, and what Python holds
 
@@ -75,8 +78,9 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         "--saxml_generation",
         type=int,
         choices=(1, 2),
-        default=default.saxml_generation,
-        help="reply format of the Saxml routes (%(default)s)",
+        default=os.environ.get(GENERATION_VARIABLE) or default.saxml_generation,
+        help="reply format of the Saxml routes: 1 as in Google's tutorial of Saxml, 2 as in Saxml "
+        f"since 2024 ({GENERATION_VARIABLE}, else 2)",
     )
     add(
         "--request_timeout_s",
