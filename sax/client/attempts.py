@@ -7,6 +7,7 @@ import logging
 import math
 from dataclasses import dataclass, replace
 
+from sax.client.pulse import ReplicaSilent
 from sax.client.resumable_answer import ResumableAnswer
 from sax.client.watch import pause_s
 from sax.errors import (
@@ -74,9 +75,11 @@ class Attempts:
         self._broken_by: SaxError | None = None  # that first interrupted the answer
         self.failures = 0
         self.last: SaxError | None = None
+        self._full: QueueFull | None = None  # what a replica that lives said
         self.ends_at = math.inf if timeout_s is None else now + timeout_s
         self._began_at = now
         self._round_at = now  # from when no replica is tried twice for long
+        self._asked_at = now  # the replica that is tried now
 
     @property
     def _spent_s(self) -> float:
@@ -103,13 +106,25 @@ class Attempts:
             raise error
         if self._answer is not None and self._answer.chunks > self._had:
             self._go_on(self._answer, error)
+        self._spare(error)
         self.tried.add(address)
         self.last = error
+        if isinstance(error, QueueFull):
+            self._full = error
         if not self._patient_with(error):
             self.failures += 1
         spent = self.failures >= self.patience.attempts
         if spent or self._spent_s >= self.patience.attempts_s:
-            raise self.told(error)
+            raise self.told(self._full or error)
+
+    def _spare(self, error: SaxError) -> None:
+        """Leave out the time at a replica that was alive to its end, if the answer has begun: it
+        may have waited for a place there."""
+        now = asyncio.get_running_loop().time()
+        if self._broken_by is not None and not isinstance(error, ReplicaSilent):
+            self._round_at += now - self._asked_at
+            self._began_at += now - self._asked_at
+        self._asked_at = now
 
     def _go_on(self, answer: ResumableAnswer, error: SaxError) -> None:
         """Start anew: a part of the answer arrived before it was interrupted."""
@@ -121,6 +136,7 @@ class Attempts:
             limits, attempts=limits.resumed_attempts, attempts_s=limits.resumed_s
         )
         self.failures = 0
+        self._full = None
         self.tried.clear()
         self.begin()
         # A replica that stood still cost its reader seconds already: if it is the only one, that
@@ -147,7 +163,7 @@ class Attempts:
 
     def begin(self) -> None:
         """Start the time for attempts now, after the request was held for a replica."""
-        self._began_at = self._round_at = asyncio.get_running_loop().time()
+        self._began_at = self._round_at = self._asked_at = asyncio.get_running_loop().time()
 
     async def again(self) -> None:
         """Pause and start over after every replica was tried. Raises the last failure if their
@@ -155,6 +171,7 @@ class Attempts:
         if self.last is not None and not self._patient_with(self.last):
             round_s = asyncio.get_running_loop().time() - self._round_at
             if isinstance(self.last, QueueFull) or round_s >= self.patience.rounds_s:
-                raise self.told(self.last)
+                raise self.told(self._full or self.last)
         await asyncio.sleep(pause_s(self.failures))
         self.tried.clear()
+        self._asked_at = asyncio.get_running_loop().time()

@@ -23,7 +23,7 @@ from sax.auth.credentials import (
     presented_token,
 )
 from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
-from sax.client.pulse import SILENCE_S, Pulse
+from sax.client.pulse import SILENCE_S, Pulse, ReplicaSilent
 from sax.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -238,9 +238,8 @@ class ModelServerConnection:
         self._send(tokens_pb2.ToServer(beats=wanted))
 
     def _fall_silent(self) -> None:
-        """Give the stream up: the connection lives, but nobody there sends anything."""
         reader = self._reader
-        self._close_stream(ReplicaLost(f"{self.peer} has fallen silent: it hangs or is cut off"))
+        self._close_stream(ReplicaSilent(f"{self.peer} has fallen silent: it hangs or is cut off"))
         if reader is not None:
             reader.cancel()
 
