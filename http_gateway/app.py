@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
+from http_gateway.anthropic.routes import AnthropicRoutes
 from http_gateway.auth import Auth
 from http_gateway.backend import Backend
 from http_gateway.catalog import Catalog
@@ -65,6 +66,7 @@ def create_app(
     app.include_router(saxml.router())
     openai = OpenAiRoutes(backend)
     app.include_router(openai.router())
+    app.include_router(AnthropicRoutes(backend).router())
     app.include_router(EmbeddingRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())

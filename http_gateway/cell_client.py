@@ -10,6 +10,8 @@ from typing import Protocol
 
 from sax.scaling import Scaling
 from sax.types import (
+    PLAIN_CHAT,
+    ChatOptions,
     Classified,
     Embedded,
     EmbedInput,
@@ -91,6 +93,7 @@ class CellClient(Protocol):
         timeout_s: float | None = None,
         *,
         add_special_tokens: bool | None = None,
+        chat: ChatOptions = PLAIN_CHAT,
     ) -> tuple[Sequence[int], int]: ...
 
     async def tokenize_texts(

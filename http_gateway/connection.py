@@ -229,7 +229,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _reply(self, status: int, text: str, request_id: str) -> bytes:
         path = getattr(self, "url", b"").decode("ascii", "replace")
-        reply = answer(path, HTTPException(status, text), self._config.saxml_generation)
+        error = HTTPException(status, text)
+        reply = answer(path, error, self._config.saxml_generation, request_id)
         own = ((b"x-request-id", request_id.encode()), (b"connection", b"close"))
         headers = [*reply.raw_headers, *own]
         lines = (name + b": " + value + b"\r\n" for name, value in headers)

@@ -35,7 +35,7 @@ from http_gateway.openai.reply_types import (
 )
 from http_gateway.openai.schema import ChatRequest, CompletionRequest, Prompt
 from http_gateway.openai.shape import Shape
-from http_gateway.openapi import ALWAYS, WITH_MODEL, OpenAiError, operation
+from http_gateway.openapi import ALWAYS, WITH_MODEL, EventKinds, OpenAiError, operation
 from http_gateway.sse import (
     Ending,
     EventSource,
@@ -63,8 +63,18 @@ _JSON = "application/json"
 _told = partial(operation, errors=OpenAiError)
 _LIST = _told(ModelList)
 _ONE = _told(ModelCard, statuses=(*ALWAYS, 400, 404), parameters=[NAME])
-_CHAT = _told(ChatCompletion, statuses=WITH_MODEL, body=CHAT, events=ChatCompletionEvent)
-_COMPLETION = _told(Completion, statuses=WITH_MODEL, body=COMPLETION, events=CompletionEvent)
+_CHAT = _told(
+    ChatCompletion,
+    statuses=WITH_MODEL,
+    body=CHAT,
+    events=EventKinds(ChatCompletionEvent, OpenAiError, last="[DONE]"),
+)
+_COMPLETION = _told(
+    Completion,
+    statuses=WITH_MODEL,
+    body=COMPLETION,
+    events=EventKinds(CompletionEvent, OpenAiError, last="[DONE]"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +170,7 @@ class OpenAiRoutes:
 
         def closing() -> bytes:
             if not all(choice.finished for choice in events):
-                raise _ended_early()
+                raise ended_early()
             counts = usage(events, job.shape.n) if job.shape.include_usage else None
             return stream_end(job.head, job.kind, counts)
 
@@ -252,10 +262,11 @@ async def _read(
 
     await feed(add)
     if transcript.finish_reason is None:
-        raise _ended_early()
+        raise ended_early()
 
 
-def _ended_early() -> ReplicaLost:
+def ended_early() -> ReplicaLost:
+    """Return the error of an answer without a finish reason."""
     return ReplicaLost("the replica ended the stream without a finish reason; retry")
 
 

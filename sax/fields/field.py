@@ -18,6 +18,8 @@ class RequestRoute(StrEnum):
 
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
+    MESSAGES = "/v1/messages"
+    COUNT_TOKENS = "/v1/messages/count_tokens"
     EMBEDDINGS = "/v1/embeddings"
     RERANK = "/v1/rerank"
     SCORE = "/v1/score"

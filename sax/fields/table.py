@@ -42,6 +42,7 @@ FIELD_NAME_BYTES = 128
 
 _INT32, _INT64 = INT32, 2**63 - 1
 _OPENAI = (RequestRoute.CHAT, RequestRoute.COMPLETIONS)
+_ANTHROPIC = (RequestRoute.MESSAGES, RequestRoute.COUNT_TOKENS)
 _SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
 _V1 = (*_OPENAI, RequestRoute.EMBEDDINGS, *_SCORES)
 _OURS = (RequestRoute.STREAM,)
@@ -86,7 +87,11 @@ def _many(name: str, kind: Kind, *routes: RequestRoute, **bounds: int) -> Reques
 
 
 _NAMES = (
-    _text("model", MODEL_BYTES, *_V1, *_TOKENS, RequestRoute.GENERATE, *_NAMED),
+    _text(
+        "model",
+        MODEL_BYTES,
+        *(*_V1, *_ANTHROPIC, *_TOKENS, RequestRoute.GENERATE, *_NAMED),
+    ),
     _text("name", MODEL_BYTES, RequestRoute.MODEL),
     _text("sax_cell", MODEL_BYTES, RequestRoute.LISTALL),
     _text(
@@ -105,9 +110,12 @@ _NAMES = (
 _QUESTIONS = (
     # 8 values: role, content, its parts, and what clients send back of an earlier reply
     _many("messages", Kind.MESSAGES, *_CHATS, count=4096, values=8),
-    _text("messages.role", 64, *_CHATS),
+    # Blocks with a type and a few fields each; what they hold is counted below
+    _many("messages", Kind.MESSAGES, *_ANTHROPIC, count=4096, values=16),
+    _text("messages.role", 64, *_CHATS, *_ANTHROPIC),
     # A text, or a list of parts
-    _many("messages.content", Kind.TEXTS, *_CHATS, count=1024, bytes=TEXT_BYTES),
+    _many("messages.content", Kind.TEXTS, *_CHATS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES),
+    _many("system", Kind.TEXTS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES, values=4),
     _text("messages.name", LABEL_BYTES, *_CHATS),
     _text("messages.tool_call_id", LABEL_BYTES, *_CHATS),
     _text("messages.reasoning", TEXT_BYTES, *_CHATS),
@@ -295,7 +303,28 @@ _HISTORY = (
     _integer("limit", 1, 1000, RequestRoute.EVENTS),
 )
 
-FIELDS = (*_NAMES, *_QUESTIONS, *_SAMPLING, *_TOOLS, *_REPLIES, *_LABELS, *_SPEC, *_HISTORY)
+# Fields of Anthropic's bodies, in its own bounds; shared ones are above.
+_MESSAGES = (
+    _integer("max_tokens", 1, _INT32, RequestRoute.MESSAGES),
+    _number("temperature", RequestRoute.MESSAGES, least=0, most=1),
+    _number("top_p", RequestRoute.MESSAGES, above=0, most=1),
+    _integer("top_k", 0, _INT32, RequestRoute.MESSAGES),
+    _many("stop_sequences", Kind.TEXTS, RequestRoute.MESSAGES, count=16, bytes=1024),
+    _flag("stream", RequestRoute.MESSAGES),
+    # 64: values of a tool and its schema
+    _many("tools", Kind.OBJECTS, *_ANTHROPIC, count=TOOLS, values=64),
+    _many("tool_choice", Kind.MAP, *_ANTHROPIC, count=3, bytes=TOOL_NAME_BYTES),
+    _many("thinking", Kind.MAP, *_ANTHROPIC, count=3, bytes=FIELD_NAME_BYTES),
+    _integer("thinking.budget_tokens", 1, _INT32, *_ANTHROPIC),
+    # 256: values of a schema
+    _many("output_config", Kind.MAP, *_ANTHROPIC, count=2, bytes=FIELD_NAME_BYTES, values=256),
+    _many("metadata", Kind.MAP, RequestRoute.MESSAGES, count=1, bytes=LABEL_BYTES),
+)
+
+FIELDS = (
+    *(*_NAMES, *_QUESTIONS, *_SAMPLING, *_TOOLS, *_MESSAGES, *_REPLIES, *_LABELS),
+    *(*_SPEC, *_HISTORY),
+)
 _BY_ROUTE = {
     route: {field.name: field for field in FIELDS if route in field.routes}
     for route in RequestRoute

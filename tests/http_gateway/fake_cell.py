@@ -28,6 +28,8 @@ from sax.errors import (
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.scaling import Scaling, settle
 from sax.types import (
+    PLAIN_CHAT,
+    ChatOptions,
     Classified,
     Embedded,
     EmbedInput,
@@ -102,6 +104,8 @@ class FakeCell:
         self.admin_failure: SaxError | None = None
         self.hold_after: int | None = None  # so many tokens, then silence until released
         self.cut_short = False  # answers end without a finish reason
+        self.said: Sequence[TokenChunk] = ()  # chunks of every answer, instead of those above
+        self.chats: list[ChatOptions] = []  # of chats that were tokenized
         self.released = asyncio.Event()
         self.on_open: Callable[[], object] = bool
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -204,6 +208,11 @@ class FakeCell:
             if request.sampling.beam_size:
                 sink(searched(request))
                 return
+            for chunk in self.said:
+                await asyncio.sleep(0)
+                sink(chunk)
+            if self.said:
+                return
             limit = min(request.sampling.max_tokens or LENGTH, LENGTH)
             for i in range(limit):
                 await asyncio.sleep(0)  # as a real token, it comes on its own
@@ -247,11 +256,13 @@ class FakeCell:
         timeout_s: float | None = None,
         *,
         add_special_tokens: bool | None = None,
+        chat: ChatOptions = PLAIN_CHAT,
     ) -> tuple[Sequence[int], int]:
         """A text starts with 1 unless asked not to, a chat only if asked to."""
-        chat = not isinstance(prompt, str)
-        text = "".join(each.content for each in prompt) if chat else prompt
-        start = [1] if (not chat if add_special_tokens is None else add_special_tokens) else []
+        is_text = isinstance(prompt, str)
+        text = prompt if is_text else "".join(each.content for each in prompt)
+        start = [1] if (is_text if add_special_tokens is None else add_special_tokens) else []
+        self.chats.append(chat)
         return await self._answer(model_id, timeout_s, lambda: ([*start, *map(ord, text)], CONTEXT))
 
     async def tokenize_texts(

@@ -90,6 +90,8 @@ ROUTES = [
     ("GET", "/v1/models"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/messages"),
+    ("POST", "/v1/messages/count_tokens"),
     ("POST", "/v1/embeddings"),
     ("POST", "/v1/classify"),
     ("POST", "/v1/rerank"),

@@ -88,6 +88,14 @@ async def test_streams_tell_the_type_of_their_events(document: dict[str, Any]) -
         assert told == [name, "OpenAiError"]
 
 
+async def test_a_stream_without_a_last_word_tells_every_event(document: dict[str, Any]) -> None:
+    content = document["paths"]["/v1/messages"]["post"]["responses"]["200"]["content"]
+    data = content["text/event-stream"]["itemSchema"]["properties"]["data"]
+    (event,) = data["anyOf"]
+    told = [each["$ref"].rpartition("/")[2] for each in event["contentSchema"]["anyOf"]]
+    assert (told[0], told[-2:]) == ("MessageStart", ["MessageStop", "AnthropicError"])
+
+
 async def test_every_reference_leads_to_a_component(document: dict[str, Any]) -> None:
     def references(node: object) -> set[str]:
         if isinstance(node, list):
