@@ -42,7 +42,7 @@ from model_server.serving.admission import Admission
 from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.handler import Handler
 from model_server.serving.lm_servable import AdapterServable, LmServable
-from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.metrics.registry import ModelServerMetrics
 from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.passes.gradients import GradientCalls
 from model_server.serving.prefiller import Prefiller
@@ -122,7 +122,9 @@ class ModelServer:
         self._ask_devices = devices
         self._devices = Devices(0, config.memory_limit)
         self.servables = Servables(loader, drain_s=config.drain_seconds)
-        self._metrics = ModelServerMetrics(self.servables.loaded, compiles_while_serving)
+        self._metrics = ModelServerMetrics(
+            self.servables.loaded, compiles_while_serving, vllm_names=config.vllm_metric_names
+        )
         self._admission = Admission()
         self._prefill = PrefillServers(config.prefill_servers, self._language_models)
         self._remote_prefill = RemotePrefill(self._prefill)

@@ -38,7 +38,7 @@ from model_server.serving.engine_request import (
     score_engine_request,
 )
 from model_server.serving.lm_servable import LmServable
-from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.metrics.registry import ModelServerMetrics
 from model_server.serving.query import prompt_of, scored_ids, scored_prompt
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from model_server.engine.engine import Announce, EngineRequest, SequenceUpdate
 from model_server.serving.answers.detokenizer import Detokenizer
+from model_server.serving.answers.request_times import RequestTimes
 from model_server.serving.lm_servable import LmServable
-from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.metrics.registry import ModelServerMetrics
 from sax.errors import Cancelled, DeadlineExceeded, Internal, SaxError
 from sax.types import TokenChunk
 
@@ -39,15 +40,14 @@ class RunningRequest:
         self.request_id = ""  # as the caller named it, for the log
         self._stats = servable.methods[method]
         self._sink = sink
-        self._metrics = metrics
+        self._tally = metrics.tally(servable.model_id)
+        self._times = RequestTimes(self._tally, time.monotonic())
         self._on_end = on_end
         self._answer: Detokenizer | None = None  # None for scored sequences
         self._unseen = "prompt"
         self._sequence: int | None = None
         self._reserved: EngineRequest | None = None  # holds a place in the engine's queue
         self._way: asyncio.Task[None] | None = None  # encoding or remote prefill in progress
-        self._began_s = time.monotonic()
-        self._first_s: float | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._over = False
         self._stats.begin()
@@ -66,6 +66,7 @@ class RunningRequest:
     def submit(self, engine_request: EngineRequest) -> None:
         """Submit the sequence to the engine. Raises as the engine does."""
         self._sequence = self.servable.submit(engine_request, self.receive)
+        self._tally.max_tokens.observe(engine_request.max_tokens)
 
     def reserve(self, engine_request: EngineRequest) -> None:
         """Reserve a place in the engine's queue. Raises as the engine does."""
@@ -80,6 +81,7 @@ class RunningRequest:
         self._sequence = self.servable.submit(
             engine_request, self.receive, reserved=True, announce=announce
         )
+        self._tally.max_tokens.observe(engine_request.max_tokens)
 
     def release(self) -> None:
         """Release the reserved place, if there is one. Idempotent."""
@@ -112,6 +114,7 @@ class RunningRequest:
         if not self._over:
             self._end()
             self._stats.fail(time.monotonic())
+            self._times.end("error")
             self._stop_sequence()
             self._sink(error)
 
@@ -119,6 +122,7 @@ class RunningRequest:
         """The caller went away: free slot and pages, send nothing more. Idempotent."""
         if self._end():
             self._stats.leave()
+            self._times.end("cancelled")
             if self._way is not None:
                 self._way.cancel()
             self._stop_sequence()
@@ -138,7 +142,7 @@ class RunningRequest:
             self.fail(chunk)
             return
         if chunk.finish_reason is not None:
-            self._succeed(update)
+            self._succeed(update, chunk)
         self._sink(chunk)
 
     def internal_error(self) -> Internal:
@@ -153,22 +157,22 @@ class RunningRequest:
             return TokenChunk("", finish_reason=update.finish, score=score)
         if update.hypotheses:
             self._answer.cached_tokens = update.cached
+            self._times.start(update)
             return self._answer.found(update.hypotheses)
-        if self._first_s is None and update.result.token is not None:
-            self._first_s = time.monotonic()
-            self._metrics.first_token(self.servable.model_id, self._first_s - self._began_s)
-            self._answer.cached_tokens = update.cached
+        if update.result.token is not None:
+            if not self._times.first_s:
+                self._answer.cached_tokens = update.cached
+            self._times.token(update, time.monotonic())
         return self._answer.push(update.result, update.finish)
 
-    def _succeed(self, update: SequenceUpdate) -> None:
+    def _succeed(self, update: SequenceUpdate, chunk: TokenChunk) -> None:
         now = time.monotonic()
         self._end()
-        self._stats.succeed(now, now - self._began_s)
+        self._stats.succeed(now, now - self._times.began_s)
+        reason = chunk.finish_reason or ""
+        self._times.succeed(now, chunk.prompt_tokens, chunk.completion_tokens, reason)
         if update.finish is None:  # a stop string; the engine would go on
             self._stop_sequence()
-        if self._answer is not None and self._first_s is not None and self._answer.tokens > 1:
-            per_token_s = (now - self._first_s) / (self._answer.tokens - 1)
-            self._metrics.token_interval(self.servable.model_id, per_token_s)
 
     def _expire(self, timeout_s: float) -> None:
         error = DeadlineExceeded(
@@ -180,8 +184,8 @@ class RunningRequest:
 
     def _spent(self) -> str:
         """Say how an unfinished request spent its time, and how the next one may end sooner."""
-        waited_s = (self._first_s or time.monotonic()) - self._began_s
-        if self._first_s is not None and self._answer is not None:
+        waited_s = (self._times.first_s or time.monotonic()) - self._times.began_s
+        if self._times.first_s and self._answer is not None:
             return (
                 f"the answer began after {waited_s:.1f} s and had {self._answer.tokens} tokens; "
                 "allow more time, or fewer tokens (max_tokens)"
@@ -201,8 +205,10 @@ class RunningRequest:
     def _fail_or_leave(self, exc: BaseException) -> None:
         if isinstance(exc, (asyncio.CancelledError, Cancelled)):
             self._stats.leave()
+            self._times.end("cancelled")
         else:
             self._stats.fail(time.monotonic())
+            self._times.end("refused")
 
     def _end(self) -> bool:
         """Mark the request as over; return False if it was already."""
