@@ -22,6 +22,7 @@ from sax.errors import Cancelled, InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
 from sax.format import quoted
+from sax.types import GenerateRequest, TokenChunk
 
 T = TypeVar("T")
 
@@ -59,6 +60,22 @@ class Backend:
         except Cancelled:
             self.note_end(request, Ending.GONE)
             raise
+
+    async def generate_to(
+        self,
+        request: GenerateRequest,
+        sink: Callable[[TokenChunk], None],
+        timeout_s: float | None = None,
+    ) -> None:
+        """Pass the chunks of an answer to `sink`, and note what they say of this request's way."""
+        record = RequestRecord.current()
+
+        def note(chunk: TokenChunk) -> None:
+            if chunk.queue_s:
+                record.queue_s = max(record.queue_s or 0.0, chunk.queue_s)
+            sink(chunk)
+
+        await self.client.generate_to(request, note, timeout_s=timeout_s)
 
     def count(self, prompt_tokens: int, completion_tokens: int = 0) -> None:
         """Count the tokens of this request, however it ended: once, in the task that answers it."""

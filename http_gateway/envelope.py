@@ -47,7 +47,7 @@ class RequestEnvelope:
         record.enter()
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"], state["arrived"] = record.request_id, record.arrived_s
-        reply = _RecordingSend(send, record.request_id)
+        reply = _RecordingSend(send, record)
         body = _BoundedBody(receive, headers, self._config)
         self._metrics.in_flight.inc()
         try:
@@ -94,21 +94,28 @@ def _request_id(headers: Headers) -> str:
 
 
 class _RecordingSend:
-    """`send` wrapper that adds the request id header and records status and size."""
+    """`send` wrapper that adds what headers tell of the request, and records status and size."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, record: RequestRecord) -> None:
         self._send = send
-        self._header = (b"x-request-id", request_id.encode())
+        self._record = record
         self.status = _NO_ANSWER
         self.size = 0  # bytes of the body
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message = {**message, "headers": [*message.get("headers", ()), self._header]}
+            message = {**message, "headers": [*message.get("headers", ()), *self._told()]}
         else:
             self.size += len(message.get("body", b""))
         await self._send(message)
+
+    def _told(self) -> list[tuple[bytes, bytes]]:
+        """Return the request's id, and how long it waited if a token has come by now."""
+        told = [(b"x-request-id", self._record.request_id.encode())]
+        if self._record.queue_s is not None:
+            told.append((b"x-sax-queue-seconds", f"{self._record.queue_s:.4f}".encode()))
+        return told
 
 
 class _BoundedBody:

@@ -23,6 +23,7 @@ class RequestRecord:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     first_token_s: float | None = None
+    queue_s: float | None = None  # at a model server, of its answer that waited longest
     ending: str = ""  # of a stream, or "gone" for a client that did not wait
 
     @classmethod

@@ -11,6 +11,8 @@ import math
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from model_server.engine.engine import Announce, EngineRequest, SequenceUpdate
 from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.request_times import RequestTimes
@@ -158,12 +160,17 @@ class RunningRequest:
         if update.hypotheses:
             self._answer.cached_tokens = update.cached
             self._times.start(update)
-            return self._answer.found(update.hypotheses)
-        if update.result.token is not None:
-            if not self._times.first_s:
-                self._answer.cached_tokens = update.cached
-            self._times.token(update, time.monotonic())
-        return self._answer.push(update.result, update.finish)
+            chunk = self._answer.found(update.hypotheses)
+            return replace(chunk, queue_s=self._times.queue_s)
+        if update.result.token is None:
+            return self._answer.push(update.result, update.finish)
+        first = not self._times.first_s
+        self._times.token(update, time.monotonic())
+        if not first:
+            return self._answer.push(update.result, update.finish)
+        self._answer.cached_tokens = update.cached
+        chunk = self._answer.push(update.result, update.finish)
+        return replace(chunk, queue_s=self._times.queue_s)
 
     def _succeed(self, update: SequenceUpdate, chunk: TokenChunk) -> None:
         now = time.monotonic()
