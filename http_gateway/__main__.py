@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -31,6 +32,8 @@ from sax.client import AsyncClient
 from sax.client.attempts import RetryLimits
 from sax.errors import SaxError
 from sax.host import allow_open_files, loop_factory, open_warning
+from sax.tracing.otlp import tracer_of
+from sax.tracing.tracer import NO_TRACER, Tracer
 
 log = logging.getLogger("http_gateway")
 
@@ -199,7 +202,7 @@ class GatewayServer(uvicorn.Server):
             log.info("gateway listening on %s://%s:%d", scheme, shown, port)
 
 
-async def serve(client: CellClient, config: GatewayConfig) -> None:
+async def serve(client: CellClient, config: GatewayConfig, tracer: Tracer = NO_TRACER) -> None:
     """Serve until a signal; returns when every running request has ended.
 
     Raises InvalidRequest when the token file, certificate or key cannot be read.
@@ -209,7 +212,7 @@ async def serve(client: CellClient, config: GatewayConfig) -> None:
     allow_open_files(config.max_connections + _OTHER_FILES)
     tell_of_security(config)
     settings = uvicorn.Config(
-        create_app(client, config, Authentication(tokens)),
+        create_app(client, config, Authentication(tokens), tracer),
         host=config.host,
         port=config.port,
         log_config=None,
@@ -251,8 +254,12 @@ def tell_of_security(config: GatewayConfig) -> None:
 
 async def _run(config: GatewayConfig) -> None:
     patience = RetryLimits(most_held=config.max_held_requests)
-    async with AsyncClient(config.admin, patience=patience, preferred=config.prefer) as client:
-        await serve(client, config)
+    tracer = tracer_of(os.environ, "sax-gateway")
+    try:
+        async with AsyncClient(config.admin, patience=patience, preferred=config.prefer) as client:
+            await serve(client, config, tracer)
+    finally:
+        await asyncio.to_thread(tracer.close)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

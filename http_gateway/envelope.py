@@ -18,10 +18,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_gateway.access.line import AccessLine
 from http_gateway.access.record import RequestRecord, new_request_id
+from http_gateway.access.request_span import RequestSpan
 from http_gateway.config import GatewayConfig
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.problems import answer
 from sax.errors import Internal
+from sax.tracing import attributes as names
+from sax.tracing import trace_context
+from sax.tracing.trace_context import TraceContext
+from sax.tracing.tracer import NO_TRACER, Tracer, Value
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +38,16 @@ _RATE = 32 << 10  # bytes of a body that earn it a further second
 class RequestEnvelope:
     """ASGI middleware; sets `request_id` and `arrived` in the request's state, and its record."""
 
-    def __init__(self, app: ASGIApp, *, config: GatewayConfig, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        config: GatewayConfig,
+        metrics: GatewayMetrics,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
         self._app = app
+        self._tracer = tracer
         self._config = config
         self._metrics = metrics
         self._tells = config.access_log == "on"
@@ -45,6 +58,7 @@ class RequestEnvelope:
         headers = Headers(scope=scope)
         record = RequestRecord(_request_id(headers), scope["method"])
         record.enter()
+        self._trace(record, headers)
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"], state["arrived"] = record.request_id, record.arrived_s
         reply = _RecordingSend(send, record)
@@ -59,6 +73,15 @@ class RequestEnvelope:
         finally:
             self._metrics.in_flight.dec()
             self._end(scope, record, reply, body.size)
+
+    def _trace(self, record: RequestRecord, headers: Headers) -> None:
+        """Begin the request's span; without traces of our own, pass on the client's."""
+        parent = TraceContext.parse(headers.get(trace_context.KEY, ""))
+        context = self._tracer.start(parent)
+        if context is not None and context.sampled:
+            record.span = RequestSpan(self._tracer, context, parent)
+        above = context or parent
+        trace_context.enter("" if above is None else str(above))
 
     async def _rescue(
         self, scope: Scope, receive: Receive, reply: _RecordingSend, error: Exception
@@ -77,6 +100,13 @@ class RequestEnvelope:
     ) -> None:
         route, seconds = route_name(scope), time.perf_counter() - record.arrived_s
         self._metrics.answered(route, record.model, reply.status, seconds)
+        if record.span is not None:
+            told: dict[str, Value] = {
+                names.REQUEST_ID: record.request_id,
+                names.REQUEST_MODEL: record.model,
+                "sax.stream.ended": record.ending,
+            }
+            record.span.end(record.method, route, reply.status, told)
         if self._tells:
             AccessLine(record, route, reply.status, seconds, bytes_in, reply.size).tell()
 
