@@ -32,6 +32,8 @@ from sax.client import AsyncClient
 from sax.client.attempts import RetryLimits
 from sax.errors import SaxError
 from sax.host import allow_open_files, loop_factory, open_warning
+from sax.tracing.otlp import tracer_of
+from sax.tracing.tracer import NO_TRACER, Tracer
 
 log = logging.getLogger("http_gateway")
 
@@ -203,7 +205,7 @@ class GatewayServer(uvicorn.Server):
             log.info("gateway listening on %s://%s:%d", scheme, shown, port)
 
 
-async def serve(client: CellClient, config: GatewayConfig) -> None:
+async def serve(client: CellClient, config: GatewayConfig, tracer: Tracer = NO_TRACER) -> None:
     """Serve until a signal; returns when every running request has ended.
 
     Raises InvalidRequest when the token file, certificate or key cannot be read.
@@ -213,7 +215,7 @@ async def serve(client: CellClient, config: GatewayConfig) -> None:
     allow_open_files(config.max_connections + _OTHER_FILES)
     tell_of_security(config)
     settings = uvicorn.Config(
-        create_app(client, config, Authentication(tokens)),
+        create_app(client, config, Authentication(tokens), tracer),
         host=config.host,
         port=config.port,
         log_config=None,
@@ -255,8 +257,12 @@ def tell_of_security(config: GatewayConfig) -> None:
 
 async def _run(config: GatewayConfig) -> None:
     patience = RetryLimits(most_held=config.max_held_requests)
-    async with AsyncClient(config.admin, patience=patience, preferred=config.prefer) as client:
-        await serve(client, config)
+    tracer = tracer_of(os.environ, "sax-gateway")
+    try:
+        async with AsyncClient(config.admin, patience=patience, preferred=config.prefer) as client:
+            await serve(client, config, tracer)
+    finally:
+        await asyncio.to_thread(tracer.close)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -43,6 +43,7 @@ from http_gateway.saxml.routes import SaxmlRoutes
 from http_gateway.vertex.routes import VertexRoutes
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
+from sax.tracing.tracer import NO_TRACER, Tracer
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
@@ -51,6 +52,7 @@ def create_app(
     client: CellClient,
     config: GatewayConfig,
     authentication: Authentication = NO_AUTHENTICATION,
+    tracer: Tracer = NO_TRACER,
 ) -> FastAPI:
     metrics, catalog = GatewayMetrics(), Catalog(client)
     generation = config.saxml_generation
@@ -78,7 +80,7 @@ def create_app(
         generation=generation,
         trusted_proxies=parse_networks(config.trusted_proxies),
     )
-    app.add_middleware(RequestEnvelope, config=config, metrics=metrics)
+    app.add_middleware(RequestEnvelope, config=config, metrics=metrics, tracer=tracer)
 
     if config.lenient:
         app.add_middleware(LenientFields)

@@ -250,6 +250,7 @@ class AnswerSoFar:
     score: float = 0.0  # sum of their log-probabilities
     prompt_logprobs: int = 0  # entries that the client has
     version: str = ""  # of the model that chose them; "": not known
+    traceparent: str = ""  # its span, if that replica traced it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +270,7 @@ class GenerateRequest:
     timeout_s: float | None = None  # to the end of the answer, waiting included; None: no limit
     # Go on after this instead of beginning; `sampling` is the whole answer's, with its seed.
     answer: AnswerSoFar | None = None
+    traceparent: str = ""  # of W3C's trace context: the span that this belongs to; "": untraced
 
 
 EmbedInput = str | Sequence[int]  # text or token ids
@@ -385,6 +387,8 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     hypotheses: tuple[HypothesisText, ...] = ()
     version: str = ""  # in the first chunk: of the model that answers; "": not known
     answer_format: AnswerFormat | None = None  # in the first chunk, if the chat is to be divided
+    queue_s: float = 0.0  # with the first token: seconds in the queue; 0: not known
+    traceparent: str = ""  # with the first token: the answer's span, if the request is traced
 
     def joined(self, after: TokenChunk) -> TokenChunk:
         """Return this chunk and the one after it as one."""
@@ -398,4 +402,6 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
             seed=self.seed if after.seed is None else after.seed,
             version=self.version or after.version,
             answer_format=after.answer_format or self.answer_format,
+            queue_s=after.queue_s or self.queue_s,
+            traceparent=after.traceparent or self.traceparent,
         )

@@ -31,7 +31,7 @@ BUILD = ROOT / "model_server" / "kernels" / "cpu" / "build.py"  # runs while sax
 # What comes with an extra of a dependency, or is read by one for us.
 WITH_OTHERS = {"uvloop": "uvicorn"}
 # Of those that only an extra brings: whoever uses them does so where it has to.
-LAZY = {"kubernetes"}
+LAZY = {"kubernetes", "traces"}
 COMPUTING = (
     ("up",),
     ("plan", "m", "--topology=v5e:2x2"),

@@ -135,6 +135,7 @@ LADDERS: dict[str, list[str]] = {
         "client",
         "wire",
         "auth",
+        "tracing",
         "slices.py",
         "container.py",
         "config.py",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -155,5 +155,6 @@ class CellCollector(Collector):
 
 def registry_of(role: AdminRole) -> CollectorRegistry:
     registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
     registry.register(CellCollector(role))
     return registry

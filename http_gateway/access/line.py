@@ -36,7 +36,6 @@ class AccessLine:
         """Return the fields in their order, without those that say nothing."""
         record = self.record
         counted = record.tokens > 0
-        first_s = record.first_token_s
         fields: dict[str, object] = {
             "method": record.method,
             "route": self.route,
@@ -45,7 +44,8 @@ class AccessLine:
             "key": record.key,
             "prompt_tokens": record.prompt_tokens if counted else None,
             "completion_tokens": record.completion_tokens if counted else None,
-            "first_token_s": None if first_s is None else round(first_s, 4),
+            "queue_s": _rounded(record.queue_s),
+            "first_token_s": _rounded(record.first_token_s),
             "total_s": round(self.total_s, 4),
             "bytes_in": self.bytes_in,
             "bytes_out": self.bytes_out,
@@ -56,6 +56,10 @@ class AccessLine:
 
     def __str__(self) -> str:
         return " ".join([f"{name}={_text(value)}" for name, value in self.fields().items()])
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 4)
 
 
 def _text(value: object) -> str:

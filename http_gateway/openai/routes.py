@@ -184,7 +184,7 @@ class OpenAiRoutes:
         )
 
     def _feeds(self, job: Job) -> list[Feed[TokenChunk]]:
-        ask = self._backend.client.generate_to
+        ask = self._backend.generate_to
         return [partial(ask, each, timeout_s=job.limit_s) for each in job.requests]
 
     def _count(self, choices: Sequence[reply.Counted], n: int) -> reply.Usage:

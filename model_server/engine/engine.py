@@ -21,6 +21,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NoReturn
 
 from model_server.engine.failure import DevicesLost
@@ -37,6 +38,7 @@ from model_server.engine.sequence import (
     Sequence,
     SequenceUpdate,
 )
+from model_server.engine.steps.commits import StepSpan
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.timing.watchdog import OnHang, Watchdog, limit_s
 from model_server.engine.types import PendingStep, RowResult, Runner, SeriesRunner, Step
@@ -134,6 +136,7 @@ class Engine:
         self._outbox = Outbox(deliver, stream_interval_s)  # from here on: the engine's thread only
         self._busy_s = 0.0
         self._read_s: float | None = None  # when the last step was read; None: it has rested since
+        self._began_s = 0.0  # when it last began to launch with nothing in flight
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -334,9 +337,11 @@ class Engine:
         while in_flight or not self._closing or self._scheduler.live or self._inbox:
             self._take_inbox(may_rest=not in_flight)
             began_s = time.monotonic()
+            if not in_flight:
+                self._began_s = began_s
             if self._guessing is not None and self._guessing.waits and not in_flight:
                 self._expect(Step(self._scheduler.steps + 1, ()))
-            steps = self._schedule()
+            steps = self._schedule(began_s)
             step = steps[0] if steps else None
             self._expect(in_flight[0][0] if in_flight else step)
             launched = self._launch(steps)
@@ -351,10 +356,10 @@ class Engine:
             in_flight = launched
             self._busy_s += time.monotonic() - began_s
 
-    def _schedule(self) -> list[Step]:
+    def _schedule(self, now_s: float) -> list[Step]:
         if self._series is not None:
-            return self._scheduler.schedule_series()
-        step = self._scheduler.schedule()
+            return self._scheduler.schedule_series(now_s)
+        step = self._scheduler.schedule(now_s)
         return [step] if step else []
 
     def _launch(self, steps: list[Step]) -> list[tuple[Step, PendingStep]]:
@@ -365,17 +370,24 @@ class Engine:
     def _read(self, launched: list[tuple[Step, PendingStep]]) -> None:
         """Wait for the steps of one launch, and commit them."""
         results = [(step, pending.result()) for step, pending in launched]
-        self._time([step for step, _ in launched])
-        for step, result in results:
-            self._outbox.add(self._scheduler.commit(step, result))
+        spans = self._time([step for step, _ in launched])
+        for (step, result), span in zip(results, spans, strict=True):
+            self._outbox.add(self._scheduler.commit(step, result, span))
 
-    def _time(self, steps: list[Step]) -> None:
-        """Note what the steps of one launch took, from when the one before was read."""
+    def _time(self, steps: list[Step]) -> list[StepSpan]:
+        """Note what the steps of one launch took, from when the one before was read.
+
+        Returns the span of each; those of one launch follow each other evenly.
+        """
         now_s = time.monotonic()
         if self._read_s is not None:
             for step in steps:
                 self._scheduler.took(step, (now_s - self._read_s) / len(steps))
+        began_s = max(self._began_s, self._read_s or 0.0)
         self._read_s = now_s
+        each_s = (now_s - began_s) / len(steps)
+        ends = [began_s + each_s * number for number in range(1, len(steps))]
+        return [StepSpan(*pair) for pair in pairwise((began_s, *ends, now_s))]
 
     def _choose(self, step: Step) -> None:
         """Make the masks of a launched step; the device runs its forward pass meanwhile."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from model_server.services.account import account_of_call, time_left_s
+from model_server.services.account import account_of_call, time_left_s, traceparent_of_call
 from model_server.services.connection import Delivery, TokenStream
 from model_server.serving.engine_request import sample_seeds
 from model_server.serving.handler import GENERATE, GENERATE_STREAM, Handler
@@ -146,6 +146,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
             sampling=sampling,
             account=account_of_call(context),
             timeout_s=time_left_s(context),
+            traceparent=traceparent_of_call(context),
         )
         beams = sampling.beam_size
         samples = Samples(beams or count, as_ids=self._handler.answers_ids(request.model_key))

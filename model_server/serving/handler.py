@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -16,6 +17,7 @@ from model_server.engine.types import Grammar, RowResult
 from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
+from model_server.serving.answers.answer_trace import AnswerTrace
 from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.resumed import finished, resumed
 from model_server.serving.answers.running_request import RunningRequest, Sink, of_request
@@ -38,7 +40,7 @@ from model_server.serving.engine_request import (
     score_engine_request,
 )
 from model_server.serving.lm_servable import LmServable
-from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.metrics.registry import ModelServerMetrics
 from model_server.serving.query import prompt_of, scored_ids, scored_prompt
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables
@@ -47,6 +49,8 @@ from model_server.text.text_decoder import whole_text
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
+from sax.tracing.trace_context import TraceContext
+from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,
@@ -72,7 +76,9 @@ class Handler:
         admission: Admission,
         elsewhere: RemotePrefill | None = None,  # servers that prefill long prompts
         encoding: EncodingThreads | None = None,  # None: its own
+        tracer: Tracer = NO_TRACER,
     ) -> None:
+        self._tracer = tracer
         self._servables = servables
         self._remote_prefill = elsewhere
         self._metrics = metrics
@@ -88,6 +94,7 @@ class Handler:
         """
         running = self._begin(request.model_id, method, sink)
         running.request_id = request.request_id
+        self._trace(running, request)
         try:
             loaded = running.servable.loaded
             check_sampling(request.sampling, loaded.ids)
@@ -175,6 +182,13 @@ class Handler:
         running = RunningRequest(servable, method, sink, self._metrics, self.admission.leave)
         self.admission.enter()
         return running
+
+    def _trace(self, running: RunningRequest, request: GenerateRequest) -> None:
+        parent = TraceContext.parse(request.traceparent) if request.traceparent else None
+        context = self._tracer.start(parent)
+        if context is not None and context.sampled:
+            now = time.time_ns(), time.monotonic()
+            running.trace = AnswerTrace(self._tracer, context, parent, request, now)
 
     def _called_model(self, model_id: str) -> LmServable:
         """Return a model that the caller may use. Raises NotLoaded, PermissionDenied."""

@@ -102,6 +102,7 @@ class FakeCell:
         self.failure: SaxError | None = None  # raised instead of token `fail_at`
         self.fail_at = 0
         self.admin_failure: SaxError | None = None
+        self.queue_s = 0.0  # that the first chunk of an answer tells
         self.hold_after: int | None = None  # so many tokens, then silence until released
         self.cut_short = False  # answers end without a finish reason
         self.said: Sequence[TokenChunk] = ()  # chunks of every answer, instead of those above
@@ -348,6 +349,7 @@ class FakeCell:
             finish_reason=stop if last and not self.cut_short else None,
             prompt_tokens=first,
             completion_tokens=i + 1,
+            queue_s=0.0 if i else self.queue_s,
         )
 
     async def saxml_generate_counted(

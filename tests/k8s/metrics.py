@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from http_gateway.metrics import GatewayMetrics as GatewayMetrics
-from model_server.serving.metrics import ModelServerMetrics as ModelMetrics
+from model_server.serving.metrics.registry import ModelServerMetrics as ModelMetrics
 from tests.k8s.finding import Finding, title_of
 from tests.k8s.manifests import ROOT
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import pytest
 from msgspec.structs import replace
@@ -305,3 +306,17 @@ def test_a_limit_of_queued_requests_counts_one_account_and_is_named(start: Start
     for account in ("ann", "ann", "ann", "bob"):
         engine.release(account)
     assert engine.drain(30)
+
+
+def test_updates_of_an_engine_have_times_that_follow_each_other(start: Start) -> None:
+    began_s = time.monotonic()
+    engine, inbox = start(FakeRunner(LIMITS))
+    id = engine.submit(replace(ask_for(9), traced=True))
+    inbox.end(id)
+    updates = [each for each in inbox.updates if each.sequence == id]
+    first = updates[0]
+    assert began_s <= first.started_s <= first.chunks[0].began_s
+    assert sum(chunk.tokens for chunk in first.chunks) == 9
+    times = [each.read_s for each in updates]
+    assert times == sorted(times)
+    assert first.chunks[-1].ended_s == times[0]

@@ -14,7 +14,7 @@ from model_server.services.connection import TokenStream
 from model_server.serving.admission import Admission
 from model_server.serving.handler import GENERATE_STREAM, Handler
 from model_server.serving.lm_servable import LmServable
-from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.metrics.registry import ModelServerMetrics
 from model_server.serving.servables import Servables
 from model_server.text.tokenizer import ByteTokenizer, IncrementalDecoder
 from sax.errors import (

@@ -1,15 +1,10 @@
-"""Prometheus metrics of a model server.
-
-Engine figures are read when scraped, so that a token costs nothing here; only the two histograms
-are fed, once per request.
-"""
+"""Figures of each model's engine and batches, read when scraped: a token costs nothing here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -18,9 +13,6 @@ from model_server.serving.custom_servable import CustomServable
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.servable import Servable
-
-_FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 30, 60)
-_PER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
 
 # Metric name, help text, reader, and the kinds of servable that have it.
 Figure = tuple[str, str, Callable[[Any], float], tuple[type, ...]]
@@ -167,36 +159,9 @@ def _moved(servable: LmServable) -> TransferTotals:
     return disaggregation.moved if disaggregation else TransferTotals()
 
 
-class ModelServerMetrics:
-    def __init__(
-        self, servables: Callable[[], Iterable[Servable]], compiles_while_serving: Callable[[], int]
-    ) -> None:
-        self.registry = CollectorRegistry()
-        self.registry.register(_EngineCollector(servables, compiles_while_serving))
-        self._first_token = Histogram(
-            "sax_time_to_first_token_seconds",
-            "From the request's arrival to its first token",
-            ["model"],
-            buckets=_FIRST_TOKEN_S,
-            registry=self.registry,
-        )
-        self._per_token = Histogram(
-            "sax_time_per_output_token_seconds",
-            "Mean time between the tokens of one answer",
-            ["model"],
-            buckets=_PER_TOKEN_S,
-            registry=self.registry,
-        )
+class EngineFigures(Collector):
+    """Figures of the models that are in memory now."""
 
-    def first_token(self, model_id: str, seconds: float) -> None:
-        self._first_token.labels(model_id).observe(seconds)
-
-    def token_interval(self, model_id: str, seconds: float) -> None:
-        """Record a finished request's mean time per token after the first."""
-        self._per_token.labels(model_id).observe(seconds)
-
-
-class _EngineCollector(Collector):
     def __init__(
         self, servables: Callable[[], Iterable[Servable]], compiles_while_serving: Callable[[], int]
     ) -> None:
@@ -212,8 +177,22 @@ class _EngineCollector(Collector):
                     if isinstance(servable, kinds):
                         metric.add_metric([servable.model_id], figure(servable))
                 yield metric
+        yield _kv_cache_info(each for each in servables if isinstance(each, LmServable))
         yield CounterMetricFamily(
             "sax_compiles_while_serving",
             "Programs compiled after a model was LOADED; anything above 0 is a bug",
             value=self._compiles_while_serving(),
         )
+
+
+def _kv_cache_info(servables: Iterable[LmServable]) -> Metric:
+    """Return sizes that do not change while a model is loaded, as labels of a 1."""
+    info = GaugeMetricFamily(
+        "sax_kv_cache_info",
+        "Tokens of a KV page and pages in the pool, as labels",
+        labels=["model", "page_size", "pages"],
+    )
+    for each in servables:
+        limits = each.loaded.runner.limits
+        info.add_metric([each.model_id, str(limits.page_size), str(limits.pages)], 1)
+    return info

@@ -61,3 +61,45 @@ async def test_each_model_has_its_own_figures() -> None:
         await stream.until_over(1)
         assert await served.metric("sax_generated_tokens_total", other) == 5
         assert await served.metric("sax_generated_tokens_total", MODEL) == 0
+
+
+async def test_a_request_tells_its_times_its_sizes_and_its_end() -> None:
+    async with serving(FakeModels(), metrics_port=0) as served:
+        stream = Stream(served)
+        await stream.ask(1, "hello", max_tokens=7)
+        await stream.until_over(1)
+        for name in ("queue", "prefill", "decode", "inference"):
+            assert await served.metric(f"sax_request_{name}_seconds_count") == 1
+        assert await served.metric("sax_request_seconds_count") == 1
+        assert await served.metric("sax_inter_token_latency_seconds_count") == 6
+        assert await served.metric("sax_request_prompt_tokens_sum") == 5
+        assert await served.metric("sax_request_generated_tokens_sum") == 7
+        assert await served.metric("sax_request_max_tokens_sum") == 7
+        ended = f'sax_requests_ended_total{{model="{MODEL}",reason="length"}}'
+        assert await served.metric(ended, model=None) == 1
+        theirs = f'vllm:generation_tokens_total{{model_name="{MODEL}"}}'
+        assert await served.metric(theirs, model=None) == 7
+
+
+async def test_tokens_that_share_a_message_are_counted_one_by_one() -> None:
+    async with serving(FakeModels(stream_interval_s=1.0), metrics_port=0) as served:
+        stream = Stream(served)
+        await stream.ask(1, "hello", max_tokens=20)
+        await stream.until_over(1)
+        assert len(stream.chunks[1]) < 20
+        assert await served.metric("sax_inter_token_latency_seconds_count") == 19
+
+
+async def test_a_cancelled_request_is_counted_as_such() -> None:
+    gate = threading.Semaphore(0)
+    async with serving(FakeModels(gate=gate), metrics_port=0) as served:
+        stream = Stream(served)
+        await stream.ask(1, max_tokens=200)
+        servable = served.servable()
+        await until(lambda: servable.stats().slots_used == 1)
+        await stream.cancel(1)
+        await until(lambda: servable.cancelled == 1)
+        gate.release(10_000)
+        ended = f'sax_requests_ended_total{{model="{MODEL}",reason="cancelled"}}'
+        assert await served.metric(ended, model=None) == 1
+        assert await served.metric("sax_request_seconds_count") == 0
