@@ -22,6 +22,15 @@ _CHOICES = (ToolChoice.NONE, ToolChoice.AUTO, ToolChoice.REQUIRED)
 def to_tools(entries: Sequence[object]) -> tuple[Tool, ...]:
     """Raises InvalidRequest or UnsupportedParameter naming the part, as in tools[0].type."""
     tools = tuple(_to_tool(entry, f"tools[{n}]") for n, entry in enumerate(entries))
+    check_tools(tools, ".function.name")
+    return tools
+
+
+def check_tools(tools: Sequence[Tool], path: str) -> None:
+    """Raise InvalidRequest for tools too large together, or for one name twice.
+
+    path: of the name within a tool.
+    """
     size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
     if size > TOOLS_BYTES:
         raise InvalidRequest(
@@ -31,15 +40,20 @@ def to_tools(entries: Sequence[object]) -> tuple[Tool, ...]:
     names = [tool.name for tool in tools]
     for n, name in enumerate(names):
         if name in names[:n]:
-            at = f"tools[{n}].function.name"
+            at = f"tools[{n}]{path}"
             raise InvalidRequest(f"{at} is {name} again: give each tool its own name", param=at)
-    return tools
 
 
 def _to_tool(entry: object, at: str) -> Tool:
-    function = _function_of(entry, at)
-    at += ".function"
-    name = _name(function.pop("name", None), at)
+    return function_tool(_function_of(entry, at), f"{at}.function")
+
+
+def function_tool(function: dict[str, Any], at: str) -> Tool:
+    """Convert a function's name, description, parameters and strict, and take them out.
+
+    Raises InvalidRequest or UnsupportedParameter naming the part.
+    """
+    name = function_name(function.pop("name", None), at)
     description = function.pop("description", None) or ""
     parameters, strict = function.pop("parameters", None), function.pop("strict", None)
     _refuse_others(function, at)
@@ -71,7 +85,8 @@ def _object(value: object, at: str) -> dict[str, Any]:
     return dict(cast("Mapping[str, Any]", value))
 
 
-def _name(value: object, at: str) -> str:
+def function_name(value: object, at: str) -> str:
+    """Return the name of a function. Raises InvalidRequest naming `at`.name."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise InvalidRequest(
             f"{at}.name is {quoted(value)}: give at most 64 letters, digits, dots, dashes and "
@@ -111,7 +126,7 @@ def to_choice(value: object, tools: Sequence[Tool]) -> tuple[str, str]:
         if value == ToolChoice.REQUIRED and not tools:
             raise InvalidRequest("tool_choice is required: send tools, too", param="tool_choice")
         return value, ""
-    name = _name(_function_of(value, "tool_choice").get("name"), "tool_choice.function")
+    name = function_name(_function_of(value, "tool_choice").get("name"), "tool_choice.function")
     if name not in [tool.name for tool in tools]:
         raise InvalidRequest(
             f"tool_choice names {name}, which is none of the tools: name one of them",
@@ -134,16 +149,17 @@ def to_calls(value: object, at: str) -> tuple[ToolCall, ...]:
 def _to_call(entry: object, at: str) -> ToolCall:
     function = _function_of(entry, at)
     id = cast("Mapping[str, object]", entry).get("id") or ""
-    name = _name(function.pop("name", None), f"{at}.function")
+    name = function_name(function.pop("name", None), f"{at}.function")
     arguments = function.pop("arguments", None) or "{}"
     _refuse_others(function, f"{at}.function")
     if not isinstance(id, str):
         raise InvalidRequest(f"{at}.id: send a text", param=f"{at}.id")
     field(RequestRoute.CHAT, "messages.tool_calls.id").check_text(id, f"{at}.id")
-    return ToolCall(id, name, _arguments(arguments, f"{at}.function.arguments"))
+    return ToolCall(id, name, read_arguments(arguments, f"{at}.function.arguments"))
 
 
-def _arguments(value: object, at: str) -> str:
+def read_arguments(value: object, at: str) -> str:
+    """Return a call's arguments as JSON. Raises InvalidRequest."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     field(RequestRoute.CHAT, "messages.tool_calls.arguments").check_text(text, at)
     try:

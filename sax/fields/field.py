@@ -18,6 +18,7 @@ class RequestRoute(StrEnum):
 
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
+    RESPONSES = "/v1/responses"
     EMBEDDINGS = "/v1/embeddings"
     RERANK = "/v1/rerank"
     SCORE = "/v1/score"

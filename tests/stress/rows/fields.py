@@ -20,6 +20,7 @@ _SPEC = {"model": "/sax/test/other", "model_path": "llama", "checkpoint": "None"
 _GOOD: dict[RequestRoute, dict[str, object]] = {
     RequestRoute.CHAT: {"model": SMOLLM2, "messages": [{"role": "user", "content": "Hi"}]},
     RequestRoute.COMPLETIONS: {"model": SMOLLM2, "prompt": "Hi", "max_tokens": 1},
+    RequestRoute.RESPONSES: {"model": SMOLLM2, "input": "Hi"},
     RequestRoute.EMBEDDINGS: {"model": SMOLLM2, "input": "Hi"},
     RequestRoute.RERANK: {"model": SMOLLM2, "query": "Hi", "documents": ["Hello"]},
     RequestRoute.SCORE: {"model": SMOLLM2, "text_1": "Hi", "text_2": "Hello"},
