@@ -131,6 +131,12 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         "gs://bucket/prefix); gateways that share it serve each other's (default: none are kept)",
     )
     add(
+        "--max_file_bytes",
+        type=int,
+        default=default.max_file_bytes,
+        help="largest file that may be uploaded (%(default)s)",
+    )
+    add(
         "--response_ttl_s",
         type=float,
         default=default.response_ttl_s,

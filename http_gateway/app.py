@@ -30,6 +30,8 @@ from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.modes.cross_origin import allow_origins
 from http_gateway.modes.lenient import LenientFields
+from http_gateway.openai.files.kept_files import KeptFiles
+from http_gateway.openai.files.routes import FileRoutes
 from http_gateway.openai.passes.embeddings import EmbeddingRoutes
 from http_gateway.openai.passes.relevance import RelevanceRoutes
 from http_gateway.openai.responses.routes import ResponseRoutes
@@ -72,6 +74,7 @@ def create_app(
     app.include_router(openai.router())
     stored = StoredResponses(store, config.response_ttl_s)
     app.include_router(ResponseRoutes(backend, stored).router())
+    app.include_router(FileRoutes(KeptFiles(store)).router())
     app.include_router(EmbeddingRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())

@@ -19,6 +19,8 @@ class RequestRoute(StrEnum):
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
     RESPONSES = "/v1/responses"
+    FILES = "/v1/files"
+    BATCHES = "/v1/batches"
     EMBEDDINGS = "/v1/embeddings"
     RERANK = "/v1/rerank"
     SCORE = "/v1/score"

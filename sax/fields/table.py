@@ -294,7 +294,7 @@ _LABELS = (
     _text("safety_identifier", LABEL_BYTES, *_V1, *_TOKENS),
     _text("prompt_cache_key", LABEL_BYTES, *_GENERATED),
     _text("cache_salt", LABEL_BYTES, *_GENERATED, *_OURS),
-    _many("metadata", Kind.MAP, *_V1, *_TOKENS, count=16, bytes=LABEL_BYTES),
+    _many("metadata", Kind.MAP, *_V1, *_TOKENS, RequestRoute.BATCHES, count=16, bytes=LABEL_BYTES),
     _text("request_id", LABEL_BYTES, *_OURS),
     # Of an answer that goes on; its names as in `sax.types.AnswerSoFar`
     RequestField(
@@ -325,16 +325,20 @@ _HISTORY = (
     _integer("limit", 1, 1000, RequestRoute.EVENTS),
 )
 
+_FILES = (
+    _text("filename", 255, RequestRoute.FILES),
+    _text("purpose", 64, RequestRoute.FILES),
+    # OpenAI's own bounds: an hour and a month
+    _integer("expires_after.seconds", 3600, 2592000, RequestRoute.FILES),
+    _text("input_file_id", LABEL_BYTES, RequestRoute.BATCHES),
+    _text("endpoint", LABEL_BYTES, RequestRoute.BATCHES),
+    _text("completion_window", 16, RequestRoute.BATCHES),
+    _many("output_expires_after", Kind.MAP, RequestRoute.BATCHES, count=2, bytes=16),
+)
+
 FIELDS = (
-    *_NAMES,
-    *_QUESTIONS,
-    *_RESPONSES,
-    *_SAMPLING,
-    *_TOOLS,
-    *_REPLIES,
-    *_LABELS,
-    *_SPEC,
-    *_HISTORY,
+    *(*_NAMES, *_QUESTIONS, *_RESPONSES, *_SAMPLING, *_TOOLS, *_REPLIES),
+    *(*_LABELS, *_FILES, *_SPEC, *_HISTORY),
 )
 _BY_ROUTE = {
     route: {field.name: field for field in FIELDS if route in field.routes}

@@ -26,7 +26,7 @@ from http_gateway.openai.responses.reply_types import (
     ResponseStreamEvent,
 )
 from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
-from http_gateway.openai.responses.stored import NO_STORE, StoredResponse, StoredResponses
+from http_gateway.openai.responses.stored import StoredResponse, StoredResponses
 from http_gateway.openai.routes import ended_early, generate_requests
 from http_gateway.openai.stored.page import PageQuery, page_of
 from http_gateway.openapi import (
@@ -116,10 +116,8 @@ class ResponseRoutes:
         return await self._stored.get(request.path_params["response_id"])
 
     async def _job(self, request: Request, body: ResponseRequest) -> ResponseJob:
-        if body.store and not self._stored.on:
-            raise InvalidRequest(
-                f"store: this gateway keeps no responses: {NO_STORE}", param="store"
-            )
+        if body.store:
+            self._stored.check("store")
         earlier = await self._earlier(body)
         messages = to_conversation(body.instructions or "", listed(body.input), earlier)
         id, keep = self._stored.new_id(), self._stored.on and body.store is not False

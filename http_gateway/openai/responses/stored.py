@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from http_gateway.openai.responses.items import Item
+from http_gateway.openai.stored.ids import made_at, new_id
+from http_gateway.openai.stored.need import needed
 from http_gateway.openai.stored.owner import owner_folder
-from sax.errors import InvalidRequest, NotFound
+from sax.errors import NotFound
 from sax.storage.object_store import ObjectMissing, ObjectStore
 
 FOLDER = "responses"
-NO_STORE = "start the gateway with --files FOLDER or a bucket's URL"
-
-_ID = re.compile(r"resp_([0-9a-f]{10})[0-9a-f]{22}")
+PREFIX = "resp_"
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
@@ -44,8 +42,7 @@ class StoredResponses:
         return self._store is not None
 
     def new_id(self) -> str:
-        """Return an id that tells when it was made, so that its age is known without a look."""
-        return f"resp_{int(self._clock()):010x}{uuid.uuid4().hex[:22]}"
+        return new_id(PREFIX, self._clock())
 
     async def put(self, kept: StoredResponse) -> None:
         """Durable on return. Raises StoreUnavailable."""
@@ -79,16 +76,18 @@ class StoredResponses:
 
     def _expired(self, id: str) -> bool:
         """True for an id that is none, too."""
-        found = _ID.fullmatch(id)
-        return found is None or int(found[1], 16) + self._ttl_s <= self._clock()
+        created = made_at(id, PREFIX)
+        return created is None or created + self._ttl_s <= self._clock()
 
     def _name(self, id: str) -> str:
         return f"{FOLDER}/{owner_folder()}/{id}"
 
+    def check(self, param: str) -> None:
+        """Raise InvalidRequest without a store."""
+        self._known(param)
+
     def _known(self, param: str | None) -> ObjectStore:
-        if self._store is None:
-            raise InvalidRequest(f"this gateway keeps no responses: {NO_STORE}", param=param)
-        return self._store
+        return needed(self._store, "responses", param)
 
 
 def _missing(id: str, param: str | None) -> NotFound:
