@@ -32,6 +32,7 @@ from sax.client import AsyncClient
 from sax.client.attempts import RetryLimits
 from sax.errors import SaxError
 from sax.host import allow_open_files, loop_factory, open_warning
+from sax.storage.object_store import open_store
 from sax.tracing.otlp import tracer_of
 from sax.tracing.tracer import NO_TRACER, Tracer
 
@@ -129,6 +130,25 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         help="requests per model that may wait for its first replica (%(default)s)",
     )
     add(
+        "--files",
+        default=default.files,
+        metavar="LOCATION",
+        help="keep responses, files and batches in this folder or bucket (a path, or a URL such as "
+        "gs://bucket/prefix); gateways that share it serve each other's (default: none are kept)",
+    )
+    add(
+        "--max_file_bytes",
+        type=int,
+        default=default.max_file_bytes,
+        help="largest file that may be uploaded (%(default)s)",
+    )
+    add(
+        "--response_ttl_s",
+        type=float,
+        default=default.response_ttl_s,
+        help="how long a stored response is kept (%(default)s)",
+    )
+    add(
         "--tokens",
         default="",
         metavar="FILE",
@@ -208,14 +228,16 @@ class GatewayServer(uvicorn.Server):
 async def serve(client: CellClient, config: GatewayConfig, tracer: Tracer = NO_TRACER) -> None:
     """Serve until a signal; returns when every running request has ended.
 
-    Raises InvalidRequest when the token file, certificate or key cannot be read.
+    Raises InvalidRequest when the token file, certificate or key cannot be read, or when --files
+    names no store.
     """
     tokens = token_source(config.tokens)
+    store = open_store(config.files, param="files") if config.files else None
     certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
     allow_open_files(config.max_connections + _OTHER_FILES)
     tell_of_security(config)
     settings = uvicorn.Config(
-        create_app(client, config, Authentication(tokens), tracer),
+        create_app(client, config, Authentication(tokens), store, tracer),
         host=config.host,
         port=config.port,
         log_config=None,

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -54,6 +55,7 @@ from sax.types import (
     GenerateRequest,
     Message,
     PublishedModel,
+    ReplyOptions,
     SamplingParams,
     TokenChunk,
 )
@@ -125,7 +127,7 @@ class OpenAiRoutes:
         job = Job(
             head=head,
             kind="chat.completion.chunk",
-            requests=_requests(head.id, model_id, (prompt,), body, body.options),
+            requests=generate_requests(head.id, model_id, (prompt,), body, body.options),
             shape=body.shape(),
             limit_s=self._backend.limit_s(request, body.timeout),
             events=ChatEvents,
@@ -143,7 +145,7 @@ class OpenAiRoutes:
         job = Job(
             head=head,
             kind="text_completion",
-            requests=_requests(head.id, model_id, body.prompts(), body),
+            requests=generate_requests(head.id, model_id, body.prompts(), body),
             shape=body.shape(),
             limit_s=self._backend.limit_s(request, body.timeout),
             events=CompletionEvents,
@@ -193,13 +195,30 @@ class OpenAiRoutes:
         return counts
 
 
-def _requests(
+class TextBody(Protocol):
+    """A checked body that asks for text."""
+
+    @property
+    def priority(self) -> int | None: ...
+
+    @property
+    def cache_salt(self) -> str | None: ...
+
+    def sampling(self) -> SamplingParams: ...
+
+    def reply(self) -> ReplyOptions: ...
+
+    def shape(self) -> Shape: ...
+
+
+def generate_requests(
     reply_id: str,
     model_id: str,
     prompts: Sequence[Prompt | tuple[Message, ...]],
-    body: ChatRequest | CompletionRequest,
+    body: TextBody,
     chat: ChatOptions = PLAIN_CHAT,
 ) -> tuple[GenerateRequest, ...]:
+    """Return the requests to the cell that a body fans out into, prompt-major."""
     first = GenerateRequest(
         model_id=model_id,
         prompt="",
@@ -266,7 +285,7 @@ async def _read(
 
 
 def ended_early() -> ReplicaLost:
-    """Return the error of an answer without a finish reason."""
+    """Return the error of an answer whose last chunk has no finish reason."""
     return ReplicaLost("the replica ended the stream without a finish reason; retry")
 
 

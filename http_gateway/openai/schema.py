@@ -100,16 +100,16 @@ def _refusal(name: str, no_op: tuple[object, ...] | None) -> str:
 
 _HONOURED = {name: row for name, row in SAMPLING.items() if row.http is not None}
 if TYPE_CHECKING:
-    _Honoured = BaseModel
+    SamplingFields = BaseModel
 else:
-    _Honoured = create_model(
-        "_Honoured",
+    SamplingFields = create_model(
+        "SamplingFields",
         __config__=ConfigDict(extra="allow", strict=True, frozen=True),
         **{name: (setting(RequestRoute.CHAT, name), None) for name in _HONOURED},
     )
 
 
-class _OpenAiRequest(ReplyFields, _Honoured):
+class _OpenAiRequest(ReplyFields, SamplingFields):
     """Fields shared by chats and completions, beside those of the table of sampling fields. null
     always means the default."""
 
@@ -151,10 +151,14 @@ class _OpenAiRequest(ReplyFields, _Honoured):
 
     def _sampling(self, **own: Any) -> SamplingParams:
         """Return the fields of the table; `own`: those that the body spells differently."""
-        given = {name: getattr(self, name) for name in _HONOURED}
-        said = {name: _ours(name, value) for name, value in given.items() if value is not None}
         constraint = constraint_of({name: getattr(self, name) for name in CONSTRAINTS})
-        return SamplingParams(**{**said, **constraint, **own})
+        return SamplingParams(**{**sampling_of(self), **constraint, **own})
+
+
+def sampling_of(body: SamplingFields) -> dict[str, Any]:
+    """Return those fields of the table that a body has a value for."""
+    given = {name: getattr(body, name) for name in _HONOURED}
+    return {name: _ours(name, value) for name, value in given.items() if value is not None}
 
 
 def _ours(name: str, value: Any) -> Any:

@@ -18,6 +18,9 @@ class RequestRoute(StrEnum):
 
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
+    RESPONSES = "/v1/responses"
+    FILES = "/v1/files"
+    BATCHES = "/v1/batches"
     MESSAGES = "/v1/messages"
     COUNT_TOKENS = "/v1/messages/count_tokens"
     EMBEDDINGS = "/v1/embeddings"

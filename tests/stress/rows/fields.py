@@ -29,6 +29,7 @@ _GOOD: dict[RequestRoute, dict[str, object]] = {
         "model": SMOLLM2,
         "messages": [{"role": "user", "content": "Hi"}],
     },
+    RequestRoute.RESPONSES: {"model": SMOLLM2, "input": "Hi"},
     RequestRoute.EMBEDDINGS: {"model": SMOLLM2, "input": "Hi"},
     RequestRoute.RERANK: {"model": SMOLLM2, "query": "Hi", "documents": ["Hello"]},
     RequestRoute.SCORE: {"model": SMOLLM2, "text_1": "Hi", "text_2": "Hello"},

@@ -9,14 +9,14 @@ import time
 import pytest
 from obstore.store import MemoryStore
 
-from admin_server.storage.object_store import (
+from sax.errors import InvalidRequest
+from sax.storage.object_store import (
     ObjectExists,
     ObjectMissing,
     RemoteStore,
     StoreUnavailable,
     open_store,
 )
-from sax.errors import InvalidRequest
 from tests.stores.fixtures import KINDS
 from tests.stores.place import BUCKET
 

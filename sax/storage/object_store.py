@@ -20,16 +20,16 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, from_url
 from obstore.store import ObjectStore as Backend
 
-from admin_server.storage.durable_file import (
+from sax.errors import InvalidRequest, Unavailable
+from sax.storage.durable_file import (
     PRIVATE,
     FileMode,
     create_file,
     prepare_folder,
     replace_file,
 )
-from admin_server.storage.folder_access import make_private
-from admin_server.storage.store_threads import StoreThreads
-from sax.errors import InvalidRequest, Unavailable
+from sax.storage.folder_access import make_private
+from sax.storage.store_threads import StoreThreads
 
 _log = logging.getLogger(__name__)
 # Shorter than a client's deadline for a change, so that the client learns why it was refused.

@@ -5,8 +5,8 @@ import stat
 from pathlib import Path
 
 from admin_server.process import write_location
-from admin_server.storage.object_store import open_store
 from sax.names import CellId
+from sax.storage.object_store import open_store
 
 
 def modes(root: Path) -> dict[str, int]:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from admin_server.storage.store_threads import StoreThreads, TooManyCalls
+from sax.storage.store_threads import StoreThreads, TooManyCalls
 
 
 async def test_a_call_gives_back_what_it_returns_or_raises():
@@ -36,7 +36,7 @@ async def test_a_call_that_its_caller_gave_up_counts_until_it_ends():
 def test_a_call_that_hangs_for_ever_does_not_keep_the_process_alive():
     code = (
         "import asyncio, threading\n"
-        "from admin_server.storage.store_threads import StoreThreads\n"
+        "from sax.storage.store_threads import StoreThreads\n"
         "async def main():\n"
         "    await asyncio.wait_for(StoreThreads(1).run(threading.Event().wait), 0.05)\n"
         "try:\n"
