@@ -24,6 +24,7 @@ from sax.client.resumable_answer import ResumableAnswer
 from sax.client.routing.affinity import ANYWHERE, Affinity, affinity_of
 from sax.client.routing.choice import choose
 from sax.client.routing.recent import RecentReplicas
+from sax.client.routing.session import current_session, within_session
 from sax.client.watch import WatchSource
 from sax.errors import (
     DeadlineExceeded,
@@ -81,7 +82,7 @@ class Locator:
         answer, loop = ResumableAnswer(request), asyncio.get_running_loop()
         limit_s, model_id = shorter(request.timeout_s, timeout_s), request.model_id
         attempts = self._begin(model_id, limit_s, ANY_ROUTE, answer)
-        affinity = affinity_of(request)
+        affinity = _affinity(request)
         while True:
             replica = await self._replica(model_id, attempts, ANY_ROUTE, affinity)
             chunks = replica.generate(answer.rest, attempts.left_s)
@@ -111,7 +112,7 @@ class Locator:
             await replica.generate_to(answer.rest, pass_on, left_s)
 
         limit_s = shorter(request.timeout_s, timeout_s)
-        affinity = affinity_of(request)
+        affinity = _affinity(request)
         await self.call(request.model_id, ask, limit_s, answer=answer, affinity=affinity)
 
     async def stream(
@@ -154,6 +155,7 @@ class Locator:
         """Await `ask` on a ready replica; retry on another if it fails, with new patience each time
         that a part of the answer has arrived."""
         attempts = self._begin(model_id, timeout_s, route, answer)
+        affinity = affinity if affinity.session else within_session(model_id, affinity)
         while True:
             replica = await self._replica(model_id, attempts, route, affinity)
             try:
@@ -287,3 +289,9 @@ class Locator:
         ]
         for connection in [self._connections.pop(address) for address in unused]:
             await connection.close()
+
+
+def _affinity(request: GenerateRequest) -> Affinity:
+    if request.session or current_session():  # the prompt is not looked at
+        return within_session(request.model_id, ANYWHERE, request.session)
+    return affinity_of(request)

@@ -37,6 +37,7 @@ class Affinity:
 
     keys: tuple[PrefixKey, ...] = ()
     home_share: float = _NEW_PREFIX  # what it is worth to go where other clients would send it
+    session: bytes = b""  # digest of the session's name; empty: none
 
 
 ANYWHERE = Affinity()
