@@ -31,6 +31,7 @@ from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.modes.cross_origin import allow_origins
 from http_gateway.modes.lenient import LenientFields
+from http_gateway.modes.session import Sessions
 from http_gateway.openai.files.kept_files import KeptFiles
 from http_gateway.openai.files.routes import FileRoutes
 from http_gateway.openai.passes.embeddings import EmbeddingRoutes
@@ -83,6 +84,7 @@ def create_app(
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
     app.include_router(VertexRoutes(backend, openai).router())
+    app.add_middleware(Sessions, generation=generation)
     app.add_middleware(Limits, limiter=Limiter(), metrics=metrics, generation=generation)
     app.add_middleware(
         Auth,

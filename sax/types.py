@@ -268,6 +268,9 @@ class GenerateRequest:
     # Only requests with the same one share the keys and values of tokens with which both begin.
     cache_salt: str = ""
     timeout_s: float | None = None  # to the end of the answer, waiting included; None: no limit
+    # Requests with the same one go to one replica and version, if it is not clearly busier; stays
+    # with the client. "": the prompt decides.
+    session: str = ""
     # Go on after this instead of beginning; `sampling` is the whole answer's, with its seed.
     answer: AnswerSoFar | None = None
     traceparent: str = ""  # of W3C's trace context: the span that this belongs to; "": untraced

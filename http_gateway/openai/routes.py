@@ -228,6 +228,7 @@ def generate_requests(
         request_id=RequestRecord.current().id_in_cell(reply_id),
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
+        session=body.session,
     )
     return fan_out(first, prompts, body.shape().best_of)
 

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing, contextmanager
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import grpc.aio
 from google.protobuf.message import Message
@@ -24,6 +24,7 @@ from sax.auth.credentials import (
 )
 from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
 from sax.client.pulse import SILENCE_S, Pulse, ReplicaSilent
+from sax.client.routing.choice import ServerLoad
 from sax.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -44,13 +45,6 @@ _LATER_S = 0.5  # past a deadline, for the server to say how the request spent i
 
 Reply = TypeVar("Reply", bound=Message)
 Outgoing = asyncio.Queue[tokens_pb2.ToServer | None]
-
-
-class ServerLoad(NamedTuple):
-    """Load of a server as this client sees it; smaller is better."""
-
-    suspect: bool  # connection broke recently
-    outstanding: int
 
 
 class ModelServerConnection:

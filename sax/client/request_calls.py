@@ -10,6 +10,7 @@ from google.protobuf.message import Message as Protobuf
 from sax.client.attempts import ANY_ROUTE, Route
 from sax.client.connection import ModelServerConnection
 from sax.client.locator import Locator
+from sax.client.routing.affinity import ANYWHERE, Affinity, prefix_affinity
 from sax.proto import custom_pb2, lm_pb2, tokens_pb2
 from sax.types import (
     PLAIN_CHAT,
@@ -132,7 +133,8 @@ class RequestCalls:
         assistant's answer, unless it was published with QUERY_FORMAT="raw".
         """
         request = codec.encode_score(model_id, prefix, suffixes, extra_inputs)
-        reply = await self._call(_SCORE, model_id, request, timeout_s, route)
+        affinity = prefix_affinity(model_id, prefix)
+        reply = await self._call(_SCORE, model_id, request, timeout_s, route, affinity)
         return [*reply.logp]
 
     async def embed(
@@ -279,7 +281,8 @@ class RequestCalls:
     ) -> SaxmlSamples:
         """`saxml_generate` with the tokens that it took; 0 from older model servers."""
         request = codec.encode_question(model_id, text, extra_inputs)
-        reply = await self._call(_SAXML_GENERATE, model_id, request, timeout_s, route)
+        affinity = prefix_affinity(model_id, text)
+        reply = await self._call(_SAXML_GENERATE, model_id, request, timeout_s, route, affinity)
         texts = [(answer.text, answer.score) for answer in reply.texts]
         return SaxmlSamples(texts, reply.prompt_tokens, reply.completion_tokens)
 
@@ -300,7 +303,9 @@ class RequestCalls:
         ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse, None]:
             return replica.call_stream(_SAXML_STREAM.path, request, _SAXML_STREAM.reply, left_s)
 
-        return self._locator.stream(model_id, ask, timeout_s, route)
+        return self._locator.stream(
+            model_id, ask, timeout_s, route, prefix_affinity(model_id, text)
+        )
 
     async def _call(
         self,
@@ -309,8 +314,9 @@ class RequestCalls:
         request: Protobuf,
         timeout_s: float | None,
         route: Route = ANY_ROUTE,
+        affinity: Affinity = ANYWHERE,
     ) -> Reply:
         async def ask(replica: ModelServerConnection, left_s: float | None) -> Reply:
             return await replica.call(method.path, request, method.reply, left_s)
 
-        return await self._locator.call(model_id, ask, timeout_s, route)
+        return await self._locator.call(model_id, ask, timeout_s, route, affinity=affinity)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from sax.client.routing.session import current_session
 from sax.errors import (
     ModelExists,
     ModelNotFound,
@@ -96,6 +97,7 @@ class FakeCell:
         self.models = {model.spec.model_id: model for model in models}
         self.requests: list[GenerateRequest] = []
         self.embeds: list[tuple[str, Sequence[EmbedInput]]] = []
+        self.sessions: list[str] = []  # of Saxml's requests
         self.saxml_requests: list[tuple[str, str, ExtraInputs | None]] = []
         self.timeouts: list[float | None] = []
         self.lists = 0
@@ -359,6 +361,7 @@ class FakeCell:
         extra_inputs: ExtraInputs | None = None,
         timeout_s: float | None = None,
     ) -> SaxmlSamples:
+        self.sessions.append(current_session())
         self.saxml_requests.append((model_id, text, extra_inputs))
         self.timeouts.append(timeout_s)
         self._begin(model_id)

@@ -30,7 +30,8 @@ def test_a_described_body_holds_no_reference_and_the_bounds_of_its_rows() -> Non
     assert fields["messages"]["maxItems"] == 4096
     assert fields["model"]["maxLength"] == 200
     assert fields["n"]["anyOf"][0]["maximum"] == 8
-    assert fields["user"]["maxLength"] == 512
+    assert fields["user"]["anyOf"][0]["maxLength"] == 512
+    assert fields["safety_identifier"]["maxLength"] == 512
     assert fields["verbosity"]["enum"] == [None, "medium"]
     assert schema["additionalProperties"] is False
 

@@ -19,7 +19,7 @@ VALUES = """
 """
 PUBLIC = {
     "sax": f"AsyncClient Client {SAXML_CALLS} {VALUES}",
-    "sax.client": "AsyncClient Change Client WatchEvent",
+    "sax.client": "AsyncClient Change Client WatchEvent in_session",
     "model_server.custom": "Arrays CustomMethod CustomModel CustomProgram",
 }
 CALLS = """
