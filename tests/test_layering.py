@@ -146,12 +146,14 @@ LADDERS: dict[str, list[str]] = {
         "chat.py",
         "fields",
         "errors.py",
+        "activity.py",
         "memory_parts.py",
         "need.py",
         "memory_parts.py",
         "host.py",
         "memory_return.py",
         "format.py",
+        "look",
     ],
 }
 

@@ -156,6 +156,7 @@ class RunningRequest:
             return self._answer.found(update.hypotheses)
         if self._first_s is None and update.result.token is not None:
             self._first_s = time.monotonic()
+            self.servable.first_tokens.add(self._first_s - self._began_s)
             self._metrics.first_token(self.servable.model_id, self._first_s - self._began_s)
             self._answer.cached_tokens = update.cached
         return self._answer.push(update.result, update.finish)
@@ -168,6 +169,7 @@ class RunningRequest:
             self._stop_sequence()
         if self._answer is not None and self._first_s is not None and self._answer.tokens > 1:
             per_token_s = (now - self._first_s) / (self._answer.tokens - 1)
+            self.servable.token_intervals.add(per_token_s)
             self._metrics.token_interval(self.servable.model_id, per_token_s)
 
     def _expire(self, timeout_s: float) -> None:
