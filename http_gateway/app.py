@@ -42,6 +42,8 @@ from http_gateway.openai.routes import OpenAiRoutes
 from http_gateway.openai.tokens import TokenRoutes
 from http_gateway.openapi import Schema, with_components
 from http_gateway.ops import OpsRoutes
+from http_gateway.page.cell_routes import CellRoutes
+from http_gateway.page.routes import PageRoutes
 from http_gateway.problems import answer
 from http_gateway.saxml.generation_1 import SaxmlGeneration1Routes
 from http_gateway.saxml.routes import SaxmlRoutes
@@ -73,6 +75,8 @@ def create_app(
     app.include_router(OpsRoutes(catalog, metrics, generation, closed=authentication.on).router())
     app.openapi = cache(partial(_document, app))
     app.include_router(DocsRoutes(app.openapi).router())
+    app.include_router(PageRoutes().router())
+    app.include_router(CellRoutes(client).router())
     app.include_router(saxml.router())
     openai = OpenAiRoutes(backend)
     app.include_router(openai.router())

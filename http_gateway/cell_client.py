@@ -18,8 +18,10 @@ from sax.types import (
     Event,
     GenerateRequest,
     Message,
+    Overview,
     PairScores,
     PublishedModel,
+    Rights,
     SaxmlSamples,
     TokenChunk,
     Tokenized,
@@ -66,6 +68,13 @@ class CellClient(Protocol):
     async def list(self, model_id: str) -> PublishedModel: ...
 
     async def list_all(self, cell: str | None = None) -> Sequence[PublishedModel]: ...
+
+    async def overview(self) -> Overview: ...
+
+    async def rights(self) -> Rights:
+        """Return what the caller may change. Raises UnsupportedParameter if the admin does not
+        tell."""
+        ...
 
     async def generate_to(
         self,

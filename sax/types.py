@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
+from sax.activity import IDLE, Activity
 from sax.chat import PLAIN_CHAT as PLAIN_CHAT
 from sax.chat import AnswerFormat as AnswerFormat
 from sax.chat import ChatOptions as ChatOptions
@@ -150,6 +151,7 @@ class ServableInfo:
     acls: Mapping[str, str] = field(default_factory=dict[str, str])  # enforced by the server
     note: str = ""  # where a loaded model does not do as its model path says
     kernels: str = ""  # that compute a loaded model; "": the server does not tell
+    activity: Activity = IDLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,25 @@ class JoinedServer:
     memory_used: int = 0
     dormant: bool = False
     traffic: Traffic = Traffic()
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All of a cell at one time."""
+
+    models: tuple[PublishedModel, ...] = ()
+    servers: tuple[JoinedServer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Changes that a caller may make in a cell."""
+
+    publish: bool = False  # publish, update and unpublish any model
+    models: frozenset[str] = frozenset()  # else those that it may update and unpublish
+
+    def may_change(self, model_id: str) -> bool:
+        return self.publish or model_id in self.models
 
 
 @dataclass(frozen=True, slots=True)

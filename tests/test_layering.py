@@ -152,12 +152,14 @@ LADDERS: dict[str, list[str]] = {
         "fields",
         "storage",
         "errors.py",
+        "activity.py",
         "memory_parts.py",
         "need.py",
         "memory_parts.py",
         "host.py",
         "memory_return.py",
         "format.py",
+        "look",
     ],
 }
 

@@ -57,3 +57,9 @@ class CellService(cell_pb2_grpc.CellServicer):
     ) -> cell_pb2.DemandResponse:
         prospect = self._cell.demand(request.model_id, request.waiting, request.caller)
         return cell_pb2.DemandResponse(starting=prospect.starting, reason=prospect.reason)
+
+    async def Rights(
+        self, request: cell_pb2.RightsRequest, context: Context
+    ) -> cell_pb2.RightsResponse:
+        rights = self._access.rights(caller(), self._cell.ledger.state.models.values())
+        return cell_pb2.RightsResponse(publish=rights.publish, models=sorted(rights.models))

@@ -13,9 +13,16 @@ from sax.client.readiness import not_ready, why_not
 from sax.client.watch import WatchEvent, follow
 from sax.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, NotFound, SaxError
 from sax.names import CellId, ModelId, check_checkpoint, check_model_path, nearest
-from sax.proto import admin_pb2
+from sax.proto import admin_pb2, cell_pb2
 from sax.scaling import Scaling, check_replicas, settle
-from sax.types import CellStats, JoinedServer, ModelSpec, PublishedModel
+from sax.types import (
+    CellStats,
+    JoinedServer,
+    ModelSpec,
+    Overview,
+    PublishedModel,
+    Rights,
+)
 from sax.wire import codec
 
 _WAIT_ROUND_S = 30.0  # per WaitForReady call; longer waits take several
@@ -130,6 +137,23 @@ class OperatorCalls:
     async def servers(self, cell: str | None = None, *, timeout_s: float | None = None) -> Servers:
         reply = await self._list(_cell(cell), timeout_s)
         return [codec.decode_joined(server) for server in reply.servers]
+
+    async def overview(self, *, timeout_s: float | None = None) -> Overview:
+        """Return the models and the servers of the admin's cell, as they were at one time."""
+        reply = await self._list("", timeout_s)
+        return Overview(
+            tuple(map(codec.decode_published, reply.published_models)),
+            tuple(map(codec.decode_joined, reply.servers)),
+        )
+
+    async def rights(self, *, timeout_s: float | None = None) -> Rights:
+        """Return the changes that the caller may make.
+
+        Raises UnsupportedParameter if the admin does not tell: an older one, or Saxml's.
+        """
+        answer = cell_pb2.RightsResponse
+        reply = await self._admin.read("Cell/Rights", cell_pb2.RightsRequest(), answer, timeout_s)
+        return Rights(reply.publish, frozenset(reply.models))
 
     async def stats(self, name: str = "", *, timeout_s: float | None = None) -> CellStats:
         """Statistics of a model, a cell, or ("") everything this admin knows."""

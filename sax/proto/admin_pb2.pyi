@@ -238,7 +238,7 @@ class ModelServerTypeStat(_message.Message):
     def __init__(self, chip_type: _Optional[_Union[ModelServer.ChipType, str]] = ..., chip_topology: _Optional[_Union[ModelServer.ChipTopology, str]] = ..., num_replicas: _Optional[int] = ...) -> None: ...
 
 class Servable(_message.Message):
-    __slots__ = ("model_id", "status", "uuid", "reason", "progress", "memory_bytes", "methods", "queued_requests", "running_requests", "arrived_requests", "note", "memory_parts", "kernels")
+    __slots__ = ("model_id", "status", "uuid", "reason", "progress", "memory_bytes", "methods", "queued_requests", "running_requests", "arrived_requests", "note", "memory_parts", "kernels", "activity")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +252,7 @@ class Servable(_message.Message):
     NOTE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_PARTS_FIELD_NUMBER: _ClassVar[int]
     KERNELS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     status: _common_pb2.ModelStatus
     uuid: bytes
@@ -265,7 +266,8 @@ class Servable(_message.Message):
     note: str
     memory_parts: _common_pb2.MemoryParts
     kernels: str
-    def __init__(self, model_id: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., uuid: _Optional[bytes] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., queued_requests: _Optional[int] = ..., running_requests: _Optional[int] = ..., arrived_requests: _Optional[int] = ..., note: _Optional[str] = ..., memory_parts: _Optional[_Union[_common_pb2.MemoryParts, _Mapping]] = ..., kernels: _Optional[str] = ...) -> None: ...
+    activity: _common_pb2.Activity
+    def __init__(self, model_id: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., uuid: _Optional[bytes] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., queued_requests: _Optional[int] = ..., running_requests: _Optional[int] = ..., arrived_requests: _Optional[int] = ..., note: _Optional[str] = ..., memory_parts: _Optional[_Union[_common_pb2.MemoryParts, _Mapping]] = ..., kernels: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, _Mapping]] = ...) -> None: ...
 
 class JoinedModelServer(_message.Message):
     __slots__ = ("model_server", "address", "debug_address", "data_address", "last_join_ms", "loaded_models", "failure_reasons", "is_dormant", "pending_requests", "errors_per_second", "successes_per_second", "mean_latency_in_seconds", "incarnation_id", "memory_total_bytes", "memory_used_bytes", "servables", "devices")

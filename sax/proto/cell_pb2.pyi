@@ -106,3 +106,15 @@ class DemandResponse(_message.Message):
     starting: bool
     reason: str
     def __init__(self, starting: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RightsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RightsResponse(_message.Message):
+    __slots__ = ("publish", "models")
+    PUBLISH_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    publish: bool
+    models: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, publish: bool = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...

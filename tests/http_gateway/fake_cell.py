@@ -37,11 +37,14 @@ from sax.types import (
     Event,
     GenerateRequest,
     HypothesisText,
+    JoinedServer,
     Message,
     ModelSpec,
+    Overview,
     PairScores,
     PublishedModel,
     ReplicaStatus,
+    Rights,
     SamplingParams,
     SaxmlSamples,
     ServableStatus,
@@ -100,6 +103,8 @@ class FakeCell:
         self.sessions: list[str] = []  # of Saxml's requests
         self.saxml_requests: list[tuple[str, str, ExtraInputs | None]] = []
         self.timeouts: list[float | None] = []
+        self.servers: tuple[JoinedServer, ...] = ()
+        self.granted: Rights | None = Rights(publish=True)  # None: the admin does not tell
         self.lists = 0
         self.failure: SaxError | None = None  # raised instead of token `fail_at`
         self.fail_at = 0
@@ -197,6 +202,14 @@ class FakeCell:
         if self.admin_failure:
             raise self.admin_failure
         return [m for name, m in self.models.items() if cell is None or name.startswith(f"{cell}/")]
+
+    async def overview(self) -> Overview:
+        return Overview(tuple(await self.list_all()), self.servers)
+
+    async def rights(self) -> Rights:
+        if self.granted is None:
+            raise UnsupportedParameter("this admin server does not tell")
+        return self.granted
 
     async def generate_to(
         self,

@@ -311,3 +311,22 @@ def test_the_decision_is_a_function_of_values() -> None:
     with pytest.raises(PermissionDenied):
         access.check_model(ANYONE, spec, "update")
     Access().check_cell(ANYONE, "publish")
+
+
+async def test_rights_tell_what_a_caller_may_change(cell: Guarded) -> None:
+    await cell.publish("root", admin_acl="owner")
+    await cell.publish("root", "/sax/test/other")
+    for who, publish, models in (
+        ("root", True, []),
+        ("server", True, []),
+        ("owner", False, [MODEL]),
+        ("user", False, []),
+    ):
+        rights = await cell.call(who, "Rights", cell_pb2.RightsRequest())
+        assert (rights.publish, list(rights.models)) == (publish, models), who
+    refused = await cell.who_may(lambda who: cell.call(who, "Rights", cell_pb2.RightsRequest()))
+    assert refused == NOBODY_KNOWN
+
+
+def test_without_authentication_everyone_may_change_everything() -> None:
+    assert Access().rights(ANYONE, []).may_change(MODEL)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sax.activity import Activity
 from sax.errors import TABLE, InvalidRequest
 from sax.need import Need
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
@@ -69,6 +70,21 @@ SPECS = st.builds(
     | st.builds(Autoscaling, min_replicas=I32, max_replicas=I32, target_queue=st.floats(0, 1e6)),
 )
 REPLICAS = st.builds(ReplicaStatus, TEXT, STATUS, TEXT, PROGRESS, TEXT)
+SECONDS = st.floats(0, 1e12)
+ACTIVITIES = st.builds(
+    Activity,
+    slots=I64,
+    slots_used=I64,
+    pages=I64,
+    pages_used=I64,
+    prompt_tokens=I64,
+    cached_tokens=I64,
+    generated_tokens=I64,
+    answers_begun=I64,
+    first_token_s=SECONDS,
+    answers_timed=I64,
+    token_interval_s=SECONDS,
+)
 SERVABLES = st.builds(
     ServableInfo,
     model_id=TEXT,
@@ -83,6 +99,7 @@ SERVABLES = st.builds(
     arrived=I64,
     note=TEXT,
     kernels=TEXT,
+    activity=ACTIVITIES,
 )
 CHIPS = st.sampled_from(["cpu", "tpuv5e", "tpuv6e", "h100", "l4", "unknown"])
 TOPOLOGIES = st.sampled_from(["1", "4x8", "2x2x1", "8x16x16", "unknown"])
