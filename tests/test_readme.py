@@ -1,15 +1,14 @@
 """Every block of the README and of the pages it continues on runs against a cell of real processes.
 
-The blocks of README.md and docs/command_line.md run in order in one shell, in a folder laid out
-like a clone after `make demo` (`.venv/bin`, `.cache/models`); their gateway and admin ports are
-replaced by the cell's. Blocks that only call make are checked against the Makefile with
-`make --dry-run`: what `make demo` does is run by tests/end_to_end/test_up.py, and `make test` is
-this suite.
+The blocks of README.md, docs/command_line.md and docs/benchmarking.md run in order in one shell, in
+a folder laid out like a clone after `make demo` (`.venv/bin`, `.cache/models`); their gateway and
+admin ports are replaced by the cell's. Blocks that only call make are checked against the Makefile
+with `make --dry-run`: what `make demo` does is run by tests/end_to_end/test_up.py, and `make test`
+is this suite.
 
 The sections on islands, and of docs/operations.md on more than one host, have cells of their own;
-the commands for a
-cluster are read as the hosts of that cluster would read them. Every file and heading that a page
-names exists.
+the commands for a cluster are read as the hosts of that cluster would read them. Every file and
+heading that a page names exists.
 """
 
 from __future__ import annotations
@@ -65,7 +64,11 @@ def blocks(page: str) -> list[Block]:
 
 README = blocks("README.md")
 ISLANDS = [block for block in README if block.section == "Islands"]
-TOLD = [block for block in README if block not in ISLANDS] + blocks("docs/command_line.md")
+TOLD = [
+    *(block for block in README if block not in ISLANDS),
+    *blocks("docs/command_line.md"),
+    *blocks("docs/benchmarking.md"),
+]
 SEVERAL_HOSTS = [
     block for block in blocks("docs/operations.md") if block.section == "More than one host"
 ]

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sax.cli.commands.acls import getacl, setacl, token
+from sax.cli.commands.bench import bench
 from sax.cli.commands.chat import chat
 from sax.cli.commands.history import events, rollback, versions
 from sax.cli.commands.listing import ls, status
@@ -101,6 +102,7 @@ for command in (
     classify,
     gradient,
     custom,
+    bench,
     token,
     getacl,
     setacl,
