@@ -146,6 +146,7 @@ LADDERS: dict[str, list[str]] = {
         "chat.py",
         "fields",
         "errors.py",
+        "status.py",
         "memory_parts.py",
         "need.py",
         "memory_parts.py",
