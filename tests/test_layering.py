@@ -153,6 +153,7 @@ LADDERS: dict[str, list[str]] = {
         "storage",
         "errors.py",
         "activity.py",
+        "status.py",
         "memory_parts.py",
         "need.py",
         "memory_parts.py",

@@ -97,6 +97,7 @@ class AnthropicRoutes:
             sampling=body.sampling(),
             chat=body.options,
             request_id=RequestRecord.current().id_in_cell(reply_id),
+            session=body.session,
         )
         limit_s = self._backend.limit_s(request)
         return ChatQuestion(generate=generate, limit_s=limit_s, names=NAMES)

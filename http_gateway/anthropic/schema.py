@@ -23,6 +23,7 @@ from http_gateway.bounds import bounded, checked, ranged, sized
 from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.shape import Shape
 from http_gateway.openai.tools import object_at, refuse_others
+from sax.client.routing.session import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -188,6 +189,11 @@ class MessageRequest(AnthropicFields):
                 "tokens for the answer",
                 param="thinking.budget_tokens",
             )
+
+    @property
+    def session(self) -> str:
+        """What keeps the requests of a conversation, else of a user, together."""
+        return current_session() or str((self.metadata or {}).get("user_id") or "")
 
     def _check_metadata(self) -> None:
         for name, value in (self.metadata or {}).items():

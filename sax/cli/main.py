@@ -15,6 +15,7 @@ from sax.cli.commands.history import events, rollback, versions
 from sax.cli.commands.listing import ls, status
 from sax.cli.commands.publishing import publish, unpublish, update
 from sax.cli.commands.requests import custom, generate
+from sax.cli.commands.saxml_shim import saxml_shim
 from sax.cli.commands.saxutil import register as register_saxutil
 from sax.cli.commands.vectors import classify, embed, gradient, rerank
 from sax.cli.commands.wait import wait, watch
@@ -109,6 +110,7 @@ for command in (
 ):
     app.command()(command)
 register_saxutil(app)
+app.command("saxml-shim")(saxml_shim)
 for point in entry_points(group="sax.commands"):
     point.load()(app)
 

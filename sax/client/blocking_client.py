@@ -99,6 +99,7 @@ class Client:
     rerank = _blocking(AsyncClient.rerank)
     gradient = _blocking(AsyncClient.gradient)
     custom = _blocking(AsyncClient.custom)
+    ask_service = _blocking(AsyncClient.ask_service)
     saxml_embed = _blocking(AsyncClient.saxml_embed)
     saxml_generate = _blocking(AsyncClient.saxml_generate)
     saxml_generate_counted = _blocking(AsyncClient.saxml_generate_counted)

@@ -15,6 +15,7 @@ from http_gateway.openai.schema import SamplingFields, refuse_unsupported, sampl
 from http_gateway.openai.shape import Shape
 from http_gateway.openai.tools import read_tools, to_choice
 from sax.chat import ChatOptions, Tool
+from sax.client.routing.session import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.format import quoted
@@ -98,6 +99,12 @@ class ResponseRequest(SamplingFields):
     priority: Annotated[int, ranged(_ROUTE, "priority"), checked(_ROUTE, "priority")] | None = None
     cache_salt: Annotated[str, bounded(_ROUTE, "cache_salt")] | None = None
     timeout: Annotated[float, ranged(_ROUTE, "timeout")] | None = None
+
+    @property
+    def session(self) -> str:
+        """What keeps the requests of a conversation, else of a user, together."""
+        labels = self.model_extra or {}
+        return current_session() or str(labels.get("prompt_cache_key") or labels.get("user") or "")
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sax import config
 from sax.client.attempts import Route
-from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.errors import InvalidRequest
 from sax.proto import common_pb2
 from sax.wire.extra_inputs import encode_extra_inputs
 
@@ -29,17 +29,13 @@ class AdminOptions:
 class Options:
     """Routing options of a model's requests."""
 
-    num_conn: int = _NUM_CONN  # Saxml's hash-ring size; requests here go to the least loaded
+    # Saxml spreads a client's requests over so many connections. Here each goes to the least loaded
+    # replica, over one connection to each: any number means that.
+    num_conn: int = _NUM_CONN
     proxy_addr: str = ""  # use this model server instead of the model's replicas
     fail_fast: bool = False  # no second attempt at another replica
 
     def route(self) -> Route:
-        if self.num_conn != _NUM_CONN:
-            raise UnsupportedParameter(
-                "num_conn is not supported: every request goes to the least loaded replica; "
-                "leave it out",
-                param="num_conn",
-            )
         address = self.proxy_addr and config.check_address(self.proxy_addr, "proxy_addr")
         return Route(address=address, fail_fast=self.fail_fast)
 
@@ -50,6 +46,13 @@ class ModelOptions:
     def __init__(self) -> None:
         self._inputs: dict[str, float | Sequence[float] | str] = {}
         self._timeout = -1.0
+
+    def __copy__(self) -> ModelOptions:
+        """Copy the inputs too: what is set on a copy does not reach the original."""
+        copied = ModelOptions()
+        copied._inputs = dict(self._inputs)
+        copied._timeout = self._timeout
+        return copied
 
     def SetExtraInput(self, key: str, value: float) -> None:
         """Set a number. A key keeps the kind of its first value."""
