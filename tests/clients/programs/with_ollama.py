@@ -36,7 +36,8 @@ def generate() -> None:
 
 def tags() -> None:
     """`list`"""
-    assert any(_MODEL in str(each.model) for each in _CLIENT.list().models)
+    names = [str(each.model) for each in _CLIENT.list().models]
+    assert any(_MODEL.rpartition("/")[2] in name for name in names), names
 
 
 def errors() -> None:
