@@ -139,9 +139,13 @@ LISTCELL_QUERY = _told(
     ListedModel, statuses=(*_BODY, 404), parameters=_query(ModelBody, model=_MODEL)
 )
 LISTALL = _told(
-    list[str], statuses=_BODY, body=_body(CellBody, RequestRoute.LISTALL, sax_cell=_CELL)
+    list[str],
+    statuses=(*_BODY, 404),
+    body=_body(CellBody, RequestRoute.LISTALL, sax_cell=_CELL),
 )
-LISTALL_QUERY = _told(list[str], statuses=_BODY, parameters=_query(CellBody, sax_cell=_CELL))
+LISTALL_QUERY = _told(
+    list[str], statuses=(*_BODY, 404), parameters=_query(CellBody, sax_cell=_CELL)
+)
 
 # Generation 1 sends JSON without a content type, and one status for all that is wrong.
 GENERATION_1 = operation(errors=None, statuses=(400, 401, 403))

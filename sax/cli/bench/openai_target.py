@@ -69,7 +69,7 @@ class OpenAiTarget:
                 async for line in response.aiter_lines():
                     done = done or line == "data: [DONE]"
                     if line.startswith("data: {"):
-                        yield self._part(json.loads(line.removeprefix("data: ")))
+                        yield self._part(_event(line.removeprefix("data: ")))
                 if not done:
                     raise Unavailable("the stream ended before its end")
         except httpx.TimeoutException:
@@ -114,6 +114,13 @@ class OpenAiTarget:
             found = listing(names) if names else "none"
             raise ModelNotFound(f"{self._base} has the models {found}: choose one with --model")
         return names[0]
+
+
+def _event(text: str) -> Mapping[str, Any]:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise Unavailable(f"an event is not JSON: {quoted(text[:_TOLD])}") from None
 
 
 def _shown(choice: Mapping[str, Any]) -> bool:

@@ -36,25 +36,24 @@ class BenchRun:
         """
         self._began_s = self.clock()
         free = asyncio.Semaphore(concurrency or len(requests) or 1)
-        tasks: set[asyncio.Task[None]] = set()
+        tasks: list[asyncio.Task[None]] = []
+        unfinished = 0
         try:
             for request in requests:
                 await self._wait_for(request)
                 await free.acquire()
-                task = asyncio.create_task(self._measure(request, free, report))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-            await asyncio.gather(*tasks)
+                tasks.append(asyncio.create_task(self._measure(request, free, report)))
+            await asyncio.wait(tasks)  # unlike gather, it leaves them alone when it is cancelled
         except asyncio.CancelledError:
-            self.stopped = True
+            self.stopped, unfinished = True, self.running
             if (own := asyncio.current_task()) is not None:
                 own.uncancel()
-        finally:
-            unfinished = self.running
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self.running = unfinished if self.stopped else 0
+        for task in tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+        self.running = unfinished
 
     async def _wait_for(self, request: PlannedRequest) -> None:
         if request.at_s is not None:

@@ -131,6 +131,13 @@ async def test_a_stream_without_its_end_is_an_error() -> None:
         await parts(asking(Strict(done=False)))
 
 
+async def test_an_event_that_is_not_json_is_an_error() -> None:
+    broken = httpx.MockTransport(lambda _: httpx.Response(200, text='data: {"choices": [\n\n'))
+    target = OpenAiTarget(httpx.AsyncClient(transport=broken), "http://server", "m", False)
+    with pytest.raises(Unavailable, match="not JSON"):
+        await parts(target)
+
+
 async def test_a_server_that_is_not_there_is_named() -> None:
     def nobody(_: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")

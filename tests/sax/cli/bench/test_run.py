@@ -94,14 +94,25 @@ async def test_a_refused_request_is_an_outcome_and_the_others_go_on(target: Coun
     assert sorted(outcome.error for outcome in run.outcomes) == [*[""] * 6, "the queue is full"]
 
 
-async def test_a_run_that_is_stopped_keeps_what_was_answered(target: Counting) -> None:
+@pytest.mark.parametrize("requests", [REQUESTS, REQUESTS[:3]])
+async def test_a_run_that_is_stopped_keeps_what_was_answered(
+    target: Counting, requests: list[PlannedRequest]
+) -> None:
     run = run_of(target)
     await run.send(REQUESTS[:2], 2, lambda _: None)
     target.held = asyncio.Event()
-    task = asyncio.create_task(run.send(REQUESTS, 3, lambda _: None))
+    task = asyncio.create_task(run.send(requests, 3, lambda _: None))
     await target.three_open.wait()
     task.cancel()
     await task
     assert run.stopped
     assert (len(run.outcomes), run.running) == (2, 3)
     assert target.open == 0
+
+
+async def test_a_fault_of_ours_is_no_outcome(target: Counting) -> None:
+    def report(_: BenchRun) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await run_of(target).send(REQUESTS, 2, report)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -67,6 +71,20 @@ def test_errors_are_counted_and_a_run_of_nothing_else_fails(cell: FakeCell, sax:
     result = sax("full", *SMALL)
     assert result.exit_code == 1
     assert "the queue is full" in result.stderr
+
+
+def test_ctrl_c_reports_what_there_is(cell: FakeCell) -> None:
+    cell.stops_after = 1  # "Hello" is answered, and no prompt of four words ever is
+    command = [sys.executable, "-m", "sax.cli", "--admin", cell.address, "bench", "m", *SMALL]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        while len(cell.asked) < 6 and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        told, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert "0 of 5 requests answered" in told
+    assert "5 not finished" in told
 
 
 @pytest.mark.parametrize(
