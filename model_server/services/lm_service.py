@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,12 @@ from model_server.text.id_list import join_ids
 from sax.errors import SaxError
 from sax.proto import lm_pb2, lm_pb2_grpc
 from sax.types import GenerateRequest, TokenChunk
-from sax.wire.codec import encode_gradients, refuse_extra_inputs, sampling_from_extra_inputs
+from sax.wire.codec import (
+    encode_gradients,
+    refuse_extra_inputs,
+    sample_temperatures,
+    sampling_from_extra_inputs,
+)
 from sax.wire.request_bounds import check_gradient, check_question, check_score
 
 
@@ -29,10 +34,17 @@ class Sample:
     tokens: int = 0
 
 
-def start_samples(connection: TokenStream, request: GenerateRequest, count: int) -> None:
-    """Start `count` requests for one prompt, each with its own seed."""
-    for index, seed in enumerate(sample_seeds(request.sampling.seed, count)):
-        sampling = replace(request.sampling, seed=seed)
+def start_samples(
+    connection: TokenStream,
+    request: GenerateRequest,
+    count: int,
+    temperatures: Sequence[float] = (),
+) -> None:
+    """Start `count` requests for one prompt, each with its own seed, and temperature if given."""
+    own = temperatures or [request.sampling.temperature] * count
+    seeds = sample_seeds(request.sampling.seed, count)
+    for index, (seed, temperature) in enumerate(zip(seeds, own, strict=True)):
+        sampling = replace(request.sampling, seed=seed, temperature=temperature)
         connection.start(index, replace(request, sampling=sampling))
     connection.end()
 
@@ -148,10 +160,11 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
             timeout_s=time_left_s(context),
         )
         beams = sampling.beam_size
+        temperatures = sample_temperatures(request.extra_inputs, 1 if beams else count)
         samples = Samples(beams or count, as_ids=self._handler.answers_ids(request.model_key))
         connection = TokenStream(self._handler, method)
         try:
-            start_samples(connection, question, 1 if beams else count)
+            start_samples(connection, question, 1 if beams else count, temperatures)
             while deliveries := await connection.take():
                 samples.add(deliveries)
                 yield samples

@@ -162,6 +162,20 @@ async def test_generate_gives_its_samples_best_first_and_a_seed_repeats_them() -
         assert await served.lm.Generate(lm_request(seed=5)) == reply
 
 
+async def test_each_sample_may_have_a_temperature_of_its_own() -> None:
+    defaults = SamplingParams(temperature=0.0, max_tokens=6)
+    async with serving(FakeModels(samples=3, defaults=defaults)) as served:
+        greedy = text_of(answer_to("hi", 6))
+        request = lm_request(seed=5)
+        request.extra_inputs.tensors["temperature"].values[:] = [0.0, 0.0, 50.0]
+        texts = [answer.text for answer in (await served.lm.Generate(request)).texts]
+        assert texts.count(greedy) == 2
+        request.extra_inputs.tensors["temperature"].values[:] = [0.0, 1.0]
+        error = await error_of(served.lm.Generate(request))
+        assert isinstance(error, InvalidRequest)
+        assert error.param == "extra_inputs.temperature"
+
+
 async def test_generate_stream_adds_up_piece_by_piece() -> None:
     gate = threading.Semaphore(0)
     defaults = SamplingParams(temperature=1.0, max_tokens=12)
