@@ -182,6 +182,7 @@ docs: install
 	$(BIN)/python -m sax.cli.fields_page > docs/sampling.md
 	$(BIN)/python -m model_server.models.families_page > docs/models.md
 	$(BIN)/python -m http_gateway.api_page > docs/api.md
+	$(BIN)/python -m tests.docs.parity
 
 # Runs a cell on the usual ports for about a minute.
 .PHONY: pictures house

@@ -18,6 +18,7 @@ from admin_server.assignment.plan import CellActions, Outlook
 from admin_server.assignment.report import with_notes
 from admin_server.assignment.seen import Seen
 from admin_server.assignment.servers import known_paths
+from admin_server.cell.arrival import check_joining, dial_back
 from admin_server.cell.demand import Prospect, prospect
 from admin_server.cell.disputes import Disputes
 from admin_server.cell.modelets import Modelets
@@ -31,7 +32,6 @@ from admin_server.events import CellEvents
 from admin_server.ledger import versions
 from admin_server.ledger.audit import check_page, event_of
 from admin_server.ledger.ledger import Ledger
-from admin_server.ledger.limits import check_server
 from admin_server.ledger.placement import bare
 from admin_server.ledger.records import Record
 from admin_server.ledger.state import (
@@ -44,8 +44,7 @@ from admin_server.ledger.state import (
     update_record,
 )
 from sax import names
-from sax.config import check_address
-from sax.errors import Cancelled, ModelPathNotFound, NotLeading
+from sax.errors import Cancelled, ModelPathNotFound, NotLeading, SaxError
 from sax.format import describe_paths
 from sax.types import (
     Event,
@@ -196,12 +195,25 @@ class Cell:
 
     # Reports by servers
 
+    async def admit(self, info: ServerInfo) -> None:
+        """A server joins or sends a heartbeat. A new one is asked at the address it gives first.
+
+        Raises InvalidRequest for impossible values or another server's address, Unavailable if
+        nobody answers there.
+        """
+        check_joining(info)
+        if self.reconciler.expects(info):
+            try:
+                await dial_back(self._modelets, info)
+            except SaxError:
+                if not self.reconciler.has(info.address):
+                    await self._modelets.close(info.address)
+                raise
+        self.reconciler.join(info)
+
     def join(self, info: ServerInfo) -> None:
-        """A server joins or sends a heartbeat. Raises InvalidRequest for impossible values."""
-        check_address(info.address, "address")
-        if info.data_address:
-            check_address(info.data_address, "data_address")
-        check_server(info)
+        """`admit`, of a server that is known to be there."""
+        check_joining(info)
         self.reconciler.join(info)
 
     def leave(self, address: str, incarnation: str) -> None:

@@ -6,6 +6,7 @@ Extra inputs are not checked here: the model server knows which ones a model tak
 from __future__ import annotations
 
 import json
+import math
 from typing import Annotated, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -69,6 +70,28 @@ def _overrides_from_text(text: str) -> dict[str, str]:
             raise ValueError(f"{quoted(rest)}: a space must follow the value")
         overrides[key], rest = tail[:end], tail[end:].strip()
     return overrides
+
+
+def read_numbers(value: object) -> object:
+    """Read generation 2's own numbers from text ("0.5"), as its server does."""
+    if not isinstance(value, dict):
+        return value
+    given = cast("dict[str, object]", value)
+    return {
+        key: _number_in(item) if key in DEFAULT_EXTRA_INPUTS else item
+        for key, item in given.items()
+    }
+
+
+def _number_in(value: object) -> object:
+    """Return the number of a text that is one; anything else as it is, to be refused by name."""
+    if not isinstance(value, str):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return number if math.isfinite(number) else value
 
 
 def _not_a_bool(value: object) -> object:
@@ -178,7 +201,12 @@ class GenerateBody(_Body):
     model: ModelName
     query: Annotated[str, bounded(RequestRoute.GENERATE, "query")]
     extra_inputs: (
-        Annotated[dict[str, ExtraInput], bounded(RequestRoute.GENERATE, "extra_inputs")] | None
+        Annotated[
+            dict[str, ExtraInput],
+            BeforeValidator(read_numbers),
+            bounded(RequestRoute.GENERATE, "extra_inputs"),
+        ]
+        | None
     ) = None
 
     def effective_extra_inputs(self) -> ExtraInputs | None:

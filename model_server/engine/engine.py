@@ -78,6 +78,7 @@ class EngineStats:
     prefix_evictions: int  # cached pages that were granted anew
     guesses: int  # tokens computed before they were known to be the answer's
     guesses_accepted: int  # those that were
+    busy_s: float  # spent on steps
 
 
 class Engine:
@@ -255,6 +256,7 @@ class Engine:
             prefix_evictions=scheduler.prefix_evictions,
             guesses=self._guessing.proposed if self._guessing else 0,
             guesses_accepted=self._guessing.accepted if self._guessing else 0,
+            busy_s=self._busy_s,
         )
 
     # Callers' threads, under the lock
@@ -350,11 +352,11 @@ class Engine:
             self._expect(None)
             if step and step.guided:
                 self._choose(step)
+            self._busy_s += time.monotonic() - began_s
             # A step with prompt blocks may take ten times as long as decodes.
             self._outbox.flush(more=step is not None and step.rows[-1].is_decode)
             assert launched or in_flight or not self._scheduler.live, "live, but nothing to do"
             in_flight = launched
-            self._busy_s += time.monotonic() - began_s
 
     def _schedule(self, now_s: float) -> list[Step]:
         if self._series is not None:

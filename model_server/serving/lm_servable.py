@@ -34,6 +34,7 @@ from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.gradient_queue import GradientQueue
 from model_server.serving.method_stats import MethodStats
+from model_server.serving.query_cost import CostMeter
 from model_server.serving.spans import Spans
 from sax.activity import Activity
 from sax.errors import NotLoaded, ReplicaLost, SaxError, ShuttingDown
@@ -207,6 +208,10 @@ class LmServable:
     def stats(self) -> EngineStats:
         return self._engine.stats()
 
+    def cost_meter(self) -> CostMeter:
+        """Begin to measure what a request costs."""
+        return CostMeter(self._engine.stats, self.loaded.devices)
+
     async def close(self, drain_s: float) -> None:
         self.closing = True
         beside = [each for each in (self.embedder, self.gradients) if each is not None]
@@ -354,6 +359,7 @@ class AdapterServable(LmServable):
             prefix_evictions=0,
             guesses=0,
             guesses_accepted=0,
+            busy_s=0.0,
             finished=self._totals["finished"],
             cancelled=self._totals["cancelled"],
         )

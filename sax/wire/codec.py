@@ -28,6 +28,7 @@ from sax.wire.embed import (
 from sax.wire.extra_inputs import (
     encode_extra_inputs,
     refuse_extra_inputs,
+    sample_temperatures,
     sampling_from_extra_inputs,
 )
 from sax.wire.language import encode_question, encode_score
@@ -120,5 +121,6 @@ __all__ = [
     "encode_topology",
     "encode_version",
     "refuse_extra_inputs",
+    "sample_temperatures",
     "sampling_from_extra_inputs",
 ]

@@ -1,4 +1,8 @@
-"""An answer of `lm.generate -stream`: its samples while they grow, and the sums of their scores."""
+"""An answer of `lm.generate -stream`: its samples while they grow, and their scores.
+
+The score of the last message is the whole sample's, as Saxml's protocol says: scores are not added
+up.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +23,27 @@ class StreamedAnswer:
     def __init__(self, *, redraws: bool) -> None:
         self._redraws = redraws
         self.texts: list[str] = []
-        self.totals: list[list[float]] = []
         self.last: list[list[float]] = []
 
     def take(self, last: bool, items: Sequence[StreamItem]) -> None:
         for at, (text, prefix_len, scores) in enumerate(items):
-            self._grow(at, len(scores))
+            self._grow(at)
             self.texts[at] = self.texts[at][:prefix_len] + text
-            sums = zip(self.totals[at], scores, strict=True)
-            self.totals[at] = [total + score for total, score in sums]
             self.last[at] = list(scores)
         if last or self._redraws:
             self._print()
 
     def scores(self) -> str:
-        """Return the lines below the texts: the sum of each sample's scores, and, where a token has
-        several, the last ones."""
-        count = max(map(len, self.totals), default=0)
+        """Return the line below the texts, or one for each kind of score."""
+        count = max(map(len, self.last), default=0)
         if count <= 1:
-            return f"Scores: {_column(self.totals, 0)}"
-        totals = [f"Total Scores[{at}]: {_column(self.totals, at)}" for at in range(count)]
-        last = [f"Last Score[{at}]: {_column(self.last, at)}" for at in range(count)]
-        return "\n".join([*totals, "", *last])
+            return f"Scores: {_column(self.last, 0)}"
+        return "\n".join(f"Total Scores[{at}]: {_column(self.last, at)}" for at in range(count))
 
-    def _grow(self, at: int, count: int) -> None:
+    def _grow(self, at: int) -> None:
         while len(self.texts) <= at:
             self.texts.append("")
-            self.totals.append([0.0] * count)
-            self.last.append([0.0] * count)
+            self.last.append([])
 
     def _print(self) -> None:
         clear = _CLEAR if self._redraws else ""

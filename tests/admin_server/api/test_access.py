@@ -29,7 +29,7 @@ from sax.errors import (
     UnsupportedParameter,
 )
 from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2, cell_pb2_grpc, common_pb2
-from sax.types import ModelSpec, ServerInfo
+from sax.types import ModelSpec
 from sax.wire import codec
 from sax.wire.rpc import open_channel, to_sax_error
 from tests.admin_server.conftest import FAST, eventually
@@ -108,11 +108,13 @@ async def test_only_the_cells_admins_may_publish(cell: Guarded) -> None:
 
 
 async def test_only_the_cells_admins_may_join_model_servers(cell: Guarded) -> None:
+    there = await FakeModelet().start()
+
     async def join(who: str) -> None:
-        info = ServerInfo(address="127.0.0.1:9", incarnation="i", model_paths=("llama",))
-        await cell.call(who, "Join", codec.encode_join(info))
+        await cell.call(who, "Join", codec.encode_join(there.info))
 
     assert set(await cell.who_may(join)) == {"", "stranger", "owner", "user"}
+    await there.stop()
 
 
 async def test_a_models_own_admins_may_change_it_and_nothing_else(cell: Guarded) -> None:
