@@ -217,10 +217,10 @@ PRINT_BUILD := import tomllib; project = tomllib.load(open("pyproject.toml", "rb
 	print(*project["build-system"]["requires"], *project["dependency-groups"]["compiler"], sep="\n")
 
 locks: dev
-	$(call lock,control,pyproject.toml --extra kubernetes)
-	$(call lock,model-cpu,pyproject.toml --extra model-server)
-	$(call lock,model-tpu,pyproject.toml --extra tpu)
-	$(call lock,model-cuda,pyproject.toml --extra cuda)
+	$(call lock,control,pyproject.toml --extra kubernetes --extra traces)
+	$(call lock,model-cpu,pyproject.toml --extra model-server --extra traces)
+	$(call lock,model-tpu,pyproject.toml --extra tpu --extra traces)
+	$(call lock,model-cuda,pyproject.toml --extra cuda --extra traces)
 	$(BIN)/python -c '$(PRINT_BUILD)' | $(call lock,build,-)
 
 # --- native CPU kernels -----------------------------------------------------------------------------

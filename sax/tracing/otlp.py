@@ -12,9 +12,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from sax.tracing.trace_context import TraceContext
-from sax.tracing.tracer import NO_TRACER, Span, SpanKind, Tracer
+from sax.tracing.tracer import NO_TRACER, Span, Tracer
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import SpanContext
 
 log = logging.getLogger(__name__)
@@ -61,65 +63,61 @@ class OtlpTracer(Tracer):
 
     def __init__(self, service: str) -> None:
         """service: used unless the environment names one. Raises ImportError without the extra."""
+        from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk import trace as sdk
         from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
         resource = Resource.create({"service.version": version("sax")})
         if str(resource.attributes["service.name"]).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": service}))
+        self._trace, self._sdk = trace, sdk
         self._resource = resource
-        self._sampler = TracerProvider(resource=resource, shutdown_on_exit=False).sampler
+        self._sampler = sdk.TracerProvider(resource=resource, shutdown_on_exit=False).sampler
         self._scope = InstrumentationScope("sax", version("sax"))
         self._processor = BatchSpanProcessor(OTLPSpanExporter())
 
     def start(self, parent: TraceContext | None) -> TraceContext:
-        from opentelemetry.trace import NonRecordingSpan, set_span_in_context
-
         context = TraceContext.root() if parent is None else parent.child()
-        above = None
-        if parent is not None:
-            above = set_span_in_context(NonRecordingSpan(_context(parent, remote=True)))
-        told = self._sampler.should_sample(above, context.trace_id, "")
+        told = self._sampler.should_sample(self._above(parent), context.trace_id, "")
         return TraceContext(context.trace_id, context.span_id, told.decision.is_sampled())
 
     def record(self, spans: Iterable[Span]) -> None:
-        from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.trace import Link, Status, StatusCode
-        from opentelemetry.trace import SpanKind as Kind
-
-        kinds = {
-            SpanKind.INTERNAL: Kind.INTERNAL,
-            SpanKind.SERVER: Kind.SERVER,
-            SpanKind.CLIENT: Kind.CLIENT,
-        }
         for span in spans:
-            parent = span.parent and _context(span.parent, remote=span.remote_parent)
-            self._processor.on_end(
-                ReadableSpan(
-                    span.name,
-                    _context(span.context),
-                    parent,
-                    self._resource,
-                    dict(span.attributes),
-                    links=[Link(_context(each, remote=True)) for each in span.links],
-                    kind=kinds[span.kind],
-                    status=Status(StatusCode.ERROR, span.error) if span.error else Status(),
-                    start_time=span.began_ns,
-                    end_time=span.ended_ns,
-                    instrumentation_scope=self._scope,
-                )
-            )
+            self._processor.on_end(self._readable(span))
 
     def close(self) -> None:
         self._processor.force_flush(_CLOSE_MS)
         self._processor.shutdown()
 
+    def _above(self, parent: TraceContext | None) -> Context | None:
+        if parent is None:
+            return None
+        span = self._trace.NonRecordingSpan(self._context(parent, remote=True))
+        return self._trace.set_span_in_context(span)
 
-def _context(context: TraceContext, *, remote: bool = False) -> SpanContext:
-    from opentelemetry.trace import SpanContext, TraceFlags
+    def _readable(self, span: Span) -> ReadableSpan:
+        trace = self._trace
+        parent = span.parent and self._context(span.parent, remote=span.remote_parent)
+        status = trace.Status()
+        if span.error:
+            status = trace.Status(trace.StatusCode.ERROR, span.error)
+        return self._sdk.ReadableSpan(
+            span.name,
+            self._context(span.context),
+            parent,
+            self._resource,
+            dict(span.attributes),
+            links=[trace.Link(self._context(each, remote=True)) for each in span.links],
+            kind=trace.SpanKind[span.kind.name],
+            status=status,
+            start_time=span.began_ns,
+            end_time=span.ended_ns,
+            instrumentation_scope=self._scope,
+        )
 
-    flags = TraceFlags(TraceFlags.SAMPLED if context.sampled else TraceFlags.DEFAULT)
-    return SpanContext(context.trace_id, context.span_id, remote, flags)
+    def _context(self, context: TraceContext, *, remote: bool = False) -> SpanContext:
+        flags = self._trace.TraceFlags(context.sampled)  # the first bit
+        return self._trace.SpanContext(context.trace_id, context.span_id, remote, flags)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-import secrets
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from random import Random
 
 KEY = "traceparent"  # of HTTP headers and gRPC metadata
 
 _WRITTEN = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 1
+_ids = Random()  # they keep no secret, and several are drawn for each request
 
 _current: ContextVar[str] = ContextVar("traceparent", default="")
 
@@ -43,7 +44,7 @@ class TraceContext:
 
     def child(self) -> TraceContext:
         """Return a new span of the same trace."""
-        return replace(self, span_id=_drawn(64))
+        return TraceContext(self.trace_id, _drawn(64), self.sampled)
 
     def __str__(self) -> str:
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.sampled):02x}"
@@ -60,4 +61,4 @@ def current() -> str:
 
 
 def _drawn(bits: int) -> int:
-    return secrets.randbits(bits) or 1
+    return _ids.getrandbits(bits) or 1

@@ -11,7 +11,7 @@ from model_server.serving.metrics.request_tally import RequestTally
 class RequestTimes:
     """Times of one request, which it tells its model's tally."""
 
-    __slots__ = ("_interval", "_tally", "began_s", "first_s", "last_s", "started_s")
+    __slots__ = ("_interval", "_tally", "began_s", "first_s", "last_s", "started_s", "tokens")
 
     def __init__(self, tally: RequestTally, began_s: float) -> None:
         self._tally = tally
@@ -20,6 +20,7 @@ class RequestTimes:
         self.started_s = 0.0  # when it first took a slot here; 0: not yet
         self.first_s = 0.0  # when its first token was read; 0: not yet
         self.last_s = 0.0  # when its last one was, so far
+        self.tokens = 0  # that were computed here
 
     @property
     def queue_s(self) -> float:
@@ -34,6 +35,7 @@ class RequestTimes:
 
     def token(self, update: SequenceUpdate, now_s: float) -> None:
         """Note a token. Tokens of one step come at the same time, so no time is between them."""
+        self.tokens += 1
         at_s = update.read_s or now_s
         if self.last_s:
             self._interval.observe(at_s - self.last_s)
@@ -61,8 +63,8 @@ class RequestTimes:
         tally.decode.observe(self.last_s - self.first_s)
         if self.started_s:
             tally.computing.observe(self.last_s - self.started_s)
-        if answer_tokens > 1:
-            tally.per_token.observe((now_s - self.first_s) / (answer_tokens - 1))
+        if self.tokens > 1:
+            tally.per_token.observe((self.last_s - self.first_s) / (self.tokens - 1))
 
     def end(self, reason: str) -> None:
         """Note that the request ended without its whole answer: cancelled, error or refused."""

@@ -123,7 +123,7 @@ class RunningRequest:
         if not self._over:
             self._end()
             self._stats.fail(time.monotonic())
-            self._ended("error", error)
+            self._ended(error)
             self._stop_sequence()
             self._sink(error)
 
@@ -131,7 +131,7 @@ class RunningRequest:
         """The caller went away: free slot and pages, send nothing more. Idempotent."""
         if self._end():
             self._stats.leave()
-            self._ended("cancelled")
+            self._ended()
             if self._way is not None:
                 self._way.cancel()
             self._stop_sequence()
@@ -242,19 +242,22 @@ class RunningRequest:
     def _fail_or_leave(self, exc: BaseException) -> None:
         if isinstance(exc, (asyncio.CancelledError, Cancelled)):
             self._stats.leave()
-            self._ended("cancelled")
+            self._ended()
         else:
             self._stats.fail(time.monotonic())
-            self._ended("refused", exc)
+            self._ended(exc)
 
-    def _ended(self, reason: str, error: BaseException | None = None) -> None:
-        """Tell metrics and trace of an end without the whole answer."""
+    def _ended(self, error: BaseException | None = None) -> None:
+        """Tell metrics and trace of an end without the whole answer; None: the caller went away."""
+        reason, failed = "cancelled", ""
+        if error is not None:
+            refused = isinstance(error, SaxError) and not isinstance(error, Internal)
+            reason = "refused" if refused and self._sequence is None else "error"
+            failed = wire_name(error) if isinstance(error, SaxError) else type(error).__name__
         self._times.end(reason)
         if self.trace is not None:
             told: dict[str, Value] = {names.FINISH_REASONS: (reason,)}
-            failed = wire_name(error) if isinstance(error, SaxError) else reason
-            now_s = time.monotonic()
-            self.trace.end(self._times, now_s, told, "" if error is None else failed)
+            self.trace.end(self._times, time.monotonic(), told, failed)
 
     def _end(self) -> bool:
         """Mark the request as over; return False if it was already."""

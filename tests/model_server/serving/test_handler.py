@@ -26,6 +26,7 @@ from sax.errors import (
     SaxError,
     ShuttingDown,
 )
+from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import GenerateRequest, Message, ModelSpec, SamplingParams, TokenChunk
 from tests.model_server.fake_model import LIMITS, FakeModels, answer_to, text_of
 from tests.model_server.fake_server import until
@@ -104,9 +105,10 @@ class FewRowsModels(FakeModels):
 
 
 @asynccontextmanager
-async def handling(models: FakeModels) -> AsyncIterator[Handler]:
+async def handling(models: FakeModels, tracer: Tracer = NO_TRACER) -> AsyncIterator[Handler]:
     servables = Servables(models, drain_s=0)
-    handler = Handler(servables, ModelServerMetrics(servables.loaded, lambda: 0), Admission())
+    metrics = ModelServerMetrics(servables.loaded, lambda: 0)
+    handler = Handler(servables, metrics, Admission(), tracer=tracer)
     await servables.load(
         ModelSpec(model_id=MODEL, model_path="fake", checkpoint="None", replicas=1)
     )

@@ -119,8 +119,7 @@ async def test_a_request_with_a_span_is_traced_below_it_from_the_queue_to_the_te
         if getattr(chunk, "finish_reason", None):
             over.set_result(None)
 
-    async with handling(FakeModels()) as handler:
-        handler._tracer = spans
+    async with handling(FakeModels(), spans) as handler:
         handler.start(replace(REQUEST, traceparent=str(ABOVE)), GENERATE_STREAM, sink)
         await over
     (whole,) = spans.named(f"chat {MODEL}")

@@ -31,7 +31,7 @@ def test_a_request_is_divided_into_queue_prefill_and_decode() -> None:
     assert told(tally.first_token) == (1, 5.5)
     assert told(tally.whole) == (1, 7.0)
     assert told(tally.interval) == (2, 1.0)
-    assert told(tally.per_token) == (1, 1.0)
+    assert told(tally.per_token) == (1, 0.5)
     assert told(tally.prompt_tokens) == (1, 9)
     assert told(tally.answer_tokens) == (1, 3)
     assert tally.ended == {"length": 1}
@@ -62,3 +62,13 @@ def test_a_request_without_an_answer_only_says_how_it_ended() -> None:
     RequestTimes(tally, ARRIVED_S).succeed(101.0, 0, 0, "score")
     assert tally.ended == {"refused": 1, "score": 1}
     assert told(tally.decode) == told(tally.prompt_tokens) == (0, 0.0)
+
+
+def test_an_answer_that_was_begun_elsewhere_has_the_mean_time_of_its_tokens_here() -> None:
+    tally = RequestTally()
+    times = RequestTimes(tally, ARRIVED_S)
+    for read_s in (104.0, 106.0):
+        times.token(token(read_s), now_s=read_s)
+    times.succeed(107.0, prompt_tokens=9, answer_tokens=300, reason="stop")
+    assert told(tally.per_token) == (1, 2.0)
+    assert told(tally.answer_tokens) == (1, 300)

@@ -122,3 +122,14 @@ async def test_a_cancelled_request_is_counted_as_such() -> None:
         ended = f'sax_requests_ended_total{{model="{MODEL}",reason="cancelled"}}'
         assert await served.metric(ended, model=None) == 1
         assert await served.metric("sax_request_seconds_count") == 0
+
+
+async def test_a_prompt_that_does_not_fit_is_refused_and_no_error_of_the_server() -> None:
+    async with serving(FakeModels(), metrics_port=0) as served:
+        stream = Stream(served)
+        await stream.ask(1, "x" * 300, max_tokens=5)  # a thread encodes it
+        await stream.ask(2, "x" * LIMITS.max_context * 2, max_tokens=5)
+        await stream.until_over(1, 2)
+        assert set(stream.failures) == {2}
+        ended = f'sax_requests_ended_total{{model="{MODEL}",reason="refused"}}'
+        assert await served.metric(ended, model=None) == 1
