@@ -11,7 +11,7 @@ import pytest
 from tests.browser import tab, until
 from tests.end_to_end.cell import SMOLLM2, Cell
 from tests.end_to_end.page.conftest import READY
-from tests.end_to_end.page.test_chat import ask, say
+from tests.end_to_end.page.test_chat import BEGUN, ask, say
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -116,8 +116,10 @@ def test_everything_is_done_by_keyboard_alone(browser: Any, served: Cell) -> Non
         until(page, READY)
         keys, focus = page.keyboard, "document.activeElement.id"
         assert page.evaluate(focus) == "prompt"
-        keys.type("Say hello.")
+        keys.type("Count to a hundred.")
         keys.press("Enter")
+        until(page, BEGUN)
+        keys.press("Escape")
         page.wait_for_selector("#send:not([hidden])")
         assert page.locator(".message.answer > .text").inner_text()
         keys.press("Alt+2")
