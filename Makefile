@@ -58,6 +58,7 @@ help:
 	@echo 'make kernels-sanitize  test them with the sanitizers of addresses and undefined behaviour'
 	@echo 'make docs    regenerate docs/errors.md, sampling.md, models.md and api.md'
 	@echo 'make pictures  run sax in a terminal and draw the pictures of the README'
+	@echo 'make page-pictures  take the screenshots of docs/page.md, with Chromium'
 	@echo 'make house   print the rooms of the tree and write them to docs/architecture.md'
 	@echo 'make plans   plan every large model for TPU slices and write docs/plans.md (an hour)'
 	@echo 'make images  build and inspect the images and run a cell with them (needs root and buildah)'
@@ -189,6 +190,11 @@ docs: install
 pictures: dev model
 	$(BIN)/python -m docs.pictures.system
 	$(BIN)/python -m docs.pictures.terminal
+
+.PHONY: page-pictures
+page-pictures: dev model
+	$(BIN)/python -m pip install --quiet --group browser
+	$(BIN)/python -m docs.pictures.page
 
 house: dev
 	$(BIN)/python -m tests.house --page

@@ -45,8 +45,8 @@ _OTHER_FILES = 256  # connections to the cell, and what Python holds
 _DESCRIPTION = """\
 The HTTP gateway of a sax cell: Saxml's routes (/publish, /listcell, /listall, /generate,
 /update, /unpublish), OpenAI's (/v1/models, /v1/completions, /v1/chat/completions), vLLM's
-(/tokenize, /pooling, /health), and /healthz, /readyz, /metrics; /docs describes them all. It is
-stateless: run as many as you like."""
+(/tokenize, /pooling, /health), and /healthz, /readyz, /metrics; /docs describes them all, and a
+browser at / gets a page to chat and watch the cell. It is stateless: run as many as you like."""
 
 _EXAMPLE = """\
 example:

@@ -51,6 +51,7 @@ def _told(reply: Any, *, errors: Any = SaxmlError, media_type: str = JSON) -> di
     return operation(reply, errors=errors, statuses=(401, 500), media_type=media_type)
 
 
+_VARY = {"vary": "accept"}
 _METRICS = _told({"type": "string"}, media_type="text/plain")
 _READYZ = _told(Readiness)
 _READYZ["responses"][503] = _told(Readiness)["responses"][200] | {"description": "Not ready."}
@@ -95,8 +96,8 @@ class OpsRoutes:
             return page_reply(request)
         text = json.dumps({"message": "HTTP Server for SAX Client"}, indent=4)
         if self._generation == 1:
-            return Response(text + "\n")
-        return Response(text, media_type="application/json")
+            return Response(text + "\n", headers=_VARY)
+        return Response(text, media_type="application/json", headers=_VARY)
 
     async def healthz(self) -> Response:
         """200 while this process answers."""

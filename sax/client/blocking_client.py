@@ -81,6 +81,8 @@ class Client:
     list = _blocking(AsyncClient.list)
     list_all = _blocking(AsyncClient.list_all)
     servers = _blocking(AsyncClient.servers)
+    overview = _blocking(AsyncClient.overview)
+    rights = _blocking(AsyncClient.rights)
     stats = _blocking(AsyncClient.stats)
     wait_for_ready = _blocking(AsyncClient.wait_for_ready)
     watch = _iterating(AsyncClient.watch)

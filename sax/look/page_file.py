@@ -44,7 +44,7 @@ class PageFile:
 
 @cache
 def page_files(package: str) -> Mapping[str, PageFile]:
-    """Return the files of a page by name: those in `static/` of its package, and the shared."""
+    """Return the files of a page by name: the shared ones, and `static/` of its package."""
     folders = (resources.files("sax.look"), resources.files(package) / "static")
     found = (each for folder in folders for each in folder.iterdir() if each.is_file())
     kinds = ((each, each.name.rpartition(".")[2]) for each in found)

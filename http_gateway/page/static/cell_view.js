@@ -76,7 +76,7 @@ export class CellView {
       [figure(totals.running), "requests running"],
       [figure(totals.queued), "requests queued"],
       [percent(totals.pages ? totals.pagesUsed / totals.pages : NaN), "KV pages in use"],
-      [figure(last ? last.generated : NaN), "tokens/s generated"],
+      [figure(last ? last.generated : NaN), "tokens/s"],
     ];
     this.tiles.replaceChildren(...tiles.map(([number, name]) => make("li", {}, make("b", {}, number), make("span", { class: "dim" }, name))));
   }

@@ -73,13 +73,13 @@ function spanOf(ageS) {
 }
 
 /**
- * The next of 1, 2 and 5 times a power of ten, so that the scale seldom changes.
+ * The next of 1, 2, 2.5 and 5 times a power of ten, so that the scale seldom changes.
  * @param {number} value
  */
 export function roundedUp(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  const step = [1, 2, 5, 10].find((each) => each * power >= value) ?? 10;
+  const step = [1, 2, 2.5, 5, 10].find((each) => each * power >= value) ?? 10;
   return step * power;
 }
 

@@ -36,6 +36,7 @@ async def test_a_browser_gets_the_page_and_a_program_the_greeting(generation: in
         for accept in ("*/*", "application/json"):
             told = await http.get("/", headers={"accept": accept})
             assert told.json() == {"message": "HTTP Server for SAX Client"}
+            assert told.headers["vary"] == "accept"
 
 
 async def test_the_page_takes_no_script_or_style_from_elsewhere_or_within(
