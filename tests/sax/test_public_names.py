@@ -23,8 +23,8 @@ PUBLIC = {
     "model_server.custom": "Arrays CustomMethod CustomModel CustomProgram",
 }
 CALLS = """
-    classify close custom detokenize embed embed_counted events generate generate_to gradient list
-    list_all publish rerank rollback saxml_embed saxml_generate saxml_generate_counted
+    abort classify close custom detokenize embed embed_counted events generate generate_to gradient list
+    list_all promote publish rerank rollback saxml_embed saxml_generate saxml_generate_counted
     saxml_generate_stream score score_pairs servers stats tokenize tokenize_texts unpublish update
     versions wait_for_ready watch
 """
