@@ -138,6 +138,7 @@ LADDERS: dict[str, list[str]] = {
         "slices.py",
         "container.py",
         "config.py",
+        "canary.py",
         "scaling.py",
         "adapters.py",
         "names.py",

@@ -48,6 +48,7 @@ from model_server.serving.passes.gradients import GradientCalls
 from model_server.serving.prefiller import Prefiller
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables
+from model_server.serving.version_requests import VersionRequests
 from model_server.text.encoding import EncodingThreads
 from sax.auth.credentials import Credentials
 from sax.auth.security import CLOSING_FLAGS
@@ -123,6 +124,8 @@ class ModelServer:
         self._devices = Devices(0, config.memory_limit)
         self.servables = Servables(loader, drain_s=config.drain_seconds)
         self._metrics = ModelServerMetrics(self.servables.loaded, compiles_while_serving)
+        versions = VersionRequests(self.servables.loaded, self.servables.version)
+        self._metrics.registry.register(versions)
         self._admission = Admission()
         self._prefill = PrefillServers(config.prefill_servers, self._language_models)
         self._remote_prefill = RemotePrefill(self._prefill)

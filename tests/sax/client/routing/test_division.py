@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sax.client import AsyncClient
 from sax.client.routing.division import point_of, sides
-from sax.types import CanaryShare
+from sax.errors import NotLoaded, QueueFull
+from sax.types import CanaryShare, GenerateRequest, SamplingParams
+from tests.sax.conftest import MODEL
+from tests.sax.fake_admin import FakeAdmin
+from tests.sax.fake_replica import FakeReplica
 
 VERSION = "c" * 32
 READY = frozenset("abcd")
@@ -49,3 +58,87 @@ def test_sessions_fall_evenly_and_otherwise_for_another_canary() -> None:
     again = [point_of(name, "d" * 32) for name in names]
     both = sum(one < 20 and other < 20 for one, other in zip(points, again, strict=True))
     assert both < 0.08 * len(points)
+
+
+@pytest.fixture
+async def canary(admin: FakeAdmin, replica: FakeReplica) -> AsyncIterator[FakeReplica]:
+    """A replica of the canary's version, which gets a quarter of the requests."""
+    other = FakeReplica()
+    await other.start()
+    admin.shares[MODEL] = share(25, other.address)
+    admin.ready(MODEL, replica.address, other.address)
+    yield other
+    await other.stop()
+
+
+async def ask(client: AsyncClient, session: str = "") -> None:
+    request = GenerateRequest(
+        model_id=MODEL, prompt="go", sampling=SamplingParams(max_tokens=1), session=session
+    )
+    assert [chunk.text async for chunk in client.generate(request)] == ["0"]
+
+
+async def test_requests_are_divided_by_the_share_and_not_by_the_replicas(
+    canary: FakeReplica, replica: FakeReplica, client: AsyncClient
+) -> None:
+    for _ in range(300):
+        await ask(client)
+    assert len(canary.asked) + len(replica.asked) == 300
+    assert 40 < len(canary.asked) < 115
+
+
+async def test_sessions_are_divided_and_stay(
+    canary: FakeReplica, replica: FakeReplica, client: AsyncClient
+) -> None:
+    for _ in range(2):
+        for talk in range(60):
+            await ask(client, f"talk {talk}")
+    assert {request.session for request in canary.asked} == {""}  # a name stays with the client
+    assert 4 <= len(canary.asked) <= 54
+    assert len(canary.asked) % 2 == 0
+
+
+async def test_calls_of_other_kinds_are_divided_too(
+    canary: FakeReplica, replica: FakeReplica, client: AsyncClient
+) -> None:
+    for _ in range(200):
+        await client.score(MODEL, "a", ["bc"])
+    assert 20 < len(canary.lm_calls) < 85
+
+
+async def test_a_new_share_holds_at_once(
+    canary: FakeReplica, replica: FakeReplica, admin: FakeAdmin, client: AsyncClient
+) -> None:
+    await ask(client)
+    admin.shares[MODEL] = share(99.99, canary.address)
+    admin.announce()
+    while (follower := client._locator._followers[MODEL]).watched.canary != admin.shares[MODEL]:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert follower.watched.canary is not None
+    before = len(canary.asked)
+    for _ in range(50):
+        await ask(client)
+    assert len(canary.asked) - before >= 48
+
+
+@pytest.mark.parametrize("fault", [QueueFull, NotLoaded])
+async def test_the_other_version_takes_what_this_one_cannot(
+    canary: FakeReplica,
+    replica: FakeReplica,
+    client: AsyncClient,
+    fault: type[QueueFull | NotLoaded],
+) -> None:
+    canary.fail = [fault("not now")] * 1000
+    for _ in range(100):
+        await ask(client)
+    assert len(replica.asked) == 100
+    assert canary.asked
+
+
+async def test_only_the_canary_is_left_and_serves_all(
+    canary: FakeReplica, admin: FakeAdmin, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, canary.address)
+    for _ in range(20):
+        await ask(client)
+    assert len(canary.asked) == 20
