@@ -29,14 +29,14 @@ class AdminOptions:
 class Options:
     """Routing options of a model's requests."""
 
-    num_conn: int = _NUM_CONN  # Saxml's hash-ring size; requests here go to the least loaded
+    num_conn: int = _NUM_CONN  # Saxml's hash-ring size; here each client ranks all replicas
     proxy_addr: str = ""  # use this model server instead of the model's replicas
     fail_fast: bool = False  # no second attempt at another replica
 
     def route(self) -> Route:
         if self.num_conn != _NUM_CONN:
             raise UnsupportedParameter(
-                "num_conn is not supported: every request goes to the least loaded replica; "
+                "num_conn is not supported: a client picks one of all replicas for each request; "
                 "leave it out",
                 param="num_conn",
             )

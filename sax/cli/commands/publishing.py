@@ -146,7 +146,7 @@ def update(
     what = "updated" if percent is None else f"canary at {percent:g}% of"
     _say_done(what, model, as_json=as_json)
     if wait:
-        wait_until_ready(ctx, model)
+        wait_until_ready(ctx, model, settled=percent is not None)
 
 
 def promote(ctx: typer.Context, model: Model, wait: Wait = False, as_json: AsJson = False) -> None:
@@ -162,7 +162,7 @@ def promote(ctx: typer.Context, model: Model, wait: Wait = False, as_json: AsJso
         client.promote(model)
     _say_done("promoted the canary of", model, as_json=as_json)
     if wait:
-        wait_until_ready(ctx, model)
+        wait_until_ready(ctx, model, settled=True)
 
 
 def abort(ctx: typer.Context, model: Model, wait: Wait = False, as_json: AsJson = False) -> None:
@@ -178,7 +178,7 @@ def abort(ctx: typer.Context, model: Model, wait: Wait = False, as_json: AsJson 
         client.abort(model)
     _say_done("aborted the canary of", model, as_json=as_json)
     if wait:
-        wait_until_ready(ctx, model)
+        wait_until_ready(ctx, model, settled=True)
 
 
 def unpublish(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
+from sax.cli.commands.wait import is_settled
 from sax.cli.main import app
+from sax.types import Canary, ModelSpec, PublishedModel, ReplicaStatus, ServableStatus
 from tests.sax.cli.fake_cell import FakeCell
 from tests.sax.cli.test_main import MODEL, Sax
 
@@ -57,6 +59,33 @@ def test_an_abort_says_so_in_json_too(cell: FakeCell, sax: Sax) -> None:
     sax("update", MODEL, "--checkpoint", "/two", "--canary", "10")
     said = json.loads(sax("abort", MODEL, "--json").stdout)
     assert said == {"model": MODEL, "done": "aborted the canary of"}
+
+
+LOADED, OLD = ServableStatus.LOADED, "serves its version until its turn"
+
+
+@pytest.mark.parametrize(
+    ("canary", "replicas", "settled"),
+    [
+        (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, canary=True)], True),
+        (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, OLD, canary=True)], False),
+        (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED)], False),  # as before it
+        (False, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED)], True),
+        (False, [ReplicaStatus("a", LOADED, OLD), ReplicaStatus("b", LOADED)], False),
+        (False, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, canary=True)], False),
+    ],
+)
+def test_wait_ends_when_every_replica_has_the_version_it_is_to_have(
+    canary: bool, replicas: list[ReplicaStatus], settled: bool
+) -> None:
+    spec = ModelSpec(
+        model_id=MODEL,
+        model_path="llama",
+        checkpoint="/c",
+        replicas=2,
+        canary=Canary(version="c" * 32, checkpoint="/two", percent=10) if canary else None,
+    )
+    assert is_settled(PublishedModel(spec, tuple(replicas), wanted=2)) == settled
 
 
 @pytest.mark.parametrize(
