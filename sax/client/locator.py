@@ -224,7 +224,7 @@ class Locator:
     ) -> str | None:
         now = asyncio.get_running_loop().time()
         loads = {address: self._connection(address).load for address in addresses}
-        address = choose(loads, tried, self._preferred, self._recent.wish(affinity, now))
+        address = choose(loads, tried, self._preferred, self._recent.wish(affinity, loads, now))
         if address is not None:
             self._recent.remember(affinity, address, now)
         return address
