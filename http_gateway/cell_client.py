@@ -53,7 +53,16 @@ class CellClient(Protocol):
         overrides: Mapping[str, str] | None = None,
         revision: int | None = None,
         autoscaling: Scaling | None = None,
+        canary: float | None = None,
     ) -> object: ...
+
+    async def promote(self, model_id: str) -> str:
+        """Return the version that is now wanted."""
+        ...
+
+    async def abort(self, model_id: str) -> str:
+        """Return the version that is now wanted."""
+        ...
 
     async def rollback(self, model_id: str, version: str = "") -> str:
         """Return the version that is now wanted."""

@@ -64,6 +64,16 @@ ANYWHERE = Placement()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """A version that serves a share of the requests beside the model's own."""
+
+    version: str  # 32 hex digits
+    checkpoint: str
+    overrides: Mapping[str, str] = field(default_factory=dict[str, str])  # value: JSON text
+    percent: float  # of the requests, between 0 and 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A model as published by an operator."""
 
@@ -78,6 +88,7 @@ class ModelSpec:
     revision: int = 0  # number of the record that last changed it; 0: unknown
     autoscaling: Autoscaling | None = None  # None: always `replicas`
     placement: Placement = ANYWHERE
+    canary: Canary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,16 @@ class ReplicaStatus:
     reason: str = ""  # why it is not ready
     progress: Progress | None = None
     note: str = ""  # where a ready one does not do as its model path says
+    canary: bool = False  # it is, or is to be, of the canary's version
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryShare:
+    """The ready replicas of a canary's version, and the share of the requests that they get."""
+
+    version: str  # 32 hex digits
+    percent: float
+    addresses: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +119,17 @@ class PublishedModel:
     spec: ModelSpec
     replicas: tuple[ReplicaStatus, ...] = ()
     methods: tuple[str, ...] = ()
-    wanted: int = 0  # replicas wanted now; under autoscaling may differ from spec.replicas
+    # Replicas wanted now; differs from spec.replicas under autoscaling or with a canary.
+    wanted: int = 0
     scaling_reason: str = ""  # why that number; empty without autoscaling
 
     @property
     def ready_replicas(self) -> int:
         return sum(replica.status is ServableStatus.LOADED for replica in self.replicas)
+
+    @property
+    def ready_canaries(self) -> int:
+        return sum(r.canary and r.status is ServableStatus.LOADED for r in self.replicas)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -113,7 +139,8 @@ class PublishedModel:
     @property
     def wanted_replicas(self) -> int:
         """Replicas wanted now; an admin without autoscaling reports them in the spec."""
-        return self.wanted if self.spec.autoscaling else self.spec.replicas
+        told = self.spec.autoscaling is not None or self.spec.canary is not None
+        return self.wanted if told else self.spec.replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +270,7 @@ class Event:
 
     sequence: int
     at_s: float  # seconds since the epoch
-    kind: str  # publish, update, rollback, unpublish, lead
+    kind: str  # publish, update, canary, promote, abort, rollback, unpublish, lead
     model_id: str = ""
     by: str = ""
     version: str = ""

@@ -143,6 +143,7 @@ LADDERS: dict[str, list[str]] = {
         "slices.py",
         "container.py",
         "config.py",
+        "canary.py",
         "scaling.py",
         "adapters.py",
         "names.py",

@@ -29,8 +29,7 @@ class CellService(cell_pb2_grpc.CellServicer):
     async def Rollback(
         self, request: cell_pb2.RollbackRequest, context: Context
     ) -> cell_pb2.RollbackResponse:
-        spec = self._cell.ledger.state.models.get(request.model_id)
-        self._access.check_model(caller(), spec, "roll back")
+        self._check(request.model_id, "roll back")
         if len(request.uuid) not in (0, _UUID_BYTES):
             raise InvalidRequest(
                 f"the version has {len(request.uuid)} bytes: send {_UUID_BYTES} bytes, or none for "
@@ -51,6 +50,37 @@ class CellService(cell_pb2_grpc.CellServicer):
     ) -> cell_pb2.EventsResponse:
         events = await self._cell.events(request.model_id, request.before, request.limit)
         return cell_pb2.EventsResponse(events=map(codec.encode_event, events))
+
+    async def Canary(
+        self, request: cell_pb2.CanaryRequest, context: Context
+    ) -> cell_pb2.CanaryResponse:
+        self._check(request.model_id, "update")
+        version = await self._cell.canaries.start(
+            request.model_id,
+            request.checkpoint_path,
+            dict(request.overrides),
+            request.percent,
+            revision=request.revision,
+            by=caller().name,
+        )
+        return cell_pb2.CanaryResponse(uuid=bytes.fromhex(version))
+
+    async def Promote(
+        self, request: cell_pb2.PromoteRequest, context: Context
+    ) -> cell_pb2.PromoteResponse:
+        self._check(request.model_id, "promote the canary of")
+        version = await self._cell.canaries.promote(request.model_id, by=caller().name)
+        return cell_pb2.PromoteResponse(uuid=bytes.fromhex(version))
+
+    async def Abort(
+        self, request: cell_pb2.AbortRequest, context: Context
+    ) -> cell_pb2.AbortResponse:
+        self._check(request.model_id, "abort the canary of")
+        version = await self._cell.canaries.abort(request.model_id, by=caller().name)
+        return cell_pb2.AbortResponse(uuid=bytes.fromhex(version))
+
+    def _check(self, model_id: str, doing: str) -> None:
+        self._access.check_model(caller(), self._cell.ledger.state.models.get(model_id), doing)
 
     async def Demand(
         self, request: cell_pb2.DemandRequest, context: Context

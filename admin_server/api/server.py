@@ -136,7 +136,11 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         delta = await cell.watch(
             request.model_id, request.admin_server_id, request.seqno, _patience_s(context)
         )
-        return admin_pb2.WatchLocResponse(admin_server_id=cell.id, result=_encode_delta(delta))
+        return admin_pb2.WatchLocResponse(
+            admin_server_id=cell.id,
+            result=_encode_delta(delta),
+            canary=codec.encode_share(delta.canary),
+        )
 
     async def WaitForReady(
         self, request: admin_pb2.WaitForReadyRequest, context: Context

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from admin_server.assignment.autoscaler import ScalingTiming
+from admin_server.assignment.canaries import wanted_version
 from admin_server.assignment.plan import CellActions, Outlook
 from admin_server.assignment.report import with_notes
 from admin_server.assignment.seen import Seen
 from admin_server.assignment.servers import known_paths
 from admin_server.cell.arrival import check_joining, dial_back
+from admin_server.cell.canaries import Canaries
 from admin_server.cell.demand import Prospect, prospect
 from admin_server.cell.disputes import Disputes
 from admin_server.cell.modelets import Modelets
@@ -44,6 +46,7 @@ from admin_server.ledger.state import (
     update_record,
 )
 from sax import names
+from sax.canary import replicas_with_canary
 from sax.errors import Cancelled, ModelPathNotFound, NotLeading, SaxError
 from sax.format import describe_paths
 from sax.types import (
@@ -104,6 +107,7 @@ class Cell:
         self.disputes = Disputes(
             modelets, self._still_leads, ledger.deposed.set, clock, self.recent_events
         )
+        self.canaries = Canaries(ledger, self._checked, self._commit, clock)
         self.reconciler = Reconciler(
             modelets,
             lambda: ledger.state,
@@ -150,10 +154,6 @@ class Cell:
         await self._commit(
             lambda state: update_record(state, spec, version=version, at_s=at_s, by=by)
         )
-
-    async def _checked(self, spec: ModelSpec, old: ModelSpec | None = None) -> ModelSpec:
-        infos, silent = self.reconciler.infos(), self.troubles()
-        return await check_spec(self._modelets, spec, infos, silent, old)
 
     async def rollback(self, model_id: str, version: str = "", *, by: str = "") -> str:
         """Go back to a version ("": the one before the current); returns the version now wanted.
@@ -283,7 +283,7 @@ class Cell:
             event = self._notice.next(model_id)
             self._check_leading()
             self.ledger.state.find(model_id)
-            delta = self._watched.of(model_id).since(known)
+            delta = self._watched.since(model_id, known)
             withheld = self._recovery.withholds(model_id, self._clock())
             if (delta.full or delta.changes) and not withheld:
                 return delta
@@ -333,6 +333,10 @@ class Cell:
         return Outlook(self.ledger.state, self._plan, self._seen)
 
     # Internals
+
+    async def _checked(self, spec: ModelSpec, old: ModelSpec | None = None) -> ModelSpec:
+        infos, silent = self.reconciler.infos(), self.troubles()
+        return await check_spec(self._modelets, spec, infos, silent, old)
 
     async def _still_leads(self) -> bool:
         """Look into the log. Raises StoreUnavailable."""
@@ -385,11 +389,14 @@ class Cell:
 
     def _ready(self, spec: ModelSpec) -> int:
         report = self._plan.models.get(spec.model_id)
-        return report.current if report is not None and report.version == spec.version else 0
+        if report is None or report.version != wanted_version(spec):
+            return 0
+        return report.current
 
     def _describe(self, spec: ModelSpec) -> PublishedModel:
         report = self._plan.models.get(spec.model_id)
-        wanted, why = self.scaler.wanted(spec), self.scaler.reason(spec)
+        wanted = replicas_with_canary(self.scaler.wanted(spec), spec.canary)
+        why = self.scaler.reason(spec)
         if report is None:
             waiting = ReplicaStatus("", ServableStatus.NONE, "published a moment ago")
             return PublishedModel(spec, (waiting,) * wanted, (), wanted, why)

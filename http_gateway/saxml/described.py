@@ -17,8 +17,15 @@ from http_gateway.openapi import (
     operation,
     query_of,
 )
-from http_gateway.saxml.reply_types import ListedModel, NamedModel, PublishedReply, RolledBack
+from http_gateway.saxml.reply_types import (
+    ListedModel,
+    NamedModel,
+    PublishedReply,
+    RolledBack,
+    StartedCanary,
+)
 from http_gateway.saxml.schema import (
+    CanaryBody,
     CellBody,
     EventsQuery,
     GenerateBody,
@@ -109,6 +116,23 @@ PUBLISH = _told(
 )
 UPDATE = _told(
     PublishedReply, statuses=_CHANGED, body=_body(UpdateBody, RequestRoute.UPDATE, **_SPEC)
+)
+CANARY = _told(
+    StartedCanary,
+    statuses=_CHANGED,
+    body=_body(
+        CanaryBody,
+        RequestRoute.CANARY,
+        model=_MODEL,
+        checkpoint={"anyOf": [_SPEC["checkpoint"], {"type": "null"}]},
+        overrides=_SPEC["overrides"],
+    ),
+)
+PROMOTE = _told(
+    RolledBack, statuses=_CHANGED, body=_body(ModelBody, RequestRoute.PROMOTE, model=_MODEL)
+)
+ABORT = _told(
+    RolledBack, statuses=_CHANGED, body=_body(ModelBody, RequestRoute.ABORT, model=_MODEL)
 )
 ROLLBACK = _told(
     RolledBack,

@@ -130,7 +130,7 @@ class _Body(BaseModel):
 
 
 class ModelBody(_Body):
-    """/listcell and /unpublish."""
+    """/listcell, /unpublish, /promote and /abort."""
 
     model: ModelName
 
@@ -176,6 +176,16 @@ class UpdateBody(PublishBody):
     that state; without it, to any."""
 
     revision: Annotated[Count, ranged(RequestRoute.UPDATE, "revision")] | None = None
+
+
+class CanaryBody(_Body):
+    """/canary. Without checkpoint and overrides: another percentage for the running canary."""
+
+    model: ModelName
+    percent: Annotated[Number, ranged(RequestRoute.CANARY, "percent")]
+    checkpoint: Annotated[str, bounded(RequestRoute.CANARY, "checkpoint")] | None = None
+    overrides: Overrides | None = None
+    revision: Annotated[Count, ranged(RequestRoute.CANARY, "revision")] | None = None
 
 
 class RollbackBody(_Body):

@@ -13,7 +13,7 @@ from sax.cli.commands.bench import bench
 from sax.cli.commands.chat import chat
 from sax.cli.commands.history import events, rollback, versions
 from sax.cli.commands.listing import ls, status
-from sax.cli.commands.publishing import publish, unpublish, update
+from sax.cli.commands.publishing import abort, promote, publish, unpublish, update
 from sax.cli.commands.requests import custom, generate
 from sax.cli.commands.saxml_shim import saxml_shim
 from sax.cli.commands.saxutil import register as register_saxutil
@@ -87,6 +87,8 @@ app.command(context_settings=_PASS_ON)(demo)
 for command in (
     publish,
     update,
+    promote,
+    abort,
     rollback,
     unpublish,
     versions,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 from dataclasses import dataclass, replace
 
 from sax.client.pulse import ReplicaSilent
@@ -69,6 +70,7 @@ class Attempts:
         """answer: goes on from where it was interrupted; None: each attempt begins again."""
         now = asyncio.get_running_loop().time()
         self.tried: set[str] = set()
+        self.drawn = random.uniform(0, 100)  # whether a canary serves a request without a session
         self.patience = self._limits = patience
         self._answer = answer
         self._had = 0  # chunks of it, when it was last interrupted

@@ -75,6 +75,8 @@ class Client:
     publish = _blocking(AsyncClient.publish)
     update = _blocking(AsyncClient.update)
     unpublish = _blocking(AsyncClient.unpublish)
+    promote = _blocking(AsyncClient.promote)
+    abort = _blocking(AsyncClient.abort)
     rollback = _blocking(AsyncClient.rollback)
     versions = _blocking(AsyncClient.versions)
     events = _blocking(AsyncClient.events)

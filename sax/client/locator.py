@@ -23,6 +23,7 @@ from sax.client.readiness import not_ready_because
 from sax.client.resumable_answer import ResumableAnswer
 from sax.client.routing.affinity import ANYWHERE, Affinity, affinity_of
 from sax.client.routing.choice import choose
+from sax.client.routing.division import sides
 from sax.client.routing.recent import RecentReplicas
 from sax.client.routing.session import current_session, within_session
 from sax.client.watch import WatchSource
@@ -204,16 +205,26 @@ class Locator:
                 addresses = await self._addresses(model_id, attempts, route)
             except SaxError as error:
                 raise attempts.told(error) from error
-            if (address := self._chosen(addresses, attempts.tried, affinity)) is not None:
-                return self._connection(address)
+            for side in self._sides(model_id, addresses, attempts, affinity):
+                if (address := self._chosen(side, attempts.tried, affinity)) is not None:
+                    return self._connection(address)
             await attempts.again()
+
+    def _sides(
+        self, model_id: str, addresses: Collection[str], attempts: Attempts, affinity: Affinity
+    ) -> tuple[Collection[str], ...]:
+        """Return the replicas of the version that serves the request, then the others."""
+        follower = self._followers.get(model_id)
+        if follower is None or self._preferred in addresses:
+            return (addresses,)
+        return sides(addresses, follower.watched.canary, affinity.session, attempts.drawn)
 
     def _chosen(
         self, addresses: Collection[str], tried: Collection[str], affinity: Affinity
     ) -> str | None:
         now = asyncio.get_running_loop().time()
         loads = {address: self._connection(address).load for address in addresses}
-        address = choose(loads, tried, self._preferred, self._recent.wish(affinity, now))
+        address = choose(loads, tried, self._preferred, self._recent.wish(affinity, loads, now))
         if address is not None:
             self._recent.remember(affinity, address, now)
         return address

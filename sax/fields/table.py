@@ -59,8 +59,11 @@ _SAXML = (
 )
 _PUBLISHED = (RequestRoute.PUBLISH, RequestRoute.UPDATE)
 _SPECS = (*_PUBLISHED, RequestRoute.ADMIN_PUBLISH)
+_LOADED = (*_SPECS, RequestRoute.CANARY)
 _NAMED = (
-    *_SPECS,
+    *_LOADED,
+    RequestRoute.PROMOTE,
+    RequestRoute.ABORT,
     RequestRoute.ROLLBACK,
     RequestRoute.UNPUBLISH,
     RequestRoute.LISTCELL,
@@ -315,17 +318,20 @@ _LABELS = (
 )
 _SPEC = (
     _text("model_path", MODEL_PATH_BYTES, *_SPECS),
-    _text("checkpoint", CHECKPOINT_BYTES, *_SPECS),
+    _text("checkpoint", CHECKPOINT_BYTES, *_LOADED),
     _integer("replicas", 0, MOST_REPLICAS, *_SPECS),
     # 16: a value may be a short list
-    _many("overrides", Kind.MAP, *_SPECS, count=OVERRIDES, bytes=OVERRIDE_BYTES, values=16),
+    _many("overrides", Kind.MAP, *_LOADED, count=OVERRIDES, bytes=OVERRIDE_BYTES, values=16),
     _many("acls", Kind.MAP, RequestRoute.ADMIN_PUBLISH, count=ACLS, bytes=OVERRIDE_BYTES),
     _text("admin_acl", CHECKPOINT_BYTES, RequestRoute.ADMIN_PUBLISH),
     _many("placement.tags", Kind.TEXTS, RequestRoute.ADMIN_PUBLISH, count=TAGS, bytes=TAG_BYTES),
     _integer("min_replicas", 0, _INT32, *_SPECS),
     _integer("max_replicas", 1, _INT32, *_SPECS),
     _number("target_queue", *_SPECS, above=0),
-    _integer("revision", 1, _INT64, RequestRoute.UPDATE),
+    _integer("revision", 1, _INT64, RequestRoute.UPDATE, RequestRoute.CANARY),
+    RequestField(
+        name="percent", kind=Kind.NUMBER, routes=(RequestRoute.CANARY,), above=0, most=100
+    ),
 )
 _HISTORY = (
     _text("version", 32, RequestRoute.ROLLBACK),

@@ -18,8 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from sax.canary import check_percent
 from sax.client.routing.session import current_session
 from sax.errors import (
+    InvalidRequest,
     ModelExists,
     ModelNotFound,
     SaxError,
@@ -30,6 +32,7 @@ from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.scaling import Scaling, settle
 from sax.types import (
     PLAIN_CHAT,
+    Canary,
     ChatOptions,
     Classified,
     Embedded,
@@ -157,12 +160,22 @@ class FakeCell:
         overrides: Mapping[str, str] | None = None,
         revision: int | None = None,
         autoscaling: Scaling | None = None,
+        canary: float | None = None,
     ) -> None:
         model = await self.list(model_id)
         if revision not in (None, model.spec.revision):
             raise StaleRevision(
                 f"{model_id} is at revision {model.spec.revision}", param="revision"
             )
+        if canary is not None:
+            tried = Canary(
+                version="c" * 32,
+                checkpoint=checkpoint or model.spec.checkpoint,
+                overrides=overrides or {},
+                percent=check_percent(canary),
+            )
+            self.models[model_id] = replace(model, spec=replace(model.spec, canary=tried))
+            return
         spec = replace(
             model.spec,
             model_path=model_path or model.spec.model_path,
@@ -172,6 +185,26 @@ class FakeCell:
             autoscaling=settle(autoscaling, model.spec.autoscaling, model.spec.replicas),
         )
         self.models[model_id] = replace(model, spec=spec)
+
+    async def promote(self, model_id: str) -> str:
+        """The canary's version is the model's."""
+        model = await self._with_canary(model_id)
+        assert model.spec.canary is not None
+        version = model.spec.canary.version
+        spec = replace(model.spec, version=version, canary=None)
+        self.models[model_id] = replace(model, spec=spec)
+        return version
+
+    async def abort(self, model_id: str) -> str:
+        model = await self._with_canary(model_id)
+        self.models[model_id] = replace(model, spec=replace(model.spec, canary=None))
+        return model.spec.version
+
+    async def _with_canary(self, model_id: str) -> PublishedModel:
+        model = await self.list(model_id)
+        if model.spec.canary is None:
+            raise InvalidRequest(f"{model_id} has no canary", param="model")
+        return model
 
     async def rollback(self, model_id: str, version: str = "") -> str:
         await self.list(model_id)

@@ -15,6 +15,7 @@ import grpc.aio
 from sax.errors import ModelExists, ModelNotFound, SaxError
 from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2, cell_pb2_grpc
 from sax.types import (
+    CanaryShare,
     CellStats,
     JoinedServer,
     PublishedModel,
@@ -37,6 +38,7 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
         self.starting: str = ""  # why held requests are worth holding; empty: they are not
         self.refusal: str = ""  # why they are not
         self.models: dict[str, PublishedModel] = {}
+        self.shares: dict[str, CanaryShare] = {}  # by model; told at the next announcement
         self.servers: list[JoinedServer] = []
         self.seqno = 0
         self.calls: list[str] = []
@@ -134,7 +136,8 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
             model = self._find(request.model_id)
         ready = [r.address for r in model.replicas if r.status is ServableStatus.LOADED]
         result = admin_pb2.WatchResult(next_seqno=self.seqno, has_fullset=True, values=ready)
-        return admin_pb2.WatchLocResponse(admin_server_id=self.id, result=result)
+        share = codec.encode_share(self.shares.get(request.model_id))
+        return admin_pb2.WatchLocResponse(admin_server_id=self.id, result=result, canary=share)
 
     async def Demand(self, request: cell_pb2.DemandRequest, context: Any) -> Any:
         self._begin("Demand")

@@ -38,19 +38,21 @@ function replica(one) {
   const { progress } = one;
   return line("replica",
     make("span", { class: one.status }, one.status), " ",
-    make("code", {}, one.address || "no server"), " ",
+    make("code", {}, one.address || "no server"), one.canary ? " canary " : " ",
     one.status === "loading" && bar(progress?.done ?? 0, progress?.total ?? 0, one.reason || "loading"),
     one.reason && line("dim", one.reason));
 }
 
 /** @param {any} one */
 function wanted(one) {
-  const { autoscaling: scaling } = one;
+  const { autoscaling: scaling, canary } = one;
   const whole = one.ready_replicas >= one.wanted_replicas;
   return [
     make("span", { class: whole ? "good" : "trouble" }, `${one.ready_replicas} of ${one.wanted_replicas}`),
     scaling && line("dim", `${scaling.min_replicas} to ${scaling.max_replicas} replicas, ${scaling.target_queue} waiting each`),
     one.scaling_reason && line("dim", one.scaling_reason),
+    canary && line("dim", `canary: ${canary.percent} % of the requests on ${canary.ready_replicas} ready, ` +
+      `${canary.checkpoint}, ${canary.version.slice(0, 8)}`),
   ];
 }
 

@@ -49,7 +49,9 @@ def affinity_of(request: GenerateRequest) -> Affinity:
     Requests that share no cache (another model, salt or set of tools) share no key.
     """
     tools = "\x1f".join(tool.name for tool in request.chat.tools)
-    return prefix_affinity(request.model_id, request.prompt, f"{request.cache_salt}\x1f{tools}")
+    own = request.cache_salt or tools  # else the cache is shared with calls that have neither
+    scope = f"{request.cache_salt}\x1f{tools}" if own else ""
+    return prefix_affinity(request.model_id, request.prompt, scope)
 
 
 def prefix_affinity(model_id: str, prompt: Prompt, scope: str = "") -> Affinity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import NamedTuple
 
 from sax.client.routing.affinity import Affinity
@@ -28,14 +29,16 @@ class RecentReplicas:
     def __len__(self) -> int:
         return len(self._places)
 
-    def wish(self, affinity: Affinity, now: float) -> Wish:
-        """Return where a request would rather go: to a replica that has a prefix of its prompt,
-        else where every client sends prompts that part from the known ones as this one does."""
+    def wish(self, affinity: Affinity, among: Collection[str], now: float) -> Wish:
+        """Return where a request would rather go, among these replicas: to one that has a prefix of
+        its prompt, else where every client sends prompts that part from the known ones as this one
+        does."""
         known: dict[str, float] = {}
         home = b""
         for key in affinity.keys:
             place = self._places.get(key.digest)
-            if place is not None and now - place.at_s <= self._kept_s:
+            fresh = place is not None and now - place.at_s <= self._kept_s
+            if place is not None and fresh and place.address in among:
                 known.setdefault(place.address, key.share)
             elif not known:
                 home = key.digest  # in the end, the shortest one that is not known

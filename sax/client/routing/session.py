@@ -1,7 +1,7 @@
 """Session: a name that keeps the requests of one conversation together.
 
-They go to one replica while it is not clearly busier than others, without a look at their prompts.
-A name is compared, never sent on.
+They go to one replica while it is not clearly busier than others, and to one version of a model
+that has a canary, without a look at their prompts. A name is compared, never sent on.
 """
 
 from __future__ import annotations

@@ -235,6 +235,33 @@ async def test_metrics_count_models_replicas_and_actions(admin, http, start_mode
     assert f'sax_admin_replicas{{model="{M}",status="none"}} 1.0' in lines
 
 
+@pytest.mark.virtual_time
+async def test_a_canary_is_on_the_page_and_in_the_metrics(admin, http, start_modelet):
+    await start_modelet()
+    await start_modelet()
+    await admin.cell.publish(spec(replicas=2))
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 2)
+    version = await admin.cell.canaries.start(M, "/two", {"A": "1"}, 10)
+    await eventually(lambda: admin.cell.find(M).ready_canaries == 1)
+    (model,) = (await http.get("/status.json")).json()["models"]
+    assert model["canary"] == {
+        "version": version,
+        "checkpoint": "/two",
+        "overrides": {"A": "1"},
+        "percent": 10,
+        "ready_replicas": 1,
+    }
+    assert sorted(replica["canary"] for replica in model["replicas"]) == [False, True]
+    lines = (await http.get("/metrics")).text.splitlines()
+    labels = f'{{model="{M}",version="{version}"}}'
+    assert f"sax_admin_canary_percent{labels} 10.0" in lines
+    assert f"sax_admin_canary_ready_replicas{labels} 1.0" in lines
+    await admin.cell.canaries.abort(M)
+    (model,) = (await http.get("/status.json")).json()["models"]
+    assert model["canary"] is None
+    assert labels not in (await http.get("/metrics")).text
+
+
 @over_http
 async def test_a_taken_status_port_is_refused_by_name(admin, tmp_path):
     taken = AdminConfig(port=0, status_port=admin.status_port, fs_root=str(tmp_path / "other"))

@@ -17,6 +17,8 @@ from sax.types import (
     AnswerFormat,
     AnswerSoFar,
     Autoscaling,
+    Canary,
+    CanaryShare,
     CellStats,
     ChatOptions,
     Classified,
@@ -68,8 +70,15 @@ SPECS = st.builds(
     version=VERSION | st.just(""),
     autoscaling=st.none()
     | st.builds(Autoscaling, min_replicas=I32, max_replicas=I32, target_queue=st.floats(0, 1e6)),
+    canary=st.none()
+    | st.builds(
+        Canary, version=VERSION, checkpoint=TEXT, overrides=MAPS, percent=st.floats(0, 100)
+    ),
 )
-REPLICAS = st.builds(ReplicaStatus, TEXT, STATUS, TEXT, PROGRESS, TEXT)
+REPLICAS = st.builds(ReplicaStatus, TEXT, STATUS, TEXT, PROGRESS, TEXT, st.booleans())
+SHARES = st.none() | st.builds(
+    CanaryShare, VERSION, st.floats(0, 100), st.frozensets(TEXT, max_size=3)
+)
 SECONDS = st.floats(0, 1e12)
 ACTIVITIES = st.builds(
     Activity,
@@ -229,7 +238,13 @@ def test_a_spec_survives_the_wire(spec: ModelSpec) -> None:
 def test_a_load_request_carries_all_of_a_spec_that_a_server_needs(spec: ModelSpec) -> None:
     wire = codec.encode_load(spec).SerializeToString()
     loaded = codec.decode_load(modelet_pb2.LoadRequest.FromString(wire))
-    assert loaded == replace(spec, replicas=0, admin_acl="", autoscaling=None)
+    assert loaded == replace(spec, replicas=0, admin_acl="", autoscaling=None, canary=None)
+
+
+@given(SHARES)
+def test_a_canarys_share_survives_the_wire(share: CanaryShare | None) -> None:
+    wire = admin_pb2.WatchLocResponse(canary=codec.encode_share(share)).SerializeToString()
+    assert codec.decode_share(admin_pb2.WatchLocResponse.FromString(wire)) == share
 
 
 @given(SPECS, st.lists(REPLICAS, max_size=3).map(tuple), TEXTS)

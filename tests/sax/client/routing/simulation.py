@@ -61,7 +61,7 @@ class Gateway:
 
     def choose(self, prompt: str, now: float) -> str:
         affinity = prefix_affinity("model", prompt)
-        wish = self._recent.wish(affinity, now) if self._affinity else NO_WISH
+        wish = self._recent.wish(affinity, self.outstanding, now) if self._affinity else NO_WISH
         loads = {name: ServerLoad(False, count) for name, count in self.outstanding.items()}
         address = choose(loads, (), wish=wish)
         assert address is not None

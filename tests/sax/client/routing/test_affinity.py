@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sax.client import AsyncClient
 from sax.client.routing.affinity import ANYWHERE, affinity_of, prefix_affinity
-from sax.types import ChatOptions, GenerateRequest, Message, Tool
+from sax.errors import QueueFull
+from sax.types import ChatOptions, GenerateRequest, Message, SamplingParams, Tool
+from tests.sax import conftest
+from tests.sax.fake_admin import FakeAdmin
+from tests.sax.fake_replica import FakeReplica
 
 MODEL = "/sax/test/m"
 TEXTS = st.text(max_size=40).map(lambda text: text * 50)
@@ -77,3 +85,54 @@ def test_requests_that_share_no_cache_share_no_key() -> None:
     )
     for each in others:
         assert not {*affinity_of(plain).keys} & {*affinity_of(each).keys}
+
+
+@pytest.fixture
+async def pair(admin: FakeAdmin, replica: FakeReplica) -> AsyncIterator[list[FakeReplica]]:
+    other = FakeReplica()
+    await other.start()
+    admin.ready(conftest.MODEL, replica.address, other.address)
+    yield [replica, other]
+    await other.stop()
+
+
+async def ask(client: AsyncClient, prompt: str) -> None:
+    request = GenerateRequest(
+        model_id=conftest.MODEL, prompt=prompt, sampling=SamplingParams(max_tokens=1)
+    )
+    assert [chunk.text async for chunk in client.generate(request)] == ["0"]
+
+
+async def test_every_turn_of_a_conversation_goes_to_one_replica_and_to_none_that_is_full(
+    pair: list[FakeReplica], client: AsyncClient
+) -> None:
+    talks = [f"{number} talks of the weather and the wind. " * 10 for number in range(12)]
+    for _ in range(3):
+        for talk in talks:
+            await ask(client, talk)
+        talks = [f"{talk} And then?" for talk in talks]
+    seen = [{str(each.prompt).partition(" ")[0] for each in one.asked} for one in pair]
+    assert not seen[0] & seen[1]
+    assert all(seen)
+
+    full, free = pair
+    talk = next(talk for talk in talks if talk.partition(" ")[0] in seen[0])
+    full.fail = [QueueFull("not now")]
+    before = len(free.asked)
+    await ask(client, talk)
+    await ask(client, talk)  # where it was answered
+    assert len(free.asked) == before + 2
+
+
+async def test_a_second_client_makes_the_same_choice_without_having_seen_the_first(
+    pair: list[FakeReplica], admin: FakeAdmin
+) -> None:
+    talks = [f"{number} talks of the weather and the wind. " * 10 for number in range(12)]
+    for _ in range(2):
+        async with AsyncClient(admin.address) as client:
+            for talk in talks:
+                await ask(client, talk)
+                await client.saxml_generate(conftest.MODEL, talk)
+    for replica in pair:
+        prompts = [request.prompt for request in replica.asked]
+        assert len(prompts) == 2 * len({*prompts}) == len(replica.lm_calls)
