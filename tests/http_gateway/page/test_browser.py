@@ -17,7 +17,15 @@ from http_gateway.config import GatewayConfig
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import presented_token
 from sax.auth.token_file import TokenFile
-from sax.types import GenerateRequest, ReplicaStatus, Rights, ServableStatus, TokenChunk
+from sax.types import (
+    AnswerFormat,
+    GenerateRequest,
+    Message,
+    ReplicaStatus,
+    Rights,
+    ServableStatus,
+    TokenChunk,
+)
 from tests.browser import chromium, tab, until
 from tests.http_gateway.fake_cell import FakeCell, published
 from tests.identities import Identities
@@ -31,8 +39,12 @@ HOSTILE = (
 )
 
 
-class Lying(FakeCell):
-    """Answers with markup, as a model may; its name for a reason is markup too."""
+class Saying(FakeCell):
+    """Answers every chat with one text, a character a chunk."""
+
+    def __init__(self, text: str, form: AnswerFormat | None = None) -> None:
+        super().__init__(published())
+        self.text, self.form = text, form
 
     async def generate_to(
         self,
@@ -41,8 +53,8 @@ class Lying(FakeCell):
         timeout_s: float | None = None,
     ) -> None:
         self.requests.append(request)
-        for index, piece in enumerate(HOSTILE):
-            last = index == len(HOSTILE) - 1
+        for index, piece in enumerate(self.text):
+            last = index == len(self.text) - 1
             sink(
                 TokenChunk(
                     piece,
@@ -50,6 +62,7 @@ class Lying(FakeCell):
                     finish_reason="stop" if last else None,
                     prompt_tokens=1,
                     completion_tokens=index + 1,
+                    answer_format=None if index else self.form,
                 )
             )
 
@@ -89,7 +102,7 @@ def browser() -> Iterator[Any]:
 
 
 def test_what_a_model_or_a_server_says_never_becomes_markup(browser: Any) -> None:
-    cell = Lying(published())
+    cell = Saying(HOSTILE)
     model = published("/sax/test/bad", ready=0)
     bad = ReplicaStatus("", ServableStatus.FAILED, "<img src=x onerror='window.hit=1'>")
     cell.models["/sax/test/bad"] = type(model)(model.spec, (bad,))
@@ -112,6 +125,26 @@ def test_what_a_model_or_a_server_says_never_becomes_markup(browser: Any) -> Non
         page.click("#tab-cell")
         assert "<img src=x" in page.locator("#models").inner_text()
         assert page.evaluate("window.hit") is None
+
+
+def test_reasoning_is_folded_above_the_answer(browser: Any) -> None:
+    cell = Saying("two and two\n</think>\n\nIt is **four**.", AnswerFormat("none", "think", True))
+    with gateway(cell) as url, tab(browser, url) as page:
+        until(page, "document.querySelector('#model').value !== ''")
+        page.fill("#prompt", "2 + 2?")
+        page.keyboard.press("Enter")
+        page.locator(".message.answer strong").wait_for()
+        thoughts = page.locator(".thoughts")
+        assert not thoughts.locator(".text").is_visible()
+        thoughts.locator("summary").click()
+        assert thoughts.locator(".text").inner_text().strip() == "two and two"
+        assert page.locator(".message.answer > .text").inner_text().strip() == "It is four."
+        page.fill("#prompt", "And 3 + 3?")
+        page.keyboard.press("Enter")
+        page.locator(".message.answer").nth(1).locator("strong").wait_for()
+    said = cell.requests[1].prompt[1]
+    assert isinstance(said, Message)
+    assert "two and two" not in said.content
 
 
 def test_a_key_is_asked_for_kept_by_the_tab_and_decides_what_is_shown(
