@@ -57,3 +57,10 @@ class CellService(cell_pb2_grpc.CellServicer):
     ) -> cell_pb2.DemandResponse:
         prospect = self._cell.demand(request.model_id, request.waiting, request.caller)
         return cell_pb2.DemandResponse(starting=prospect.starting, reason=prospect.reason)
+
+    async def CellAcl(
+        self, request: cell_pb2.CellAclRequest, context: Context
+    ) -> cell_pb2.CellAclResponse:
+        """Who may do everything in this cell, by the flags of this admin server."""
+        admins = "" if self._access.admins.empty else str(self._access.admins)
+        return cell_pb2.CellAclResponse(admin_acl=admins, enforced=self._access.enforced)

@@ -13,7 +13,7 @@ from sax.client.readiness import not_ready, why_not
 from sax.client.watch import WatchEvent, follow
 from sax.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, NotFound, SaxError
 from sax.names import CellId, ModelId, check_checkpoint, check_model_path, nearest
-from sax.proto import admin_pb2
+from sax.proto import admin_pb2, cell_pb2
 from sax.scaling import Scaling, check_replicas, settle
 from sax.types import CellStats, JoinedServer, ModelSpec, PublishedModel
 from sax.wire import codec
@@ -126,6 +126,12 @@ class OperatorCalls:
         """List the models of a cell (/sax/<cell>; None: the admin's own)."""
         reply = await self._list(_cell(cell), timeout_s)
         return [codec.decode_published(model) for model in reply.published_models]
+
+    async def cell_acl(self, *, timeout_s: float | None = None) -> str:
+        """Return who may do everything in the cell (--admin_acl of its admin servers): names, *
+        for everyone who is known, "" for nobody or where nobody is asked."""
+        request, answer = cell_pb2.CellAclRequest(), cell_pb2.CellAclResponse
+        return (await self._admin.read("Cell/CellAcl", request, answer, timeout_s)).admin_acl
 
     async def servers(self, cell: str | None = None, *, timeout_s: float | None = None) -> Servers:
         reply = await self._list(_cell(cell), timeout_s)

@@ -106,3 +106,15 @@ class DemandResponse(_message.Message):
     starting: bool
     reason: str
     def __init__(self, starting: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CellAclRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CellAclResponse(_message.Message):
+    __slots__ = ("admin_acl", "enforced")
+    ADMIN_ACL_FIELD_NUMBER: _ClassVar[int]
+    ENFORCED_FIELD_NUMBER: _ClassVar[int]
+    admin_acl: str
+    enforced: bool
+    def __init__(self, admin_acl: _Optional[str] = ..., enforced: bool = ...) -> None: ...
