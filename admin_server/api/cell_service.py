@@ -93,3 +93,10 @@ class CellService(cell_pb2_grpc.CellServicer):
     ) -> cell_pb2.RightsResponse:
         rights = self._access.rights(caller(), self._cell.ledger.state.models.values())
         return cell_pb2.RightsResponse(publish=rights.publish, models=sorted(rights.models))
+
+    async def CellAcl(
+        self, request: cell_pb2.CellAclRequest, context: Context
+    ) -> cell_pb2.CellAclResponse:
+        """Who may do everything in this cell, by the flags of this admin server."""
+        admins = "" if self._access.admins.empty else str(self._access.admins)
+        return cell_pb2.CellAclResponse(admin_acl=admins, enforced=self._access.enforced)

@@ -82,6 +82,7 @@ class Client:
     events = _blocking(AsyncClient.events)
     list = _blocking(AsyncClient.list)
     list_all = _blocking(AsyncClient.list_all)
+    cell_acl = _blocking(AsyncClient.cell_acl)
     servers = _blocking(AsyncClient.servers)
     overview = _blocking(AsyncClient.overview)
     rights = _blocking(AsyncClient.rights)

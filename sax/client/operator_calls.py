@@ -156,6 +156,12 @@ class OperatorCalls:
         reply = await self._list(_cell(cell), timeout_s)
         return [codec.decode_published(model) for model in reply.published_models]
 
+    async def cell_acl(self, *, timeout_s: float | None = None) -> str:
+        """Return who may do everything in the cell (--admin_acl of its admin servers): names, *
+        for everyone who is known, "" for nobody or where nobody is asked."""
+        request, answer = cell_pb2.CellAclRequest(), cell_pb2.CellAclResponse
+        return (await self._admin.read("Cell/CellAcl", request, answer, timeout_s)).admin_acl
+
     async def servers(self, cell: str | None = None, *, timeout_s: float | None = None) -> Servers:
         reply = await self._list(_cell(cell), timeout_s)
         return [codec.decode_joined(server) for server in reply.servers]

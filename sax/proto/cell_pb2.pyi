@@ -169,3 +169,15 @@ class AbortResponse(_message.Message):
     UUID_FIELD_NUMBER: _ClassVar[int]
     uuid: bytes
     def __init__(self, uuid: _Optional[bytes] = ...) -> None: ...
+
+class CellAclRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CellAclResponse(_message.Message):
+    __slots__ = ("admin_acl", "enforced")
+    ADMIN_ACL_FIELD_NUMBER: _ClassVar[int]
+    ENFORCED_FIELD_NUMBER: _ClassVar[int]
+    admin_acl: str
+    enforced: bool
+    def __init__(self, admin_acl: _Optional[str] = ..., enforced: bool = ...) -> None: ...

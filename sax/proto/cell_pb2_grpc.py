@@ -74,6 +74,11 @@ class CellStub(object):
                 request_serializer=sax_dot_proto_dot_cell__pb2.AbortRequest.SerializeToString,
                 response_deserializer=sax_dot_proto_dot_cell__pb2.AbortResponse.FromString,
                 _registered_method=True)
+        self.CellAcl = channel.unary_unary(
+                '/sax.Cell/CellAcl',
+                request_serializer=sax_dot_proto_dot_cell__pb2.CellAclRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_cell__pb2.CellAclResponse.FromString,
+                _registered_method=True)
 
 
 class CellServicer(object):
@@ -127,6 +132,12 @@ class CellServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CellAcl(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CellServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -169,6 +180,11 @@ def add_CellServicer_to_server(servicer, server):
                     servicer.Abort,
                     request_deserializer=sax_dot_proto_dot_cell__pb2.AbortRequest.FromString,
                     response_serializer=sax_dot_proto_dot_cell__pb2.AbortResponse.SerializeToString,
+            ),
+            'CellAcl': grpc.unary_unary_rpc_method_handler(
+                    servicer.CellAcl,
+                    request_deserializer=sax_dot_proto_dot_cell__pb2.CellAclRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_cell__pb2.CellAclResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -387,6 +403,33 @@ class Cell(object):
             '/sax.Cell/Abort',
             sax_dot_proto_dot_cell__pb2.AbortRequest.SerializeToString,
             sax_dot_proto_dot_cell__pb2.AbortResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CellAcl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.Cell/CellAcl',
+            sax_dot_proto_dot_cell__pb2.CellAclRequest.SerializeToString,
+            sax_dot_proto_dot_cell__pb2.CellAclResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -14,6 +14,7 @@ from sax.saxml.cell_client import client_of
 from sax.saxml.options import AdminOptions
 
 _ALL_METHODS = "all"
+_SLASHES_OF_A_CELL = 2  # /sax/<cell>; a model has one more
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,12 @@ def WaitForReady(id: str, num_replicas: int, options: AdminOptions | None = None
 def GetACL(
     cell_or_model_id: str, method_id: str = "", options: AdminOptions | None = None
 ) -> str | dict[str, str]:
-    """Return the ACL of a method, of operators (no method), or of all methods as a dict ("all")."""
+    """Return the ACL of a method, of operators (no method), or of all methods as a dict ("all").
+
+    A cell has one for operators only.
+    """
+    if cell_or_model_id.count("/") == _SLASHES_OF_A_CELL and not method_id:
+        return client_of(cell_or_model_id).cell_acl(timeout_s=_timeout_s(options))
     model_id = _model_id(cell_or_model_id)
     spec = client_of(model_id).list(model_id, timeout_s=_timeout_s(options)).spec
     if method_id == _ALL_METHODS:
@@ -136,9 +142,9 @@ def _timeout_s(options: AdminOptions | None) -> float | None:
 
 
 def _model_id(name: str) -> str:
-    if name.count("/") == 2:
+    if name.count("/") == _SLASHES_OF_A_CELL:
         raise UnsupportedParameter(
             f"{name}: a cell's own ACL is set when its admin server starts; name a model",
-            param="id",
+            param="cell_or_model_id",
         )
     return str(ModelId.parse(name))

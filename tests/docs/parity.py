@@ -310,10 +310,10 @@ ROWS = (
     _row(
         "Python and saxutil: ACL of a cell",
         "a file under the root",
-        "--admin_acl of the admin servers; the calls say so. Nobody can lock the operators out "
-        "over the network",
+        "read from the admin server; set by its --admin_acl alone, so that nobody locks the "
+        "operators out over the network",
         "different",
-        f"{_CALLS}::test_the_acl_of_a_cell_is_said_to_be_elsewhere",
+        f"{_CALLS}::test_the_acl_of_a_cell_is_read_and_said_to_be_set_elsewhere",
     ),
     _row(
         "Python: Model, LM, VM, AM, CM, MM and their classes",
@@ -421,11 +421,12 @@ ROWS = (
         f"{_TOOL}::test_a_proxy_is_asked_instead_of_the_cell",
     ),
     _row(
-        "saxutil lm.score, lm.embed",
+        "saxutil lm.score, lm.embed, lm.gradient",
         "tables",
         "likewise",
         "same",
         f"{_TOOL}::test_score_and_embed_print_tables",
+        f"{_TOOL}::test_a_gradient_has_a_column_for_each_tensor",
     ),
     _row(
         "saxutil vm.*, am.recognize",

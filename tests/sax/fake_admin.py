@@ -41,6 +41,7 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
         self.shares: dict[str, CanaryShare] = {}  # by model; told at the next announcement
         self.servers: list[JoinedServer] = []
         self.seqno = 0
+        self.admin_acl: str = ""
         self.calls: list[str] = []
         self.fail: list[SaxError] = []  # raised by the next calls, first in first out
         self._changed = asyncio.Event()
@@ -144,6 +145,10 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
         self.demands.append(request)
         reason = self.starting or self.refusal
         return cell_pb2.DemandResponse(starting=bool(self.starting), reason=reason)
+
+    async def CellAcl(self, request: cell_pb2.CellAclRequest, context: Any) -> Any:
+        self._begin("CellAcl")
+        return cell_pb2.CellAclResponse(admin_acl=self.admin_acl)
 
     async def WaitForReady(self, request: admin_pb2.WaitForReadyRequest, context: Any) -> Any:
         self._begin("WaitForReady")

@@ -16,6 +16,7 @@ from sax.names import CellId, ModelId
 from sax.types import PublishedModel, ReplicaStatus, ServableStatus
 
 _ALL = "all"
+_SLASHES_OF_A_CELL = 2  # /sax/<cell>; a model has one more
 _MODEL_HEADINGS = (
     "Model",
     "Model Path",
@@ -66,7 +67,7 @@ def ls(call: SaxutilCall) -> None:
         if name == "/sax":
             models = client.list_all(timeout_s=call.timeout_s)
             _show_cells(call, models)
-        elif name.count("/") == 2:
+        elif name.count("/") == _SLASHES_OF_A_CELL:
             cell = str(CellId.parse(name))
             _show_cell(call, client.list_all(cell, timeout_s=call.timeout_s))
         else:
@@ -118,6 +119,9 @@ def _is_ready(replica: ReplicaStatus) -> bool:
 
 
 def getacl(call: SaxutilCall) -> None:
+    if len(call.words) == 1 and call.words[0].count("/") == _SLASHES_OF_A_CELL:
+        _show_cell_acl(call)
+        return
     name = _guarded(call)
     with call.client(name) as client:
         model = client.list(name, timeout_s=call.timeout_s)
@@ -128,6 +132,12 @@ def getacl(call: SaxutilCall) -> None:
             print(printable(f"{method}: {acl}"))
     else:
         print(printable(_shown_acls(model).get(call.words[1], "No ACLs set for method.")))
+
+
+def _show_cell_acl(call: SaxutilCall) -> None:
+    with call.client(str(CellId.parse(call.words[0]))) as client:
+        acl = client.cell_acl(timeout_s=call.timeout_s)
+    print(printable(acl or "No admin ACLs set for cell."))
 
 
 def _shown_acls(model: PublishedModel) -> dict[str, str]:
@@ -207,7 +217,7 @@ VERBS = (
         "update_checkpoint", "Change a model's checkpoint.", "MODEL CKPT", update_checkpoint, 2, 2
     ),
     SaxutilVerb("unpublish", "Unpublish a model.", "MODEL", unpublish, 1, 1),
-    SaxutilVerb("getacl", "Show access lists.", "MODEL [all | METHOD]", getacl, 1, 2),
+    SaxutilVerb("getacl", "Show access lists.", "CELL | MODEL [all | METHOD]", getacl, 1, 2),
     SaxutilVerb("setacl", "Set an access list.", "MODEL [METHOD] ACL", setacl, 2, 3),
     SaxutilVerb("watch", "Watch a model's replicas.", "MODEL", watch, 1, 1),
     SaxutilVerb(

@@ -107,6 +107,14 @@ async def test_only_the_cells_admins_may_publish(cell: Guarded) -> None:
         await cell.publish("user")
 
 
+async def test_whoever_is_known_may_read_the_cells_own_list(cell: Guarded) -> None:
+    async def read(who: str) -> None:
+        reply = await cell.call(who, "CellAcl", cell_pb2.CellAclRequest())
+        assert (reply.admin_acl, reply.enforced) == ("root, server", True)
+
+    assert await cell.who_may(read) == NOBODY_KNOWN
+
+
 async def test_only_the_cells_admins_may_join_model_servers(cell: Guarded) -> None:
     there = await FakeModelet().start()
 

@@ -73,8 +73,10 @@ def test_acls_take_saxmls_keywords(cell: Cell) -> None:
     assert sax.GetACL(cell_or_model_id=MODEL, method_id="lm.score") == "alice"
 
 
-def test_the_acl_of_a_cell_is_said_to_be_elsewhere(cell: Cell) -> None:
-    for call in (lambda: sax.GetACL("/sax/test"), lambda: sax.SetACL("/sax/test", "alice")):
+def test_the_acl_of_a_cell_is_read_and_said_to_be_set_elsewhere(cell: Cell) -> None:
+    cell.admin.admin_acl = "alice, bob"
+    assert sax.GetACL("/sax/test") == "alice, bob"
+    for call in (lambda: sax.GetACL("/sax/test", "all"), lambda: sax.SetACL("/sax/test", "alice")):
         with pytest.raises(UnsupportedParameter, match="admin server"):
             call()
 

@@ -85,6 +85,12 @@ def test_score_and_embed_print_tables(cell: Cell, saxutil: Saxutil) -> None:
     assert cells(saxutil("lm.embed", MODEL, "abc")[1])[1] == ["abc", "3, 0.5"]
 
 
+def test_a_gradient_has_a_column_for_each_tensor(cell: Cell, saxutil: Saxutil) -> None:
+    out = saxutil("lm.gradient", MODEL, "a", "bcd")[1]
+    shown = ", ".join(map(str, range(8)))
+    assert cells(out) == [["SCORE", "FEW", "MANY"], ["-3", "0.5", f"{shown}, ..."]]
+
+
 def test_a_proxy_is_asked_instead_of_the_cell(cell: Cell, saxutil: Saxutil) -> None:
     proxy = f"-proxy={cell.replica.address}"
     status, out, _ = saxutil("lm.generate", proxy, "-terse", "/sax/test/unlisted", "ab")
@@ -131,6 +137,9 @@ def test_acls_are_set_and_shown(cell: Cell, saxutil: Saxutil) -> None:
     assert saxutil("getacl", MODEL, "all")[1] == "all: dan\nlm.score: bob\n"
     assert saxutil("getacl", MODEL, "lm.score")[1] == "bob\n"
     assert saxutil("getacl", MODEL, "lm.embed")[1] == "No ACLs set for method.\n"
+    assert saxutil("getacl", "/sax/test")[1] == "No admin ACLs set for cell.\n"
+    cell.admin.admin_acl = "alice"
+    assert saxutil("getacl", "/sax/test")[1] == "alice\n"
 
 
 def test_a_root_on_the_command_line_wins_over_the_environment(
@@ -207,7 +216,7 @@ def test_media_go_to_a_server_that_has_the_services(
         (("delete", "/sax/x"), "unpublish"),
         (("export", "-rng_seed_mode=fixed", "-signatures=a,b", MODEL, "lm.score", "/x"), "convert"),
         (("save", MODEL, "/x"), "versions"),
-        (("getacl", "/sax/test"), "--admin_acl"),
+        (("getacl", "/sax/test", "all"), "--admin_acl"),
         (("setacl", "/sax/test", "acl/all"), "--admin_acl"),
         (("vm.classify", MODEL, "/no/such/file"), "cannot be read"),
     ],
