@@ -31,6 +31,8 @@ from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.modes.cross_origin import allow_origins
 from http_gateway.modes.lenient import LenientFields
+from http_gateway.ollama.model_routes import OllamaModelRoutes
+from http_gateway.ollama.routes import OllamaRoutes
 from http_gateway.openai.passes.embeddings import EmbeddingRoutes
 from http_gateway.openai.passes.relevance import RelevanceRoutes
 from http_gateway.openai.routes import OpenAiRoutes
@@ -67,6 +69,8 @@ def create_app(
     openai = OpenAiRoutes(backend)
     app.include_router(openai.router())
     app.include_router(AnthropicRoutes(backend).router())
+    app.include_router(OllamaRoutes(backend).router())
+    app.include_router(OllamaModelRoutes(backend).router())
     app.include_router(EmbeddingRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())

@@ -43,6 +43,8 @@ FIELD_NAME_BYTES = 128
 _INT32, _INT64 = INT32, 2**63 - 1
 _OPENAI = (RequestRoute.CHAT, RequestRoute.COMPLETIONS)
 _ANTHROPIC = (RequestRoute.MESSAGES, RequestRoute.COUNT_TOKENS)
+_OLLAMA = (RequestRoute.OLLAMA_CHAT, RequestRoute.OLLAMA_GENERATE)
+_OLLAMA_VECTORS = (RequestRoute.OLLAMA_EMBED, RequestRoute.OLLAMA_EMBEDDINGS)
 _SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
 _V1 = (*_OPENAI, RequestRoute.EMBEDDINGS, *_SCORES)
 _OURS = (RequestRoute.STREAM,)
@@ -90,9 +92,10 @@ _NAMES = (
     _text(
         "model",
         MODEL_BYTES,
-        *(*_V1, *_ANTHROPIC, *_TOKENS, RequestRoute.GENERATE, *_NAMED),
+        *(*_V1, *_ANTHROPIC, *_OLLAMA, *_OLLAMA_VECTORS, RequestRoute.OLLAMA_SHOW),
+        *(*_TOKENS, RequestRoute.GENERATE, *_NAMED),
     ),
-    _text("name", MODEL_BYTES, RequestRoute.MODEL),
+    _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW),
     _text("sax_cell", MODEL_BYTES, RequestRoute.LISTALL),
     _text(
         "model_key",
@@ -112,7 +115,17 @@ _QUESTIONS = (
     _many("messages", Kind.MESSAGES, *_CHATS, count=4096, values=8),
     # Blocks with a type and a few fields each; what they hold is counted below
     _many("messages", Kind.MESSAGES, *_ANTHROPIC, count=4096, values=16),
-    _text("messages.role", 64, *_CHATS, *_ANTHROPIC),
+    # 8: role, content, thinking, and the name and id of a result
+    _many("messages", Kind.MESSAGES, RequestRoute.OLLAMA_CHAT, count=4096, values=8),
+    _text("messages.role", 64, *_CHATS, *_ANTHROPIC, RequestRoute.OLLAMA_CHAT),
+    _text("messages.content", TEXT_BYTES, RequestRoute.OLLAMA_CHAT),
+    _text("messages.thinking", TEXT_BYTES, RequestRoute.OLLAMA_CHAT),
+    _text("messages.tool_name", LABEL_BYTES, RequestRoute.OLLAMA_CHAT),
+    _text("messages.tool_call_id", LABEL_BYTES, RequestRoute.OLLAMA_CHAT),
+    _many("messages.tool_calls", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=64),
+    _text("prompt", TEXT_BYTES, RequestRoute.OLLAMA_GENERATE, RequestRoute.OLLAMA_EMBEDDINGS),
+    _text("system", TEXT_BYTES, RequestRoute.OLLAMA_GENERATE),
+    _many("input", Kind.TEXTS, RequestRoute.OLLAMA_EMBED, count=2048, bytes=TEXT_BYTES),
     # A text, or a list of parts
     _many("messages.content", Kind.TEXTS, *_CHATS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES),
     _many("system", Kind.TEXTS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES, values=4),
@@ -321,9 +334,40 @@ _MESSAGES = (
     _many("metadata", Kind.MAP, RequestRoute.MESSAGES, count=1, bytes=LABEL_BYTES),
 )
 
+# Ollama's option -> the field of the table that it stands for
+OLLAMA_OPTIONS = {
+    **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", "stop")},
+    **{name: name for name in ("presence_penalty", "frequency_penalty")},
+    "repeat_penalty": "repetition_penalty",
+}
+_OLLAMA_FIELDS = (
+    *(
+        RequestField(
+            name=f"options.{name}",
+            kind=SAMPLING[ours].kind,
+            routes=_OLLAMA,
+            **SAMPLING[ours].bounds,
+        )
+        for name, ours in OLLAMA_OPTIONS.items()
+    ),
+    _integer("options.seed", -(2**53), 2**53, *_OLLAMA),  # exact in every client's JSON
+    _integer("options.num_predict", -2, _INT32, *_OLLAMA),
+    # 16: entries of `stop`
+    _many("options", Kind.MAP, *_OLLAMA, count=MOST_FIELDS, bytes=1024, values=16),
+    _many("options", Kind.MAP, *_OLLAMA_VECTORS, count=MOST_FIELDS, bytes=1024),
+    # A word, or a schema, of which an entry has 256 values
+    _many("format", Kind.MAP, *_OLLAMA, count=32, bytes=SCHEMA_BYTES, values=256),
+    _many("tools", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=64),
+    _flag("stream", *_OLLAMA),
+    _flag("raw", RequestRoute.OLLAMA_GENERATE),
+    _text("think", 16, *_OLLAMA),  # or true or false
+    _text("keep_alive", 32, *_OLLAMA, *_OLLAMA_VECTORS),  # or a number of seconds
+    _integer("dimensions", 1, _INT32, RequestRoute.OLLAMA_EMBED),
+)
+
 FIELDS = (
-    *(*_NAMES, *_QUESTIONS, *_SAMPLING, *_TOOLS, *_MESSAGES, *_REPLIES, *_LABELS),
-    *(*_SPEC, *_HISTORY),
+    *(*_NAMES, *_QUESTIONS, *_SAMPLING, *_TOOLS, *_MESSAGES, *_OLLAMA_FIELDS, *_REPLIES),
+    *(*_LABELS, *_SPEC, *_HISTORY),
 )
 _BY_ROUTE = {
     route: {field.name: field for field in FIELDS if route in field.routes}
