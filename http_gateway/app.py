@@ -32,6 +32,8 @@ from http_gateway.metrics import GatewayMetrics
 from http_gateway.modes.cross_origin import allow_origins
 from http_gateway.modes.lenient import LenientFields
 from http_gateway.modes.session import Sessions
+from http_gateway.ollama.model_routes import OllamaModelRoutes
+from http_gateway.ollama.routes import OllamaRoutes
 from http_gateway.openai.files.kept_files import KeptFiles
 from http_gateway.openai.files.routes import FileRoutes
 from http_gateway.openai.passes.embeddings import EmbeddingRoutes
@@ -81,6 +83,8 @@ def create_app(
     openai = OpenAiRoutes(backend)
     app.include_router(openai.router())
     app.include_router(AnthropicRoutes(backend).router())
+    app.include_router(OllamaRoutes(backend).router())
+    app.include_router(OllamaModelRoutes(backend).router())
     stored = StoredResponses(store, config.response_ttl_s)
     app.include_router(ResponseRoutes(backend, stored).router())
     app.include_router(FileRoutes(KeptFiles(store)).router())

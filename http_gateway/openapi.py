@@ -23,6 +23,7 @@ Schema = dict[str, Any]
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
 _COMPONENT = "#/components/schemas/{name}"
 _components: dict[str, Schema] = {}
 
@@ -85,6 +86,12 @@ class AnthropicError(TypedDict):
     request_id: str
 
 
+class OllamaError(TypedDict):
+    """An error of Ollama's routes."""
+
+    error: str
+
+
 class SaxmlFieldError(TypedDict):
     """One field that is wrong, and its path."""
 
@@ -132,7 +139,7 @@ class RequestBody:
 
 
 class EventKinds:
-    """Types of the events of a stream."""
+    """Types of the events, or lines, of a stream."""
 
     def __init__(self, *kinds: Any, last: str | None = None) -> None:
         """last: data of a last event that is no JSON."""
@@ -148,16 +155,20 @@ def operation(
     body: RequestBody | None = None,
     parameters: Iterable[Schema] = (),
     events: EventKinds | None = None,
+    lines: EventKinds | None = None,
     media_type: str = JSON,
 ) -> dict[str, Any]:
     """Return arguments of `add_api_route` that describe one operation.
 
     reply: type of a 200's body, or its schema; None: it has no body, or no content type. errors:
-    type of every error's body; None as for `reply`. events: those of a stream.
+    type of every error's body; None as for `reply`. events, lines: those of a stream.
     """
     responses: dict[int, dict[str, Any]] = {200: _described(200, reply, media_type)}
     if events is not None:
         responses[200]["content"][EVENTS] = {"itemSchema": _event(events)}
+    if lines is not None:
+        told = {"anyOf": [schema_of(kind) for kind in lines.kinds]}
+        responses[200]["content"][LINES] = {"itemSchema": told}
     responses |= {status: _described(status, errors, JSON) for status in sorted(statuses)}
     extra: dict[str, Any] = {}
     if body is not None:

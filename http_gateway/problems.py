@@ -2,7 +2,7 @@
 
 An error becomes a `Problem` (status, text, field), which is then written in the format of the
 route's API family: Anthropic's error object under /v1/messages, OpenAI's elsewhere under /v1 and on
-vLLM's own routes, Saxml's formats elsewhere.
+vLLM's own routes, Ollama's under /api, Saxml's formats elsewhere.
 """
 
 from __future__ import annotations
@@ -219,6 +219,18 @@ def anthropic_response(problem: Problem, request_id: str = "") -> Response:
     return Response(anthropic_error(problem, told), status, headers, media_type="application/json")
 
 
+def ollama_error(problem: Problem) -> bytes:
+    """Encode `{"error": ...}`: a body, or the last line of a broken stream."""
+    return msgspec.json.encode({"error": problem.text})
+
+
+def ollama_response(problem: Problem) -> Response:
+    """Format for Ollama, which has no 422 either."""
+    status = 400 if problem.status == 422 else problem.status
+    body = ollama_error(problem)
+    return Response(body, status, problem.headers, media_type="application/json")
+
+
 def saxml_response(problem: Problem, generation: int) -> Response:
     """Format for Saxml. Generation 1 uses 400 except for 401 and 403, which it did not have."""
     if generation == 1:
@@ -252,6 +264,8 @@ def answer(path: str, error: Exception, generation: int, request_id: str = "") -
     problem = describe(error)
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return anthropic_response(problem, request_id)
+    if path.startswith("/api/"):
+        return ollama_response(problem)
     if path == "/v1" or path.startswith(("/v1/", "/v2/")) or path in _ALSO_OPENAI:
         return openai_response(problem)
     return saxml_response(problem, generation)

@@ -6,9 +6,6 @@ So a reply holds what its stream says.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
-
-import msgspec
 
 from http_gateway.anthropic.reply_types import (
     BlockDelta,
@@ -23,6 +20,7 @@ from http_gateway.anthropic.reply_types import (
     ThinkingPiece,
     ToolUseBlock,
 )
+from http_gateway.chats.call_input import call_input
 from http_gateway.dialects.events import (
     AnswerEvent,
     ArgumentsDelta,
@@ -31,8 +29,6 @@ from http_gateway.dialects.events import (
     ContentDelta,
     ReasoningDelta,
 )
-
-INVALID_JSON = "INVALID_JSON"  # as Anthropic's documentation names what is no object
 
 
 class BlockWriter:
@@ -101,13 +97,4 @@ def _whole(block: ContentBlock, text: str) -> ContentBlock:
         case ThinkingBlock():
             return ThinkingBlock(text)
         case ToolUseBlock(id, name):
-            return ToolUseBlock(id, name, _input(text))
-
-
-def _input(text: str) -> dict[str, Any]:
-    """Return a call's input; one that is no JSON object, as it was cut or is wrong, as a text."""
-    try:
-        value: object = msgspec.json.decode(text or b"{}")
-    except (msgspec.DecodeError, RecursionError):
-        value = None
-    return {**value} if isinstance(value, dict) else {INVALID_JSON: text}
+            return ToolUseBlock(id, name, call_input(text))

@@ -58,18 +58,20 @@ def read_system(value: str | list[dict[str, object]] | None) -> tuple[Message, .
 def read_turns(turns: Sequence[AnthropicTurn]) -> tuple[Message, ...]:
     """Raises InvalidRequest or UnsupportedParameter naming the part, as in messages[2].role."""
     calls: dict[str, str] = {}
-    made: list[Message] = []
+    groups: list[list[Message]] = []
     for number, turn in enumerate(turns):
         for message in _messages_of(turn, f"messages[{number}]", calls):
-            if made and _may_join(made[-1], message):
-                message = _joined(made.pop(), message)
-            made.append(message)
+            if groups and _may_join(groups[-1][-1], message):
+                groups[-1].append(message)
+            else:
+                groups.append([message])
+    made = tuple(map(_joined, groups))
     if made and made[-1].tool_calls:
         at = f"messages[{len(turns) - 1}].content"
         raise InvalidRequest(
             f"{at} calls a tool: send its result as a tool_result in a user message", param=at
         )
-    return tuple(made)
+    return made
 
 
 def check_cache_control(value: object, at: str) -> None:
@@ -202,12 +204,14 @@ def _may_join(before: Message, after: Message) -> bool:
     return before.role == after.role != "tool" and not before.tool_calls
 
 
-def _joined(before: Message, after: Message) -> Message:
-    def both(read: Callable[[Message], str]) -> str:
-        return "\n".join(filter(None, (read(before), read(after))))
+def _joined(group: Sequence[Message]) -> Message:
+    def all_of(read: Callable[[Message], str]) -> str:
+        return "\n".join(filter(None, map(read, group)))
 
+    if len(group) == 1:
+        return group[0]
     return replace(
-        after,
-        content=both(lambda each: each.content),
-        reasoning=both(lambda each: each.reasoning),
+        group[-1],
+        content=all_of(lambda each: each.content),
+        reasoning=all_of(lambda each: each.reasoning),
     )

@@ -44,6 +44,8 @@ _INT32, _INT64 = INT32, 2**63 - 1
 _OPENAI = (RequestRoute.CHAT, RequestRoute.COMPLETIONS)
 _ANTHROPIC = (RequestRoute.MESSAGES, RequestRoute.COUNT_TOKENS)
 _GENERATED = (*_OPENAI, RequestRoute.RESPONSES)
+_OLLAMA = (RequestRoute.OLLAMA_CHAT, RequestRoute.OLLAMA_GENERATE)
+_OLLAMA_VECTORS = (RequestRoute.OLLAMA_EMBED, RequestRoute.OLLAMA_EMBEDDINGS)
 _SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
 _V1 = (*_GENERATED, RequestRoute.EMBEDDINGS, *_SCORES)
 _OURS = (RequestRoute.STREAM,)
@@ -95,9 +97,10 @@ _NAMES = (
     _text(
         "model",
         MODEL_BYTES,
-        *(*_V1, *_ANTHROPIC, *_TOKENS, RequestRoute.GENERATE, *_NAMED),
+        *(*_V1, *_ANTHROPIC, *_OLLAMA, *_OLLAMA_VECTORS, RequestRoute.OLLAMA_SHOW),
+        *(*_TOKENS, RequestRoute.GENERATE, *_NAMED),
     ),
-    _text("name", MODEL_BYTES, RequestRoute.MODEL),
+    _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW),
     _text("sax_cell", MODEL_BYTES, RequestRoute.LISTALL),
     _text(
         "model_key",
@@ -117,7 +120,17 @@ _QUESTIONS = (
     _many("messages", Kind.MESSAGES, *_CHATS, count=4096, values=8),
     # Blocks with a type and a few fields each; what they hold is counted below
     _many("messages", Kind.MESSAGES, *_ANTHROPIC, count=4096, values=16),
-    _text("messages.role", 64, *_CHATS, *_ANTHROPIC),
+    # 8: role, content, thinking, and the name and id of a result
+    _many("messages", Kind.MESSAGES, RequestRoute.OLLAMA_CHAT, count=4096, values=8),
+    _text("messages.role", 64, *_CHATS, *_ANTHROPIC, RequestRoute.OLLAMA_CHAT),
+    _text("messages.content", TEXT_BYTES, RequestRoute.OLLAMA_CHAT),
+    _text("messages.thinking", TEXT_BYTES, RequestRoute.OLLAMA_CHAT),
+    _text("messages.tool_name", LABEL_BYTES, RequestRoute.OLLAMA_CHAT),
+    _text("messages.tool_call_id", LABEL_BYTES, RequestRoute.OLLAMA_CHAT),
+    _many("messages.tool_calls", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=64),
+    _text("prompt", TEXT_BYTES, RequestRoute.OLLAMA_GENERATE, RequestRoute.OLLAMA_EMBEDDINGS),
+    _text("system", TEXT_BYTES, RequestRoute.OLLAMA_GENERATE),
+    _many("input", Kind.TEXTS, RequestRoute.OLLAMA_EMBED, count=2048, bytes=TEXT_BYTES),
     # A text, or a list of parts
     _many("messages.content", Kind.TEXTS, *_CHATS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES),
     _many("system", Kind.TEXTS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES, values=4),
@@ -368,9 +381,15 @@ _FILES = (
     _many("output_expires_after", Kind.MAP, RequestRoute.BATCHES, count=2, bytes=16),
 )
 
-FIELDS = (
-    *(*_NAMES, *_QUESTIONS, *_RESPONSES, *_SAMPLING, *_TOOLS, *_MESSAGES, *_REPLIES),
-    *(*_LABELS, *_FILES, *_SPEC, *_HISTORY),
+# Ollama's option -> the field of the table that it stands for
+OLLAMA_OPTIONS = {
+    **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", "stop")},
+    **{name: name for name in ("presence_penalty", "frequency_penalty")},
+    "repeat_penalty": "repetition_penalty",
+}
+_OLLAMA_FIELDS = (
+    *(*_NAMES, *_QUESTIONS, *_RESPONSES, *_SAMPLING, *_TOOLS, *_MESSAGES, *_OLLAMA_FIELDS),
+    *(*_REPLIES, *_LABELS, *_FILES, *_SPEC, *_HISTORY),
 )
 _BY_ROUTE = {
     route: {field.name: field for field in FIELDS if route in field.routes}

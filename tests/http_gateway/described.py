@@ -44,6 +44,12 @@ def check(generation: int, method: str, path: str, reply: httpx.Response) -> Non
         Draft202012Validator(schema).validate(reply.json())
     if kind == "text/event-stream":
         _check_events(whole, content[kind]["itemSchema"], reply.text)
+    if kind == "application/x-ndjson":
+        lines = Draft202012Validator(
+            content[kind]["itemSchema"] | {"components": whole["components"]}
+        )
+        for line in reply.text.splitlines():
+            lines.validate(json.loads(line))
 
 
 def _check_events(whole: dict[str, Any], schema: dict[str, Any], text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import time
@@ -51,6 +52,17 @@ def test_headers_that_do_not_end_are_answered_408_and_closed(url: str) -> None:
     assert "within 1 s" in reply
     assert "connection: close" in reply
     assert "x-request-id: " in reply
+
+
+def test_a_head_that_does_not_end_is_answered_in_the_format_of_its_route(url: str) -> None:
+    head, _, body = rest_of(connect(url, "POST /v1/messages HTTP/1.1\r\nhost: x\r\n")).partition(
+        "\r\n\r\n"
+    )
+    told = json.loads(body)
+    assert (told["type"], told["error"]["type"]) == ("error", "invalid_request_error")
+    assert f"request-id: {told['request_id']}" in head
+    ollama = rest_of(connect(url, "POST /api/chat HTTP/1.1\r\nhost: x\r\n"))
+    assert [*json.loads(ollama.partition("\r\n\r\n")[2])] == ["error"]
 
 
 def test_a_connection_that_asks_nothing_is_closed_without_a_word(url: str) -> None:

@@ -27,6 +27,13 @@ UNSAID = {
     "/v1/chat/completions": "a grammar must be one, and at most one may be given",
     "/v1/messages": "results must follow their calls, and a schema must be one",
     "/v1/messages/count_tokens": "as /v1/messages",
+    **{
+        f"/api/{change}": "models are changed in other ways"
+        for change in ("pull", "push", "create", "copy", "delete")
+    },
+    "/api/chat": "a schema must be one",
+    "/api/generate": "as /api/chat",
+    "/api/show": "model and name, if both are given, must be the same",
     "/v1/completions": "as chats, and prompts times answers are bounded",
     "/predict": "instances are chats and completions, and parameters are fields of both",
 }

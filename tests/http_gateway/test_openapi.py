@@ -13,7 +13,9 @@ from http_gateway.openai.passes.embedding_schema import EMBED
 from http_gateway.openapi import OpenAiError, operation, schema_of
 from http_gateway.saxml.schema import EventsQuery
 
-POSTS_WITHOUT_BODY = ["/ping", "/v1/responses/{response_id}/cancel"]
+REFUSED = [f"/api/{change}" for change in ("pull", "push", "create", "copy")]
+POSTS_WITHOUT_BODY = ["/ping", "/v1/responses/{response_id}/cancel", *REFUSED]
+SILENT = ["/health", "/ping", *REFUSED, "/api/delete"]
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ async def test_every_post_and_put_tells_its_body(document: dict[str, Any]) -> No
         for method, told in methods.items()
         if method in ("post", "put") and "requestBody" not in told
     ]
-    assert silent == POSTS_WITHOUT_BODY
+    assert sorted(silent) == sorted(POSTS_WITHOUT_BODY)
 
 
 async def test_every_operation_tells_its_reply_and_the_shape_of_its_errors(
@@ -68,8 +70,8 @@ async def test_every_operation_tells_its_reply_and_the_shape_of_its_errors(
     for path, methods in document["paths"].items():
         for method, told in methods.items():
             responses = told["responses"]
-            assert {"200", "401", "500"} <= responses.keys() or path in ("/health", "/ping")
-            if path not in ("/health", "/ping"):
+            assert {"200", "401", "500"} <= responses.keys() or path in SILENT
+            if path not in SILENT:
                 assert responses["200"]["content"], (method, path)
             for status, response in responses.items():
                 for media in response.get("content", {}).values():

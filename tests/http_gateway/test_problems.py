@@ -113,6 +113,13 @@ def test_anthropics_errors_have_its_types(kind: type[SaxError]):
     assert told.headers["request-id"] == "r1"
 
 
+@pytest.mark.parametrize("kind", TABLE, ids=lambda kind: kind.__name__)
+def test_ollamas_errors_are_a_text(kind: type[SaxError]):
+    told = answer("/api/chat", kind("what to do", param="model"), 2)
+    assert told.status_code == STATUS_AND_OPENAI_CODE[kind.__name__][0]
+    assert bytes(told.body) == b'{"error":"what to do"}'
+
+
 def test_a_subclass_without_a_line_of_its_own_is_told_as_its_parent():
     class Strange(PromptTooLong):
         pass
