@@ -30,6 +30,10 @@ from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.modes.cross_origin import allow_origins
 from http_gateway.modes.lenient import LenientFields
+from http_gateway.openai.batches.kept_batches import KeptBatches
+from http_gateway.openai.batches.line_runner import Handler, LineRunner
+from http_gateway.openai.batches.routes import BatchRoutes
+from http_gateway.openai.batches.worker import BatchWorker
 from http_gateway.openai.files.kept_files import KeptFiles
 from http_gateway.openai.files.routes import FileRoutes
 from http_gateway.openai.passes.embeddings import EmbeddingRoutes
@@ -46,6 +50,7 @@ from http_gateway.saxml.routes import SaxmlRoutes
 from http_gateway.vertex.routes import VertexRoutes
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
+from sax.fields.field import RequestRoute
 from sax.storage.object_store import ObjectStore
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -57,7 +62,10 @@ def create_app(
     authentication: Authentication = NO_AUTHENTICATION,
     store: ObjectStore | None = None,
 ) -> FastAPI:
-    """store: of what clients keep here; None: they can keep nothing."""
+    """Its `state.batches` runs batches while its `running` is entered.
+
+    store: of what clients keep here; None: they can keep nothing.
+    """
     metrics, catalog = GatewayMetrics(), Catalog(client)
     generation = config.saxml_generation
     backend = Backend(client=client, catalog=catalog, config=config, metrics=metrics)
@@ -72,10 +80,9 @@ def create_app(
     app.include_router(saxml.router())
     openai = OpenAiRoutes(backend)
     app.include_router(openai.router())
-    stored = StoredResponses(store, config.response_ttl_s)
-    app.include_router(ResponseRoutes(backend, stored).router())
-    app.include_router(FileRoutes(KeptFiles(store)).router())
-    app.include_router(EmbeddingRoutes(backend).router())
+    embeddings = EmbeddingRoutes(backend)
+    app.include_router(embeddings.router())
+    app.state.batches = _keep(app, backend, authentication, store, openai, embeddings)
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
     app.include_router(VertexRoutes(backend, openai).router())
@@ -100,6 +107,39 @@ def create_app(
     for kind in (SaxError, ValidationError, HTTPException):
         app.add_exception_handler(kind, explain)
     return app
+
+
+def _keep(
+    app: FastAPI,
+    backend: Backend,
+    authentication: Authentication,
+    store: ObjectStore | None,
+    openai: OpenAiRoutes,
+    embeddings: EmbeddingRoutes,
+) -> BatchWorker:
+    """Add the routes of what is kept for clients."""
+    stored = StoredResponses(store, backend.config.response_ttl_s)
+    files, batches, responses = (
+        KeptFiles(store),
+        KeptBatches(store),
+        ResponseRoutes(backend, stored),
+    )
+    handlers: dict[str, Handler] = {
+        RequestRoute.CHAT: openai.chat,
+        RequestRoute.COMPLETIONS: openai.completions,
+        RequestRoute.EMBEDDINGS: embeddings.embed,
+        RequestRoute.RESPONSES: responses.create,
+    }
+    worker = BatchWorker(
+        batches,
+        files,
+        LineRunner(handlers, backend.catalog, authentication),
+        (stored.sweep, files.sweep, batches.sweep),
+        concurrency=backend.config.batch_concurrency,
+    )
+    for routes in (responses, FileRoutes(files), BatchRoutes(batches, files, worker.poke)):
+        app.include_router(routes.router())
+    return worker
 
 
 def _document(app: FastAPI) -> Schema:

@@ -13,7 +13,11 @@ from http_gateway.openai.passes.embedding_schema import EMBED
 from http_gateway.openapi import OpenAiError, operation, schema_of
 from http_gateway.saxml.schema import EventsQuery
 
-POSTS_WITHOUT_BODY = ["/ping", "/v1/responses/{response_id}/cancel"]
+POSTS_WITHOUT_BODY = [
+    "/ping",
+    "/v1/responses/{response_id}/cancel",
+    "/v1/batches/{batch_id}/cancel",
+]
 
 
 @pytest.fixture
