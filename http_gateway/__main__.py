@@ -25,6 +25,7 @@ from http_gateway.cell_client import CellClient
 from http_gateway.certificate import Certificate
 from http_gateway.config import ACCESS_LOG, LOG_FORMATS, GatewayConfig
 from http_gateway.connection import BoundedConnection, connections
+from http_gateway.openai.batches.worker import BatchWorker
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import Credentials, read_pem
 from sax.auth.token_source import TOKENS_VARIABLE, token_source, tokens_given
@@ -143,6 +144,12 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         help="largest file that may be uploaded (%(default)s)",
     )
     add(
+        "--batch_concurrency",
+        type=int,
+        default=default.batch_concurrency,
+        help="lines of batches that this gateway has answered at once (%(default)s)",
+    )
+    add(
         "--response_ttl_s",
         type=float,
         default=default.response_ttl_s,
@@ -236,8 +243,9 @@ async def serve(client: CellClient, config: GatewayConfig, tracer: Tracer = NO_T
     certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
     allow_open_files(config.max_connections + _OTHER_FILES)
     tell_of_security(config)
+    app = create_app(client, config, Authentication(tokens), store, tracer)
     settings = uvicorn.Config(
-        create_app(client, config, Authentication(tokens), store, tracer),
+        app,
         host=config.host,
         port=config.port,
         log_config=None,
@@ -255,7 +263,9 @@ async def serve(client: CellClient, config: GatewayConfig, tracer: Tracer = NO_T
     settings.load()
     if certificate is not None:
         settings.ssl = certificate.context()
-    await GatewayServer(settings).serve(sockets=[settings.bind_socket()])
+    worker: BatchWorker = app.state.batches
+    async with worker.running():
+        await GatewayServer(settings).serve(sockets=[settings.bind_socket()])
 
 
 def tell_of_security(config: GatewayConfig) -> None:

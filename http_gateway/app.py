@@ -34,6 +34,10 @@ from http_gateway.modes.lenient import LenientFields
 from http_gateway.modes.session import Sessions
 from http_gateway.ollama.model_routes import OllamaModelRoutes
 from http_gateway.ollama.routes import OllamaRoutes
+from http_gateway.openai.batches.kept_batches import KeptBatches
+from http_gateway.openai.batches.line_runner import Handler, LineRunner
+from http_gateway.openai.batches.routes import BatchRoutes
+from http_gateway.openai.batches.worker import BatchWorker
 from http_gateway.openai.files.kept_files import KeptFiles
 from http_gateway.openai.files.routes import FileRoutes
 from http_gateway.openai.passes.embeddings import EmbeddingRoutes
@@ -52,6 +56,7 @@ from http_gateway.saxml.routes import SaxmlRoutes
 from http_gateway.vertex.routes import VertexRoutes
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
+from sax.fields.field import RequestRoute
 from sax.storage.object_store import ObjectStore
 from sax.tracing.tracer import NO_TRACER, Tracer
 
@@ -65,7 +70,10 @@ def create_app(
     store: ObjectStore | None = None,
     tracer: Tracer = NO_TRACER,
 ) -> FastAPI:
-    """store: of what clients keep here; None: they can keep nothing."""
+    """Its `state.batches` runs batches while its `running` is entered.
+
+    store: of what clients keep here; None: they can keep nothing.
+    """
     metrics, catalog = GatewayMetrics(), Catalog(client)
     generation = config.saxml_generation
     backend = Backend(client=client, catalog=catalog, config=config, metrics=metrics)
@@ -85,10 +93,9 @@ def create_app(
     app.include_router(AnthropicRoutes(backend).router())
     app.include_router(OllamaRoutes(backend).router())
     app.include_router(OllamaModelRoutes(backend).router())
-    stored = StoredResponses(store, config.response_ttl_s)
-    app.include_router(ResponseRoutes(backend, stored).router())
-    app.include_router(FileRoutes(KeptFiles(store)).router())
-    app.include_router(EmbeddingRoutes(backend).router())
+    embeddings = EmbeddingRoutes(backend)
+    app.include_router(embeddings.router())
+    app.state.batches = _keep(app, backend, authentication, store, openai, embeddings)
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
     app.include_router(VertexRoutes(backend, openai).router())
@@ -114,6 +121,39 @@ def create_app(
     for kind in (SaxError, ValidationError, HTTPException):
         app.add_exception_handler(kind, explain)
     return app
+
+
+def _keep(
+    app: FastAPI,
+    backend: Backend,
+    authentication: Authentication,
+    store: ObjectStore | None,
+    openai: OpenAiRoutes,
+    embeddings: EmbeddingRoutes,
+) -> BatchWorker:
+    """Add the routes of what is kept for clients."""
+    stored = StoredResponses(store, backend.config.response_ttl_s)
+    files, batches, responses = (
+        KeptFiles(store),
+        KeptBatches(store),
+        ResponseRoutes(backend, stored),
+    )
+    handlers: dict[str, Handler] = {
+        RequestRoute.CHAT: openai.chat,
+        RequestRoute.COMPLETIONS: openai.completions,
+        RequestRoute.EMBEDDINGS: embeddings.embed,
+        RequestRoute.RESPONSES: responses.create,
+    }
+    worker = BatchWorker(
+        batches,
+        files,
+        LineRunner(handlers, backend.catalog, authentication),
+        (stored.sweep, files.sweep, batches.sweep),
+        concurrency=backend.config.batch_concurrency,
+    )
+    for routes in (responses, FileRoutes(files), BatchRoutes(batches, files, worker.poke)):
+        app.include_router(routes.router())
+    return worker
 
 
 def _document(app: FastAPI) -> Schema:

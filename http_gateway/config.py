@@ -19,7 +19,13 @@ _TIMES = (
     "keep_alive_s",
     "response_ttl_s",
 )
-_COUNTS = ("max_body_bytes", "max_file_bytes", "max_connections", "max_held_requests")
+_COUNTS = (
+    "max_body_bytes",
+    "max_file_bytes",
+    "max_connections",
+    "max_held_requests",
+    "batch_concurrency",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +46,7 @@ class GatewayConfig:
     max_held_requests: int = 256  # per model, waiting for its first replica
     files: str = ""  # folder or URL of stored responses, files and batches; "": there are none
     max_file_bytes: int = 200 << 20  # of one file, as at OpenAI for batches
+    batch_concurrency: int = 8  # lines of batches at once
     response_ttl_s: float = 30 * 86400.0  # as long as OpenAI keeps a response
     tokens: str = ""  # file of names and hashes; "": no authentication
     tls_cert: str = ""

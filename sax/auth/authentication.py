@@ -104,6 +104,11 @@ class Authentication:
             )
         return principal
 
+    def named(self, name: str) -> Principal | None:
+        """Return the principal of this name that has a token here, with its limits as they are now;
+        None: its tokens are gone."""
+        return self._tokens.named(name) if self._tokens is not None else None
+
     def _of_certificate(self, auth: Mapping[str, Iterable[bytes]]) -> Principal:
         """Use the subject's common name, or the first alternative name valid for a principal."""
         names = [

@@ -40,6 +40,10 @@ class TokenFile:
         # Looked up by hash, which a caller cannot steer: timing reveals nothing about tokens.
         return self._principals.get(hash_token(token))
 
+    def named(self, name: str) -> Principal | None:
+        self._refresh()
+        return named_in(self._principals, name)
+
     def _refresh(self) -> None:
         """Reread a changed file; if it is invalid, keep the previous tokens."""
         stamp = _stamp(self._path)
@@ -52,6 +56,10 @@ class TokenFile:
             _log.error("keeping the previous tokens: %s", exc)
         else:
             _log.info("reloaded %s: %d tokens", self._path, len(self._principals))
+
+
+def named_in(principals: Mapping[bytes, Principal], name: str) -> Principal | None:
+    return next((each for each in principals.values() if each.name == name), None)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

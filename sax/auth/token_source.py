@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from sax.auth.acl import Principal
-from sax.auth.token_file import TokenFile, hash_token, parse_tokens
+from sax.auth.token_file import TokenFile, hash_token, named_in, parse_tokens
 from sax.errors import InvalidRequest
 
 TOKENS_VARIABLE = "SAX_TOKENS"
@@ -24,6 +24,9 @@ class TokenLines:
 
     def find(self, token: str) -> Principal | None:
         return self._principals.get(hash_token(token))
+
+    def named(self, name: str) -> Principal | None:
+        return named_in(self._principals, name)
 
 
 def tokens_given(path: str) -> bool:

@@ -388,6 +388,31 @@ OLLAMA_OPTIONS = {
     "repeat_penalty": "repetition_penalty",
 }
 _OLLAMA_FIELDS = (
+    *(
+        RequestField(
+            name=f"options.{name}",
+            kind=SAMPLING[ours].kind,
+            routes=_OLLAMA,
+            **SAMPLING[ours].bounds,
+        )
+        for name, ours in OLLAMA_OPTIONS.items()
+    ),
+    _integer("options.seed", -(2**53), 2**53, *_OLLAMA),  # exact in every client's JSON
+    _integer("options.num_predict", -2, _INT32, *_OLLAMA),
+    # 16: entries of `stop`
+    _many("options", Kind.MAP, *_OLLAMA, count=MOST_FIELDS, bytes=1024, values=16),
+    _many("options", Kind.MAP, *_OLLAMA_VECTORS, count=MOST_FIELDS, bytes=1024),
+    # A word, or a schema, of which an entry has 256 values
+    _many("format", Kind.MAP, *_OLLAMA, count=32, bytes=SCHEMA_BYTES, values=256),
+    _many("tools", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=64),
+    _flag("stream", *_OLLAMA),
+    _flag("raw", RequestRoute.OLLAMA_GENERATE),
+    _text("think", 16, *_OLLAMA),  # or true or false
+    _text("keep_alive", 32, *_OLLAMA, *_OLLAMA_VECTORS),  # or a number of seconds
+    _integer("dimensions", 1, _INT32, RequestRoute.OLLAMA_EMBED),
+)
+
+FIELDS = (
     *(*_NAMES, *_QUESTIONS, *_RESPONSES, *_SAMPLING, *_TOOLS, *_MESSAGES, *_OLLAMA_FIELDS),
     *(*_REPLIES, *_LABELS, *_FILES, *_SPEC, *_HISTORY),
 )

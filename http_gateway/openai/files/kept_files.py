@@ -71,6 +71,8 @@ class KeptFiles:
         Writing the same content under the same id again changes nothing.
         """
         now = int(self._clock())
+        if id and (known := await self._described(owner, id)):
+            return known
         id = id or new_id(PREFIX, now)
         size, pieces = 0, 0
         async for piece in in_pieces(content):
@@ -93,15 +95,11 @@ class KeptFiles:
 
     async def get(self, owner: str, id: str, param: str | None = None) -> KeptFile:
         """Raises NotFound, also for another owner's and expired ones."""
-        store = self._store
+        self.check()
         if made_at(id, PREFIX) is None:
             raise _missing(id, param)
-        try:
-            data = await store.get(_description(owner, id))
-        except ObjectMissing as exc:
-            raise _missing(id, param) from exc
-        found = msgspec.json.decode(data, type=KeptFile)
-        if self._expired(found):
+        found = await self._described(owner, id)
+        if found is None or self._expired(found):
             raise _missing(id, param)
         return found
 
@@ -143,12 +141,16 @@ class KeptFiles:
             elif (made_at(id, PREFIX) or 0) + _ABANDONED_S <= self._clock():
                 await self._remove(owner, id)
 
-    async def _sweep_one(self, owner: str, id: str) -> None:
+    async def _described(self, owner: str, id: str) -> KeptFile | None:
         try:
             data = await self._store.get(_description(owner, id))
         except ObjectMissing:
-            return
-        if self._expired(msgspec.json.decode(data, type=KeptFile)):
+            return None
+        return msgspec.json.decode(data, type=KeptFile)
+
+    async def _sweep_one(self, owner: str, id: str) -> None:
+        found = await self._described(owner, id)
+        if found is not None and self._expired(found):
             await self._remove(owner, id)
 
     async def _remove(self, owner: str, id: str) -> None:

@@ -22,6 +22,15 @@ def test_a_token_belongs_to_whom_the_file_says_and_to_nobody_else(tmp_path: Path
         assert tokens.find(stranger) is None
 
 
+def test_a_principal_is_found_by_name_as_long_as_it_has_a_token(tmp_path: Path) -> None:
+    people = Identities(tmp_path, "alice")
+    tokens = TokenFile(people.path)
+    assert tokens.named("alice") == Principal("alice")
+    assert tokens.named("bob") is None
+    people.path.write_text("# nobody\n")
+    assert tokens.named("alice") is None
+
+
 def test_the_file_holds_no_token(tmp_path: Path) -> None:
     people = Identities(tmp_path, "alice")
     assert people.tokens["alice"] not in people.path.read_text()

@@ -27,6 +27,8 @@ def test_a_variable_holds_what_a_file_would(monkeypatch: pytest.MonkeyPatch) -> 
     assert tokens_given("")
     assert tokens.find(token) == Principal("alice")
     assert tokens.find(new_token()) is None
+    assert tokens.named("alice") == Principal("alice")
+    assert tokens.named("bob") is None
 
 
 def test_a_variable_that_is_empty_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
