@@ -7,10 +7,10 @@ import socket
 from dataclasses import dataclass
 
 from admin_server.assignment.autoscaler import ScalingTiming
-from admin_server.storage.object_store import TIMEOUT_S
 from sax.auth.security import OPEN_TO_ALL, Security
 from sax.config import ADMIN_PORT, ADMIN_STATUS_PORT
 from sax.names import CellId
+from sax.storage.object_store import TIMEOUT_S
 
 _ANY = ("0.0.0.0", "::", "[::]", "")
 NO_STATUS_PAGE = -1

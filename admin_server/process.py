@@ -27,8 +27,6 @@ from admin_server.config import NO_STATUS_PAGE, AdminConfig
 from admin_server.leadership.leadership import Leadership, LeadTiming
 from admin_server.leadership.role import AdminRole
 from admin_server.ledger.ledger import Ledger
-from admin_server.storage.durable_file import SHARED
-from admin_server.storage.object_store import ObjectStore, open_store
 from admin_server.storage.store_check import StoreHealth, check_creates_once
 from admin_server.storage.store_mark import StoreMark
 from sax.auth.credentials import Credentials
@@ -38,6 +36,8 @@ from sax.errors import SaxError
 from sax.host import is_loopback, open_warning
 from sax.names import CellId
 from sax.proto import admin_pb2
+from sax.storage.durable_file import SHARED
+from sax.storage.object_store import ObjectStore, open_store
 from sax.types import ModelSpec, ServerInfo
 
 if TYPE_CHECKING:

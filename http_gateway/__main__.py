@@ -32,18 +32,21 @@ from sax.client import AsyncClient
 from sax.client.attempts import RetryLimits
 from sax.errors import SaxError
 from sax.host import allow_open_files, loop_factory, open_warning
+from sax.storage.object_store import open_store
 from sax.tracing.otlp import tracer_of
 from sax.tracing.tracer import NO_TRACER, Tracer
 
 log = logging.getLogger("http_gateway")
+
+GENERATION_VARIABLE = "SAXML_GENERATION"
 
 _OTHER_FILES = 256  # connections to the cell, and what Python holds
 
 _DESCRIPTION = """\
 The HTTP gateway of a sax cell: Saxml's routes (/publish, /listcell, /listall, /generate,
 /update, /unpublish), OpenAI's (/v1/models, /v1/completions, /v1/chat/completions), vLLM's
-(/tokenize, /pooling, /health), and /healthz, /readyz, /metrics; /docs describes them all. It is
-stateless: run as many as you like."""
+(/tokenize, /pooling, /health), and /healthz, /readyz, /metrics; /docs describes them all, and a
+browser at / gets a page to chat and watch the cell. It is stateless: run as many as you like."""
 
 _EXAMPLE = """\
 example:
@@ -78,8 +81,9 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         "--saxml_generation",
         type=int,
         choices=(1, 2),
-        default=default.saxml_generation,
-        help="reply format of the Saxml routes (%(default)s)",
+        default=os.environ.get(GENERATION_VARIABLE) or default.saxml_generation,
+        help="reply format of the Saxml routes: 1 as in Google's tutorial of Saxml, 2 as in Saxml "
+        f"since 2024 ({GENERATION_VARIABLE}, else 2)",
     )
     add(
         "--request_timeout_s",
@@ -124,6 +128,25 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         type=int,
         default=default.max_held_requests,
         help="requests per model that may wait for its first replica (%(default)s)",
+    )
+    add(
+        "--files",
+        default=default.files,
+        metavar="LOCATION",
+        help="keep responses, files and batches in this folder or bucket (a path, or a URL such as "
+        "gs://bucket/prefix); gateways that share it serve each other's (default: none are kept)",
+    )
+    add(
+        "--max_file_bytes",
+        type=int,
+        default=default.max_file_bytes,
+        help="largest file that may be uploaded (%(default)s)",
+    )
+    add(
+        "--response_ttl_s",
+        type=float,
+        default=default.response_ttl_s,
+        help="how long a stored response is kept (%(default)s)",
     )
     add(
         "--tokens",
@@ -205,14 +228,16 @@ class GatewayServer(uvicorn.Server):
 async def serve(client: CellClient, config: GatewayConfig, tracer: Tracer = NO_TRACER) -> None:
     """Serve until a signal; returns when every running request has ended.
 
-    Raises InvalidRequest when the token file, certificate or key cannot be read.
+    Raises InvalidRequest when the token file, certificate or key cannot be read, or when --files
+    names no store.
     """
     tokens = token_source(config.tokens)
+    store = open_store(config.files, param="files") if config.files else None
     certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
     allow_open_files(config.max_connections + _OTHER_FILES)
     tell_of_security(config)
     settings = uvicorn.Config(
-        create_app(client, config, Authentication(tokens), tracer),
+        create_app(client, config, Authentication(tokens), store, tracer),
         host=config.host,
         port=config.port,
         log_config=None,

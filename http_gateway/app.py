@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
+from http_gateway.anthropic.routes import AnthropicRoutes
 from http_gateway.auth import Auth
 from http_gateway.backend import Backend
 from http_gateway.catalog import Catalog
@@ -30,18 +31,26 @@ from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.modes.cross_origin import allow_origins
 from http_gateway.modes.lenient import LenientFields
+from http_gateway.modes.session import Sessions
+from http_gateway.openai.files.kept_files import KeptFiles
+from http_gateway.openai.files.routes import FileRoutes
 from http_gateway.openai.passes.embeddings import EmbeddingRoutes
 from http_gateway.openai.passes.relevance import RelevanceRoutes
+from http_gateway.openai.responses.routes import ResponseRoutes
+from http_gateway.openai.responses.stored import StoredResponses
 from http_gateway.openai.routes import OpenAiRoutes
 from http_gateway.openai.tokens import TokenRoutes
 from http_gateway.openapi import Schema, with_components
 from http_gateway.ops import OpsRoutes
+from http_gateway.page.cell_routes import CellRoutes
+from http_gateway.page.routes import PageRoutes
 from http_gateway.problems import answer
 from http_gateway.saxml.generation_1 import SaxmlGeneration1Routes
 from http_gateway.saxml.routes import SaxmlRoutes
 from http_gateway.vertex.routes import VertexRoutes
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
+from sax.storage.object_store import ObjectStore
 from sax.tracing.tracer import NO_TRACER, Tracer
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -51,8 +60,10 @@ def create_app(
     client: CellClient,
     config: GatewayConfig,
     authentication: Authentication = NO_AUTHENTICATION,
+    store: ObjectStore | None = None,
     tracer: Tracer = NO_TRACER,
 ) -> FastAPI:
+    """store: of what clients keep here; None: they can keep nothing."""
     metrics, catalog = GatewayMetrics(), Catalog(client)
     generation = config.saxml_generation
     backend = Backend(client=client, catalog=catalog, config=config, metrics=metrics)
@@ -64,13 +75,20 @@ def create_app(
     app.include_router(OpsRoutes(catalog, metrics, generation, closed=authentication.on).router())
     app.openapi = cache(partial(_document, app))
     app.include_router(DocsRoutes(app.openapi).router())
+    app.include_router(PageRoutes().router())
+    app.include_router(CellRoutes(client).router())
     app.include_router(saxml.router())
     openai = OpenAiRoutes(backend)
     app.include_router(openai.router())
+    app.include_router(AnthropicRoutes(backend).router())
+    stored = StoredResponses(store, config.response_ttl_s)
+    app.include_router(ResponseRoutes(backend, stored).router())
+    app.include_router(FileRoutes(KeptFiles(store)).router())
     app.include_router(EmbeddingRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
     app.include_router(VertexRoutes(backend, openai).router())
+    app.add_middleware(Sessions, generation=generation)
     app.add_middleware(Limits, limiter=Limiter(), metrics=metrics, generation=generation)
     app.add_middleware(
         Auth,

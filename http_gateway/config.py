@@ -12,8 +12,14 @@ from sax.config import GATEWAY_PORT, check_address
 ACCESS_LOG = ("on", "off")
 LOG_FORMATS = ("text", "json")
 
-_TIMES = ("request_timeout_s", "header_timeout_s", "body_timeout_s", "keep_alive_s")
-_COUNTS = ("max_body_bytes", "max_connections", "max_held_requests")
+_TIMES = (
+    "request_timeout_s",
+    "header_timeout_s",
+    "body_timeout_s",
+    "keep_alive_s",
+    "response_ttl_s",
+)
+_COUNTS = ("max_body_bytes", "max_file_bytes", "max_connections", "max_held_requests")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +29,7 @@ class GatewayConfig:
     host: str = "127.0.0.1"
     port: int = GATEWAY_PORT  # 0: any free port
     admin: str | None = None  # host:port; None: SAX_ADMIN, SAX_ROOT, then the default
-    prefer: str = ""  # host:port of the preferred model server; "": the least loaded
+    prefer: str = ""  # host:port of the preferred model server; "": as sax.client.routing says
     saxml_generation: int = 2
     request_timeout_s: float = 600.0
     max_body_bytes: int = 8 << 20
@@ -32,6 +38,9 @@ class GatewayConfig:
     keep_alive_s: float = 75.0  # longer than clients pool connections, or they hit closed sockets
     max_connections: int = 4096
     max_held_requests: int = 256  # per model, waiting for its first replica
+    files: str = ""  # folder or URL of stored responses, files and batches; "": there are none
+    max_file_bytes: int = 200 << 20  # of one file, as at OpenAI for batches
+    response_ttl_s: float = 30 * 86400.0  # as long as OpenAI keeps a response
     tokens: str = ""  # file of names and hashes; "": no authentication
     tls_cert: str = ""
     tls_key: str = ""

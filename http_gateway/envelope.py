@@ -23,6 +23,7 @@ from http_gateway.config import GatewayConfig
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.problems import answer
 from sax.errors import Internal
+from sax.fields.field import RequestRoute
 from sax.tracing import attributes as names
 from sax.tracing import trace_context
 from sax.tracing.trace_context import TraceContext
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _ID_LENGTH = 128
 _NO_ANSWER = 499
+_FORM_BYTES = 64 << 10  # of an upload beside its file
 _RATE = 32 << 10  # bytes of a body that earn it a further second
 
 
@@ -62,7 +64,7 @@ class RequestEnvelope:
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"], state["arrived"] = record.request_id, record.arrived_s
         reply = _RecordingSend(send, record)
-        body = _BoundedBody(receive, headers, self._config)
+        body = _BoundedBody(receive, headers, self._config, upload=_is_upload(scope))
         self._metrics.in_flight.inc()
         try:
             await self._app(scope, body, reply)
@@ -116,6 +118,10 @@ def route_name(scope: Scope) -> str:
     return getattr(scope.get("route"), "path", "other")
 
 
+def _is_upload(scope: Scope) -> bool:
+    return scope["method"] == "POST" and scope["path"] == RequestRoute.FILES
+
+
 def _request_id(headers: Headers) -> str:
     given = headers.get("x-request-id", "")
     if 0 < len(given) <= _ID_LENGTH and given.isascii() and given.isprintable():
@@ -151,9 +157,12 @@ class _RecordingSend:
 class _BoundedBody:
     """`receive` wrapper that refuses a body that is too large, announced or not, or too slow."""
 
-    def __init__(self, receive: Receive, headers: Headers, config: GatewayConfig) -> None:
+    def __init__(
+        self, receive: Receive, headers: Headers, config: GatewayConfig, *, upload: bool
+    ) -> None:
         self._receive = receive
-        self._limit = config.max_body_bytes
+        self._flag = "max_file_bytes" if upload else "max_body_bytes"
+        self._limit = getattr(config, self._flag) + (_FORM_BYTES if upload else 0)
         self._limit_s = config.body_timeout_s
         announced = headers.get("content-length", "")
         self._announced = int(announced) if announced.isascii() and announced.isdigit() else 0
@@ -197,5 +206,5 @@ class _BoundedBody:
         return HTTPException(
             413,
             f"the body is larger than {self._limit} bytes: send less, "
-            "or start the gateway with a larger --max_body_bytes",
+            f"or start the gateway with a larger --{self._flag}",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 from pydantic import BaseModel
@@ -70,6 +70,21 @@ class OpenAiError(TypedDict):
     error: OpenAiErrorBody
 
 
+class AnthropicErrorBody(TypedDict):
+    """Fault of a request; the message names the field at fault, if one is."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(TypedDict):
+    """An error of Anthropic's routes."""
+
+    type: Literal["error"]
+    error: AnthropicErrorBody
+    request_id: str
+
+
 class SaxmlFieldError(TypedDict):
     """One field that is wrong, and its path."""
 
@@ -116,6 +131,15 @@ class RequestBody:
         return schema | ({"allOf": list(self.rules)} if self.rules else {})
 
 
+class EventKinds:
+    """Types of the events of a stream."""
+
+    def __init__(self, *kinds: Any, last: str | None = None) -> None:
+        """last: data of a last event that is no JSON."""
+        self.kinds = kinds
+        self.last = last
+
+
 def operation(
     reply: Any = None,
     *,
@@ -123,13 +147,13 @@ def operation(
     statuses: Iterable[int] = ALWAYS,
     body: RequestBody | None = None,
     parameters: Iterable[Schema] = (),
-    events: Any = None,
+    events: EventKinds | None = None,
     media_type: str = JSON,
 ) -> dict[str, Any]:
     """Return arguments of `add_api_route` that describe one operation.
 
     reply: type of a 200's body, or its schema; None: it has no body, or no content type. errors:
-    type of every error's body; None as for `reply`. events: type of each event of a stream.
+    type of every error's body; None as for `reply`. events: those of a stream.
     """
     responses: dict[int, dict[str, Any]] = {200: _described(200, reply, media_type)}
     if events is not None:
@@ -191,16 +215,12 @@ def _described(status: int, body: Any, media_type: str) -> dict[str, Any]:
     return told
 
 
-def _event(kind: Any) -> Schema:
-    """Return the schema of one server-sent event. The last one is [DONE], or an error."""
-    told = {"anyOf": [schema_of(kind), schema_of(OpenAiError)]}
-    data = {
-        "type": "string",
-        "anyOf": [
-            {"const": "[DONE]"},
-            {"contentMediaType": JSON, "contentSchema": told},
-        ],
-    }
+def _event(events: EventKinds) -> Schema:
+    """Return the schema of one server-sent event."""
+    told = {"anyOf": [schema_of(kind) for kind in events.kinds]}
+    last = [] if events.last is None else [{"const": events.last}]
+    json: Schema = {"contentMediaType": JSON, "contentSchema": told}
+    data = {"type": "string", "anyOf": [*last, json]}
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 

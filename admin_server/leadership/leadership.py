@@ -30,9 +30,9 @@ from admin_server.leadership.role import AdminRole
 from admin_server.ledger.ledger import Ledger
 from admin_server.storage.envelope import CorruptLog
 from admin_server.storage.foreign_objects import find_foreign
-from admin_server.storage.object_store import ObjectStore, StoreUnavailable
 from admin_server.storage.series import Series
 from sax.errors import AdminUnavailable, NotLeading
+from sax.storage.object_store import ObjectStore, StoreUnavailable
 from sax.types import ServerInfo
 
 _log = logging.getLogger(__name__)

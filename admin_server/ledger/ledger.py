@@ -17,12 +17,6 @@ from itertools import pairwise
 from admin_server.ledger.records import Lead, Record, decode_record, encode_record, model_of
 from admin_server.ledger.state import CellState, apply, decode_state, encode_state
 from admin_server.storage.envelope import CorruptLog
-from admin_server.storage.object_store import (
-    TIMEOUT_S,
-    ObjectStore,
-    StoreReplaced,
-    StoreUnavailable,
-)
 from admin_server.storage.record_log import Deposed, LateRecord, LogContents, RecordLog
 from admin_server.storage.store_check import StoreHealth
 from admin_server.storage.store_mark import StoreMark
@@ -35,6 +29,12 @@ from sax.errors import (
     StateLost,
 )
 from sax.names import CellId
+from sax.storage.object_store import (
+    TIMEOUT_S,
+    ObjectStore,
+    StoreReplaced,
+    StoreUnavailable,
+)
 
 _log = logging.getLogger(__name__)
 _RECENT = 50

@@ -18,6 +18,7 @@ def completed(spec: ModelSpec, old: ModelSpec) -> ModelSpec:
         model_path=spec.model_path or old.model_path,
         checkpoint=spec.checkpoint or old.checkpoint,
         version=old.version,
+        canary=old.canary,
     )
     if spec.revision:
         return spec

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from admin_server.storage.object_store import ObjectStore
 from sax.client.location import LOCATION
 from sax.names import CellId
+from sax.storage.object_store import ObjectStore
 
 _NUMBERED = re.compile(r"(records|snapshots|archive|mark)/\d{12}|(beats|roster)/\d{12}/\d{12}")
 _PROBE = re.compile(r"probes/[0-9a-f]{32}")

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 
 from admin_server.storage.envelope import CorruptLog, name_of, unwrap
-from admin_server.storage.object_store import ObjectStore
 from sax.names import CellId
+from sax.storage.object_store import ObjectStore
 
 _READS_AT_ONCE = 16
 

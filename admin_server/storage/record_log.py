@@ -34,15 +34,15 @@ from admin_server.storage.log_objects import (
     read_object,
     read_records,
 )
-from admin_server.storage.object_store import (
+from admin_server.storage.store_mark import StoreMark
+from sax.errors import Unavailable
+from sax.names import CellId
+from sax.storage.object_store import (
     ObjectExists,
     ObjectMissing,
     ObjectStore,
     StoreReplaced,
 )
-from admin_server.storage.store_mark import StoreMark
-from sax.errors import Unavailable
-from sax.names import CellId
 
 _log = logging.getLogger(__name__)
 _READ_TRIES = 5

@@ -13,8 +13,8 @@ import logging
 import uuid
 
 from admin_server.storage.envelope import CorruptLog, folder_of, name_of, unwrap, wrap
-from admin_server.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
 from sax.names import CellId
+from sax.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
 
 _log = logging.getLogger(__name__)
 _READ_TRIES = 5

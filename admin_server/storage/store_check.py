@@ -11,14 +11,14 @@ import uuid
 from collections.abc import Callable
 
 from admin_server.condition import ChangeSignal
-from admin_server.storage.object_store import (
+from sax.errors import InvalidRequest, SaxError, StateLost
+from sax.names import CellId
+from sax.storage.object_store import (
     ObjectExists,
     ObjectStore,
     StoreReplaced,
     StoreUnavailable,
 )
-from sax.errors import InvalidRequest, SaxError, StateLost
-from sax.names import CellId
 
 
 class StoreHealth:

@@ -13,13 +13,13 @@ import uuid
 import msgspec
 
 from admin_server.storage.envelope import CorruptLog, name_of, unwrap, wrap
-from admin_server.storage.object_store import (
+from sax.names import CellId
+from sax.storage.object_store import (
     ObjectExists,
     ObjectMissing,
     ObjectStore,
     StoreReplaced,
 )
-from sax.names import CellId
 
 KIND = "mark"
 _NUMBER = 1

@@ -14,7 +14,8 @@ from http_gateway.access.record import RequestRecord
 
 log = logging.getLogger("http_gateway.access")
 
-_QUIET = ("/healthz", "/readyz", "/health", "/ping", "/metrics")  # logged only if they fail
+# Logged only if they fail.
+_QUIET = ("/healthz", "/readyz", "/health", "/ping", "/metrics", "/cell", "/page/{name}")
 _PLAIN = re.compile(r'[^\s"=]+')
 
 
@@ -28,7 +29,7 @@ class AccessLine:
     bytes_out: int
 
     def tell(self) -> None:
-        """Log it, unless it is of a probe or a scrape that went well."""
+        """Log it, unless it is of a probe, a scrape or an open page that went well."""
         if self.status >= 400 or self.route not in _QUIET:
             log.info(self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated
 
@@ -61,29 +62,32 @@ class ChatFields(BaseModel):
             tool_choice=choice,
             tool_name=name,
             parallel_tool_calls=self.parallel_tool_calls is not False,
-            chat_template_kwargs=self._template_kwargs(),
+            chat_template_kwargs=template_variables(
+                self.chat_template_kwargs, self.reasoning_effort, "reasoning_effort"
+            ),
             add_generation_prompt=self.add_generation_prompt is not False,
             continue_final_message=bool(self.continue_final_message),
             divided=True,
         )
 
-    def _template_kwargs(self) -> str:
-        """Return the variables of the template as JSON; "": there are none."""
-        given = dict(self.chat_template_kwargs or {})
-        effort = self.reasoning_effort
-        if effort is not None:
-            if effort not in _EFFORTS:
-                raise InvalidRequest(
-                    f"reasoning_effort is {effort!r}: give one of {', '.join(_EFFORTS)}",
-                    param="reasoning_effort",
-                )
-            if given.setdefault("reasoning_effort", effort) != effort:
-                raise InvalidRequest(
-                    "reasoning_effort and chat_template_kwargs.reasoning_effort differ: send one",
-                    param="reasoning_effort",
-                )
-        if not given:
-            return ""
-        text = json.dumps(given, ensure_ascii=False)
-        field(RequestRoute.STREAM, "chat_template_kwargs").check_text(text)
-        return text
+
+def template_variables(given: Mapping[str, object] | None, effort: object, param: str) -> str:
+    """Return the variables of the template as JSON; "": there are none.
+
+    param: the field that says the effort. Raises InvalidRequest.
+    """
+    variables = dict(given or {})
+    if effort is not None:
+        if effort not in _EFFORTS:
+            raise InvalidRequest(
+                f"{param} is {effort!r}: give one of {', '.join(_EFFORTS)}", param=param
+            )
+        if variables.setdefault("reasoning_effort", effort) != effort:
+            raise InvalidRequest(
+                f"{param} and chat_template_kwargs.reasoning_effort differ: send one", param=param
+            )
+    if not variables:
+        return ""
+    text = json.dumps(variables, ensure_ascii=False)
+    field(RequestRoute.STREAM, "chat_template_kwargs").check_text(text)
+    return text

@@ -43,7 +43,7 @@ def _response_format(name: str, value: Any) -> dict[str, Any]:
     if kind == "json_object" and not rest:
         return {"json_object": True}
     if kind == "json_schema" and set(rest) == {"json_schema"}:
-        return _labelled(f"{name}.json_schema", rest["json_schema"])
+        return labelled_schema(f"{name}.json_schema", rest["json_schema"])
     if kind == "structural_tag":
         return _structural_tag(name, rest)
     raise UnsupportedParameter(
@@ -53,7 +53,8 @@ def _response_format(name: str, value: Any) -> dict[str, Any]:
     )
 
 
-def _labelled(name: str, value: object) -> dict[str, Any]:
+def labelled_schema(name: str, value: object) -> dict[str, Any]:
+    """Read {"name": ..., "schema": ...}. Raises InvalidRequest or UnsupportedParameter."""
     given: dict[str, object] = {}
     if isinstance(value, dict):
         given = cast("dict[str, object]", value)

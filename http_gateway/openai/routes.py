@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -35,7 +36,7 @@ from http_gateway.openai.reply_types import (
 )
 from http_gateway.openai.schema import ChatRequest, CompletionRequest, Prompt
 from http_gateway.openai.shape import Shape
-from http_gateway.openapi import ALWAYS, WITH_MODEL, OpenAiError, operation
+from http_gateway.openapi import ALWAYS, WITH_MODEL, EventKinds, OpenAiError, operation
 from http_gateway.sse import (
     Ending,
     EventSource,
@@ -54,6 +55,7 @@ from sax.types import (
     GenerateRequest,
     Message,
     PublishedModel,
+    ReplyOptions,
     SamplingParams,
     TokenChunk,
 )
@@ -63,8 +65,18 @@ _JSON = "application/json"
 _told = partial(operation, errors=OpenAiError)
 _LIST = _told(ModelList)
 _ONE = _told(ModelCard, statuses=(*ALWAYS, 400, 404), parameters=[NAME])
-_CHAT = _told(ChatCompletion, statuses=WITH_MODEL, body=CHAT, events=ChatCompletionEvent)
-_COMPLETION = _told(Completion, statuses=WITH_MODEL, body=COMPLETION, events=CompletionEvent)
+_CHAT = _told(
+    ChatCompletion,
+    statuses=WITH_MODEL,
+    body=CHAT,
+    events=EventKinds(ChatCompletionEvent, OpenAiError, last="[DONE]"),
+)
+_COMPLETION = _told(
+    Completion,
+    statuses=WITH_MODEL,
+    body=COMPLETION,
+    events=EventKinds(CompletionEvent, OpenAiError, last="[DONE]"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +127,7 @@ class OpenAiRoutes:
         job = Job(
             head=head,
             kind="chat.completion.chunk",
-            requests=_requests(head.id, model_id, (prompt,), body, body.options),
+            requests=generate_requests(head.id, model_id, (prompt,), body, body.options),
             shape=body.shape(),
             limit_s=self._backend.limit_s(request, body.timeout),
             events=ChatEvents,
@@ -133,7 +145,7 @@ class OpenAiRoutes:
         job = Job(
             head=head,
             kind="text_completion",
-            requests=_requests(head.id, model_id, body.prompts(), body),
+            requests=generate_requests(head.id, model_id, body.prompts(), body),
             shape=body.shape(),
             limit_s=self._backend.limit_s(request, body.timeout),
             events=CompletionEvents,
@@ -160,7 +172,7 @@ class OpenAiRoutes:
 
         def closing() -> bytes:
             if not all(choice.finished for choice in events):
-                raise _ended_early()
+                raise ended_early()
             counts = usage(events, job.shape.n) if job.shape.include_usage else None
             return stream_end(job.head, job.kind, counts)
 
@@ -183,13 +195,33 @@ class OpenAiRoutes:
         return counts
 
 
-def _requests(
+class TextBody(Protocol):
+    """A checked body that asks for text."""
+
+    @property
+    def priority(self) -> int | None: ...
+
+    @property
+    def cache_salt(self) -> str | None: ...
+
+    @property
+    def session(self) -> str: ...
+
+    def sampling(self) -> SamplingParams: ...
+
+    def reply(self) -> ReplyOptions: ...
+
+    def shape(self) -> Shape: ...
+
+
+def generate_requests(
     reply_id: str,
     model_id: str,
     prompts: Sequence[Prompt | tuple[Message, ...]],
-    body: ChatRequest | CompletionRequest,
+    body: TextBody,
     chat: ChatOptions = PLAIN_CHAT,
 ) -> tuple[GenerateRequest, ...]:
+    """Return the requests to the cell that a body fans out into, prompt-major."""
     first = GenerateRequest(
         model_id=model_id,
         prompt="",
@@ -199,6 +231,7 @@ def _requests(
         request_id=RequestRecord.current().id_in_cell(reply_id),
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
+        session=body.session,
     )
     return fan_out(first, prompts, body.shape().best_of)
 
@@ -252,10 +285,11 @@ async def _read(
 
     await feed(add)
     if transcript.finish_reason is None:
-        raise _ended_early()
+        raise ended_early()
 
 
-def _ended_early() -> ReplicaLost:
+def ended_early() -> ReplicaLost:
+    """Return the error of an answer whose last chunk has no finish reason."""
     return ReplicaLost("the replica ended the stream without a finish reason; retry")
 
 

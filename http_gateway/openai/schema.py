@@ -19,6 +19,7 @@ from http_gateway.openai.chat_schema import ChatFields
 from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
 from http_gateway.openai.reply_schema import ReplyFields
 from http_gateway.openai.shape import Shape
+from sax.client.routing.session import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import SAMPLING
@@ -30,7 +31,7 @@ MAX_PROMPTS = field(RequestRoute.COMPLETIONS, "prompt").count or 0  # prompts x 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 
 # Labels for the request; they do not change the answer.
-_HARMLESS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
+_HARMLESS = frozenset({"metadata", "safety_identifier"})
 
 # Field -> the values besides null that change nothing. Any other value is refused.
 _CHAT: dict[str, tuple[object, ...]] = {
@@ -100,16 +101,16 @@ def _refusal(name: str, no_op: tuple[object, ...] | None) -> str:
 
 _HONOURED = {name: row for name, row in SAMPLING.items() if row.http is not None}
 if TYPE_CHECKING:
-    _Honoured = BaseModel
+    SamplingFields = BaseModel
 else:
-    _Honoured = create_model(
-        "_Honoured",
+    SamplingFields = create_model(
+        "SamplingFields",
         __config__=ConfigDict(extra="allow", strict=True, frozen=True),
         **{name: (setting(RequestRoute.CHAT, name), None) for name in _HONOURED},
     )
 
 
-class _OpenAiRequest(ReplyFields, _Honoured):
+class _OpenAiRequest(ReplyFields, SamplingFields):
     """Fields shared by chats and completions, beside those of the table of sampling fields. null
     always means the default."""
 
@@ -134,6 +135,9 @@ class _OpenAiRequest(ReplyFields, _Honoured):
         | None
     ) = None
     cache_salt: Annotated[str, bounded(RequestRoute.CHAT, "cache_salt")] | None = None  # vLLM's
+    # Requests with the same one stay at one replica; the header x-session-id counts more.
+    prompt_cache_key: Annotated[str, bounded(RequestRoute.CHAT, "prompt_cache_key")] | None = None
+    user: Annotated[str, bounded(RequestRoute.CHAT, "user")] | None = None
     # Seconds, waiting included
     timeout: Annotated[float, ranged(RequestRoute.CHAT, "timeout")] | None = None
 
@@ -146,15 +150,24 @@ class _OpenAiRequest(ReplyFields, _Honoured):
         refuse_unsupported(options.model_extra, _STREAM_OPTIONS, at="stream_options.")
 
     @property
+    def session(self) -> str:
+        """What keeps the requests of a conversation, else of a user, together."""
+        return current_session() or self.prompt_cache_key or self.user or ""
+
+    @property
     def most_tokens(self) -> int | None:
         return getattr(self, "max_tokens")  # noqa: B009  (a field of the table)
 
     def _sampling(self, **own: Any) -> SamplingParams:
         """Return the fields of the table; `own`: those that the body spells differently."""
-        given = {name: getattr(self, name) for name in _HONOURED}
-        said = {name: _ours(name, value) for name, value in given.items() if value is not None}
         constraint = constraint_of({name: getattr(self, name) for name in CONSTRAINTS})
-        return SamplingParams(**{**said, **constraint, **own})
+        return SamplingParams(**{**sampling_of(self), **constraint, **own})
+
+
+def sampling_of(body: SamplingFields) -> dict[str, Any]:
+    """Return those fields of the table that a body has a value for."""
+    given = {name: getattr(body, name) for name in _HONOURED}
+    return {name: _ours(name, value) for name, value in given.items() if value is not None}
 
 
 def _ours(name: str, value: Any) -> Any:

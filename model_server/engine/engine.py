@@ -78,6 +78,7 @@ class EngineStats:
     prefix_evictions: int  # cached pages that were granted anew
     guesses: int  # tokens computed before they were known to be the answer's
     guesses_accepted: int  # those that were
+    busy_s: float  # spent on steps
 
 
 class Engine:
@@ -153,7 +154,7 @@ class Engine:
         with self._changed:
             self._check_open()
             Sequence(0, engine_request, self._limits)
-            self._check_room(engine_request.account)
+            self._check_room(engine_request)
             self._reserved[engine_request.account] += 1
 
     def release(self, account: str = "") -> None:
@@ -181,7 +182,7 @@ class Engine:
             beams = engine_request.beams
             id = self._ids.take(1 if beams is None else beams.size)
             sequence = Sequence(id, engine_request, self._limits)
-            self._check_room(engine_request.account)
+            self._check_room(engine_request)
             if announce is not None:
                 announce(id)
             self._put(sequence)
@@ -255,6 +256,7 @@ class Engine:
             prefix_evictions=scheduler.prefix_evictions,
             guesses=self._guessing.proposed if self._guessing else 0,
             guesses_accepted=self._guessing.accepted if self._guessing else 0,
+            busy_s=self._busy_s,
         )
 
     # Callers' threads, under the lock
@@ -270,13 +272,19 @@ class Engine:
         if self._closing or (self._draining if draining is None else draining):
             raise ShuttingDown("this replica is shutting down; try another")
 
-    def _check_room(self, account: str) -> None:
+    def _check_room(self, engine_request: EngineRequest) -> None:
         """Bound live requests, not waiting ones: a burst into free slots is not a full queue.
 
         One account may fill the queue. Another may then still wait beside it with as many requests
-        as an equal share of the places, so all together are bounded too.
+        as an equal share of the places, so all together are bounded too. Answers begun elsewhere
+        had a place there: they are taken beyond these bounds, as many as a replica of this size
+        can lose, or new requests would keep them out until their readers give up.
         """
         limits, places = self._limits, self._limits.slots + self._limits.queue
+        account = engine_request.account
+        live = self._scheduler.live + self._arriving.total() + self._reserved.total()
+        if engine_request.answer and live < 2 * places:
+            return
         mine = self._live_of(account)
         if limits.max_queued_per_account is not None:
             slots = min(limits.slots, limits.max_running_per_account or limits.slots)
@@ -285,7 +293,6 @@ class Engine:
                     f"{mine} requests of this account are running or waiting here, the "
                     "most that --max_queued_per_account allows"
                 )
-        live = self._scheduler.live + self._arriving.total() + self._reserved.total()
         if live >= places and mine >= places // self._accounts_with(account):
             self._refuse(f"this replica is full ({live} requests running or waiting)")
 
@@ -345,11 +352,11 @@ class Engine:
             self._expect(None)
             if step and step.guided:
                 self._choose(step)
+            self._busy_s += time.monotonic() - began_s
             # A step with prompt blocks may take ten times as long as decodes.
             self._outbox.flush(more=step is not None and step.rows[-1].is_decode)
             assert launched or in_flight or not self._scheduler.live, "live, but nothing to do"
             in_flight = launched
-            self._busy_s += time.monotonic() - began_s
 
     def _schedule(self, now_s: float) -> list[Step]:
         if self._series is not None:

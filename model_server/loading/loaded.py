@@ -44,6 +44,7 @@ class Loaded:
     memory: int  # bytes of weights, KV pages and workspace
     parts: MemoryParts = MemoryParts()  # of `memory`; a loader of arithmetic has none
     kernels: str = ""  # that compute it, for people; "": nothing to tell
+    devices: int = 1  # that compute a step together
     methods: tuple[str, ...]  # lm.generate, lm.generate_stream, lm.score
     step_times: StepTimes | None = None  # of the runner's steps on this host
     step_limit_s: float = STEP_LIMIT_S  # a step that takes longer hangs, unless the host is slow

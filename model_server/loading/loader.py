@@ -279,6 +279,7 @@ class ModelLoader:
             memory=load.deployment.total_bytes,
             parts=load.deployment.parts,
             kernels=kernels_of(load.deployment),
+            devices=load.deployment.layout.mesh.size,
             methods=(
                 *_METHODS,
                 *(embedder.methods if embedder else ()),

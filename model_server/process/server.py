@@ -48,6 +48,7 @@ from model_server.serving.passes.gradients import GradientCalls
 from model_server.serving.prefiller import Prefiller
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables
+from model_server.serving.version_requests import VersionRequests
 from model_server.text.encoding import EncodingThreads
 from sax.auth.credentials import Credentials
 from sax.auth.security import CLOSING_FLAGS
@@ -127,6 +128,8 @@ class ModelServer:
         self._metrics = ModelServerMetrics(
             self.servables.loaded, compiles_while_serving, vllm_names=config.vllm_metric_names
         )
+        versions = VersionRequests(self.servables.loaded, self.servables.version)
+        self._metrics.registry.register(versions)
         self._admission = Admission()
         self._prefill = PrefillServers(config.prefill_servers, self._language_models)
         self._remote_prefill = RemotePrefill(self._prefill)

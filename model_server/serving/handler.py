@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.types import Grammar, RowResult
@@ -42,6 +43,7 @@ from model_server.serving.engine_request import (
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics.registry import ModelServerMetrics
 from model_server.serving.query import prompt_of, scored_ids, scored_prompt
+from model_server.serving.query_cost import CostMeter
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads
@@ -66,6 +68,13 @@ GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.scor
 logger = logging.getLogger(__name__)
 
 _CHARACTERS_PER_TOKEN = 8  # of an answer, by the time that its text takes
+
+
+class SuffixScores(NamedTuple):
+    """Log-probabilities of suffixes, and the tokens of all of them with their prefixes."""
+
+    logprobs: list[float]
+    tokens: int
 
 
 class Handler:
@@ -120,20 +129,23 @@ class Handler:
         suffixes: Sequence[str],
         account: str = "",
         timeout_s: float | None = None,
-    ) -> list[float]:
-        """Return the log-probability of each suffix after the prefix, read as Generate reads it.
+    ) -> SuffixScores:
+        """Return the log-probability of each suffix after the prefix, read as Generate reads it;
+        of none, none.
 
         Raises DeadlineExceeded after timeout_s.
         """
-        if not suffixes:
-            raise InvalidRequest("suffix is empty: send at least one text to score", param="suffix")
+        if not suffixes:  # no scores, but for those only who might have them
+            self._language_model(model_id, SCORE)
+            check_method(caller(), model_id, SCORE, self._servables.acls(model_id))
         waiting = [self._score(model_id, prefix, suffix, account, timeout_s) for suffix in suffixes]
         tasks = [asyncio.ensure_future(one) for one in waiting]
         try:
-            return list(await asyncio.gather(*tasks))
+            found = await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
+        return SuffixScores([score for score, _ in found], sum(tokens for _, tokens in found))
 
     async def tokenize(
         self,
@@ -166,6 +178,10 @@ class Handler:
         """Return default sampling parameters and samples of a Saxml request. Raises NotLoaded."""
         loaded = self._language_model(model_id, GENERATE).loaded
         return loaded.defaults, loaded.samples
+
+    def cost_meter(self, model_id: str, method: str) -> CostMeter:
+        """Begin to measure what a request costs. Raises NotLoaded."""
+        return self._language_model(model_id, method).cost_meter()
 
     def query(self, model_id: str, text: str) -> Prompt:
         """Return the prompt for a Saxml query. Raises NotLoaded, InvalidRequest."""
@@ -285,7 +301,8 @@ class Handler:
 
     async def _score(
         self, model_id: str, prefix: str, suffix: str, account: str, timeout_s: float | None
-    ) -> float:
+    ) -> tuple[float, int]:
+        """Return the score, and the tokens that it took."""
         outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
         loaded = running.servable.loaded
@@ -304,7 +321,7 @@ class Handler:
             self._refuse(running, exc)
             raise
         try:
-            return await outcome
+            return await outcome, len(ids) + len(target)
         finally:
             running.cancel()
 

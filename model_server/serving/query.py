@@ -16,9 +16,12 @@ from sax.types import Message
 
 
 def prompt_of(text: str, loaded: Loaded) -> Prompt:
-    """Return the prompt for a query; an empty one stays empty. Raises InvalidRequest."""
+    """Return the prompt for a query; of an empty one the start token, if the model has one.
+
+    Raises InvalidRequest.
+    """
     if not text:
-        return text
+        return "" if loaded.chat_queries else tuple(loaded.tokenizer.encode(""))
     if loaded.tokenized_input:
         return tuple(_listed(text, "text", loaded, start=True))
     return (Message("user", text),) if loaded.chat_queries else text

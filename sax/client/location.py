@@ -47,6 +47,12 @@ def admin_address(root: str | None = None, *, cell: str | None = None) -> str:
     return found if isinstance(found, str) else found.result()
 
 
+def written_address(root: str, *, cell: str | None = None) -> str:
+    """Return the admin's host:port as written under the root, whatever $SAX_ADMIN says."""
+    found = _look_below(root, cell)
+    return found if isinstance(found, str) else found.result()
+
+
 async def find_admin(root: str | None = None, *, cell: str | None = None) -> str:
     """`admin_address` without blocking the event loop."""
     found = _look(root, cell)
@@ -64,6 +70,10 @@ def _look(root: str | None, cell: str | None) -> str | Future[str]:
     root = root or os.environ.get(ROOT_VARIABLE)
     if not root:
         return f"127.0.0.1:{ADMIN_PORT}"
+    return _look_below(root, cell)
+
+
+def _look_below(root: str, cell: str | None) -> str | Future[str]:
     folder = root.removeprefix("file://")
     if "://" in folder:
         return _bucket(root.rstrip("/"), cell).look()

@@ -42,12 +42,15 @@ FIELD_NAME_BYTES = 128
 
 _INT32, _INT64 = INT32, 2**63 - 1
 _OPENAI = (RequestRoute.CHAT, RequestRoute.COMPLETIONS)
+_ANTHROPIC = (RequestRoute.MESSAGES, RequestRoute.COUNT_TOKENS)
+_GENERATED = (*_OPENAI, RequestRoute.RESPONSES)
 _SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
-_V1 = (*_OPENAI, RequestRoute.EMBEDDINGS, *_SCORES)
+_V1 = (*_GENERATED, RequestRoute.EMBEDDINGS, *_SCORES)
 _OURS = (RequestRoute.STREAM,)
 _TOKENS = (RequestRoute.TEXT_TO_TOKENS, RequestRoute.TOKENS_TO_TEXT)
 _TEMPLATED = (RequestRoute.STREAM, RequestRoute.TOKENIZE)
 _CHATS = (RequestRoute.CHAT, *_TEMPLATED, RequestRoute.TEXT_TO_TOKENS)
+_CALLERS = (RequestRoute.CHAT, RequestRoute.RESPONSES)
 _SAXML = (
     RequestRoute.LM_GENERATE,
     RequestRoute.LM_SCORE,
@@ -56,8 +59,11 @@ _SAXML = (
 )
 _PUBLISHED = (RequestRoute.PUBLISH, RequestRoute.UPDATE)
 _SPECS = (*_PUBLISHED, RequestRoute.ADMIN_PUBLISH)
+_LOADED = (*_SPECS, RequestRoute.CANARY)
 _NAMED = (
-    *_SPECS,
+    *_LOADED,
+    RequestRoute.PROMOTE,
+    RequestRoute.ABORT,
     RequestRoute.ROLLBACK,
     RequestRoute.UNPUBLISH,
     RequestRoute.LISTCELL,
@@ -86,7 +92,11 @@ def _many(name: str, kind: Kind, *routes: RequestRoute, **bounds: int) -> Reques
 
 
 _NAMES = (
-    _text("model", MODEL_BYTES, *_V1, *_TOKENS, RequestRoute.GENERATE, *_NAMED),
+    _text(
+        "model",
+        MODEL_BYTES,
+        *(*_V1, *_ANTHROPIC, *_TOKENS, RequestRoute.GENERATE, *_NAMED),
+    ),
     _text("name", MODEL_BYTES, RequestRoute.MODEL),
     _text("sax_cell", MODEL_BYTES, RequestRoute.LISTALL),
     _text(
@@ -105,9 +115,12 @@ _NAMES = (
 _QUESTIONS = (
     # 8 values: role, content, its parts, and what clients send back of an earlier reply
     _many("messages", Kind.MESSAGES, *_CHATS, count=4096, values=8),
-    _text("messages.role", 64, *_CHATS),
+    # Blocks with a type and a few fields each; what they hold is counted below
+    _many("messages", Kind.MESSAGES, *_ANTHROPIC, count=4096, values=16),
+    _text("messages.role", 64, *_CHATS, *_ANTHROPIC),
     # A text, or a list of parts
-    _many("messages.content", Kind.TEXTS, *_CHATS, count=1024, bytes=TEXT_BYTES),
+    _many("messages.content", Kind.TEXTS, *_CHATS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES),
+    _many("system", Kind.TEXTS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES, values=4),
     _text("messages.name", LABEL_BYTES, *_CHATS),
     _text("messages.tool_call_id", LABEL_BYTES, *_CHATS),
     _text("messages.reasoning", TEXT_BYTES, *_CHATS),
@@ -173,8 +186,35 @@ def _sampling(name: str, row: SamplingRow) -> list[RequestField]:
     made = [RequestField(name=name, kind=row.kind, routes=_OURS, **row.bounds)]
     if row.http is not None:
         bounds = row.http_bounds
-        made.append(RequestField(name=name, kind=row.kind, routes=_OPENAI, **bounds))
+        made.append(RequestField(name=name, kind=row.kind, routes=_GENERATED, **bounds))
     return made
+
+
+_RESPONSES = (
+    # A text, or a list of items. 8 values: role, content, its parts, and what clients send back
+    RequestField(
+        name="input",
+        kind=Kind.MESSAGES,
+        routes=(RequestRoute.RESPONSES,),
+        count=4096,
+        bytes=TEXT_BYTES,
+        values=8,
+    ),
+    _text("input.role", 64, RequestRoute.RESPONSES),
+    # A text, or a list of parts
+    _many("input.content", Kind.TEXTS, RequestRoute.RESPONSES, count=1024, bytes=TEXT_BYTES),
+    _text("input.id", LABEL_BYTES, RequestRoute.RESPONSES),
+    _text("input.call_id", LABEL_BYTES, RequestRoute.RESPONSES),
+    _text("input.name", TOOL_NAME_BYTES, RequestRoute.RESPONSES),
+    _text("input.arguments", TEXT_BYTES, RequestRoute.RESPONSES),
+    _text("instructions", TEXT_BYTES, RequestRoute.RESPONSES),
+    _text("previous_response_id", LABEL_BYTES, RequestRoute.RESPONSES),
+    # 1024: values of a format with its schema
+    _many("text", Kind.MAP, RequestRoute.RESPONSES, count=8, bytes=SCHEMA_BYTES, values=1024),
+    _many("reasoning", Kind.MAP, RequestRoute.RESPONSES, count=8, bytes=64),
+    _many("include", Kind.TEXTS, RequestRoute.RESPONSES, count=16, bytes=128),
+    _flag("store", RequestRoute.RESPONSES),
+)
 
 
 _SAMPLING = (
@@ -191,7 +231,8 @@ _SAMPLING = (
     _flag("use_beam_search", *_OPENAI),
     _integer("best_of", 1, 20, RequestRoute.COMPLETIONS),  # OpenAI's own limit
     _integer("max_completion_tokens", 1, _INT32, RequestRoute.CHAT),
-    _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_OPENAI, *_OURS),
+    _integer("max_output_tokens", 1, _INT32, RequestRoute.RESPONSES),
+    _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_GENERATED, *_OURS),
     # Seconds, waiting included; the X-Request-Timeout header has the same bounds on every route
     _number("timeout", *_V1, *_TOKENS, above=0, most=MOST_TIMEOUT_S),
     _integer("timeout_ms", 0, _INT32, *_OURS),  # 0: no limit
@@ -207,21 +248,21 @@ _SAMPLING = (
 )
 _TOOLS = (
     # 64: values of a tool and its schema
-    _many("tools", Kind.OBJECTS, RequestRoute.CHAT, count=TOOLS, values=64),
+    _many("tools", Kind.OBJECTS, *_CALLERS, count=TOOLS, values=64),
     _many("tools", Kind.OBJECTS, *_TEMPLATED, count=TOOLS),
-    _text("tools.name", TOOL_NAME_BYTES, *_CHATS),
-    _text("tools.description", TOOL_TEXT_BYTES, *_CHATS),
-    _text("tools.parameters", SCHEMA_BYTES, *_CHATS),
+    _text("tools.name", TOOL_NAME_BYTES, *_CHATS, RequestRoute.RESPONSES),
+    _text("tools.description", TOOL_TEXT_BYTES, *_CHATS, RequestRoute.RESPONSES),
+    _text("tools.parameters", SCHEMA_BYTES, *_CHATS, RequestRoute.RESPONSES),
     # A word, or an object that names a function
-    _many("tool_choice", Kind.MAP, RequestRoute.CHAT, count=2, bytes=TOOL_NAME_BYTES, values=4),
+    _many("tool_choice", Kind.MAP, *_CALLERS, count=2, bytes=TOOL_NAME_BYTES, values=4),
     _text("tool_choice", TOOL_NAME_BYTES, *_TEMPLATED),
     _text("tool_name", TOOL_NAME_BYTES, *_TEMPLATED),
-    _flag("parallel_tool_calls", RequestRoute.CHAT),
+    _flag("parallel_tool_calls", *_CALLERS),
     # 16: values of an entry
     _many(
         "chat_template_kwargs",
         Kind.MAP,
-        RequestRoute.CHAT,
+        *_CALLERS,
         count=32,
         bytes=TEMPLATE_BYTES,
         values=16,
@@ -233,11 +274,11 @@ _TOOLS = (
     _flag("include_reasoning", RequestRoute.CHAT),
 )
 _REPLIES = (
-    _flag("stream", *_OPENAI),
-    _many("stream_options", Kind.MAP, *_OPENAI, count=MOST_FIELDS, bytes=FIELD_NAME_BYTES),
+    _flag("stream", *_GENERATED),
+    _many("stream_options", Kind.MAP, *_GENERATED, count=MOST_FIELDS, bytes=FIELD_NAME_BYTES),
     _flag("logprobs", RequestRoute.CHAT),
     _integer("logprobs", 0, MOST_LOGPROBS, RequestRoute.COMPLETIONS),
-    _integer("top_logprobs", 0, MOST_LOGPROBS, RequestRoute.CHAT),
+    _integer("top_logprobs", 0, MOST_LOGPROBS, *_CALLERS),
     _integer("prompt_logprobs", 0, MOST_LOGPROBS, *_OPENAI, *_OURS),
     _flag("echo", RequestRoute.COMPLETIONS, *_OURS),
     _flag("return_token_ids", *_OPENAI, *_OURS),
@@ -262,9 +303,9 @@ _REPLIES = (
 _LABELS = (
     _text("user", LABEL_BYTES, *_V1, *_TOKENS),
     _text("safety_identifier", LABEL_BYTES, *_V1, *_TOKENS),
-    _text("prompt_cache_key", LABEL_BYTES, *_OPENAI),
-    _text("cache_salt", LABEL_BYTES, *_OPENAI, *_OURS),
-    _many("metadata", Kind.MAP, *_V1, *_TOKENS, count=16, bytes=LABEL_BYTES),
+    _text("prompt_cache_key", LABEL_BYTES, *_GENERATED),
+    _text("cache_salt", LABEL_BYTES, *_GENERATED, *_OURS),
+    _many("metadata", Kind.MAP, *_V1, *_TOKENS, RequestRoute.BATCHES, count=16, bytes=LABEL_BYTES),
     _text("request_id", LABEL_BYTES, *_OURS),
     # Of an answer that goes on; its names as in `sax.types.AnswerSoFar`
     RequestField(
@@ -277,17 +318,20 @@ _LABELS = (
 )
 _SPEC = (
     _text("model_path", MODEL_PATH_BYTES, *_SPECS),
-    _text("checkpoint", CHECKPOINT_BYTES, *_SPECS),
+    _text("checkpoint", CHECKPOINT_BYTES, *_LOADED),
     _integer("replicas", 0, MOST_REPLICAS, *_SPECS),
     # 16: a value may be a short list
-    _many("overrides", Kind.MAP, *_SPECS, count=OVERRIDES, bytes=OVERRIDE_BYTES, values=16),
+    _many("overrides", Kind.MAP, *_LOADED, count=OVERRIDES, bytes=OVERRIDE_BYTES, values=16),
     _many("acls", Kind.MAP, RequestRoute.ADMIN_PUBLISH, count=ACLS, bytes=OVERRIDE_BYTES),
     _text("admin_acl", CHECKPOINT_BYTES, RequestRoute.ADMIN_PUBLISH),
     _many("placement.tags", Kind.TEXTS, RequestRoute.ADMIN_PUBLISH, count=TAGS, bytes=TAG_BYTES),
     _integer("min_replicas", 0, _INT32, *_SPECS),
     _integer("max_replicas", 1, _INT32, *_SPECS),
     _number("target_queue", *_SPECS, above=0),
-    _integer("revision", 1, _INT64, RequestRoute.UPDATE),
+    _integer("revision", 1, _INT64, RequestRoute.UPDATE, RequestRoute.CANARY),
+    RequestField(
+        name="percent", kind=Kind.NUMBER, routes=(RequestRoute.CANARY,), above=0, most=100
+    ),
 )
 _HISTORY = (
     _text("version", 32, RequestRoute.ROLLBACK),
@@ -295,7 +339,39 @@ _HISTORY = (
     _integer("limit", 1, 1000, RequestRoute.EVENTS),
 )
 
-FIELDS = (*_NAMES, *_QUESTIONS, *_SAMPLING, *_TOOLS, *_REPLIES, *_LABELS, *_SPEC, *_HISTORY)
+# Fields of Anthropic's bodies, in its own bounds; shared ones are above.
+_MESSAGES = (
+    _integer("max_tokens", 1, _INT32, RequestRoute.MESSAGES),
+    _number("temperature", RequestRoute.MESSAGES, least=0, most=1),
+    _number("top_p", RequestRoute.MESSAGES, above=0, most=1),
+    _integer("top_k", 0, _INT32, RequestRoute.MESSAGES),
+    _many("stop_sequences", Kind.TEXTS, RequestRoute.MESSAGES, count=16, bytes=1024),
+    _flag("stream", RequestRoute.MESSAGES),
+    # 64: values of a tool and its schema
+    _many("tools", Kind.OBJECTS, *_ANTHROPIC, count=TOOLS, values=64),
+    _many("tool_choice", Kind.MAP, *_ANTHROPIC, count=3, bytes=TOOL_NAME_BYTES),
+    _many("thinking", Kind.MAP, *_ANTHROPIC, count=3, bytes=FIELD_NAME_BYTES),
+    _integer("thinking.budget_tokens", 1, _INT32, *_ANTHROPIC),
+    # 256: values of a schema
+    _many("output_config", Kind.MAP, *_ANTHROPIC, count=2, bytes=FIELD_NAME_BYTES, values=256),
+    _many("metadata", Kind.MAP, RequestRoute.MESSAGES, count=1, bytes=LABEL_BYTES),
+)
+
+_FILES = (
+    _text("filename", 255, RequestRoute.FILES),
+    _text("purpose", 64, RequestRoute.FILES),
+    # OpenAI's own bounds: an hour and a month
+    _integer("expires_after.seconds", 3600, 2592000, RequestRoute.FILES),
+    _text("input_file_id", LABEL_BYTES, RequestRoute.BATCHES),
+    _text("endpoint", LABEL_BYTES, RequestRoute.BATCHES),
+    _text("completion_window", 16, RequestRoute.BATCHES),
+    _many("output_expires_after", Kind.MAP, RequestRoute.BATCHES, count=2, bytes=16),
+)
+
+FIELDS = (
+    *(*_NAMES, *_QUESTIONS, *_RESPONSES, *_SAMPLING, *_TOOLS, *_MESSAGES, *_REPLIES),
+    *(*_LABELS, *_FILES, *_SPEC, *_HISTORY),
+)
 _BY_ROUTE = {
     route: {field.name: field for field in FIELDS if route in field.routes}
     for route in RequestRoute

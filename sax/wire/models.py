@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from sax.proto import admin_pb2, common_pb2, modelet_pb2
 from sax.types import (
     Autoscaling,
+    Canary,
+    CanaryShare,
     ModelSpec,
     Placement,
     PublishedModel,
@@ -34,6 +36,7 @@ def encode_spec(spec: ModelSpec) -> admin_pb2.Model:
             devices=spec.placement.devices,
             memory_bytes=spec.placement.memory,
         ),
+        canary=_encode_canary(spec.canary),
     )
 
 
@@ -55,6 +58,7 @@ def decode_spec(msg: admin_pb2.Model) -> ModelSpec:
             devices=msg.placement.devices,
             memory=msg.placement.memory_bytes,
         ),
+        canary=_decode_canary(msg.canary) if msg.HasField("canary") else None,
     )
 
 
@@ -111,6 +115,43 @@ def decode_load(msg: modelet_pb2.LoadRequest) -> ModelSpec:
     )
 
 
+def encode_share(share: CanaryShare | None) -> admin_pb2.CanaryShare | None:
+    if share is None:
+        return None
+    return admin_pb2.CanaryShare(
+        uuid=bytes.fromhex(share.version),
+        percent=share.percent,
+        addresses=sorted(share.addresses),
+    )
+
+
+def decode_share(msg: admin_pb2.WatchLocResponse) -> CanaryShare | None:
+    if not msg.HasField("canary"):
+        return None
+    share = msg.canary
+    return CanaryShare(share.uuid.hex(), share.percent, frozenset(share.addresses))
+
+
+def _encode_canary(canary: Canary | None) -> admin_pb2.Canary | None:
+    if canary is None:
+        return None
+    return admin_pb2.Canary(
+        uuid=bytes.fromhex(canary.version),
+        checkpoint_path=canary.checkpoint,
+        overrides=canary.overrides,
+        percent=canary.percent,
+    )
+
+
+def _decode_canary(msg: admin_pb2.Canary) -> Canary:
+    return Canary(
+        version=msg.uuid.hex(),
+        checkpoint=msg.checkpoint_path,
+        overrides=dict(msg.overrides),
+        percent=msg.percent,
+    )
+
+
 def _encode_autoscaling(autoscaling: Autoscaling | None) -> admin_pb2.Autoscaling | None:
     if autoscaling is None:
         return None
@@ -142,6 +183,7 @@ def _encode_replica(replica: ReplicaStatus) -> admin_pb2.Replica:
         reason=replica.reason,
         progress=encode_progress(replica.progress),
         note=replica.note,
+        canary=replica.canary,
     )
 
 
@@ -152,4 +194,5 @@ def _decode_replica(msg: admin_pb2.Replica) -> ReplicaStatus:
         reason=msg.reason,
         progress=decode_progress(msg.progress) if msg.HasField("progress") else None,
         note=msg.note,
+        canary=msg.canary,
     )

@@ -26,9 +26,9 @@ from admin_server.cell.reconciler import Timing
 from admin_server.leadership.role import AdminRole
 from admin_server.ledger.ledger import Ledger
 from admin_server.process import Clock
-from admin_server.storage.object_store import open_store
 from admin_server.storage.store_check import StoreHealth
 from sax.names import CellId
+from sax.storage.object_store import open_store
 from tests.admin_server.fake_fleet import FakeFleet, model_specs, server_infos
 from tests.bench.cpu_time import resident_bytes
 from tests.bench.table import Table

@@ -23,9 +23,9 @@ from admin_server.leadership.leadership import Leadership, LeadTiming
 from admin_server.leadership.role import AdminRole
 from admin_server.ledger.ledger import Ledger
 from admin_server.process import Clock
-from admin_server.storage.object_store import ObjectStore, StoreUnavailable, open_store
 from admin_server.storage.store_check import StoreHealth
 from sax.names import CellId
+from sax.storage.object_store import ObjectStore, StoreUnavailable, open_store
 from sax.types import ModelSpec, ServerInfo
 from tests.admin_server.fake_fleet import FakeFleet, model_specs, server_infos
 from tests.bench.table import Table

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from admin_server.ledger.ledger import Entry, Ledger
 from admin_server.ledger.state import CellState
-from admin_server.storage.object_store import open_store
 from sax.errors import SaxError
+from sax.storage.object_store import open_store
 from sax.types import PublishedModel, ServableStatus, ServerStatus
 from tests.chaos.cell import CELL, SNAPSHOT_EVERY, RealCell
 from tests.simulation.history import Wrong

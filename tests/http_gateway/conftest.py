@@ -13,10 +13,11 @@ import uvicorn
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
+from sax.storage.object_store import ObjectStore, open_store
 from tests.http_gateway.described import CheckingClient
 from tests.http_gateway.fake_cell import FakeCell, published
 
-Connect = Callable[[GatewayConfig], httpx.AsyncClient]
+Connect = Callable[..., httpx.AsyncClient]  # of a config, and perhaps a store
 
 
 @pytest.fixture
@@ -29,8 +30,9 @@ async def connect(cell: FakeCell) -> AsyncIterator[Connect]:
     """Opens clients of gateways in this process, which check every reply's description."""
     opened: list[httpx.AsyncClient] = []
 
-    def open_client(config: GatewayConfig) -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(create_app(cell, config), raise_app_exceptions=False)
+    def open_client(config: GatewayConfig, store: ObjectStore | None = None) -> httpx.AsyncClient:
+        app = create_app(cell, config, store=store)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         opened.append(
             CheckingClient(config.saxml_generation, transport=transport, base_url="http://gateway")
         )
@@ -45,6 +47,12 @@ async def connect(cell: FakeCell) -> AsyncIterator[Connect]:
 def http(connect: Connect) -> httpx.AsyncClient:
     """A generation 2 gateway."""
     return connect(GatewayConfig())
+
+
+@pytest.fixture
+def keeping(connect: Connect) -> httpx.AsyncClient:
+    """A gateway with a store."""
+    return connect(GatewayConfig(), open_store("memory://"))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from http_gateway.openai.passes.embedding_schema import EMBED
 from http_gateway.openapi import OpenAiError, operation, schema_of
 from http_gateway.saxml.schema import EventsQuery
 
-POSTS_WITHOUT_BODY = ["/ping"]
+POSTS_WITHOUT_BODY = ["/ping", "/v1/responses/{response_id}/cancel"]
 
 
 @pytest.fixture
@@ -30,7 +30,8 @@ def test_a_described_body_holds_no_reference_and_the_bounds_of_its_rows() -> Non
     assert fields["messages"]["maxItems"] == 4096
     assert fields["model"]["maxLength"] == 200
     assert fields["n"]["anyOf"][0]["maximum"] == 8
-    assert fields["user"]["maxLength"] == 512
+    assert fields["user"]["anyOf"][0]["maxLength"] == 512
+    assert fields["safety_identifier"]["maxLength"] == 512
     assert fields["verbosity"]["enum"] == [None, "medium"]
     assert schema["additionalProperties"] is False
 
@@ -86,6 +87,14 @@ async def test_streams_tell_the_type_of_their_events(document: dict[str, Any]) -
         assert last == {"const": "[DONE]"}
         told = [each["$ref"].rpartition("/")[2] for each in event["contentSchema"]["anyOf"]]
         assert told == [name, "OpenAiError"]
+
+
+async def test_a_stream_without_a_last_word_tells_every_event(document: dict[str, Any]) -> None:
+    content = document["paths"]["/v1/messages"]["post"]["responses"]["200"]["content"]
+    data = content["text/event-stream"]["itemSchema"]["properties"]["data"]
+    (event,) = data["anyOf"]
+    told = [each["$ref"].rpartition("/")[2] for each in event["contentSchema"]["anyOf"]]
+    assert (told[0], told[-2:]) == ("MessageStart", ["MessageStop", "AnthropicError"])
 
 
 async def test_every_reference_leads_to_a_component(document: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from http_gateway.metrics import GatewayMetrics as GatewayMetrics
 from model_server.serving.metrics.registry import ModelServerMetrics as ModelMetrics
+from model_server.serving.version_requests import VersionRequests
 from tests.k8s.finding import Finding, title_of
 from tests.k8s.manifests import ROOT
 from tests.k8s.queries import Query, expressions
@@ -72,6 +73,7 @@ def exposed() -> frozenset[str]:
         for registry in (GatewayMetrics().registry, ModelMetrics(lambda: (), lambda: 0).registry)
         for family in registry.collect()
     }
+    kinds |= {each.name: each.type for each in VersionRequests(lambda: (), str).collect()}
     # The admin server's come with a cell that leads: read from where they are written.
     source = (ROOT / "admin_server" / "api" / "metrics.py").read_text()
     kinds |= dict.fromkeys(_ADMIN_ANY.findall(source), "gauge")

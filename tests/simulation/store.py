@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from admin_server.storage.object_store import ObjectExists, ObjectMissing, StoreUnavailable
+from sax.storage.object_store import ObjectExists, ObjectMissing, StoreUnavailable
 
 Result = TypeVar("Result")
 

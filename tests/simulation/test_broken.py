@@ -9,10 +9,10 @@ import asyncio
 import pytest
 
 from admin_server.ledger.ledger import Ledger
-from admin_server.storage.object_store import StoreUnavailable
 from admin_server.storage.record_log import Deposed, LateRecord, RecordLog
 from admin_server.storage.store_mark import StoreMark
 from sax.errors import AdminUnavailable, NotLeading, SaxError
+from sax.storage.object_store import StoreUnavailable
 from tests.simulation.history import Wrong
 from tests.simulation.store import Bucket
 from tests.simulation.story import LOSING, SMALL, Shape, play

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Literal, TypeVar
 
-from admin_server.storage.object_store import ObjectStore, StoreUnavailable, open_store
+from sax.storage.object_store import ObjectStore, StoreUnavailable, open_store
 
 Result = TypeVar("Result")
 Fault = Literal["", "before", "after"]

@@ -186,6 +186,7 @@ class RunningRequest:
         self._times.token(update, time.monotonic())
         if not first:
             return self._answer.push(update.result, update.finish)
+        self.servable.first_tokens.add(self._times.first_s - self._times.began_s)
         self._answer.cached_tokens = update.cached
         chunk = self._answer.push(update.result, update.finish)
         return replace(chunk, queue_s=self._times.queue_s)
@@ -206,6 +207,9 @@ class RunningRequest:
             self.trace.end(self._times, now, told)
         if update.finish is None:  # a stop string; the engine would go on
             self._stop_sequence()
+        if (tokens := chunk.completion_tokens) > 1 and self._times.first_s:
+            decode_s = self._times.last_s - self._times.first_s
+            self.servable.token_intervals.add(decode_s / (tokens - 1))
 
     def _expire(self, timeout_s: float) -> None:
         error = DeadlineExceeded(

@@ -197,6 +197,7 @@ class CellPlan:
             f"--host={self.host}",
             f"--admin={self.admin_address}",
             f"--saxml_generation={self.saxml_generation}",
+            f"--files={(self.folder / 'files').absolute()}",
             *self._tokens(),
         )
         return Child(GATEWAY, "http_gateway", flags, self.logs / "http_gateway.log")

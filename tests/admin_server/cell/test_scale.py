@@ -21,9 +21,9 @@ from admin_server.cell.cell import Cell
 from admin_server.leadership.role import AdminRole
 from admin_server.ledger.ledger import Ledger
 from admin_server.ledger.state import CellState
-from admin_server.storage.object_store import open_store
 from admin_server.storage.store_check import StoreHealth
 from sax.names import CellId
+from sax.storage.object_store import open_store
 from sax.types import ModelSpec, ServableStatus
 from tests.admin_server.fake_fleet import FakeFleet, model_specs, server_infos
 

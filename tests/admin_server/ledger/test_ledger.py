@@ -6,9 +6,9 @@ import pytest
 
 from admin_server.ledger.ledger import Ledger
 from admin_server.ledger.state import publish_record, unpublish_record
-from admin_server.storage.object_store import StoreUnavailable, open_store
 from sax.errors import AdminUnavailable, ModelExists, ModelNotFound, NotLeading
 from sax.names import CellId
+from sax.storage.object_store import StoreUnavailable, open_store
 from sax.types import ModelSpec
 from tests.stores.faulty_store import FaultyStore
 

@@ -10,7 +10,7 @@ from admin_server.config import AdminConfig
 from admin_server.leadership.leadership import LeadTiming
 from admin_server.process import running
 from admin_server.storage.foreign_objects import find_foreign, foreign_names
-from admin_server.storage.object_store import open_store
+from sax.storage.object_store import open_store
 from sax.types import ModelSpec
 from tests.admin_server.conftest import FAST, eventually
 

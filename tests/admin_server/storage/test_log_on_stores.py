@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from admin_server.ledger.ledger import Ledger
-from admin_server.storage.object_store import ObjectStore, StoreUnavailable, open_store
 from admin_server.storage.record_log import CorruptLog, Deposed, LateRecord, RecordLog
 from admin_server.storage.store_check import check_creates_once
 from sax.errors import InvalidRequest
+from sax.storage.object_store import ObjectStore, StoreUnavailable, open_store
 from tests.admin_server.ledger.test_ledger import publishing
 from tests.admin_server.storage.test_record_log import CELL, RECORDS, SNAPSHOTS, read, write
 from tests.stores.faulty_store import FaultyStore

@@ -1,8 +1,8 @@
 """Objects of which only the newest counts."""
 
-from admin_server.storage.object_store import open_store
 from admin_server.storage.series import Series
 from sax.names import CellId
+from sax.storage.object_store import open_store
 
 CELL = CellId("test")
 

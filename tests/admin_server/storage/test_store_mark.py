@@ -8,11 +8,11 @@ from admin_server.ledger.ledger import Ledger
 from admin_server.ledger.records import encode_record
 from admin_server.ledger.state import CellState, publish_record
 from admin_server.storage.envelope import name_of
-from admin_server.storage.object_store import ObjectStore, StoreReplaced, open_store
 from admin_server.storage.record_log import RecordLog
 from admin_server.storage.store_mark import StoreMark
 from sax.errors import StateLost
 from sax.names import CellId
+from sax.storage.object_store import ObjectStore, StoreReplaced, open_store
 from sax.types import ModelSpec
 
 CELL = CellId("test")

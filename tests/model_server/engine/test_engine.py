@@ -131,6 +131,25 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(start: Start) -> None:
     assert inbox.end(engine.submit(ask_for(3, 1))) == "length"
 
 
+def test_answers_begun_elsewhere_find_a_place_beside_a_full_queue_as_many_as_it_has(
+    start: Start,
+) -> None:
+    runner = gated()
+    engine, inbox = start(runner)
+    places = LIMITS.slots + LIMITS.queue
+    for _ in range(places):
+        engine.submit(ask_for(3))
+    whole = alone(ask_for(3), LIMITS)[0]
+    begun = replace(ask_for(3), answer=tuple(whole[:1]))
+    ids = [engine.submit(begun) for _ in range(places)]
+    with pytest.raises(QueueFull, match=r"full \(24 requests running or waiting\)"):
+        engine.submit(begun)
+    assert runner.gate
+    runner.gate.release(10_000)
+    assert {inbox.end(id) for id in ids} == {"length"}
+    assert engine.drain(30)
+
+
 def test_a_prompt_that_cannot_fit_is_refused_at_once(start: Start) -> None:
     engine, _ = start(FakeRunner(LIMITS))
     with pytest.raises(PromptTooLong, match="64 tokens and the context holds 64"):

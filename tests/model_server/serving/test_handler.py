@@ -223,12 +223,12 @@ async def test_a_method_the_model_does_not_serve_is_refused_with_those_it_does()
     async with handling(ScoreOnlyModels()) as handler:
         with pytest.raises(InvalidRequest, match="does not serve lm.generate_stream; it serves"):
             handler.start(question(), GENERATE_STREAM, print)
-        assert await handler.score(MODEL, "a", ["b"])
+        assert (await handler.score(MODEL, "a", ["b"])).logprobs
 
 
 async def test_a_score_of_a_token_without_an_embedding_is_refused() -> None:
     async with handling(FewRowsModels()) as handler:
-        assert await handler.score(MODEL, "a", ["b"])
+        assert (await handler.score(MODEL, "a", ["b"])).logprobs
         with pytest.raises(InvalidRequest, match=r"token 99 \('c'\)"):
             await handler.score(MODEL, "a", ["c"])
 

@@ -20,6 +20,16 @@ _SPEC = {"model": "/sax/test/other", "model_path": "llama", "checkpoint": "None"
 _GOOD: dict[RequestRoute, dict[str, object]] = {
     RequestRoute.CHAT: {"model": SMOLLM2, "messages": [{"role": "user", "content": "Hi"}]},
     RequestRoute.COMPLETIONS: {"model": SMOLLM2, "prompt": "Hi", "max_tokens": 1},
+    RequestRoute.MESSAGES: {
+        "model": SMOLLM2,
+        "max_tokens": 1,
+        "messages": [{"role": "user", "content": "Hi"}],
+    },
+    RequestRoute.COUNT_TOKENS: {
+        "model": SMOLLM2,
+        "messages": [{"role": "user", "content": "Hi"}],
+    },
+    RequestRoute.RESPONSES: {"model": SMOLLM2, "input": "Hi"},
     RequestRoute.EMBEDDINGS: {"model": SMOLLM2, "input": "Hi"},
     RequestRoute.RERANK: {"model": SMOLLM2, "query": "Hi", "documents": ["Hello"]},
     RequestRoute.SCORE: {"model": SMOLLM2, "text_1": "Hi", "text_2": "Hello"},
@@ -30,6 +40,9 @@ _GOOD: dict[RequestRoute, dict[str, object]] = {
     RequestRoute.GENERATE: {"model": SMOLLM2, "query": "Hi"},
     RequestRoute.PUBLISH: _SPEC,
     RequestRoute.UPDATE: _SPEC,
+    RequestRoute.CANARY: {"model": "/sax/test/other", "percent": 10},
+    RequestRoute.PROMOTE: {"model": "/sax/test/other"},
+    RequestRoute.ABORT: {"model": "/sax/test/other"},
     RequestRoute.ROLLBACK: {"model": "/sax/test/other"},
     RequestRoute.UNPUBLISH: {"model": "/sax/test/other"},
     RequestRoute.LISTCELL: {"model": SMOLLM2},

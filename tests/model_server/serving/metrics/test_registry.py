@@ -5,6 +5,7 @@ import threading
 import urllib.request
 
 from model_server.flags import make_config
+from sax.activity import Activity
 from tests.model_server.fake_model import LIMITS, MEMORY, FakeModels
 from tests.model_server.fake_server import MODEL, Stream, serving, until
 
@@ -53,6 +54,24 @@ async def test_counters_count_tokens_and_histograms_requests() -> None:
         assert await served.metric("sax_time_to_first_token_seconds_count") == 2
         # An answer of one token has no time between tokens.
         assert await served.metric("sax_time_per_output_token_seconds_count") == 1
+
+
+async def test_the_status_tells_an_admin_the_same_totals() -> None:
+    async with serving(FakeModels()) as served:
+        (idle,) = served.server.servables.infos()
+        assert (idle.activity.slots, idle.activity.pages) == (LIMITS.slots, LIMITS.pages)
+        assert idle.activity == Activity(slots=LIMITS.slots, pages=LIMITS.pages)
+        stream = Stream(served)
+        await stream.ask(1, "hello", max_tokens=7)
+        await stream.ask(2, "hi", max_tokens=1)
+        await stream.until_over(1, 2)
+        (busy,) = served.server.servables.infos()
+        told = busy.activity
+        assert (told.prompt_tokens, told.generated_tokens) == (7, 8)
+        # An answer of one token has no time between tokens.
+        assert (told.answers_begun, told.answers_timed) == (2, 1)
+        assert told.first_token_s > 0
+        assert told.token_interval_s > 0
 
 
 async def test_each_model_has_its_own_figures() -> None:

@@ -1,0 +1,148 @@
+"""ResponseAnswer: one answer of /v1/responses as it is generated, streamed or not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from http_gateway.dialects.answer_parser import AnswerParser
+from http_gateway.dialects.events import AnswerEvent, CallEnded, ContentDelta
+from http_gateway.openai.divided_text import parser_of
+from http_gateway.openai.logprobs import chat_logprobs
+from http_gateway.openai.responses.items import Item
+from http_gateway.openai.responses.output import OutputItems, ResponseEvent
+from http_gateway.openai.shape import Shape
+from http_gateway.problems import Problem
+from sax.types import TokenChunk
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ResponseAnswer:
+    """Reads chunks; a stream writes the events, and a whole reply is what is left at the end."""
+
+    def __init__(self, head: dict[str, Any], shape: Shape) -> None:
+        """head: fields of the response that do not depend on the answer."""
+        self._head = head
+        self._shape = shape
+        self._items = OutputItems()
+        self._parser: AnswerParser | None = None  # None: the text is all content
+        self._begun = False
+        self._sequence = 0
+        self._finish_reason: str | None = None
+        self._reasoning_tokens = 0
+        self._told_tokens = 0
+        self._completed_at: int | None = None
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cached_tokens = 0
+
+    @property
+    def finished(self) -> bool:
+        return self._finish_reason is not None
+
+    def encode(self, chunk: TokenChunk) -> bytes:
+        """Return the events of a chunk; the last event of all is `closing`."""
+        return b"".join(map(self._written, self.read(chunk)))
+
+    def read(self, chunk: TokenChunk) -> list[ResponseEvent]:
+        """Take in a chunk."""
+        told: list[ResponseEvent] = []
+        if not self._begun:
+            told += self._begin(chunk)
+        self._count(chunk)
+        told += self._items.add(self._events(chunk), self._shown(chunk))
+        self._count_reasoning()
+        if chunk.finish_reason:
+            self._finish_reason = chunk.finish_reason
+            self._completed_at = int(time.time()) if self._status == "completed" else None
+            told += self._items.finish(self._status)
+        return told
+
+    def closing(self) -> bytes:
+        """Return the last event, which holds the whole response."""
+        return self._written({"type": f"response.{self._status}", "response": self.whole()})
+
+    def failure(self, problem: Problem) -> bytes:
+        """Return the last event of a stream that broke."""
+        code = "rate_limit_exceeded" if problem.status == 429 else "server_error"
+        error = {"code": code, "message": problem.text}
+        response = self.whole() | {"status": "failed", "error": error}
+        return self._written({"type": "response.failed", "response": response})
+
+    def whole(self) -> dict[str, Any]:
+        """Return the response as it is now."""
+        cut = self._status == "incomplete"
+        return {
+            **self._head,
+            "status": self._status,
+            "completed_at": self._completed_at,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "output": [*self._items.done],
+            "usage": self._usage() if self.finished else None,
+        }
+
+    @property
+    def _status(self) -> str:
+        if not self.finished:
+            return "in_progress"
+        return "incomplete" if self._finish_reason == "length" else "completed"
+
+    def _begin(self, chunk: TokenChunk) -> Iterator[ResponseEvent]:
+        self._begun = True
+        self._parser = parser_of(chunk.answer_format, self._shape)
+        for kind in ("response.created", "response.in_progress"):
+            yield {"type": kind, "response": self.whole()}
+
+    def _events(self, chunk: TokenChunk) -> Iterable[AnswerEvent]:
+        if self._parser is None:
+            return [ContentDelta(chunk.text)] if chunk.text else []
+        events = self._parser.push(chunk.text)
+        if not chunk.finish_reason:
+            return events
+        events += self._parser.finish()
+        # The parser ends a call where the text ends, complete or not.
+        cut = chunk.finish_reason == "length" and events and isinstance(events[-1], CallEnded)
+        return events[:-1] if cut else events
+
+    def _shown(self, chunk: TokenChunk) -> list[Item]:
+        if not chunk.logprobs:
+            return []
+        made: Any = chat_logprobs(chunk.logprobs, self._shape)["content"]
+        return made
+
+    def _count(self, chunk: TokenChunk) -> None:
+        if chunk.prompt_tokens:
+            self.prompt_tokens = chunk.prompt_tokens
+            self.cached_tokens = chunk.cached_tokens
+        self.completion_tokens = chunk.completion_tokens
+
+    def _count_reasoning(self) -> None:
+        """Count the tokens since the last chunk with a part of the answer, if it is reasoning."""
+        if self._items.writing is None:
+            return
+        if self._items.writing == "reasoning":
+            self._reasoning_tokens += self.completion_tokens - self._told_tokens
+        self._told_tokens = self.completion_tokens
+
+    def _usage(self) -> dict[str, Any]:
+        return {
+            "input_tokens": self.prompt_tokens,
+            # Writing to the prefix cache costs nothing here, so no tokens are counted for it.
+            "input_tokens_details": {
+                "cached_tokens": self.cached_tokens,
+                "cache_write_tokens": 0,
+            },
+            "output_tokens": self.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": self._reasoning_tokens},
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+
+    def _written(self, event: ResponseEvent) -> bytes:
+        numbered = {**event, "sequence_number": self._sequence}
+        self._sequence += 1
+        return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), _encode(numbered))

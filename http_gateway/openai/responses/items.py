@@ -1,0 +1,45 @@
+"""The items of a request as they are kept and listed: in full, each with an id."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Item = dict[str, Any]
+
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "reasoning": "rs",
+}
+
+
+def new_item_id(kind: str) -> str:
+    return f"{_PREFIXES[kind]}_{uuid.uuid4().hex}"
+
+
+def listed(given: str | Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
+    """Return the items that a request's `input` stands for; a text is a user's message."""
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
+def to_items(given: Sequence[Mapping[str, object]]) -> list[Item]:
+    """Return items in full. They must have been checked."""
+    return [_whole(item) for item in given]
+
+
+def _whole(item: Mapping[str, object]) -> Item:
+    kind = str(item.get("type") or "message")
+    made: Item = {"status": "completed", **item, "type": kind}
+    made["id"] = item.get("id") or new_item_id(kind)
+    if kind == "message" and isinstance(item.get("content"), str):
+        made["content"] = [_part(str(item.get("role")), item["content"])]
+    return made
+
+
+def _part(role: str, text: object) -> Item:
+    if role == "assistant":
+        return {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "input_text", "text": text}

@@ -1,0 +1,95 @@
+"""Items as messages: what belongs to one turn of the assistant is one message."""
+
+from typing import Any
+
+import pytest
+
+from http_gateway.openai.responses.conversation import to_conversation
+from sax.chat import Message, ToolCall
+from sax.errors import InvalidRequest, UnsupportedParameter
+
+ASKED = {"role": "user", "content": "Weather?"}
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": 1}'}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "Sunny"}
+THOUGHT = {
+    "type": "reasoning",
+    "id": "rs_1",
+    "summary": [],
+    "content": [{"type": "reasoning_text", "text": "Hm."}],
+}
+
+
+def test_instructions_come_first():
+    assert to_conversation("Be brief.", [{"role": "developer", "content": "x"}, ASKED]) == (
+        Message("system", "Be brief."),
+        Message("system", "x"),
+        Message("user", "Weather?"),
+    )
+
+
+def test_a_turn_with_reasoning_text_and_calls_is_one_message():
+    said = {
+        "type": "message",
+        "id": "msg_1",
+        "status": "completed",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Look.", "annotations": [], "logprobs": [{}]}],
+    }
+    second = {**CALL, "call_id": "c2"}
+    assert to_conversation("", [ASKED, THOUGHT, said, CALL, second, OUTPUT]) == (
+        Message("user", "Weather?"),
+        Message(
+            "assistant",
+            "Look.",
+            tool_calls=(ToolCall("c1", "f", '{"a": 1}'), ToolCall("c2", "f", '{"a": 1}')),
+            reasoning="Hm.",
+        ),
+        Message("tool", "Sunny", name="f", tool_call_id="c1"),
+    )
+
+
+def test_calls_after_an_output_are_a_new_turn():
+    second = {**CALL, "call_id": "c2"}
+    made = to_conversation("", [CALL, OUTPUT, second])
+    assert [message.role for message in made] == ["assistant", "tool", "assistant"]
+
+
+def test_reasoning_that_nothing_follows_is_kept():
+    assert to_conversation("", [THOUGHT, ASKED]) == (
+        Message("assistant", "", reasoning="Hm."),
+        Message("user", "Weather?"),
+    )
+
+
+def test_parts_of_text_are_joined_as_those_of_a_chat():
+    parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    assert to_conversation("", [{"role": "user", "content": parts}]) == (Message("user", "a\nb"),)
+
+
+def test_an_output_may_answer_a_call_of_an_earlier_response():
+    made = to_conversation("", [OUTPUT], earlier=[ASKED, CALL])
+    assert made[-1] == Message("tool", "Sunny", name="f", tool_call_id="c1")
+
+
+@pytest.mark.parametrize(
+    ("item", "param"),
+    [
+        ({"type": "item_reference", "id": "x"}, "input[0].type"),
+        ({"role": "tool", "content": "x"}, "input[0].role"),
+        ({"role": "user"}, "input[0].content"),
+        ({"role": "user", "content": [{"type": "input_image"}]}, "input[0].content[0].type"),
+        ({"role": "user", "content": [{"type": "input_text"}]}, "input[0].content[0].text"),
+        ({"role": "user", "content": "x", "nope": 1}, "input[0].nope"),
+        ({"role": "user", "content": "x", "id": 7}, "input[0].id"),
+        ({**CALL, "call_id": ""}, "input[0].call_id"),
+        ({**CALL, "name": "no name"}, "input[0].name"),
+        ({**CALL, "arguments": "{"}, "input[0].arguments"),
+        (OUTPUT, "input[0].call_id"),
+        ({**THOUGHT, "encrypted_content": "x"}, "input[0].encrypted_content"),
+        ({**THOUGHT, "summary": "x"}, "input[0].summary"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_its_path(item: dict[str, Any], param: str):
+    with pytest.raises((InvalidRequest, UnsupportedParameter)) as refused:
+        to_conversation("", [item])
+    assert refused.value.param == param

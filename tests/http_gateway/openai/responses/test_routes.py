@@ -1,0 +1,239 @@
+"""/v1/responses over the fake cell: an input of size s answers the numbers s, s+1, ..., s+4."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from openai.types.responses import Response as SdkResponse
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from http_gateway.config import GatewayConfig
+from sax.chat import Message, Tool, ToolCall
+from sax.errors import QueueFull, ReplicaLost
+from tests.http_gateway.conftest import Connect
+from tests.http_gateway.fake_cell import FakeCell
+from tests.stores.faulty_store import FaultyStore
+
+PATH = "/v1/responses"
+ASKED = {"model": "smollm2", "input": "abc"}
+TEXT = " 3 4 5 6 7"
+
+
+def text_of(reply: httpx.Response) -> str:
+    assert reply.status_code == 200, reply.text
+    return reply.json()["output"][0]["content"][0]["text"]
+
+
+def events(reply: httpx.Response) -> list[dict[str, Any]]:
+    assert reply.status_code == 200
+    lines = [line for line in reply.text.split("\n") if line.startswith("data: ")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+async def test_a_text_is_answered(cell: FakeCell, http: httpx.AsyncClient):
+    reply = await http.post(PATH, json={**ASKED, "instructions": "de"})
+    assert text_of(reply) == " 5 6 7 8 9"
+    (asked,) = cell.requests
+    assert asked.prompt == (Message("system", "de"), Message("user", "abc"))
+    assert asked.chat.divided
+    body = reply.json()
+    assert (body["status"], body["store"], body["error"]) == ("completed", False, None)
+    assert body["usage"]["total_tokens"] == 10
+    assert asked.request_id.startswith(f"{reply.headers['x-request-id']}/{body['id']}")
+
+
+async def test_a_reply_and_its_events_are_what_the_sdk_knows(http: httpx.AsyncClient):
+    reply = await http.post(PATH, json=ASKED)
+    SdkResponse.model_validate(reply.json(), strict=False)
+    streamed = events(await http.post(PATH, json={**ASKED, "stream": True}))
+    for event in streamed:
+        TypeAdapter[Any](ResponseStreamEvent).validate_python(event)
+    assert streamed[-1]["type"] == "response.completed"
+    assert streamed[-1]["response"]["output"][0]["content"][0]["text"] == TEXT
+
+
+async def test_every_field_reaches_the_cell(cell: FakeCell, http: httpx.AsyncClient):
+    tool = {"type": "function", "name": "f", "description": "F", "parameters": {"type": "object"}}
+    body = {
+        **ASKED,
+        "temperature": 0.5,
+        "top_p": 0.5,
+        "max_output_tokens": 2,
+        "seed": 4,
+        "tools": [tool],
+        "tool_choice": {"type": "function", "name": "f"},
+        "parallel_tool_calls": False,
+        "reasoning": {"effort": "low"},
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 2,
+        "metadata": {"a": "b"},
+        "user": "u",
+    }
+    reply = await http.post(PATH, json=body)
+    assert text_of(reply) == " 7 8"
+    (asked,) = cell.requests
+    sampling = asked.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.5, 0.5, 2)
+    assert (sampling.seed, sampling.logprobs) == (4, 2)
+    assert asked.chat.tools == (Tool("f", "F", '{"type": "object"}'),)
+    assert (asked.chat.tool_choice, asked.chat.tool_name) == ("function", "f")
+    assert not asked.chat.parallel_tool_calls
+    assert asked.chat.chat_template_kwargs == '{"reasoning_effort": "low"}'
+    said = reply.json()
+    assert said["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert len(said["output"][0]["content"][0]["logprobs"]) == 2
+    assert (said["metadata"], said["user"]) == ({"a": "b"}, "u")
+    assert said["tools"] == [{**tool, "strict": False}]
+
+
+async def test_formats_become_constraints(cell: FakeCell, http: httpx.AsyncClient):
+    schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
+    for format in (schema, {"type": "json_object"}, {"type": "text"}):
+        await http.post(PATH, json={**ASKED, "text": {"format": format}})
+    made = [(each.sampling.json_schema, each.sampling.json_object) for each in cell.requests]
+    assert made == [('{"type": "object"}', False), ("", True), ("", False)]
+
+
+async def test_a_conversation_goes_on_where_a_stored_response_ended(
+    cell: FakeCell, keeping: httpx.AsyncClient
+):
+    first = await keeping.post(PATH, json={**ASKED, "instructions": "once"})
+    assert first.json()["store"]
+    body = {**ASKED, "input": "de", "previous_response_id": first.json()["id"], "stream": True}
+    second = events(await keeping.post(PATH, json=body))[-1]["response"]
+    begun = (Message("user", "abc"), Message("assistant", " 7 8 9 10 11"))
+    assert cell.requests[-1].prompt == (*begun, Message("user", "de"))
+    await keeping.post(PATH, json={**body, "previous_response_id": second["id"], "stream": False})
+    assert len(cell.requests[-1].prompt) == 5
+
+
+async def test_outputs_of_calls_answer_the_calls_of_a_stored_response(
+    cell: FakeCell, keeping: httpx.AsyncClient
+):
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "x"}
+    first = (await keeping.post(PATH, json={**ASKED, "input": [call]})).json()["id"]
+    body = {**ASKED, "input": [output], "previous_response_id": first}
+    assert (await keeping.post(PATH, json=body)).status_code == 200
+    prompt = cell.requests[-1].prompt
+    assert isinstance(prompt, tuple)
+    assert prompt[0] == Message("assistant", "", tool_calls=(ToolCall("c", "f"),))
+    assert prompt[-1] == Message("tool", "x", name="f", tool_call_id="c")
+
+
+async def test_a_stored_response_is_read_listed_and_deleted(keeping: httpx.AsyncClient):
+    whole = (await keeping.post(PATH, json=ASKED)).json()
+    place = f"{PATH}/{whole['id']}"
+    assert (await keeping.get(place)).json() == whole
+    items = (await keeping.get(f"{place}/input_items")).json()
+    (item,) = items["data"]
+    assert item["content"] == [{"type": "input_text", "text": "abc"}]
+    assert item["id"] == items["first_id"]
+    refused = await keeping.post(f"{place}/cancel")
+    assert refused.status_code == 400
+    assert "in the background" in refused.json()["error"]["message"]
+    assert (await keeping.get(f"{place}?stream=true")).status_code == 400
+    assert (await keeping.delete(place)).json() == {
+        "id": whole["id"],
+        "object": "response",
+        "deleted": True,
+    }
+    assert (await keeping.get(place)).status_code == 404
+    assert (await keeping.delete(place)).status_code == 404
+
+
+async def test_what_shall_not_be_stored_is_not(keeping: httpx.AsyncClient):
+    whole = (await keeping.post(PATH, json={**ASKED, "store": False})).json()
+    assert not whole["store"]
+    assert (await keeping.get(f"{PATH}/{whole['id']}")).status_code == 404
+
+
+async def test_without_a_store_what_needs_one_names_the_flag(http: httpx.AsyncClient):
+    for field in ({"store": True}, {"previous_response_id": "resp_1"}):
+        reply = await http.post(PATH, json={**ASKED, **field})
+        assert reply.status_code == 400
+        assert reply.json()["error"]["param"] == [*field][0]
+        assert "--files" in reply.json()["error"]["message"]
+    assert (await http.get(f"{PATH}/resp_1")).status_code == 400
+
+
+async def test_what_cannot_be_stored_is_not_acknowledged(connect: Connect):
+    store = FaultyStore()
+    http = connect(GatewayConfig(), store)
+    store.fails = "before"
+    assert (await http.post(PATH, json=ASKED)).status_code == 503
+    last = events(await http.post(PATH, json={**ASKED, "stream": True}))[-1]
+    assert last["type"] == "response.failed"
+    assert "the store is on fire" in last["response"]["error"]["message"]
+
+
+async def test_an_error_before_the_first_token_has_its_status(
+    cell: FakeCell, http: httpx.AsyncClient
+):
+    cell.failure = QueueFull("full")
+    for stream in (False, True):
+        reply = await http.post(PATH, json={**ASKED, "stream": stream})
+        assert reply.status_code == 429
+        assert reply.json()["error"]["code"] == "rate_limit_exceeded"
+
+
+async def test_a_stream_that_breaks_ends_with_a_failed_response(
+    cell: FakeCell, http: httpx.AsyncClient
+):
+    cell.failure, cell.fail_at = ReplicaLost("gone"), 2
+    last = events(await http.post(PATH, json={**ASKED, "stream": True}))[-1]
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+    assert last["response"]["error"] == {"code": "server_error", "message": "gone"}
+
+
+async def test_an_answer_without_an_end_is_none(cell: FakeCell, http: httpx.AsyncClient):
+    cell.cut_short = True
+    assert (await http.post(PATH, json=ASKED)).status_code == 503
+    last = events(await http.post(PATH, json={**ASKED, "stream": True}))[-1]
+    assert last["type"] == "response.failed"
+
+
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        ({"background": True}, "background"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "name": "f"}] * 2}, "tools[1].name"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"max_tokens": 2}, "max_tokens"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"temperature": 3}, "temperature"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+        ({"reasoning": {"effort": "most"}}, "reasoning.effort"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "nope": 1}}}, "text.format"),
+        ({"text": {"format": "json"}}, "text.format"),
+        ({"stream_options": {}}, None),
+        ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
+        ({"input": []}, "input"),
+        ({"input": [1]}, "input"),
+        ({"prompt": {"id": "x"}}, "prompt"),
+        ({"nope": 1}, "nope"),
+        ({"metadata": {"a": 1}}, "metadata.a"),
+    ],
+    ids=lambda value: json.dumps(value)[:40],
+)
+async def test_what_cannot_be_honoured_is_refused_by_name(
+    http: httpx.AsyncClient, field: dict[str, Any], param: str | None
+):
+    reply = await http.post(PATH, json={**ASKED, **field})
+    if param is None:
+        assert reply.status_code == 200
+        return
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param

@@ -1,0 +1,179 @@
+"""The store: create-if-absent on every backend at hand, and durable on local disk."""
+
+import asyncio
+import os
+import stat
+import threading
+import time
+
+import pytest
+from obstore.store import MemoryStore
+
+from sax.errors import InvalidRequest
+from sax.storage.object_store import (
+    ObjectExists,
+    ObjectMissing,
+    RemoteStore,
+    StoreUnavailable,
+    open_store,
+)
+from tests.stores.fixtures import KINDS
+from tests.stores.place import BUCKET
+
+
+@pytest.fixture
+def store(place):
+    return open_store(place.url, timeout_s=60)
+
+
+async def test_a_file_url_is_a_folder(tmp_path):
+    await open_store(f"{tmp_path.as_uri()}/a%20b").create("c", b"one")
+    assert (tmp_path / "a b/c").read_bytes() == b"one"
+
+
+async def test_an_object_is_created_once_and_then_keeps_its_bytes(store):
+    await store.create("a/b", b"one")
+    with pytest.raises(ObjectExists):
+        await store.create("a/b", b"two")
+    assert await store.get("a/b") == b"one"
+
+
+# Not moto: it looks and then writes, so that two may win.
+@pytest.mark.parametrize("place", [kind for kind in KINDS if kind != "moto"], indirect=True)
+async def test_one_of_many_creators_wins(store):
+    results = await asyncio.gather(
+        *(store.create("a/b", bytes([n])) for n in range(8)), return_exceptions=True
+    )
+    winner = results.index(None)
+    assert [type(result) for result in results].count(ObjectExists) == 7
+    assert await store.get("a/b") == bytes([winner])
+
+
+async def test_names_below_a_prefix_come_in_order_and_no_others(store):
+    for name in ("p/2", "p/1", "pp/3", "q/4"):
+        await store.create(name, b"")
+    assert await store.names("p") == ["p/1", "p/2"]
+    assert await store.names("nothing") == []
+
+
+async def test_a_name_is_no_prefix_of_another_by_its_letters(store):
+    await store.create("p/1", b"")
+    await store.create("p/11", b"")
+    assert await store.names("p/1") == []
+
+
+# Azurite's pages hold 5,000 names.
+@pytest.mark.extended
+@pytest.mark.parametrize("place", ["memory", "folder", "moto", "seaweed", "gcs"], indirect=True)
+async def test_more_names_than_fit_in_one_page_are_all_listed(store):
+    names = [f"p/{number:012d}" for number in range(1_050)]
+    room = asyncio.Semaphore(16)
+
+    async def create(name: str) -> None:
+        async with room:
+            await store.create(name, b"x")
+
+    await asyncio.gather(*map(create, names))
+    assert await store.names("p") == names
+
+
+async def test_an_object_may_be_replaced_where_that_is_meant(store):
+    await store.replace("a/b", b"one")
+    await store.replace("a/b", b"two")
+    assert await store.get("a/b") == b"two"
+    with pytest.raises(ObjectExists):
+        await store.create("a/b", b"three")
+
+
+async def test_deleting_what_is_not_there_is_no_error(store):
+    await store.create("a", b"")
+    await store.delete(["a", "b"])
+    with pytest.raises(ObjectMissing):
+        await store.get("a")
+
+
+async def test_a_write_to_a_folder_is_synced_before_and_after_it_gets_its_name(
+    tmp_path, monkeypatch
+):
+    """The order is the point: bytes, then the name, then the folder that holds the name."""
+    events: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def told_fsync(handle: int) -> None:
+        folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+        events.append("sync folder" if folder else "sync bytes")
+        fsync(handle)
+
+    def told_link(source, target, **options) -> None:
+        events.append("link")
+        link(source, target, **options)
+
+    store = open_store(str(tmp_path))
+    await store.create("sax/test/records/1", b"x")
+    monkeypatch.setattr(os, "fsync", told_fsync)
+    monkeypatch.setattr(os, "link", told_link)
+    await store.create("sax/test/records/2", b"x")
+    assert events[:3] == ["sync bytes", "link", "sync folder"]
+
+
+async def test_what_a_dead_writer_left_half_written_is_cleared_away_and_no_living_ones(tmp_path):
+    store = open_store(str(tmp_path))
+    await store.create("a", b"")
+    torn, under_way = tmp_path / "staging" / "torn", tmp_path / "staging" / "under way"
+    for each in (torn, under_way):
+        each.write_bytes(b"ha")
+    os.utime(torn, (time.time() - 3600,) * 2)
+    open_store(str(tmp_path))
+    assert list((tmp_path / "staging").iterdir()) == [under_way]
+
+
+async def test_a_store_that_fails_is_unavailable_and_says_where(tmp_path):
+    store = open_store(str(tmp_path))
+    (tmp_path / "a").write_text("a file where a folder must be")
+    with pytest.raises(StoreUnavailable, match="failed at a/b"):
+        await store.create("a/b", b"")
+
+
+@pytest.mark.parametrize("location", ["ftp://host/x", "nonsense://x", "az://x"])
+def test_a_location_that_is_no_store_is_refused(location):
+    with pytest.raises(InvalidRequest, match="cannot write to"):
+        open_store(location)
+
+
+@pytest.mark.parametrize("place", ["moto", "gcs", "azurite"], indirect=True)
+async def test_a_bucket_that_is_not_there_is_a_store_that_fails_and_not_an_empty_one(place):
+    store = open_store(place.url.replace(BUCKET, "no-such-bucket"))
+    with pytest.raises(StoreUnavailable, match="bucket or folder does not exist"):
+        await store.create("a", b"")
+    with pytest.raises(StoreUnavailable):
+        await store.names("a")
+
+
+async def test_a_call_that_hangs_ends_in_time_and_only_so_many_may_hang():
+    """A folder on a network file system that is gone hangs without end, as this backend does."""
+    hung = threading.Event()
+
+    class HangingStore(RemoteStore):
+        def _read(self, name: str) -> bytes:
+            hung.wait()
+            return b""
+
+    store = HangingStore(MemoryStore(), "gone", timeout_s=0.1)
+    results = await asyncio.gather(*(store.get("a") for _ in range(100)), return_exceptions=True)
+    assert {type(result) for result in results} == {StoreUnavailable}
+    texts = [str(result) for result in results]
+    assert sum("no answer within 0.1 s" in text for text in texts) == 64
+    assert sum("64 calls to it have not returned" in text for text in texts) == 36
+    # Whoever else uses asyncio's own threads is not held up.
+    assert await asyncio.to_thread(lambda: 1) == 1
+    hung.set()
+    assert await answer(store, "a") == b""
+
+
+async def answer(store: RemoteStore, name: str) -> bytes:
+    """What is read once the store is well again."""
+    while True:
+        try:
+            return await store.get(name)
+        except StoreUnavailable:
+            await asyncio.sleep(0.02)
