@@ -52,6 +52,7 @@ class AccessLine:
             "bytes_out": self.bytes_out,
             "ended": record.ending,
             "request_id": record.request_id,
+            "trace_id": f"{record.span.context.trace_id:032x}" if record.span else None,
         }
         return {name: value for name, value in fields.items() if value not in (None, "")}
 

@@ -86,7 +86,7 @@ class ChatAnswering:
         async def ask(sink: Callable[[TokenChunk], None]) -> None:
             generate, limit_s = question.generate, question.limit_s
             try:
-                await self._backend.client.generate_to(generate, sink, timeout_s=limit_s)
+                await self._backend.generate_to(generate, sink, limit_s)
             except SaxError as error:
                 raise renamed(error, question.names) from error
 

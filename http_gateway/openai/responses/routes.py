@@ -173,7 +173,7 @@ class ResponseRoutes:
 
     async def _ask(self, job: ResponseJob, sink: Callable[[TokenChunk], None]) -> None:
         """Read the answer to its end, and keep it before that is told."""
-        await self._backend.client.generate_to(job.request, sink, timeout_s=job.limit_s)
+        await self._backend.generate_to(job.request, sink, job.limit_s)
         if not job.answer.finished:
             raise ended_early()
         if job.keep:

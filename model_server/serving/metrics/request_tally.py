@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from model_server.serving.metrics.distribution import Distribution
+from model_server.serving.metrics.bucket_counts import BucketCounts
 
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 30, 60)
 _PER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
@@ -67,17 +67,17 @@ class RequestTally:
     """Fed on the event loop."""
 
     def __init__(self) -> None:
-        self.first_token = Distribution(_FIRST_TOKEN_S)
-        self.interval = Distribution(_PER_TOKEN_S)
-        self.per_token = Distribution(_PER_TOKEN_S)
-        self.queue = Distribution(_PHASE_S)
-        self.prefill = Distribution(_PHASE_S)
-        self.decode = Distribution(_PHASE_S)
-        self.computing = Distribution(_PHASE_S)
-        self.whole = Distribution(_PHASE_S)
-        self.prompt_tokens = Distribution(_TOKENS)
-        self.answer_tokens = Distribution(_TOKENS)
-        self.max_tokens = Distribution(_TOKENS)
+        self.first_token = BucketCounts(_FIRST_TOKEN_S)
+        self.interval = BucketCounts(_PER_TOKEN_S)
+        self.per_token = BucketCounts(_PER_TOKEN_S)
+        self.queue = BucketCounts(_PHASE_S)
+        self.prefill = BucketCounts(_PHASE_S)
+        self.decode = BucketCounts(_PHASE_S)
+        self.computing = BucketCounts(_PHASE_S)
+        self.whole = BucketCounts(_PHASE_S)
+        self.prompt_tokens = BucketCounts(_TOKENS)
+        self.answer_tokens = BucketCounts(_TOKENS)
+        self.max_tokens = BucketCounts(_TOKENS)
         # By reason: stop, length, score, cancelled, error, refused.
         self.ended = Counter[str]()
 
@@ -110,7 +110,7 @@ def _histogram(
     name: str,
     text: str,
     tallies: Mapping[str, RequestTally],
-    choose: Callable[[RequestTally], Distribution],
+    choose: Callable[[RequestTally], BucketCounts],
 ) -> Metric:
     family = HistogramMetricFamily(name, text, labels=["model"])
     for model_id, tally in tallies.items():

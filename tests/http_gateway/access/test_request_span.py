@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import httpx
 import pytest
 
+from http_gateway.access.line import AccessLine
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
 from sax.errors import ReplicaLost
@@ -50,6 +53,16 @@ async def test_a_request_is_a_span_and_each_of_its_answers_one_below(
         assert call.attributes["gen_ai.usage.output_tokens"] == 3
         assert call.attributes["gen_ai.response.finish_reasons"] == ("length",)
     assert "tell-nobody" not in str([each.attributes for each in spans.all])
+
+
+async def test_the_access_line_names_the_trace(
+    cell: FakeCell, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "http_gateway.access")
+    await ask(cell, RecordedSpans(), ABOVE)
+    await ask(cell, NO_TRACER, ABOVE)
+    lines = [each.msg.fields() for each in caplog.records if isinstance(each.msg, AccessLine)]
+    assert [line.get("trace_id") for line in lines] == [f"{7:032x}", None]
 
 
 async def test_an_answer_that_fails_says_so_in_its_span(cell: FakeCell) -> None:

@@ -3,7 +3,7 @@
 from model_server.engine.sequence import SequenceUpdate
 from model_server.engine.types import RowResult
 from model_server.serving.answers.request_times import RequestTimes
-from model_server.serving.metrics.distribution import Distribution
+from model_server.serving.metrics.bucket_counts import BucketCounts
 from model_server.serving.metrics.request_tally import RequestTally
 
 ARRIVED_S = 100.0
@@ -13,7 +13,7 @@ def token(read_s: float, started_s: float = 103.0) -> SequenceUpdate:
     return SequenceUpdate(1, RowResult(7), read_s=read_s, started_s=started_s)
 
 
-def told(each: Distribution) -> tuple[int, float]:
+def told(each: BucketCounts) -> tuple[int, float]:
     return each.count, round(each.sum, 6)
 
 

@@ -1,7 +1,10 @@
 """What a scraper reads over HTTP."""
 
+import asyncio
 import threading
+import urllib.request
 
+from model_server.flags import make_config
 from sax.activity import Activity
 from tests.model_server.fake_model import LIMITS, MEMORY, FakeModels
 from tests.model_server.fake_server import MODEL, Stream, serving, until
@@ -133,3 +136,12 @@ async def test_a_prompt_that_does_not_fit_is_refused_and_no_error_of_the_server(
         assert set(stream.failures) == {2}
         ended = f'sax_requests_ended_total{{model="{MODEL}",reason="refused"}}'
         assert await served.metric(ended, model=None) == 1
+
+
+async def test_a_flag_leaves_vllms_names_out() -> None:
+    flag = make_config(["--no-vllm_metric_names"]).vllm_metric_names
+    async with serving(FakeModels(), metrics_port=0, vllm_metric_names=flag) as served:
+        url = f"http://{served.server.metrics_address}/metrics"
+        text = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read().decode())
+        assert "sax_requests_running" in text
+        assert "vllm:" not in text

@@ -1,4 +1,4 @@
-"""Distribution: a histogram that is cheap to feed, several times per step of the engine."""
+"""BucketCounts: a histogram that is cheap to feed, several times per step of the engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate
 from prometheus_client.utils import floatToGoString
 
 
-class Distribution:
+class BucketCounts:
     """Counts values in buckets. Fed by one thread; read by any, a value late at most.
 
     A histogram of prometheus_client takes a lock and four calls per value; this one a bisection.

@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram
 
-from model_server.serving.metrics.distribution import Distribution
+from model_server.serving.metrics.bucket_counts import BucketCounts
 
 BOUNDS = (0.5, 1, 2.5)
 
 
 @given(st.lists(st.floats(0, 4), max_size=30))
 def test_it_counts_like_a_histogram_of_prometheus(values: list[float]) -> None:
-    ours = Distribution(BOUNDS)
+    ours = BucketCounts(BOUNDS)
     theirs = Histogram("h", "", buckets=BOUNDS, registry=CollectorRegistry())
     for value in values:
         ours.observe(value)
