@@ -88,6 +88,9 @@ class ModelSpec:
     autoscaling: Autoscaling | None = None  # None: always `replicas`
     placement: Placement = ANYWHERE
     canary: Canary | None = None
+    # Version of the canary aborted last: replicas that still have it are the last choice. Known to
+    # admin servers only.
+    aborted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,8 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class CanaryShare:
-    """The ready replicas of a canary's version, and the share of the requests that they get."""
+    """The ready replicas of a canary's version, and the share of the requests that they get: 0 once
+    it was aborted."""
 
     version: str  # 32 hex digits
     percent: float

@@ -12,7 +12,7 @@ from dataclasses import replace
 from admin_server.assignment.seen import SeenModel, is_current
 from admin_server.ledger.state import CellState
 from sax.canary import canary_replicas, canary_spec, replicas_with_canary
-from sax.types import ModelSpec
+from sax.types import CanaryShare, ModelSpec
 
 Targets = Mapping[str, Mapping[str, ModelSpec]]  # by model and address, the canary's spec
 
@@ -57,12 +57,13 @@ def canary_targets(
     return dict.fromkeys(ranked[:count], canary)
 
 
-def serving_canary(spec: ModelSpec, model: SeenModel, ready: Sequence[str]) -> frozenset[str]:
-    """Those of the ready replicas that have the canary's version."""
-    if spec.canary is None:
-        return frozenset()
-    version = spec.canary.version
-    return frozenset(address for address in ready if model.held[address].version == version)
+def canary_share(spec: ModelSpec, model: SeenModel, ready: Sequence[str]) -> CanaryShare | None:
+    """The ready replicas that have the canary's version, or that of one that was aborted."""
+    version, percent = spec.aborted, 0.0
+    if spec.canary is not None:
+        version, percent = spec.canary.version, spec.canary.percent
+    there = frozenset(a for a in ready if version and model.held[a].version == version)
+    return CanaryShare(version, percent, there) if there else None
 
 
 def _rank(spec: ModelSpec, canary: ModelSpec, model: SeenModel, address: str) -> int:

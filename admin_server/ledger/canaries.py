@@ -76,7 +76,8 @@ def abort_record(state: CellState, model_id: str, *, at_s: float, by: str = "") 
     old = state.find(model_id)
     canary = _running(old, "abort")
     note = f"canary {canary.version} goes, version {old.version} stays"
-    return Update(replace(old, canary=None, revision=0), at_s, by, note, "abort")
+    new = replace(old, canary=None, aborted=canary.version, revision=0)
+    return Update(new, at_s, by, note, "abort")
 
 
 def describe_canary(canary: Canary) -> str:

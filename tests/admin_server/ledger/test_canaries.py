@@ -71,13 +71,20 @@ def test_a_promoted_canary_is_the_version_and_one_can_roll_back_from_it():
     assert back.version == A
 
 
-def test_an_aborted_canary_leaves_no_trace():
+def test_an_aborted_canary_leaves_only_its_name():
     state = started()
     record = abort_record(state, M, at_s=2)
     assert kind_of(record) == "abort"
     after = apply(state, record, 3)
-    assert after.models[M] == replace(published().models[M], revision=3)
+    assert after.models[M] == replace(published().models[M], revision=3, aborted=B)
     assert after.versions == published().versions
+
+
+def test_the_name_of_an_aborted_canary_survives_an_update():
+    state = started()
+    state = apply(state, abort_record(state, M, at_s=2), 3)
+    new = replace(state.models[M], replicas=7, aborted="")
+    assert update_record(state, new, version=C, at_s=3).spec.aborted == B
 
 
 def test_the_same_canary_again_only_changes_its_share():
