@@ -58,12 +58,22 @@ def canary_targets(
 
 
 def canary_share(spec: ModelSpec, model: SeenModel, ready: Sequence[str]) -> CanaryShare | None:
-    """The ready replicas that have the canary's version, or that of one that was aborted."""
-    version, percent = spec.aborted, 0.0
+    """How requests are divided among the ready replicas, if they are of several versions because
+    of a canary that runs, was aborted, or was promoted."""
+
+    def share(version: str, percent: float) -> CanaryShare | None:
+        there = frozenset(a for a in ready if version and model.held[a].version == version)
+        return CanaryShare(version, percent, there) if there else None
+
     if spec.canary is not None:
-        version, percent = spec.canary.version, spec.canary.percent
-    there = frozenset(a for a in ready if version and model.held[a].version == version)
-    return CanaryShare(version, percent, there) if there else None
+        return share(spec.canary.version, spec.canary.percent)
+    if (aborted := share(spec.aborted, 0.0)) is not None or not spec.promoted:
+        return aborted
+    promoted = share(spec.version, spec.promoted)
+    if promoted is None or len(promoted.addresses) == len(ready):
+        return None
+    reached = 100.0 * len(promoted.addresses) / len(ready)
+    return replace(promoted, percent=max(spec.promoted, reached))
 
 
 def _rank(spec: ModelSpec, canary: ModelSpec, model: SeenModel, address: str) -> int:

@@ -68,7 +68,8 @@ def promote_record(state: CellState, model_id: str, *, at_s: float, by: str = ""
     old = state.find(model_id)
     canary = _running(old, "promote")
     note = f"from version {old.version} to its canary {canary.version}"
-    return Update(replace(canary_spec(old, canary), revision=0), at_s, by, note, "promote")
+    new = replace(canary_spec(old, canary), promoted=canary.percent, revision=0)
+    return Update(new, at_s, by, note, "promote")
 
 
 def abort_record(state: CellState, model_id: str, *, at_s: float, by: str = "") -> Update:

@@ -20,6 +20,7 @@ def completed(spec: ModelSpec, old: ModelSpec) -> ModelSpec:
         version=old.version,
         canary=old.canary,
         aborted=old.aborted,
+        promoted=old.promoted,
     )
     if spec.revision:
         return spec

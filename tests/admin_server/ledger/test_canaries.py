@@ -66,9 +66,15 @@ def test_a_promoted_canary_is_the_version_and_one_can_roll_back_from_it():
     state = apply(state, record, 3)
     spec = state.models[M]
     assert (spec.checkpoint, spec.version, spec.canary, spec.revision) == ("/two", B, None, 3)
+    assert spec.promoted == 10
     back = rollback_record(state, M, "", at_s=3)
     assert back is not None
     assert back.version == A
+    assert apply(state, back, 4).models[M].promoted == 0
+    scaled = update_record(state, replace(spec, replicas=7, promoted=0.0), version=C, at_s=3)
+    assert scaled.spec.promoted == 10
+    newer = update_record(state, replace(spec, checkpoint="/three"), version=C, at_s=3)
+    assert newer.spec.promoted == 0
 
 
 def test_an_aborted_canary_leaves_only_its_name():
