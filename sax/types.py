@@ -89,6 +89,11 @@ class ModelSpec:
     autoscaling: Autoscaling | None = None  # None: always `replicas`
     placement: Placement = ANYWHERE
     canary: Canary | None = None
+    # Known to admin servers only: the version of the canary aborted last, whose replicas are the
+    # last choice while they are there; and the percentage at which `version` was promoted, if it
+    # was a canary: its sessions stay with it until all replicas have it.
+    aborted: str = ""
+    promoted: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,8 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class CanaryShare:
-    """The ready replicas of a canary's version, and the share of the requests that they get."""
+    """The ready replicas of a canary's version, and the share of the requests that they get: 0 once
+    it was aborted; once it was promoted, their share of all replicas, and no less than before."""
 
     version: str  # 32 hex digits
     percent: float

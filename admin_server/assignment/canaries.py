@@ -12,7 +12,7 @@ from dataclasses import replace
 from admin_server.assignment.seen import SeenModel, is_current
 from admin_server.ledger.state import CellState
 from sax.canary import canary_replicas, canary_spec, replicas_with_canary
-from sax.types import ModelSpec
+from sax.types import CanaryShare, ModelSpec
 
 Targets = Mapping[str, Mapping[str, ModelSpec]]  # by model and address, the canary's spec
 
@@ -57,12 +57,23 @@ def canary_targets(
     return dict.fromkeys(ranked[:count], canary)
 
 
-def serving_canary(spec: ModelSpec, model: SeenModel, ready: Sequence[str]) -> frozenset[str]:
-    """Those of the ready replicas that have the canary's version."""
-    if spec.canary is None:
-        return frozenset()
-    version = spec.canary.version
-    return frozenset(address for address in ready if model.held[address].version == version)
+def canary_share(spec: ModelSpec, model: SeenModel, ready: Sequence[str]) -> CanaryShare | None:
+    """How requests are divided among the ready replicas, if they are of several versions because
+    of a canary that runs, was aborted, or was promoted."""
+
+    def share(version: str, percent: float) -> CanaryShare | None:
+        there = frozenset(a for a in ready if version and model.held[a].version == version)
+        return CanaryShare(version, percent, there) if there else None
+
+    if spec.canary is not None:
+        return share(spec.canary.version, spec.canary.percent)
+    if (aborted := share(spec.aborted, 0.0)) is not None or not spec.promoted:
+        return aborted
+    promoted = share(spec.version, spec.promoted)
+    if promoted is None or len(promoted.addresses) == len(ready):
+        return None
+    reached = 100.0 * len(promoted.addresses) / len(ready)
+    return replace(promoted, percent=max(spec.promoted, reached))
 
 
 def _rank(spec: ModelSpec, canary: ModelSpec, model: SeenModel, address: str) -> int:

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 
 from admin_server.assignment.assigner import Assignment
-from admin_server.assignment.canaries import serving_canary, wanted_version
+from admin_server.assignment.canaries import canary_share, wanted_version
 from admin_server.assignment.seen import (
     Failure,
     Place,
@@ -80,9 +80,7 @@ def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelRepo
     ]
     if len(assigned) < spec.replicas:
         replicas += _missing(spec, intent, seen)
-    share = None
-    if spec.canary is not None and (canaries := serving_canary(spec, model, ready)):
-        share = CanaryShare(spec.canary.version, spec.canary.percent, canaries)
+    share = canary_share(spec, model, ready)
     return ModelReport(wanted_version(spec), tuple(replicas), frozenset(ready), current, share)
 
 

@@ -68,7 +68,8 @@ def promote_record(state: CellState, model_id: str, *, at_s: float, by: str = ""
     old = state.find(model_id)
     canary = _running(old, "promote")
     note = f"from version {old.version} to its canary {canary.version}"
-    return Update(replace(canary_spec(old, canary), revision=0), at_s, by, note, "promote")
+    new = replace(canary_spec(old, canary), promoted=canary.percent, revision=0)
+    return Update(new, at_s, by, note, "promote")
 
 
 def abort_record(state: CellState, model_id: str, *, at_s: float, by: str = "") -> Update:
@@ -76,7 +77,8 @@ def abort_record(state: CellState, model_id: str, *, at_s: float, by: str = "") 
     old = state.find(model_id)
     canary = _running(old, "abort")
     note = f"canary {canary.version} goes, version {old.version} stays"
-    return Update(replace(old, canary=None, revision=0), at_s, by, note, "abort")
+    new = replace(old, canary=None, aborted=canary.version, revision=0)
+    return Update(new, at_s, by, note, "abort")
 
 
 def describe_canary(canary: Canary) -> str:

@@ -116,6 +116,8 @@ def update_record(
         _check_no_canary(old, "an update of what is loaded")
     note = describe_change(old, new)
     new = replace(new, revision=0, version=old.version if same else version)
+    if not same:
+        new = replace(new, promoted=0.0)
     return Update(new, at_s, by, note)
 
 
@@ -212,6 +214,7 @@ def _restored(spec: ModelSpec, version: Version) -> ModelSpec:
         version=version.version,
         checkpoint=version.checkpoint,
         overrides=version.overrides,
+        promoted=0.0,
     )
 
 

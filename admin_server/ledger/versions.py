@@ -19,6 +19,8 @@ def completed(spec: ModelSpec, old: ModelSpec) -> ModelSpec:
         checkpoint=spec.checkpoint or old.checkpoint,
         version=old.version,
         canary=old.canary,
+        aborted=old.aborted,
+        promoted=old.promoted,
     )
     if spec.revision:
         return spec

@@ -134,7 +134,9 @@ class Player:
         self._put(canary_spec(old, old.canary))
 
     def _abort(self, name: str) -> None:
-        self._put(replace(self.wanted.models[_PREFIX + name], canary=None))
+        old = self.wanted.models[_PREFIX + name]
+        assert old.canary is not None
+        self._put(replace(old, canary=None, aborted=old.canary.version))
 
     def _unpublish(self, name: str) -> None:
         models = dict(self.wanted.models)

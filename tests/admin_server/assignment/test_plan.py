@@ -652,7 +652,11 @@ def tried(one: ModelSpec, kind: str, percent: float, version: str) -> ModelSpec:
         return replace(one, canary=started) if kind == "canary" else one
     if kind == "canary":
         return replace(one, canary=replace(one.canary, percent=percent))
-    return canary_spec(one, one.canary) if kind == "promote" else replace(one, canary=None)
+    return (
+        canary_spec(one, one.canary)
+        if kind == "promote"
+        else replace(one, canary=None, aborted=one.canary.version)
+    )
 
 
 def happen(play: Play, kind: str, which: int, replicas: int, version: str) -> None:

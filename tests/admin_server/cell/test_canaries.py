@@ -69,6 +69,49 @@ async def test_clients_hear_of_a_canary_of_its_share_and_of_its_end(client, star
     await followed.close()
 
 
+async def test_an_aborted_canary_is_nobodys_choice_while_its_replicas_are_there(
+    client, start_modelet
+):
+    modelets = [await start_modelet() for _ in range(4)]
+    await client.publish(M, "llama", "/one", 4)
+    await client.wait_for_ready(M, 4)
+    await client.update(M, checkpoint="/two", canary=75)
+    await client.wait_for_ready(M, 4)
+    followed = Followed(client)
+    await eventually(lambda: followed.share is not None and len(followed.share.addresses) == 3)
+    for modelet in modelets:
+        modelet.may_load.clear()  # the first to go back is not back soon
+    await client.abort(M)
+    await eventually(lambda: followed.share.percent == 0 and len(followed.ready) == 3)
+    assert len(followed.share.addresses) == 2
+    for modelet in modelets:
+        modelet.may_load.set()
+    await eventually(lambda: followed.share is None and len(followed.ready) == 4)
+    await followed.close()
+
+
+async def test_sessions_stay_with_a_promoted_canary_while_the_others_follow(client, start_modelet):
+    modelets = [await start_modelet() for _ in range(4)]
+    await client.publish(M, "llama", "/one", 4)
+    await client.wait_for_ready(M, 4)
+    await client.update(M, checkpoint="/two", canary=30)
+    await client.wait_for_ready(M, 4)
+    followed = Followed(client)
+    await eventually(lambda: followed.share is not None)
+    version = followed.share.version
+    for modelet in modelets:
+        modelet.may_load.clear()
+    await client.promote(M)
+    # One of three ready has it, and no session that had it goes back.
+    await eventually(lambda: len(followed.ready) == 3)
+    assert followed.share == CanaryShare(version, 100 / 3, followed.share.addresses)
+    assert len(followed.share.addresses) == 1
+    for modelet in modelets:
+        modelet.may_load.set()
+    await eventually(lambda: followed.share is None and len(followed.ready) == 4)
+    await followed.close()
+
+
 async def test_an_aborted_canary_goes_back_and_the_log_tells_all(client, start_modelet):
     modelets = [await start_modelet() for _ in range(2)]
     await client.publish(M, "llama", "/one", 2)

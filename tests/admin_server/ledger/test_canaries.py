@@ -66,18 +66,31 @@ def test_a_promoted_canary_is_the_version_and_one_can_roll_back_from_it():
     state = apply(state, record, 3)
     spec = state.models[M]
     assert (spec.checkpoint, spec.version, spec.canary, spec.revision) == ("/two", B, None, 3)
+    assert spec.promoted == 10
     back = rollback_record(state, M, "", at_s=3)
     assert back is not None
     assert back.version == A
+    assert apply(state, back, 4).models[M].promoted == 0
+    scaled = update_record(state, replace(spec, replicas=7, promoted=0.0), version=C, at_s=3)
+    assert scaled.spec.promoted == 10
+    newer = update_record(state, replace(spec, checkpoint="/three"), version=C, at_s=3)
+    assert newer.spec.promoted == 0
 
 
-def test_an_aborted_canary_leaves_no_trace():
+def test_an_aborted_canary_leaves_only_its_name():
     state = started()
     record = abort_record(state, M, at_s=2)
     assert kind_of(record) == "abort"
     after = apply(state, record, 3)
-    assert after.models[M] == replace(published().models[M], revision=3)
+    assert after.models[M] == replace(published().models[M], revision=3, aborted=B)
     assert after.versions == published().versions
+
+
+def test_the_name_of_an_aborted_canary_survives_an_update():
+    state = started()
+    state = apply(state, abort_record(state, M, at_s=2), 3)
+    new = replace(state.models[M], replicas=7, aborted="")
+    assert update_record(state, new, version=C, at_s=3).spec.aborted == B
 
 
 def test_the_same_canary_again_only_changes_its_share():

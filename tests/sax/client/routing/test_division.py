@@ -135,6 +135,18 @@ async def test_the_other_version_takes_what_this_one_cannot(
     assert canary.asked
 
 
+async def test_an_aborted_canary_gets_requests_only_when_nothing_else_is_left(
+    canary: FakeReplica, replica: FakeReplica, admin: FakeAdmin, client: AsyncClient
+) -> None:
+    admin.shares[MODEL] = share(0, canary.address)
+    for number in range(60):
+        await ask(client, f"talk {number}" if number % 2 else "")
+    assert not canary.asked
+    replica.fail = [QueueFull("not now")]
+    await ask(client)
+    assert len(canary.asked) == 1
+
+
 async def test_only_the_canary_is_left_and_serves_all(
     canary: FakeReplica, admin: FakeAdmin, client: AsyncClient
 ) -> None:
