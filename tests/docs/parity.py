@@ -176,9 +176,11 @@ ROWS = (
     _row(
         "Empty text in Generate",
         "answered from the start token",
-        "likewise where the model has one; else refused",
+        "likewise where the model has one, as Saxml's classes do; else refused",
         "same",
         f"{_LM}::test_an_empty_text_is_the_start_token_where_the_model_has_one",
+        f"{_LM}::test_an_empty_text_is_the_class_s_start_token_which_no_other_text_begins_with",
+        "model_server/models/saxml/test_saxml_class.py::test_an_empty_text_has_a_start_token",
         f"{_LM}::test_an_empty_text_is_refused_without_a_start_token_and_in_a_chat",
     ),
     _row(
