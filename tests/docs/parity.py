@@ -400,10 +400,11 @@ ROWS = (
     ),
     _row(
         "saxutil ls /sax",
-        "cells of the root",
-        "cells in which a model is published",
-        "different",
-        f"{_TOOL}::test_a_model_is_published_listed_changed_and_unpublished",
+        "cells of the root; of a bucket none",
+        "cells of the root, also of a bucket",
+        "better",
+        f"{_TOOL}::test_a_root_on_the_command_line_wins_over_the_environment",
+        "sax/client/test_location.py::test_the_cells_of_a_bucket_are_listed",
     ),
     _row(
         "saxutil getacl, setacl",
