@@ -457,6 +457,13 @@ ROWS = (
         f"{_TOOL}::test_flags_of_gos_logging_are_taken",
     ),
     _row(
+        "state.proto of a running cell",
+        "the models, read again at a start",
+        "not read: the models are published again, by the same lines of saxutil. It holds nothing "
+        "else, and a cell of Saxml goes on beside this one meanwhile",
+        "missing",
+    ),
+    _row(
         "saxutil's own HTTP server on port 8080",
         "debugging pages of Google's libraries",
         "none: a command needs no open port, and the servers have metrics and status pages",
