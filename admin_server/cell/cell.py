@@ -47,7 +47,7 @@ from admin_server.ledger.state import (
 )
 from sax import names
 from sax.canary import replicas_with_canary
-from sax.errors import Cancelled, ModelPathNotFound, NotLeading, SaxError
+from sax.errors import Cancelled, ModelPathNotFound, NotLeading, SaxError, Unavailable
 from sax.format import describe_paths
 from sax.types import (
     Event,
@@ -203,13 +203,19 @@ class Cell:
         """
         check_joining(info)
         if self.reconciler.expects(info):
-            try:
-                await dial_back(self._modelets, info)
-            except SaxError:
-                if not self.reconciler.has(info.address):
-                    await self._modelets.close(info.address)
-                raise
+            await self._dial_back(info)
         self.reconciler.join(info)
+
+    async def _dial_back(self, info: ServerInfo) -> None:
+        known = self.reconciler.has(info.address)
+        try:
+            await dial_back(self._modelets, info)
+        except SaxError as exc:
+            if not known:
+                await self._modelets.close(info.address)
+            elif isinstance(exc, Unavailable):
+                return  # it was restarted, and the connection to it is not there again yet
+            raise
 
     def join(self, info: ServerInfo) -> None:
         """`admit`, of a server that is known to be there."""

@@ -37,6 +37,7 @@ class Loaded:
     chat_queries: bool = False  # render a Saxml query as a user message
     tokenized_input: bool = False  # a Saxml query is a list of token ids, "5,6,7"
     tokenized_output: bool = False  # and so is its answer
+    start_token: int | None = None  # of its class, for an empty text; None: the tokenizer's
     grammars: GrammarCompiler | None = None  # None: it answers under no constraint
     note: str = ""  # where it does not do as its model path says
     defaults: SamplingParams  # for fields that a Saxml request omits

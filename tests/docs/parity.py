@@ -176,9 +176,11 @@ ROWS = (
     _row(
         "Empty text in Generate",
         "answered from the start token",
-        "likewise where the model has one; else refused",
+        "likewise where the model has one, as Saxml's classes do; else refused",
         "same",
         f"{_LM}::test_an_empty_text_is_the_start_token_where_the_model_has_one",
+        f"{_LM}::test_an_empty_text_is_the_class_s_start_token_which_no_other_text_begins_with",
+        "model_server/models/saxml/test_saxml_class.py::test_an_empty_text_has_a_start_token",
         f"{_LM}::test_an_empty_text_is_refused_without_a_start_token_and_in_a_chat",
     ),
     _row(
@@ -398,10 +400,11 @@ ROWS = (
     ),
     _row(
         "saxutil ls /sax",
-        "cells of the root",
-        "cells in which a model is published",
-        "different",
-        f"{_TOOL}::test_a_model_is_published_listed_changed_and_unpublished",
+        "cells of the root; of a bucket none",
+        "cells of the root, also of a bucket",
+        "better",
+        f"{_TOOL}::test_a_root_on_the_command_line_wins_over_the_environment",
+        "sax/client/test_location.py::test_the_cells_of_a_bucket_are_listed",
     ),
     _row(
         "saxutil getacl, setacl",
@@ -452,6 +455,13 @@ ROWS = (
         f"{_TOOL}::test_a_root_on_the_command_line_wins_over_the_environment",
         f"{_TOOL}::test_a_command_gives_up_after_its_time",
         f"{_TOOL}::test_flags_of_gos_logging_are_taken",
+    ),
+    _row(
+        "state.proto of a running cell",
+        "the models, read again at a start",
+        "not read: the models are published again, by the same lines of saxutil. It holds nothing "
+        "else, and a cell of Saxml goes on beside this one meanwhile",
+        "missing",
     ),
     _row(
         "saxutil's own HTTP server on port 8080",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import shlex
 from functools import cache
 
 import pytest
 
+from sax.cli.saxutil.go_flags import parse_flags
+from sax.cli.saxutil.main import GLOBAL_FLAGS, VERBS
 from tests.docs.parity import PAGE, ROOT, ROWS, VERDICTS, ParityRow, written
 
 
@@ -31,6 +34,14 @@ def test_a_row_names_tests_that_exist(row: ParityRow) -> None:
         path, _, name = test.partition("::")
         assert name.startswith("test_")
         assert name in names_in(path), f"{path} has no {name}"
+
+
+def test_every_line_of_saxutil_on_the_page_is_one_that_it_takes() -> None:
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("saxutil ")]
+    assert len(lines) >= 4
+    for line in lines:
+        name, *rest = parse_flags(GLOBAL_FLAGS, shlex.split(line)[1:]).words
+        VERBS[name].check(parse_flags(VERBS[name].flags, rest).words)
 
 
 def test_no_row_breaks_the_table() -> None:

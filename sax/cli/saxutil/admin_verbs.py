@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 
@@ -10,7 +11,9 @@ from sax.cli.publication import parse_publication
 from sax.cli.saxutil.go_flags import number_flag, switch, text_flag
 from sax.cli.saxutil.unsupported import CREATE, DELETE, EXPORT, SAVE, unsupported
 from sax.cli.saxutil.verb import SaxutilCall, SaxutilVerb, show
+from sax.client.location import cells_below
 from sax.command import printable
+from sax.config import ROOT_VARIABLE
 from sax.errors import InvalidName, InvalidRequest, UnsupportedParameter
 from sax.names import CellId, ModelId
 from sax.types import PublishedModel, ReplicaStatus, ServableStatus
@@ -63,22 +66,25 @@ def update_checkpoint(call: SaxutilCall) -> None:
 def ls(call: SaxutilCall) -> None:
     """List cells, the models of a cell, or one model."""
     name = call.words[0].rstrip("/")
-    with call.client("" if name == "/sax" else name) as client:
-        if name == "/sax":
-            models = client.list_all(timeout_s=call.timeout_s)
-            _show_cells(call, models)
-        elif name.count("/") == _SLASHES_OF_A_CELL:
+    if name == "/sax":
+        rows = [(str(number), cell) for number, cell in enumerate(_cells(call))]
+        show(("#", "Cell"), rows, as_csv=call.flag("csv"))
+        return
+    with call.client(name) as client:
+        if name.count("/") == _SLASHES_OF_A_CELL:
             cell = str(CellId.parse(name))
             _show_cell(call, client.list_all(cell, timeout_s=call.timeout_s))
         else:
             _show_model(call, client.list(_model_id(call), timeout_s=call.timeout_s))
 
 
-def _show_cells(call: SaxutilCall, models: list[PublishedModel]) -> None:
-    """Show the cells that have a model: an admin server knows its own cell only."""
-    cells = {str(ModelId.parse(model.spec.model_id).cell_id) for model in models}
-    rows = [(str(number), cell) for number, cell in enumerate(sorted(cells))]
-    show(("#", "Cell"), rows, as_csv=call.flag("csv"))
+def _cells(call: SaxutilCall) -> list[str]:
+    """Return the cells of the root; without one, the admin server's own, if it has a model."""
+    if root := call.root or os.environ.get(ROOT_VARIABLE):
+        return [str(CellId(cell)) for cell in cells_below(root)]
+    with call.client() as client:
+        models = client.list_all(timeout_s=call.timeout_s)
+    return sorted({str(ModelId.parse(model.spec.model_id).cell_id) for model in models})
 
 
 def _show_cell(call: SaxutilCall, models: list[PublishedModel]) -> None:

@@ -72,7 +72,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _run_verb(name: str, words: Sequence[str], whole: ParsedFlags) -> None:
-    verb = _VERBS.get(name)
+    verb = VERBS.get(name)
     if verb is None:
         raise WrongUsage(f"{quoted(name)} is no command; `saxutil commands` lists them")
     flags = parse_flags(verb.flags, words)
@@ -83,10 +83,10 @@ def _run_verb(name: str, words: Sequence[str], whole: ParsedFlags) -> None:
 def _about(name: str, words: Sequence[str]) -> str:
     """Return the text of `help`, `commands` or `flags`, of one command or of all."""
     if name == "commands":
-        return "\n".join([*_ABOUT, *_VERBS])
+        return "\n".join([*_ABOUT, *VERBS])
     if not words:
         return _usage() if name == "help" else _flag_lines(GLOBAL_FLAGS)
-    verb = _VERBS.get(words[0])
+    verb = VERBS.get(words[0])
     if verb is None:
         raise WrongUsage(f"{quoted(words[0])} is no command; `saxutil commands` lists them")
     return _flag_lines(verb.flags) if name == "flags" else _help(verb)
@@ -98,7 +98,7 @@ def _help(verb: SaxutilVerb) -> str:
 
 
 def _usage() -> str:
-    lines = [f"  {verb.name:18} {verb.synopsis}" for verb in _VERBS.values()]
+    lines = [f"  {verb.name:18} {verb.synopsis}" for verb in VERBS.values()]
     return "\n".join(
         [
             "usage: saxutil [--sax_root=PLACE] [--sax_timeout=60s] COMMAND [FLAGS] WORDS",
@@ -120,7 +120,7 @@ def _default(flag: GoFlag) -> str:
 
 _HELP = ("-h", "-help", "--help")
 _ABOUT = ("help", "flags", "commands")
-_VERBS = {
+VERBS = {
     verb.name: verb for verb in (*admin_verbs.VERBS, *language_verbs.VERBS, *media_verbs.VERBS)
 }
 

@@ -27,6 +27,14 @@ async def test_the_address_of_another_server_is_refused(admin, start_modelet):
     assert [info.incarnation for info in admin.cell.infos()] == [there.incarnation]
 
 
+async def test_a_restart_is_believed_before_the_connection_is_there_again(admin, start_modelet):
+    there = await start_modelet()
+    await there.stop()
+    await admin.cell.admit(there.info)
+    assert [info.incarnation for info in admin.cell.infos()] == [there.incarnation]
+    await there.start()
+
+
 async def test_a_heartbeat_is_taken_without_another_look(admin, start_modelet):
     there = await start_modelet()
     await there.cut_off()

@@ -255,6 +255,26 @@ async def test_an_empty_text_is_the_start_token_where_the_model_has_one() -> Non
         )
 
 
+async def test_an_empty_text_is_the_class_s_start_token_which_no_other_text_begins_with() -> None:
+    async with serving(Changed(start_token=7)) as served:
+        reply = await served.lm.Generate(lm_request("", per_example_max_decode_steps=4))
+        assert reply.texts[0].text == text_of(answer_to([7], 4))
+        request = lm_pb2.ScoreRequest(model_key=MODEL, prefix="", suffix=["b"])
+        assert list((await served.lm.Score(request)).logp) == pytest.approx(
+            [logprob([7], ord("b"))]
+        )
+        reply = await served.lm.Generate(lm_request(per_example_max_decode_steps=4))
+        assert reply.texts[0].text == text_of(answer_to("hi", 4))
+
+
+async def test_an_empty_list_of_ids_is_the_start_token() -> None:
+    async with serving(Changed(start_token=7, tokenized_input=True)) as served:
+        reply = await served.lm.Generate(lm_request("", per_example_max_decode_steps=4))
+        assert reply.texts[0].text == text_of(answer_to([7], 4))
+        request = lm_pb2.ScoreRequest(model_key=MODEL, prefix="", suffix=["8"])
+        assert list((await served.lm.Score(request)).logp) == pytest.approx([logprob([7], 8)])
+
+
 @pytest.mark.parametrize("chat", [True, False])
 async def test_an_empty_text_is_refused_without_a_start_token_and_in_a_chat(chat: bool) -> None:
     async with serving(FakeModels(chat_queries=chat)) as served:

@@ -152,6 +152,10 @@ def test_a_root_on_the_command_line_wins_over_the_environment(
     (folder / "location.proto").write_bytes(location.SerializeToString())
     status, out, _ = saxutil(f"--sax_root={tmp_path}", "lm.generate", "-terse", MODEL, "ab")
     assert (status, out) == (0, "ba\n")
+    (tmp_path / "sax" / "other").mkdir()
+    (tmp_path / "sax" / "other" / "location.proto").write_bytes(b"")
+    out = saxutil(f"--sax_root={tmp_path}", "ls", "-csv", "/sax")[1]
+    assert out == "# #,Cell\n0,/sax/other\n1,/sax/test\n"
 
 
 def test_a_command_gives_up_after_its_time(cell: Cell, saxutil: Saxutil) -> None:
