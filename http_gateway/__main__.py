@@ -40,7 +40,7 @@ _OTHER_FILES = 256  # connections to the cell, and what Python holds
 
 _DESCRIPTION = """\
 The HTTP gateway of a sax cell: Saxml's routes (/publish, /listcell, /listall, /generate,
-/update, /unpublish), OpenAI's (/v1/models, /v1/completions, /v1/chat/completions), vLLM's
+/update, /unpublish), OpenAI's (/v1/chat/completions, /v1/responses, /v1/batches, ...), vLLM's
 (/tokenize, /pooling, /health), and /healthz, /readyz, /metrics; /docs describes them all. It is
 stateless: run as many as you like."""
 
