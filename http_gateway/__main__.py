@@ -45,9 +45,10 @@ _OTHER_FILES = 256  # connections to the cell, and what Python holds
 
 _DESCRIPTION = """\
 The HTTP gateway of a sax cell: Saxml's routes (/publish, /listcell, /listall, /generate,
-/update, /unpublish), OpenAI's (/v1/models, /v1/completions, /v1/chat/completions), vLLM's
-(/tokenize, /pooling, /health), and /healthz, /readyz, /metrics; /docs describes them all, and a
-browser at / gets a page to chat and watch the cell. It is stateless: run as many as you like."""
+/update, /unpublish), OpenAI's (/v1/chat/completions, /v1/responses, /v1/batches, ...), vLLM's
+(/tokenize, /pooling, /health), Anthropic's (/v1/messages), Ollama's (/api/chat, ...), and
+/healthz, /readyz, /metrics; /docs describes them all, and a browser at / gets a page to chat and
+watch the cell. Its state is in the cell and in the store of --files: run as many as you like."""
 
 _EXAMPLE = """\
 example:

@@ -45,6 +45,7 @@ from http_gateway.openai.passes.relevance import RelevanceRoutes
 from http_gateway.openai.responses.routes import ResponseRoutes
 from http_gateway.openai.responses.stored import StoredResponses
 from http_gateway.openai.routes import OpenAiRoutes
+from http_gateway.openai.stored.patient_store import PatientStore
 from http_gateway.openai.tokens import TokenRoutes
 from http_gateway.openapi import Schema, with_components
 from http_gateway.ops import OpsRoutes
@@ -144,9 +145,10 @@ def _keep(
         RequestRoute.EMBEDDINGS: embeddings.embed,
         RequestRoute.RESPONSES: responses.create,
     }
+    patient = PatientStore(store) if store is not None else None
     worker = BatchWorker(
-        batches,
-        files,
+        KeptBatches(patient),
+        KeptFiles(patient),
         LineRunner(handlers, backend.catalog, authentication),
         (stored.sweep, files.sweep, batches.sweep),
         concurrency=backend.config.batch_concurrency,

@@ -64,7 +64,8 @@ def test_a_stream_adds_up_to_the_response(sdk: openai.OpenAI) -> None:
         "include": ["message.output_text.logprobs"],
         "top_logprobs": 2,
     }
-    text, numbers, last = "", list[int](), None
+    text, numbers = "", list[int]()
+    last: Any = None
     with sdk.responses.stream(**fields) as stream:
         for event in stream:
             numbers.append(event.sequence_number)

@@ -45,7 +45,7 @@ class BatchPace:
     beat_s: float = 3.0
     patience_s: float = 15.0  # silence after which another gateway takes a batch over
     flush_s: float = 2.0  # at most until a result is on the store
-    poll_s: float = 2.0
+    poll_s: float = 5.0  # buckets bill each look
     retry_s: float = 2.0  # after a failure of the store
     last_flush_s: float = 5.0  # while the gateway ends
 
@@ -141,8 +141,8 @@ class BatchRun:
         order = await self._kept.order(self._place)
         if order is None or await self._kept.is_done(self._place):
             return await self._kept.close(self._place)
-        entries = await self._kept.log(self._place)
-        progress = BatchProgress(self._kept, self._place, self._writer, entries)
+        progress = BatchProgress(self._kept, self._place, self._writer)
+        await progress.read()
         self._progress = progress
         if progress.ending is None:
             try:
@@ -223,21 +223,34 @@ class BatchRun:
         """Write the files and the outcome. All is read from the log, so whoever does it, and
         however often, writes the same."""
         assert progress.ending is not None
-        status = progress.ending.ending
-        unanswered = [text async for text in self._unanswered(order, status, progress)]
-        good = [r.text for entry in progress.log for r in entry.results if r.good]
-        bad = [r.text for entry in progress.log for r in entry.results if not r.good]
-        bad += unanswered
+        status, missing = progress.ending.ending, 0
+
+        async def bad() -> AsyncIterator[str]:
+            nonlocal missing
+            async for text in self._logged(good=False):
+                yield text
+            async for text in self._unanswered(order, status, progress):
+                missing += 1
+                yield text
+
+        output_file_id = await self._write(order, "output", self._logged(good=True))
+        error_file_id = await self._write(order, "error", bad())
         done = BatchDone(
             status=status,
             at=self._now(),
             finalizing_at=progress.ending.at,
-            completed=len(good),
-            failed=len(bad),
-            output_file_id=await self._write(order, "output", good),
-            error_file_id=await self._write(order, "error", bad),
+            completed=progress.completed,
+            failed=progress.failed + missing,
+            output_file_id=output_file_id,
+            error_file_id=error_file_id,
         )
         await self._kept.finish(self._place, done)
+
+    async def _logged(self, *, good: bool) -> AsyncIterator[str]:
+        async for entry in self._kept.log(self._place):
+            for result in entry.results:
+                if result.good is good:
+                    yield result.text
 
     async def _unanswered(
         self, order: BatchOrder, status: str, progress: BatchProgress
@@ -255,13 +268,15 @@ class BatchRun:
                 line = read_line(number, raw, order.endpoint)
                 yield line_text(order, line, error={"code": code, "message": message})
 
-    async def _write(self, order: BatchOrder, kind: str, lines: list[str]) -> str | None:
+    async def _write(self, order: BatchOrder, kind: str, lines: AsyncIterator[str]) -> str | None:
         """Write a file under an id that the batch determines; None: it would be empty."""
-        if not lines:
+        first = await anext(lines, None)
+        if first is None:
             return None
 
         async def content() -> AsyncIterator[bytes]:
-            for line in lines:
+            yield first.encode() + b"\n"
+            async for line in lines:
                 yield line.encode() + b"\n"
 
         file = await self._files.add(

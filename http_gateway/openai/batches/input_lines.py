@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -19,6 +20,7 @@ ENDPOINTS = (
     RequestRoute.EMBEDDINGS,
     RequestRoute.RESPONSES,
 )
+_LINES_AT_ONCE = 256
 _MOST_FAULTS = 100
 _CUSTOM_ID_BYTES = 512
 
@@ -45,6 +47,8 @@ async def lines_of(content: AsyncIterator[bytes]) -> AsyncIterator[tuple[int, by
         *whole, held = (held + piece).split(b"\n")
         for line in whole:
             number += 1
+            if number % _LINES_AT_ONCE == 0:
+                await asyncio.sleep(0)  # reading the lines of a piece must not stop all streams
             if line.strip():
                 yield number, line
         _check_length(held, number + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 import msgspec
@@ -27,7 +27,7 @@ FOLDER = "batches"
 OPEN = "open_batches"  # one mark for each batch that has not ended
 PREFIX = "batch_"
 KEPT_S = 30 * 86400.0  # from its end, or rather from its creation and its longest window
-_READS_AT_ONCE = 16
+_READS_AT_ONCE = 4  # of entries of a few megabytes at most
 
 Record = TypeVar("Record")
 Place = tuple[str, str]  # owner and id
@@ -152,15 +152,16 @@ class KeptBatches:
         data = msgspec.json.encode(beat)
         await self._store.replace(_name(place, f"beats/{claim:06d}"), data)
 
-    async def log(self, place: Place) -> list[LogEntry]:
-        """Return all entries, the oldest first."""
+    async def log(self, place: Place) -> AsyncIterator[LogEntry]:
+        """Yield all entries, the oldest first; a whole log may be larger than memory."""
         names = [_tail(name) for name in await self._store.names(_name(place, "log"))]
-        entries: list[LogEntry] = []
         for start in range(0, len(names), _READS_AT_ONCE):
             some = names[start : start + _READS_AT_ONCE]
-            read = await asyncio.gather(*(self._read(place, name, LogEntry) for name in some))
-            entries += [entry for entry in read if entry is not None]
-        return entries
+            for entry in await asyncio.gather(
+                *(self._read(place, name, LogEntry) for name in some)
+            ):
+                if entry is not None:
+                    yield entry
 
     async def append(self, place: Place, number: int, entry: LogEntry) -> None:
         """Durable on return. Raises LogMoved.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from http_gateway.openai.batches.kept_batches import KeptBatches, Place
 from http_gateway.openai.batches.records import LineResult, LogEntry
@@ -15,17 +14,21 @@ _MOST_BYTES = 4 << 20
 class BatchProgress:
     """Methods raise LogMoved and StoreUnavailable."""
 
-    def __init__(
-        self, kept: KeptBatches, place: Place, writer: str, log: Sequence[LogEntry]
-    ) -> None:
+    def __init__(self, kept: KeptBatches, place: Place, writer: str) -> None:
         self._kept = kept
         self._place = place
         self._writer = writer
-        self._log = [*log]
+        self._entries = 0
+        self._answered: dict[int, bool] = {}  # line -> True if its answer is good
+        self.ending: LogEntry | None = None  # the log's last entry, if it ends the batch
         self._held: list[LineResult] = []
         self._sealed: LogEntry | None = None  # an entry that may have been written or not
         self._lock = asyncio.Lock()
-        self._answered = {result.line: result.good for entry in log for result in entry.results}
+
+    async def read(self) -> None:
+        """Learn what the store holds; once, before anything else."""
+        async for entry in self._kept.log(self._place):
+            self._note(entry)
 
     @property
     def answered(self) -> frozenset[int]:
@@ -39,15 +42,6 @@ class BatchProgress:
     @property
     def failed(self) -> int:
         return len(self._answered) - self.completed
-
-    @property
-    def log(self) -> Sequence[LogEntry]:
-        return self._log
-
-    @property
-    def ending(self) -> LogEntry | None:
-        """The log's last entry, if it ends the batch."""
-        return self._log[-1] if self._log and self._log[-1].ending else None
 
     async def add(self, result: LineResult) -> None:
         """Take a result; once there are enough of them, write them."""
@@ -66,9 +60,11 @@ class BatchProgress:
 
     async def end(self, status: str, at: int) -> None:
         """Write what is held, and that nothing follows."""
-        await self.flush()
+        await self.flush()  # perhaps of an entry that could not be written before
         await self.flush()
         async with self._lock:
+            if self.ending is not None:
+                return
             self._sealed = LogEntry(writer=self._writer, ending=status, at=at)
             await self._write()
 
@@ -76,7 +72,11 @@ class BatchProgress:
         """Write the sealed entry; as it never changes, trying again cannot write it twice."""
         if self._sealed is None:
             return
-        await self._kept.append(self._place, len(self._log), self._sealed)
-        self._log.append(self._sealed)
-        self._answered |= {result.line: result.good for result in self._sealed.results}
+        await self._kept.append(self._place, self._entries, self._sealed)
+        self._note(self._sealed)
         self._sealed = None
+
+    def _note(self, entry: LogEntry) -> None:
+        self._entries += 1
+        self._answered |= {result.line: result.good for result in entry.results}
+        self.ending = entry if entry.ending else None

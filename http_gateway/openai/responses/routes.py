@@ -42,7 +42,6 @@ from http_gateway.problems import describe
 from http_gateway.sse import Ending, EventSource, EventStream, Script
 from sax.errors import InvalidRequest, SaxError
 from sax.fields.field import RequestRoute
-from sax.fields.table import field
 from sax.types import GenerateRequest, TokenChunk
 
 _told = partial(operation, errors=OpenAiError)
@@ -139,10 +138,7 @@ class ResponseRoutes:
         """Return the items of the conversation so far."""
         if not body.previous_response_id:
             return []
-        param = "previous_response_id"
-        before = await self._stored.get(body.previous_response_id, param)
-        field(RequestRoute.RESPONSES, "input").check_count(len(before.conversation), param)
-        return before.conversation
+        return await self._stored.conversation(body.previous_response_id, "previous_response_id")
 
     async def _complete(self, request: Request, job: ResponseJob) -> Response:
         waiting = [self._backend.on_first_token(request)]

@@ -12,20 +12,19 @@ from http_gateway.openai.responses.items import Item
 from http_gateway.openai.stored.ids import made_at, new_id
 from http_gateway.openai.stored.need import needed
 from http_gateway.openai.stored.owner import owner_folder
-from sax.errors import NotFound
+from sax.errors import InvalidRequest, NotFound
+from sax.fields.field import RequestRoute
+from sax.fields.table import field
 from sax.storage.object_store import ObjectMissing, ObjectStore
 
 FOLDER = "responses"
 PREFIX = "resp_"
+MOST_BYTES = 8 << 20  # of a conversation that goes on: as much as one request may bring
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
     response: dict[str, Any]
     input: list[Item]  # those of earlier responses included
-
-    @property
-    def conversation(self) -> list[Item]:
-        return [*self.input, *self.response["output"]]
 
 
 class StoredResponses:
@@ -60,6 +59,21 @@ class StoredResponses:
         except ObjectMissing as exc:
             raise _missing(id, param) from exc
         return msgspec.json.decode(data, type=StoredResponse)
+
+    async def conversation(self, id: str, param: str) -> list[Item]:
+        """Return the items that a response ends. Raises what `get` does, and InvalidRequest for a
+        conversation that has become too long to go on."""
+        kept = await self.get(id, param)
+        size = len(msgspec.json.encode(kept))
+        if size > MOST_BYTES:
+            raise InvalidRequest(
+                f"the conversation of {param} has {size} bytes; at most {MOST_BYTES} can go on: "
+                "begin a new one, and send what matters in input",
+                param=param,
+            )
+        items = [*kept.input, *kept.response["output"]]
+        field(RequestRoute.RESPONSES, "input").check_count(len(items), param)
+        return items
 
     async def delete(self, id: str) -> None:
         """Raises NotFound, InvalidRequest without a store, StoreUnavailable."""

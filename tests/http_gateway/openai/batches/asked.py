@@ -11,6 +11,8 @@ import httpx
 from fastapi import FastAPI
 
 from http_gateway.openai.batches.batch_run import BatchPace
+from sax.types import GenerateRequest, TokenChunk
+from tests.http_gateway.fake_cell import FakeCell, published
 
 FAST = BatchPace(
     beat_s=0.01, patience_s=0.2, flush_s=0.01, poll_s=0.01, retry_s=0.01, last_flush_s=1
@@ -27,6 +29,25 @@ def chat(id: str, text: str = "abc", **fields: Any) -> dict[str, Any]:
 def quick(app: FastAPI) -> FastAPI:
     app.state.batches._pace = FAST
     return app
+
+
+class StoppingCell(FakeCell):
+    """Answers so many requests; the others wait for ever."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(published())
+        self.count = count
+
+    async def generate_to(
+        self,
+        request: GenerateRequest,
+        sink: Callable[[TokenChunk], None],
+        timeout_s: float | None = None,
+    ) -> None:
+        if len(self.requests) >= self.count:
+            self.requests.append(request)
+            await asyncio.Event().wait()
+        await super().generate_to(request, sink, timeout_s)
 
 
 async def upload(http: httpx.AsyncClient, lines: list[Any]) -> str:

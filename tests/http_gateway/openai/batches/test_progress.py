@@ -22,6 +22,10 @@ def result(line: int) -> LineResult:
     return LineResult(line, line % 3 != 0, f"{line}")
 
 
+async def whole(kept: KeptBatches) -> list[LogEntry]:
+    return [entry async for entry in kept.log(PLACE)]
+
+
 class Writer:
     """A gateway that believes to run the batch; it reads the log again when that has moved."""
 
@@ -34,9 +38,9 @@ class Writer:
         """Answer the first line without an answer, and perhaps write what is held."""
         try:
             if self.progress is None:
-                log = await self.kept.log(PLACE)
-                self.progress = BatchProgress(self.kept, PLACE, self.name, log)
-                self.taken = {*self.progress.answered}
+                progress = BatchProgress(self.kept, PLACE, self.name)
+                await progress.read()
+                self.progress, self.taken = progress, {*progress.answered}
             left = [line for line in range(LINES) if line not in self.taken]
             if left and self.progress.ending is None:
                 self.taken.add(left[0])
@@ -72,7 +76,7 @@ def test_every_line_counts_once_however_two_writers_take_turns(
         for _ in range(3 * LINES):
             for writer in writers:
                 await writer.step(flush=True)
-        return await writers[0].kept.log(PLACE)
+        return await whole(writers[0].kept)
 
     log = asyncio.run(story())
     told = [each for entry in log for each in entry.results]
@@ -87,12 +91,12 @@ async def test_an_entry_may_be_appended_again_by_its_writer_only():
     await kept.append(PLACE, 0, entry)
     with pytest.raises(LogMoved):
         await kept.append(PLACE, 0, LogEntry(writer="b", results=[result(1)]))
-    assert await kept.log(PLACE) == [entry]
+    assert await whole(kept) == [entry]
 
 
 async def test_counts_are_of_what_is_on_the_store():
     store = FaultyStore()
-    progress = BatchProgress(KeptBatches(store), PLACE, "a", [])
+    progress = BatchProgress(KeptBatches(store), PLACE, "a")
     await progress.add(result(1))
     assert progress.completed == 0
     store.fails = "after"
@@ -106,8 +110,8 @@ async def test_counts_are_of_what_is_on_the_store():
 
 async def test_many_results_are_written_without_being_asked():
     kept = KeptBatches(open_store("memory://"))
-    progress = BatchProgress(kept, PLACE, "a", [])
+    progress = BatchProgress(kept, PLACE, "a")
     for line in range(130):
         await progress.add(result(line))
     assert len(progress.answered) == 128
-    assert len(await kept.log(PLACE)) == 2
+    assert len(await whole(kept)) == 2

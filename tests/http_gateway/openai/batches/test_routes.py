@@ -21,7 +21,6 @@ from tests.http_gateway.openai.batches.asked import (
     lines_in,
     quick,
     start,
-    until,
     upload,
 )
 
@@ -130,27 +129,6 @@ async def test_a_file_that_is_wrong_fails_the_batch_and_names_the_line(
     assert (error["code"], error["line"], error["param"]) == (code, line, param)
     assert not cell.requests
     assert batch["output_file_id"] is None
-
-
-async def test_a_cancelled_batch_keeps_what_was_answered(cell: FakeCell, http: httpx.AsyncClient):
-    id = (await start(http, [chat(f"{n}") for n in range(100)]))["id"]
-    cell.hold_after = 0
-    await until(http, id, lambda batch: batch["status"] != "validating")
-    cancelling = (await http.post(f"/v1/batches/{id}/cancel")).json()
-    assert cancelling["status"] in ("cancelling", "cancelled")
-    batch = await ended(http, id)
-    assert batch["status"] == "cancelled"
-    assert batch["cancelled_at"]
-    assert batch["cancelling_at"]
-    counts = batch["request_counts"]
-    assert counts["completed"] + counts["failed"] == counts["total"] == 100
-    errors = await lines_in(http, batch["error_file_id"])
-    answers = await lines_in(http, batch["output_file_id"])
-    assert {line["error"]["code"] for line in errors.values()} == {"batch_cancelled"}
-    assert {*errors, *answers} == {f"{n}" for n in range(100)}
-    assert not {*errors} & {*answers}
-    again = await http.post(f"/v1/batches/{id}/cancel")
-    assert again.status_code == 400
 
 
 async def test_batches_are_listed_the_newest_first(http: httpx.AsyncClient):

@@ -1,5 +1,6 @@
 import pytest
 
+from http_gateway.openai.responses import stored
 from http_gateway.openai.responses.stored import StoredResponse, StoredResponses
 from sax.auth.acl import ANYONE, Principal, enter_call
 from sax.errors import InvalidRequest, NotFound
@@ -23,39 +24,49 @@ def kept(id: str) -> StoredResponse:
 
 async def test_a_response_is_kept_for_its_time_and_then_swept():
     store, clock = open_store("memory://"), Clock()
-    stored = StoredResponses(store, TTL_S, clock)
-    id = stored.new_id()
-    await stored.put(kept(id))
-    assert await stored.get(id) == kept(id)
-    assert kept(id).conversation == [{"id": "msg_1"}, {"id": "msg_2"}]
+    shelf = StoredResponses(store, TTL_S, clock)
+    id = shelf.new_id()
+    await shelf.put(kept(id))
+    assert await shelf.get(id) == kept(id)
+    assert await shelf.conversation(id, "x") == [{"id": "msg_1"}, {"id": "msg_2"}]
     clock.now_s += TTL_S - 1
-    await stored.sweep()
-    assert await stored.get(id) == kept(id)
+    await shelf.sweep()
+    assert await shelf.get(id) == kept(id)
     clock.now_s += 1
     with pytest.raises(NotFound):
-        await stored.get(id)
+        await shelf.get(id)
     assert len(await store.names("")) == 1
-    await stored.sweep()
+    await shelf.sweep()
     assert await store.names("") == []
 
 
 async def test_a_key_sees_its_own_responses_only():
-    stored = StoredResponses(open_store("memory://"), TTL_S)
-    id = stored.new_id()
+    shelf = StoredResponses(open_store("memory://"), TTL_S)
+    id = shelf.new_id()
     try:
         enter_call(Principal("alice"))
-        await stored.put(kept(id))
+        await shelf.put(kept(id))
         enter_call(Principal("bob"))
         with pytest.raises(NotFound, match="belongs to another key"):
-            await stored.get(id)
+            await shelf.get(id)
         with pytest.raises(NotFound):
-            await stored.delete(id)
+            await shelf.delete(id)
         enter_call(Principal("alice"))
-        await stored.delete(id)
+        await shelf.delete(id)
         with pytest.raises(NotFound):
-            await stored.get(id)
+            await shelf.get(id)
     finally:
         enter_call(ANYONE)
+
+
+async def test_a_conversation_that_became_too_long_is_refused(monkeypatch: pytest.MonkeyPatch):
+    stored_responses = StoredResponses(open_store("memory://"), TTL_S)
+    id = stored_responses.new_id()
+    await stored_responses.put(kept(id))
+    monkeypatch.setattr(stored, "MOST_BYTES", 10)
+    with pytest.raises(InvalidRequest, match="begin a new one") as refused:
+        await stored_responses.conversation(id, "previous_response_id")
+    assert refused.value.param == "previous_response_id"
 
 
 @pytest.mark.parametrize("id", ["", "x", "resp_", "../resp_1", "resp_" + "g" * 32])
@@ -73,6 +84,6 @@ async def test_without_a_store_the_flag_is_named():
 async def test_a_store_that_fails_is_unavailable():
     store = FaultyStore()
     store.fails = "before"
-    stored = StoredResponses(store, TTL_S)
+    shelf = StoredResponses(store, TTL_S)
     with pytest.raises(StoreUnavailable):
-        await stored.put(kept(stored.new_id()))
+        await shelf.put(kept(shelf.new_id()))
