@@ -20,13 +20,14 @@ from http_gateway.anthropic.schema import (
 from http_gateway.anthropic.tools import CHOICES
 from http_gateway.anthropic.tools import UNCHANGED as TOOL_UNCHANGED
 from http_gateway.openai.prompts import texts_schema
+from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import RequestBody, Schema, one_of
 from sax.fields.field import RequestRoute
-from sax.fields.table import LABEL_BYTES, TOOL_NAME_BYTES, TOOL_TEXT_BYTES, TOOLS, field
+from sax.fields.table import LABEL_BYTES, TOOL_TEXT_BYTES, TOOLS, field
 
 _ROUTE = RequestRoute.MESSAGES
 _NULL: Schema = {"type": "null"}
-_NAME: Schema = {"type": "string", "pattern": f"^[A-Za-z0-9_.-]{{1,{TOOL_NAME_BYTES}}}$"}
+_NAME: Schema = {"type": "string", "pattern": FUNCTION_NAME_PATTERN}
 _ID: Schema = {"type": "string", "maxLength": LABEL_BYTES}
 _FLAG: Schema = {"type": ["boolean", "null"]}
 _TEXT: Schema = {"type": "string", "maxLength": field(_ROUTE, "messages.content").bytes}

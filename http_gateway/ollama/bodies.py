@@ -23,12 +23,12 @@ from http_gateway.ollama.schema import (
     OllamaShow,
 )
 from http_gateway.openai.prompts import texts_schema
+from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import RequestBody, Schema, one_of
 from sax.fields.field import Kind, RequestField, RequestRoute
 from sax.fields.table import (
     MODEL_BYTES,
     OLLAMA_OPTIONS,
-    TOOL_NAME_BYTES,
     TOOL_TEXT_BYTES,
     TOOLS,
     field,
@@ -94,7 +94,7 @@ def _text(name: str, *kinds: str) -> Schema:
 def _calls() -> Schema:
     function = _object(
         {
-            "name": {"type": "string", "pattern": f"^[A-Za-z0-9_.-]{{1,{TOOL_NAME_BYTES}}}$"},
+            "name": {"type": "string", "pattern": FUNCTION_NAME_PATTERN},
             "arguments": {"type": "object"},
             "index": {},
         },
@@ -147,7 +147,7 @@ _TOOL = _object(
         "type": {"const": "function"},
         "function": _object(
             {
-                "name": {"type": "string", "pattern": f"^[A-Za-z0-9_.-]{{1,{TOOL_NAME_BYTES}}}$"},
+                "name": {"type": "string", "pattern": FUNCTION_NAME_PATTERN},
                 "description": {"type": ["string", "null"], "maxLength": TOOL_TEXT_BYTES},
                 "parameters": {"type": ["object", "null"]},
                 "strict": _FLAG,

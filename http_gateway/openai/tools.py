@@ -15,7 +15,8 @@ from sax.fields.field import RequestRoute
 from sax.fields.table import TOOLS_BYTES, field
 from sax.format import quoted, shortened
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+FUNCTION_NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,64}$"
+_NAME = re.compile(FUNCTION_NAME_PATTERN)
 _CHOICES = (ToolChoice.NONE, ToolChoice.AUTO, ToolChoice.REQUIRED)
 
 

@@ -19,6 +19,7 @@ schemathesis = pytest.importorskip("schemathesis")
 
 # What is asked for may be refused for reasons that no schema says.
 UNSAID = {
+    "/tokenize": "arguments of calls in messages are JSON",
     "/generate": "the model knows which extra inputs it takes",
     "/publish": "overrides are a text of JSON texts, and bounds must not contradict each other",
     "/update": "as /publish",
