@@ -121,6 +121,7 @@ class CellClient(Protocol):
         timeout_s: float | None = None,
         *,
         add_special_tokens: bool | None = None,
+        chat: ChatOptions = PLAIN_CHAT,
     ) -> Tokenized: ...
 
     async def detokenize(

@@ -128,6 +128,7 @@ class PublishedModel:
     # Replicas wanted now; differs from spec.replicas under autoscaling or with a canary.
     wanted: int = 0
     scaling_reason: str = ""  # why that number; empty without autoscaling
+    max_context: int = 0  # tokens of one sequence that every ready replica has room for; 0: unknown
 
     @property
     def ready_replicas(self) -> int:

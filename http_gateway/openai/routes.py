@@ -113,9 +113,11 @@ class OpenAiRoutes:
 
     async def model(self, request: Request) -> Response:
         """Return one published model, by its full name or last component."""
-        model_id = await self._backend.catalog.resolve(request.path_params["name"])
-        card = model_card(await self._backend.client.list(model_id))
-        return Response(msgspec.json.encode(card), media_type=_JSON)
+        catalog = self._backend.catalog
+        model_id = await catalog.resolve(request.path_params["name"])
+        models = {model.spec.model_id: model for model in await catalog.refresh()}
+        model = models.get(model_id) or await self._backend.client.list(model_id)
+        return Response(msgspec.json.encode(model_card(model)), media_type=_JSON)
 
     async def chat(self, request: Request) -> Response:
         """Complete a chat, streamed or not."""
@@ -304,6 +306,7 @@ def model_card(model: PublishedModel) -> dict[str, object]:
         "created": 0,  # the cell does not record when a model was published
         "owned_by": "sax",
         **({"parent": base} if (base := base_of(model.spec)) else {}),
+        **({"max_model_len": model.max_context} if model.max_context else {}),
         "replicas": model.spec.replicas,
         "ready_replicas": model.ready_replicas,
     }

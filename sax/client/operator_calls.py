@@ -149,12 +149,12 @@ class OperatorCalls:
             raise await self._unknown(model_id) from exc
         if not reply.published_models:
             raise await self._unknown(model_id)
-        return codec.decode_published(reply.published_models[0])
+        return codec.decode_models(reply)[0]
 
     async def list_all(self, cell: str | None = None, *, timeout_s: float | None = None) -> Models:
         """List the models of a cell (/sax/<cell>; None: the admin's own)."""
         reply = await self._list(_cell(cell), timeout_s)
-        return [codec.decode_published(model) for model in reply.published_models]
+        return codec.decode_models(reply)
 
     async def cell_acl(self, *, timeout_s: float | None = None) -> str:
         """Return who may do everything in the cell (--admin_acl of its admin servers): names, *
@@ -170,7 +170,7 @@ class OperatorCalls:
         """Return the models and the servers of the admin's cell, as they were at one time."""
         reply = await self._list("", timeout_s)
         return Overview(
-            tuple(map(codec.decode_published, reply.published_models)),
+            tuple(codec.decode_models(reply)),
             tuple(map(codec.decode_joined, reply.servers)),
         )
 

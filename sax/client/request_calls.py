@@ -87,9 +87,11 @@ class RequestCalls:
         timeout_s: float | None = None,
         *,
         add_special_tokens: bool | None = None,
+        chat: ChatOptions = PLAIN_CHAT,
     ) -> Tokenized:
         """Like `tokenize`, with the text of each token."""
-        request = codec.encode_tokenize(model_id, prompt, add_special_tokens, token_texts=True)
+        special = add_special_tokens
+        request = codec.encode_tokenize(model_id, prompt, special, chat, token_texts=True)
         reply = await self._call(_TOKENIZE, model_id, request, timeout_s)
         return Tokenized(tuple(reply.ids), reply.max_context, tuple(reply.token_texts))
 

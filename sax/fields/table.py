@@ -53,6 +53,7 @@ _TOKENS = (RequestRoute.TEXT_TO_TOKENS, RequestRoute.TOKENS_TO_TEXT)
 _TEMPLATED = (RequestRoute.STREAM, RequestRoute.TOKENIZE)
 _CHATS = (RequestRoute.CHAT, *_TEMPLATED, RequestRoute.TEXT_TO_TOKENS)
 _CALLERS = (RequestRoute.CHAT, RequestRoute.RESPONSES)
+_RENDERED = (RequestRoute.CHAT, RequestRoute.TEXT_TO_TOKENS)
 _SAXML = (
     RequestRoute.LM_GENERATE,
     RequestRoute.LM_SCORE,
@@ -261,7 +262,7 @@ _SAMPLING = (
 )
 _TOOLS = (
     # 64: values of a tool and its schema
-    _many("tools", Kind.OBJECTS, *_CALLERS, count=TOOLS, values=64),
+    _many("tools", Kind.OBJECTS, *_RENDERED, RequestRoute.RESPONSES, count=TOOLS, values=64),
     _many("tools", Kind.OBJECTS, *_TEMPLATED, count=TOOLS),
     _text("tools.name", TOOL_NAME_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.description", TOOL_TEXT_BYTES, *_CHATS, RequestRoute.RESPONSES),
@@ -275,14 +276,15 @@ _TOOLS = (
     _many(
         "chat_template_kwargs",
         Kind.MAP,
-        *_CALLERS,
+        *_RENDERED,
+        RequestRoute.RESPONSES,
         count=32,
         bytes=TEMPLATE_BYTES,
         values=16,
     ),
     _text("chat_template_kwargs", TEMPLATE_BYTES, *_TEMPLATED),
-    _flag("add_generation_prompt", RequestRoute.CHAT),
-    _flag("continue_final_message", RequestRoute.CHAT),
+    _flag("add_generation_prompt", *_RENDERED),
+    _flag("continue_final_message", *_RENDERED),
     _text("reasoning_effort", 16, RequestRoute.CHAT),
     _flag("include_reasoning", RequestRoute.CHAT),
 )

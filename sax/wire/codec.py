@@ -34,6 +34,7 @@ from sax.wire.extra_inputs import (
 from sax.wire.language import encode_question, encode_score
 from sax.wire.models import (
     decode_load,
+    decode_models,
     decode_published,
     decode_share,
     decode_spec,
@@ -90,6 +91,7 @@ __all__ = [
     "decode_join",
     "decode_joined",
     "decode_load",
+    "decode_models",
     "decode_published",
     "decode_share",
     "decode_spec",

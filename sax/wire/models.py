@@ -76,8 +76,22 @@ def encode_published(model: PublishedModel) -> admin_pb2.PublishedModel:
     )
 
 
-def decode_published(msg: admin_pb2.PublishedModel) -> PublishedModel:
-    """Decode a listing; a Saxml admin reports only the replicas' addresses."""
+def decode_models(msg: admin_pb2.ListResponse) -> list[PublishedModel]:
+    """Decode the models of a listing, with what its servers tell of them."""
+    contexts: dict[str, int] = {}
+    for servable in (each for server in msg.servers for each in server.servables):
+        context = servable.memory_parts.context
+        if context and servable.status == common_pb2.LOADED:
+            known = contexts.setdefault(servable.model_id, context)
+            contexts[servable.model_id] = min(known, context)
+    return [
+        decode_published(model, contexts.get(model.model.model_id, 0))
+        for model in msg.published_models
+    ]
+
+
+def decode_published(msg: admin_pb2.PublishedModel, max_context: int = 0) -> PublishedModel:
+    """Decode a model; a Saxml admin reports only its replicas' addresses."""
     replicas = tuple(map(_decode_replica, msg.replicas)) or tuple(
         ReplicaStatus(address, ServableStatus.NONE) for address in msg.modelet_addresses
     )
@@ -87,6 +101,7 @@ def decode_published(msg: admin_pb2.PublishedModel) -> PublishedModel:
         methods=tuple(msg.model.method_names),
         wanted=msg.wanted_replicas,
         scaling_reason=msg.scaling_reason,
+        max_context=max_context,
     )
 
 

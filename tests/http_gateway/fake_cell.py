@@ -321,9 +321,10 @@ class FakeCell:
         timeout_s: float | None = None,
         *,
         add_special_tokens: bool | None = None,
+        chat: ChatOptions = PLAIN_CHAT,
     ) -> Tokenized:
         ids, most = await self.tokenize(
-            model_id, prompt, timeout_s, add_special_tokens=add_special_tokens
+            model_id, prompt, timeout_s, add_special_tokens=add_special_tokens, chat=chat
         )
         return Tokenized(tuple(ids), most, tuple(map(_token_text, ids)))
 

@@ -258,6 +258,30 @@ def test_a_published_model_survives_the_wire(
     assert msg.ready_replicas == model.ready_replicas
 
 
+def test_a_listed_model_has_room_for_what_fits_into_every_ready_replica() -> None:
+    sizes = {"a:1": (4096, "LOADED"), "a:2": (2048, "LOADED"), "a:3": (512, "LOADING")}
+    listing = admin_pb2.ListResponse(
+        published_models=[
+            admin_pb2.PublishedModel(model=admin_pb2.Model(model_id=name))
+            for name in ("/m/a/b", "/m/a/c")
+        ],
+        servers=[
+            admin_pb2.JoinedModelServer(
+                address=address,
+                servables=[
+                    admin_pb2.Servable(
+                        model_id="/m/a/b",
+                        status=common_pb2.ModelStatus.Value(status),
+                        memory_parts=common_pb2.MemoryParts(context=context),
+                    )
+                ],
+            )
+            for address, (context, status) in sizes.items()
+        ],
+    )
+    assert [model.max_context for model in codec.decode_models(listing)] == [2048, 0]
+
+
 def test_a_saxml_admins_listing_gives_the_addresses() -> None:
     msg = admin_pb2.PublishedModel(
         model=admin_pb2.Model(model_id="/sax/test/m"), modelet_addresses=["a:1", "b:2"]
