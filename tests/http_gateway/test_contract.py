@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
+from sax.storage.object_store import open_store
 from tests.http_gateway.fake_cell import FakeCell, published
 
 schemathesis = pytest.importorskip("schemathesis")
@@ -25,6 +26,8 @@ UNSAID = {
     "/score": "there must be as many first texts as second ones, or one",
     "/v1/score": "as /score",
     "/v1/chat/completions": "a grammar must be one, and at most one may be given",
+    "/v1/responses": "as chats, and outputs of calls must answer calls",
+    "/v1/responses/{response_id}/cancel": "no response here is in the background",
     "/v1/completions": "as chats, and prompts times answers are bounded",
     "/predict": "instances are chats and completions, and parameters are fields of both",
 }
@@ -47,7 +50,12 @@ class ConstantCell(FakeCell):
 
 
 schema = schemathesis.openapi.from_asgi(
-    "/openapi.json", create_app(ConstantCell(published("/sax/test/smollm2")), GatewayConfig())
+    "/openapi.json",
+    create_app(
+        ConstantCell(published("/sax/test/smollm2")),
+        GatewayConfig(),
+        store=open_store("memory://"),
+    ),
 )
 schema.config.generation.update(modes=list(schemathesis.GenerationMode))
 
