@@ -17,6 +17,7 @@ from http_gateway.openai.batches.input_lines import (
 )
 from http_gateway.openai.batches.kept_batches import PREFIX, KeptBatches, LogMoved, Place
 from http_gateway.openai.batches.line_runner import LineRunner, line_text
+from http_gateway.openai.batches.line_slots import LineSlots
 from http_gateway.openai.batches.progress import BatchProgress
 from http_gateway.openai.batches.records import (
     BatchBeat,
@@ -56,7 +57,7 @@ class BatchRun:
         kept: KeptBatches,
         files: KeptFiles,
         runner: LineRunner,
-        slots: asyncio.Semaphore,
+        slots: LineSlots,
         pace: BatchPace,
         *,
         place: Place,
