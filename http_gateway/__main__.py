@@ -148,7 +148,8 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         "--batch_concurrency",
         type=int,
         default=default.batch_concurrency,
-        help="lines of batches that this gateway has answered at once (%(default)s)",
+        help="lines of batches that this gateway has answered at once; one while it serves "
+        "requests (%(default)s)",
     )
     add(
         "--response_ttl_s",

@@ -36,6 +36,7 @@ from http_gateway.ollama.model_routes import OllamaModelRoutes
 from http_gateway.ollama.routes import OllamaRoutes
 from http_gateway.openai.batches.kept_batches import KeptBatches
 from http_gateway.openai.batches.line_runner import Handler, LineRunner
+from http_gateway.openai.batches.line_slots import LineSlots
 from http_gateway.openai.batches.routes import BatchRoutes
 from http_gateway.openai.batches.worker import BatchWorker
 from http_gateway.openai.files.kept_files import KeptFiles
@@ -151,7 +152,7 @@ def _keep(
         KeptFiles(patient),
         LineRunner(handlers, backend.catalog, authentication),
         (stored.sweep, files.sweep, batches.sweep),
-        concurrency=backend.config.batch_concurrency,
+        slots=LineSlots(backend.config.batch_concurrency, backend.metrics.busy),
     )
     for routes in (responses, FileRoutes(files), BatchRoutes(batches, files, worker.poke)):
         app.include_router(routes.router())

@@ -83,6 +83,10 @@ class GatewayMetrics:
             registry=self.registry,
         )
 
+    def busy(self) -> bool:
+        """True while a request is being served."""
+        return any(sample.value > 0 for each in self.in_flight.collect() for sample in each.samples)
+
     def expose(self, published: frozenset[str]) -> bytes:
         """Return the text for Prometheus. published: the models that may be labels.
 

@@ -61,9 +61,9 @@ def _check_events(whole: dict[str, Any], schema: dict[str, Any], text: str) -> N
 
 
 def _operation(whole: dict[str, Any], method: str, path: str) -> dict[str, Any] | None:
-    # The longest first: a name may hold slashes, and so look like a path below another.
-    for template, methods in sorted(whole["paths"].items(), key=lambda each: -len(each[0])):
-        pattern = re.sub(r"\\{\w+\\}", ".+", re.escape(template))
+    for template, methods in whole["paths"].items():
+        escaped = re.escape(template).replace(r"\{name\}", ".+")  # a full name holds slashes
+        pattern = re.sub(r"\\{\w+\\}", "[^/]+", escaped)
         if re.fullmatch(pattern, path) and method.lower() in methods:
             return methods[method.lower()]
     return None

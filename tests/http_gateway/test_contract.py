@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
+from sax.storage.object_store import open_store
 from tests.http_gateway.fake_cell import FakeCell, published
 
 schemathesis = pytest.importorskip("schemathesis")
@@ -35,6 +36,8 @@ UNSAID = {
     "/api/chat": "a schema must be one",
     "/api/generate": "as /api/chat",
     "/api/show": "model and name, if both are given, must be the same",
+    "/v1/responses": "as chats, and outputs of calls must answer calls",
+    "/v1/responses/{response_id}/cancel": "no response here is in the background",
     "/v1/completions": "as chats, and prompts times answers are bounded",
     "/predict": "instances are chats and completions, and parameters are fields of both",
 }
@@ -59,7 +62,12 @@ class ConstantCell(FakeCell):
 # A body that is too large as a whole has a status that schemathesis does not expect.
 CONFIG = GatewayConfig(max_body_bytes=64 << 20)
 schema = schemathesis.openapi.from_asgi(
-    "/openapi.json", create_app(ConstantCell(published("/sax/test/smollm2")), CONFIG)
+    "/openapi.json",
+    create_app(
+        ConstantCell(published("/sax/test/smollm2")),
+        CONFIG,
+        store=open_store("memory://"),
+    ),
 )
 schema.config.generation.update(modes=list(schemathesis.GenerationMode))
 

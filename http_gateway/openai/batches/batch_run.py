@@ -17,6 +17,7 @@ from http_gateway.openai.batches.input_lines import (
 )
 from http_gateway.openai.batches.kept_batches import PREFIX, KeptBatches, LogMoved, Place
 from http_gateway.openai.batches.line_runner import LineRunner, line_text
+from http_gateway.openai.batches.line_slots import LineSlots
 from http_gateway.openai.batches.progress import BatchProgress
 from http_gateway.openai.batches.records import (
     BatchBeat,
@@ -56,7 +57,7 @@ class BatchRun:
         kept: KeptBatches,
         files: KeptFiles,
         runner: LineRunner,
-        slots: asyncio.Semaphore,
+        slots: LineSlots,
         pace: BatchPace,
         *,
         place: Place,
@@ -169,6 +170,7 @@ class BatchRun:
     async def _fail(self, *faults: BatchFault) -> None:
         done = BatchDone(status="failed", at=self._now(), faults=[*faults])
         await self._kept.finish(self._place, done)
+        log.info("batch %s failed: %s", self._place[1], faults[0].message)
 
     async def _answer(self, order: BatchOrder, file: KeptFile, progress: BatchProgress) -> str:
         """Answer lines until all are, or time is over; return how the batch ends."""
@@ -245,6 +247,9 @@ class BatchRun:
             error_file_id=error_file_id,
         )
         await self._kept.finish(self._place, done)
+        log.info(
+            "batch %s is %s: %d lines good, %d bad", order.id, status, done.completed, done.failed
+        )
 
     async def _logged(self, *, good: bool) -> AsyncIterator[str]:
         async for entry in self._kept.log(self._place):

@@ -184,7 +184,9 @@ class KeptBatches:
             _, owner, id, *rest = name.split("/")
             old = (made_at(id, PREFIX) or 0) + KEPT_S <= self.clock()
             if rest == ["done"] and old:
-                await self._store.delete(await self._store.names(_name((owner, id), "")))
+                rest_of_it = await self._store.names(_name((owner, id), ""))
+                await self._store.delete([each for each in rest_of_it if each != name])
+                await self._store.delete([name])  # last: it is by this that the rest is found
 
     async def _ending(self, place: Place, names: list[str]) -> LogEntry | None:
         entries = [name for name in names if "/log/" in name]

@@ -95,7 +95,7 @@ ID: Schema = {
 _told = partial(operation, errors=OpenAiError)
 _ONE = (*ALWAYS, 400, 404)
 _CREATE = _told(BatchBody, statuses=(*WITH_BODY, 404), body=BATCH)
-_LIST = _told(BatchList, statuses=(*ALWAYS, 400), parameters=query_of(PageQuery))
+_LIST = _told(BatchList, statuses=_ONE, parameters=query_of(PageQuery))
 _GET = _told(BatchBody, statuses=_ONE, parameters=[ID])
 
 

@@ -13,6 +13,7 @@ from http_gateway.openai.batches.batch_lease import BatchLease
 from http_gateway.openai.batches.batch_run import BatchPace, BatchRun
 from http_gateway.openai.batches.kept_batches import KeptBatches, Place
 from http_gateway.openai.batches.line_runner import LineRunner
+from http_gateway.openai.batches.line_slots import LineSlots
 from http_gateway.openai.files.kept_files import KeptFiles
 from http_gateway.sse import stop
 from sax.errors import Unavailable
@@ -33,15 +34,16 @@ class BatchWorker:
         runner: LineRunner,
         sweeps: Sequence[Sweep] = (),
         *,
-        concurrency: int,
+        slots: LineSlots,
         pace: BatchPace | None = None,
     ) -> None:
-        """concurrency: lines at once. sweeps: called once an hour to delete what has expired."""
+        """slots: lines at once, of all batches. sweeps: called once an hour to delete what has
+        expired."""
         self._kept = kept
         self._files = files
         self._runner = runner
         self._sweeps = sweeps
-        self._slots = asyncio.Semaphore(concurrency)
+        self._slots = slots
         self._pace = pace or BatchPace()
         self._name = uuid.uuid4().hex
         self._runs: dict[Place, asyncio.Task[None]] = {}

@@ -101,7 +101,7 @@ _UPLOAD["openapi_extra"]["requestBody"] = {
     "required": True,
     "content": {"multipart/form-data": {"schema": _form()}},
 }
-_LIST = _told(FileList, statuses=(*ALWAYS, 400), parameters=query_of(FileQuery))
+_LIST = _told(FileList, statuses=_ONE, parameters=query_of(FileQuery))
 _GET = _told(FileBody, statuses=_ONE, parameters=[ID])
 _DELETE = _told(FileDeleted, statuses=_ONE, parameters=[ID])
 _CONTENT = _told(

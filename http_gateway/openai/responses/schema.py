@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from http_gateway.bounds import bounded, checked, ranged
 from http_gateway.openai.chat_schema import template_variables
@@ -246,7 +246,7 @@ class ResponseQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    stream: bool | None = None
+    stream: Annotated[bool, Field(json_schema_extra={"const": False})] | None = None
 
     def check(self) -> None:
         """Raise UnsupportedParameter for a stream, which is not kept."""

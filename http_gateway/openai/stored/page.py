@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sax.errors import InvalidRequest
+from sax.errors import NotFound
 from sax.format import quoted
 
 MOST = 100
@@ -26,13 +26,13 @@ class PageQuery(BaseModel):
 def ids_of_page(ids: Sequence[str], query: PageQuery) -> tuple[list[str], bool]:
     """Return the ids of a page, and whether more follow. ids: the oldest first.
 
-    Raises InvalidRequest.
+    Raises NotFound.
     """
     listed = [*ids] if query.order == "asc" else [*reversed(ids)]
     start = 0
     if query.after is not None:
         if query.after not in listed:
-            raise InvalidRequest(
+            raise NotFound(
                 f"after is {quoted(query.after)}: give the id of an entry of this list",
                 param="after",
             )
@@ -44,7 +44,7 @@ def ids_of_page(ids: Sequence[str], query: PageQuery) -> tuple[list[str], bool]:
 def page_of(entries: Sequence[dict[str, Any]], query: PageQuery) -> dict[str, Any]:
     """Return a page of entries, each with an `id`. entries: the oldest first.
 
-    Raises InvalidRequest.
+    Raises NotFound.
     """
     by_id = {entry["id"]: entry for entry in entries}
     ids, more = ids_of_page([*by_id], query)

@@ -11,6 +11,7 @@ from sax.storage.object_store import ObjectStore, StoreUnavailable
 Result = TypeVar("Result")
 
 _TRIES = 8
+PAUSE_S = 0.25  # before the second try; each pause is twice as long as the one before
 
 
 class PatientStore:
@@ -20,10 +21,8 @@ class PatientStore:
     whether it is its own.
     """
 
-    def __init__(self, store: ObjectStore, pause_s: float = 0.25) -> None:
-        """pause_s: before the second try; each pause is twice as long as the one before."""
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._pause_s = pause_s
 
     async def create(self, name: str, data: bytes) -> None:
         await self._store.create(name, data)
@@ -45,5 +44,5 @@ class PatientStore:
             try:
                 return await call()
             except StoreUnavailable:
-                await asyncio.sleep(self._pause_s * 2**number)
+                await asyncio.sleep(PAUSE_S * 2**number)
         return await call()

@@ -16,6 +16,7 @@ import pytest
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
 from http_gateway.openai.batches.batch_run import BatchPace
+from http_gateway.openai.stored import patient_store
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.auth.token_file import new_token, token_line
 from sax.auth.token_source import TokenLines
@@ -162,7 +163,10 @@ class FlakyStore(FaultyStore):
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_store_that_fails_at_random_costs_time_and_nothing_else(seed: int):
+async def test_a_store_that_fails_at_random_costs_time_and_nothing_else(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(patient_store, "PAUSE_S", 0.001)
     shared = open_store("memory://")
     flaky = FlakyStore(shared, seed)
     lines = LINES[:60]

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_gateway.openai.stored.page import PageQuery, ids_of_page, page_of
-from sax.errors import InvalidRequest
+from sax.errors import NotFound
 
 
 @given(count=st.integers(0, 30), limit=st.integers(1, 9), order=st.sampled_from(["asc", "desc"]))
@@ -20,7 +20,7 @@ def test_pages_in_turn_are_the_whole_list(count: int, limit: int, order: str):
 
 
 def test_a_page_after_an_unknown_id_is_refused():
-    with pytest.raises(InvalidRequest, match="after is 'x': give the id of an entry"):
+    with pytest.raises(NotFound, match="after is 'x': give the id of an entry"):
         ids_of_page(["a"], PageQuery(after="x"))
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from http_gateway.openai.stored.patient_store import PatientStore
+from http_gateway.openai.stored.patient_store import PAUSE_S, PatientStore
 from sax.storage.object_store import ObjectExists, StoreUnavailable
 from tests.stores.faulty_store import FaultyStore
 from tests.virtual_loop import now, run
@@ -32,12 +32,12 @@ class FailsFirst(FaultyStore):
 
 def test_reads_are_tried_again_with_longer_pauses():
     async def story() -> float:
-        patient, began_s = PatientStore(FailsFirst(3), pause_s=1), now()
+        patient, began_s = PatientStore(FailsFirst(3)), now()
         assert await patient.get("a") == b"a"
         assert await patient.names("b") == ["b"]
         return now() - began_s
 
-    assert run(story()) == 2 * (1 + 2 + 4)
+    assert run(story()) == 2 * PAUSE_S * (1 + 2 + 4)
 
 
 def test_a_store_that_stays_away_is_unavailable_in_the_end():
