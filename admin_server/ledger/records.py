@@ -50,17 +50,26 @@ class Lead(msgspec.Struct, frozen=True, tag="lead"):
     note: str = ""
 
 
-Record = Publish | Update | Rollback | Unpublish | Lead
+class Grant(msgspec.Struct, frozen=True, tag="grant"):
+    """Replaces the names that may do everything in the cell beside those of --admin_acl."""
+
+    admin_acl: str
+    at_s: float
+    by: str = ""
+    note: str = ""
+
+
+Record = Publish | Update | Rollback | Unpublish | Lead | Grant
 
 
 def kind_of(record: Record) -> str:
-    """publish, update, rollback, unpublish or lead."""
+    """publish, update, rollback, unpublish, lead or grant."""
     return type(record).__name__.lower()
 
 
 def model_of(record: Record) -> str:
     """The model of the record, "" if none."""
-    if isinstance(record, Lead):
+    if isinstance(record, Lead | Grant):
         return ""
     return record.spec.model_id if isinstance(record, Publish | Update) else record.model_id
 

@@ -81,6 +81,7 @@ class Client:
     list = _blocking(AsyncClient.list)
     list_all = _blocking(AsyncClient.list_all)
     cell_acl = _blocking(AsyncClient.cell_acl)
+    set_cell_acl = _blocking(AsyncClient.set_cell_acl)
     servers = _blocking(AsyncClient.servers)
     stats = _blocking(AsyncClient.stats)
     wait_for_ready = _blocking(AsyncClient.wait_for_ready)
