@@ -6,7 +6,7 @@ Pure: decides from the principal, the ACLs, and whether authentication is enforc
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sax.auth.acl import NOBODY, Acl, Principal, parse_acl
 from sax.errors import PermissionDenied, UnsupportedParameter
@@ -19,11 +19,19 @@ class Access:
     cell: str = ""
     admins: Acl = NOBODY  # allowed everything
 
+    def granting(self, acl: str) -> Access:
+        """The same, where a list that operators set is allowed everything too."""
+        if not acl:
+            return self
+        more = parse_acl(acl, "admin_acl")
+        names, everyone = self.admins.names | more.names, self.admins.everyone or more.everyone
+        return replace(self, admins=Acl(names, everyone))
+
     def check_cell(self, principal: Principal, doing: str) -> None:
         if self.enforced and not self.admins.allows(principal):
             raise PermissionDenied(
                 f"{_who(principal)} may not {doing} in {self.cell}; allowed: {self.admins} "
-                "(--admin_acl of its admin server)"
+                "(--admin_acl of its admin server, and `saxutil setacl`)"
             )
 
     def check_model(self, principal: Principal, spec: ModelSpec | None, doing: str) -> None:
@@ -45,9 +53,13 @@ class Access:
         return Rights(models=frozenset(spec.model_id for spec in owned))
 
     def check_enforceable(self, spec: ModelSpec) -> None:
-        if self.enforced or not (spec.admin_acl or any(spec.acls.values())):
+        if spec.admin_acl or any(spec.acls.values()):
+            self.check_asks("admin_acl" if spec.admin_acl else "acls")
+
+    def check_asks(self, param: str) -> None:
+        """Raise UnsupportedParameter for a list that nobody would enforce."""
+        if self.enforced:
             return
-        param = "admin_acl" if spec.admin_acl else "acls"
         raise UnsupportedParameter(
             f"{param} cannot be enforced: this admin server does not authenticate callers; start "
             "every server of the cell with --tokens or --tls_ca, or leave it empty",

@@ -20,11 +20,15 @@ Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 class CellService(cell_pb2_grpc.CellServicer):
     def __init__(self, role: AdminRole, access: Access = EVERYONE_MAY) -> None:
         self._role = role
-        self._access = access
+        self._by_flags = access
 
     @property
     def _cell(self) -> Cell:
         return self._role.require()
+
+    @property
+    def _access(self) -> Access:
+        return self._by_flags.granting(self._cell.ledger.state.admin_acl)
 
     async def Rollback(
         self, request: cell_pb2.RollbackRequest, context: Context
@@ -97,6 +101,17 @@ class CellService(cell_pb2_grpc.CellServicer):
     async def CellAcl(
         self, request: cell_pb2.CellAclRequest, context: Context
     ) -> cell_pb2.CellAclResponse:
-        """Who may do everything in this cell, by the flags of this admin server."""
-        admins = "" if self._access.admins.empty else str(self._access.admins)
-        return cell_pb2.CellAclResponse(admin_acl=admins, enforced=self._access.enforced)
+        """Who may do everything in this cell."""
+        access = self._access
+        admins = "" if access.admins.empty else str(access.admins)
+        return cell_pb2.CellAclResponse(admin_acl=admins, enforced=access.enforced)
+
+    async def SetCellAcl(
+        self, request: cell_pb2.SetCellAclRequest, context: Context
+    ) -> cell_pb2.SetCellAclResponse:
+        """Replace who may, beside those of --admin_acl, who cannot be locked out."""
+        self._access.check_cell(caller(), "set the access control list")
+        if request.admin_acl:
+            self._access.check_asks("admin_acl")
+        await self._cell.grant(request.admin_acl, by=caller().name)
+        return cell_pb2.SetCellAclResponse()

@@ -72,12 +72,16 @@ Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 class AdminService(admin_pb2_grpc.AdminServicer):
     def __init__(self, role: AdminRole, access: Access = EVERYONE_MAY) -> None:
         self._role = role
-        self._access = access
+        self._by_flags = access
         self._listing = CellListing(time.monotonic)
 
     @property
     def _cell(self) -> Cell:
         return self._role.require()
+
+    @property
+    def _access(self) -> Access:
+        return self._by_flags.granting(self._cell.ledger.state.admin_acl)
 
     async def Publish(
         self, request: admin_pb2.PublishRequest, context: Context

@@ -40,6 +40,7 @@ from admin_server.ledger.state import (
     CellState,
     check_cell,
     check_model_id,
+    grant_record,
     publish_record,
     rollback_record,
     unpublish_record,
@@ -175,6 +176,14 @@ class Cell:
         """Raises InvalidName, ModelNotFound, AdminUnavailable."""
         at_s = self._clock()
         await self._commit(lambda state: unpublish_record(state, model_id, at_s=at_s, by=by))
+
+    async def grant(self, acl: str, *, by: str = "") -> None:
+        """Let these, too, do everything in this cell; "" is nobody beside --admin_acl.
+
+        Raises InvalidRequest, AdminUnavailable.
+        """
+        at_s = self._clock()
+        await self._commit(lambda state: grant_record(state, acl, at_s=at_s, by=by))
 
     # Reads by operators
 

@@ -49,12 +49,17 @@ def _refusal(field: str, text: str) -> InvalidRequest:
 _MOST_DEVICES = 1_000_000
 
 
+def check_acl_size(acl: str) -> None:
+    """Raises InvalidRequest for a list of too many bytes."""
+    _check_bytes(acl, CHECKPOINT_BYTES, "admin_acl")
+
+
 def check_limits(spec: ModelSpec) -> None:
     """Raises InvalidRequest naming the field that is too large or out of range."""
     _check_bytes(spec.model_id, MODEL_BYTES, "model")
     _check_bytes(spec.model_path, MODEL_PATH_BYTES, "model_path")
     _check_bytes(spec.checkpoint, CHECKPOINT_BYTES, "checkpoint")
-    _check_bytes(spec.admin_acl, CHECKPOINT_BYTES, "admin_acl")
+    check_acl_size(spec.admin_acl)
     _check_map(spec.overrides, OVERRIDES, "overrides")
     _check_map(spec.acls, ACLS, "acls")
     _check_placement(spec.placement)

@@ -53,11 +53,20 @@ class Lead(msgspec.Struct, frozen=True, tag="lead"):
     note: str = ""
 
 
-Record = Publish | Update | Rollback | Unpublish | Lead
+class Grant(msgspec.Struct, frozen=True, tag="grant"):
+    """Replaces the names that may do everything in the cell beside those of --admin_acl."""
+
+    admin_acl: str
+    at_s: float
+    by: str = ""
+    note: str = ""
+
+
+Record = Publish | Update | Rollback | Unpublish | Lead | Grant
 
 
 def kind_of(record: Record) -> str:
-    """publish, update, canary, promote, abort, rollback, unpublish or lead."""
+    """publish, update, canary, promote, abort, rollback, unpublish, lead or grant."""
     if isinstance(record, Update) and record.action:
         return record.action
     return type(record).__name__.lower()
@@ -65,7 +74,7 @@ def kind_of(record: Record) -> str:
 
 def model_of(record: Record) -> str:
     """The model of the record, "" if none."""
-    if isinstance(record, Lead):
+    if isinstance(record, Lead | Grant):
         return ""
     return record.spec.model_id if isinstance(record, Publish | Update) else record.model_id
 

@@ -13,9 +13,17 @@ import msgspec
 
 from admin_server.ledger import versions
 from admin_server.ledger.changes import describe_change, describe_publish
-from admin_server.ledger.limits import check_autoscaling, check_limits
+from admin_server.ledger.limits import check_acl_size, check_autoscaling, check_limits
 from admin_server.ledger.placement import check_placement, loaded_overrides
-from admin_server.ledger.records import Lead, Publish, Record, Rollback, Unpublish, Update
+from admin_server.ledger.records import (
+    Grant,
+    Lead,
+    Publish,
+    Record,
+    Rollback,
+    Unpublish,
+    Update,
+)
 from admin_server.ledger.versions import History, check_revision, completed
 from sax import names
 from sax.adapters import ADAPTER_PATH, BASE, base_of, parse_base
@@ -34,6 +42,7 @@ class CellState:
     models: Mapping[str, ModelSpec] = field(default_factory=dict[str, ModelSpec])
     term: int = 0  # of the newest leader; 0: none yet
     versions: Mapping[str, History] = field(default_factory=dict[str, History])  # oldest first
+    admin_acl: str = ""  # who may do everything, beside --admin_acl
 
     def find(self, model_id: str) -> ModelSpec:
         """The published spec. Raises InvalidName, NotFound, or ModelNotFound with near names."""
@@ -47,6 +56,8 @@ def apply(state: CellState, record: Record, sequence: int) -> CellState:
     """The state after this record. Total: a record was checked when it was made."""
     if isinstance(record, Lead):
         return replace(state, term=sequence)
+    if isinstance(record, Grant):
+        return replace(state, admin_acl=record.admin_acl)
     models, kept = dict(state.models), dict(state.versions)
     if isinstance(record, Unpublish):
         models.pop(record.model_id, None)
@@ -149,6 +160,16 @@ def unpublish_record(state: CellState, model_id: str, *, at_s: float, by: str = 
             param="model",
         )
     return Unpublish(spec.model_id, at_s, by, f"was {describe_publish(spec)}")
+
+
+def grant_record(state: CellState, acl: str, *, at_s: float, by: str = "") -> Grant | None:
+    """Make the record of another list for the cell, or None if it is the same. Raises
+    InvalidRequest."""
+    check_acl_size(acl)
+    parse_acl(acl, "admin_acl")
+    if acl == state.admin_acl:
+        return None
+    return Grant(acl, at_s, by, f"admin acl {state.admin_acl or 'none'} -> {acl or 'none'}")
 
 
 def check_settings(spec: ModelSpec) -> None:

@@ -83,6 +83,7 @@ class Client:
     list = _blocking(AsyncClient.list)
     list_all = _blocking(AsyncClient.list_all)
     cell_acl = _blocking(AsyncClient.cell_acl)
+    set_cell_acl = _blocking(AsyncClient.set_cell_acl)
     servers = _blocking(AsyncClient.servers)
     overview = _blocking(AsyncClient.overview)
     rights = _blocking(AsyncClient.rights)

@@ -157,10 +157,19 @@ class OperatorCalls:
         return codec.decode_models(reply)
 
     async def cell_acl(self, *, timeout_s: float | None = None) -> str:
-        """Return who may do everything in the cell (--admin_acl of its admin servers): names, *
-        for everyone who is known, "" for nobody or where nobody is asked."""
+        """Return who may do everything in the cell, by --admin_acl and `set_cell_acl`: names, * for
+        everyone who is known, "" for nobody or where nobody is asked."""
         request, answer = cell_pb2.CellAclRequest(), cell_pb2.CellAclResponse
         return (await self._admin.read("Cell/CellAcl", request, answer, timeout_s)).admin_acl
+
+    async def set_cell_acl(self, acl: str, *, timeout_s: float | None = None) -> None:
+        """Replace who may do everything in the cell beside those of --admin_acl; "": nobody.
+
+        Raises InvalidRequest, UnsupportedParameter where nobody is asked who they are.
+        """
+        request = cell_pb2.SetCellAclRequest(admin_acl=acl)
+        answer = cell_pb2.SetCellAclResponse
+        await self._admin.change("Cell/SetCellAcl", request, answer, timeout_s)
 
     async def servers(self, cell: str | None = None, *, timeout_s: float | None = None) -> Servers:
         reply = await self._list(_cell(cell), timeout_s)

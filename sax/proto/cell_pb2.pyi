@@ -181,3 +181,13 @@ class CellAclResponse(_message.Message):
     admin_acl: str
     enforced: bool
     def __init__(self, admin_acl: _Optional[str] = ..., enforced: bool = ...) -> None: ...
+
+class SetCellAclRequest(_message.Message):
+    __slots__ = ("admin_acl",)
+    ADMIN_ACL_FIELD_NUMBER: _ClassVar[int]
+    admin_acl: str
+    def __init__(self, admin_acl: _Optional[str] = ...) -> None: ...
+
+class SetCellAclResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

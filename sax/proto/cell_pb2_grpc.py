@@ -79,6 +79,11 @@ class CellStub(object):
                 request_serializer=sax_dot_proto_dot_cell__pb2.CellAclRequest.SerializeToString,
                 response_deserializer=sax_dot_proto_dot_cell__pb2.CellAclResponse.FromString,
                 _registered_method=True)
+        self.SetCellAcl = channel.unary_unary(
+                '/sax.Cell/SetCellAcl',
+                request_serializer=sax_dot_proto_dot_cell__pb2.SetCellAclRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_cell__pb2.SetCellAclResponse.FromString,
+                _registered_method=True)
 
 
 class CellServicer(object):
@@ -138,6 +143,12 @@ class CellServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetCellAcl(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CellServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -185,6 +196,11 @@ def add_CellServicer_to_server(servicer, server):
                     servicer.CellAcl,
                     request_deserializer=sax_dot_proto_dot_cell__pb2.CellAclRequest.FromString,
                     response_serializer=sax_dot_proto_dot_cell__pb2.CellAclResponse.SerializeToString,
+            ),
+            'SetCellAcl': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetCellAcl,
+                    request_deserializer=sax_dot_proto_dot_cell__pb2.SetCellAclRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_cell__pb2.SetCellAclResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -430,6 +446,33 @@ class Cell(object):
             '/sax.Cell/CellAcl',
             sax_dot_proto_dot_cell__pb2.CellAclRequest.SerializeToString,
             sax_dot_proto_dot_cell__pb2.CellAclResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetCellAcl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.Cell/SetCellAcl',
+            sax_dot_proto_dot_cell__pb2.SetCellAclRequest.SerializeToString,
+            sax_dot_proto_dot_cell__pb2.SetCellAclResponse.FromString,
             options,
             channel_credentials,
             insecure,

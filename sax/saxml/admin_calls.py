@@ -127,7 +127,11 @@ def GetACL(
 def SetACL(
     cell_or_model_id: str, acl: str, method_id: str = "", options: AdminOptions | None = None
 ) -> None:
-    """Set the ACL of a method, or of operators (no method)."""
+    """Set the ACL of a method, or of operators (no method); of a cell, who may do everything in it
+    beside those of its --admin_acl."""
+    if cell_or_model_id.count("/") == _SLASHES_OF_A_CELL and not method_id:
+        client_of(cell_or_model_id).set_cell_acl(acl, timeout_s=_timeout_s(options))
+        return
     model_id, timeout_s = _model_id(cell_or_model_id), _timeout_s(options)
     client = client_of(model_id)
     if not method_id:
@@ -144,7 +148,7 @@ def _timeout_s(options: AdminOptions | None) -> float | None:
 def _model_id(name: str) -> str:
     if name.count("/") == _SLASHES_OF_A_CELL:
         raise UnsupportedParameter(
-            f"{name}: a cell's own ACL is set when its admin server starts; name a model",
+            f"{name} is a cell, which has a list for operators only: name a model, or no method",
             param="cell_or_model_id",
         )
     return str(ModelId.parse(name))

@@ -40,6 +40,10 @@ class Options:
         return Route(address=address, fail_fast=self.fail_fast)
 
 
+class NoExtraInput(InvalidRequest, IndexError):
+    """No number was set under a key; Saxml's programs catch an IndexError."""
+
+
 class ModelOptions:
     """Extra inputs and the timeout of one request."""
 
@@ -65,10 +69,10 @@ class ModelOptions:
         self._set(key, value, str)
 
     def GetExtraInput(self, key: str) -> float:
-        """Return the number set under this key. Raises InvalidRequest if there is none."""
+        """Return the number set under this key. Raises NoExtraInput if there is none."""
         value = self._inputs.get(key)
         if not isinstance(value, float):
-            raise InvalidRequest(f"no number was set for the extra input {key!r}", param=key)
+            raise NoExtraInput(f"no number was set for the extra input {key!r}", param=key)
         return value
 
     def SetTimeout(self, timeout: float) -> None:

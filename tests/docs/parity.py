@@ -312,10 +312,10 @@ ROWS = (
     _row(
         "Python and saxutil: ACL of a cell",
         "a file under the root",
-        "read from the admin server; set by its --admin_acl alone, so that nobody locks the "
-        "operators out over the network",
-        "different",
-        f"{_CALLS}::test_the_acl_of_a_cell_is_read_and_said_to_be_set_elsewhere",
+        "durable names beside those of the admin servers' --admin_acl, whom nobody can lock out",
+        "better",
+        f"{_CALLS}::test_the_acl_of_a_cell_is_one_for_operators",
+        "admin_server/api/test_access.py::test_a_cells_list_is_set_by_its_admins_and_kept",
     ),
     _row(
         "Python: Model, LM, VM, AM, CM, MM and their classes",

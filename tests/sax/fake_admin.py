@@ -150,6 +150,11 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
         self._begin("CellAcl")
         return cell_pb2.CellAclResponse(admin_acl=self.admin_acl)
 
+    async def SetCellAcl(self, request: cell_pb2.SetCellAclRequest, context: Any) -> Any:
+        self._begin("SetCellAcl")
+        self.admin_acl = request.admin_acl
+        return cell_pb2.SetCellAclResponse()
+
     async def WaitForReady(self, request: admin_pb2.WaitForReadyRequest, context: Any) -> Any:
         self._begin("WaitForReady")
         while self._find(request.model_id).ready_replicas < request.num_replicas:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,8 @@ CALLS = """
     abort ask_service cell_acl classify close custom detokenize embed embed_counted events
     generate generate_to gradient list list_all overview promote publish rerank rights rollback
     saxml_embed saxml_generate saxml_generate_counted saxml_generate_stream score score_pairs
-    servers stats tokenize tokenize_texts unpublish update versions wait_for_ready watch
+    servers set_cell_acl stats tokenize tokenize_texts unpublish update versions wait_for_ready
+    watch
 """
 RUN = """
     admin_server http_gateway model_server model_server.precompile model_server.slice_check
@@ -47,6 +49,15 @@ def test_a_module_has_its_public_names(module: str) -> None:
 def test_a_client_has_its_calls(name: str) -> None:
     client = getattr(importlib.import_module("sax.client"), name)
     assert sorted(call for call in dir(client) if not call.startswith("_")) == CALLS.split()
+
+
+def test_every_installed_command_is_a_function() -> None:
+    root = Path(__file__).parents[2]
+    scripts = tomllib.loads((root / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts.keys() == {"sax", "saxutil"}
+    for place in scripts.values():
+        module, _, name = place.partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
 
 
 @pytest.mark.parametrize("module", RUN.split())

@@ -153,6 +153,10 @@ def _shown_acls(model: PublishedModel) -> dict[str, str]:
 
 
 def setacl(call: SaxutilCall) -> None:
+    if len(call.words) == 2 and call.words[0].count("/") == _SLASHES_OF_A_CELL:
+        with call.client(str(CellId.parse(call.words[0]))) as client:
+            client.set_cell_acl(call.words[1], timeout_s=call.timeout_s)
+        return
     name, acl = _guarded(call), call.words[-1]
     with call.client(name) as client:
         if len(call.words) == 2:
@@ -190,8 +194,7 @@ def _guarded(call: SaxutilCall) -> str:
     except InvalidName:
         return _model_id(call)
     raise UnsupportedParameter(
-        f"the list of {cell} is the --admin_acl of its admin servers, so that nobody locks "
-        "themselves out over the network: start them with another one; name a model here",
+        f"{cell} is a cell, which has a list for operators only: name a model, or no method",
         param="cell",
     )
 
@@ -224,7 +227,7 @@ VERBS = (
     ),
     SaxutilVerb("unpublish", "Unpublish a model.", "MODEL", unpublish, 1, 1),
     SaxutilVerb("getacl", "Show access lists.", "CELL | MODEL [all | METHOD]", getacl, 1, 2),
-    SaxutilVerb("setacl", "Set an access list.", "MODEL [METHOD] ACL", setacl, 2, 3),
+    SaxutilVerb("setacl", "Set an access list.", "CELL | MODEL [METHOD] ACL", setacl, 2, 3),
     SaxutilVerb("watch", "Watch a model's replicas.", "MODEL", watch, 1, 1),
     SaxutilVerb(
         "export",

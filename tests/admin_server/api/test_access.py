@@ -115,6 +115,40 @@ async def test_whoever_is_known_may_read_the_cells_own_list(cell: Guarded) -> No
     assert await cell.who_may(read) == NOBODY_KNOWN
 
 
+async def test_a_cells_list_is_set_by_its_admins_and_kept(
+    cell: Guarded, config: AdminConfig
+) -> None:
+    async def grant(who: str) -> None:
+        await cell.call(who, "SetCellAcl", cell_pb2.SetCellAclRequest(admin_acl="owner"))
+
+    refused = {**NOBODY_KNOWN, "owner": PermissionDenied, "user": PermissionDenied}
+    assert await cell.who_may(grant) | {"owner": PermissionDenied} == refused
+    await cell.publish("owner", "/sax/test/m-owner")
+    reply = await cell.call("user", "CellAcl", cell_pb2.CellAclRequest())
+    assert reply.admin_acl == "owner, root, server"
+    with pytest.raises(InvalidRequest):
+        await cell.call("root", "SetCellAcl", cell_pb2.SetCellAclRequest(admin_acl="a b"))
+    (event,) = (await cell.call("root", "Events", cell_pb2.EventsRequest(limit=2))).events[1:]
+    assert (event.kind, event.text) == ("grant", "admin acl none -> owner")
+
+
+async def test_a_list_of_the_cell_outlives_the_leader_and_locks_nobody_out(
+    config: AdminConfig, tmp_path: Path
+) -> None:
+    people = Identities(tmp_path, "root", "owner", "server", "user")
+    for acl in ("owner", ""):
+        async with (
+            running(guarded_config(config, people), FAST) as admin,
+            open_channel(f"127.0.0.1:{admin.port}") as channel,
+        ):
+            guarded = Guarded(people, channel, admin.port)
+            request = cell_pb2.SetCellAclRequest(admin_acl=acl)
+            await guarded.call("root", "SetCellAcl", request)
+            assert admin.cell.ledger.state.admin_acl == acl
+        async with running(guarded_config(config, people), FAST) as again:
+            assert again.cell.ledger.state.admin_acl == acl
+
+
 async def test_only_the_cells_admins_may_join_model_servers(cell: Guarded) -> None:
     there = await FakeModelet().start()
 

@@ -6,7 +6,13 @@ from grpc_health.v1 import health_pb2
 from admin_server.api.cell_service import CellService
 from admin_server.api.server import AdminService
 from sax.auth import acl
-from sax.errors import InvalidName, InvalidRequest, ModelNotFound, NotFound
+from sax.errors import (
+    InvalidName,
+    InvalidRequest,
+    ModelNotFound,
+    NotFound,
+    UnsupportedParameter,
+)
 from sax.proto import admin_pb2, cell_pb2, cell_pb2_grpc
 from sax.wire import codec
 from sax.wire.rpc import open_channel
@@ -125,6 +131,8 @@ async def test_a_bad_request_is_refused_by_field(stub, cell, request_of, error, 
 
 async def test_a_cell_that_asks_nobody_has_no_list_of_its_own(cell):
     assert await cell.CellAcl(cell_pb2.CellAclRequest()) == cell_pb2.CellAclResponse()
+    error = await error_of(cell.SetCellAcl(cell_pb2.SetCellAclRequest(admin_acl="alice")))
+    assert (type(error), error.param) == (UnsupportedParameter, "admin_acl")
 
 
 async def test_events_are_told_by_page_and_by_model_even_of_one_that_is_gone(stub, cell):

@@ -12,6 +12,7 @@ from admin_server.ledger.state import (
     apply,
     decode_state,
     encode_state,
+    grant_record,
     publish_record,
     unpublish_record,
     update_record,
@@ -53,6 +54,29 @@ def test_applying_a_record_leaves_the_state_before_it_as_it_was():
 def test_a_second_publish_of_a_name_is_refused():
     with pytest.raises(ModelExists, match="/sax/test/m is already published"):
         publish_record(published(spec()), spec(), version=B, at_s=0)
+
+
+def test_a_list_of_the_cell_is_kept_through_records_and_snapshots():
+    record = grant_record(EMPTY, "alice", at_s=1, by="root")
+    assert decode_record(encode_record(record)) == record
+    state = apply(published(spec()), record, 2)
+    assert decode_state(encode_state(state)) == state
+    assert (state.admin_acl, [*state.models]) == ("alice", ["/sax/test/m"])
+    assert grant_record(state, "alice", at_s=2) is None
+    assert apply(state, grant_record(state, "", at_s=3), 3).admin_acl == ""
+
+
+@pytest.mark.parametrize("acl", ["a b", "x" * 100_000])
+def test_a_list_of_the_cell_that_none_could_be_is_refused(acl):
+    with pytest.raises(InvalidRequest) as caught:
+        grant_record(EMPTY, acl, at_s=0)
+    assert caught.value.param == "admin_acl"
+
+
+def test_a_snapshot_from_before_there_were_lists_of_a_cell_is_read():
+    old = json.loads(encode_state(published(spec())))
+    del old["admin_acl"]
+    assert decode_state(json.dumps(old).encode()) == published(spec())
 
 
 def adapter(model: str, base: str) -> ModelSpec:

@@ -73,12 +73,12 @@ def test_acls_take_saxmls_keywords(cell: Cell) -> None:
     assert sax.GetACL(cell_or_model_id=MODEL, method_id="lm.score") == "alice"
 
 
-def test_the_acl_of_a_cell_is_read_and_said_to_be_set_elsewhere(cell: Cell) -> None:
-    cell.admin.admin_acl = "alice, bob"
+def test_the_acl_of_a_cell_is_one_for_operators(cell: Cell) -> None:
+    sax.SetACL("/sax/test", "alice, bob")
     assert sax.GetACL("/sax/test") == "alice, bob"
-    for call in (lambda: sax.GetACL("/sax/test", "all"), lambda: sax.SetACL("/sax/test", "alice")):
-        with pytest.raises(UnsupportedParameter, match="admin server"):
-            call()
+    for call in (sax.GetACL, lambda name, method: sax.SetACL(name, "alice", method)):
+        with pytest.raises(UnsupportedParameter, match="operators only"):
+            call("/sax/test", "lm.score")
 
 
 def test_errors_are_statuses_to_catch(cell: Cell) -> None:

@@ -138,7 +138,7 @@ def test_acls_are_set_and_shown(cell: Cell, saxutil: Saxutil) -> None:
     assert saxutil("getacl", MODEL, "lm.score")[1] == "bob\n"
     assert saxutil("getacl", MODEL, "lm.embed")[1] == "No ACLs set for method.\n"
     assert saxutil("getacl", "/sax/test")[1] == "No admin ACLs set for cell.\n"
-    cell.admin.admin_acl = "alice"
+    assert saxutil("setacl", "/sax/test", "alice") == (0, "", "")
     assert saxutil("getacl", "/sax/test")[1] == "alice\n"
 
 
@@ -220,8 +220,8 @@ def test_media_go_to_a_server_that_has_the_services(
         (("delete", "/sax/x"), "unpublish"),
         (("export", "-rng_seed_mode=fixed", "-signatures=a,b", MODEL, "lm.score", "/x"), "convert"),
         (("save", MODEL, "/x"), "versions"),
-        (("getacl", "/sax/test", "all"), "--admin_acl"),
-        (("setacl", "/sax/test", "acl/all"), "--admin_acl"),
+        (("getacl", "/sax/test", "all"), "for operators only"),
+        (("setacl", "/sax/test", "lm.score", "acl/all"), "for operators only"),
         (("vm.classify", MODEL, "/no/such/file"), "cannot be read"),
     ],
 )
