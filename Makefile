@@ -36,7 +36,7 @@ CPU_LIBRARY := $(CPU_KERNELS)/_native*.so
 SANITIZED := $(CACHE)/kernels-sanitized
 
 .PHONY: help demo test test-all slow check manifests format bench race chaos stress soak proto proto-check docs plans locks images install dev \
-	conformance kernels kernels-sanitize model gemma minilm azurite clean
+	clients conformance kernels kernels-sanitize model gemma minilm azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, send it one prompt, keep serving'
@@ -50,6 +50,7 @@ help:
 	@echo 'make chaos   inject faults into cells and islands for about an hour and check what came of it'
 	@echo 'make stress  attack a cell as a careless or hostile user would (docs/reliability.md)'
 	@echo 'make soak    send a cell random requests of all kinds for $(SOAK_SECONDS) seconds'
+	@echo 'make clients run clients of other makers against a cell, write docs/compatibility.md'
 	@echo 'make conformance  run pathways with every version of jaxlib, write their records and table'
 	@echo 'make format  format the code'
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
@@ -57,6 +58,7 @@ help:
 	@echo 'make kernels-sanitize  test them with the sanitizers of addresses and undefined behaviour'
 	@echo 'make docs    regenerate docs/errors.md, sampling.md, models.md and api.md'
 	@echo 'make pictures  run sax in a terminal and draw the pictures of the README'
+	@echo 'make page-pictures  take the screenshots of docs/page.md, with Chromium'
 	@echo 'make house   print the rooms of the tree and write them to docs/architecture.md'
 	@echo 'make plans   plan every large model for TPU slices and write docs/plans.md (an hour)'
 	@echo 'make images  build and inspect the images and run a cell with them (needs root and buildah)'
@@ -133,6 +135,20 @@ stress: dev model
 soak: dev model minilm
 	$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS) --page
 
+# Clients as their makers publish them, in environments of their own, against one cell. A run of all
+# is recorded, and its table written into docs/compatibility.md.
+CLIENTS := clients clients-aiperf clients-schemathesis
+clients: dev model $(CLIENTS:%=$(CACHE)/clients/%/installed)
+	SAX_CLIENTS_RECORD=1 $(BIN)/python -m pytest -q -m "slow" tests/clients/test_clients.py $(PYTEST_FLAGS)
+	$(BIN)/python -m tests.clients.page
+
+$(CACHE)/clients/%/installed: pyproject.toml
+	@echo 'installing the group $* into $(@D) (once)'
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(@D)/bin/python -m pip install --quiet --group $*
+	@touch $@
+
 # Every promised version of jaxlib, in an environment of its own, as server and as client.
 JAXLIBS := 0.10 0.11 0.12
 CONFORMANCE := tests.model_server.pathways.conformance
@@ -167,12 +183,18 @@ docs: install
 	$(BIN)/python -m sax.cli.fields_page > docs/sampling.md
 	$(BIN)/python -m model_server.models.families_page > docs/models.md
 	$(BIN)/python -m http_gateway.api_page > docs/api.md
+	$(BIN)/python -m tests.docs.parity
 
 # Runs a cell on the usual ports for about a minute.
 .PHONY: pictures house
 pictures: dev model
 	$(BIN)/python -m docs.pictures.system
 	$(BIN)/python -m docs.pictures.terminal
+
+.PHONY: page-pictures
+page-pictures: dev model
+	$(BIN)/python -m pip install --quiet --group browser
+	$(BIN)/python -m docs.pictures.page
 
 house: dev
 	$(BIN)/python -m tests.house --page
@@ -201,10 +223,10 @@ PRINT_BUILD := import tomllib; project = tomllib.load(open("pyproject.toml", "rb
 	print(*project["build-system"]["requires"], *project["dependency-groups"]["compiler"], sep="\n")
 
 locks: dev
-	$(call lock,control,pyproject.toml --extra kubernetes)
-	$(call lock,model-cpu,pyproject.toml --extra model-server)
-	$(call lock,model-tpu,pyproject.toml --extra tpu)
-	$(call lock,model-cuda,pyproject.toml --extra cuda)
+	$(call lock,control,pyproject.toml --extra kubernetes --extra traces)
+	$(call lock,model-cpu,pyproject.toml --extra model-server --extra traces)
+	$(call lock,model-tpu,pyproject.toml --extra tpu --extra traces)
+	$(call lock,model-cuda,pyproject.toml --extra cuda --extra traces)
 	$(BIN)/python -c '$(PRINT_BUILD)' | $(call lock,build,-)
 
 # --- native CPU kernels -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -33,16 +34,21 @@ from sax.client.attempts import RetryLimits
 from sax.errors import SaxError
 from sax.host import allow_open_files, loop_factory, open_warning
 from sax.storage.object_store import open_store
+from sax.tracing.otlp import tracer_of
+from sax.tracing.tracer import NO_TRACER, Tracer
 
 log = logging.getLogger("http_gateway")
+
+GENERATION_VARIABLE = "SAXML_GENERATION"
 
 _OTHER_FILES = 256  # connections to the cell, and what Python holds
 
 _DESCRIPTION = """\
 The HTTP gateway of a sax cell: Saxml's routes (/publish, /listcell, /listall, /generate,
 /update, /unpublish), OpenAI's (/v1/chat/completions, /v1/responses, /v1/batches, ...), vLLM's
-(/tokenize, /pooling, /health), and /healthz, /readyz, /metrics; /docs describes them all. It is
-stateless: run as many as you like."""
+(/tokenize, /pooling, /health), Anthropic's (/v1/messages), Ollama's (/api/chat, ...), and
+/healthz, /readyz, /metrics; /docs describes them all, and a browser at / gets a page to chat and
+watch the cell. Its state is in the cell and in the store of --files: run as many as you like."""
 
 _EXAMPLE = """\
 example:
@@ -77,8 +83,9 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         "--saxml_generation",
         type=int,
         choices=(1, 2),
-        default=default.saxml_generation,
-        help="reply format of the Saxml routes (%(default)s)",
+        default=os.environ.get(GENERATION_VARIABLE) or default.saxml_generation,
+        help="reply format of the Saxml routes: 1 as in Google's tutorial of Saxml, 2 as in Saxml "
+        f"since 2024 ({GENERATION_VARIABLE}, else 2)",
     )
     add(
         "--request_timeout_s",
@@ -227,7 +234,7 @@ class GatewayServer(uvicorn.Server):
             log.info("gateway listening on %s://%s:%d", scheme, shown, port)
 
 
-async def serve(client: CellClient, config: GatewayConfig) -> None:
+async def serve(client: CellClient, config: GatewayConfig, tracer: Tracer = NO_TRACER) -> None:
     """Serve until a signal; returns when every running request has ended.
 
     Raises InvalidRequest when the token file, certificate or key cannot be read, or when --files
@@ -238,7 +245,7 @@ async def serve(client: CellClient, config: GatewayConfig) -> None:
     certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
     allow_open_files(config.max_connections + _OTHER_FILES)
     tell_of_security(config)
-    app = create_app(client, config, Authentication(tokens), store)
+    app = create_app(client, config, Authentication(tokens), store, tracer)
     settings = uvicorn.Config(
         app,
         host=config.host,
@@ -284,8 +291,12 @@ def tell_of_security(config: GatewayConfig) -> None:
 
 async def _run(config: GatewayConfig) -> None:
     patience = RetryLimits(most_held=config.max_held_requests)
-    async with AsyncClient(config.admin, patience=patience, preferred=config.prefer) as client:
-        await serve(client, config)
+    tracer = tracer_of(os.environ, "sax-gateway")
+    try:
+        async with AsyncClient(config.admin, patience=patience, preferred=config.prefer) as client:
+            await serve(client, config, tracer)
+    finally:
+        await asyncio.to_thread(tracer.close)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

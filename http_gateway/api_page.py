@@ -26,10 +26,12 @@ checks it.
 - Where a field is one of few values that change nothing, others are refused, in both modes.
 - Bodies are JSON, whatever content type they come with. Lengths of texts are in bytes of UTF-8.
 - `x-request-timeout` gives the time limit of a request in seconds, as the field `timeout` does.
-- Errors have one shape per family: `OpenAiError` or `SaxmlError`. 429 and 503 come with
-  `Retry-After`, 405 with `Allow`, 401 with `WWW-Authenticate`; all replies with
-  `x-request-id`. Not listed because any path may answer so: 404 (no such path), 405 and 431 (too
-  large headers).
+- `x-session-id` (at most 512 bytes) keeps the requests of a conversation at one replica and version
+  ([routing.md](routing.md)).
+- Errors have one shape per family: `OpenAiError`, `AnthropicError`, `OllamaError` or `SaxmlError`.
+  429 and 503 come with `Retry-After`, 405 with `Allow`, 401 with `WWW-Authenticate`; all replies
+  with `x-request-id`. Not listed because any path may answer so: 404 (no such path), 405 and 431
+  (too large headers).
 - [sampling.md](sampling.md) says what the sampling fields do, [replies.md](replies.md) what shapes
   a reply, [errors.md](errors.md) what each error means.
 """
@@ -83,8 +85,8 @@ def _row(field: DescribedField) -> str:
 
 def _reply(each: DescribedOperation) -> str:
     reply = each.reply or "no body"
-    if each.events:
-        reply += ", or with `stream` server-sent events"
+    if each.stream:
+        reply += f", or with `stream` {each.stream}"
     errors = ", ".join(status for status in each.statuses if status >= "400")
     told = f" Errors: {errors}" if errors else ""
     shape = f" ({each.error})." if each.error else "."

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
+from http_gateway.anthropic.routes import AnthropicRoutes
 from http_gateway.auth import Auth
 from http_gateway.backend import Backend
 from http_gateway.catalog import Catalog
@@ -30,6 +31,9 @@ from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.modes.cross_origin import allow_origins
 from http_gateway.modes.lenient import LenientFields
+from http_gateway.modes.session import Sessions
+from http_gateway.ollama.model_routes import OllamaModelRoutes
+from http_gateway.ollama.routes import OllamaRoutes
 from http_gateway.openai.batches.kept_batches import KeptBatches
 from http_gateway.openai.batches.line_runner import Handler, LineRunner
 from http_gateway.openai.batches.line_slots import LineSlots
@@ -46,6 +50,8 @@ from http_gateway.openai.stored.patient_store import PatientStore
 from http_gateway.openai.tokens import TokenRoutes
 from http_gateway.openapi import Schema, with_components
 from http_gateway.ops import OpsRoutes
+from http_gateway.page.cell_routes import CellRoutes
+from http_gateway.page.routes import PageRoutes
 from http_gateway.problems import answer
 from http_gateway.saxml.generation_1 import SaxmlGeneration1Routes
 from http_gateway.saxml.routes import SaxmlRoutes
@@ -54,6 +60,7 @@ from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
 from sax.fields.field import RequestRoute
 from sax.storage.object_store import ObjectStore
+from sax.tracing.tracer import NO_TRACER, Tracer
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
@@ -63,6 +70,7 @@ def create_app(
     config: GatewayConfig,
     authentication: Authentication = NO_AUTHENTICATION,
     store: ObjectStore | None = None,
+    tracer: Tracer = NO_TRACER,
 ) -> FastAPI:
     """Its `state.batches` runs batches while its `running` is entered.
 
@@ -79,15 +87,21 @@ def create_app(
     app.include_router(OpsRoutes(catalog, metrics, generation, closed=authentication.on).router())
     app.openapi = cache(partial(_document, app))
     app.include_router(DocsRoutes(app.openapi).router())
+    app.include_router(PageRoutes().router())
+    app.include_router(CellRoutes(client).router())
     app.include_router(saxml.router())
     openai = OpenAiRoutes(backend)
     app.include_router(openai.router())
+    app.include_router(AnthropicRoutes(backend).router())
+    app.include_router(OllamaRoutes(backend).router())
+    app.include_router(OllamaModelRoutes(backend).router())
     embeddings = EmbeddingRoutes(backend)
     app.include_router(embeddings.router())
     app.state.batches = _keep(app, backend, authentication, store, openai, embeddings)
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
     app.include_router(VertexRoutes(backend, openai).router())
+    app.add_middleware(Sessions, generation=generation)
     app.add_middleware(Limits, limiter=Limiter(), metrics=metrics, generation=generation)
     app.add_middleware(
         Auth,
@@ -95,7 +109,7 @@ def create_app(
         generation=generation,
         trusted_proxies=parse_networks(config.trusted_proxies),
     )
-    app.add_middleware(RequestEnvelope, config=config, metrics=metrics)
+    app.add_middleware(RequestEnvelope, config=config, metrics=metrics, tracer=tracer)
 
     if config.lenient:
         app.add_middleware(LenientFields)

@@ -1,6 +1,7 @@
 """Authentication: reads the token of every HTTP request and forwards it to the cell.
 
-With a token file every request except a probe needs a valid token. Either way, calls to the cell
+With a token file every request needs a valid token, except probes and a browser's for the page,
+which holds no data. Either way, calls to the cell
 carry the user's token and never the gateway's own, so that no user gains rights by going through
 the gateway. They name the client's address too, by which servers tell users without tokens apart.
 Pure ASGI.
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from http_gateway.access.record import RequestRecord
 from http_gateway.client_address import Network, client_host
+from http_gateway.page.routes import asks_for_page
 from http_gateway.problems import answer
 from sax.auth.acl import ANYONE, Principal, enter_call
 from sax.auth.address import account_of_host
@@ -57,7 +59,7 @@ class Auth:
         record.key = account
         if self._authentication.on:
             try:
-                key = self._caller(scope["path"], token)
+                key = self._caller(scope, token)
                 record.key = key.name or account
                 enter_call(key)
             except Unauthenticated as error:
@@ -66,9 +68,9 @@ class Auth:
         with acting_as(token, account):
             await self._app(scope, receive, send)
 
-    def _caller(self, path: str, token: str) -> Principal:
+    def _caller(self, scope: Scope, token: str) -> Principal:
         if not token:
-            if path in PROBES:
+            if scope["path"] in PROBES or asks_for_page(scope):
                 return ANYONE
             raise Unauthenticated(
                 "no API key: send `Authorization: Bearer KEY` or `x-api-key: KEY` with the token "

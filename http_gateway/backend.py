@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fastapi import Request
 
 from http_gateway.access.record import RequestRecord
+from http_gateway.access.request_span import CallSpan
 from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
@@ -22,6 +23,8 @@ from sax.errors import Cancelled, InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
 from sax.format import quoted
+from sax.tracing import trace_context
+from sax.types import GenerateRequest, TokenChunk
 
 T = TypeVar("T")
 
@@ -59,6 +62,40 @@ class Backend:
         except Cancelled:
             self.note_end(request, Ending.GONE)
             raise
+
+    async def generate_to(
+        self,
+        request: GenerateRequest,
+        sink: Callable[[TokenChunk], None],
+        timeout_s: float | None = None,
+    ) -> None:
+        """Pass the chunks of an answer to `sink`, and note what they say of this request's way."""
+        record = RequestRecord.current()
+
+        def note(chunk: TokenChunk) -> None:
+            if chunk.queue_s:
+                record.queue_s = max(record.queue_s or 0.0, chunk.queue_s)
+            sink(chunk)
+
+        if record.span is None:
+            request = replace(request, traceparent=trace_context.current())
+            await self.client.generate_to(request, note, timeout_s=timeout_s)
+        else:
+            await self._traced(record.span.call(request), note, timeout_s)
+
+    async def _traced(
+        self, span: CallSpan, sink: Callable[[TokenChunk], None], timeout_s: float | None
+    ) -> None:
+        def note(chunk: TokenChunk) -> None:
+            span.take(chunk)
+            sink(chunk)
+
+        try:
+            await self.client.generate_to(span.request, note, timeout_s=timeout_s)
+        except BaseException as error:
+            span.end(error)
+            raise
+        span.end()
 
     def count(self, prompt_tokens: int, completion_tokens: int = 0) -> None:
         """Count the tokens of this request, however it ended: once, in the task that answers it."""

@@ -10,14 +10,18 @@ from typing import Protocol
 
 from sax.scaling import Scaling
 from sax.types import (
+    PLAIN_CHAT,
+    ChatOptions,
     Classified,
     Embedded,
     EmbedInput,
     Event,
     GenerateRequest,
     Message,
+    Overview,
     PairScores,
     PublishedModel,
+    Rights,
     SaxmlSamples,
     TokenChunk,
     Tokenized,
@@ -49,7 +53,16 @@ class CellClient(Protocol):
         overrides: Mapping[str, str] | None = None,
         revision: int | None = None,
         autoscaling: Scaling | None = None,
+        canary: float | None = None,
     ) -> object: ...
+
+    async def promote(self, model_id: str) -> str:
+        """Return the version that is now wanted."""
+        ...
+
+    async def abort(self, model_id: str) -> str:
+        """Return the version that is now wanted."""
+        ...
 
     async def rollback(self, model_id: str, version: str = "") -> str:
         """Return the version that is now wanted."""
@@ -64,6 +77,13 @@ class CellClient(Protocol):
     async def list(self, model_id: str) -> PublishedModel: ...
 
     async def list_all(self, cell: str | None = None) -> Sequence[PublishedModel]: ...
+
+    async def overview(self) -> Overview: ...
+
+    async def rights(self) -> Rights:
+        """Return what the caller may change. Raises UnsupportedParameter if the admin does not
+        tell."""
+        ...
 
     async def generate_to(
         self,
@@ -91,6 +111,7 @@ class CellClient(Protocol):
         timeout_s: float | None = None,
         *,
         add_special_tokens: bool | None = None,
+        chat: ChatOptions = PLAIN_CHAT,
     ) -> tuple[Sequence[int], int]: ...
 
     async def tokenize_texts(
@@ -100,6 +121,7 @@ class CellClient(Protocol):
         timeout_s: float | None = None,
         *,
         add_special_tokens: bool | None = None,
+        chat: ChatOptions = PLAIN_CHAT,
     ) -> Tokenized: ...
 
     async def detokenize(

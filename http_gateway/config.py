@@ -35,7 +35,7 @@ class GatewayConfig:
     host: str = "127.0.0.1"
     port: int = GATEWAY_PORT  # 0: any free port
     admin: str | None = None  # host:port; None: SAX_ADMIN, SAX_ROOT, then the default
-    prefer: str = ""  # host:port of the preferred model server; "": the least loaded
+    prefer: str = ""  # host:port of the preferred model server; "": as sax.client.routing says
     saxml_generation: int = 2
     request_timeout_s: float = 600.0
     max_body_bytes: int = 8 << 20

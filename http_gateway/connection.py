@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -32,6 +33,16 @@ MAX_HEAD_BYTES = 64 << 10  # request line and headers
 _UNWANTED_BODY_S = 5.0  # for the rest of a body that is answered already
 _LINGER_S = 1.0  # a refused client may still send: to close at once would reset, and lose the reply
 _LINGER_BYTES = 4 << 20
+
+# A machine that loses power or its network says no goodbye. Its connection ends a minute after it
+# was last heard of (three of the system's probes without an answer), or after five if it leaves
+# what was sent unread or unacknowledged: a reader may pause that long. macOS lacks some of these.
+_LOST_PEERS = {
+    "TCP_KEEPIDLE": 30,
+    "TCP_KEEPINTVL": 10,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 300_000,
+}
 
 
 class _Arrival(Enum):
@@ -80,6 +91,7 @@ class BoundedConnection(HttpToolsProtocol):
         if len(self.connections) > self._config.max_connections and not self._make_room():
             most = f"all {self._config.max_connections} connections are in use: try again"
             return self._refuse(503, f"{most}, or start the gateway with more --max_connections")
+        _notice_lost_peer(transport)
         self._waiting[self] = None
         self._watch()
 
@@ -217,7 +229,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _reply(self, status: int, text: str, request_id: str) -> bytes:
         path = getattr(self, "url", b"").decode("ascii", "replace")
-        reply = answer(path, HTTPException(status, text), self._config.saxml_generation)
+        error = HTTPException(status, text)
+        reply = answer(path, error, self._config.saxml_generation, request_id)
         own = ((b"x-request-id", request_id.encode()), (b"connection", b"close"))
         headers = [*reply.raw_headers, *own]
         lines = (name + b": " + value + b"\r\n" for name, value in headers)
@@ -227,3 +240,14 @@ class BoundedConnection(HttpToolsProtocol):
         self._discarded += len(data)
         if self._discarded > _LINGER_BYTES:
             self.transport.abort()
+
+
+def _notice_lost_peer(transport: asyncio.Transport) -> None:
+    """Have the system end the connection of a machine that is gone."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _LOST_PEERS.items():
+        if (option := getattr(socket, name, None)) is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)

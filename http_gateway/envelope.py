@@ -18,11 +18,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_gateway.access.line import AccessLine
 from http_gateway.access.record import RequestRecord, new_request_id
+from http_gateway.access.request_span import RequestSpan
 from http_gateway.config import GatewayConfig
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.problems import answer
 from sax.errors import Internal
 from sax.fields.field import RequestRoute
+from sax.tracing import attributes as names
+from sax.tracing import trace_context
+from sax.tracing.trace_context import TraceContext
+from sax.tracing.tracer import NO_TRACER, Tracer, Value
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +40,16 @@ _RATE = 32 << 10  # bytes of a body that earn it a further second
 class RequestEnvelope:
     """ASGI middleware; sets `request_id` and `arrived` in the request's state, and its record."""
 
-    def __init__(self, app: ASGIApp, *, config: GatewayConfig, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        config: GatewayConfig,
+        metrics: GatewayMetrics,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
         self._app = app
+        self._tracer = tracer
         self._config = config
         self._metrics = metrics
         self._tells = config.access_log == "on"
@@ -47,9 +60,10 @@ class RequestEnvelope:
         headers = Headers(scope=scope)
         record = RequestRecord(_request_id(headers), scope["method"])
         record.enter()
+        self._trace(record, headers)
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"], state["arrived"] = record.request_id, record.arrived_s
-        reply = _RecordingSend(send, record.request_id)
+        reply = _RecordingSend(send, record)
         body = _BoundedBody(receive, headers, self._config, upload=_is_upload(scope))
         self._metrics.in_flight.inc()
         try:
@@ -61,6 +75,15 @@ class RequestEnvelope:
         finally:
             self._metrics.in_flight.dec()
             self._end(scope, record, reply, body.size)
+
+    def _trace(self, record: RequestRecord, headers: Headers) -> None:
+        """Begin the request's span; without traces of our own, pass on the client's."""
+        parent = TraceContext.parse(headers.get(trace_context.KEY, ""))
+        context = self._tracer.start(parent)
+        if context is not None and context.sampled:
+            record.span = RequestSpan(self._tracer, context, parent)
+        above = context or parent
+        trace_context.enter("" if above is None else str(above))
 
     async def _rescue(
         self, scope: Scope, receive: Receive, reply: _RecordingSend, error: Exception
@@ -79,6 +102,13 @@ class RequestEnvelope:
     ) -> None:
         route, seconds = route_name(scope), time.perf_counter() - record.arrived_s
         self._metrics.answered(route, record.model, reply.status, seconds)
+        if record.span is not None:
+            told: dict[str, Value] = {
+                names.REQUEST_ID: record.request_id,
+                names.REQUEST_MODEL: record.model,
+                "sax.stream.ended": record.ending,
+            }
+            record.span.end(record.method, route, reply.status, told)
         if self._tells:
             AccessLine(record, route, reply.status, seconds, bytes_in, reply.size).tell()
 
@@ -100,21 +130,28 @@ def _request_id(headers: Headers) -> str:
 
 
 class _RecordingSend:
-    """`send` wrapper that adds the request id header and records status and size."""
+    """`send` wrapper that adds what headers tell of the request, and records status and size."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, record: RequestRecord) -> None:
         self._send = send
-        self._header = (b"x-request-id", request_id.encode())
+        self._record = record
         self.status = _NO_ANSWER
         self.size = 0  # bytes of the body
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message = {**message, "headers": [*message.get("headers", ()), self._header]}
+            message = {**message, "headers": [*message.get("headers", ()), *self._told()]}
         else:
             self.size += len(message.get("body", b""))
         await self._send(message)
+
+    def _told(self) -> list[tuple[bytes, bytes]]:
+        """Return the request's id, and how long it waited if a token has come by now."""
+        told = [(b"x-request-id", self._record.request_id.encode())]
+        if self._record.queue_s is not None:
+            told.append((b"x-sax-queue-seconds", f"{self._record.queue_s:.4f}".encode()))
+        return told
 
 
 class _BoundedBody:

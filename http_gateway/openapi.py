@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 from pydantic import BaseModel
@@ -23,6 +23,7 @@ Schema = dict[str, Any]
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
 _COMPONENT = "#/components/schemas/{name}"
 _components: dict[str, Schema] = {}
 
@@ -68,6 +69,27 @@ class OpenAiError(TypedDict):
     """An error of OpenAI's and vLLM's routes."""
 
     error: OpenAiErrorBody
+
+
+class AnthropicErrorBody(TypedDict):
+    """Fault of a request; the message names the field at fault, if one is."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(TypedDict):
+    """An error of Anthropic's routes."""
+
+    type: Literal["error"]
+    error: AnthropicErrorBody
+    request_id: str
+
+
+class OllamaError(TypedDict):
+    """An error of Ollama's routes."""
+
+    error: str
 
 
 class SaxmlFieldError(TypedDict):
@@ -116,6 +138,15 @@ class RequestBody:
         return schema | ({"allOf": list(self.rules)} if self.rules else {})
 
 
+class EventKinds:
+    """Types of the events, or lines, of a stream."""
+
+    def __init__(self, *kinds: Any, last: str | None = None) -> None:
+        """last: data of a last event that is no JSON."""
+        self.kinds = kinds
+        self.last = last
+
+
 def operation(
     reply: Any = None,
     *,
@@ -123,17 +154,21 @@ def operation(
     statuses: Iterable[int] = ALWAYS,
     body: RequestBody | None = None,
     parameters: Iterable[Schema] = (),
-    events: Any = None,
+    events: EventKinds | None = None,
+    lines: EventKinds | None = None,
     media_type: str = JSON,
 ) -> dict[str, Any]:
     """Return arguments of `add_api_route` that describe one operation.
 
     reply: type of a 200's body, or its schema; None: it has no body, or no content type. errors:
-    type of every error's body; None as for `reply`. events: type of each event of a stream.
+    type of every error's body; None as for `reply`. events, lines: those of a stream.
     """
     responses: dict[int, dict[str, Any]] = {200: _described(200, reply, media_type)}
     if events is not None:
         responses[200]["content"][EVENTS] = {"itemSchema": _event(events)}
+    if lines is not None:
+        told = {"anyOf": [schema_of(kind) for kind in lines.kinds]}
+        responses[200]["content"][LINES] = {"itemSchema": told}
     responses |= {status: _described(status, errors, JSON) for status in sorted(statuses)}
     extra: dict[str, Any] = {}
     if body is not None:
@@ -191,16 +226,12 @@ def _described(status: int, body: Any, media_type: str) -> dict[str, Any]:
     return told
 
 
-def _event(kind: Any) -> Schema:
-    """Return the schema of one server-sent event. The last one is [DONE], or an error."""
-    told = {"anyOf": [schema_of(kind), schema_of(OpenAiError)]}
-    data = {
-        "type": "string",
-        "anyOf": [
-            {"const": "[DONE]"},
-            {"contentMediaType": JSON, "contentSchema": told},
-        ],
-    }
+def _event(events: EventKinds) -> Schema:
+    """Return the schema of one server-sent event."""
+    told = {"anyOf": [schema_of(kind) for kind in events.kinds]}
+    last = [] if events.last is None else [{"const": events.last}]
+    json: Schema = {"contentMediaType": JSON, "contentSchema": told}
+    data = {"type": "string", "anyOf": [*last, json]}
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NotRequired, TypedDict
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
 from http_gateway.catalog import Catalog
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.openapi import JSON, OpenAiError, SaxmlError, operation
+from http_gateway.page.routes import asks_for_page, page_reply
 from sax.auth.acl import caller
 from sax.errors import SaxError
 from sax.types import PublishedModel, ServableStatus
@@ -50,6 +51,7 @@ def _told(reply: Any, *, errors: Any = SaxmlError, media_type: str = JSON) -> di
     return operation(reply, errors=errors, statuses=(401, 500), media_type=media_type)
 
 
+_VARY = {"vary": "accept"}
 _METRICS = _told({"type": "string"}, media_type="text/plain")
 _READYZ = _told(Readiness)
 _READYZ["responses"][503] = _told(Readiness)["responses"][200] | {"description": "Not ready."}
@@ -70,7 +72,11 @@ class OpsRoutes:
     def router(self) -> APIRouter:
         router = APIRouter(tags=["ops"])
         add = router.add_api_route
-        add("/", self.hello, methods=["GET"], **_told(Greeting if self._generation == 2 else None))
+        greeting = _told(None)
+        if self._generation == 2:
+            greeting = _told(Greeting)
+            greeting["responses"][200]["content"]["text/html"] = {"schema": {"type": "string"}}
+        add("/", self.hello, methods=["GET"], **greeting)
         for path, probe, told in (
             ("/healthz", self.healthz, _told(Liveness)),
             ("/readyz", self.readyz, _READYZ),
@@ -84,12 +90,14 @@ class OpsRoutes:
         add("/metrics", self.metrics, methods=["GET"], **_METRICS)
         return router
 
-    async def hello(self) -> Response:
-        """Saxml's greeting."""
+    async def hello(self, request: Request) -> Response:
+        """Saxml's greeting; for browsers, which ask for text/html, a page to chat on."""
+        if asks_for_page(request.scope):
+            return page_reply(request)
         text = json.dumps({"message": "HTTP Server for SAX Client"}, indent=4)
         if self._generation == 1:
-            return Response(text + "\n")
-        return Response(text, media_type="application/json")
+            return Response(text + "\n", headers=_VARY)
+        return Response(text, media_type="application/json", headers=_VARY)
 
     async def healthz(self) -> Response:
         """200 while this process answers."""

@@ -1,8 +1,8 @@
 """The one mapping from errors to HTTP replies, for each API family.
 
 An error becomes a `Problem` (status, text, field), which is then written in the format of the
-route's API family: OpenAI's error object under /v1 and on vLLM's own routes, Saxml's formats
-elsewhere.
+route's API family: Anthropic's error object under /v1/messages, OpenAI's elsewhere under /v1 and on
+vLLM's own routes, Ollama's under /api, Saxml's formats elsewhere.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from http_gateway.access.record import RequestRecord
 from sax.errors import (
     LimitExceeded,
     ModelNotFound,
@@ -57,6 +58,15 @@ _HTTP_CODES = {
     413: "body_too_large",
     431: "headers_too_large",
     503: "too_many_connections",
+}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
 }
 
 
@@ -187,6 +197,40 @@ def openai_response(problem: Problem) -> Response:
     return Response(body, status, problem.headers, media_type="application/json")
 
 
+def anthropic_error(problem: Problem, request_id: str = "") -> bytes:
+    """Encode `{"type": "error", ...}`: a body, or the last event of a broken stream.
+
+    request_id: "" for that of the current request.
+    """
+    usual = "api_error" if problem.status >= 500 else "invalid_request_error"
+    error = {
+        "type": _ANTHROPIC_TYPES.get(problem.status, usual),
+        "message": problem.text,
+    }
+    told = request_id or RequestRecord.current().request_id
+    return msgspec.json.encode({"type": "error", "error": error, "request_id": told})
+
+
+def anthropic_response(problem: Problem, request_id: str = "") -> Response:
+    """Format for Anthropic, which has no 422 either."""
+    status = 400 if problem.status == 422 else problem.status
+    told = request_id or RequestRecord.current().request_id
+    headers = {**problem.headers, **({"request-id": told} if told else {})}
+    return Response(anthropic_error(problem, told), status, headers, media_type="application/json")
+
+
+def ollama_error(problem: Problem) -> bytes:
+    """Encode `{"error": ...}`: a body, or the last line of a broken stream."""
+    return msgspec.json.encode({"error": problem.text})
+
+
+def ollama_response(problem: Problem) -> Response:
+    """Format for Ollama, which has no 422 either."""
+    status = 400 if problem.status == 422 else problem.status
+    body = ollama_error(problem)
+    return Response(body, status, problem.headers, media_type="application/json")
+
+
 def saxml_response(problem: Problem, generation: int) -> Response:
     """Format for Saxml. Generation 1 uses 400 except for 401 and 403, which it did not have."""
     if generation == 1:
@@ -212,8 +256,16 @@ def _generation_1(problem: Problem) -> Response:
     return Response(json.dumps(body, indent=4) + "\n", status, problem.headers)
 
 
-def answer(path: str, error: Exception, generation: int) -> Response:
+def answer(path: str, error: Exception, generation: int, request_id: str = "") -> Response:
+    """Format an error for the family of a path.
+
+    request_id: for errors outside a request; "" for that of the current one.
+    """
     problem = describe(error)
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return anthropic_response(problem, request_id)
+    if path.startswith("/api/"):
+        return ollama_response(problem)
     if path == "/v1" or path.startswith(("/v1/", "/v2/")) or path in _ALSO_OPENAI:
         return openai_response(problem)
     return saxml_response(problem, generation)

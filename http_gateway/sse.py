@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -38,6 +38,11 @@ _HEADERS = {
 def event(data: bytes) -> bytes:
     """Frame one event; `data` must not contain a newline."""
     return b"data: " + data + b"\n\n"
+
+
+def named_event(name: str, data: bytes) -> bytes:
+    """Frame one event that has a name."""
+    return b"event: %b\n%b" % (name.encode(), event(data))
 
 
 DONE = event(b"[DONE]")
@@ -96,10 +101,16 @@ class Script:
 class EventStream(Response, Generic[T]):
     """Sends the events of all sources as they arrive; raises an error before the first event."""
 
-    def __init__(self, sources: Sequence[EventSource[T]], script: Script) -> None:
+    def __init__(
+        self,
+        sources: Sequence[EventSource[T]],
+        script: Script,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """headers: beside, or in place of, those of server-sent events."""
         self.status_code = 200
         self.background = None
-        self.init_headers(_HEADERS)
+        self.init_headers({**_HEADERS, **(headers or {})})
         self._sources = sources
         self._script = script
         self._started = False

@@ -77,6 +77,7 @@ class ModelServerConfig:
     host: str = "127.0.0.1"
     port: int = MODEL_PORT  # 0: any free one
     metrics_port: int = MODEL_METRICS_PORT  # 0: any free one; -1: no metrics
+    vllm_metric_names: bool = True  # beside our own
     advertise: str = ""  # host for others to use; "": --host, or the machine's own address
     sax_cell: str = "/sax/test"  # "": join no admin, take models of any cell
     admin: str | None = None  # host:port; None: discovered as clients do

@@ -95,6 +95,12 @@ def _add_network(parser: argparse.ArgumentParser, default: ModelServerConfig) ->
         "of a replica; 0: any free one, -1: off (%(default)s)",
     )
     flags.add_argument(
+        "--vllm_metric_names",
+        action=argparse.BooleanOptionalAction,
+        default=default.vllm_metric_names,
+        help="expose metrics under vLLM's names, too (default: yes)",
+    )
+    flags.add_argument(
         "--max_message_bytes",
         type=int,
         default=default.max_message_bytes,

@@ -13,17 +13,13 @@ if TYPE_CHECKING:
     from sax.client import AsyncClient, Client, WatchEvent
     from sax.errors import SaxError
     from sax.names import CellId, ModelId
-    from sax.saxml.compat import (
-        AdminOptions,
+    from sax.saxml.admin_calls import (
         GetACL,
         List,
         ListAll,
         ListDetail,
-        Model,
         ModelDetail,
-        ModelOptions,
         ModelServerTypeStat,
-        Options,
         Publish,
         SetACL,
         Stats,
@@ -31,6 +27,15 @@ if TYPE_CHECKING:
         Update,
         WaitForReady,
     )
+    from sax.saxml.audio_model import AudioModel
+    from sax.saxml.custom_model import CustomModel
+    from sax.saxml.debug_port import StartDebugPort
+    from sax.saxml.language_model import LanguageModel
+    from sax.saxml.model import Model
+    from sax.saxml.multimodal_model import MultimodalModel
+    from sax.saxml.options import AdminOptions, ModelOptions, Options
+    from sax.saxml.vision_model import VisionModel
+    from sax.status import Status, StatusCode, StatusNotOk
     from sax.types import (
         GenerateRequest,
         JoinedServer,
@@ -45,11 +50,14 @@ if TYPE_CHECKING:
 __all__ = [
     "AdminOptions",
     "AsyncClient",
+    "AudioModel",
     "CellId",
     "Client",
+    "CustomModel",
     "GenerateRequest",
     "GetACL",
     "JoinedServer",
+    "LanguageModel",
     "List",
     "ListAll",
     "ListDetail",
@@ -60,6 +68,7 @@ __all__ = [
     "ModelOptions",
     "ModelServerTypeStat",
     "ModelSpec",
+    "MultimodalModel",
     "Options",
     "Publish",
     "PublishedModel",
@@ -67,10 +76,15 @@ __all__ = [
     "SamplingParams",
     "SaxError",
     "SetACL",
+    "StartDebugPort",
     "Stats",
+    "Status",
+    "StatusCode",
+    "StatusNotOk",
     "TokenChunk",
     "Unpublish",
     "Update",
+    "VisionModel",
     "WaitForReady",
     "WatchEvent",
 ]
@@ -79,7 +93,17 @@ __all__ = [
 # report that to the caller.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-_HOMES = ("sax.errors", "sax.names", "sax.types", "sax.client", "sax.saxml.compat")
+_HOMES = (
+    "sax.errors",
+    "sax.names",
+    "sax.types",
+    "sax.client",
+    "sax.status",
+    "sax.saxml.admin_calls",
+    "sax.saxml.options",
+    "sax.saxml.model",
+    "sax.saxml.debug_port",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sax.need import Need
+from sax.status import Status, StatusCode, StatusNotOk
 
 
 class Retry(Enum):
@@ -43,7 +44,7 @@ class Retry(Enum):
     LOCATOR = "locator"  # the locator, at once, at another replica; then the caller
 
 
-class SaxError(Exception):
+class SaxError(StatusNotOk):
     """Base class. The text says what happened and what to do about it."""
 
     def __init__(
@@ -59,6 +60,10 @@ class SaxError(Exception):
         self.param = param  # the request field at fault, if one is
         self.retry_after_s = retry_after_s
         self.need = need  # what a server must have, if this one lacks it
+
+    @property
+    def status(self) -> Status:
+        return Status(StatusCode[meaning(self).grpc], self.text)
 
 
 class InvalidRequest(SaxError):

@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
+from sax.activity import IDLE, Activity
 from sax.chat import PLAIN_CHAT as PLAIN_CHAT
 from sax.chat import AnswerFormat as AnswerFormat
 from sax.chat import ChatOptions as ChatOptions
@@ -63,6 +64,16 @@ ANYWHERE = Placement()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """A version that serves a share of the requests beside the model's own."""
+
+    version: str  # 32 hex digits
+    checkpoint: str
+    overrides: Mapping[str, str] = field(default_factory=dict[str, str])  # value: JSON text
+    percent: float  # of the requests, between 0 and 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A model as published by an operator."""
 
@@ -77,6 +88,12 @@ class ModelSpec:
     revision: int = 0  # number of the record that last changed it; 0: unknown
     autoscaling: Autoscaling | None = None  # None: always `replicas`
     placement: Placement = ANYWHERE
+    canary: Canary | None = None
+    # Known to admin servers only: the version of the canary aborted last, whose replicas are the
+    # last choice while they are there; and the percentage at which `version` was promoted, if it
+    # was a canary: its sessions stay with it until all replicas have it.
+    aborted: str = ""
+    promoted: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +105,17 @@ class ReplicaStatus:
     reason: str = ""  # why it is not ready
     progress: Progress | None = None
     note: str = ""  # where a ready one does not do as its model path says
+    canary: bool = False  # it is, or is to be, of the canary's version
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryShare:
+    """The ready replicas of a canary's version, and the share of the requests that they get: 0 once
+    it was aborted; once it was promoted, their share of all replicas, and no less than before."""
+
+    version: str  # 32 hex digits
+    percent: float
+    addresses: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +125,18 @@ class PublishedModel:
     spec: ModelSpec
     replicas: tuple[ReplicaStatus, ...] = ()
     methods: tuple[str, ...] = ()
-    wanted: int = 0  # replicas wanted now; under autoscaling may differ from spec.replicas
+    # Replicas wanted now; differs from spec.replicas under autoscaling or with a canary.
+    wanted: int = 0
     scaling_reason: str = ""  # why that number; empty without autoscaling
+    max_context: int = 0  # tokens of one sequence that every ready replica has room for; 0: unknown
 
     @property
     def ready_replicas(self) -> int:
         return sum(replica.status is ServableStatus.LOADED for replica in self.replicas)
+
+    @property
+    def ready_canaries(self) -> int:
+        return sum(r.canary and r.status is ServableStatus.LOADED for r in self.replicas)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -112,7 +146,8 @@ class PublishedModel:
     @property
     def wanted_replicas(self) -> int:
         """Replicas wanted now; an admin without autoscaling reports them in the spec."""
-        return self.wanted if self.spec.autoscaling else self.spec.replicas
+        told = self.spec.autoscaling is not None or self.spec.canary is not None
+        return self.wanted if told else self.spec.replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +185,7 @@ class ServableInfo:
     acls: Mapping[str, str] = field(default_factory=dict[str, str])  # enforced by the server
     note: str = ""  # where a loaded model does not do as its model path says
     kernels: str = ""  # that compute a loaded model; "": the server does not tell
+    activity: Activity = IDLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +224,25 @@ class JoinedServer:
 
 
 @dataclass(frozen=True, slots=True)
+class Overview:
+    """All of a cell at one time."""
+
+    models: tuple[PublishedModel, ...] = ()
+    servers: tuple[JoinedServer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Changes that a caller may make in a cell."""
+
+    publish: bool = False  # publish, update and unpublish any model
+    models: frozenset[str] = frozenset()  # else those that it may update and unpublish
+
+    def may_change(self, model_id: str) -> bool:
+        return self.publish or model_id in self.models
+
+
+@dataclass(frozen=True, slots=True)
 class ServerTypeStat:
     """Number of replicas on one machine type."""
 
@@ -222,7 +277,7 @@ class Event:
 
     sequence: int
     at_s: float  # seconds since the epoch
-    kind: str  # publish, update, rollback, unpublish, lead
+    kind: str  # publish, update, canary, promote, abort, rollback, unpublish, lead
     model_id: str = ""
     by: str = ""
     version: str = ""
@@ -250,6 +305,7 @@ class AnswerSoFar:
     score: float = 0.0  # sum of their log-probabilities
     prompt_logprobs: int = 0  # entries that the client has
     version: str = ""  # of the model that chose them; "": not known
+    traceparent: str = ""  # its span, if that replica traced it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +323,12 @@ class GenerateRequest:
     # Only requests with the same one share the keys and values of tokens with which both begin.
     cache_salt: str = ""
     timeout_s: float | None = None  # to the end of the answer, waiting included; None: no limit
+    # Requests with the same one go to one replica and version, if it is not clearly busier; stays
+    # with the client. "": the prompt decides.
+    session: str = ""
     # Go on after this instead of beginning; `sampling` is the whole answer's, with its seed.
     answer: AnswerSoFar | None = None
+    traceparent: str = ""  # of W3C's trace context: the span that this belongs to; "": untraced
 
 
 EmbedInput = str | Sequence[int]  # text or token ids
@@ -385,6 +445,8 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     hypotheses: tuple[HypothesisText, ...] = ()
     version: str = ""  # in the first chunk: of the model that answers; "": not known
     answer_format: AnswerFormat | None = None  # in the first chunk, if the chat is to be divided
+    queue_s: float = 0.0  # with the first token: seconds in the queue; 0: not known
+    traceparent: str = ""  # with the first token: the answer's span, if the request is traced
 
     def joined(self, after: TokenChunk) -> TokenChunk:
         """Return this chunk and the one after it as one."""
@@ -398,4 +460,6 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
             seed=self.seed if after.seed is None else after.seed,
             version=self.version or after.version,
             answer_format=after.answer_format or self.answer_format,
+            queue_s=after.queue_s or self.queue_s,
+            traceparent=after.traceparent or self.traceparent,
         )

@@ -33,7 +33,7 @@ WITH_OTHERS = {"uvloop": "uvicorn"}
 # Ours to ask for, though another package imports it: starlette reads forms with it.
 FOR_OTHERS = {"python-multipart"}
 # Of those that only an extra brings: whoever uses them does so where it has to.
-LAZY = {"kubernetes"}
+LAZY = {"kubernetes", "traces"}
 COMPUTING = (
     ("up",),
     ("plan", "m", "--topology=v5e:2x2"),

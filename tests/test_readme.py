@@ -1,15 +1,16 @@
 """Every block of the README and of the pages it continues on runs against a cell of real processes.
 
-The blocks of README.md and docs/command_line.md run in order in one shell, in a folder laid out
-like a clone after `make demo` (`.venv/bin`, `.cache/models`); their gateway and admin ports are
-replaced by the cell's. Blocks that only call make are checked against the Makefile with
-`make --dry-run`: what `make demo` does is run by tests/end_to_end/test_up.py, and `make test` is
-this suite.
+The blocks of README.md, docs/command_line.md and docs/benchmarking.md run in order in one shell, in
+a folder laid out like a clone after `make demo` (`.venv/bin`, `.cache/models`); their gateway and
+admin ports are replaced by the cell's. Blocks that only call make are checked against the Makefile
+with `make --dry-run`: what `make demo` does is run by tests/end_to_end/test_up.py, and `make test`
+is this suite.
+
+Those of docs/coming_from.md run in another shell, but for what was typed at other servers ("text").
 
 The sections on islands, and of docs/operations.md on more than one host, have cells of their own;
-the commands for a
-cluster are read as the hosts of that cluster would read them. Every file and heading that a page
-names exists.
+the commands for a cluster are read as the hosts of that cluster would read them. Every file and
+heading that a page names exists.
 """
 
 from __future__ import annotations
@@ -65,11 +66,17 @@ def blocks(page: str) -> list[Block]:
 
 README = blocks("README.md")
 ISLANDS = [block for block in README if block.section == "Islands"]
-TOLD = [block for block in README if block not in ISLANDS] + blocks("docs/command_line.md")
+TOLD = [
+    *(block for block in README if block not in ISLANDS),
+    *blocks("docs/command_line.md"),
+    *blocks("docs/benchmarking.md"),
+]
 SEVERAL_HOSTS = [
     block for block in blocks("docs/operations.md") if block.section == "More than one host"
 ]
 PLANNING = blocks("docs/planning.md")
+COMING = blocks("docs/coming_from.md")
+PEERS = ("From vLLM", "From Ollama", "From llama.cpp", "From Saxml")
 BLOCKS = TOLD + ISLANDS + SEVERAL_HOSTS + PLANNING
 TPU_SLICE = {"TPU_WORKER_HOSTNAMES": "tpu-0,tpu-1,tpu-2,tpu-3", "TPU_WORKER_ID": "1"}
 LEADER_WORKER_SET = {
@@ -150,18 +157,40 @@ def test_every_page_is_linked_from_the_readme() -> None:
 @pytest.mark.extended
 def test_every_block_runs(demo_cell: Cell, clone: Path) -> None:
     script = clone / "readme.sh"
-    script.write_text("set -eu\n" + "".join(_runnable(demo_cell, clone)))
-    environment = _environment(demo_cell.plan)
-    result = _run(script, environment)
+    script.write_text("set -eu\n" + "".join(_runnable(demo_cell, clone, TOLD)))
+    result = _run(script, _environment(demo_cell.plan))
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}\n{demo_cell.logs()}"
-    assert result.stdout.count("Paris") >= 3, result.stdout
+    _check_answers(result.stdout, 3)
+
+
+def test_each_peer_is_told_what_was_typed_there_and_what_to_type_here() -> None:
+    assert list(dict.fromkeys(block.section for block in COMING))[1:] == [*PEERS]
+    for peer in PEERS:
+        languages = [block.language for block in COMING if block.section == peer]
+        assert languages[0] == "text"
+        assert languages.count("sh") >= 2
+        assert set(languages) <= {"text", "sh", "python"}
+
+
+@pytest.mark.extended
+def test_every_command_for_users_of_peers_runs(demo_cell: Cell, clone: Path) -> None:
+    script = clone / "coming.sh"
+    ours = [block for block in COMING if block.language != "text"]
+    script.write_text("set -eu\n" + "".join(_runnable(demo_cell, clone, ours)))
+    result = _run(script, _environment(demo_cell.plan))
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}\n{demo_cell.logs()}"
+    _check_answers(result.stdout, 8)
+
+
+def _check_answers(output: str, least: int) -> None:
+    assert output.count("Paris") >= least, output
     # curl exits 0 whatever the gateway answers: an error would show as one of these.
-    assert '"detail"' not in result.stdout
-    assert '"error"' not in result.stdout
+    assert '"detail"' not in output
+    assert '"error"' not in output
 
 
-def _runnable(cell: Cell, clone: Path) -> Iterator[str]:
-    for number, block in enumerate(block for block in TOLD if not block.only_make):
+def _runnable(cell: Cell, clone: Path, told: list[Block]) -> Iterator[str]:
+    for number, block in enumerate(block for block in told if not block.only_make):
         text = block.text.replace("8888", str(cell.plan.gateway_port))
         text = text.replace("127.0.0.1:10000", cell.plan.admin_address)
         yield f"echo '--- block {number}' >&2\n"

@@ -5,11 +5,12 @@ Pure: decides from the principal, the ACLs, and whether authentication is enforc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sax.auth.acl import NOBODY, Acl, Principal, parse_acl
 from sax.errors import PermissionDenied, UnsupportedParameter
-from sax.types import ModelSpec
+from sax.types import ModelSpec, Rights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,13 @@ class Access:
                 f"{_who(principal)} may not {doing} {spec.model_id}; allowed: {owners} (its "
                 f"admin_acl) and {self.admins} (--admin_acl of the admin server)"
             )
+
+    def rights(self, principal: Principal, specs: Iterable[ModelSpec]) -> Rights:
+        """Return what `check_cell` and `check_model` let a principal change."""
+        if not self.enforced or self.admins.allows(principal):
+            return Rights(publish=True)
+        owned = (spec for spec in specs if parse_acl(spec.admin_acl, "admin_acl").allows(principal))
+        return Rights(models=frozenset(spec.model_id for spec in owned))
 
     def check_enforceable(self, spec: ModelSpec) -> None:
         if self.enforced or not (spec.admin_acl or any(spec.acls.values())):

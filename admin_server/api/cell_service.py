@@ -29,8 +29,7 @@ class CellService(cell_pb2_grpc.CellServicer):
     async def Rollback(
         self, request: cell_pb2.RollbackRequest, context: Context
     ) -> cell_pb2.RollbackResponse:
-        spec = self._cell.ledger.state.models.get(request.model_id)
-        self._access.check_model(caller(), spec, "roll back")
+        self._check(request.model_id, "roll back")
         if len(request.uuid) not in (0, _UUID_BYTES):
             raise InvalidRequest(
                 f"the version has {len(request.uuid)} bytes: send {_UUID_BYTES} bytes, or none for "
@@ -52,8 +51,52 @@ class CellService(cell_pb2_grpc.CellServicer):
         events = await self._cell.events(request.model_id, request.before, request.limit)
         return cell_pb2.EventsResponse(events=map(codec.encode_event, events))
 
+    async def Canary(
+        self, request: cell_pb2.CanaryRequest, context: Context
+    ) -> cell_pb2.CanaryResponse:
+        self._check(request.model_id, "update")
+        version = await self._cell.canaries.start(
+            request.model_id,
+            request.checkpoint_path,
+            dict(request.overrides),
+            request.percent,
+            revision=request.revision,
+            by=caller().name,
+        )
+        return cell_pb2.CanaryResponse(uuid=bytes.fromhex(version))
+
+    async def Promote(
+        self, request: cell_pb2.PromoteRequest, context: Context
+    ) -> cell_pb2.PromoteResponse:
+        self._check(request.model_id, "promote the canary of")
+        version = await self._cell.canaries.promote(request.model_id, by=caller().name)
+        return cell_pb2.PromoteResponse(uuid=bytes.fromhex(version))
+
+    async def Abort(
+        self, request: cell_pb2.AbortRequest, context: Context
+    ) -> cell_pb2.AbortResponse:
+        self._check(request.model_id, "abort the canary of")
+        version = await self._cell.canaries.abort(request.model_id, by=caller().name)
+        return cell_pb2.AbortResponse(uuid=bytes.fromhex(version))
+
+    def _check(self, model_id: str, doing: str) -> None:
+        self._access.check_model(caller(), self._cell.ledger.state.models.get(model_id), doing)
+
     async def Demand(
         self, request: cell_pb2.DemandRequest, context: Context
     ) -> cell_pb2.DemandResponse:
         prospect = self._cell.demand(request.model_id, request.waiting, request.caller)
         return cell_pb2.DemandResponse(starting=prospect.starting, reason=prospect.reason)
+
+    async def Rights(
+        self, request: cell_pb2.RightsRequest, context: Context
+    ) -> cell_pb2.RightsResponse:
+        rights = self._access.rights(caller(), self._cell.ledger.state.models.values())
+        return cell_pb2.RightsResponse(publish=rights.publish, models=sorted(rights.models))
+
+    async def CellAcl(
+        self, request: cell_pb2.CellAclRequest, context: Context
+    ) -> cell_pb2.CellAclResponse:
+        """Who may do everything in this cell, by the flags of this admin server."""
+        admins = "" if self._access.admins.empty else str(self._access.admins)
+        return cell_pb2.CellAclResponse(admin_acl=admins, enforced=self._access.enforced)

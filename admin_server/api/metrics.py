@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -98,13 +98,29 @@ class CellCollector(Collector):
         replicas = GaugeMetricFamily(
             "sax_admin_replicas", "Replicas by status", labels=["model", "status"]
         )
+        canaries = GaugeMetricFamily(
+            "sax_admin_canary_percent",
+            "Share of the requests that a canary's version gets",
+            labels=["model", "version"],
+        )
+        ready = GaugeMetricFamily(
+            "sax_admin_canary_ready_replicas",
+            "Ready replicas with a canary's version",
+            labels=["model", "version"],
+        )
         for model in cell.models():
+            if (canary := model.spec.canary) is not None:
+                labels = [model.spec.model_id, canary.version]
+                canaries.add_metric(labels, canary.percent)
+                ready.add_metric(labels, model.ready_canaries)
             wanted.add_metric([model.spec.model_id], model.wanted)
             statuses = [replica.status for replica in model.replicas]
             for status in sorted({*statuses, ServableStatus.LOADED}):
                 replicas.add_metric([model.spec.model_id, status], statuses.count(status))
         yield wanted
         yield replicas
+        yield canaries
+        yield ready
         yield from self._requests(cell)
 
     def _requests(self, cell: Cell) -> Iterator[Metric]:
@@ -155,5 +171,6 @@ class CellCollector(Collector):
 
 def registry_of(role: AdminRole) -> CollectorRegistry:
     registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
     registry.register(CellCollector(role))
     return registry

@@ -136,13 +136,18 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         delta = await cell.watch(
             request.model_id, request.admin_server_id, request.seqno, _patience_s(context)
         )
-        return admin_pb2.WatchLocResponse(admin_server_id=cell.id, result=_encode_delta(delta))
+        return admin_pb2.WatchLocResponse(
+            admin_server_id=cell.id,
+            result=_encode_delta(delta),
+            canary=codec.encode_share(delta.canary),
+        )
 
     async def WaitForReady(
         self, request: admin_pb2.WaitForReadyRequest, context: Context
     ) -> admin_pb2.WaitForReadyResponse:
-        """Waits until the client's deadline, when gRPC cancels the call."""
-        count = check_replicas(request.num_replicas, "num_replicas")
+        """Waits until the client's deadline, when gRPC cancels the call; for none, or fewer, not
+        at all."""
+        count = check_replicas(max(0, request.num_replicas), "num_replicas")
         await self._cell.wait_for_ready(request.model_id, count)
         return admin_pb2.WaitForReadyResponse()
 
@@ -153,7 +158,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         if request.leaving:
             self._cell.leave(request.address, request.incarnation_id)
         else:
-            self._cell.join(codec.decode_join(request))
+            await self._cell.admit(codec.decode_join(request))
         return admin_pb2.JoinResponse()
 
     def _check_model(self, model_id: str, doing: str) -> None:

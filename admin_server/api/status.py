@@ -134,6 +134,7 @@ def _model(model: PublishedModel) -> dict[str, Any]:
         "ready_replicas": model.ready_replicas,
         "autoscaling": _autoscaling(spec.autoscaling),
         "scaling_reason": model.scaling_reason,
+        "canary": _canary(model),
         "placement": _placement(spec.placement),
         "replicas": [_replica(replica) for replica in replicas[:_REPLICAS_SHOWN]],
         "replicas_hidden": max(0, len(replicas) - _REPLICAS_SHOWN),
@@ -150,6 +151,18 @@ def _autoscaling(scaling: Autoscaling | None) -> dict[str, Any] | None:
     }
 
 
+def _canary(model: PublishedModel) -> dict[str, Any] | None:
+    if (canary := model.spec.canary) is None:
+        return None
+    return {
+        "version": canary.version,
+        "checkpoint": canary.checkpoint,
+        "overrides": {key: text[:200] for key, text in canary.overrides.items()},
+        "percent": canary.percent,
+        "ready_replicas": model.ready_canaries,
+    }
+
+
 def _placement(place: Placement) -> dict[str, Any]:
     return {"tags": list(place.tags), "devices": place.devices, "memory": place.memory}
 
@@ -160,6 +173,7 @@ def _replica(replica: ReplicaStatus) -> dict[str, Any]:
         "status": replica.status,
         "reason": replica.reason,
         "note": replica.note,
+        "canary": replica.canary,
         "progress": _progress(replica.progress),
     }
 

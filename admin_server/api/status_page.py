@@ -1,7 +1,7 @@
 """The status page of a cell on HTTP: what is wanted, what is seen, and why they differ.
 
-`/` is one static page that polls `/status.json` each second and writes it into text nodes only, so
-no name chosen by a user or server can become markup. Read-only.
+`/` is one static page, its files under /page/. It polls `/status.json` each second and writes it
+into text nodes only, so no name chosen by a user or server can become markup. Read-only.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Generator
-from importlib import resources
 from typing import Any
 
 import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from admin_server.api.metrics import registry_of
@@ -24,6 +23,7 @@ from admin_server.api.status import describe
 from admin_server.api.status_view import parse_view
 from admin_server.leadership.role import AdminRole
 from sax.errors import InvalidRequest
+from sax.look.page_file import PAGE_HEADERS, page_files
 
 _FRESH = {"Cache-Control": "no-store"}
 
@@ -54,24 +54,22 @@ def describe_health(role: AdminRole, now: float) -> dict[str, Any]:
     return {**answer, "reason": health.trouble, "for_s": round(max(0.0, now - health.since_s), 1)}
 
 
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-)
-_PAGE_HEADERS = {
-    "Content-Security-Policy": _POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
+_PACKAGE = "admin_server.api"
+_INDEX = "index.html"
 _JSON_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def build_app(role: AdminRole, clock: Callable[[], float]) -> Starlette:
-    page = resources.files(__package__ or "admin_server").joinpath("status_page.html").read_text()
     registry = registry_of(role)
 
-    async def index(request: Request) -> Response:
-        return HTMLResponse(page, headers=_PAGE_HEADERS)
+    async def file(request: Request) -> Response:
+        found = page_files(_PACKAGE).get(request.path_params.get("name", _INDEX))
+        if found is None:
+            return Response("the page has no such file", 404, media_type="text/plain")
+        headers = {**PAGE_HEADERS, "etag": found.tag}
+        if found.is_known(request.headers.get("if-none-match", "")):
+            return Response(status_code=304, headers=headers)
+        return Response(found.body, media_type=found.media_type, headers=headers)
 
     async def status(request: Request) -> Response:
         try:
@@ -85,7 +83,8 @@ def build_app(role: AdminRole, clock: Callable[[], float]) -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/", index),
+            Route("/", file),
+            Route("/page/{name}", file),
             Route("/status.json", status),
             *health_routes(role, clock),
             Route("/metrics", metrics),

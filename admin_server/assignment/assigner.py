@@ -13,7 +13,7 @@ Cost is proportional to servers + models + replicas, never to their products.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from admin_server.assignment.fleet import Fleet, Needs, Node, NodeKind
 from admin_server.assignment.shortage import why_no_base, why_short
@@ -31,6 +31,14 @@ class Assignment:
     reasons: Mapping[str, tuple[str, ...]]  # by model, one for each missing replica
     needs: Needs
     looks: int  # servers examined: the cost of the search
+    # By model and address, the spec of replicas that are to have a canary's version.
+    canaries: Mapping[str, Mapping[str, ModelSpec]] = field(
+        default_factory=dict[str, Mapping[str, ModelSpec]]
+    )
+
+    def target(self, spec: ModelSpec, address: str) -> ModelSpec:
+        """The spec that a server is to have: the model's, or that of its canary."""
+        return self.canaries.get(spec.model_id, {}).get(address, spec)
 
 
 @dataclass(frozen=True, slots=True)

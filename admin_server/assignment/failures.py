@@ -10,6 +10,7 @@ from dataclasses import replace
 from admin_server.assignment.seen import AclPush, Failure, Place
 from admin_server.ledger.state import CellState
 from sax.need import Need
+from sax.types import ModelSpec
 
 _FIRST_RETRY_S = 1.0
 _LONGEST_RETRY_S = 60.0
@@ -92,7 +93,7 @@ class Failures:
             model_id: {
                 address: failure
                 for address, failure in failures.items()
-                if failure.version in ("", wanted.models[model_id].version)
+                if failure.version in ("", *wanted_versions(wanted.models[model_id]))
             }
             for model_id, failures in self._by_model.items()
             if model_id in wanted.models
@@ -101,8 +102,12 @@ class Failures:
         self._needs = {
             model_id: (version, need)
             for model_id, (version, need) in self._needs.items()
-            if model_id in wanted.models and wanted.models[model_id].version == version
+            if model_id in wanted.models and version in wanted_versions(wanted.models[model_id])
         }
+
+
+def wanted_versions(spec: ModelSpec) -> tuple[str, ...]:
+    return (spec.version,) if spec.canary is None else (spec.version, spec.canary.version)
 
 
 class AclPushes:

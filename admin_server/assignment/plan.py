@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from admin_server.assignment.assigner import Assignment, Settled, assign
+from admin_server.assignment.canaries import canary_targets, is_wanted, variants, with_canaries
 from admin_server.assignment.fleet import Fleet
 from admin_server.assignment.report import Awaited, Intent, ModelReport, report, report_ready
 from admin_server.assignment.rollout import unloads
@@ -24,7 +25,6 @@ from admin_server.assignment.seen import (
     SeenModel,
     UnloadAction,
     UpdateAcls,
-    is_current,
     waits,
 )
 from admin_server.ledger.placement import demand_of, devices_of
@@ -69,6 +69,7 @@ def plan_actions(
 
     `before` only saves work: models that were done then and look the same now are skipped.
     """
+    wanted = with_canaries(wanted)
     specs = [wanted.models[model_id] for model_id in sorted(wanted.models)]
     done = _done(specs, seen, before.done if before is not None else {})
     undone = [spec for spec in specs if spec.model_id not in done]
@@ -79,6 +80,7 @@ def plan_actions(
     current = {spec.model_id: _current(spec, seen.model(spec.model_id), now) for spec in undone}
     awaited = _awaited(undone, current, seen)
     assignment = _assign(undone, current, awaited, done, seen, now)
+    assignment = replace(assignment, canaries=_canaries(undone, assignment, seen))
     going = unloads(wanted, assignment, {*awaited}, done, seen, now) if acting else []
     leaving = {(unload.address, unload.model_id): unload for unload in going}
     loads, crowded = _loads(wanted, undone, assignment, seen, now, going) if acting else ([], {})
@@ -119,7 +121,7 @@ def _done(
         model, known = seen.model(spec.model_id), before.get(spec.model_id)
         if known is not None and known.model is model and known.settled.spec is spec:
             done[spec.model_id] = known
-        elif len(model.held) == spec.replicas and model.is_at_rest(spec):
+        elif spec.canary is None and len(model.held) == spec.replicas and model.is_at_rest(spec):
             # Ignores what was learned of its needs: it is already loaded there.
             demand, addresses = demand_of(spec), sorted(model.held)
             servers = [seen.servers[address] for address in addresses]
@@ -171,6 +173,18 @@ def _to_place(spec: ModelSpec, model: SeenModel, awaited: Mapping[str, Awaited])
     return replace(spec, replicas=2) if alone else spec
 
 
+def _canaries(
+    specs: Sequence[ModelSpec], assignment: Assignment, seen: Seen
+) -> dict[str, Mapping[str, ModelSpec]]:
+    return {
+        spec.model_id: canary_targets(
+            spec, seen.model(spec.model_id), assignment.addresses[spec.model_id]
+        )
+        for spec in specs
+        if spec.canary is not None
+    }
+
+
 def _awaited(
     specs: Sequence[ModelSpec], current: Mapping[str, Sequence[str]], seen: Seen
 ) -> dict[str, Awaited]:
@@ -207,14 +221,15 @@ def _rank(spec: ModelSpec, model: SeenModel, address: str, now: float) -> int | 
     if model.is_leaving(address):
         return None
     if servable is not None and servable.status is ServableStatus.LOADED:
-        return 0 if is_current(servable, spec) else 1
+        return 0 if is_wanted(spec, model, address) else 1
     loading = servable is not None and servable.status is ServableStatus.LOADING
     if loading or model.load(address) is not None:
         return 2
     if model.refusal(address, spec) is not None:
         return None  # not enough memory there: choose a server anew
     held = servable is not None and servable.status in HELD
-    return 3 if held or waits(model.failure(address, spec), now) else None
+    waiting = any(waits(model.failure(address, each), now) for each in variants(spec))
+    return 3 if held or waiting else None
 
 
 def _failed(spec: ModelSpec, model: SeenModel, now: float) -> frozenset[str]:
@@ -254,13 +269,14 @@ def _loads(
         for address in assignment.addresses[spec.model_id]:
             if address in model.held or address in busy:
                 continue
-            if waits(model.failure(address, spec), now):
+            target = assignment.target(spec, address)
+            if waits(model.failure(address, target), now):
                 continue
             if others := _in_the_way(spec, address, wanted, assignment, seen):
                 crowded[address, spec.model_id] = others
                 continue
             busy.add(address)
-            loads.append(LoadAction(address, spec))
+            loads.append(LoadAction(address, target))
     return loads, crowded
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import islice
 
 from admin_server.assignment.assigner import Assignment
+from admin_server.assignment.canaries import canary_share, wanted_version
 from admin_server.assignment.seen import (
     Failure,
     Place,
@@ -18,15 +19,16 @@ from admin_server.assignment.seen import (
     waits,
 )
 from sax.format import clock_time, count, listing
-from sax.types import ModelSpec, Progress, ReplicaStatus, ServableInfo, ServableStatus
+from sax.types import CanaryShare, ModelSpec, Progress, ReplicaStatus, ServableInfo, ServableStatus
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    version: str  # the published version it describes
+    version: str  # that it describes; with a canary, both versions
     replicas: tuple[ReplicaStatus, ...]
     ready: frozenset[str]  # addresses that clients may use
-    current: int  # how many of them have this version
+    current: int  # how many of them have the version that they are to have
+    canary: CanaryShare | None = None  # None: no ready replica has the version of a canary
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,12 @@ def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelRepo
     ready = model.ready()
     if model_id in intent.leaving_models:
         ready = [address for address in ready if (address, model_id) not in intent.leaving]
-    current = sum(model.has_current(address, spec) for address in ready)
+    targets = {address: intent.assignment.target(spec, address) for address in {*assigned, *ready}}
+    current = sum(model.has_current(address, targets[address]) for address in ready)
     outdated = _why_outdated(spec, model, assigned, len(ready) - current)
-    replicas = [_replica(spec, model, a, intent, seen, now, outdated) for a in assigned]
+    replicas = [_replica(targets[a], model, a, intent, seen, now, outdated) for a in assigned]
+    if spec.canary is not None:
+        replicas = [replace(each, canary=targets[each.address] is not spec) for each in replicas]
     replicas += [
         ReplicaStatus(a, ServableStatus.LOADED, "keeps serving until a replica elsewhere is ready")
         for a in sorted(ready)
@@ -75,7 +80,8 @@ def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelRepo
     ]
     if len(assigned) < spec.replicas:
         replicas += _missing(spec, intent, seen)
-    return ModelReport(spec.version, tuple(replicas), frozenset(ready), current)
+    share = canary_share(spec, model, ready)
+    return ModelReport(wanted_version(spec), tuple(replicas), frozenset(ready), current, share)
 
 
 def report_ready(spec: ModelSpec, held: Mapping[str, ServableInfo]) -> ModelReport:
@@ -161,6 +167,8 @@ def _why_outdated(spec: ModelSpec, model: SeenModel, assigned: Sequence[str], st
         for address in {*assigned, *model.refusals(spec)}
         if model.failures and (failure := model.failure(address, spec)) is not None
     ]
+    if spec.canary is not None:
+        return "serves its version until its turn to change to the canary's, or back"
     if not failures or not staying:
         return "still serves the previous version until its turn in the update"
     _, address, failure = max(failures, key=lambda failure: failure[:2])

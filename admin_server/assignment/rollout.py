@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 
 from admin_server.assignment.assigner import Assignment
+from admin_server.assignment.canaries import is_wanted
 from admin_server.assignment.seen import HELD, Seen, SeenModel, UnloadAction, is_current, waits
 from admin_server.ledger.placement import devices_of
 from admin_server.ledger.state import CellState
@@ -39,10 +40,11 @@ def unloads(
             going += [UnloadAction(a, model_id, "it is no longer published") for a in places]
             continue
         assigned = assignment.addresses[model_id]
-        rolled = _next_to_roll(spec, seen, assigned) if model_id not in awaited else None
+        rolled = None if model_id in awaited else _next_to_roll(spec, seen, assignment)
         for address in places:
             if address in assigned:
-                why = _why_reload(spec, model, address, rolled, now)
+                target = assignment.target(spec, address)
+                why = _why_reload(target, model, address, rolled, now)
             else:
                 why = _why_leave(model, address, assigned)
             if why:
@@ -80,10 +82,14 @@ def _why_reload(
     )
 
 
-def _next_to_roll(spec: ModelSpec, seen: Seen, assigned: Sequence[str]) -> str | None:
+def _next_to_roll(spec: ModelSpec, seen: Seen, assignment: Assignment) -> str | None:
     """The ready replica to reload for an update: one, and only while all others are ready."""
     model, need = seen.model(spec.model_id), seen.need(spec)
-    outdated = [address for address in assigned if not model.has_current(address, spec)]
+    assigned = assignment.addresses[spec.model_id]
+    outdated = [a for a in assigned if not model.has_current(a, assignment.target(spec, a))]
+    if spec.canary is not None and len(assigned) < spec.replicas:
+        # A canary is not worth a replica while others are missing.
+        outdated = [a for a in outdated if not is_wanted(spec, model, a)]
     if need is not None:  # after a refusal, only reload where the new version fits
         outdated = [a for a in outdated if _has_room(seen.servers[a].joined, spec, need)]
     if not outdated or not all(model.is_ready(address) for address in assigned):

@@ -85,6 +85,11 @@ class Servers:
                 self._servers[info.address] = _ServerRecord(self._sharing(info), now, may_hold)
         self.changes += 1
 
+    def knows(self, info: ServerInfo) -> bool:
+        """True if this start of the server has joined."""
+        known = self._servers.get(info.address)
+        return known is not None and known.info.incarnation == info.incarnation
+
     def join(self, info: ServerInfo, now: float) -> bool:
         """Record a join or heartbeat; True if everything known of the address is void."""
         info = self._sharing(info)
@@ -132,12 +137,10 @@ class Servers:
         """Drop servers that were silent too long; returns their addresses."""
         silent = [a for a, s in self._servers.items() if now - s.last_seen_s >= self._silence_s]
         for address in silent:
-            trouble = self._servers[address].trouble
-            why = (
-                f"{address} was dropped at {clock_time(now)} after {self._silence_s:g} s of silence"
-            )
             self._forget(address)
-            self._gone.append((address, f"{why} ({trouble})" if trouble else why))
+            # Its address may be another machine's by now: the log and the events have it.
+            silence = f"after {self._silence_s:g} s of silence"
+            self._gone.append((address, f"a server was dropped at {clock_time(now)} {silence}"))
         return silent
 
     def leave(self, address: str, incarnation: str, now: float) -> bool:
@@ -149,7 +152,7 @@ class Servers:
             del self._left[next(iter(self._left))]
         self._left[address, incarnation] = None
         self._forget(address)
-        self._gone.append((address, f"{address} began to shut down at {clock_time(now)}"))
+        self._gone.append((address, f"a server began to shut down at {clock_time(now)}"))
         return True
 
     def has_left(self, address: str, incarnation: str) -> bool:
@@ -193,7 +196,9 @@ class Servers:
             servers={address: _seen(server) for address, server in self._servers.items()},
             pending=pending,
             failures=failures,
-            gone=tuple(why for address, why in self._gone if address not in self._servers),
+            gone=tuple(
+                dict.fromkeys(why for address, why in self._gone if address not in self._servers)
+            ),
             pushes=pushes,
             needs=self._failures.needs(),
             indexed=self._index.view(pending, failures, pushes),

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from admin_server.assignment.autoscaler import ScalingTiming
+from admin_server.assignment.canaries import wanted_version
 from admin_server.assignment.plan import CellActions, Outlook
 from admin_server.assignment.report import with_notes
 from admin_server.assignment.seen import Seen
 from admin_server.assignment.servers import known_paths
+from admin_server.cell.arrival import check_joining, dial_back
+from admin_server.cell.canaries import Canaries
 from admin_server.cell.demand import Prospect, prospect
 from admin_server.cell.disputes import Disputes
 from admin_server.cell.modelets import Modelets
@@ -31,7 +34,6 @@ from admin_server.events import CellEvents
 from admin_server.ledger import versions
 from admin_server.ledger.audit import check_page, event_of
 from admin_server.ledger.ledger import Ledger
-from admin_server.ledger.limits import check_server
 from admin_server.ledger.placement import bare
 from admin_server.ledger.records import Record
 from admin_server.ledger.state import (
@@ -44,8 +46,8 @@ from admin_server.ledger.state import (
     update_record,
 )
 from sax import names
-from sax.config import check_address
-from sax.errors import Cancelled, ModelPathNotFound, NotLeading
+from sax.canary import replicas_with_canary
+from sax.errors import Cancelled, ModelPathNotFound, NotLeading, SaxError, Unavailable
 from sax.format import describe_paths
 from sax.types import (
     Event,
@@ -105,6 +107,7 @@ class Cell:
         self.disputes = Disputes(
             modelets, self._still_leads, ledger.deposed.set, clock, self.recent_events
         )
+        self.canaries = Canaries(ledger, self._checked, self._commit, clock)
         self.reconciler = Reconciler(
             modelets,
             lambda: ledger.state,
@@ -152,10 +155,6 @@ class Cell:
             lambda state: update_record(state, spec, version=version, at_s=at_s, by=by)
         )
 
-    async def _checked(self, spec: ModelSpec, old: ModelSpec | None = None) -> ModelSpec:
-        infos, silent = self.reconciler.infos(), self.troubles()
-        return await check_spec(self._modelets, spec, infos, silent, old)
-
     async def rollback(self, model_id: str, version: str = "", *, by: str = "") -> str:
         """Go back to a version ("": the one before the current); returns the version now wanted.
 
@@ -196,12 +195,31 @@ class Cell:
 
     # Reports by servers
 
+    async def admit(self, info: ServerInfo) -> None:
+        """A server joins or sends a heartbeat. A new one is asked at the address it gives first.
+
+        Raises InvalidRequest for impossible values or another server's address, Unavailable if
+        nobody answers there.
+        """
+        check_joining(info)
+        if self.reconciler.expects(info):
+            await self._dial_back(info)
+        self.reconciler.join(info)
+
+    async def _dial_back(self, info: ServerInfo) -> None:
+        known = self.reconciler.has(info.address)
+        try:
+            await dial_back(self._modelets, info)
+        except SaxError as exc:
+            if not known:
+                await self._modelets.close(info.address)
+            elif isinstance(exc, Unavailable):
+                return  # it was restarted, and the connection to it is not there again yet
+            raise
+
     def join(self, info: ServerInfo) -> None:
-        """A server joins or sends a heartbeat. Raises InvalidRequest for impossible values."""
-        check_address(info.address, "address")
-        if info.data_address:
-            check_address(info.data_address, "data_address")
-        check_server(info)
+        """`admit`, of a server that is known to be there."""
+        check_joining(info)
         self.reconciler.join(info)
 
     def leave(self, address: str, incarnation: str) -> None:
@@ -271,7 +289,7 @@ class Cell:
             event = self._notice.next(model_id)
             self._check_leading()
             self.ledger.state.find(model_id)
-            delta = self._watched.of(model_id).since(known)
+            delta = self._watched.since(model_id, known)
             withheld = self._recovery.withholds(model_id, self._clock())
             if (delta.full or delta.changes) and not withheld:
                 return delta
@@ -321,6 +339,10 @@ class Cell:
         return Outlook(self.ledger.state, self._plan, self._seen)
 
     # Internals
+
+    async def _checked(self, spec: ModelSpec, old: ModelSpec | None = None) -> ModelSpec:
+        infos, silent = self.reconciler.infos(), self.troubles()
+        return await check_spec(self._modelets, spec, infos, silent, old)
 
     async def _still_leads(self) -> bool:
         """Look into the log. Raises StoreUnavailable."""
@@ -373,11 +395,14 @@ class Cell:
 
     def _ready(self, spec: ModelSpec) -> int:
         report = self._plan.models.get(spec.model_id)
-        return report.current if report is not None and report.version == spec.version else 0
+        if report is None or report.version != wanted_version(spec):
+            return 0
+        return report.current
 
     def _describe(self, spec: ModelSpec) -> PublishedModel:
         report = self._plan.models.get(spec.model_id)
-        wanted, why = self.scaler.wanted(spec), self.scaler.reason(spec)
+        wanted = replicas_with_canary(self.scaler.wanted(spec), spec.canary)
+        why = self.scaler.reason(spec)
         if report is None:
             waiting = ReplicaStatus("", ServableStatus.NONE, "published a moment ago")
             return PublishedModel(spec, (waiting,) * wanted, (), wanted, why)

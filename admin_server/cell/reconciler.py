@@ -81,6 +81,14 @@ class Reconciler:
         self.rounds: deque[float] = deque(maxlen=1000)  # duration of the last ones, in seconds
         self.loads = self.unloads = self.failed_actions = 0  # since the start
 
+    def expects(self, info: ServerInfo) -> bool:
+        """True if a join of the server is news: of no start that has joined or left."""
+        left = self._servers.has_left(info.address, info.incarnation)
+        return not left and not self._servers.knows(info)
+
+    def has(self, address: str) -> bool:
+        return address in self._servers
+
     def join(self, info: ServerInfo) -> None:
         """A server joined or sent a heartbeat; a new one is polled at once."""
         if self._servers.has_left(info.address, info.incarnation):

@@ -6,8 +6,10 @@ changes since, or the full set if the log no longer reaches back that far.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+
+from sax.types import CanaryShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class Delta:
     full: bool = False  # replace everything by `values`
     values: tuple[str, ...] = ()
     changes: tuple[Mutation, ...] = ()
+    canary: CanaryShare | None = None  # as of `next_seqno`
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,14 @@ class WatchSet:
     def seqno(self) -> int:
         return self.base + len(self.changes)
 
-    def become(self, values: Iterable[str]) -> WatchSet:
-        """The set with these values; the same object if nothing changed."""
+    def become(self, values: Iterable[str], anew: Collection[str] = ()) -> WatchSet:
+        """The set with these values; the same object if nothing changed.
+
+        Those of `anew` are added even if they are there: something else about them changed.
+        """
         new = frozenset(values)
         gone = [Mutation(value, added=False) for value in sorted(self.values - new)]
-        come = [Mutation(value, added=True) for value in sorted(new - self.values)]
+        come = [Mutation(value, added=True) for value in sorted(new - (self.values - {*anew}))]
         if not gone and not come:
             return self
         return replace(self, values=new, changes=(*self.changes, *come, *gone))._compacted()

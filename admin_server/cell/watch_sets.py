@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import replace
 
 from admin_server.assignment.plan import CellActions
 from admin_server.assignment.seen import SeenServer
-from admin_server.cell.watch import WatchSet
+from admin_server.cell.watch import Delta, WatchSet
+from sax.types import CanaryShare
 
 
 class Recovery:
@@ -40,6 +42,7 @@ class WatchSets:
     def __init__(self) -> None:
         self._sets: dict[str, WatchSet] = {}
         self._shown: dict[str, frozenset[str]] = {}  # by model, the servers in its set
+        self._canaries: dict[str, CanaryShare] = {}  # by model, with the addresses for requests
         self._reach: dict[str, str] = {}  # by server, the address for requests
         self._next_base = 0
 
@@ -48,6 +51,11 @@ class WatchSets:
         if model_id not in self._sets:
             self._sets[model_id] = WatchSet(self._next_base)
         return self._sets[model_id]
+
+    def since(self, model_id: str, seqno: int | None) -> Delta:
+        """Changes of a model's set since `seqno`, and how its requests are divided after them."""
+        delta = self.of(model_id).since(seqno)
+        return replace(delta, canary=self._canaries.get(model_id))
 
     def take(
         self, plan: CellActions, before: CellActions, servers: Mapping[str, SeenServer]
@@ -62,8 +70,10 @@ class WatchSets:
         for model_id, report in plan.models.items():
             old = before.models.get(model_id)
             news = old is None or (old.version, old.current) != (report.version, report.current)
-            if moved or self._shown.get(model_id) != report.ready:
-                news = self._show(model_id, report.ready) or news
+            canary = self._reached(report.canary)
+            divided = canary != self._canaries.get(model_id)
+            if moved or divided or self._shown.get(model_id) != report.ready:
+                news = self._show(model_id, report.ready, canary) or news
             if news:
                 changed.append(model_id)
         return changed
@@ -72,9 +82,20 @@ class WatchSets:
         for model_id in [model_id for model_id in self._sets if model_id not in published]:
             self._next_base = max(self._next_base, self._sets.pop(model_id).seqno + 1)
             self._shown.pop(model_id, None)
+            self._canaries.pop(model_id, None)
 
-    def _show(self, model_id: str, ready: frozenset[str]) -> bool:
+    def _show(self, model_id: str, ready: frozenset[str], canary: CanaryShare | None) -> bool:
         self._shown[model_id] = ready
+        before = self._canaries.pop(model_id, None)
+        if canary is not None:
+            self._canaries[model_id] = canary
+        shares = (each for each in (before, canary) if each is not None and before != canary)
+        anew = frozenset[str]().union(*(each.addresses for each in shares))
         old = self.of(model_id)
-        self._sets[model_id] = new = old.become(self._reach[address] for address in ready)
+        self._sets[model_id] = new = old.become((self._reach[a] for a in ready), anew)
         return new is not old
+
+    def _reached(self, canary: CanaryShare | None) -> CanaryShare | None:
+        if canary is None:
+            return None
+        return replace(canary, addresses=frozenset(self._reach[a] for a in canary.addresses))

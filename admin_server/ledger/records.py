@@ -24,6 +24,9 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
     at_s: float
     by: str = ""
     note: str = ""
+    # canary, promote or abort; "": an update. No record of its own, so that an admin server from
+    # before canaries reads the log, and serves the model without one.
+    action: str = ""
 
 
 class Rollback(msgspec.Struct, frozen=True, tag="rollback"):
@@ -54,7 +57,9 @@ Record = Publish | Update | Rollback | Unpublish | Lead
 
 
 def kind_of(record: Record) -> str:
-    """publish, update, rollback, unpublish or lead."""
+    """publish, update, canary, promote, abort, rollback, unpublish or lead."""
+    if isinstance(record, Update) and record.action:
+        return record.action
     return type(record).__name__.lower()
 
 

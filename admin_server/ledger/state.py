@@ -69,11 +69,16 @@ def publish_record(
     """Raises InvalidRequest and its subclasses, or ModelExists."""
     check_model_id(state, spec.model_id)
     names.check_model_path(spec.model_path)
-    _check_settings(spec)
+    check_settings(spec)
     if spec.revision:
         raise InvalidRequest(
             f"a new model has no revision, but the spec has {spec.revision}: omit it",
             param="revision",
+        )
+    if spec.canary is not None:
+        raise InvalidRequest(
+            "a new model has no canary: publish it first, and then update it with one",
+            param="canary",
         )
     if spec.model_id in state.models:
         raise ModelExists(
@@ -96,7 +101,7 @@ def update_record(
     old = state.find(spec.model_id)
     check_revision(old, spec.revision)
     new = completed(spec, old)
-    _check_settings(new)
+    check_settings(new)
     if new.model_path != old.model_path:
         raise InvalidRequest(
             f"the model path of {old.model_id} is {old.model_path} and cannot change: "
@@ -106,8 +111,13 @@ def update_record(
     if new == old:
         return None
     _check_base(state, new)
+    same = _loads(new) == _loads(old)
+    if not same:
+        _check_no_canary(old, "an update of what is loaded")
     note = describe_change(old, new)
-    new = replace(new, revision=0, version=old.version if _loads(new) == _loads(old) else version)
+    new = replace(new, revision=0, version=old.version if same else version)
+    if not same:
+        new = replace(new, promoted=0.0)
     return Update(new, at_s, by, note)
 
 
@@ -123,6 +133,7 @@ def rollback_record(
     target = versions.go_back(state.versions.get(model_id, ()), old, version)
     if target.version == old.version:
         return None
+    _check_no_canary(old, "a rollback")
     change = describe_change(old, _restored(old, target))
     note = f"from version {old.version} to {target.version}: {change}"
     return Rollback(model_id, target.version, at_s, by, note)
@@ -138,6 +149,19 @@ def unpublish_record(state: CellState, model_id: str, *, at_s: float, by: str = 
             param="model",
         )
     return Unpublish(spec.model_id, at_s, by, f"was {describe_publish(spec)}")
+
+
+def check_settings(spec: ModelSpec) -> None:
+    """Raises InvalidRequest or a subclass naming the field that is wrong."""
+    check_limits(spec)
+    names.check_checkpoint(spec.checkpoint)
+    check_replicas(spec.replicas)
+    check_autoscaling(spec.autoscaling)
+    for key, text in spec.overrides.items():
+        _check_override(key, text)
+    check_placement(spec)
+    parse_acl(spec.admin_acl, "admin_acl")
+    parse_acls(spec.acls, "acls")
 
 
 def check_model_id(state: CellState, model_id: str) -> None:
@@ -190,6 +214,7 @@ def _restored(spec: ModelSpec, version: Version) -> ModelSpec:
         version=version.version,
         checkpoint=version.checkpoint,
         overrides=version.overrides,
+        promoted=0.0,
     )
 
 
@@ -197,16 +222,14 @@ def _loads(spec: ModelSpec) -> tuple[str, dict[str, str]]:
     return spec.checkpoint, loaded_overrides(spec.overrides)
 
 
-def _check_settings(spec: ModelSpec) -> None:
-    check_limits(spec)
-    names.check_checkpoint(spec.checkpoint)
-    check_replicas(spec.replicas)
-    check_autoscaling(spec.autoscaling)
-    for key, text in spec.overrides.items():
-        _check_override(key, text)
-    check_placement(spec)
-    parse_acl(spec.admin_acl, "admin_acl")
-    parse_acls(spec.acls, "acls")
+def _check_no_canary(spec: ModelSpec, what: str) -> None:
+    if spec.canary is not None:
+        raise InvalidRequest(
+            f"{spec.model_id} has a canary of {spec.canary.checkpoint} at "
+            f"{spec.canary.percent:g} %: `sax promote {spec.model_id}` or "
+            f"`sax abort {spec.model_id}` before {what}",
+            param="canary",
+        )
 
 
 def _check_base(state: CellState, spec: ModelSpec) -> None:

@@ -18,6 +18,9 @@ def completed(spec: ModelSpec, old: ModelSpec) -> ModelSpec:
         model_path=spec.model_path or old.model_path,
         checkpoint=spec.checkpoint or old.checkpoint,
         version=old.version,
+        canary=old.canary,
+        aborted=old.aborted,
+        promoted=old.promoted,
     )
     if spec.revision:
         return spec

@@ -14,7 +14,8 @@ from http_gateway.access.record import RequestRecord
 
 log = logging.getLogger("http_gateway.access")
 
-_QUIET = ("/healthz", "/readyz", "/health", "/ping", "/metrics")  # logged only if they fail
+# Logged only if they fail.
+_QUIET = ("/healthz", "/readyz", "/health", "/ping", "/metrics", "/cell", "/page/{name}")
 _PLAIN = re.compile(r'[^\s"=]+')
 
 
@@ -28,7 +29,7 @@ class AccessLine:
     bytes_out: int
 
     def tell(self) -> None:
-        """Log it, unless it is of a probe or a scrape that went well."""
+        """Log it, unless it is of a probe, a scrape or an open page that went well."""
         if self.status >= 400 or self.route not in _QUIET:
             log.info(self)
 
@@ -36,7 +37,6 @@ class AccessLine:
         """Return the fields in their order, without those that say nothing."""
         record = self.record
         counted = record.tokens > 0
-        first_s = record.first_token_s
         fields: dict[str, object] = {
             "method": record.method,
             "route": self.route,
@@ -45,17 +45,23 @@ class AccessLine:
             "key": record.key,
             "prompt_tokens": record.prompt_tokens if counted else None,
             "completion_tokens": record.completion_tokens if counted else None,
-            "first_token_s": None if first_s is None else round(first_s, 4),
+            "queue_s": _rounded(record.queue_s),
+            "first_token_s": _rounded(record.first_token_s),
             "total_s": round(self.total_s, 4),
             "bytes_in": self.bytes_in,
             "bytes_out": self.bytes_out,
             "ended": record.ending,
             "request_id": record.request_id,
+            "trace_id": f"{record.span.context.trace_id:032x}" if record.span else None,
         }
         return {name: value for name, value in fields.items() if value not in (None, "")}
 
     def __str__(self) -> str:
         return " ".join([f"{name}={_text(value)}" for name, value in self.fields().items()])
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 4)
 
 
 def _text(value: object) -> str:

@@ -10,6 +10,8 @@ import uuid
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from http_gateway.access.request_span import RequestSpan
+
 _current: ContextVar[RequestRecord | None] = ContextVar("record", default=None)
 
 
@@ -23,6 +25,8 @@ class RequestRecord:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     first_token_s: float | None = None
+    queue_s: float | None = None  # at a model server, of its answer that waited longest
+    span: RequestSpan | None = None  # None: nobody traces it
     ending: str = ""  # of a stream, or "gone" for a client that did not wait
 
     @classmethod

@@ -92,7 +92,7 @@ def page(document: dict[str, Any]) -> str:
 
 def _operation(each: DescribedOperation) -> str:
     statuses = ", ".join(each.statuses)
-    reply = escape(each.reply or "no body") + (", or server-sent events" if each.events else "")
+    reply = escape(each.reply or "no body") + (f", or {each.stream}" if each.stream else "")
     return (
         f'<details id="{escape(each.anchor)}"><summary><b>{each.method}</b> '
         f"<code>{escape(each.path)}</code> {escape(_first_line(each.text))}</summary>"

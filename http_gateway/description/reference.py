@@ -51,13 +51,14 @@ class DescribedOperation:
     statuses: tuple[str, ...]
     reply: str  # the name of its type, or what it is; "": no body
     error: str
-    events: bool
+    stream: str  # in what a stream comes; "": there is none
 
     @property
     def anchor(self) -> str:
         return f"{self.method}-{self.path}".lower().translate(_ANCHOR)
 
 
+_STREAMS = {"text/event-stream": "server-sent events", "application/x-ndjson": "lines of JSON"}
 _ANCHOR = {ord(letter): "-" for letter in "/_ "} | {ord(letter): None for letter in "{}"}
 
 
@@ -66,16 +67,19 @@ def operations(document: Schema) -> Iterator[DescribedOperation]:
     for path, methods in document["paths"].items():
         for method, told in methods.items():
             responses: Schema = told["responses"]
-            good = responses["200"].get("content", {})
+            good: Schema = responses.get("200", {})
             yield DescribedOperation(
                 method=method.upper(),
                 path=path,
                 text=told.get("description", told["summary"]),
                 fields=(*_parameters(told), *_body_fields(told)),
                 statuses=tuple(sorted(responses)),
-                reply=_content_kind(responses["200"]),
+                reply=_content_kind(good),
                 error=next((_content_kind(responses[s]) for s in responses if s >= "400"), ""),
-                events="text/event-stream" in good,
+                stream=next(
+                    (words for kind, words in _STREAMS.items() if kind in good.get("content", {})),
+                    "",
+                ),
             )
 
 
@@ -173,6 +177,6 @@ def _content_kind(response: Schema) -> str:
     for media_type, each in response.get("content", {}).items():
         if media_type == "application/json":
             return kind_of(each["schema"])
-        if media_type != "text/event-stream":
+        if media_type not in _STREAMS:
             return media_type
     return ""

@@ -147,9 +147,12 @@ class CompletionEvents(Events):
 
     def __init__(self, head: Head, index: int, shape: Shape) -> None:
         super().__init__(head, "text_completion", index, shape)
+        self._prefix = self._before + b'"text":'
+        self._suffix = b',"logprobs":null,"finish_reason":null' + self._after
 
     def __call__(self, chunk: TokenChunk) -> bytes:
-        self._seen(chunk)
+        if self._seen(chunk) and not chunk.prompt_logprobs:
+            return self._prefix + _encode(chunk.text) + self._suffix if chunk.text else b""
         entries = shown_logprobs(chunk.prompt_logprobs, chunk.logprobs, self._shape)
         ids = self._token_ids(chunk) if chunk.token_ids else b""
         if not (chunk.text or entries or chunk.finish_reason or ids):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from http_gateway.openai.chat import OF_OTHER_ROLES, ROLES, UNCHANGED
+from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import Schema, one_of
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -116,7 +117,10 @@ def _calls(route: RequestRoute) -> Schema:
 
     function: Schema = {
         "type": "object",
-        "properties": {"name": text("name"), "arguments": text("arguments")},
+        "properties": {
+            "name": {**text("name"), "pattern": FUNCTION_NAME_PATTERN},
+            "arguments": text("arguments"),
+        },
         "required": ["name"],
         "additionalProperties": False,
     }

@@ -18,6 +18,7 @@ class ModelCard(TypedDict):
     created: int
     owned_by: str
     parent: NotRequired[str]  # of an adapter: its base
+    max_model_len: NotRequired[int]  # tokens of prompt and answer, once a replica is ready
     replicas: int
     ready_replicas: int
 

@@ -36,7 +36,7 @@ from http_gateway.openai.reply_types import (
 )
 from http_gateway.openai.schema import ChatRequest, CompletionRequest, Prompt
 from http_gateway.openai.shape import Shape
-from http_gateway.openapi import ALWAYS, WITH_MODEL, OpenAiError, operation
+from http_gateway.openapi import ALWAYS, WITH_MODEL, EventKinds, OpenAiError, operation
 from http_gateway.sse import (
     Ending,
     EventSource,
@@ -65,8 +65,18 @@ _JSON = "application/json"
 _told = partial(operation, errors=OpenAiError)
 _LIST = _told(ModelList)
 _ONE = _told(ModelCard, statuses=(*ALWAYS, 400, 404), parameters=[NAME])
-_CHAT = _told(ChatCompletion, statuses=WITH_MODEL, body=CHAT, events=ChatCompletionEvent)
-_COMPLETION = _told(Completion, statuses=WITH_MODEL, body=COMPLETION, events=CompletionEvent)
+_CHAT = _told(
+    ChatCompletion,
+    statuses=WITH_MODEL,
+    body=CHAT,
+    events=EventKinds(ChatCompletionEvent, OpenAiError, last="[DONE]"),
+)
+_COMPLETION = _told(
+    Completion,
+    statuses=WITH_MODEL,
+    body=COMPLETION,
+    events=EventKinds(CompletionEvent, OpenAiError, last="[DONE]"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +113,11 @@ class OpenAiRoutes:
 
     async def model(self, request: Request) -> Response:
         """Return one published model, by its full name or last component."""
-        model_id = await self._backend.catalog.resolve(request.path_params["name"])
-        card = model_card(await self._backend.client.list(model_id))
-        return Response(msgspec.json.encode(card), media_type=_JSON)
+        catalog = self._backend.catalog
+        model_id = await catalog.resolve(request.path_params["name"])
+        models = {model.spec.model_id: model for model in await catalog.refresh()}
+        model = models.get(model_id) or await self._backend.client.list(model_id)
+        return Response(msgspec.json.encode(model_card(model)), media_type=_JSON)
 
     async def chat(self, request: Request) -> Response:
         """Complete a chat, streamed or not."""
@@ -176,7 +188,7 @@ class OpenAiRoutes:
         )
 
     def _feeds(self, job: Job) -> list[Feed[TokenChunk]]:
-        ask = self._backend.client.generate_to
+        ask = self._backend.generate_to
         return [partial(ask, each, timeout_s=job.limit_s) for each in job.requests]
 
     def _count(self, choices: Sequence[reply.Counted], n: int) -> reply.Usage:
@@ -193,6 +205,9 @@ class TextBody(Protocol):
 
     @property
     def cache_salt(self) -> str | None: ...
+
+    @property
+    def session(self) -> str: ...
 
     def sampling(self) -> SamplingParams: ...
 
@@ -218,6 +233,7 @@ def generate_requests(
         request_id=RequestRecord.current().id_in_cell(reply_id),
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
+        session=body.session,
     )
     return fan_out(first, prompts, body.shape().best_of)
 
@@ -290,6 +306,7 @@ def model_card(model: PublishedModel) -> dict[str, object]:
         "created": 0,  # the cell does not record when a model was published
         "owned_by": "sax",
         **({"parent": base} if (base := base_of(model.spec)) else {}),
+        **({"max_model_len": model.max_context} if model.max_context else {}),
         "replicas": model.spec.replicas,
         "ready_replicas": model.ready_replicas,
     }

@@ -19,6 +19,7 @@ from http_gateway.openai.chat_schema import ChatFields
 from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
 from http_gateway.openai.reply_schema import ReplyFields
 from http_gateway.openai.shape import Shape
+from sax.client.routing.session import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import SAMPLING
@@ -30,7 +31,7 @@ MAX_PROMPTS = field(RequestRoute.COMPLETIONS, "prompt").count or 0  # prompts x 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 
 # Labels for the request; they do not change the answer.
-_HARMLESS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
+_HARMLESS = frozenset({"metadata", "safety_identifier"})
 
 # Field -> the values besides null that change nothing. Any other value is refused.
 _CHAT: dict[str, tuple[object, ...]] = {
@@ -134,6 +135,9 @@ class _OpenAiRequest(ReplyFields, SamplingFields):
         | None
     ) = None
     cache_salt: Annotated[str, bounded(RequestRoute.CHAT, "cache_salt")] | None = None  # vLLM's
+    # Requests with the same one stay at one replica; the header x-session-id counts more.
+    prompt_cache_key: Annotated[str, bounded(RequestRoute.CHAT, "prompt_cache_key")] | None = None
+    user: Annotated[str, bounded(RequestRoute.CHAT, "user")] | None = None
     # Seconds, waiting included
     timeout: Annotated[float, ranged(RequestRoute.CHAT, "timeout")] | None = None
 
@@ -144,6 +148,11 @@ class _OpenAiRequest(ReplyFields, SamplingFields):
         if not self.stream:
             raise InvalidRequest("stream_options needs stream: true", param="stream_options")
         refuse_unsupported(options.model_extra, _STREAM_OPTIONS, at="stream_options.")
+
+    @property
+    def session(self) -> str:
+        """What keeps the requests of a conversation, else of a user, together."""
+        return current_session() or self.prompt_cache_key or self.user or ""
 
     @property
     def most_tokens(self) -> int | None:

@@ -19,7 +19,7 @@ from http_gateway.openai.tokens_schema import (
 )
 from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, operation
 from sax.fields.field import RequestRoute
-from sax.types import Message, Tokenized
+from sax.types import ChatOptions, Message, Tokenized
 
 _told = partial(operation, errors=OpenAiError, statuses=WITH_MODEL)
 _TOKENIZE = _told(TokenList, body=TOKENIZE)
@@ -41,9 +41,9 @@ class TokenRoutes:
         """Return the token ids of a text or chat as the model reads them."""
         raw = await read_body(request, RequestRoute.TEXT_TO_TOKENS)
         body = TokenizeBody.model_validate_json(raw)
-        prompt = body.text()
+        prompt, chat = body.text(), body.options
         model_id = await self._backend.catalog.resolve_or_only(body.model)
-        work = self._tokenized(request, body, model_id, prompt)
+        work = self._tokenized(request, body, model_id, prompt, chat)
         found = await self._backend.run(request, work)
         reply: TokenList = {
             "count": len(found.ids),
@@ -70,12 +70,15 @@ class TokenRoutes:
         body: TokenizeBody,
         model_id: str,
         prompt: str | tuple[Message, ...],
+        chat: ChatOptions,
     ) -> Tokenized:
         client, limit_s = self._backend.client, self._backend.limit_s(request, body.timeout)
         special = body.add_special_tokens
         if body.return_token_strs:
             return await client.tokenize_texts(
-                model_id, prompt, limit_s, add_special_tokens=special
+                model_id, prompt, limit_s, add_special_tokens=special, chat=chat
             )
-        ids, most = await client.tokenize(model_id, prompt, limit_s, add_special_tokens=special)
+        ids, most = await client.tokenize(
+            model_id, prompt, limit_s, add_special_tokens=special, chat=chat
+        )
         return Tokenized(tuple(ids), most)

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from http_gateway.bounds import WHOLE, bounded, ranged, sized
 from http_gateway.openai.chat import to_messages
+from http_gateway.openai.chat_schema import ChatFields
 from http_gateway.openai.prompts import messages_schema
 from http_gateway.openai.schema import ChatMessage, refuse_unsupported
 from http_gateway.openapi import RequestBody, Schema
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import INT32
-from sax.types import Message
+from sax.types import ChatOptions, Message
 
 _TEXT, _TOKENS = RequestRoute.TEXT_TO_TOKENS, RequestRoute.TOKENS_TO_TEXT
 _LABELS = frozenset({"user", "metadata", "safety_identifier"})
+_RENDERED = ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
 # Field -> the values besides null that change nothing. Any other value is refused.
 _OF_CHATS: dict[str, tuple[object, ...]] = {
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "tools": ([],),
     "mm_processor_kwargs": ({},),
 }
 
@@ -42,7 +42,22 @@ class TokenizeBody(BaseModel):
     ) = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
+    tools: Annotated[list[dict[str, object]], bounded(_TEXT, "tools")] | None = None
+    chat_template_kwargs: (
+        Annotated[dict[str, object], bounded(_TEXT, "chat_template_kwargs")] | None
+    ) = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     timeout: Annotated[float, ranged(_TEXT, "timeout")] | None = None
+
+    @cached_property
+    def options(self) -> ChatOptions:
+        """Raises InvalidRequest or UnsupportedParameter naming the field."""
+        given = {name: getattr(self, name) for name in _RENDERED}
+        for name, value in given.items():
+            if value is not None and self.messages is None:
+                raise InvalidRequest(f"{name} is for a chat: send messages", param=name)
+        return replace(ChatFields.model_construct(**given).options, divided=False)
 
     def text(self) -> str | tuple[Message, ...]:
         """Return the prompt. Raises InvalidRequest, or UnsupportedParameter for a field that cannot

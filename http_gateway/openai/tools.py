@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -15,22 +15,24 @@ from sax.fields.field import RequestRoute
 from sax.fields.table import TOOLS_BYTES, field
 from sax.format import quoted, shortened
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+FUNCTION_NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,64}$"
+_NAME = re.compile(FUNCTION_NAME_PATTERN)
 _CHOICES = (ToolChoice.NONE, ToolChoice.AUTO, ToolChoice.REQUIRED)
 
 
 def to_tools(entries: Sequence[object]) -> tuple[Tool, ...]:
     """Raises InvalidRequest or UnsupportedParameter naming the part, as in tools[0].type."""
-    tools = tuple(_to_tool(entry, f"tools[{n}]") for n, entry in enumerate(entries))
-    check_tools(tools, ".function.name")
-    return tools
+    functions = [_function_of(entry, f"tools[{n}]") for n, entry in enumerate(entries)]
+    return read_tools(functions, "tools[{}].function", "parameters")
 
 
-def check_tools(tools: Sequence[Tool], path: str) -> None:
-    """Raise InvalidRequest for tools too large together, or for one name twice.
+def read_tools(functions: Iterable[dict[str, Any]], path: str, parameters: str) -> tuple[Tool, ...]:
+    """Read functions of any API family.
 
-    path: of the name within a tool.
+    path: of a function, with {} for its number. parameters: name of the field that holds a schema.
+    Raises InvalidRequest or UnsupportedParameter naming the part.
     """
+    tools = tuple(_to_tool(each, path.format(n), parameters) for n, each in enumerate(functions))
     size = sum(len(tool.description) + len(tool.parameters) for tool in tools)
     if size > TOOLS_BYTES:
         raise InvalidRequest(
@@ -40,53 +42,47 @@ def check_tools(tools: Sequence[Tool], path: str) -> None:
     names = [tool.name for tool in tools]
     for n, name in enumerate(names):
         if name in names[:n]:
-            at = f"tools[{n}]{path}"
+            at = f"{path.format(n)}.name"
             raise InvalidRequest(f"{at} is {name} again: give each tool its own name", param=at)
+    return tools
 
 
-def _to_tool(entry: object, at: str) -> Tool:
-    return function_tool(_function_of(entry, at), f"{at}.function")
-
-
-def function_tool(function: dict[str, Any], at: str) -> Tool:
-    """Convert a function's name, description, parameters and strict, and take them out.
-
-    Raises InvalidRequest or UnsupportedParameter naming the part.
-    """
-    name = function_name(function.pop("name", None), at)
+def _to_tool(function: dict[str, Any], at: str, parameters: str) -> Tool:
+    name = read_name(function.pop("name", None), at)
     description = function.pop("description", None) or ""
-    parameters, strict = function.pop("parameters", None), function.pop("strict", None)
-    _refuse_others(function, at)
+    schema, strict = function.pop(parameters, None), function.pop("strict", None)
+    refuse_others(function, at)
     if not isinstance(description, str):
         raise InvalidRequest(f"{at}.description: send a text", param=f"{at}.description")
     field(RequestRoute.CHAT, "tools.description").check_text(description, f"{at}.description")
     if not isinstance(strict, bool | None):
         raise InvalidRequest(f"{at}.strict: send true or false", param=f"{at}.strict")
-    return Tool(name, description, _schema(parameters, f"{at}.parameters"), bool(strict))
+    return Tool(name, description, _schema(schema, f"{at}.{parameters}"), bool(strict))
 
 
 def _function_of(entry: object, at: str) -> dict[str, Any]:
     """Return the function of {"type": "function", "function": {...}}."""
-    parts = _object(entry, at)
+    parts = object_at(entry, at)
     kind = parts.pop("type", "function")
     if kind != "function":
         raise UnsupportedParameter(
             f"{at}.type {quoted(kind)} is not supported: send functions only", param=f"{at}.type"
         )
-    function = _object(parts.pop("function", None), f"{at}.function")
+    function = object_at(parts.pop("function", None), f"{at}.function")
     parts.pop("id", None)  # of a call, read by `to_calls`
-    _refuse_others(parts, at)
+    refuse_others(parts, at)
     return function
 
 
-def _object(value: object, at: str) -> dict[str, Any]:
+def object_at(value: object, at: str) -> dict[str, Any]:
+    """Return a copy of an object. Raises InvalidRequest for anything else."""
     if not isinstance(value, dict):
         raise InvalidRequest(f"{at}: send an object", param=at)
     return dict(cast("Mapping[str, Any]", value))
 
 
-def function_name(value: object, at: str) -> str:
-    """Return the name of a function. Raises InvalidRequest naming `at`.name."""
+def read_name(value: object, at: str) -> str:
+    """Return the name of a function. Raises InvalidRequest."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise InvalidRequest(
             f"{at}.name is {quoted(value)}: give at most 64 letters, digits, dots, dashes and "
@@ -99,12 +95,13 @@ def function_name(value: object, at: str) -> str:
 def _schema(value: object, at: str) -> str:
     if value is None:
         return ""
-    text = json.dumps(_object(value, at), ensure_ascii=False)
+    text = json.dumps(object_at(value, at), ensure_ascii=False)
     field(RequestRoute.CHAT, "tools.parameters").check_text(text, at)
     return text
 
 
-def _refuse_others(parts: Mapping[str, object], at: str) -> None:
+def refuse_others(parts: Mapping[str, object], at: str) -> None:
+    """Raise UnsupportedParameter for fields that nobody has read."""
     for name in parts:
         path = f"{at}.{shortened(name)}"
         raise UnsupportedParameter(f"{path} is not a known field: leave it out", param=path)
@@ -126,13 +123,18 @@ def to_choice(value: object, tools: Sequence[Tool]) -> tuple[str, str]:
         if value == ToolChoice.REQUIRED and not tools:
             raise InvalidRequest("tool_choice is required: send tools, too", param="tool_choice")
         return value, ""
-    name = function_name(_function_of(value, "tool_choice").get("name"), "tool_choice.function")
+    name = read_name(_function_of(value, "tool_choice").get("name"), "tool_choice.function")
+    return ToolChoice.FUNCTION, known_tool(name, tools)
+
+
+def known_tool(name: str, tools: Sequence[Tool]) -> str:
+    """Return a name that tool_choice has. Raises InvalidRequest if no tool has it."""
     if name not in [tool.name for tool in tools]:
         raise InvalidRequest(
             f"tool_choice names {name}, which is none of the tools: name one of them",
             param="tool_choice",
         )
-    return ToolChoice.FUNCTION, name
+    return name
 
 
 def to_calls(value: object, at: str) -> tuple[ToolCall, ...]:
@@ -149,9 +151,9 @@ def to_calls(value: object, at: str) -> tuple[ToolCall, ...]:
 def _to_call(entry: object, at: str) -> ToolCall:
     function = _function_of(entry, at)
     id = cast("Mapping[str, object]", entry).get("id") or ""
-    name = function_name(function.pop("name", None), f"{at}.function")
+    name = read_name(function.pop("name", None), f"{at}.function")
     arguments = function.pop("arguments", None) or "{}"
-    _refuse_others(function, f"{at}.function")
+    refuse_others(function, f"{at}.function")
     if not isinstance(id, str):
         raise InvalidRequest(f"{at}.id: send a text", param=f"{at}.id")
     field(RequestRoute.CHAT, "messages.tool_calls.id").check_text(id, f"{at}.id")
@@ -159,7 +161,7 @@ def _to_call(entry: object, at: str) -> ToolCall:
 
 
 def read_arguments(value: object, at: str) -> str:
-    """Return a call's arguments as JSON. Raises InvalidRequest."""
+    """Return the arguments of a call as JSON. Raises InvalidRequest."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     field(RequestRoute.CHAT, "messages.tool_calls.arguments").check_text(text, at)
     try:

@@ -17,8 +17,15 @@ from http_gateway.openapi import (
     operation,
     query_of,
 )
-from http_gateway.saxml.reply_types import ListedModel, NamedModel, PublishedReply, RolledBack
+from http_gateway.saxml.reply_types import (
+    ListedModel,
+    NamedModel,
+    PublishedReply,
+    RolledBack,
+    StartedCanary,
+)
 from http_gateway.saxml.schema import (
+    CanaryBody,
     CellBody,
     EventsQuery,
     GenerateBody,
@@ -110,6 +117,23 @@ PUBLISH = _told(
 UPDATE = _told(
     PublishedReply, statuses=_CHANGED, body=_body(UpdateBody, RequestRoute.UPDATE, **_SPEC)
 )
+CANARY = _told(
+    StartedCanary,
+    statuses=_CHANGED,
+    body=_body(
+        CanaryBody,
+        RequestRoute.CANARY,
+        model=_MODEL,
+        checkpoint={"anyOf": [_SPEC["checkpoint"], {"type": "null"}]},
+        overrides=_SPEC["overrides"],
+    ),
+)
+PROMOTE = _told(
+    RolledBack, statuses=_CHANGED, body=_body(ModelBody, RequestRoute.PROMOTE, model=_MODEL)
+)
+ABORT = _told(
+    RolledBack, statuses=_CHANGED, body=_body(ModelBody, RequestRoute.ABORT, model=_MODEL)
+)
 ROLLBACK = _told(
     RolledBack,
     statuses=_CHANGED,
@@ -139,9 +163,13 @@ LISTCELL_QUERY = _told(
     ListedModel, statuses=(*_BODY, 404), parameters=_query(ModelBody, model=_MODEL)
 )
 LISTALL = _told(
-    list[str], statuses=_BODY, body=_body(CellBody, RequestRoute.LISTALL, sax_cell=_CELL)
+    list[str],
+    statuses=(*_BODY, 404),
+    body=_body(CellBody, RequestRoute.LISTALL, sax_cell=_CELL),
 )
-LISTALL_QUERY = _told(list[str], statuses=_BODY, parameters=_query(CellBody, sax_cell=_CELL))
+LISTALL_QUERY = _told(
+    list[str], statuses=(*_BODY, 404), parameters=_query(CellBody, sax_cell=_CELL)
+)
 
 # Generation 1 sends JSON without a content type, and one status for all that is wrong.
 GENERATION_1 = operation(errors=None, statuses=(400, 401, 403))

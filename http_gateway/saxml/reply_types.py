@@ -5,6 +5,16 @@ from __future__ import annotations
 from typing import NotRequired, TypedDict
 
 
+class CanaryReply(TypedDict):
+    """A version that serves a part of the requests, beside the model's own."""
+
+    version: str
+    checkpoint: str
+    overrides: dict[str, str]
+    percent: float
+    ready_replicas: int
+
+
 class ListedModel(TypedDict):
     """One model; active_replicas are ready."""
 
@@ -15,6 +25,7 @@ class ListedModel(TypedDict):
     active_replicas: int
     reason: NotRequired[str]
     note: NotRequired[str]
+    canary: NotRequired[CanaryReply]
 
 
 class PublishedReply(TypedDict):
@@ -33,6 +44,11 @@ class PublishedReply(TypedDict):
 
 class NamedModel(TypedDict):
     model: str
+
+
+class StartedCanary(TypedDict):
+    model: str
+    percent: float
 
 
 class RolledBack(TypedDict):

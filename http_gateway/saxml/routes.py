@@ -18,6 +18,7 @@ from http_gateway.body import read_body
 from http_gateway.limits.models import check_allowed, visible, visible_events
 from http_gateway.saxml import described
 from http_gateway.saxml.schema import (
+    CanaryBody,
     CellBody,
     EventsQuery,
     GenerateBody,
@@ -46,6 +47,9 @@ class SaxmlRoutes:
         add = router.add_api_route
         add("/publish", self.publish, methods=["POST"], **described.PUBLISH)
         add("/update", self.update, methods=["PUT"], **described.UPDATE)
+        add("/canary", self.canary, methods=["POST"], **described.CANARY)
+        add("/promote", self.promote, methods=["POST"], **described.PROMOTE)
+        add("/abort", self.abort, methods=["POST"], **described.ABORT)
         add("/rollback", self.rollback, methods=["POST"], **described.ROLLBACK)
         add("/events", self.events, methods=["GET"], **described.EVENTS)
         add("/unpublish", self.unpublish, methods=["POST"], **described.UNPUBLISH)
@@ -86,6 +90,33 @@ class SaxmlRoutes:
         )
         return pretty(_published(body))
 
+    async def canary(self, request: Request) -> Response:
+        """Give a new checkpoint or overrides a part of the requests (not in Saxml)."""
+        body = CanaryBody.model_validate_json(await read_body(request, RequestRoute.CANARY))
+        check_allowed(body.model)
+        await self._client.update(
+            body.model,
+            checkpoint=body.checkpoint,
+            overrides=body.overrides,
+            revision=body.revision,
+            canary=body.percent,
+        )
+        return pretty({"model": body.model, "percent": body.percent})
+
+    async def promote(self, request: Request) -> Response:
+        """Roll the canary of a model out to all replicas (not in Saxml)."""
+        body = ModelBody.model_validate_json(await read_body(request, RequestRoute.PROMOTE))
+        check_allowed(body.model)
+        version = await self._client.promote(body.model)
+        return pretty({"model": body.model, "version": version})
+
+    async def abort(self, request: Request) -> Response:
+        """Go back from the canary of a model (not in Saxml)."""
+        body = ModelBody.model_validate_json(await read_body(request, RequestRoute.ABORT))
+        check_allowed(body.model)
+        version = await self._client.abort(body.model)
+        return pretty({"model": body.model, "version": version})
+
     async def rollback(self, request: Request) -> Response:
         """Roll back to an earlier version (not in Saxml)."""
         body = RollbackBody.model_validate_json(await read_body(request, RequestRoute.ROLLBACK))
@@ -110,7 +141,7 @@ class SaxmlRoutes:
         body = await _body_or_query(request, ModelBody, RequestRoute.LISTCELL)
         check_allowed(body.model)
         model = await self._client.list(body.model)
-        return pretty({**listed(model), **_shortage(model), **_note(model)})
+        return pretty({**listed(model), **_shortage(model), **_note(model), **_canary(model)})
 
     async def listall(self, request: Request) -> Response:
         """List the full names of a cell's models that the caller's key may use."""
@@ -161,6 +192,13 @@ def _shortage(model: PublishedModel) -> dict[str, object]:
 def _note(model: PublishedModel) -> dict[str, object]:
     """Return `note`, a field not in Saxml, if it is not served as its model path says."""
     return {"note": "; ".join(model.notes)} if model.notes else {}
+
+
+def _canary(model: PublishedModel) -> dict[str, object]:
+    """Return `canary`, a field not in Saxml, while there is one."""
+    if (canary := model.spec.canary) is None:
+        return {}
+    return {"canary": {**msgspec.to_builtins(canary), "ready_replicas": model.ready_canaries}}
 
 
 def pretty(content: object) -> Response:

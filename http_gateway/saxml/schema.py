@@ -6,6 +6,7 @@ Extra inputs are not checked here: the model server knows which ones a model tak
 from __future__ import annotations
 
 import json
+import math
 from typing import Annotated, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -71,6 +72,28 @@ def _overrides_from_text(text: str) -> dict[str, str]:
     return overrides
 
 
+def read_numbers(value: object) -> object:
+    """Read generation 2's own numbers from text ("0.5"), as its server does."""
+    if not isinstance(value, dict):
+        return value
+    given = cast("dict[str, object]", value)
+    return {
+        key: _number_in(item) if key in DEFAULT_EXTRA_INPUTS else item
+        for key, item in given.items()
+    }
+
+
+def _number_in(value: object) -> object:
+    """Return the number of a text that is one; anything else as it is, to be refused by name."""
+    if not isinstance(value, str):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return number if math.isfinite(number) else value
+
+
 def _not_a_bool(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("give a number")
@@ -107,7 +130,7 @@ class _Body(BaseModel):
 
 
 class ModelBody(_Body):
-    """/listcell and /unpublish."""
+    """/listcell, /unpublish, /promote and /abort."""
 
     model: ModelName
 
@@ -155,6 +178,16 @@ class UpdateBody(PublishBody):
     revision: Annotated[Count, ranged(RequestRoute.UPDATE, "revision")] | None = None
 
 
+class CanaryBody(_Body):
+    """/canary. Without checkpoint and overrides: another percentage for the running canary."""
+
+    model: ModelName
+    percent: Annotated[Number, ranged(RequestRoute.CANARY, "percent")]
+    checkpoint: Annotated[str, bounded(RequestRoute.CANARY, "checkpoint")] | None = None
+    overrides: Overrides | None = None
+    revision: Annotated[Count, ranged(RequestRoute.CANARY, "revision")] | None = None
+
+
 class RollbackBody(_Body):
     """/rollback. Default version: the one before the current."""
 
@@ -178,7 +211,12 @@ class GenerateBody(_Body):
     model: ModelName
     query: Annotated[str, bounded(RequestRoute.GENERATE, "query")]
     extra_inputs: (
-        Annotated[dict[str, ExtraInput], bounded(RequestRoute.GENERATE, "extra_inputs")] | None
+        Annotated[
+            dict[str, ExtraInput],
+            BeforeValidator(read_numbers),
+            bounded(RequestRoute.GENERATE, "extra_inputs"),
+        ]
+        | None
     ) = None
 
     def effective_extra_inputs(self) -> ExtraInputs | None:

@@ -21,6 +21,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NoReturn
 
 from model_server.engine.failure import DevicesLost
@@ -37,6 +38,7 @@ from model_server.engine.sequence import (
     Sequence,
     SequenceUpdate,
 )
+from model_server.engine.steps.commits import StepSpan
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.timing.watchdog import OnHang, Watchdog, limit_s
 from model_server.engine.types import PendingStep, RowResult, Runner, SeriesRunner, Step
@@ -76,6 +78,7 @@ class EngineStats:
     prefix_evictions: int  # cached pages that were granted anew
     guesses: int  # tokens computed before they were known to be the answer's
     guesses_accepted: int  # those that were
+    busy_s: float  # spent on steps
 
 
 class Engine:
@@ -134,6 +137,7 @@ class Engine:
         self._outbox = Outbox(deliver, stream_interval_s)  # from here on: the engine's thread only
         self._busy_s = 0.0
         self._read_s: float | None = None  # when the last step was read; None: it has rested since
+        self._began_s = 0.0  # when it last began to launch with nothing in flight
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -150,7 +154,7 @@ class Engine:
         with self._changed:
             self._check_open()
             Sequence(0, engine_request, self._limits)
-            self._check_room(engine_request.account)
+            self._check_room(engine_request)
             self._reserved[engine_request.account] += 1
 
     def release(self, account: str = "") -> None:
@@ -178,7 +182,7 @@ class Engine:
             beams = engine_request.beams
             id = self._ids.take(1 if beams is None else beams.size)
             sequence = Sequence(id, engine_request, self._limits)
-            self._check_room(engine_request.account)
+            self._check_room(engine_request)
             if announce is not None:
                 announce(id)
             self._put(sequence)
@@ -252,6 +256,7 @@ class Engine:
             prefix_evictions=scheduler.prefix_evictions,
             guesses=self._guessing.proposed if self._guessing else 0,
             guesses_accepted=self._guessing.accepted if self._guessing else 0,
+            busy_s=self._busy_s,
         )
 
     # Callers' threads, under the lock
@@ -267,13 +272,19 @@ class Engine:
         if self._closing or (self._draining if draining is None else draining):
             raise ShuttingDown("this replica is shutting down; try another")
 
-    def _check_room(self, account: str) -> None:
+    def _check_room(self, engine_request: EngineRequest) -> None:
         """Bound live requests, not waiting ones: a burst into free slots is not a full queue.
 
         One account may fill the queue. Another may then still wait beside it with as many requests
-        as an equal share of the places, so all together are bounded too.
+        as an equal share of the places, so all together are bounded too. Answers begun elsewhere
+        had a place there: they are taken beyond these bounds, as many as a replica of this size
+        can lose, or new requests would keep them out until their readers give up.
         """
         limits, places = self._limits, self._limits.slots + self._limits.queue
+        account = engine_request.account
+        live = self._scheduler.live + self._arriving.total() + self._reserved.total()
+        if engine_request.answer and live < 2 * places:
+            return
         mine = self._live_of(account)
         if limits.max_queued_per_account is not None:
             slots = min(limits.slots, limits.max_running_per_account or limits.slots)
@@ -282,7 +293,6 @@ class Engine:
                     f"{mine} requests of this account are running or waiting here, the "
                     "most that --max_queued_per_account allows"
                 )
-        live = self._scheduler.live + self._arriving.total() + self._reserved.total()
         if live >= places and mine >= places // self._accounts_with(account):
             self._refuse(f"this replica is full ({live} requests running or waiting)")
 
@@ -329,9 +339,11 @@ class Engine:
         while in_flight or not self._closing or self._scheduler.live or self._inbox:
             self._take_inbox(may_rest=not in_flight)
             began_s = time.monotonic()
+            if not in_flight:
+                self._began_s = began_s
             if self._guessing is not None and self._guessing.waits and not in_flight:
                 self._expect(Step(self._scheduler.steps + 1, ()))
-            steps = self._schedule()
+            steps = self._schedule(began_s)
             step = steps[0] if steps else None
             self._expect(in_flight[0][0] if in_flight else step)
             launched = self._launch(steps)
@@ -340,16 +352,16 @@ class Engine:
             self._expect(None)
             if step and step.guided:
                 self._choose(step)
+            self._busy_s += time.monotonic() - began_s
             # A step with prompt blocks may take ten times as long as decodes.
             self._outbox.flush(more=step is not None and step.rows[-1].is_decode)
             assert launched or in_flight or not self._scheduler.live, "live, but nothing to do"
             in_flight = launched
-            self._busy_s += time.monotonic() - began_s
 
-    def _schedule(self) -> list[Step]:
+    def _schedule(self, now_s: float) -> list[Step]:
         if self._series is not None:
-            return self._scheduler.schedule_series()
-        step = self._scheduler.schedule()
+            return self._scheduler.schedule_series(now_s)
+        step = self._scheduler.schedule(now_s)
         return [step] if step else []
 
     def _launch(self, steps: list[Step]) -> list[tuple[Step, PendingStep]]:
@@ -360,17 +372,24 @@ class Engine:
     def _read(self, launched: list[tuple[Step, PendingStep]]) -> None:
         """Wait for the steps of one launch, and commit them."""
         results = [(step, pending.result()) for step, pending in launched]
-        self._time([step for step, _ in launched])
-        for step, result in results:
-            self._outbox.add(self._scheduler.commit(step, result))
+        spans = self._time([step for step, _ in launched])
+        for (step, result), span in zip(results, spans, strict=True):
+            self._outbox.add(self._scheduler.commit(step, result, span))
 
-    def _time(self, steps: list[Step]) -> None:
-        """Note what the steps of one launch took, from when the one before was read."""
+    def _time(self, steps: list[Step]) -> list[StepSpan]:
+        """Note what the steps of one launch took, from when the one before was read.
+
+        Returns the span of each; those of one launch follow each other evenly.
+        """
         now_s = time.monotonic()
         if self._read_s is not None:
             for step in steps:
                 self._scheduler.took(step, (now_s - self._read_s) / len(steps))
+        began_s = max(self._began_s, self._read_s or 0.0)
         self._read_s = now_s
+        each_s = (now_s - began_s) / len(steps)
+        ends = [began_s + each_s * number for number in range(1, len(steps))]
+        return [StepSpan(*pair) for pair in pairwise((began_s, *ends, now_s))]
 
     def _choose(self, step: Step) -> None:
         """Make the masks of a launched step; the device runs its forward pass meanwhile."""

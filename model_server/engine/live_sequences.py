@@ -16,6 +16,7 @@ class LiveSequences:
 
     def __init__(self, limits: EngineLimits) -> None:
         self.steps = 0  # scheduled
+        self.now_s = 0.0  # when the next one is scheduled
         self.held = Allocation(limits)
         self.accounts = Accounts(limits.max_running_per_account)
         self.seating = Seating(self.held, self.accounts)
@@ -46,6 +47,7 @@ class LiveSequences:
 
     def admit(self, sequence: Sequence) -> None:
         """Give the next in line its slots and pages."""
+        sequence.started_s = sequence.started_s or self.now_s
         self.accounts.admit(sequence)
         self.held.take(sequence)
         if sequence.seats is not None:

@@ -69,7 +69,7 @@ from model_server.engine.limits import check_limits
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.sequence import Begun, Sequence, SequenceUpdate
 from model_server.engine.shares import fresh_tokens
-from model_server.engine.steps.commits import Commits
+from model_server.engine.steps.commits import UNTIMED, Commits, StepSpan
 from model_server.engine.steps.draft import Draft
 from model_server.engine.steps.forced import ForcedRows
 from model_server.engine.steps.series import StepSeries
@@ -204,8 +204,12 @@ class Scheduler:
     def cancel_all(self) -> list[int]:
         return [id for id in self._live.ids if self.cancel(id)]
 
-    def schedule(self) -> Step | None:
-        """Return the next step, or None if nothing can be launched before the next commit."""
+    def schedule(self, now_s: float = 0.0) -> Step | None:
+        """Return the next step, or None if nothing can be launched before the next commit.
+
+        now_s: noted of the sequences that it starts; decides nothing.
+        """
+        self._live.now_s = now_s
         accounts = self._accounts
         guesses = NO_GUESSES
         if self.guessing is not None and not (accounts.waiting or accounts.unfinished):
@@ -235,16 +239,16 @@ class Scheduler:
         self.prefill_tokens += draft.prompt_tokens
         return draft.step(self.steps)
 
-    def schedule_series(self) -> list[Step]:
+    def schedule_series(self, now_s: float = 0.0) -> list[Step]:
         """Return the next step, and those that one launch can compute with it; [] for none."""
-        first = self.schedule()
+        first = self.schedule(now_s)
         if first is None:
             return []
         if not self._begins_series(first):
             return [first]
         steps = [first]
         while len(steps) < self._series.steps:
-            step = self.schedule()
+            step = self.schedule(now_s)
             assert step is not None, "a series was interrupted"
             steps.append(step)
         return steps
@@ -286,9 +290,14 @@ class Scheduler:
         if self.guessing is not None and step.rows[-1].is_decode:
             self.guessing.took(step, seconds)
 
-    def commit(self, step: Step, result: StepResult) -> list[SequenceUpdate]:
-        """Apply the results of a step. Steps must be committed in the order they were scheduled."""
-        return self._commits.commit(step, result)
+    def commit(
+        self, step: Step, result: StepResult, span: StepSpan = UNTIMED
+    ) -> list[SequenceUpdate]:
+        """Apply the results of a step. Steps must be committed in the order they were scheduled.
+
+        span: told in the updates.
+        """
+        return self._commits.commit(step, result, span)
 
     def _displace(self) -> None:
         """Preempt for the next in line, if that gives it a slot and its pages."""

@@ -48,6 +48,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     # Of an answer begun elsewhere:
     answer: tuple[int, ...] = ()  # its tokens; they do not finish it (see `finish_of`)
     computed: bool = False  # the runner has keys and values for all tokens but the last
+    traced: bool = False  # its updates tell when each chunk of its prompt was computed
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -67,6 +68,15 @@ class Begun(msgspec.Struct, frozen=True):
         return replace(engine_request, answer=self.answer, computed=False, score_from=first)
 
 
+class PromptChunk(msgspec.Struct, frozen=True):
+    """A part of a prompt, and when a step computed it; times are of `time.monotonic`."""
+
+    start: int  # first position
+    tokens: int
+    began_s: float
+    ended_s: float
+
+
 class SequenceUpdate(msgspec.Struct, frozen=True):
     """Result of one step for one sequence. The last one has a `finish` or an `error`."""
 
@@ -76,6 +86,9 @@ class SequenceUpdate(msgspec.Struct, frozen=True):
     error: SaxError | None = None
     cached: int = 0  # tokens of the prompt that were not computed for this sequence
     hypotheses: tuple[Hypothesis, ...] = ()  # of a beam search, with its `finish`; best first
+    read_s: float = 0.0  # when the step was read, by `time.monotonic`; 0: no step gave it
+    started_s: float = 0.0  # when the sequence first took a slot; 0: it never did
+    chunks: tuple[PromptChunk, ...] = ()  # of a traced sequence, since its last update
 
 
 class Sequence:
@@ -91,6 +104,7 @@ class Sequence:
         "beams",
         "cached",
         "chain",
+        "chunks",
         "adapter",
         "ahead",
         "computed",
@@ -130,6 +144,7 @@ class Sequence:
         "since",
         "slot",
         "source",
+        "started_s",
         "stepwise",
         "stop_ids",
         "tokens",
@@ -170,6 +185,8 @@ class Sequence:
         # submitted first; None: it is alone.
         self.seats: list[Sequence] | None = None
         self.since = 0  # the number of steps when it began to wait
+        self.started_s = 0.0  # when it first took a slot; 0: not yet
+        self.chunks: list[PromptChunk] | None = [] if engine_request.traced else None
         self.lost = 0  # positions computed when it was preempted, at most
         # Of the prefix cache:
         self.salt = engine_request.salt

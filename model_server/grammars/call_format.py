@@ -175,7 +175,8 @@ def _chosen(chat: ChatOptions) -> Sequence[Tool]:
 
 
 def _calls(form: _CallForm, parser: ToolParser, tools: Sequence[Tool], chat: ChatOptions) -> Format:
-    one = not chat.parallel_tool_calls or parser is ToolParser.GPT_OSS
+    named = chat.tool_choice == ToolChoice.FUNCTION  # clients expect a single call of it
+    one = named or not chat.parallel_tool_calls or parser is ToolParser.GPT_OSS
     return {
         "type": "tags_with_separator",
         "tags": [

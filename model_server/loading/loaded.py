@@ -37,6 +37,7 @@ class Loaded:
     chat_queries: bool = False  # render a Saxml query as a user message
     tokenized_input: bool = False  # a Saxml query is a list of token ids, "5,6,7"
     tokenized_output: bool = False  # and so is its answer
+    start_token: int | None = None  # of its class, for an empty text; None: the tokenizer's
     grammars: GrammarCompiler | None = None  # None: it answers under no constraint
     note: str = ""  # where it does not do as its model path says
     defaults: SamplingParams  # for fields that a Saxml request omits
@@ -44,6 +45,7 @@ class Loaded:
     memory: int  # bytes of weights, KV pages and workspace
     parts: MemoryParts = MemoryParts()  # of `memory`; a loader of arithmetic has none
     kernels: str = ""  # that compute it, for people; "": nothing to tell
+    devices: int = 1  # that compute a step together
     methods: tuple[str, ...]  # lm.generate, lm.generate_stream, lm.score
     step_times: StepTimes | None = None  # of the runner's steps on this host
     step_limit_s: float = STEP_LIMIT_S  # a step that takes longer hangs, unless the host is slow

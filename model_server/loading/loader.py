@@ -272,6 +272,7 @@ class ModelLoader:
             chat_queries=as_chat,
             tokenized_input=recipe.tokenized_input,
             tokenized_output=recipe.tokenized_output,
+            start_token=recipe.start_token if checkpoint is None else None,
             grammars=GrammarCompiler(tokenizer, recipe.vocab),
             note=recipe.note,
             defaults=recipe.defaults,
@@ -279,6 +280,7 @@ class ModelLoader:
             memory=load.deployment.total_bytes,
             parts=load.deployment.parts,
             kernels=kernels_of(load.deployment),
+            devices=load.deployment.layout.mesh.size,
             methods=(
                 *_METHODS,
                 *(embedder.methods if embedder else ()),

@@ -89,6 +89,7 @@ class Recipe:
     auto_context: bool | None = None
     tokenized_input: bool = False  # a Saxml query is a list of token ids
     tokenized_output: bool = False  # and so is its answer
+    start_token: int | None = None  # for an empty text, without a tokenizer of its own
     note: str = ""  # where it does not do as its model path says
     # prefixes of checkpoint tensors that the model deliberately ignores
     unused: tuple[str, ...] = ()

@@ -42,12 +42,13 @@ from model_server.serving.admission import Admission
 from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.handler import Handler
 from model_server.serving.lm_servable import AdapterServable, LmServable
-from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.metrics.registry import ModelServerMetrics
 from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.passes.gradients import GradientCalls
 from model_server.serving.prefiller import Prefiller
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables
+from model_server.serving.version_requests import VersionRequests
 from model_server.text.encoding import EncodingThreads
 from sax.auth.credentials import Credentials
 from sax.auth.security import CLOSING_FLAGS
@@ -69,6 +70,7 @@ from sax.proto import (
     tokens_pb2,
     tokens_pb2_grpc,
 )
+from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import ModelSpec, ServerInfo
 from sax.wire.interceptor import ErrorInterceptor
 from sax.wire.rpc import server_options
@@ -111,6 +113,7 @@ class ModelServer:
         pin_checkpoint: PinCheckpoint = takes_every_checkpoint,
         devices: Callable[[], Devices] | None = None,
         page: HealthPage | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """`devices` is called in `start`; without it, flags alone give the memory. `page` may be
         serving already; without it, one is created.
@@ -122,13 +125,23 @@ class ModelServer:
         self._ask_devices = devices
         self._devices = Devices(0, config.memory_limit)
         self.servables = Servables(loader, drain_s=config.drain_seconds)
-        self._metrics = ModelServerMetrics(self.servables.loaded, compiles_while_serving)
+        self._metrics = ModelServerMetrics(
+            self.servables.loaded, compiles_while_serving, vllm_names=config.vllm_metric_names
+        )
+        versions = VersionRequests(self.servables.loaded, self.servables.version)
+        self._metrics.registry.register(versions)
         self._admission = Admission()
         self._prefill = PrefillServers(config.prefill_servers, self._language_models)
         self._remote_prefill = RemotePrefill(self._prefill)
         self._encoding = EncodingThreads()
+        self._tracer = tracer
         self._handler = Handler(
-            self.servables, self._metrics, self._admission, self._remote_prefill, self._encoding
+            self.servables,
+            self._metrics,
+            self._admission,
+            self._remote_prefill,
+            self._encoding,
+            tracer,
         )
         self._embeddings = Embeddings(self.servables, self._admission, self._encoding)
         authentication = config.security.authentication()
@@ -176,7 +189,8 @@ class ModelServer:
         self._tokens.end()
         self._encoding.close()
         self._loop.stop()
-        await asyncio.gather(self._server.stop(_GRACE_S), asyncio.to_thread(self._page.close))
+        ends = (asyncio.to_thread(each) for each in (self._page.close, self._tracer.close))
+        await asyncio.gather(self._server.stop(_GRACE_S), *ends)
         logger.info("model server stopped")
 
     async def serve_until_signalled(self, hosts: Hosts | None = None) -> ReplicaLost | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import traceback
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from model_server.process.health_page import HealthPage
 from model_server.process.server import Hosts, ModelServer
 from sax.errors import LoadFailed, ReplicaLost
 from sax.host import loop_factory
+from sax.tracing.otlp import tracer_of
 
 
 def import_modules(names: Sequence[str]) -> None:
@@ -50,6 +52,7 @@ def serve(
             compiles_while_serving=loader.compiles_while_serving,
             devices=loader.devices,
             page=page,
+            tracer=tracer_of(os.environ, "sax-model-server"),
         )
         return await server.serve_until_signalled(hosts)
 

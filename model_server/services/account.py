@@ -1,4 +1,4 @@
-"""The account and the deadline of a gRPC call, where the request itself names none."""
+"""The account, the deadline and the span of a gRPC call, where the request itself names none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from sax.auth.address import account_of_peer
 from sax.auth.credentials import ACCOUNT_KEY
 from sax.fields.table import MOST_TIMEOUT_S
+from sax.tracing import trace_context
 
 _AT_ONCE_S = 0.001  # left of a deadline that has passed
 
@@ -15,6 +16,12 @@ def account_of_call(context: Any) -> str:
     """Return the account that the caller names, else its address. Neither is verified."""
     metadata: dict[str, str] = dict(context.invocation_metadata() or ())
     return metadata.get(ACCOUNT_KEY) or account_of_peer(context.peer())
+
+
+def traceparent_of_call(context: Any) -> str:
+    """Return the span that the caller names; "" for none."""
+    metadata: dict[str, str] = dict(context.invocation_metadata() or ())
+    return metadata.get(trace_context.KEY, "")
 
 
 def time_left_s(context: Any) -> float | None:

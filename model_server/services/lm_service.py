@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from model_server.services.account import account_of_call, time_left_s
+from model_server.services.account import account_of_call, time_left_s, traceparent_of_call
 from model_server.services.connection import Delivery, TokenStream
 from model_server.serving.engine_request import sample_seeds
-from model_server.serving.handler import GENERATE, GENERATE_STREAM, Handler
+from model_server.serving.handler import GENERATE, GENERATE_STREAM, SCORE, Handler
 from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.passes.gradients import GradientCalls
+from model_server.serving.query_cost import TRAILER, CostMeter
 from model_server.text.id_list import join_ids
 from sax.errors import SaxError
 from sax.proto import lm_pb2, lm_pb2_grpc
 from sax.types import GenerateRequest, TokenChunk
-from sax.wire.codec import encode_gradients, refuse_extra_inputs, sampling_from_extra_inputs
+from sax.wire.codec import (
+    encode_gradients,
+    refuse_extra_inputs,
+    sample_temperatures,
+    sampling_from_extra_inputs,
+)
 from sax.wire.request_bounds import check_gradient, check_question, check_score
 
 
@@ -27,12 +33,26 @@ class Sample:
     piece: str = ""  # text from the last `add`
     score: float = 0.0
     tokens: int = 0
+    computed: int = 0  # tokens, those of the prompt included
+    over: bool = False
+
+    def note(self, chunk: TokenChunk) -> None:
+        """Note how far it is, and what it took."""
+        self.computed = chunk.prompt_tokens - chunk.cached_tokens + chunk.completion_tokens
+        self.over = chunk.finish_reason is not None
 
 
-def start_samples(connection: TokenStream, request: GenerateRequest, count: int) -> None:
-    """Start `count` requests for one prompt, each with its own seed."""
-    for index, seed in enumerate(sample_seeds(request.sampling.seed, count)):
-        sampling = replace(request.sampling, seed=seed)
+def start_samples(
+    connection: TokenStream,
+    request: GenerateRequest,
+    count: int,
+    temperatures: Sequence[float] = (),
+) -> None:
+    """Start `count` requests for one prompt, each with its own seed, and temperature if given."""
+    own = temperatures or [request.sampling.temperature] * count
+    seeds = sample_seeds(request.sampling.seed, count)
+    for index, (seed, temperature) in enumerate(zip(seeds, own, strict=True)):
+        sampling = replace(request.sampling, seed=seed, temperature=temperature)
         connection.start(index, replace(request, sampling=sampling))
     connection.end()
 
@@ -60,6 +80,7 @@ class Samples:
             sample.piece += self._text(sample, delivery.chunk)
             sample.score = delivery.chunk.score
             sample.tokens = delivery.chunk.completion_tokens
+            sample.note(delivery.chunk)
 
     def _take(self, found: TokenChunk) -> None:
         """Take the answers of a beam search, which come all at once."""
@@ -67,13 +88,24 @@ class Samples:
             sample.piece = join_ids(each.token_ids) if self._as_ids else each.text
             sample.score = each.score
             sample.tokens = len(each.token_ids)
+            sample.over = True
         del self.all[len(found.hypotheses) :]
+        self.all[0].computed = found.prompt_tokens + sum(sample.tokens for sample in self.all)
 
     def _text(self, sample: Sample, chunk: TokenChunk) -> str:
         if not self._as_ids:
             return chunk.text
         goes_on = chunk.token_ids and (sample.text or sample.piece)
         return ("," if goes_on else "") + join_ids(chunk.token_ids)
+
+    @property
+    def over(self) -> bool:
+        return all(sample.over for sample in self.all)
+
+    @property
+    def computed(self) -> int:
+        """Tokens that were computed for all samples."""
+        return sum(sample.computed for sample in self.all)
 
     def best_first(self) -> list[Sample]:
         """Sort by score; on a tie, the lower request id comes first."""
@@ -88,9 +120,11 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
 
     async def Generate(self, request: Any, context: Any) -> lm_pb2.GenerateResponse:
         """Return all samples whole, best first."""
+        meter = self._handler.cost_meter(request.model_key, GENERATE)
         async with contextlib.aclosing(self._sample(request, GENERATE, context)) as stream:
             async for samples in stream:
                 last = samples
+        _tell_cost(context, meter, last.computed)
         texts = [
             lm_pb2.DecodedText(text=sample.text + sample.piece, score=sample.score)
             for sample in last.best_first()
@@ -105,22 +139,27 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         self, request: Any, context: Any
     ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse]:
         """Stream text as it comes: the client keeps prefix_len characters and appends `text`."""
+        meter = self._handler.cost_meter(request.model_key, GENERATE_STREAM)
         async with contextlib.aclosing(self._sample(request, GENERATE_STREAM, context)) as stream:
             async for samples in stream:
                 items = [_stream_item(sample) for sample in samples.all]
+                if samples.over:
+                    _tell_cost(context, meter, samples.computed)
                 yield lm_pb2.GenerateStreamResponse(items=items)
 
     async def Score(self, request: Any, context: Any) -> lm_pb2.ScoreResponse:
         check_score(request)
         refuse_extra_inputs(request.extra_inputs, "Score")
-        logp = await self._handler.score(
+        meter = self._handler.cost_meter(request.model_key, SCORE)
+        scores = await self._handler.score(
             request.model_key,
             request.prefix,
             request.suffix,
             account_of_call(context),
             time_left_s(context),
         )
-        return lm_pb2.ScoreResponse(logp=logp)
+        _tell_cost(context, meter, scores.tokens)
+        return lm_pb2.ScoreResponse(logp=scores.logprobs)
 
     async def Embed(self, request: Any, context: Any) -> lm_pb2.EmbedResponse:
         check_question(request)
@@ -146,17 +185,25 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
             sampling=sampling,
             account=account_of_call(context),
             timeout_s=time_left_s(context),
+            traceparent=traceparent_of_call(context),
         )
         beams = sampling.beam_size
+        temperatures = sample_temperatures(request.extra_inputs, 1 if beams else count)
         samples = Samples(beams or count, as_ids=self._handler.answers_ids(request.model_key))
         connection = TokenStream(self._handler, method)
         try:
-            start_samples(connection, question, 1 if beams else count)
+            start_samples(connection, question, 1 if beams else count, temperatures)
             while deliveries := await connection.take():
                 samples.add(deliveries)
                 yield samples
         finally:
             connection.close()
+
+
+def _tell_cost(context: Any, meter: CostMeter, tokens: int) -> None:
+    """Send the cost behind the reply, as Saxml does."""
+    if cost := meter.milliseconds(tokens):
+        context.set_trailing_metadata(((TRAILER, str(cost)),))
 
 
 def _stream_item(sample: Sample) -> lm_pb2.GenerateStreamItem:

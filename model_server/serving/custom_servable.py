@@ -8,6 +8,7 @@ from functools import partial
 from model_server.loading.loaded import LoadedCustom
 from model_server.serving.batcher import Batcher, RunnerThread
 from model_server.serving.method_stats import MethodStats
+from sax.activity import IDLE
 
 _RECENT_BATCHES = 10
 
@@ -18,6 +19,7 @@ class CustomServable:
     kind = "a custom model"
     note = ""
     kernels = ""
+    activity = IDLE
 
     def __init__(self, model_id: str, loaded: LoadedCustom) -> None:
         self.model_id = model_id

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from model_server.loading.loaded import LoadedEmbedder
 from model_server.serving.batcher import Batcher, RunnerThread
 from model_server.serving.method_stats import MethodStats
+from sax.activity import IDLE
 
 Vector = list[float]
 
@@ -22,6 +23,7 @@ class EmbedServable:
 
     note = ""
     kernels = ""
+    activity = IDLE
 
     def __init__(self, model_id: str, loaded: LoadedEmbedder) -> None:
         self.model_id = model_id

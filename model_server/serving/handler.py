@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.types import Grammar, RowResult
 from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
+from model_server.serving.answers.answer_trace import AnswerTrace
 from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.resumed import finished, resumed
 from model_server.serving.answers.running_request import RunningRequest, Sink, of_request
@@ -38,8 +41,9 @@ from model_server.serving.engine_request import (
     score_engine_request,
 )
 from model_server.serving.lm_servable import LmServable
-from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.metrics.registry import ModelServerMetrics
 from model_server.serving.query import prompt_of, scored_ids, scored_prompt
+from model_server.serving.query_cost import CostMeter
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads
@@ -47,6 +51,8 @@ from model_server.text.text_decoder import whole_text
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
+from sax.tracing.trace_context import TraceContext
+from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,
@@ -64,6 +70,13 @@ logger = logging.getLogger(__name__)
 _CHARACTERS_PER_TOKEN = 8  # of an answer, by the time that its text takes
 
 
+class SuffixScores(NamedTuple):
+    """Log-probabilities of suffixes, and the tokens of all of them with their prefixes."""
+
+    logprobs: list[float]
+    tokens: int
+
+
 class Handler:
     def __init__(
         self,
@@ -72,7 +85,9 @@ class Handler:
         admission: Admission,
         elsewhere: RemotePrefill | None = None,  # servers that prefill long prompts
         encoding: EncodingThreads | None = None,  # None: its own
+        tracer: Tracer = NO_TRACER,
     ) -> None:
+        self._tracer = tracer
         self._servables = servables
         self._remote_prefill = elsewhere
         self._metrics = metrics
@@ -88,6 +103,7 @@ class Handler:
         """
         running = self._begin(request.model_id, method, sink)
         running.request_id = request.request_id
+        self._trace(running, request)
         try:
             loaded = running.servable.loaded
             check_sampling(request.sampling, loaded.ids)
@@ -113,20 +129,23 @@ class Handler:
         suffixes: Sequence[str],
         account: str = "",
         timeout_s: float | None = None,
-    ) -> list[float]:
-        """Return the log-probability of each suffix after the prefix, read as Generate reads it.
+    ) -> SuffixScores:
+        """Return the log-probability of each suffix after the prefix, read as Generate reads it;
+        of none, none.
 
         Raises DeadlineExceeded after timeout_s.
         """
-        if not suffixes:
-            raise InvalidRequest("suffix is empty: send at least one text to score", param="suffix")
+        if not suffixes:  # no scores, but for those only who might have them
+            self._language_model(model_id, SCORE)
+            check_method(caller(), model_id, SCORE, self._servables.acls(model_id))
         waiting = [self._score(model_id, prefix, suffix, account, timeout_s) for suffix in suffixes]
         tasks = [asyncio.ensure_future(one) for one in waiting]
         try:
-            return list(await asyncio.gather(*tasks))
+            found = await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
+        return SuffixScores([score for score, _ in found], sum(tokens for _, tokens in found))
 
     async def tokenize(
         self,
@@ -160,6 +179,10 @@ class Handler:
         loaded = self._language_model(model_id, GENERATE).loaded
         return loaded.defaults, loaded.samples
 
+    def cost_meter(self, model_id: str, method: str) -> CostMeter:
+        """Begin to measure what a request costs. Raises NotLoaded."""
+        return self._language_model(model_id, method).cost_meter()
+
     def query(self, model_id: str, text: str) -> Prompt:
         """Return the prompt for a Saxml query. Raises NotLoaded, InvalidRequest."""
         return prompt_of(text, self._language_model(model_id, GENERATE).loaded)
@@ -175,6 +198,13 @@ class Handler:
         running = RunningRequest(servable, method, sink, self._metrics, self.admission.leave)
         self.admission.enter()
         return running
+
+    def _trace(self, running: RunningRequest, request: GenerateRequest) -> None:
+        parent = TraceContext.parse(request.traceparent) if request.traceparent else None
+        context = self._tracer.start(parent)
+        if context is not None and context.sampled:
+            now = time.time_ns(), time.monotonic()
+            running.trace = AnswerTrace(self._tracer, context, parent, request, now)
 
     def _called_model(self, model_id: str) -> LmServable:
         """Return a model that the caller may use. Raises NotLoaded, PermissionDenied."""
@@ -271,7 +301,8 @@ class Handler:
 
     async def _score(
         self, model_id: str, prefix: str, suffix: str, account: str, timeout_s: float | None
-    ) -> float:
+    ) -> tuple[float, int]:
+        """Return the score, and the tokens that it took."""
         outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
         loaded = running.servable.loaded
@@ -290,7 +321,7 @@ class Handler:
             self._refuse(running, exc)
             raise
         try:
-            return await outcome
+            return await outcome, len(ids) + len(target)
         finally:
             running.cancel()
 

@@ -34,6 +34,9 @@ from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.gradient_queue import GradientQueue
 from model_server.serving.method_stats import MethodStats
+from model_server.serving.query_cost import CostMeter
+from model_server.serving.spans import Spans
+from sax.activity import Activity
 from sax.errors import NotLoaded, ReplicaLost, SaxError, ShuttingDown
 from sax.memory_parts import MemoryParts
 
@@ -65,6 +68,8 @@ class LmServable:
         self.prompt_tokens = 0
         self.cancelled = 0
         self.resumed = 0  # answers that other replicas began
+        self.first_tokens = Spans()  # from arrival to the first token
+        self.token_intervals = Spans()  # mean per token after the first, of ended answers
         self.closing = False
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[int, Receive] = {}
@@ -168,6 +173,23 @@ class LmServable:
         return self.loaded.parts
 
     @property
+    def activity(self) -> Activity:
+        stats = self.stats()
+        return Activity(
+            slots=stats.slots,
+            slots_used=stats.slots_used,
+            pages=stats.pages,
+            pages_used=stats.pages_used,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=stats.prefix_hits,
+            generated_tokens=stats.tokens,
+            answers_begun=self.first_tokens.count,
+            first_token_s=self.first_tokens.total_s,
+            answers_timed=self.token_intervals.count,
+            token_interval_s=self.token_intervals.total_s,
+        )
+
+    @property
     def running(self) -> int:
         """Sequences with a slot."""
         return self.stats().running
@@ -185,6 +207,10 @@ class LmServable:
 
     def stats(self) -> EngineStats:
         return self._engine.stats()
+
+    def cost_meter(self) -> CostMeter:
+        """Begin to measure what a request costs."""
+        return CostMeter(self._engine.stats, self.loaded.devices)
 
     async def close(self, drain_s: float) -> None:
         self.closing = True
@@ -333,6 +359,7 @@ class AdapterServable(LmServable):
             prefix_evictions=0,
             guesses=0,
             guesses_accepted=0,
+            busy_s=0.0,
             finished=self._totals["finished"],
             cancelled=self._totals["cancelled"],
         )

@@ -27,7 +27,9 @@ class MethodSnapshot:
 class MethodStats:
     def __init__(self) -> None:
         self.pending = 0
-        self.arrived = 0  # since start
+        self.arrived = 0  # since start, as are the next two
+        self.succeeded = 0
+        self.failed = 0
         self._successes = WindowCount()
         self._errors = WindowCount()
         self._latencies: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)  # (now, seconds)
@@ -38,11 +40,13 @@ class MethodStats:
 
     def succeed(self, now: float, latency_s: float) -> None:
         self.pending -= 1
+        self.succeeded += 1
         self._successes.add(now)
         self._latencies.append((now, latency_s))
 
     def fail(self, now: float) -> None:
         self.pending -= 1
+        self.failed += 1
         self._errors.add(now)
 
     def leave(self) -> None:

@@ -16,9 +16,12 @@ from sax.types import Message
 
 
 def prompt_of(text: str, loaded: Loaded) -> Prompt:
-    """Return the prompt for a query; an empty one stays empty. Raises InvalidRequest."""
+    """Return the prompt for a query; of an empty one the start token, if the model has one.
+
+    Raises InvalidRequest.
+    """
     if not text:
-        return text
+        return "" if loaded.chat_queries else tuple(start_ids(loaded))
     if loaded.tokenized_input:
         return tuple(_listed(text, "text", loaded, start=True))
     return (Message("user", text),) if loaded.chat_queries else text
@@ -48,11 +51,18 @@ def scored_ids(
     if not isinstance(prefix, str):
         return prompt_ids(prefix, loaded), text_ids(suffix, *sizes, "suffix", add_bos=False)
     if loaded.tokenized_input:
-        before = _listed(prefix, "prefix", loaded, start=True)
+        before = _listed(prefix, "prefix", loaded, start=True) or start_ids(loaded)
         return before, _listed(suffix, "suffix", loaded, start=False)
     for text, param in ((prefix, "prefix"), (suffix, "suffix")):
         check_length(text, *sizes, param)
-    return split_ids(loaded.tokenizer, prefix, suffix)
+    before, after = split_ids(loaded.tokenizer, prefix, suffix)
+    return before or start_ids(loaded), after
+
+
+def start_ids(loaded: Loaded) -> list[int]:
+    """Return what an empty text is read as: the start token, also one that no text begins with."""
+    start = loaded.tokenizer.bos_id if loaded.start_token is None else loaded.start_token
+    return loaded.tokenizer.encode("") or ([] if start is None else [start])
 
 
 def _listed(text: str, param: str, loaded: Loaded, *, start: bool) -> list[int]:

@@ -16,6 +16,7 @@ from model_server.serving.custom_servable import CustomServable
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.lm_servable import AdapterServable, LmServable
 from model_server.serving.method_stats import MethodStats
+from sax.activity import Activity
 from sax.memory_parts import MemoryParts
 from sax.types import ServableStatus
 
@@ -95,6 +96,11 @@ class Servable(Protocol):
     @property
     def parts(self) -> MemoryParts:
         """These bytes, by what takes them."""
+        ...
+
+    @property
+    def activity(self) -> Activity:
+        """How busy it is, and totals since it was loaded."""
         ...
 
     @property

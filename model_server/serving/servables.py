@@ -18,6 +18,7 @@ from model_server.serving.admission import tell_of_idle
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.servable import Servable, StatusEvent, make_servable, transition
 from sax import memory_return
+from sax.activity import IDLE
 from sax.auth.acl import OPEN, MethodAcls, parse_acls
 from sax.errors import Cancelled, NotLoaded, ReplicaLost, SaxError, ShuttingDown
 from sax.format import shortened
@@ -317,6 +318,7 @@ def _info(entry: _WantedServable) -> ServableInfo:
         acls=entry.acls.texts,
         note=entry.servable.note if entry.servable else "",
         kernels=entry.servable.kernels if entry.servable else "",
+        activity=entry.servable.activity if entry.servable else IDLE,
     )
 
 

@@ -23,6 +23,7 @@ from sax.errors import (
     SaxError,
     Unauthenticated,
 )
+from sax.tracing import trace_context
 
 TOKEN_VARIABLE = "SAX_TOKEN"
 TOKEN_FILE_VARIABLE = "SAX_TOKEN_FILE"
@@ -121,9 +122,14 @@ def presented_account() -> str:
 
 
 def call_metadata() -> Metadata:
-    token, account = presented_token(), presented_account()
-    pairs = ((TOKEN_KEY, SCHEME + token), (ACCOUNT_KEY, account))
-    return tuple(pair for pair, given in zip(pairs, (token, account), strict=True) if given)
+    """Metadata of a call: who makes it, for whom, and which span it belongs to."""
+    token = presented_token()
+    told = (
+        (TOKEN_KEY, token and SCHEME + token),
+        (ACCOUNT_KEY, presented_account()),
+        (trace_context.KEY, trace_context.current()),
+    )
+    return tuple((key, value) for key, value in told if value)
 
 
 def opener_metadata() -> Metadata:

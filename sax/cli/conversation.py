@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ class Conversation:
     timeout_s: float | None = None
     stream: bool = True
     turns: list[Message] = field(default_factory=list[Message])
+    session: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def ask(self, text: str) -> None:
         """Print the answer to a message and remember both. Raises SaxError, KeyboardInterrupt."""
@@ -53,6 +55,7 @@ class Conversation:
             sampling=self.sampling,
             priority=self.priority,
             timeout_s=self.timeout_s,
+            session=self.session,
         )
         print_answer(self.client.generate(request), stream=self.stream, parts=parts)
         self.turns += [turn, Message("assistant", "".join(parts))]

@@ -45,6 +45,8 @@ options of `sax generate` and `sax chat`.
   `tag`, `triggered_tags` and `tags_with_separator`. `any_text` and `triggered_tags` come last, or
   `any_text` in a tag with an end. What does not fit is refused by its path.
 - `eos_id` of Saxml's extra inputs is `stop_sequence` and replaces the model's own end tokens.
+  `temperature` may be a tensor there, a number for each sample, and `per_example_top_p` 0: the
+  likeliest token alone.
 """
 
 

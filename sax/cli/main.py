@@ -9,11 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from sax.cli.commands.acls import getacl, setacl, token
+from sax.cli.commands.bench import bench
 from sax.cli.commands.chat import chat
 from sax.cli.commands.history import events, rollback, versions
 from sax.cli.commands.listing import ls, status
-from sax.cli.commands.publishing import publish, unpublish, update
+from sax.cli.commands.publishing import abort, promote, publish, unpublish, update
 from sax.cli.commands.requests import custom, generate
+from sax.cli.commands.saxml_shim import saxml_shim
 from sax.cli.commands.saxutil import register as register_saxutil
 from sax.cli.commands.vectors import classify, embed, gradient, rerank
 from sax.cli.commands.wait import wait, watch
@@ -85,6 +87,8 @@ app.command(context_settings=_PASS_ON)(demo)
 for command in (
     publish,
     update,
+    promote,
+    abort,
     rollback,
     unpublish,
     versions,
@@ -101,12 +105,14 @@ for command in (
     classify,
     gradient,
     custom,
+    bench,
     token,
     getacl,
     setacl,
 ):
     app.command()(command)
 register_saxutil(app)
+app.command("saxml-shim")(saxml_shim)
 for point in entry_points(group="sax.commands"):
     point.load()(app)
 

@@ -42,6 +42,10 @@ def _found(ctx: typer.Context, text: str) -> str:
         return full_name([each.spec.model_id for each in client.list_all()], text)
 
 
+def _found_if_given(ctx: typer.Context, text: str | None) -> str | None:
+    return None if text is None else _found(ctx, text)
+
+
 def _new(ctx: typer.Context, text: str) -> str:
     """Return the whole name of a model to publish: in the cell of the others."""
     if ctx.resilient_parsing or "/" in text:
@@ -85,4 +89,13 @@ Model = Annotated[
 NewModel = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>, or <model> alone.", callback=_new),
+]
+OptionalModel = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="/sax/<cell>/<model>, or its last part.",
+        callback=_found_if_given,
+        autocompletion=_complete,
+    ),
 ]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 from dataclasses import dataclass, replace
 
+from sax.client.pulse import ReplicaSilent
 from sax.client.resumable_answer import ResumableAnswer
 from sax.client.watch import pause_s
 from sax.errors import (
@@ -68,15 +70,18 @@ class Attempts:
         """answer: goes on from where it was interrupted; None: each attempt begins again."""
         now = asyncio.get_running_loop().time()
         self.tried: set[str] = set()
+        self.drawn = random.uniform(0, 100)  # whether a canary serves a request without a session
         self.patience = self._limits = patience
         self._answer = answer
         self._had = 0  # chunks of it, when it was last interrupted
         self._broken_by: SaxError | None = None  # that first interrupted the answer
         self.failures = 0
         self.last: SaxError | None = None
+        self._full: QueueFull | None = None  # what a replica that lives said
         self.ends_at = math.inf if timeout_s is None else now + timeout_s
         self._began_at = now
         self._round_at = now  # from when no replica is tried twice for long
+        self._asked_at = now  # the replica that is tried now
 
     @property
     def _spent_s(self) -> float:
@@ -103,13 +108,25 @@ class Attempts:
             raise error
         if self._answer is not None and self._answer.chunks > self._had:
             self._go_on(self._answer, error)
+        self._spare(error)
         self.tried.add(address)
         self.last = error
+        if isinstance(error, QueueFull):
+            self._full = error
         if not self._patient_with(error):
             self.failures += 1
         spent = self.failures >= self.patience.attempts
         if spent or self._spent_s >= self.patience.attempts_s:
-            raise self.told(error)
+            raise self.told(self._full or error)
+
+    def _spare(self, error: SaxError) -> None:
+        """Leave out the time at a replica that was alive to its end, if the answer has begun: it
+        may have waited for a place there."""
+        now = asyncio.get_running_loop().time()
+        if self._broken_by is not None and not isinstance(error, ReplicaSilent):
+            self._round_at += now - self._asked_at
+            self._began_at += now - self._asked_at
+        self._asked_at = now
 
     def _go_on(self, answer: ResumableAnswer, error: SaxError) -> None:
         """Start anew: a part of the answer arrived before it was interrupted."""
@@ -121,6 +138,7 @@ class Attempts:
             limits, attempts=limits.resumed_attempts, attempts_s=limits.resumed_s
         )
         self.failures = 0
+        self._full = None
         self.tried.clear()
         self.begin()
         # A replica that stood still cost its reader seconds already: if it is the only one, that
@@ -147,7 +165,7 @@ class Attempts:
 
     def begin(self) -> None:
         """Start the time for attempts now, after the request was held for a replica."""
-        self._began_at = self._round_at = asyncio.get_running_loop().time()
+        self._began_at = self._round_at = self._asked_at = asyncio.get_running_loop().time()
 
     async def again(self) -> None:
         """Pause and start over after every replica was tried. Raises the last failure if their
@@ -155,6 +173,7 @@ class Attempts:
         if self.last is not None and not self._patient_with(self.last):
             round_s = asyncio.get_running_loop().time() - self._round_at
             if isinstance(self.last, QueueFull) or round_s >= self.patience.rounds_s:
-                raise self.told(self.last)
+                raise self.told(self._full or self.last)
         await asyncio.sleep(pause_s(self.failures))
         self.tried.clear()
+        self._asked_at = asyncio.get_running_loop().time()

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing, contextmanager
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import grpc.aio
 from google.protobuf.message import Message
@@ -23,7 +23,8 @@ from sax.auth.credentials import (
     presented_token,
 )
 from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
-from sax.client.pulse import SILENCE_S, Pulse
+from sax.client.pulse import SILENCE_S, Pulse, ReplicaSilent
+from sax.client.routing.choice import ServerLoad
 from sax.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -44,13 +45,6 @@ _LATER_S = 0.5  # past a deadline, for the server to say how the request spent i
 
 Reply = TypeVar("Reply", bound=Message)
 Outgoing = asyncio.Queue[tokens_pb2.ToServer | None]
-
-
-class ServerLoad(NamedTuple):
-    """Load of a server as this client sees it; smaller is better."""
-
-    suspect: bool  # connection broke recently
-    outstanding: int
 
 
 class ModelServerConnection:
@@ -238,9 +232,8 @@ class ModelServerConnection:
         self._send(tokens_pb2.ToServer(beats=wanted))
 
     def _fall_silent(self) -> None:
-        """Give the stream up: the connection lives, but nobody there sends anything."""
         reader = self._reader
-        self._close_stream(ReplicaLost(f"{self.peer} has fallen silent: it hangs or is cut off"))
+        self._close_stream(ReplicaSilent(f"{self.peer} has fallen silent: it hangs or is cut off"))
         if reader is not None:
             reader.cancel()
 

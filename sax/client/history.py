@@ -1,4 +1,4 @@
-"""Client of the Cell service: a model's versions, rollback, and the event log."""
+"""Client of the Cell service: a model's versions, canaries, rollback, and the event log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAUSE_S = 0.05
 
 
 class HistoryCalls:
-    """Mixin: version and event calls, all on the admin."""
+    """Mixin: calls about versions, canaries and events, all on the admin."""
 
     _admin: Admin
 
@@ -38,6 +38,24 @@ class HistoryCalls:
         )
         answer = cell_pb2.RollbackResponse
         return (await self._admin.change("Cell/Rollback", request, answer, timeout_s)).uuid.hex()
+
+    async def promote(self, model_id: str, *, timeout_s: float | None = None) -> str:
+        """Roll a canary out to all replicas, one by one; return its version, once durable.
+
+        Raises ModelNotFound, InvalidRequest for a model without a canary.
+        """
+        request = cell_pb2.PromoteRequest(model_id=str(ModelId.parse(model_id)))
+        answer = cell_pb2.PromoteResponse
+        return (await self._admin.change("Cell/Promote", request, answer, timeout_s)).uuid.hex()
+
+    async def abort(self, model_id: str, *, timeout_s: float | None = None) -> str:
+        """Go back from a canary; return the version of the model, which stays, once durable.
+
+        Raises ModelNotFound, InvalidRequest for a model without a canary.
+        """
+        request = cell_pb2.AbortRequest(model_id=str(ModelId.parse(model_id)))
+        answer = cell_pb2.AbortResponse
+        return (await self._admin.change("Cell/Abort", request, answer, timeout_s)).uuid.hex()
 
     async def versions(self, model_id: str, *, timeout_s: float | None = None) -> list[Version]:
         """List the versions a model can roll back to, newest first. Raises ModelNotFound."""

@@ -47,6 +47,23 @@ def admin_address(root: str | None = None, *, cell: str | None = None) -> str:
     return found if isinstance(found, str) else found.result()
 
 
+def written_address(root: str, *, cell: str | None = None) -> str:
+    """Return the admin's host:port as written under the root, whatever $SAX_ADMIN says."""
+    found = _look_below(root, cell)
+    return found if isinstance(found, str) else found.result()
+
+
+def cells_below(root: str) -> list[str]:
+    """Return the bare names of the cells whose admin servers wrote their addresses under the root.
+
+    Raises InvalidRequest, AdminUnavailable.
+    """
+    folder = root.removeprefix("file://")
+    if "://" in folder:
+        return _bucket(root.rstrip("/"), None).cells()
+    return sorted(_read_folder(Path(folder), None))
+
+
 async def find_admin(root: str | None = None, *, cell: str | None = None) -> str:
     """`admin_address` without blocking the event loop."""
     found = _look(root, cell)
@@ -64,6 +81,10 @@ def _look(root: str | None, cell: str | None) -> str | Future[str]:
     root = root or os.environ.get(ROOT_VARIABLE)
     if not root:
         return f"127.0.0.1:{ADMIN_PORT}"
+    return _look_below(root, cell)
+
+
+def _look_below(root: str, cell: str | None) -> str | Future[str]:
     folder = root.removeprefix("file://")
     if "://" in folder:
         return _bucket(root.rstrip("/"), cell).look()
@@ -128,6 +149,13 @@ class _CellBucket:
                 threading.Thread(target=self._run, args=(looking,), name="location").start()
             return looking
 
+    def cells(self) -> list[str]:
+        """Return every cell under the root. Raises AdminUnavailable."""
+        try:
+            return sorted(self._read())
+        except Exception as exc:  # obstore documents no common base class for its errors
+            raise self._unreadable(str(exc).partition("\n")[0]) from exc
+
     def _age_s(self) -> float:
         return time.monotonic() - self._looked_at
 
@@ -153,14 +181,17 @@ class _CellBucket:
 
     def _last_known(self, why: str) -> str:
         if not self._known:
-            raise AdminUnavailable(
-                f"{self._root} cannot be read ({why}): check that the bucket exists and that "
-                f"this process's credentials may read it, {_REMEDY}"
-            )
+            raise self._unreadable(why)
         if not self._failing:
             _log.warning("%s cannot be read, still using %s: %s", self._root, self._known, why)
         self._failing = True
         return self._known
+
+    def _unreadable(self, why: str) -> AdminUnavailable:
+        return AdminUnavailable(
+            f"{self._root} cannot be read ({why}): check that the bucket exists and that "
+            f"this process's credentials may read it, {_REMEDY}"
+        )
 
     def _read(self) -> dict[str, bytes]:
         import obstore

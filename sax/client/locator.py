@@ -1,26 +1,31 @@
 """Chooses the replica for each request.
 
-Follows the ready replicas of every requested model, picks the least loaded one, and tries another
-if it is lost or full. An answer that has begun goes on at the other one after its last token. The
-admin is never on the request path: while it is down, the last known replicas are used.
+Follows the ready replicas of every requested model, picks the one that has the request's prefix or
+else the least loaded one (`sax.client.routing`), and tries another if it is lost or full. An answer
+that has begun goes on at the other one after its last token. The admin is never on the request
+path: while it is down, the last known replicas are used.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from sax.client.attempts import ANY_ROUTE, Attempts, RetryLimits, Route, shorter
-from sax.client.connection import ModelServerConnection, ServerLoad
+from sax.client.connection import ModelServerConnection
 from sax.client.follower import Follower
 from sax.client.holding import DemandSource, Holding
 from sax.client.readiness import not_ready_because
 from sax.client.resumable_answer import ResumableAnswer
+from sax.client.routing.affinity import ANYWHERE, Affinity, affinity_of
+from sax.client.routing.choice import choose
+from sax.client.routing.division import sides
+from sax.client.routing.recent import RecentReplicas
+from sax.client.routing.session import current_session, within_session
 from sax.client.watch import WatchSource
 from sax.errors import (
     DeadlineExceeded,
@@ -40,20 +45,6 @@ _GLANCE_S = 0.1  # enough if replicas are known, or the admin answers at once
 _LOOK_S = 1.0  # how often a held request checks whether to keep waiting
 _SWEEP_S = 30.0
 _IDLE_S = 600.0  # a model without requests for this long is no longer followed
-
-
-def choose(
-    loads: Mapping[str, ServerLoad], tried: Collection[str], preferred: str = ""
-) -> str | None:
-    """Return the least loaded untried address, at random among equals, or None. The preferred one
-    wins unless its connection broke recently."""
-    fresh = {address: load for address, load in loads.items() if address not in tried}
-    if not fresh:
-        return None
-    if preferred in fresh and not fresh[preferred].suspect:
-        return preferred
-    least = min(fresh.values())
-    return random.choice([address for address, load in fresh.items() if load == least])
 
 
 class AdminSource(WatchSource, DemandSource, Protocol):
@@ -79,6 +70,7 @@ class Locator:
         self._holding = Holding(source, uuid.uuid4().hex, self._patience.most_held)
         self._followers: dict[str, Follower] = {}
         self._connections: dict[str, ModelServerConnection] = {}
+        self._recent = RecentReplicas()
         self._swept_at = float("-inf")
 
     async def generate(
@@ -91,8 +83,9 @@ class Locator:
         answer, loop = ResumableAnswer(request), asyncio.get_running_loop()
         limit_s, model_id = shorter(request.timeout_s, timeout_s), request.model_id
         attempts = self._begin(model_id, limit_s, ANY_ROUTE, answer)
+        affinity = _affinity(request)
         while True:
-            replica = await self._replica(model_id, attempts, ANY_ROUTE)
+            replica = await self._replica(model_id, attempts, ANY_ROUTE, affinity)
             chunks = replica.generate(answer.rest, attempts.left_s)
             try:
                 async with aclosing(chunks):
@@ -120,7 +113,8 @@ class Locator:
             await replica.generate_to(answer.rest, pass_on, left_s)
 
         limit_s = shorter(request.timeout_s, timeout_s)
-        await self.call(request.model_id, ask, limit_s, answer=answer)
+        affinity = _affinity(request)
+        await self.call(request.model_id, ask, limit_s, answer=answer, affinity=affinity)
 
     async def stream(
         self,
@@ -128,6 +122,7 @@ class Locator:
         ask: Callable[[ModelServerConnection, float | None], AsyncGenerator[Item, None]],
         timeout_s: float | None = None,
         route: Route = ANY_ROUTE,
+        affinity: Affinity = ANYWHERE,
     ) -> AsyncGenerator[Item, None]:
         """Yield from `ask` on a ready replica; retry on another if it fails before yielding.
 
@@ -142,7 +137,7 @@ class Locator:
                 return [item], items
             return [], items
 
-        first, rest = await self.call(model_id, begin, timeout_s, route)
+        first, rest = await self.call(model_id, begin, timeout_s, route, affinity=affinity)
         async with aclosing(rest):
             for item in first:
                 yield item
@@ -156,12 +151,14 @@ class Locator:
         timeout_s: float | None = None,
         route: Route = ANY_ROUTE,
         answer: ResumableAnswer | None = None,
+        affinity: Affinity = ANYWHERE,
     ) -> Answer:
         """Await `ask` on a ready replica; retry on another if it fails, with new patience each time
         that a part of the answer has arrived."""
         attempts = self._begin(model_id, timeout_s, route, answer)
+        affinity = affinity if affinity.session else within_session(model_id, affinity)
         while True:
-            replica = await self._replica(model_id, attempts, route)
+            replica = await self._replica(model_id, attempts, route, affinity)
             try:
                 return await ask(replica, attempts.left_s)
             except SaxError as error:
@@ -199,19 +196,38 @@ class Locator:
         attempts.failed(replica.address, error)
 
     async def _replica(
-        self, model_id: str, attempts: Attempts, route: Route
+        self, model_id: str, attempts: Attempts, route: Route, affinity: Affinity
     ) -> ModelServerConnection:
-        """Return the least loaded untried replica. Raises the error that says why there is none."""
+        """Return the best untried replica. Raises the error that says why there is none."""
         await self._sweep()
         while True:
             try:
                 addresses = await self._addresses(model_id, attempts, route)
             except SaxError as error:
                 raise attempts.told(error) from error
-            loads = {address: self._connection(address).load for address in addresses}
-            if (address := choose(loads, attempts.tried, self._preferred)) is not None:
-                return self._connection(address)
+            for side in self._sides(model_id, addresses, attempts, affinity):
+                if (address := self._chosen(side, attempts.tried, affinity)) is not None:
+                    return self._connection(address)
             await attempts.again()
+
+    def _sides(
+        self, model_id: str, addresses: Collection[str], attempts: Attempts, affinity: Affinity
+    ) -> tuple[Collection[str], ...]:
+        """Return the replicas of the version that serves the request, then the others."""
+        follower = self._followers.get(model_id)
+        if follower is None or self._preferred in addresses:
+            return (addresses,)
+        return sides(addresses, follower.watched.canary, affinity.session, attempts.drawn)
+
+    def _chosen(
+        self, addresses: Collection[str], tried: Collection[str], affinity: Affinity
+    ) -> str | None:
+        now = asyncio.get_running_loop().time()
+        loads = {address: self._connection(address).load for address in addresses}
+        address = choose(loads, tried, self._preferred, self._recent.wish(affinity, loads, now))
+        if address is not None:
+            self._recent.remember(affinity, address, now)
+        return address
 
     async def _addresses(self, model_id: str, attempts: Attempts, route: Route) -> Collection[str]:
         """Return the candidate addresses, never empty; waits briefly for a first replica."""
@@ -284,3 +300,9 @@ class Locator:
         ]
         for connection in [self._connections.pop(address) for address in unused]:
             await connection.close()
+
+
+def _affinity(request: GenerateRequest) -> Affinity:
+    if request.session or current_session():  # the prompt is not looked at
+        return within_session(request.model_id, ANYWHERE, request.session)
+    return affinity_of(request)

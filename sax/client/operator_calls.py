@@ -7,15 +7,23 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 
+from sax.canary import canary_spec, check_percent
 from sax.client.admin import Admin
 from sax.client.history import merging
 from sax.client.readiness import not_ready, why_not
 from sax.client.watch import WatchEvent, follow
 from sax.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, NotFound, SaxError
 from sax.names import CellId, ModelId, check_checkpoint, check_model_path, nearest
-from sax.proto import admin_pb2
+from sax.proto import admin_pb2, cell_pb2
 from sax.scaling import Scaling, check_replicas, settle
-from sax.types import CellStats, JoinedServer, ModelSpec, PublishedModel
+from sax.types import (
+    CellStats,
+    JoinedServer,
+    ModelSpec,
+    Overview,
+    PublishedModel,
+    Rights,
+)
 from sax.wire import codec
 
 _WAIT_ROUND_S = 30.0  # per WaitForReady call; longer waits take several
@@ -69,6 +77,7 @@ class OperatorCalls:
         admin_acl: str | None = None,
         revision: int | None = None,
         autoscaling: Scaling | None = None,
+        canary: float | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Change the given fields and keep the rest; reloads only if what is loaded changes.
@@ -77,6 +86,11 @@ class OperatorCalls:
         fields are merged. With a `revision` (from `list`), only that revision is changed:
         StaleRevision if another change came first. `autoscaling="off"` returns to the fixed number
         of replicas.
+
+        canary: percentage of the requests that the new checkpoint or overrides get, on a part of
+        the replicas, until `promote` or `abort`. With a canary running and neither of these given,
+        it changes its percentage. Raises InvalidRequest for a second canary, and for fields that
+        are not loaded: change these in an update of their own.
         """
         if revision is not None and not 0 < revision < 2**63:
             raise InvalidRequest(
@@ -84,8 +98,23 @@ class OperatorCalls:
                 param="revision",
             )
 
+        if canary is not None:
+            others = (model_path, replicas, acls, admin_acl, autoscaling)
+            if any(each is not None for each in others):
+                raise InvalidRequest(
+                    "a canary changes only what is loaded, its checkpoint and overrides: change "
+                    "the rest in an update of its own",
+                    param="canary",
+                )
+            check_percent(canary)
+
         async def merge_and_write() -> None:
             old = (await self.list(model_id, timeout_s=timeout_s)).spec
+            if canary is not None:
+                request = _canary(old, checkpoint, overrides, canary, revision)
+                reply = cell_pb2.CanaryResponse
+                await self._admin.change("Cell/Canary", request, reply, timeout_s)
+                return
             spec = replace(
                 old,
                 model_path=old.model_path if model_path is None else check_model_path(model_path),
@@ -120,16 +149,39 @@ class OperatorCalls:
             raise await self._unknown(model_id) from exc
         if not reply.published_models:
             raise await self._unknown(model_id)
-        return codec.decode_published(reply.published_models[0])
+        return codec.decode_models(reply)[0]
 
     async def list_all(self, cell: str | None = None, *, timeout_s: float | None = None) -> Models:
         """List the models of a cell (/sax/<cell>; None: the admin's own)."""
         reply = await self._list(_cell(cell), timeout_s)
-        return [codec.decode_published(model) for model in reply.published_models]
+        return codec.decode_models(reply)
+
+    async def cell_acl(self, *, timeout_s: float | None = None) -> str:
+        """Return who may do everything in the cell (--admin_acl of its admin servers): names, *
+        for everyone who is known, "" for nobody or where nobody is asked."""
+        request, answer = cell_pb2.CellAclRequest(), cell_pb2.CellAclResponse
+        return (await self._admin.read("Cell/CellAcl", request, answer, timeout_s)).admin_acl
 
     async def servers(self, cell: str | None = None, *, timeout_s: float | None = None) -> Servers:
         reply = await self._list(_cell(cell), timeout_s)
         return [codec.decode_joined(server) for server in reply.servers]
+
+    async def overview(self, *, timeout_s: float | None = None) -> Overview:
+        """Return the models and the servers of the admin's cell, as they were at one time."""
+        reply = await self._list("", timeout_s)
+        return Overview(
+            tuple(codec.decode_models(reply)),
+            tuple(map(codec.decode_joined, reply.servers)),
+        )
+
+    async def rights(self, *, timeout_s: float | None = None) -> Rights:
+        """Return the changes that the caller may make.
+
+        Raises UnsupportedParameter if the admin does not tell: an older one, or Saxml's.
+        """
+        answer = cell_pb2.RightsResponse
+        reply = await self._admin.read("Cell/Rights", cell_pb2.RightsRequest(), answer, timeout_s)
+        return Rights(reply.publish, frozenset(reply.models))
 
     async def stats(self, name: str = "", *, timeout_s: float | None = None) -> CellStats:
         """Statistics of a model, a cell, or ("") everything this admin knows."""
@@ -193,6 +245,25 @@ class OperatorCalls:
         near = nearest(model_id, known)
         hint = f"the nearest names are {', '.join(near)}" if near else "`sax ls` shows which are"
         return ModelNotFound(f"{model_id} is not published; {hint}", param="model")
+
+
+def _canary(
+    old: ModelSpec,
+    checkpoint: str | None,
+    overrides: Mapping[str, str] | None,
+    percent: float,
+    revision: int | None,
+) -> cell_pb2.CanaryRequest:
+    """The new canary, or the running one with another share if nothing else is given."""
+    goes_on = old.canary is not None and checkpoint is None and overrides is None
+    base = canary_spec(old, old.canary) if goes_on and old.canary else old
+    return cell_pb2.CanaryRequest(
+        model_id=old.model_id,
+        checkpoint_path=base.checkpoint if checkpoint is None else check_checkpoint(checkpoint),
+        overrides=base.overrides if overrides is None else overrides,
+        percent=percent,
+        revision=old.revision if revision is None else revision,
+    )
 
 
 def _cell(cell: str | None) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
 
 from google.protobuf.message import Message as Protobuf
 
 from sax.client.attempts import ANY_ROUTE, Route
 from sax.client.connection import ModelServerConnection
 from sax.client.locator import Locator
-from sax.proto import custom_pb2, lm_pb2, tokens_pb2
+from sax.client.routing.affinity import ANYWHERE, Affinity, prefix_affinity
+from sax.proto import lm_pb2, tokens_pb2
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,
@@ -27,28 +27,15 @@ from sax.types import (
     Tokenized,
     ranked,
 )
-from sax.wire import codec
+from sax.wire import codec, services
 from sax.wire.extra_inputs import ExtraInputs
+from sax.wire.services import Reply, RpcMethod
 
-Reply = TypeVar("Reply", bound=Protobuf)
-
-
-class _Method(NamedTuple, Generic[Reply]):
-    path: str  # /package.Service/Method
-    reply: type[Reply]
-
-
-_TOKENIZE = _Method("/sax.tokens.TokenService/Tokenize", tokens_pb2.TokenizeResponse)
-_DETOKENIZE = _Method("/sax.tokens.TokenService/Detokenize", tokens_pb2.DetokenizeResponse)
-_SCORE = _Method("/sax.server.lm.LMService/Score", lm_pb2.ScoreResponse)
-_EMBED = _Method("/sax.tokens.TokenService/Embed", tokens_pb2.EmbedResponse)
-_SCORE_PAIRS = _Method("/sax.tokens.TokenService/ScorePairs", tokens_pb2.ScorePairsResponse)
-_CLASSIFY = _Method("/sax.tokens.TokenService/Classify", tokens_pb2.ClassifyResponse)
-_CUSTOM = _Method("/sax.server.custom.CustomService/Custom", custom_pb2.CustomResponse)
-_SAXML_EMBED = _Method("/sax.server.lm.LMService/Embed", lm_pb2.EmbedResponse)
-_GRADIENT = _Method("/sax.server.lm.LMService/Gradient", lm_pb2.GradientResponse)
-_SAXML_GENERATE = _Method("/sax.server.lm.LMService/Generate", lm_pb2.GenerateResponse)
-_SAXML_STREAM = _Method("/sax.server.lm.LMService/GenerateStream", lm_pb2.GenerateStreamResponse)
+_TOKENIZE = RpcMethod("/sax.tokens.TokenService/Tokenize", tokens_pb2.TokenizeResponse)
+_DETOKENIZE = RpcMethod("/sax.tokens.TokenService/Detokenize", tokens_pb2.DetokenizeResponse)
+_EMBED = RpcMethod("/sax.tokens.TokenService/Embed", tokens_pb2.EmbedResponse)
+_SCORE_PAIRS = RpcMethod("/sax.tokens.TokenService/ScorePairs", tokens_pb2.ScorePairsResponse)
+_CLASSIFY = RpcMethod("/sax.tokens.TokenService/Classify", tokens_pb2.ClassifyResponse)
 
 
 class RequestCalls:
@@ -100,9 +87,11 @@ class RequestCalls:
         timeout_s: float | None = None,
         *,
         add_special_tokens: bool | None = None,
+        chat: ChatOptions = PLAIN_CHAT,
     ) -> Tokenized:
         """Like `tokenize`, with the text of each token."""
-        request = codec.encode_tokenize(model_id, prompt, add_special_tokens, token_texts=True)
+        special = add_special_tokens
+        request = codec.encode_tokenize(model_id, prompt, special, chat, token_texts=True)
         reply = await self._call(_TOKENIZE, model_id, request, timeout_s)
         return Tokenized(tuple(reply.ids), reply.max_context, tuple(reply.token_texts))
 
@@ -132,7 +121,8 @@ class RequestCalls:
         assistant's answer, unless it was published with QUERY_FORMAT="raw".
         """
         request = codec.encode_score(model_id, prefix, suffixes, extra_inputs)
-        reply = await self._call(_SCORE, model_id, request, timeout_s, route)
+        affinity = prefix_affinity(model_id, prefix)
+        reply = await self._call(services.SCORE, model_id, request, timeout_s, route, affinity)
         return [*reply.logp]
 
     async def embed(
@@ -220,7 +210,7 @@ class RequestCalls:
         Without a method, calls the one named `custom`, or the only one.
         """
         message = codec.encode_custom(model_id, request, method, extra_inputs)
-        reply = await self._call(_CUSTOM, model_id, message, timeout_s, route)
+        reply = await self._call(services.CUSTOM, model_id, message, timeout_s, route)
         return reply.response
 
     async def saxml_embed(
@@ -234,7 +224,7 @@ class RequestCalls:
     ) -> list[float]:
         """Saxml's LMService.Embed: return the vector of one text."""
         request = codec.encode_embed_question(model_id, text, extra_inputs)
-        reply = await self._call(_SAXML_EMBED, model_id, request, timeout_s, route)
+        reply = await self._call(services.EMBED, model_id, request, timeout_s, route)
         return [*reply.embedding]
 
     async def gradient(
@@ -250,7 +240,7 @@ class RequestCalls:
         """Saxml's LMService.Gradient: the log-probability of a suffix after a prefix, and the
         gradients of the loss of both with respect to the tensors the model was published for."""
         request = codec.encode_gradient(model_id, prefix, suffix, extra_inputs)
-        reply = await self._call(_GRADIENT, model_id, request, timeout_s, route)
+        reply = await self._call(services.GRADIENT, model_id, request, timeout_s, route)
         return codec.decode_gradients(reply)
 
     async def saxml_generate(
@@ -279,7 +269,8 @@ class RequestCalls:
     ) -> SaxmlSamples:
         """`saxml_generate` with the tokens that it took; 0 from older model servers."""
         request = codec.encode_question(model_id, text, extra_inputs)
-        reply = await self._call(_SAXML_GENERATE, model_id, request, timeout_s, route)
+        affinity = prefix_affinity(model_id, text)
+        reply = await self._call(services.GENERATE, model_id, request, timeout_s, route, affinity)
         texts = [(answer.text, answer.score) for answer in reply.texts]
         return SaxmlSamples(texts, reply.prompt_tokens, reply.completion_tokens)
 
@@ -298,19 +289,39 @@ class RequestCalls:
         def ask(
             replica: ModelServerConnection, left_s: float | None
         ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse, None]:
-            return replica.call_stream(_SAXML_STREAM.path, request, _SAXML_STREAM.reply, left_s)
+            return replica.call_stream(
+                services.GENERATE_STREAM.path, request, services.GENERATE_STREAM.reply, left_s
+            )
 
-        return self._locator.stream(model_id, ask, timeout_s, route)
+        return self._locator.stream(
+            model_id, ask, timeout_s, route, prefix_affinity(model_id, text)
+        )
+
+    async def ask_service(
+        self,
+        model_id: str,
+        method: RpcMethod[Reply],
+        request: Protobuf,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> Reply:
+        """Call a method of `sax.wire.services`, with its own request and reply.
+
+        Raises UnsupportedParameter if the model's server has no such method.
+        """
+        return await self._call(method, model_id, request, timeout_s, route)
 
     async def _call(
         self,
-        method: _Method[Reply],
+        method: RpcMethod[Reply],
         model_id: str,
         request: Protobuf,
         timeout_s: float | None,
         route: Route = ANY_ROUTE,
+        affinity: Affinity = ANYWHERE,
     ) -> Reply:
         async def ask(replica: ModelServerConnection, left_s: float | None) -> Reply:
             return await replica.call(method.path, request, method.reply, left_s)
 
-        return await self._locator.call(model_id, ask, timeout_s, route)
+        return await self._locator.call(model_id, ask, timeout_s, route, affinity=affinity)

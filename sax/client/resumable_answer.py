@@ -24,10 +24,11 @@ class ResumableAnswer:
         self._score = 0.0
         self._seed: int | None = None
         self._version = ""
+        self._span = ""  # of the part that came last
         if (begun := request.answer) is not None:
             self._ids += begun.token_ids
             self._prompt_logprobs, self._score = begun.prompt_logprobs, begun.score
-            self._version = begun.version
+            self._version, self._span = begun.version, begun.traceparent
 
     def add(self, chunk: TokenChunk, now: float) -> None:
         """Take in the next chunk. Raises ReplicaLost for one that does not follow: a server older
@@ -44,6 +45,8 @@ class ResumableAnswer:
         self._score = chunk.score
         if chunk.prompt_logprobs:
             self._prompt_logprobs += len(chunk.prompt_logprobs)
+        if chunk.traceparent:
+            self._span = chunk.traceparent
         if chunk.seed is not None:
             self._seed, self._version = chunk.seed, chunk.version
 
@@ -65,5 +68,6 @@ class ResumableAnswer:
             score=self._score,
             prompt_logprobs=self._prompt_logprobs,
             version=self._version,
+            traceparent=self._span,
         )
         return replace(self._request, sampling=sampling, answer=answer)

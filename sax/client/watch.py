@@ -15,6 +15,8 @@ from typing import Protocol
 
 from sax.errors import DeadlineExceeded, NotFound, SaxError
 from sax.proto import admin_pb2
+from sax.types import CanaryShare
+from sax.wire import codec
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,7 @@ class Watched:
     # Ready according to the previous admin. A restarted admin starts with an empty set until its
     # servers report again, while the replicas keep serving.
     former: frozenset[str] = frozenset()
+    canary: CanaryShare | None = None  # None: all are of one version
 
     @property
     def usable(self) -> frozenset[str]:
@@ -86,6 +89,8 @@ def apply(
         seqno=answer.result.next_seqno,
         ready=frozenset(ready),
         former=frozenset() if ready else former,
+        # While an admin that was restarted finds no replica, the former ones stay divided.
+        canary=codec.decode_share(answer) or (None if ready else watched.canary),
     )
     return after, tuple(events)
 

@@ -42,7 +42,10 @@ FIELD_NAME_BYTES = 128
 
 _INT32, _INT64 = INT32, 2**63 - 1
 _OPENAI = (RequestRoute.CHAT, RequestRoute.COMPLETIONS)
+_ANTHROPIC = (RequestRoute.MESSAGES, RequestRoute.COUNT_TOKENS)
 _GENERATED = (*_OPENAI, RequestRoute.RESPONSES)
+_OLLAMA = (RequestRoute.OLLAMA_CHAT, RequestRoute.OLLAMA_GENERATE)
+_OLLAMA_VECTORS = (RequestRoute.OLLAMA_EMBED, RequestRoute.OLLAMA_EMBEDDINGS)
 _SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
 _V1 = (*_GENERATED, RequestRoute.EMBEDDINGS, *_SCORES)
 _OURS = (RequestRoute.STREAM,)
@@ -50,6 +53,7 @@ _TOKENS = (RequestRoute.TEXT_TO_TOKENS, RequestRoute.TOKENS_TO_TEXT)
 _TEMPLATED = (RequestRoute.STREAM, RequestRoute.TOKENIZE)
 _CHATS = (RequestRoute.CHAT, *_TEMPLATED, RequestRoute.TEXT_TO_TOKENS)
 _CALLERS = (RequestRoute.CHAT, RequestRoute.RESPONSES)
+_RENDERED = (RequestRoute.CHAT, RequestRoute.TEXT_TO_TOKENS)
 _SAXML = (
     RequestRoute.LM_GENERATE,
     RequestRoute.LM_SCORE,
@@ -58,8 +62,11 @@ _SAXML = (
 )
 _PUBLISHED = (RequestRoute.PUBLISH, RequestRoute.UPDATE)
 _SPECS = (*_PUBLISHED, RequestRoute.ADMIN_PUBLISH)
+_LOADED = (*_SPECS, RequestRoute.CANARY)
 _NAMED = (
-    *_SPECS,
+    *_LOADED,
+    RequestRoute.PROMOTE,
+    RequestRoute.ABORT,
     RequestRoute.ROLLBACK,
     RequestRoute.UNPUBLISH,
     RequestRoute.LISTCELL,
@@ -88,8 +95,13 @@ def _many(name: str, kind: Kind, *routes: RequestRoute, **bounds: int) -> Reques
 
 
 _NAMES = (
-    _text("model", MODEL_BYTES, *_V1, *_TOKENS, RequestRoute.GENERATE, *_NAMED),
-    _text("name", MODEL_BYTES, RequestRoute.MODEL),
+    _text(
+        "model",
+        MODEL_BYTES,
+        *(*_V1, *_ANTHROPIC, *_OLLAMA, *_OLLAMA_VECTORS, RequestRoute.OLLAMA_SHOW),
+        *(*_TOKENS, RequestRoute.GENERATE, *_NAMED),
+    ),
+    _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW),
     _text("sax_cell", MODEL_BYTES, RequestRoute.LISTALL),
     _text(
         "model_key",
@@ -107,9 +119,22 @@ _NAMES = (
 _QUESTIONS = (
     # 8 values: role, content, its parts, and what clients send back of an earlier reply
     _many("messages", Kind.MESSAGES, *_CHATS, count=4096, values=8),
-    _text("messages.role", 64, *_CHATS),
+    # Blocks with a type and a few fields each; what they hold is counted below
+    _many("messages", Kind.MESSAGES, *_ANTHROPIC, count=4096, values=16),
+    # 8: role, content, thinking, and the name and id of a result
+    _many("messages", Kind.MESSAGES, RequestRoute.OLLAMA_CHAT, count=4096, values=8),
+    _text("messages.role", 64, *_CHATS, *_ANTHROPIC, RequestRoute.OLLAMA_CHAT),
+    _text("messages.content", TEXT_BYTES, RequestRoute.OLLAMA_CHAT),
+    _text("messages.thinking", TEXT_BYTES, RequestRoute.OLLAMA_CHAT),
+    _text("messages.tool_name", LABEL_BYTES, RequestRoute.OLLAMA_CHAT),
+    _text("messages.tool_call_id", LABEL_BYTES, RequestRoute.OLLAMA_CHAT),
+    _many("messages.tool_calls", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=64),
+    _text("prompt", TEXT_BYTES, RequestRoute.OLLAMA_GENERATE, RequestRoute.OLLAMA_EMBEDDINGS),
+    _text("system", TEXT_BYTES, RequestRoute.OLLAMA_GENERATE),
+    _many("input", Kind.TEXTS, RequestRoute.OLLAMA_EMBED, count=2048, bytes=TEXT_BYTES),
     # A text, or a list of parts
-    _many("messages.content", Kind.TEXTS, *_CHATS, count=1024, bytes=TEXT_BYTES),
+    _many("messages.content", Kind.TEXTS, *_CHATS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES),
+    _many("system", Kind.TEXTS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES, values=4),
     _text("messages.name", LABEL_BYTES, *_CHATS),
     _text("messages.tool_call_id", LABEL_BYTES, *_CHATS),
     _text("messages.reasoning", TEXT_BYTES, *_CHATS),
@@ -237,7 +262,7 @@ _SAMPLING = (
 )
 _TOOLS = (
     # 64: values of a tool and its schema
-    _many("tools", Kind.OBJECTS, *_CALLERS, count=TOOLS, values=64),
+    _many("tools", Kind.OBJECTS, *_RENDERED, RequestRoute.RESPONSES, count=TOOLS, values=64),
     _many("tools", Kind.OBJECTS, *_TEMPLATED, count=TOOLS),
     _text("tools.name", TOOL_NAME_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.description", TOOL_TEXT_BYTES, *_CHATS, RequestRoute.RESPONSES),
@@ -251,14 +276,15 @@ _TOOLS = (
     _many(
         "chat_template_kwargs",
         Kind.MAP,
-        *_CALLERS,
+        *_RENDERED,
+        RequestRoute.RESPONSES,
         count=32,
         bytes=TEMPLATE_BYTES,
         values=16,
     ),
     _text("chat_template_kwargs", TEMPLATE_BYTES, *_TEMPLATED),
-    _flag("add_generation_prompt", RequestRoute.CHAT),
-    _flag("continue_final_message", RequestRoute.CHAT),
+    _flag("add_generation_prompt", *_RENDERED),
+    _flag("continue_final_message", *_RENDERED),
     _text("reasoning_effort", 16, RequestRoute.CHAT),
     _flag("include_reasoning", RequestRoute.CHAT),
 )
@@ -307,22 +333,43 @@ _LABELS = (
 )
 _SPEC = (
     _text("model_path", MODEL_PATH_BYTES, *_SPECS),
-    _text("checkpoint", CHECKPOINT_BYTES, *_SPECS),
+    _text("checkpoint", CHECKPOINT_BYTES, *_LOADED),
     _integer("replicas", 0, MOST_REPLICAS, *_SPECS),
     # 16: a value may be a short list
-    _many("overrides", Kind.MAP, *_SPECS, count=OVERRIDES, bytes=OVERRIDE_BYTES, values=16),
+    _many("overrides", Kind.MAP, *_LOADED, count=OVERRIDES, bytes=OVERRIDE_BYTES, values=16),
     _many("acls", Kind.MAP, RequestRoute.ADMIN_PUBLISH, count=ACLS, bytes=OVERRIDE_BYTES),
     _text("admin_acl", CHECKPOINT_BYTES, RequestRoute.ADMIN_PUBLISH),
     _many("placement.tags", Kind.TEXTS, RequestRoute.ADMIN_PUBLISH, count=TAGS, bytes=TAG_BYTES),
     _integer("min_replicas", 0, _INT32, *_SPECS),
     _integer("max_replicas", 1, _INT32, *_SPECS),
     _number("target_queue", *_SPECS, above=0),
-    _integer("revision", 1, _INT64, RequestRoute.UPDATE),
+    _integer("revision", 1, _INT64, RequestRoute.UPDATE, RequestRoute.CANARY),
+    RequestField(
+        name="percent", kind=Kind.NUMBER, routes=(RequestRoute.CANARY,), above=0, most=100
+    ),
 )
 _HISTORY = (
     _text("version", 32, RequestRoute.ROLLBACK),
     _integer("before", 0, _INT64, RequestRoute.EVENTS),
     _integer("limit", 1, 1000, RequestRoute.EVENTS),
+)
+
+# Fields of Anthropic's bodies, in its own bounds; shared ones are above.
+_MESSAGES = (
+    _integer("max_tokens", 1, _INT32, RequestRoute.MESSAGES),
+    _number("temperature", RequestRoute.MESSAGES, least=0, most=1),
+    _number("top_p", RequestRoute.MESSAGES, above=0, most=1),
+    _integer("top_k", 0, _INT32, RequestRoute.MESSAGES),
+    _many("stop_sequences", Kind.TEXTS, RequestRoute.MESSAGES, count=16, bytes=1024),
+    _flag("stream", RequestRoute.MESSAGES),
+    # 64: values of a tool and its schema
+    _many("tools", Kind.OBJECTS, *_ANTHROPIC, count=TOOLS, values=64),
+    _many("tool_choice", Kind.MAP, *_ANTHROPIC, count=3, bytes=TOOL_NAME_BYTES),
+    _many("thinking", Kind.MAP, *_ANTHROPIC, count=3, bytes=FIELD_NAME_BYTES),
+    _integer("thinking.budget_tokens", 1, _INT32, *_ANTHROPIC),
+    # 256: values of a schema
+    _many("output_config", Kind.MAP, *_ANTHROPIC, count=2, bytes=FIELD_NAME_BYTES, values=256),
+    _many("metadata", Kind.MAP, RequestRoute.MESSAGES, count=1, bytes=LABEL_BYTES),
 )
 
 _FILES = (
@@ -336,9 +383,40 @@ _FILES = (
     _many("output_expires_after", Kind.MAP, RequestRoute.BATCHES, count=2, bytes=16),
 )
 
+# Ollama's option -> the field of the table that it stands for
+OLLAMA_OPTIONS = {
+    **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", "stop")},
+    **{name: name for name in ("presence_penalty", "frequency_penalty")},
+    "repeat_penalty": "repetition_penalty",
+}
+_OLLAMA_FIELDS = (
+    *(
+        RequestField(
+            name=f"options.{name}",
+            kind=SAMPLING[ours].kind,
+            routes=_OLLAMA,
+            **SAMPLING[ours].bounds,
+        )
+        for name, ours in OLLAMA_OPTIONS.items()
+    ),
+    _integer("options.seed", -(2**53), 2**53, *_OLLAMA),  # exact in every client's JSON
+    _integer("options.num_predict", -2, _INT32, *_OLLAMA),
+    # 16: entries of `stop`
+    _many("options", Kind.MAP, *_OLLAMA, count=MOST_FIELDS, bytes=1024, values=16),
+    _many("options", Kind.MAP, *_OLLAMA_VECTORS, count=MOST_FIELDS, bytes=1024),
+    # A word, or a schema, of which an entry has 256 values
+    _many("format", Kind.MAP, *_OLLAMA, count=32, bytes=SCHEMA_BYTES, values=256),
+    _many("tools", Kind.OBJECTS, RequestRoute.OLLAMA_CHAT, count=TOOLS, values=64),
+    _flag("stream", *_OLLAMA),
+    _flag("raw", RequestRoute.OLLAMA_GENERATE),
+    _text("think", 16, *_OLLAMA),  # or true or false
+    _text("keep_alive", 32, *_OLLAMA, *_OLLAMA_VECTORS),  # or a number of seconds
+    _integer("dimensions", 1, _INT32, RequestRoute.OLLAMA_EMBED),
+)
+
 FIELDS = (
-    *(*_NAMES, *_QUESTIONS, *_RESPONSES, *_SAMPLING, *_TOOLS, *_REPLIES),
-    *(*_LABELS, *_FILES, *_SPEC, *_HISTORY),
+    *(*_NAMES, *_QUESTIONS, *_RESPONSES, *_SAMPLING, *_TOOLS, *_MESSAGES, *_OLLAMA_FIELDS),
+    *(*_REPLIES, *_LABELS, *_FILES, *_SPEC, *_HISTORY),
 )
 _BY_ROUTE = {
     route: {field.name: field for field in FIELDS if route in field.routes}

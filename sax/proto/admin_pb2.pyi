@@ -31,7 +31,7 @@ class State(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., last_generation: _Optional[int] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("model_id", "model_path", "checkpoint_path", "requested_num_replicas", "acls", "admin_acl", "overrides", "uuid", "method_names", "revision", "autoscaling", "placement")
+    __slots__ = ("model_id", "model_path", "checkpoint_path", "requested_num_replicas", "acls", "admin_acl", "overrides", "uuid", "method_names", "revision", "autoscaling", "placement", "canary")
     class OverridesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class Model(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     AUTOSCALING_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     model_path: str
     checkpoint_path: str
@@ -63,7 +64,27 @@ class Model(_message.Message):
     revision: int
     autoscaling: Autoscaling
     placement: Placement
-    def __init__(self, model_id: _Optional[str] = ..., model_path: _Optional[str] = ..., checkpoint_path: _Optional[str] = ..., requested_num_replicas: _Optional[int] = ..., acls: _Optional[_Union[_common_pb2.AccessControlLists, _Mapping]] = ..., admin_acl: _Optional[str] = ..., overrides: _Optional[_Mapping[str, str]] = ..., uuid: _Optional[bytes] = ..., method_names: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ..., autoscaling: _Optional[_Union[Autoscaling, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ...) -> None: ...
+    canary: Canary
+    def __init__(self, model_id: _Optional[str] = ..., model_path: _Optional[str] = ..., checkpoint_path: _Optional[str] = ..., requested_num_replicas: _Optional[int] = ..., acls: _Optional[_Union[_common_pb2.AccessControlLists, _Mapping]] = ..., admin_acl: _Optional[str] = ..., overrides: _Optional[_Mapping[str, str]] = ..., uuid: _Optional[bytes] = ..., method_names: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ..., autoscaling: _Optional[_Union[Autoscaling, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ...) -> None: ...
+
+class Canary(_message.Message):
+    __slots__ = ("uuid", "checkpoint_path", "overrides", "percent")
+    class OverridesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_PATH_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDES_FIELD_NUMBER: _ClassVar[int]
+    PERCENT_FIELD_NUMBER: _ClassVar[int]
+    uuid: bytes
+    checkpoint_path: str
+    overrides: _containers.ScalarMap[str, str]
+    percent: float
+    def __init__(self, uuid: _Optional[bytes] = ..., checkpoint_path: _Optional[str] = ..., overrides: _Optional[_Mapping[str, str]] = ..., percent: _Optional[float] = ...) -> None: ...
 
 class Autoscaling(_message.Message):
     __slots__ = ("min_replicas", "max_replicas", "target_queue")
@@ -86,18 +107,20 @@ class Placement(_message.Message):
     def __init__(self, tags: _Optional[_Iterable[str]] = ..., devices: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("address", "status", "reason", "progress", "note")
+    __slots__ = ("address", "status", "reason", "progress", "note", "canary")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
     address: str
     status: _common_pb2.ModelStatus
     reason: str
     progress: _common_pb2.Progress
     note: str
-    def __init__(self, address: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., note: _Optional[str] = ...) -> None: ...
+    canary: bool
+    def __init__(self, address: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., note: _Optional[str] = ..., canary: bool = ...) -> None: ...
 
 class PublishedModel(_message.Message):
     __slots__ = ("model", "modelet_addresses", "ready_replicas", "replicas", "wanted_replicas", "scaling_reason")
@@ -238,7 +261,7 @@ class ModelServerTypeStat(_message.Message):
     def __init__(self, chip_type: _Optional[_Union[ModelServer.ChipType, str]] = ..., chip_topology: _Optional[_Union[ModelServer.ChipTopology, str]] = ..., num_replicas: _Optional[int] = ...) -> None: ...
 
 class Servable(_message.Message):
-    __slots__ = ("model_id", "status", "uuid", "reason", "progress", "memory_bytes", "methods", "queued_requests", "running_requests", "arrived_requests", "note", "memory_parts", "kernels")
+    __slots__ = ("model_id", "status", "uuid", "reason", "progress", "memory_bytes", "methods", "queued_requests", "running_requests", "arrived_requests", "note", "memory_parts", "kernels", "activity")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +275,7 @@ class Servable(_message.Message):
     NOTE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_PARTS_FIELD_NUMBER: _ClassVar[int]
     KERNELS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     status: _common_pb2.ModelStatus
     uuid: bytes
@@ -265,7 +289,8 @@ class Servable(_message.Message):
     note: str
     memory_parts: _common_pb2.MemoryParts
     kernels: str
-    def __init__(self, model_id: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., uuid: _Optional[bytes] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., queued_requests: _Optional[int] = ..., running_requests: _Optional[int] = ..., arrived_requests: _Optional[int] = ..., note: _Optional[str] = ..., memory_parts: _Optional[_Union[_common_pb2.MemoryParts, _Mapping]] = ..., kernels: _Optional[str] = ...) -> None: ...
+    activity: _common_pb2.Activity
+    def __init__(self, model_id: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., uuid: _Optional[bytes] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., queued_requests: _Optional[int] = ..., running_requests: _Optional[int] = ..., arrived_requests: _Optional[int] = ..., note: _Optional[str] = ..., memory_parts: _Optional[_Union[_common_pb2.MemoryParts, _Mapping]] = ..., kernels: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, _Mapping]] = ...) -> None: ...
 
 class JoinedModelServer(_message.Message):
     __slots__ = ("model_server", "address", "debug_address", "data_address", "last_join_ms", "loaded_models", "failure_reasons", "is_dormant", "pending_requests", "errors_per_second", "successes_per_second", "mean_latency_in_seconds", "incarnation_id", "memory_total_bytes", "memory_used_bytes", "servables", "devices")
@@ -413,13 +438,25 @@ class WatchResult(_message.Message):
     changelog: _containers.RepeatedCompositeFieldContainer[WatchResult.Mutation]
     def __init__(self, next_seqno: _Optional[int] = ..., has_fullset: bool = ..., values: _Optional[_Iterable[str]] = ..., changelog: _Optional[_Iterable[_Union[WatchResult.Mutation, _Mapping]]] = ...) -> None: ...
 
+class CanaryShare(_message.Message):
+    __slots__ = ("uuid", "percent", "addresses")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    PERCENT_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    uuid: bytes
+    percent: float
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, uuid: _Optional[bytes] = ..., percent: _Optional[float] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class WatchLocResponse(_message.Message):
-    __slots__ = ("admin_server_id", "result")
+    __slots__ = ("admin_server_id", "result", "canary")
     ADMIN_SERVER_ID_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
     admin_server_id: str
     result: WatchResult
-    def __init__(self, admin_server_id: _Optional[str] = ..., result: _Optional[_Union[WatchResult, _Mapping]] = ...) -> None: ...
+    canary: CanaryShare
+    def __init__(self, admin_server_id: _Optional[str] = ..., result: _Optional[_Union[WatchResult, _Mapping]] = ..., canary: _Optional[_Union[CanaryShare, _Mapping]] = ...) -> None: ...
 
 class WaitForReadyRequest(_message.Message):
     __slots__ = ("model_id", "num_replicas")

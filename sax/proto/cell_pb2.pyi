@@ -106,3 +106,78 @@ class DemandResponse(_message.Message):
     starting: bool
     reason: str
     def __init__(self, starting: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RightsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RightsResponse(_message.Message):
+    __slots__ = ("publish", "models")
+    PUBLISH_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    publish: bool
+    models: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, publish: bool = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CanaryRequest(_message.Message):
+    __slots__ = ("model_id", "checkpoint_path", "overrides", "percent", "revision")
+    class OverridesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_PATH_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDES_FIELD_NUMBER: _ClassVar[int]
+    PERCENT_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    checkpoint_path: str
+    overrides: _containers.ScalarMap[str, str]
+    percent: float
+    revision: int
+    def __init__(self, model_id: _Optional[str] = ..., checkpoint_path: _Optional[str] = ..., overrides: _Optional[_Mapping[str, str]] = ..., percent: _Optional[float] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class CanaryResponse(_message.Message):
+    __slots__ = ("uuid",)
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    uuid: bytes
+    def __init__(self, uuid: _Optional[bytes] = ...) -> None: ...
+
+class PromoteRequest(_message.Message):
+    __slots__ = ("model_id",)
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    def __init__(self, model_id: _Optional[str] = ...) -> None: ...
+
+class PromoteResponse(_message.Message):
+    __slots__ = ("uuid",)
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    uuid: bytes
+    def __init__(self, uuid: _Optional[bytes] = ...) -> None: ...
+
+class AbortRequest(_message.Message):
+    __slots__ = ("model_id",)
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    def __init__(self, model_id: _Optional[str] = ...) -> None: ...
+
+class AbortResponse(_message.Message):
+    __slots__ = ("uuid",)
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    uuid: bytes
+    def __init__(self, uuid: _Optional[bytes] = ...) -> None: ...
+
+class CellAclRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CellAclResponse(_message.Message):
+    __slots__ = ("admin_acl", "enforced")
+    ADMIN_ACL_FIELD_NUMBER: _ClassVar[int]
+    ENFORCED_FIELD_NUMBER: _ClassVar[int]
+    admin_acl: str
+    enforced: bool
+    def __init__(self, admin_acl: _Optional[str] = ..., enforced: bool = ...) -> None: ...

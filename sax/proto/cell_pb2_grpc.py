@@ -54,6 +54,31 @@ class CellStub(object):
                 request_serializer=sax_dot_proto_dot_cell__pb2.DemandRequest.SerializeToString,
                 response_deserializer=sax_dot_proto_dot_cell__pb2.DemandResponse.FromString,
                 _registered_method=True)
+        self.Rights = channel.unary_unary(
+                '/sax.Cell/Rights',
+                request_serializer=sax_dot_proto_dot_cell__pb2.RightsRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_cell__pb2.RightsResponse.FromString,
+                _registered_method=True)
+        self.Canary = channel.unary_unary(
+                '/sax.Cell/Canary',
+                request_serializer=sax_dot_proto_dot_cell__pb2.CanaryRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_cell__pb2.CanaryResponse.FromString,
+                _registered_method=True)
+        self.Promote = channel.unary_unary(
+                '/sax.Cell/Promote',
+                request_serializer=sax_dot_proto_dot_cell__pb2.PromoteRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_cell__pb2.PromoteResponse.FromString,
+                _registered_method=True)
+        self.Abort = channel.unary_unary(
+                '/sax.Cell/Abort',
+                request_serializer=sax_dot_proto_dot_cell__pb2.AbortRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_cell__pb2.AbortResponse.FromString,
+                _registered_method=True)
+        self.CellAcl = channel.unary_unary(
+                '/sax.Cell/CellAcl',
+                request_serializer=sax_dot_proto_dot_cell__pb2.CellAclRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_cell__pb2.CellAclResponse.FromString,
+                _registered_method=True)
 
 
 class CellServicer(object):
@@ -83,6 +108,36 @@ class CellServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Rights(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Canary(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Promote(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Abort(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CellAcl(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CellServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -105,6 +160,31 @@ def add_CellServicer_to_server(servicer, server):
                     servicer.Demand,
                     request_deserializer=sax_dot_proto_dot_cell__pb2.DemandRequest.FromString,
                     response_serializer=sax_dot_proto_dot_cell__pb2.DemandResponse.SerializeToString,
+            ),
+            'Rights': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rights,
+                    request_deserializer=sax_dot_proto_dot_cell__pb2.RightsRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_cell__pb2.RightsResponse.SerializeToString,
+            ),
+            'Canary': grpc.unary_unary_rpc_method_handler(
+                    servicer.Canary,
+                    request_deserializer=sax_dot_proto_dot_cell__pb2.CanaryRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_cell__pb2.CanaryResponse.SerializeToString,
+            ),
+            'Promote': grpc.unary_unary_rpc_method_handler(
+                    servicer.Promote,
+                    request_deserializer=sax_dot_proto_dot_cell__pb2.PromoteRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_cell__pb2.PromoteResponse.SerializeToString,
+            ),
+            'Abort': grpc.unary_unary_rpc_method_handler(
+                    servicer.Abort,
+                    request_deserializer=sax_dot_proto_dot_cell__pb2.AbortRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_cell__pb2.AbortResponse.SerializeToString,
+            ),
+            'CellAcl': grpc.unary_unary_rpc_method_handler(
+                    servicer.CellAcl,
+                    request_deserializer=sax_dot_proto_dot_cell__pb2.CellAclRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_cell__pb2.CellAclResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -215,6 +295,141 @@ class Cell(object):
             '/sax.Cell/Demand',
             sax_dot_proto_dot_cell__pb2.DemandRequest.SerializeToString,
             sax_dot_proto_dot_cell__pb2.DemandResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.Cell/Rights',
+            sax_dot_proto_dot_cell__pb2.RightsRequest.SerializeToString,
+            sax_dot_proto_dot_cell__pb2.RightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Canary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.Cell/Canary',
+            sax_dot_proto_dot_cell__pb2.CanaryRequest.SerializeToString,
+            sax_dot_proto_dot_cell__pb2.CanaryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Promote(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.Cell/Promote',
+            sax_dot_proto_dot_cell__pb2.PromoteRequest.SerializeToString,
+            sax_dot_proto_dot_cell__pb2.PromoteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Abort(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.Cell/Abort',
+            sax_dot_proto_dot_cell__pb2.AbortRequest.SerializeToString,
+            sax_dot_proto_dot_cell__pb2.AbortResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CellAcl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.Cell/CellAcl',
+            sax_dot_proto_dot_cell__pb2.CellAclRequest.SerializeToString,
+            sax_dot_proto_dot_cell__pb2.CellAclResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -90,6 +90,32 @@ class MemoryParts(_message.Message):
     tokens: int
     def __init__(self, weight_bytes: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., state_bytes: _Optional[int] = ..., workspace_bytes: _Optional[int] = ..., least_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., context: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
 
+class Activity(_message.Message):
+    __slots__ = ("slots", "slots_used", "pages", "pages_used", "prompt_tokens", "cached_tokens", "generated_tokens", "answers_begun", "first_token_s", "answers_timed", "token_interval_s")
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_USED_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    PAGES_USED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GENERATED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKEN_S_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_TIMED_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    slots: int
+    slots_used: int
+    pages: int
+    pages_used: int
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    answers_begun: int
+    first_token_s: float
+    answers_timed: int
+    token_interval_s: float
+    def __init__(self, slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., pages: _Optional[int] = ..., pages_used: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., answers_begun: _Optional[int] = ..., first_token_s: _Optional[float] = ..., answers_timed: _Optional[int] = ..., token_interval_s: _Optional[float] = ...) -> None: ...
+
 class Progress(_message.Message):
     __slots__ = ("phase", "done", "total", "unit")
     PHASE_FIELD_NUMBER: _ClassVar[int]

@@ -160,19 +160,21 @@ class Reply(_message.Message):
     def __init__(self, echo: bool = ..., prompt_logprobs: _Optional[int] = ..., return_token_ids: bool = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: bool = ..., skip_special_tokens: bool = ..., include_stop_str_in_output: bool = ...) -> None: ...
 
 class AnswerSoFar(_message.Message):
-    __slots__ = ("token_ids", "score", "prompt_logprobs", "version")
+    __slots__ = ("token_ids", "score", "prompt_logprobs", "version", "traceparent")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     score: float
     prompt_logprobs: int
     version: str
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., score: _Optional[float] = ..., prompt_logprobs: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., score: _Optional[float] = ..., prompt_logprobs: _Optional[int] = ..., version: _Optional[str] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Generate(_message.Message):
-    __slots__ = ("id", "model_key", "text", "tokens", "chat", "sampling", "request_id", "token", "account", "cache_salt", "priority", "timeout_ms", "reply", "answer")
+    __slots__ = ("id", "model_key", "text", "tokens", "chat", "sampling", "request_id", "token", "account", "cache_salt", "priority", "timeout_ms", "reply", "answer", "traceparent")
     ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +189,7 @@ class Generate(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     id: int
     model_key: str
     text: str
@@ -201,7 +204,8 @@ class Generate(_message.Message):
     timeout_ms: int
     reply: Reply
     answer: AnswerSoFar
-    def __init__(self, id: _Optional[int] = ..., model_key: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., request_id: _Optional[str] = ..., token: _Optional[str] = ..., account: _Optional[str] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., answer: _Optional[_Union[AnswerSoFar, _Mapping]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, id: _Optional[int] = ..., model_key: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., request_id: _Optional[str] = ..., token: _Optional[str] = ..., account: _Optional[str] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., answer: _Optional[_Union[AnswerSoFar, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("id",)
@@ -272,7 +276,7 @@ class AnswerFormat(_message.Message):
     def __init__(self, tools: _Optional[str] = ..., reasoning: _Optional[str] = ..., reasoning_open: bool = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("id", "text", "token_ids", "logprobs", "finish_reason", "prompt_tokens", "completion_tokens", "score", "cached_tokens", "failure", "prompt_logprobs", "prompt_token_ids", "stop_text", "stop_token_id", "seed", "version", "hypotheses", "answer_format")
+    __slots__ = ("id", "text", "token_ids", "logprobs", "finish_reason", "prompt_tokens", "completion_tokens", "score", "cached_tokens", "failure", "prompt_logprobs", "prompt_token_ids", "stop_text", "stop_token_id", "seed", "version", "queue_s", "traceparent", "hypotheses", "answer_format")
     ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -289,6 +293,8 @@ class Chunk(_message.Message):
     STOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_S_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FORMAT_FIELD_NUMBER: _ClassVar[int]
     id: int
@@ -307,9 +313,11 @@ class Chunk(_message.Message):
     stop_token_id: int
     seed: int
     version: str
+    queue_s: float
+    traceparent: str
     hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
     answer_format: AnswerFormat
-    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., finish_reason: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., score: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., stop_text: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., answer_format: _Optional[_Union[AnswerFormat, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., finish_reason: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., score: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., stop_text: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., seed: _Optional[int] = ..., version: _Optional[str] = ..., queue_s: _Optional[float] = ..., traceparent: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., answer_format: _Optional[_Union[AnswerFormat, _Mapping]] = ...) -> None: ...
 
 class FromServer(_message.Message):
     __slots__ = ("chunks", "beats")

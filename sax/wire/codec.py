@@ -28,15 +28,19 @@ from sax.wire.embed import (
 from sax.wire.extra_inputs import (
     encode_extra_inputs,
     refuse_extra_inputs,
+    sample_temperatures,
     sampling_from_extra_inputs,
 )
 from sax.wire.language import encode_question, encode_score
 from sax.wire.models import (
     decode_load,
+    decode_models,
     decode_published,
+    decode_share,
     decode_spec,
     encode_load,
     encode_published,
+    encode_share,
     encode_spec,
 )
 from sax.wire.records import decode_event, decode_version, encode_event, encode_version
@@ -87,7 +91,9 @@ __all__ = [
     "decode_join",
     "decode_joined",
     "decode_load",
+    "decode_models",
     "decode_published",
+    "decode_share",
     "decode_spec",
     "decode_stats",
     "decode_status",
@@ -111,6 +117,7 @@ __all__ = [
     "encode_published",
     "encode_question",
     "encode_score",
+    "encode_share",
     "encode_spec",
     "encode_stats",
     "encode_status",
@@ -120,5 +127,6 @@ __all__ = [
     "encode_topology",
     "encode_version",
     "refuse_extra_inputs",
+    "sample_temperatures",
     "sampling_from_extra_inputs",
 ]

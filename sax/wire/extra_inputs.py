@@ -59,6 +59,28 @@ def sampling_from_extra_inputs(
     return replace(defaults, **changes)
 
 
+def sample_temperatures(extra: common_pb2.ExtraInputs, count: int) -> tuple[float, ...]:
+    """Return the temperature of each of `count` samples; () if they have one in common.
+
+    Raises InvalidRequest for a tensor of another length, or a number beside it.
+    """
+    if _TEMPERATURE not in extra.tensors:
+        return ()
+    values, param = extra.tensors[_TEMPERATURE].values, f"extra_inputs.{_TEMPERATURE}"
+    if _TEMPERATURE in extra.items:
+        raise InvalidRequest(
+            f"extra input {_TEMPERATURE} is a number and a tensor: send one of the two", param=param
+        )
+    if len(values) not in (1, count):
+        raise InvalidRequest(
+            f"extra input {_TEMPERATURE} has {len(values)} numbers: send one, or one for each "
+            f"sample of the model, {count} in all",
+            param=param,
+        )
+    read = tuple(float(_number(_TEMPERATURE, _TEMPERATURE, value)) for value in values)
+    return read * count if len(read) < count else read
+
+
 def refuse_extra_inputs(extra: common_pb2.ExtraInputs, method: str) -> None:
     """Raise UnsupportedParameter if any extra input was sent to a method without them."""
     if names := [*extra.items, *extra.tensors, *extra.strings]:
@@ -69,7 +91,7 @@ def refuse_extra_inputs(extra: common_pb2.ExtraInputs, method: str) -> None:
 
 
 def _refuse_unknown(extra: common_pb2.ExtraInputs) -> None:
-    tensors = {*_TENSORS, _EOS_ID}
+    tensors = {*_TENSORS, _EOS_ID, _TEMPERATURE}
     unknown = sorted({*extra.items} - {*_NUMBERS} | {*extra.tensors} - tensors | {*extra.strings})
     if unknown:
         allowed = ", ".join([*_NUMBERS, *(f"{key} (tensor)" for key in sorted(tensors))])
@@ -86,6 +108,8 @@ def _named(names: Sequence[str]) -> str:
 def _number(name: str, key: str, value: float) -> float | bool:
     """Return a number of extra_inputs as a field's own kind, checked."""
     row, param = _FIELDS[name], f"extra_inputs.{key}"
+    if name == "top_p" and value == 0:
+        return _LIKELIEST_P
     given: float | bool = value
     if row.kind is Kind.FLAG and value in (0, 1):
         given = bool(value)
@@ -118,7 +142,9 @@ def _keys(*kinds: Kind) -> dict[str, str]:
     return {key: name for key, name in {**own, **ours}.items() if SAMPLING[name].kind in kinds}
 
 
-_EOS_ID = "eos_id"
+_EOS_ID, _TEMPERATURE = "eos_id", "temperature"
+# Saxml's top_p of 0 keeps the likeliest token alone, and so does any that is small enough.
+_LIKELIEST_P = 1e-9
 _OF_BEAMS = ("length_penalty", "early_stopping", "tokens_per_beam")
 _WITHOUT_BEAMS = {name: getattr(UNCHANGED, name) for name in _OF_BEAMS}
 _FIELDS = dict(fields_of(RequestRoute.STREAM))

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from sax.proto import admin_pb2, common_pb2, modelet_pb2
 from sax.types import (
     Autoscaling,
+    Canary,
+    CanaryShare,
     ModelSpec,
     Placement,
     PublishedModel,
@@ -34,6 +36,7 @@ def encode_spec(spec: ModelSpec) -> admin_pb2.Model:
             devices=spec.placement.devices,
             memory_bytes=spec.placement.memory,
         ),
+        canary=_encode_canary(spec.canary),
     )
 
 
@@ -55,6 +58,7 @@ def decode_spec(msg: admin_pb2.Model) -> ModelSpec:
             devices=msg.placement.devices,
             memory=msg.placement.memory_bytes,
         ),
+        canary=_decode_canary(msg.canary) if msg.HasField("canary") else None,
     )
 
 
@@ -72,8 +76,22 @@ def encode_published(model: PublishedModel) -> admin_pb2.PublishedModel:
     )
 
 
-def decode_published(msg: admin_pb2.PublishedModel) -> PublishedModel:
-    """Decode a listing; a Saxml admin reports only the replicas' addresses."""
+def decode_models(msg: admin_pb2.ListResponse) -> list[PublishedModel]:
+    """Decode the models of a listing, with what its servers tell of them."""
+    contexts: dict[str, int] = {}
+    for servable in (each for server in msg.servers for each in server.servables):
+        context = servable.memory_parts.context
+        if context and servable.status == common_pb2.LOADED:
+            known = contexts.setdefault(servable.model_id, context)
+            contexts[servable.model_id] = min(known, context)
+    return [
+        decode_published(model, contexts.get(model.model.model_id, 0))
+        for model in msg.published_models
+    ]
+
+
+def decode_published(msg: admin_pb2.PublishedModel, max_context: int = 0) -> PublishedModel:
+    """Decode a model; a Saxml admin reports only its replicas' addresses."""
     replicas = tuple(map(_decode_replica, msg.replicas)) or tuple(
         ReplicaStatus(address, ServableStatus.NONE) for address in msg.modelet_addresses
     )
@@ -83,6 +101,7 @@ def decode_published(msg: admin_pb2.PublishedModel) -> PublishedModel:
         methods=tuple(msg.model.method_names),
         wanted=msg.wanted_replicas,
         scaling_reason=msg.scaling_reason,
+        max_context=max_context,
     )
 
 
@@ -108,6 +127,43 @@ def decode_load(msg: modelet_pb2.LoadRequest) -> ModelSpec:
         overrides=dict(msg.overrides),
         acls=dict(msg.acls.items),
         version=msg.uuid.hex(),
+    )
+
+
+def encode_share(share: CanaryShare | None) -> admin_pb2.CanaryShare | None:
+    if share is None:
+        return None
+    return admin_pb2.CanaryShare(
+        uuid=bytes.fromhex(share.version),
+        percent=share.percent,
+        addresses=sorted(share.addresses),
+    )
+
+
+def decode_share(msg: admin_pb2.WatchLocResponse) -> CanaryShare | None:
+    if not msg.HasField("canary"):
+        return None
+    share = msg.canary
+    return CanaryShare(share.uuid.hex(), share.percent, frozenset(share.addresses))
+
+
+def _encode_canary(canary: Canary | None) -> admin_pb2.Canary | None:
+    if canary is None:
+        return None
+    return admin_pb2.Canary(
+        uuid=bytes.fromhex(canary.version),
+        checkpoint_path=canary.checkpoint,
+        overrides=canary.overrides,
+        percent=canary.percent,
+    )
+
+
+def _decode_canary(msg: admin_pb2.Canary) -> Canary:
+    return Canary(
+        version=msg.uuid.hex(),
+        checkpoint=msg.checkpoint_path,
+        overrides=dict(msg.overrides),
+        percent=msg.percent,
     )
 
 
@@ -142,6 +198,7 @@ def _encode_replica(replica: ReplicaStatus) -> admin_pb2.Replica:
         reason=replica.reason,
         progress=encode_progress(replica.progress),
         note=replica.note,
+        canary=replica.canary,
     )
 
 
@@ -152,4 +209,5 @@ def _decode_replica(msg: admin_pb2.Replica) -> ReplicaStatus:
         reason=msg.reason,
         progress=decode_progress(msg.progress) if msg.HasField("progress") else None,
         note=msg.note,
+        canary=msg.canary,
     )

@@ -14,6 +14,7 @@ from sax.types import (
     ServerTypeStat,
     Traffic,
 )
+from sax.wire.activity import decode_activity, encode_activity
 from sax.wire.chips import decode_chip, decode_topology, encode_chip, encode_topology
 from sax.wire.statuses import decode_progress, decode_state, encode_progress, encode_state
 
@@ -193,6 +194,7 @@ def _encode_model(servable: ServableInfo) -> modelet_pb2.GetStatusResponse.Model
         note=servable.note,
         memory_parts=_encode_parts(servable.parts),
         kernels=servable.kernels,
+        activity=encode_activity(servable.activity),
     )
 
 
@@ -213,6 +215,7 @@ def _decode_model(msg: modelet_pb2.GetStatusResponse.ModelWithStatus) -> Servabl
         note=msg.note,
         parts=_decode_parts(msg.memory_parts),
         kernels=msg.kernels,
+        activity=decode_activity(msg.activity),
     )
 
 
@@ -248,6 +251,7 @@ def _encode_servable(servable: ServableInfo) -> admin_pb2.Servable:
         note=servable.note,
         memory_parts=_encode_parts(servable.parts),
         kernels=servable.kernels,
+        activity=encode_activity(servable.activity),
     )
 
 
@@ -266,6 +270,7 @@ def _decode_servable(msg: admin_pb2.Servable) -> ServableInfo:
         note=msg.note,
         parts=_decode_parts(msg.memory_parts),
         kernels=msg.kernels,
+        activity=decode_activity(msg.activity),
     )
 
 

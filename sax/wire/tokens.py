@@ -56,6 +56,7 @@ def encode_generate(request_number: int, request: GenerateRequest) -> tokens_pb2
     _put(msg, "account", request.account)
     _put(msg, "priority", request.priority)
     _put(msg, "cache_salt", request.cache_salt)
+    _put(msg, "traceparent", request.traceparent)
     put_timeout(msg, request.timeout_s)
     _put_prompt(msg, request.prompt, request.chat)
     _put_sampling(msg.sampling, request.sampling)
@@ -79,6 +80,7 @@ def decode_generate(msg: tokens_pb2.Generate, account: str = "") -> GenerateRequ
         cache_salt=msg.cache_salt,
         timeout_s=msg.timeout_ms / 1000 if msg.timeout_ms else None,
         answer=_decode_answer(msg.answer) if msg.HasField("answer") else None,
+        traceparent=msg.traceparent,
     )
 
 
@@ -162,6 +164,10 @@ def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> 
         _put_prompt_part(msg, chunk)
     if chunk.version:
         msg.version = chunk.version
+    if chunk.queue_s:
+        msg.queue_s = chunk.queue_s
+    if chunk.traceparent:
+        msg.traceparent = chunk.traceparent
     if chunk.hypotheses:
         _put_hypotheses(msg, chunk)
     if chunk.answer_format is not None:
@@ -178,6 +184,7 @@ def _put_answer(msg: tokens_pb2.AnswerSoFar, answer: AnswerSoFar) -> None:
     _put(msg, "score", answer.score, "answer.score")
     _put(msg, "prompt_logprobs", answer.prompt_logprobs, "answer.prompt_logprobs")
     _put(msg, "version", answer.version, "answer.version")
+    _put(msg, "traceparent", answer.traceparent)
 
 
 def _decode_answer(msg: tokens_pb2.AnswerSoFar) -> AnswerSoFar:
@@ -186,6 +193,7 @@ def _decode_answer(msg: tokens_pb2.AnswerSoFar) -> AnswerSoFar:
         score=msg.score,
         prompt_logprobs=msg.prompt_logprobs,
         version=msg.version,
+        traceparent=msg.traceparent,
     )
 
 
@@ -233,6 +241,8 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
         answer_format=(
             _decode_answer_format(msg.answer_format) if msg.HasField("answer_format") else None
         ),
+        queue_s=msg.queue_s,
+        traceparent=msg.traceparent,
     )
 
 

@@ -9,6 +9,8 @@ stand, as far as that is news. Half a second passes at a time until nothing move
     publish MODEL [replicas:N] [path:P] [tags:x,y] [devices:N] [memory:GiB] [override:KEY=JSON]
     update MODEL ...the same, [checkpoint:C] [acl:METHOD=ACL]; what is not named stays
     rollback MODEL, unpublish MODEL
+    canary MODEL percent:N [checkpoint:C]   starts one, or gives it another share
+    promote MODEL, abort MODEL
     needs MODEL [devices:N] memory:GiB weights:GiB
                           servers that have less refuse it and say so; without figures, none does
     size MODEL GiB        what servers will tell that it takes
@@ -29,9 +31,11 @@ from admin_server.assignment.plan import CellActions, plan_actions
 from admin_server.assignment.seen import Action, LoadAction, UnloadAction, UpdateAcls
 from admin_server.assignment.servers import Servers
 from admin_server.ledger.state import CellState
+from sax.canary import canary_spec, replicas_with_canary
 from sax.format import human_bytes
 from sax.need import Need
 from sax.types import (
+    Canary,
     ModelSpec,
     Placement,
     ServableInfo,
@@ -113,6 +117,26 @@ class Player:
 
     def _rollback(self, name: str) -> None:
         self._put(self.before[name])
+
+    def _canary(self, name: str, *options: str) -> None:
+        told, old = _options(options), self.wanted.models[_PREFIX + name]
+        percent = float(told["percent"])
+        if old.canary is not None:
+            return self._put(replace(old, canary=replace(old.canary, percent=percent)))
+        self.versions += 1
+        version = f"{self.versions:032x}"
+        canary = Canary(version=version, checkpoint=told["checkpoint"], percent=percent)
+        self._put(replace(old, canary=canary))
+
+    def _promote(self, name: str) -> None:
+        old = self.wanted.models[_PREFIX + name]
+        assert old.canary is not None
+        self._put(canary_spec(old, old.canary))
+
+    def _abort(self, name: str) -> None:
+        old = self.wanted.models[_PREFIX + name]
+        assert old.canary is not None
+        self._put(replace(old, canary=None, aborted=old.canary.version))
 
     def _unpublish(self, name: str) -> None:
         models = dict(self.wanted.models)
@@ -300,11 +324,15 @@ class Player:
     def _news(self, plan: CellActions) -> list[str]:
         news: list[str] = []
         for model_id, report in plan.models.items():
-            wanted = self.wanted.models[model_id].replicas
+            spec = self.wanted.models[model_id]
+            wanted = replicas_with_canary(spec.replicas, spec.canary)
             lines = [f"{model_id}: {report.current} of {wanted} ready"]
             ready = [r.address for r in report.replicas if _is_ready(r.status) and not r.reason]
             if ready:
                 lines[0] += f", on {', '.join(ready)}"
+            if report.canary is not None:
+                at = ", ".join(sorted(report.canary.addresses))
+                lines += [f"    canary: {report.canary.percent:g} % of the requests, on {at}"]
             for replica in report.replicas:
                 where = f"{replica.address} {replica.status}" if replica.address else "nowhere"
                 lines += [f"    {where}: {replica.reason}"] if replica.reason else []

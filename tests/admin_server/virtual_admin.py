@@ -92,7 +92,9 @@ class WiredModelet(FakeModelet):
     async def join(self, port: int) -> None:
         await asyncio.sleep(_LATENCY_S)
         sent = codec.encode_join(self.info).SerializeToString()
-        self._wires.cells[port].join(codec.decode_join(admin_pb2.JoinRequest.FromString(sent)))
+        await self._wires.cells[port].admit(
+            codec.decode_join(admin_pb2.JoinRequest.FromString(sent))
+        )
 
     async def answer(self, method: str, request: bytes) -> bytes:
         """Serve one call. Ends with UNAVAILABLE if this server is cut off before its answer."""

@@ -1,13 +1,14 @@
 """A model server whose steps take a fixed time and no CPU: what is left is the serving path.
 
-`python -m tests.bench.steady_model --admin host:port --port N` joins a cell like the real
-one and, at its first step, prints the native id of the engine's thread.
+`python -m tests.bench.steady_model --admin host:port --port N --slots 64 --step_s 0.02` joins a
+cell like the real one and, at its first step, prints the native id of the engine's thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import logging
 import threading
 import time
@@ -28,23 +29,28 @@ from model_server.text.tokenizer import ByteTokenizer
 from sax.host import loop_factory
 from sax.types import ModelSpec, Progress, SamplingParams
 
-STEP_S = 0.02
-LIMITS = EngineLimits(
-    slots=32,
-    pages=2048,
-    page_size=64,
-    max_context=4096,
-    token_budget=512,
-    max_logit_rows=64,
-    queue=64,
-)
+PAGE_SIZE = 64
+CONTEXT = 4096
+
+
+def limits(slots: int) -> EngineLimits:
+    return EngineLimits(
+        slots=slots,
+        pages=slots * CONTEXT // PAGE_SIZE,
+        page_size=PAGE_SIZE,
+        max_context=CONTEXT,
+        token_budget=512 + slots,
+        max_logit_rows=2 * slots,
+        queue=2 * slots,
+    )
 
 
 class SteadyRunner:
-    """Answers every row with a letter that follows from its position, STEP_S after the last."""
+    """Answers every row with a letter that follows from its position, `step_s` after the last."""
 
-    def __init__(self) -> None:
-        self.limits = LIMITS
+    def __init__(self, slots: int, step_s: float) -> None:
+        self.limits = limits(slots)
+        self._step_s = step_s
         self._free_s = 0.0  # when the device is done with what was launched
         self._told = False
 
@@ -52,7 +58,7 @@ class SteadyRunner:
         if not self._told:  # steps are launched by the engine's thread, and by no other
             self._told = True
             print(threading.get_native_id(), flush=True)
-        self._free_s = max(self._free_s, time.monotonic()) + STEP_S
+        self._free_s = max(self._free_s, time.monotonic()) + self._step_s
         return _Pending(step, self._free_s)
 
     def choose(self, masks: object) -> None:
@@ -78,10 +84,10 @@ class _Pending:
         return StepResult(self._step.number, rows)
 
 
-def load(spec: ModelSpec, report: Callable[[Progress], None]) -> Loaded:
+def load(slots: int, step_s: float, spec: ModelSpec, report: Callable[[Progress], None]) -> Loaded:
     """The loader: nothing to read."""
     return Loaded(
-        runner=SteadyRunner(),
+        runner=SteadyRunner(slots, step_s),
         tokenizer=ByteTokenizer(256),
         chat_template=None,
         defaults=SamplingParams(),
@@ -91,11 +97,11 @@ def load(spec: ModelSpec, report: Callable[[Progress], None]) -> Loaded:
     )
 
 
-async def serve(admin: str, port: int) -> None:
+async def serve(flags: argparse.Namespace) -> None:
     """Serve until signalled."""
     server = ModelServer(
-        ModelServerConfig(port=port, metrics_port=-1, admin=admin),
-        load,
+        ModelServerConfig(port=flags.port, metrics_port=-1, admin=flags.admin),
+        functools.partial(load, flags.slots, flags.step_s),
         model_paths=lambda: ("steady",),
         compiles_while_serving=lambda: 0,
     )
@@ -107,7 +113,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--admin", required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--slots", type=int, default=64, help="streams at once (%(default)s)")
+    parser.add_argument("--step_s", type=float, default=0.02, help="seconds (%(default)s)")
     flags = parser.parse_args()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(serve(flags.admin, flags.port))
+        runner.run(serve(flags))
     leave(0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,10 +55,10 @@ async def _read_all(
     body = {"model": model, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
     async with httpx.AsyncClient(limits=limits, timeout=300, trust_env=False) as client:
         requests = ({**body, **fields, "prompt": prompt, "stream": True} for prompt in prompts)
-        return await asyncio.gather(*(_read(client, url, request) for request in requests))
+        return await asyncio.gather(*(read_stream(client, url, request) for request in requests))
 
 
-async def _read(client: httpx.AsyncClient, url: str, body: Mapping[str, Any]) -> Read:
+async def read_stream(client: httpx.AsyncClient, url: str, body: Mapping[str, Any]) -> Read:
     began_s = time.perf_counter()
     first_s, last, done = 0.0, "", False
     async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
@@ -69,3 +70,26 @@ async def _read(client: httpx.AsyncClient, url: str, body: Mapping[str, Any]) ->
             done = done or line == "data: [DONE]"
     assert done, "the stream ended early"
     return Read(first_s, last)
+
+
+@asynccontextmanager
+async def open_streams(url: str, model: str, streams: int) -> AsyncGenerator[None, None]:
+    """Hold this many streams open, each past its first event and read no further."""
+    body = {"model": model, "prompt": "once", "max_tokens": 1000, "stream": True}
+    limits = httpx.Limits(max_connections=streams)
+    async with (
+        httpx.AsyncClient(limits=limits, timeout=300, trust_env=False) as client,
+        AsyncExitStack() as held,
+    ):
+        request = client.build_request(
+            "POST", f"{url}/v1/completions", json=body | {"stream": True}
+        )
+        await asyncio.gather(*(_begin(client, request, held) for _ in range(streams)))
+        yield
+
+
+async def _begin(client: httpx.AsyncClient, request: httpx.Request, held: AsyncExitStack) -> None:
+    response = await client.send(request, stream=True)
+    held.push_async_callback(response.aclose)
+    response.raise_for_status()
+    await anext(response.aiter_bytes())

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from model_server.serving.metrics.vllm_names import NAMES, OLDER
 from tests.house import ROOT
 from tests.k8s.metrics import exposed
 
+OBSERVABILITY = ROOT / "docs" / "observability.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _NAME = re.compile(r"\b(?:sax|process)_[a-z_]+[a-z]\b")
-_OTHERS = {"sax_cell", "sax_root"}  # a field of Saxml's, a flag
+_OTHERS = {"sax_cell", "sax_root", "sax_timeout"}  # a field of Saxml's, flags
 
 
 def named(page: str) -> set[str]:
@@ -25,9 +27,33 @@ def test_a_page_names_only_metrics_that_exist(page: Path) -> None:
 
 
 def test_there_are_names_to_check() -> None:
-    assert {"sax_gateway_requests_total"} <= named((ROOT / "docs" / "operations.md").read_text())
+    assert {"sax_gateway_requests_total"} <= named(OBSERVABILITY.read_text())
+
+
+def test_one_page_names_all_that_there_is() -> None:
+    page = OBSERVABILITY.read_text()
+    histograms = {name for name in exposed() if name.endswith(("_bucket", "_sum", "_count"))}
+    ours = {name for name in exposed() - histograms if name.startswith("sax_")} | _families()
+    # Each metric that a collector of the admin's names is taken for a gauge, and a counter.
+    ours = {name for name in ours if not name.startswith("sax_admin_")}
+    theirs = {name for _, name in (*NAMES, *OLDER)}
+    assert {name for name in ours - _theirs() if f"`{name}`" not in page} == set()
+    assert {name for name in theirs if f"`{name}" not in page} == set()
+
+
+def test_the_page_names_all_of_an_admin_server() -> None:
+    source = (ROOT / "admin_server" / "api" / "metrics.py").read_text()
+    found = set(re.findall(r'"(sax_admin_\w+)"', source))
+    assert len(found) > 20
+    page = OBSERVABILITY.read_text()
+    assert {name for name in found if not re.search(rf"`{name}(_total)?`", page)} == set()
+
+
+def _theirs() -> set[str]:
+    return {name for name in exposed() if name.startswith("vllm:")}
 
 
 def _families() -> set[str]:
     """Names of histograms, which pages name without an ending."""
-    return {name.removesuffix("_bucket") for name in exposed() if name.endswith("_bucket")}
+    buckets = (name for name in exposed() if name.startswith("sax_") and name.endswith("_bucket"))
+    return {name.removesuffix("_bucket") for name in buckets}

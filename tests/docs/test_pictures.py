@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.pictures import system, terminal
+from docs.pictures import page, system, terminal
 from docs.pictures.screen import Screen
 
 
@@ -65,6 +65,15 @@ def test_the_recorded_commands_are_those_of_the_script() -> None:
 def test_the_picture_of_the_system_is_current() -> None:
     assert system.PICTURE.read_text() == system.draw(), "run 'make pictures'"
     ElementTree.fromstring(system.draw())
+
+
+def test_the_screenshots_are_small() -> None:
+    pictures = [page.FOLDER / f"{name}.png" for name in page.NAMES]
+    assert {*page.FOLDER.glob("page_*.png")} == {*pictures}
+    for picture in pictures:
+        data = picture.read_bytes()
+        assert data.startswith(b"\x89PNG")
+        assert len(data) < 200_000
 
 
 def _text(svg: str) -> str:

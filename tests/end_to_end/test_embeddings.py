@@ -13,7 +13,7 @@ import pytest
 import sax
 from sax.client import Client
 from sax.errors import InvalidRequest, PromptTooLong
-from sax.saxml import compat
+from sax.saxml import cell_client
 from sax.types import GenerateRequest
 from tests.end_to_end.cell import Cell
 from tests.model_server.models.family_cases import golden_of
@@ -57,7 +57,7 @@ def test_every_door_gives_the_same_vector(embedder: Cell, monkeypatch: pytest.Mo
     try:
         np.testing.assert_allclose(sax.Model(MODEL).LM().Embed("abc"), expected, atol=1e-6)
     finally:
-        compat._client_at(embedder.plan.admin_address).close()  # Saxml's API has no close
+        cell_client.client_at(embedder.plan.admin_address).close()  # Saxml's API has no close
 
 
 def test_a_long_input_is_refused_with_both_numbers(embedder: Cell) -> None:

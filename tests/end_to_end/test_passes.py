@@ -13,7 +13,7 @@ import pytest
 import sax
 from sax.client import Client
 from sax.errors import SaxError
-from sax.saxml import compat
+from sax.saxml import cell_client
 from tests.end_to_end.cell import Cell
 from tests.end_to_end.passes_model import MODEL, publish_passes
 
@@ -46,7 +46,7 @@ def test_every_door_gives_the_same_gradient(passes: Cell, monkeypatch: pytest.Mo
             dict(found.gradients),
         )
     finally:
-        compat._client_at(passes.plan.admin_address).close()  # Saxml's API has no close
+        cell_client.client_at(passes.plan.admin_address).close()  # Saxml's API has no close
 
 
 def test_documents_are_ranked_by_the_cosines_of_their_vectors(passes: Cell) -> None:

@@ -44,13 +44,19 @@ def check(generation: int, method: str, path: str, reply: httpx.Response) -> Non
         Draft202012Validator(schema).validate(reply.json())
     if kind == "text/event-stream":
         _check_events(whole, content[kind]["itemSchema"], reply.text)
+    if kind == "application/x-ndjson":
+        lines = Draft202012Validator(
+            content[kind]["itemSchema"] | {"components": whole["components"]}
+        )
+        for line in reply.text.splitlines():
+            lines.validate(json.loads(line))
 
 
 def _check_events(whole: dict[str, Any], schema: dict[str, Any], text: str) -> None:
-    last, told = schema["properties"]["data"]["anyOf"]
+    *last, told = schema["properties"]["data"]["anyOf"]
     validator = Draft202012Validator(told["contentSchema"] | {"components": whole["components"]})
     for data in re.findall(r"^data: (.*)$", text, re.MULTILINE):
-        if data != last["const"]:
+        if data not in [each["const"] for each in last]:
             validator.validate(json.loads(data))
 
 

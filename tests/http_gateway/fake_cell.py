@@ -18,7 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from sax.canary import check_percent
+from sax.client.routing.session import current_session
 from sax.errors import (
+    InvalidRequest,
     ModelExists,
     ModelNotFound,
     SaxError,
@@ -28,17 +31,23 @@ from sax.errors import (
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.scaling import Scaling, settle
 from sax.types import (
+    PLAIN_CHAT,
+    Canary,
+    ChatOptions,
     Classified,
     Embedded,
     EmbedInput,
     Event,
     GenerateRequest,
     HypothesisText,
+    JoinedServer,
     Message,
     ModelSpec,
+    Overview,
     PairScores,
     PublishedModel,
     ReplicaStatus,
+    Rights,
     SamplingParams,
     SaxmlSamples,
     ServableStatus,
@@ -94,14 +103,20 @@ class FakeCell:
         self.models = {model.spec.model_id: model for model in models}
         self.requests: list[GenerateRequest] = []
         self.embeds: list[tuple[str, Sequence[EmbedInput]]] = []
+        self.sessions: list[str] = []  # of Saxml's requests
         self.saxml_requests: list[tuple[str, str, ExtraInputs | None]] = []
         self.timeouts: list[float | None] = []
+        self.servers: tuple[JoinedServer, ...] = ()
+        self.granted: Rights | None = Rights(publish=True)  # None: the admin does not tell
         self.lists = 0
         self.failure: SaxError | None = None  # raised instead of token `fail_at`
         self.fail_at = 0
         self.admin_failure: SaxError | None = None
+        self.queue_s = 0.0  # that the first chunk of an answer tells
         self.hold_after: int | None = None  # so many tokens, then silence until released
         self.cut_short = False  # answers end without a finish reason
+        self.said: Sequence[TokenChunk] = ()  # chunks of every answer, instead of those above
+        self.chats: list[ChatOptions] = []  # of chats that were tokenized
         self.released = asyncio.Event()
         self.on_open: Callable[[], object] = bool
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -145,12 +160,22 @@ class FakeCell:
         overrides: Mapping[str, str] | None = None,
         revision: int | None = None,
         autoscaling: Scaling | None = None,
+        canary: float | None = None,
     ) -> None:
         model = await self.list(model_id)
         if revision not in (None, model.spec.revision):
             raise StaleRevision(
                 f"{model_id} is at revision {model.spec.revision}", param="revision"
             )
+        if canary is not None:
+            tried = Canary(
+                version="c" * 32,
+                checkpoint=checkpoint or model.spec.checkpoint,
+                overrides=overrides or {},
+                percent=check_percent(canary),
+            )
+            self.models[model_id] = replace(model, spec=replace(model.spec, canary=tried))
+            return
         spec = replace(
             model.spec,
             model_path=model_path or model.spec.model_path,
@@ -160,6 +185,26 @@ class FakeCell:
             autoscaling=settle(autoscaling, model.spec.autoscaling, model.spec.replicas),
         )
         self.models[model_id] = replace(model, spec=spec)
+
+    async def promote(self, model_id: str) -> str:
+        """The canary's version is the model's."""
+        model = await self._with_canary(model_id)
+        assert model.spec.canary is not None
+        version = model.spec.canary.version
+        spec = replace(model.spec, version=version, canary=None)
+        self.models[model_id] = replace(model, spec=spec)
+        return version
+
+    async def abort(self, model_id: str) -> str:
+        model = await self._with_canary(model_id)
+        self.models[model_id] = replace(model, spec=replace(model.spec, canary=None))
+        return model.spec.version
+
+    async def _with_canary(self, model_id: str) -> PublishedModel:
+        model = await self.list(model_id)
+        if model.spec.canary is None:
+            raise InvalidRequest(f"{model_id} has no canary", param="model")
+        return model
 
     async def rollback(self, model_id: str, version: str = "") -> str:
         await self.list(model_id)
@@ -191,6 +236,14 @@ class FakeCell:
             raise self.admin_failure
         return [m for name, m in self.models.items() if cell is None or name.startswith(f"{cell}/")]
 
+    async def overview(self) -> Overview:
+        return Overview(tuple(await self.list_all()), self.servers)
+
+    async def rights(self) -> Rights:
+        if self.granted is None:
+            raise UnsupportedParameter("this admin server does not tell")
+        return self.granted
+
     async def generate_to(
         self,
         request: GenerateRequest,
@@ -203,6 +256,11 @@ class FakeCell:
         try:
             if request.sampling.beam_size:
                 sink(searched(request))
+                return
+            for chunk in self.said:
+                await asyncio.sleep(0)
+                sink(chunk)
+            if self.said:
                 return
             limit = min(request.sampling.max_tokens or LENGTH, LENGTH)
             for i in range(limit):
@@ -247,11 +305,13 @@ class FakeCell:
         timeout_s: float | None = None,
         *,
         add_special_tokens: bool | None = None,
+        chat: ChatOptions = PLAIN_CHAT,
     ) -> tuple[Sequence[int], int]:
         """A text starts with 1 unless asked not to, a chat only if asked to."""
-        chat = not isinstance(prompt, str)
-        text = "".join(each.content for each in prompt) if chat else prompt
-        start = [1] if (not chat if add_special_tokens is None else add_special_tokens) else []
+        is_text = isinstance(prompt, str)
+        text = prompt if is_text else "".join(each.content for each in prompt)
+        start = [1] if (is_text if add_special_tokens is None else add_special_tokens) else []
+        self.chats.append(chat)
         return await self._answer(model_id, timeout_s, lambda: ([*start, *map(ord, text)], CONTEXT))
 
     async def tokenize_texts(
@@ -261,9 +321,10 @@ class FakeCell:
         timeout_s: float | None = None,
         *,
         add_special_tokens: bool | None = None,
+        chat: ChatOptions = PLAIN_CHAT,
     ) -> Tokenized:
         ids, most = await self.tokenize(
-            model_id, prompt, timeout_s, add_special_tokens=add_special_tokens
+            model_id, prompt, timeout_s, add_special_tokens=add_special_tokens, chat=chat
         )
         return Tokenized(tuple(ids), most, tuple(map(_token_text, ids)))
 
@@ -337,6 +398,7 @@ class FakeCell:
             finish_reason=stop if last and not self.cut_short else None,
             prompt_tokens=first,
             completion_tokens=i + 1,
+            queue_s=0.0 if i else self.queue_s,
         )
 
     async def saxml_generate_counted(
@@ -346,6 +408,7 @@ class FakeCell:
         extra_inputs: ExtraInputs | None = None,
         timeout_s: float | None = None,
     ) -> SaxmlSamples:
+        self.sessions.append(current_session())
         self.saxml_requests.append((model_id, text, extra_inputs))
         self.timeouts.append(timeout_s)
         self._begin(model_id)

@@ -75,6 +75,7 @@ ROUTES = [
     ("GET", "/metrics"),
     ("GET", "/openapi.json"),
     ("GET", "/docs"),
+    ("GET", "/cell"),
     ("GET", "/version"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
@@ -84,12 +85,30 @@ ROUTES = [
     ("POST", "/publish"),
     ("PUT", "/update"),
     ("POST", "/unpublish"),
+    ("POST", "/canary"),
+    ("POST", "/promote"),
+    ("POST", "/abort"),
     ("POST", "/rollback"),
     ("GET", "/events"),
     ("POST", "/generate"),
     ("GET", "/v1/models"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/messages"),
+    ("POST", "/v1/messages/count_tokens"),
+    ("POST", "/api/chat"),
+    ("POST", "/api/generate"),
+    ("POST", "/api/embed"),
+    ("POST", "/api/embeddings"),
+    ("POST", "/api/show"),
+    ("GET", "/api/tags"),
+    ("GET", "/api/ps"),
+    ("GET", "/api/version"),
+    ("POST", "/api/pull"),
+    ("POST", "/api/push"),
+    ("POST", "/api/create"),
+    ("POST", "/api/copy"),
+    ("DELETE", "/api/delete"),
     ("POST", "/v1/embeddings"),
     ("POST", "/v1/responses"),
     ("GET", "/v1/responses/{response_id}"),
@@ -157,7 +176,7 @@ async def test_no_route_answers_a_stranger_listed_or_not(
     """Asks the application itself, which has routes that /openapi.json does not tell of."""
     asks = Authentication(TokenFile(people.path))
     app = create_app(FakeCell(), GatewayConfig(saxml_generation=generation), asks)
-    paths = {*paths_of(app.routes)} - {*PROBES}
+    paths = {*paths_of(app.routes)} - {*PROBES, "/page/{name}"}
     assert {"/", "/metrics", "/openapi.json", "/v1/chat/completions", "/generate"} <= paths
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
@@ -165,6 +184,21 @@ async def test_no_route_answers_a_stranger_listed_or_not(
             for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE"):
                 answer = await http.request(method, path)
                 assert answer.status_code == 401, (method, path)
+
+
+async def test_a_browser_gets_the_page_without_a_token_and_its_data_only_with_one(
+    people: Identities,
+) -> None:
+    async with client(Listening(published("/sax/test/llama")), people) as http:
+        page = await http.get("/", headers={"accept": "text/html,*/*;q=0.8"})
+        assert (page.status_code, page.headers["content-type"][:9]) == (200, "text/html")
+        assert (await http.get("/page/app.js")).status_code == 200
+        assert (await http.get("/page/index.html")).status_code == 404
+        for method, path in (("GET", "/cell"), ("POST", "/page/app.js"), ("GET", "/page")):
+            answer = await http.request(method, path, headers={"accept": "text/html"})
+            assert answer.status_code == 401, path
+        known = await http.get("/cell", headers=people.headers("alice"))
+        assert [model["model"] for model in known.json()["models"]] == ["/sax/test/llama"]
 
 
 async def test_a_refusal_is_told_in_the_words_of_its_api_family(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import httpx
 import pytest
@@ -48,6 +52,17 @@ def test_headers_that_do_not_end_are_answered_408_and_closed(url: str) -> None:
     assert "within 1 s" in reply
     assert "connection: close" in reply
     assert "x-request-id: " in reply
+
+
+def test_a_head_that_does_not_end_is_answered_in_the_format_of_its_route(url: str) -> None:
+    head, _, body = rest_of(connect(url, "POST /v1/messages HTTP/1.1\r\nhost: x\r\n")).partition(
+        "\r\n\r\n"
+    )
+    told = json.loads(body)
+    assert (told["type"], told["error"]["type"]) == ("error", "invalid_request_error")
+    assert f"request-id: {told['request_id']}" in head
+    ollama = rest_of(connect(url, "POST /api/chat HTTP/1.1\r\nhost: x\r\n"))
+    assert [*json.loads(ollama.partition("\r\n\r\n")[2])] == ["error"]
 
 
 def test_a_connection_that_asks_nothing_is_closed_without_a_word(url: str) -> None:
@@ -125,3 +140,22 @@ def test_a_connection_that_stays_idle_between_requests_is_kept(url: str) -> None
         rest_of(connect(url, POST))  # longer than the time limit of a head
         second = http.get("/healthz").extensions["network_stream"].get_extra_info("client_addr")
     assert first == second
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/net/tcp is Linux's")
+def test_the_system_probes_connections_whose_client_may_have_lost_its_power(url: str) -> None:
+    with closing(connect(url, POST)) as connection:
+        ends_s = time.monotonic() + LONG_S
+        while (timer := timer_of_gateway(connection)) != "02" and time.monotonic() < ends_s:
+            time.sleep(0.05)  # the gateway has not taken it up yet
+    assert timer == "02"  # that of keepalive
+
+
+def timer_of_gateway(connection: socket.socket) -> str:
+    """Return the kind of timer that runs for the gateway's end of a connection."""
+    own, other = connection.getsockname()[1], connection.getpeername()[1]
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines())
+    (timer,) = (
+        row[5] for row in rows if (row[1][-5:], row[2][-5:]) == (f":{other:04X}", f":{own:04X}")
+    )
+    return timer.partition(":")[0]

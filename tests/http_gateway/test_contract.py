@@ -20,12 +20,22 @@ schemathesis = pytest.importorskip("schemathesis")
 
 # What is asked for may be refused for reasons that no schema says.
 UNSAID = {
+    "/tokenize": "arguments of calls in messages are JSON",
     "/generate": "the model knows which extra inputs it takes",
     "/publish": "overrides are a text of JSON texts, and bounds must not contradict each other",
     "/update": "as /publish",
     "/score": "there must be as many first texts as second ones, or one",
     "/v1/score": "as /score",
     "/v1/chat/completions": "a grammar must be one, and at most one may be given",
+    "/v1/messages": "results must follow their calls, and a schema must be one",
+    "/v1/messages/count_tokens": "as /v1/messages",
+    **{
+        f"/api/{change}": "models are changed in other ways"
+        for change in ("pull", "push", "create", "copy", "delete")
+    },
+    "/api/chat": "a schema must be one",
+    "/api/generate": "as /api/chat",
+    "/api/show": "model and name, if both are given, must be the same",
     "/v1/responses": "as chats, and outputs of calls must answer calls",
     "/v1/responses/{response_id}/cancel": "no response here is in the background",
     "/v1/completions": "as chats, and prompts times answers are bounded",
@@ -49,11 +59,13 @@ class ConstantCell(FakeCell):
         return tried
 
 
+# A body that is too large as a whole has a status that schemathesis does not expect.
+CONFIG = GatewayConfig(max_body_bytes=64 << 20)
 schema = schemathesis.openapi.from_asgi(
     "/openapi.json",
     create_app(
         ConstantCell(published("/sax/test/smollm2")),
-        GatewayConfig(),
+        CONFIG,
         store=open_store("memory://"),
     ),
 )

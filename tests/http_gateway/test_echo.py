@@ -41,7 +41,7 @@ GARBAGE = (
 NAMES = ("word", "words", "path", "pairs", "quotes")
 MOST_UNLIKE = {"word", "quotes"}  # one whole and beyond ASCII, one that grows when it is quoted
 # Replies of Saxml's that give back the fields of a change that was made, as Saxml's own do.
-CHANGES = {"/publish", "/update", "/unpublish", "/rollback"}
+CHANGES = {"/publish", "/update", "/unpublish", "/rollback", "/canary", "/promote", "/abort"}
 LONG = {"/docs", "/openapi.json"}
 
 Route = tuple[str, str, tuple[str, ...]]

@@ -115,6 +115,19 @@ def test_flags_become_the_configuration():
     )
 
 
+def test_the_generation_of_saxmls_replies_can_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("SAXML_GENERATION", "1")
+    assert parse_flags([]).saxml_generation == 1
+    assert parse_flags(["--saxml_generation", "2"]).saxml_generation == 2
+    for wrong in ("3", "x"):
+        monkeypatch.setenv("SAXML_GENERATION", wrong)
+        with pytest.raises(SystemExit):
+            parse_flags([])
+        assert "--saxml_generation" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "flags",
     [

@@ -94,6 +94,32 @@ def test_every_error_is_told_in_the_words_of_its_api_family(kind: type[SaxError]
     assert ("retry-after" in saxml.headers) == (status in (429, 503))
 
 
+@pytest.mark.parametrize("kind", TABLE, ids=lambda kind: kind.__name__)
+def test_anthropics_errors_have_its_types(kind: type[SaxError]):
+    status = STATUS_AND_OPENAI_CODE[kind.__name__][0]
+    told = answer("/v1/messages/count_tokens", kind("what to do"), 2, "r1")
+    types = {
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        429: "rate_limit_error",
+        500: "api_error",
+        503: "overloaded_error",
+        504: "timeout_error",
+    }
+    error = {"type": types.get(status, "invalid_request_error"), "message": "what to do"}
+    assert told.status_code == status
+    assert json.loads(bytes(told.body)) == {"type": "error", "error": error, "request_id": "r1"}
+    assert told.headers["request-id"] == "r1"
+
+
+@pytest.mark.parametrize("kind", TABLE, ids=lambda kind: kind.__name__)
+def test_ollamas_errors_are_a_text(kind: type[SaxError]):
+    told = answer("/api/chat", kind("what to do", param="model"), 2)
+    assert told.status_code == STATUS_AND_OPENAI_CODE[kind.__name__][0]
+    assert bytes(told.body) == b'{"error":"what to do"}'
+
+
 def test_a_subclass_without_a_line_of_its_own_is_told_as_its_parent():
     class Strange(PromptTooLong):
         pass

@@ -16,10 +16,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 # Which extras each image is made of.
 EXTRAS = {
-    "control": {"kubernetes"},
-    "model-cpu": {"model-server"},
-    "model-tpu": {"tpu"},
-    "model-cuda": {"cuda"},
+    "control": {"kubernetes", "traces"},
+    "model-cpu": {"model-server", "traces"},
+    "model-tpu": {"tpu", "traces"},
+    "model-cuda": {"cuda", "traces"},
 }
 # Where the images run.
 PLACE = {

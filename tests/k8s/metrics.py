@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from http_gateway.metrics import GatewayMetrics as GatewayMetrics
-from model_server.serving.metrics import ModelServerMetrics as ModelMetrics
+from model_server.serving.metrics.registry import ModelServerMetrics as ModelMetrics
+from model_server.serving.version_requests import VersionRequests
 from tests.k8s.finding import Finding, title_of
 from tests.k8s.manifests import ROOT
+from tests.k8s.queries import Query, expressions
 
 Json = Mapping[str, Any]
 _NAME = re.compile(r"\b(?:sax|process)_\w+")
@@ -25,8 +27,15 @@ _SAMPLES = {
 
 
 def check_metrics(objects: Sequence[Json]) -> Iterator[Finding]:
-    """Every name that one of these objects asks for and nobody exposes."""
+    """Every name that one of these objects asks for and nobody exposes, and every query that is
+    none.
+    """
     for each in objects:
+        for text in expressions(each):
+            try:
+                Query.parse(text)
+            except ValueError as problem:
+                yield Finding(title_of(dict(each)), f"{text} is no query: {problem}")
         for name in sorted(asked_for(each) - exposed()):
             yield Finding(title_of(dict(each)), f"there is no metric {name}")
 
@@ -35,13 +44,12 @@ def asked_for(each: Json) -> set[str]:
     """The names of our metrics, and of those of our processes, in one object."""
     match each["kind"]:
         case "PrometheusRule":
-            rules = (rule for group in each["spec"]["groups"] for rule in group["rules"])
-            text = " ".join(rule["expr"] for rule in rules)
+            text = " ".join(expressions(each))
         case "HorizontalPodAutoscaler" | "ScaledObject":
             spec = {key: each["spec"].get(key) for key in ("metrics", "triggers")}
             text = json.dumps(spec)
         case "ConfigMap" if "grafana_dashboard" in (each["metadata"].get("labels") or {}):
-            text = " ".join(_queries(each))
+            text = " ".join((*expressions(each), *_variables(each)))
         case "Deployment":
             every = each["spec"]["template"]["spec"]["containers"]
             words = (word for one in every for word in one.get("args", ()))
@@ -51,12 +59,10 @@ def asked_for(each: Json) -> set[str]:
     return set(_NAME.findall(text))
 
 
-def _queries(dashboard: Json) -> Iterator[str]:
+def _variables(dashboard: Json) -> Iterator[str]:
     for text in dashboard["data"].values():
-        board = json.loads(text)
-        for panel in board["panels"]:
-            yield from (target["expr"] for target in panel["targets"])
-        yield from (str(each.get("query", "")) for each in board["templating"]["list"])
+        listed = json.loads(text)["templating"]["list"]
+        yield from (str(each.get("query", "")) for each in listed)
 
 
 @functools.cache
@@ -67,6 +73,7 @@ def exposed() -> frozenset[str]:
         for registry in (GatewayMetrics().registry, ModelMetrics(lambda: (), lambda: 0).registry)
         for family in registry.collect()
     }
+    kinds |= {each.name: each.type for each in VersionRequests(lambda: (), str).collect()}
     # The admin server's come with a cell that leads: read from where they are written.
     source = (ROOT / "admin_server" / "api" / "metrics.py").read_text()
     kinds |= dict.fromkeys(_ADMIN_ANY.findall(source), "gauge")

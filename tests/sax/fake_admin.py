@@ -15,6 +15,7 @@ import grpc.aio
 from sax.errors import ModelExists, ModelNotFound, SaxError
 from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2, cell_pb2_grpc
 from sax.types import (
+    CanaryShare,
     CellStats,
     JoinedServer,
     PublishedModel,
@@ -37,8 +38,10 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
         self.starting: str = ""  # why held requests are worth holding; empty: they are not
         self.refusal: str = ""  # why they are not
         self.models: dict[str, PublishedModel] = {}
+        self.shares: dict[str, CanaryShare] = {}  # by model; told at the next announcement
         self.servers: list[JoinedServer] = []
         self.seqno = 0
+        self.admin_acl: str = ""
         self.calls: list[str] = []
         self.fail: list[SaxError] = []  # raised by the next calls, first in first out
         self._changed = asyncio.Event()
@@ -134,13 +137,18 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
             model = self._find(request.model_id)
         ready = [r.address for r in model.replicas if r.status is ServableStatus.LOADED]
         result = admin_pb2.WatchResult(next_seqno=self.seqno, has_fullset=True, values=ready)
-        return admin_pb2.WatchLocResponse(admin_server_id=self.id, result=result)
+        share = codec.encode_share(self.shares.get(request.model_id))
+        return admin_pb2.WatchLocResponse(admin_server_id=self.id, result=result, canary=share)
 
     async def Demand(self, request: cell_pb2.DemandRequest, context: Any) -> Any:
         self._begin("Demand")
         self.demands.append(request)
         reason = self.starting or self.refusal
         return cell_pb2.DemandResponse(starting=bool(self.starting), reason=reason)
+
+    async def CellAcl(self, request: cell_pb2.CellAclRequest, context: Any) -> Any:
+        self._begin("CellAcl")
+        return cell_pb2.CellAclResponse(admin_acl=self.admin_acl)
 
     async def WaitForReady(self, request: admin_pb2.WaitForReadyRequest, context: Any) -> Any:
         self._begin("WaitForReady")

@@ -2,9 +2,9 @@
 
 With max_tokens n the chunks are "0", "1" ... "n-1", the last with finish_reason "length", the first
 with seed 7; one message carries the next chunk of every open request. Score gives -len(suffix);
-Generate gives the text reversed, which took a token for each letter and two more; GenerateStream
-gives it letter by letter. The vector of an input is [its length, 1/2]; Custom answers with the
-method and the bytes reversed.
+Gradient has nine numbers for "many" and one for "few"; Generate gives the text reversed, which took
+a token for each letter and two more; GenerateStream gives it letter by letter. The vector of an
+input is [its length, 1/2]; Custom answers with the method and the bytes reversed.
 """
 
 from __future__ import annotations
@@ -156,6 +156,15 @@ class FakeReplica(
     async def Score(self, request: lm_pb2.ScoreRequest, context: Any) -> Any:
         self._begin("Score", request)
         return lm_pb2.ScoreResponse(logp=[-float(len(suffix)) for suffix in request.suffix])
+
+    async def Gradient(self, request: lm_pb2.GradientRequest, context: Any) -> Any:
+        self._begin("Gradient", request)
+        tensors = {"many": range(9), "few": [0.5]}
+        gradients = {
+            name: lm_pb2.GradientResponse.Gradient(values=values)
+            for name, values in tensors.items()
+        }
+        return lm_pb2.GradientResponse(score=[-len(request.suffix)], gradients=gradients)
 
     async def Generate(self, request: lm_pb2.GenerateRequest, context: Any) -> Any:
         self._begin("Generate", request)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 SAXML_CALLS = """
-    AdminOptions GetACL List ListAll ListDetail Model ModelDetail ModelOptions ModelServerTypeStat
-    Options Publish SetACL Stats Unpublish Update WaitForReady
+    AdminOptions AudioModel CustomModel GetACL LanguageModel List ListAll ListDetail Model
+    ModelDetail ModelOptions ModelServerTypeStat MultimodalModel Options Publish SetACL
+    StartDebugPort Stats Status StatusCode StatusNotOk Unpublish Update VisionModel WaitForReady
 """
 VALUES = """
     CellId GenerateRequest JoinedServer Message ModelId ModelSpec PublishedModel ReplyOptions
@@ -19,18 +20,18 @@ VALUES = """
 """
 PUBLIC = {
     "sax": f"AsyncClient Client {SAXML_CALLS} {VALUES}",
-    "sax.client": "AsyncClient Change Client WatchEvent",
+    "sax.client": "AsyncClient Change Client WatchEvent in_session",
     "model_server.custom": "Arrays CustomMethod CustomModel CustomProgram",
 }
 CALLS = """
-    classify close custom detokenize embed embed_counted events generate generate_to gradient list
-    list_all publish rerank rollback saxml_embed saxml_generate saxml_generate_counted
-    saxml_generate_stream score score_pairs servers stats tokenize tokenize_texts unpublish update
-    versions wait_for_ready watch
+    abort ask_service cell_acl classify close custom detokenize embed embed_counted events
+    generate generate_to gradient list list_all overview promote publish rerank rights rollback
+    saxml_embed saxml_generate saxml_generate_counted saxml_generate_stream score score_pairs
+    servers stats tokenize tokenize_texts unpublish update versions wait_for_ready watch
 """
 RUN = """
     admin_server http_gateway model_server model_server.precompile model_server.slice_check
-    model_server.plan sax.cli
+    model_server.plan sax.cli sax.cli.saxutil
 """
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.bench.page import PAGE, machine, with_tables
 from tests.bench.table import Table
 from tests.end_to_end.cell import Cell, local_plan
-from tests.soak.story import AT_ONCE, FLAGS, Soak, publish, soak
+from tests.soak.story import AT_ONCE, FLAGS, RUDE, Soak, publish, soak
 
 
 def main() -> int:
@@ -40,16 +40,20 @@ def main() -> int:
 def report(made: Soak, seconds: float) -> Table:
     """Return the outcomes of each kind of request, and what became of the server."""
     columns = ("answered", "refused", "full", "late", "left", "lost")
-    before, after = (size >> 20 for size in made.resident)
+    servers, gateways = (
+        " -> ".join(f"{size >> 20}" for size in sizes) for sizes in zip(*made.resident, strict=True)
+    )
     left = ", ".join(f"{name} {value:.0f}" for name, value in made.left_behind.items())
     table = Table(
         "A soak with requests of all kinds",
-        f"{AT_ONCE} callers for {seconds:.0f} s, one model server ({' '.join(FLAGS)}) with the "
-        "demo model, an adapter of it, an embedding model and a decoder that embeds, ranks and "
-        "differentiates; random fields of the table, some of which contradict each other. Late: "
-        "past the time limit that the caller set. Left: the caller went away. Compiled while "
-        f"serving: {made.compiles:.0f} programs. Afterwards: {left}. Resident memory of the model "
-        f"server: {before} MiB before, {after} MiB after.",
+        f"{AT_ONCE} callers for {seconds:.0f} s, and {RUDE} that read slowly or not at all or stop "
+        f"in mid-request; one model server ({' '.join(FLAGS)}) with the demo model, an adapter of "
+        "it, an embedding model and a decoder that embeds, ranks and differentiates; random "
+        "fields of the table, some of which contradict each other. Late: past the time limit that "
+        "the caller set. Left: the caller went away. Compiled while serving: "
+        f"{made.compiles:.0f} programs. {made.given_back_s:.1f} s after the last caller: {left}. "
+        f"Resident memory at the start, half-way and at the end, in MiB: {servers} (model "
+        f"server), {gateways} (gateway).",
         ("request", *columns),
     )
     for kind in sorted({kind for kind, _ in made.outcomes}):

@@ -17,11 +17,13 @@ from sax.client import AsyncClient
 from sax.errors import DeadlineExceeded, InvalidRequest, QueueFull
 from tests.demo_model import ROOT, demo_model
 from tests.end_to_end import passes_model
-from tests.end_to_end.cell import MODEL_SERVER, SMOLLM2, Cell
+from tests.end_to_end.cell import GATEWAY, MODEL_SERVER, SMOLLM2, Cell
 from tests.model_server.checkpoints.adapter_folder import write_demo_adapter
 from tests.soak.random_request import ADAPTED, EMBEDDER, RandomRequest, random_request, text
+from tests.soak.rude_client import be_rude
 
 AT_ONCE = 24
+RUDE = 4  # beside them
 MINILM = ROOT / ".cache" / "models" / "all-MiniLM-L6-v2"
 FLAGS = ("--slots=8", "--max_context=2048", "--strict_compile")
 
@@ -34,7 +36,9 @@ class Soak:
     lost: list[str] = field(default_factory=list[str])
     compiles: float = 0.0
     left_behind: dict[str, float] = field(default_factory=dict[str, float])
-    resident: tuple[int, int] = (0, 0)  # bytes of the model server, at the start and at the end
+    given_back_s: float = 0.0  # after the last caller had its answer or left
+    # Bytes of the model server and of the gateway, at the start, half-way and at the end.
+    resident: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     def total(self, outcome: str) -> int:
         return sum(count for (_, each), count in self.outcomes.items() if each == outcome)
@@ -53,8 +57,9 @@ def publish(cell: Cell, folder: Path) -> None:
 async def soak(cell: Cell, seconds: float, seed: int) -> Soak:
     """Send requests for this long, wait for every answer, and read what the server still holds."""
     made = Soak()
-    ends_s = time.monotonic() + seconds
-    before = cell.resident(MODEL_SERVER)
+    began_s = time.monotonic()
+    ends_s = began_s + seconds
+    made.resident.append(_resident(cell))
     limits = httpx.Limits(max_connections=None)
     async with (
         httpx.AsyncClient(base_url=cell.url, timeout=120, trust_env=False, limits=limits) as http,
@@ -63,9 +68,28 @@ async def soak(cell: Cell, seconds: float, seed: int) -> Soak:
     ):
         for number in range(AT_ONCE):
             users.create_task(_user(made, http, client, random.Random(f"{seed} {number}"), ends_s))
+        for number in range(RUDE):
+            users.create_task(_rude(made, cell, random.Random(f"{seed} rude {number}"), ends_s))
+        await asyncio.sleep(seconds / 2)
+        made.resident.append(_resident(cell))
     await asyncio.to_thread(_read_rest, cell, made)
-    made.resident = before, cell.resident(MODEL_SERVER)
+    made.resident.append(_resident(cell))
     return made
+
+
+def _resident(cell: Cell) -> tuple[int, int]:
+    return cell.resident(MODEL_SERVER), cell.resident(GATEWAY)
+
+
+async def _rude(made: Soak, cell: Cell, draw: random.Random, ends_s: float) -> None:
+    address = "127.0.0.1", cell.plan.gateway_port
+    while time.monotonic() < ends_s:
+        try:
+            way, outcome = await be_rude(address, draw)
+        except (OSError, AssertionError, TimeoutError) as exc:
+            way, outcome = "rude client", "lost"
+            made.lost.append(f"{type(exc).__name__}: {exc}")
+        made.outcomes[way, outcome] += 1
 
 
 async def _user(
@@ -159,14 +183,26 @@ def _outcome(status: int, said: str) -> str:
 
 def _read_rest(cell: Cell, made: Soak) -> None:
     """Read what is left once every caller has its answer or is gone."""
-    figures = ("sax_slots_used", "sax_pages_used", "sax_requests_running", "sax_requests_waiting")
-
-    def rest() -> dict[str, float]:
-        return {name: cell.metric(name) for name in figures}
-
-    cell.eventually(lambda: not any(rest().values()), "everything was given back", 60)
-    made.left_behind = rest()
+    began_s = time.monotonic()
+    cell.eventually(lambda: not any(_rest(cell).values()), "everything was given back", 60)
+    made.given_back_s = time.monotonic() - began_s
+    made.left_behind = _rest(cell)
     page = cell.metrics_page().splitlines()
     (made.compiles,) = (
         float(line.split()[1]) for line in page if line.startswith("sax_compiles_while_serving_t")
     )
+
+
+def _rest(cell: Cell) -> dict[str, float]:
+    """Return the gauges of work in progress, of the model server and of the gateway."""
+    figures = ("sax_slots_used", "sax_pages_used", "sax_requests_running", "sax_requests_waiting")
+    rest = {name: cell.metric(name) for name in figures}
+    in_flight = "sax_gateway_requests_in_flight"
+    lines = cell.http.get("/metrics").text.splitlines()
+    (rest[in_flight],) = (
+        # less the one that reads it
+        float(line.split()[1]) - 1
+        for line in lines
+        if line.startswith(in_flight + " ")
+    )
+    return rest

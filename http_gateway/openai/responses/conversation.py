@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from http_gateway.openai.schema import refuse_unsupported
-from http_gateway.openai.tools import function_name, read_arguments
+from http_gateway.openai.tools import read_arguments, read_name
 from sax.chat import Message, ToolCall
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
@@ -97,7 +97,7 @@ class _ItemReader:
 
     def _call(self, item: dict[str, Any], at: str) -> None:
         id = _text(item.pop("call_id", None), "call_id", at, needed=True)
-        name = function_name(item.pop("name", None), at)
+        name = read_name(item.pop("name", None), at)
         call = ToolCall(id, name, read_arguments(item.pop("arguments", None), f"{at}.arguments"))
         refuse_unsupported(item, _OF_ITEM, at=f"{at}.")
         self._calls[id] = name

@@ -33,6 +33,7 @@ from http_gateway.openapi import (
     ALWAYS,
     JSON,
     WITH_MODEL,
+    EventKinds,
     OpenAiError,
     operation,
     query_of,
@@ -45,7 +46,9 @@ from sax.types import GenerateRequest, TokenChunk
 
 _told = partial(operation, errors=OpenAiError)
 _STORED = (*ALWAYS, 400, 404)
-_CREATE = _told(ResponseBody, statuses=WITH_MODEL, body=RESPONSE, events=ResponseStreamEvent)
+_CREATE = _told(
+    ResponseBody, statuses=WITH_MODEL, body=RESPONSE, events=EventKinds(ResponseStreamEvent)
+)
 _GET = _told(ResponseBody, statuses=_STORED, parameters=[ID, *query_of(ResponseQuery)])
 _ITEMS = _told(ResponseItemList, statuses=_STORED, parameters=[ID, *query_of(PageQuery)])
 _DELETE = _told(ResponseDeleted, statuses=_STORED, parameters=[ID])
@@ -166,7 +169,7 @@ class ResponseRoutes:
 
     async def _ask(self, job: ResponseJob, sink: Callable[[TokenChunk], None]) -> None:
         """Read the answer to its end, and keep it before that is told."""
-        await self._backend.client.generate_to(job.request, sink, timeout_s=job.limit_s)
+        await self._backend.generate_to(job.request, sink, job.limit_s)
         if not job.answer.finished:
             raise ended_early()
         if job.keep:

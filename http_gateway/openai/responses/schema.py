@@ -13,8 +13,9 @@ from http_gateway.openai.chat_schema import template_variables
 from http_gateway.openai.constraint import labelled_schema
 from http_gateway.openai.schema import SamplingFields, refuse_unsupported, sampling_of
 from http_gateway.openai.shape import Shape
-from http_gateway.openai.tools import check_tools, function_tool, to_choice
+from http_gateway.openai.tools import read_tools, to_choice
 from sax.chat import ChatOptions, Tool
+from sax.client.routing.session import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.format import quoted
@@ -98,6 +99,12 @@ class ResponseRequest(SamplingFields):
     priority: Annotated[int, ranged(_ROUTE, "priority"), checked(_ROUTE, "priority")] | None = None
     cache_salt: Annotated[str, bounded(_ROUTE, "cache_salt")] | None = None
     timeout: Annotated[float, ranged(_ROUTE, "timeout")] | None = None
+
+    @property
+    def session(self) -> str:
+        """What keeps the requests of a conversation, else of a user, together."""
+        labels = self.model_extra or {}
+        return current_session() or str(labels.get("prompt_cache_key") or labels.get("user") or "")
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
@@ -206,12 +213,11 @@ def _constraint(text: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _to_tools(entries: Sequence[Mapping[str, object]]) -> tuple[Tool, ...]:
-    tools = tuple(_to_tool(dict(entry), f"tools[{n}]") for n, entry in enumerate(entries))
-    check_tools(tools, ".name")
-    return tools
+    functions = [_function_of(dict(entry), f"tools[{n}]") for n, entry in enumerate(entries)]
+    return read_tools(functions, "tools[{}]", "parameters")
 
 
-def _to_tool(entry: dict[str, Any], at: str) -> Tool:
+def _function_of(entry: dict[str, Any], at: str) -> dict[str, Any]:
     kind = entry.pop("type", None)
     if kind != "function":
         raise UnsupportedParameter(
@@ -219,7 +225,7 @@ def _to_tool(entry: dict[str, Any], at: str) -> Tool:
             "functions, and run them yourself",
             param=f"{at}.type",
         )
-    return function_tool(entry, at)
+    return entry
 
 
 def _choice(value: str | dict[str, object] | None) -> object:

@@ -9,7 +9,7 @@ other left, prompt islands answer, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -217,6 +217,6 @@ class SplitGroup(EngineGroup):
             return super()._move(lane, failure, begun)
 
 
-def _without(stats: EngineStats, handed_over: int) -> dict[str, int]:
+def _without(stats: EngineStats, handed_over: int) -> dict[str, Any]:
     values = {name: getattr(stats, name) for name in EngineStats.__dataclass_fields__}
     return values | {"finished": stats.finished - handed_over}

@@ -6,13 +6,25 @@ flight (`redo`), when the last one that it was given cannot stand.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec.structs import replace
 
 from model_server.engine.beams.seating import found
 from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.live_sequences import LiveSequences
-from model_server.engine.sequence import Finish, Sequence, SequenceUpdate
+from model_server.engine.sequence import Finish, PromptChunk, Sequence, SequenceUpdate
 from model_server.engine.types import Row, RowResult, Step, StepResult
+
+
+class StepSpan(NamedTuple):
+    """When the device computed a step, by `time.monotonic`: until it was read."""
+
+    began_s: float
+    read_s: float
+
+
+UNTIMED = StepSpan(0.0, 0.0)
 
 
 class Commits:
@@ -25,10 +37,14 @@ class Commits:
         self._live = live
         self._guessing = guessing
         self._page_size = live.held.limits.page_size
+        self._span = UNTIMED  # of the step that is being committed
 
-    def commit(self, step: Step, result: StepResult) -> list[SequenceUpdate]:
+    def commit(
+        self, step: Step, result: StepResult, span: StepSpan = UNTIMED
+    ) -> list[SequenceUpdate]:
         """Apply the results of a step. Steps must be committed in the order they were scheduled."""
         self.steps += 1
+        self._span = span
         assert step.number == result.number == self.steps, "steps must commit in order"
         updates: list[SequenceUpdate] = []
         for row, outcome in zip(step.rows, result.rows, strict=True):
@@ -37,6 +53,8 @@ class Commits:
                 continue  # surplus: it ended or was cancelled while this step was in flight
             if sequence.guesses and not sequence.in_flight and not self._settle(sequence, row):
                 continue
+            if sequence.chunks is not None and row.tokens:
+                sequence.chunks.append(PromptChunk(row.start, len(row.tokens), *span))
             if row.targets:
                 updates += self._commit_targets(sequence, outcome, row)
                 if sequence.id not in self._live:
@@ -70,7 +88,7 @@ class Commits:
             self._live.held.note(sequence)
         if finish:
             self._finish(sequence)
-        return SequenceUpdate(sequence.id, outcome, finish, cached=max(sequence.cached, 0))
+        return self._update(sequence, outcome, finish)
 
     def _commit_beam(self, sequence: Sequence, outcome: RowResult) -> list[SequenceUpdate]:
         """Return the update with the answers once the search of this seat is over."""
@@ -82,7 +100,9 @@ class Commits:
             return []
         assert sequence.seats is not None
         self._finish(sequence.seats[0])
-        return [found(sequence.seats[0], answers)]
+        first = sequence.seats[0]
+        update = found(first, answers)
+        return [replace(update, read_s=self._span.read_s, started_s=first.started_s)]
 
     def redo(self, sequence: Sequence) -> None:
         """Have the next token chosen anew: those of all rows in flight are dropped."""
@@ -106,8 +126,7 @@ class Commits:
             update = self._commit_scores(sequence, outcome, row)
             return [update] if update else []
         self.tokens += len(row.targets)
-        cached = max(sequence.cached, 0)
-        updates = [SequenceUpdate(sequence.id, each, cached=cached) for each in _each(row, outcome)]
+        updates = [self._update(sequence, each) for each in _each(row, outcome)]
         if sequence.guide is not None and sequence.guide.finished:
             updates[-1] = replace(updates[-1], finish="complete")
             self._finish(sequence)
@@ -135,6 +154,23 @@ class Commits:
             return None
         scores = RowResult(target_logprobs=tuple(sequence.scores))
         return SequenceUpdate(sequence.id, scores, finish)
+
+    def _update(
+        self, sequence: Sequence, outcome: RowResult, finish: Finish | None = None
+    ) -> SequenceUpdate:
+        """Return the update for a token."""
+        chunks: tuple[PromptChunk, ...] = ()
+        if sequence.chunks:
+            chunks, sequence.chunks = tuple(sequence.chunks), []
+        return SequenceUpdate(
+            sequence.id,
+            outcome,
+            finish,
+            cached=max(sequence.cached, 0),
+            read_s=self._span.read_s,
+            started_s=sequence.started_s,
+            chunks=chunks,
+        )
 
     def _finish(self, sequence: Sequence) -> None:
         self.remove(sequence)

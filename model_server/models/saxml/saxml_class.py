@@ -41,6 +41,7 @@ _TEMPLATE: Values = {
     "BEAM_SEARCH_EARLY_EXIT": False,  # of a beam search: ends once all hypotheses did
     "MIN_DECODE_STEPS": 0,  # of a beam search: tokens before an answer may end
 }
+_SOS_ID = 0  # of Saxml's template, where no tokenizer says otherwise
 _OF_BEAMS = (
     "BEAM_SIZE",
     "TOKENS_PER_BEAM",
@@ -114,6 +115,7 @@ def saxml_class(
             defaults=replace(recipe.defaults, **_ends(given, recipe.vocab), **_search(given)),
             tokenized_input=given["TOKENIZED_INPUT"],
             tokenized_output=given["TOKENIZED_OUTPUT"],
+            start_token=_SOS_ID,
         )
 
     return ModelClass(f"{_PACKAGE}.{module}.{name}", False, defaults, configure)

@@ -11,11 +11,17 @@ import math
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from model_server.engine.engine import Announce, EngineRequest, SequenceUpdate
+from model_server.serving.answers.answer_trace import AnswerTrace
 from model_server.serving.answers.detokenizer import Detokenizer
+from model_server.serving.answers.request_times import RequestTimes
 from model_server.serving.lm_servable import LmServable
-from model_server.serving.metrics import ModelServerMetrics
-from sax.errors import Cancelled, DeadlineExceeded, Internal, SaxError
+from model_server.serving.metrics.registry import ModelServerMetrics
+from sax.errors import Cancelled, DeadlineExceeded, Internal, SaxError, wire_name
+from sax.tracing import attributes as names
+from sax.tracing.tracer import Value
 from sax.types import TokenChunk
 
 logger = logging.getLogger(__name__)
@@ -37,17 +43,17 @@ class RunningRequest:
     ) -> None:
         self.servable = servable
         self.request_id = ""  # as the caller named it, for the log
+        self.trace: AnswerTrace | None = None  # None: nobody traces it
         self._stats = servable.methods[method]
         self._sink = sink
-        self._metrics = metrics
+        self._tally = metrics.tally(servable.model_id)
+        self._times = RequestTimes(self._tally, time.monotonic())
         self._on_end = on_end
         self._answer: Detokenizer | None = None  # None for scored sequences
         self._unseen = "prompt"
         self._sequence: int | None = None
         self._reserved: EngineRequest | None = None  # holds a place in the engine's queue
         self._way: asyncio.Task[None] | None = None  # encoding or remote prefill in progress
-        self._began_s = time.monotonic()
-        self._first_s: float | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._over = False
         self._stats.begin()
@@ -65,7 +71,8 @@ class RunningRequest:
 
     def submit(self, engine_request: EngineRequest) -> None:
         """Submit the sequence to the engine. Raises as the engine does."""
-        self._sequence = self.servable.submit(engine_request, self.receive)
+        self._sequence = self.servable.submit(self._traced(engine_request), self.receive)
+        self._tally.max_tokens.observe(engine_request.max_tokens)
 
     def reserve(self, engine_request: EngineRequest) -> None:
         """Reserve a place in the engine's queue. Raises as the engine does."""
@@ -78,8 +85,12 @@ class RunningRequest:
         """Submit the sequence in its reserved place. Raises as the engine does."""
         self._reserved = None
         self._sequence = self.servable.submit(
-            engine_request, self.receive, reserved=True, announce=announce
+            self._traced(engine_request), self.receive, reserved=True, announce=announce
         )
+        self._tally.max_tokens.observe(engine_request.max_tokens)
+
+    def _traced(self, engine_request: EngineRequest) -> EngineRequest:
+        return engine_request if self.trace is None else replace(engine_request, traced=True)
 
     def release(self) -> None:
         """Release the reserved place, if there is one. Idempotent."""
@@ -112,6 +123,7 @@ class RunningRequest:
         if not self._over:
             self._end()
             self._stats.fail(time.monotonic())
+            self._ended(error)
             self._stop_sequence()
             self._sink(error)
 
@@ -119,6 +131,7 @@ class RunningRequest:
         """The caller went away: free slot and pages, send nothing more. Idempotent."""
         if self._end():
             self._stats.leave()
+            self._ended()
             if self._way is not None:
                 self._way.cancel()
             self._stop_sequence()
@@ -128,7 +141,7 @@ class RunningRequest:
         if self._over:
             return
         try:
-            chunk = update.error or self._chunk(update)
+            chunk = update.error or self._told(update)
         except Exception:
             logger.exception(
                 "an update could not be turned into text%s", of_request(self.request_id)
@@ -138,8 +151,19 @@ class RunningRequest:
             self.fail(chunk)
             return
         if chunk.finish_reason is not None:
-            self._succeed(update)
+            self._succeed(update, chunk)
         self._sink(chunk)
+
+    def _told(self, update: SequenceUpdate) -> TokenChunk:
+        trace = self.trace
+        if trace is None:
+            return self._chunk(update)
+        if update.chunks:
+            trace.take(update.chunks)
+        began_s = time.thread_time()
+        chunk = self._chunk(update)
+        trace.detokenise_s += time.thread_time() - began_s
+        return replace(chunk, traceparent=str(trace.context)) if chunk.queue_s else chunk
 
     def internal_error(self) -> Internal:
         """Return what a client reads of an error that only the log explains."""
@@ -153,22 +177,39 @@ class RunningRequest:
             return TokenChunk("", finish_reason=update.finish, score=score)
         if update.hypotheses:
             self._answer.cached_tokens = update.cached
-            return self._answer.found(update.hypotheses)
-        if self._first_s is None and update.result.token is not None:
-            self._first_s = time.monotonic()
-            self._metrics.first_token(self.servable.model_id, self._first_s - self._began_s)
-            self._answer.cached_tokens = update.cached
-        return self._answer.push(update.result, update.finish)
+            self._times.start(update)
+            chunk = self._answer.found(update.hypotheses)
+            return replace(chunk, queue_s=self._times.queue_s)
+        if update.result.token is None:
+            return self._answer.push(update.result, update.finish)
+        first = not self._times.first_s
+        self._times.token(update, time.monotonic())
+        if not first:
+            return self._answer.push(update.result, update.finish)
+        self.servable.first_tokens.add(self._times.first_s - self._times.began_s)
+        self._answer.cached_tokens = update.cached
+        chunk = self._answer.push(update.result, update.finish)
+        return replace(chunk, queue_s=self._times.queue_s)
 
-    def _succeed(self, update: SequenceUpdate) -> None:
+    def _succeed(self, update: SequenceUpdate, chunk: TokenChunk) -> None:
         now = time.monotonic()
         self._end()
-        self._stats.succeed(now, now - self._began_s)
+        self._stats.succeed(now, now - self._times.began_s)
+        reason = chunk.finish_reason or ""
+        self._times.succeed(now, chunk.prompt_tokens, chunk.completion_tokens, reason)
+        if self.trace is not None:
+            told: dict[str, Value] = {
+                names.INPUT_TOKENS: chunk.prompt_tokens,
+                names.OUTPUT_TOKENS: chunk.completion_tokens,
+                names.CACHED_TOKENS: chunk.cached_tokens,
+                names.FINISH_REASONS: (reason,),
+            }
+            self.trace.end(self._times, now, told)
         if update.finish is None:  # a stop string; the engine would go on
             self._stop_sequence()
-        if self._answer is not None and self._first_s is not None and self._answer.tokens > 1:
-            per_token_s = (now - self._first_s) / (self._answer.tokens - 1)
-            self._metrics.token_interval(self.servable.model_id, per_token_s)
+        if (tokens := chunk.completion_tokens) > 1 and self._times.first_s:
+            decode_s = self._times.last_s - self._times.first_s
+            self.servable.token_intervals.add(decode_s / (tokens - 1))
 
     def _expire(self, timeout_s: float) -> None:
         error = DeadlineExceeded(
@@ -180,8 +221,8 @@ class RunningRequest:
 
     def _spent(self) -> str:
         """Say how an unfinished request spent its time, and how the next one may end sooner."""
-        waited_s = (self._first_s or time.monotonic()) - self._began_s
-        if self._first_s is not None and self._answer is not None:
+        waited_s = (self._times.first_s or time.monotonic()) - self._times.began_s
+        if self._times.first_s and self._answer is not None:
             return (
                 f"the answer began after {waited_s:.1f} s and had {self._answer.tokens} tokens; "
                 "allow more time, or fewer tokens (max_tokens)"
@@ -201,8 +242,22 @@ class RunningRequest:
     def _fail_or_leave(self, exc: BaseException) -> None:
         if isinstance(exc, (asyncio.CancelledError, Cancelled)):
             self._stats.leave()
+            self._ended()
         else:
             self._stats.fail(time.monotonic())
+            self._ended(exc)
+
+    def _ended(self, error: BaseException | None = None) -> None:
+        """Tell metrics and trace of an end without the whole answer; None: the caller went away."""
+        reason, failed = "cancelled", ""
+        if error is not None:
+            refused = isinstance(error, SaxError) and not isinstance(error, Internal)
+            reason = "refused" if refused and self._sequence is None else "error"
+            failed = wire_name(error) if isinstance(error, SaxError) else type(error).__name__
+        self._times.end(reason)
+        if self.trace is not None:
+            told: dict[str, Value] = {names.FINISH_REASONS: (reason,)}
+            self.trace.end(self._times, time.monotonic(), told, failed)
 
     def _end(self) -> bool:
         """Mark the request as over; return False if it was already."""

@@ -15,6 +15,7 @@ from sax.cli.model_argument import full_name
 from sax.cli.stages import phase, reason, replica_stages, summary
 from sax.cli.terminal import open_client
 from sax.command import AsJson, printable, show_table
+from sax.format import count
 from sax.memory_parts import COLUMNS, memory_rows
 from sax.names import CellId, ModelId
 from sax.types import Autoscaling, JoinedServer, PublishedModel
@@ -127,7 +128,7 @@ def model_row(model: PublishedModel) -> tuple[str, ...]:
         spec.model_path,
         spec.checkpoint,
         ready,
-        summary(model),
+        summary(model) + (f", canary {canary.percent:g}%" if (canary := spec.canary) else ""),
         reason(model) or "; ".join(model.notes),
     )
 
@@ -142,6 +143,7 @@ def details(model: PublishedModel) -> list[tuple[str, str]]:
         ("state", summary(model)),
         ("methods", ", ".join(model.methods)),
         ("version", spec.version),
+        ("canary", canary_line(model)),
         ("revision", str(spec.revision or "")),
         ("admin acl", spec.admin_acl),
         ("autoscaling", bounds(spec.autoscaling)),
@@ -160,10 +162,22 @@ def bounds(autoscaling: Autoscaling | None) -> str:
     return f"{least} to {most} replicas, for a queue of {autoscaling.target_queue:g} each"
 
 
+def canary_line(model: PublishedModel) -> str:
+    """Return a running canary in words, "" without one."""
+    if (canary := model.spec.canary) is None:
+        return ""
+    ready = count(model.ready_canaries, "ready replica")
+    return f"{canary.percent:g}% of the requests, {ready}, {canary.checkpoint}, {canary.version}"
+
+
 def replica_rows(model: PublishedModel) -> list[tuple[str, ...]]:
     stages = replica_stages(model)
     return [
-        (replica.address or "(no server)", stage.text, replica.reason or replica.note)
+        (
+            replica.address or "(no server)",
+            f"{stage.text} (canary)" if replica.canary else stage.text,
+            replica.reason or replica.note,
+        )
         for replica, stage in zip(model.replicas, stages, strict=False)
     ]
 

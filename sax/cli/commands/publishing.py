@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sax.canary import read_percent
 from sax.cli.commands.wait import wait_until_ready
 from sax.cli.model_argument import Model, NewModel
 from sax.cli.publication import absolute_checkpoint, parse_publication
@@ -99,6 +100,13 @@ def update(
     no_autoscaling: Annotated[
         bool, typer.Option("--no-autoscaling", help="Always run the published number of replicas.")
     ] = False,
+    canary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Try it first: give the new checkpoint or overrides this part of the requests.",
+        ),
+    ] = None,
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
@@ -107,10 +115,14 @@ def update(
     Options that are not given stay as they are. Changing only the replicas reloads nothing. The
     model path cannot change: unpublish first.
 
+    With --canary the new version serves a part of the requests beside the old one, until
+    `sax promote` or `sax abort`; again with --canary alone, it gets another part.
+
     \b
     Examples:
       sax update /sax/test/smollm2 --replicas 2 --wait
       sax update /sax/test/smollm2 --checkpoint /models/smollm2-v2
+      sax update /sax/test/smollm2 --checkpoint /models/smollm2-v2 --canary 10%
       sax update /sax/test/smollm2 --replicas 3 --revision 41
       sax update /sax/test/smollm2 --max-replicas 8 --target-queue 2
     """
@@ -118,7 +130,8 @@ def update(
     if no_autoscaling and autoscaling:
         raise typer.BadParameter("--no-autoscaling excludes all other autoscaling options")
     scaling: Scaling | None = "off" if no_autoscaling else autoscaling
-    if checkpoint is None and replicas is None and override is None and scaling is None:
+    percent = None if canary is None else read_percent(canary)
+    if all(each is None for each in (checkpoint, replicas, override, scaling, percent)):
         raise typer.BadParameter("give something to change, e.g. --replicas 2")
     with open_client(ctx) as client:
         client.update(
@@ -128,10 +141,44 @@ def update(
             overrides=None if override is None else parse_overrides(override),
             revision=revision,
             autoscaling=scaling,
+            canary=percent,
         )
-    _say_done("updated", model, as_json=as_json)
+    what = "updated" if percent is None else f"canary at {percent:g}% of"
+    _say_done(what, model, as_json=as_json)
     if wait:
-        wait_until_ready(ctx, model)
+        wait_until_ready(ctx, model, settled=percent is not None)
+
+
+def promote(ctx: typer.Context, model: Model, wait: Wait = False, as_json: AsJson = False) -> None:
+    """Roll a canary out to all replicas.
+
+    The replicas that do not have it yet follow one by one.
+
+    \b
+    Example:
+      sax promote /sax/test/smollm2 --wait
+    """
+    with open_client(ctx) as client:
+        client.promote(model)
+    _say_done("promoted the canary of", model, as_json=as_json)
+    if wait:
+        wait_until_ready(ctx, model, settled=True)
+
+
+def abort(ctx: typer.Context, model: Model, wait: Wait = False, as_json: AsJson = False) -> None:
+    """Go back from a canary.
+
+    All requests go to the version from before it at once; its replicas return to that one by one.
+
+    \b
+    Example:
+      sax abort /sax/test/smollm2
+    """
+    with open_client(ctx) as client:
+        client.abort(model)
+    _say_done("aborted the canary of", model, as_json=as_json)
+    if wait:
+        wait_until_ready(ctx, model, settled=True)
 
 
 def unpublish(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:

@@ -1,6 +1,7 @@
 """Saxml's `saxutil` verbs that have another name here or that this system does not support.
 
-Most are hidden from `sax --help`: they serve scripts and people used to saxutil.
+Most are hidden from `sax --help`: they serve people used to saxutil. Scripts run `saxutil` itself,
+whose flags are Saxml's (`sax.cli.saxutil`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from sax.cli.commands.vectors import embed, gradient
 from sax.cli.commands.wait import wait_until_ready
 from sax.cli.model_argument import Model
 from sax.cli.publication import absolute_checkpoint
+from sax.cli.saxutil.unsupported import CREATE, DELETE, EXPORT, SAVE, unsupported
 from sax.cli.terminal import open_client
 from sax.command import AsJson, Wait
-from sax.errors import UnsupportedParameter
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="...")]
 
@@ -80,10 +81,7 @@ def create(ctx: typer.Context, words: Words = None) -> None:
     Example:
       python -m admin_server --sax_cell=/sax/test --fs_root=/var/sax
     """
-    raise UnsupportedParameter(
-        "a cell needs no create command: start its admin server, e.g. "
-        "python -m admin_server --sax_cell=/sax/test --fs_root=gs://bucket/sax"
-    )
+    raise unsupported(CREATE)
 
 
 def delete(ctx: typer.Context, words: Words = None) -> None:
@@ -93,10 +91,7 @@ def delete(ctx: typer.Context, words: Words = None) -> None:
     Example:
       sax unpublish /sax/test/smollm2
     """
-    raise UnsupportedParameter(
-        "no command deletes a cell: unpublish its models, stop its admin servers, and delete "
-        "the folder or bucket given as their --fs_root"
-    )
+    raise unsupported(DELETE)
 
 
 def export(ctx: typer.Context, words: Words = None) -> None:
@@ -106,10 +101,7 @@ def export(ctx: typer.Context, words: Words = None) -> None:
     Example:
       sax convert MODEL.gguf FOLDER
     """
-    raise UnsupportedParameter(
-        "export is not supported: no server here writes a TensorFlow SavedModel; "
-        "`sax convert` writes a Hugging Face folder"
-    )
+    raise unsupported(EXPORT)
 
 
 def save(ctx: typer.Context, words: Words = None) -> None:
@@ -119,10 +111,7 @@ def save(ctx: typer.Context, words: Words = None) -> None:
     Example:
       sax versions /sax/test/smollm2
     """
-    raise UnsupportedParameter(
-        "save is not supported: servers never change weights, so a model always equals the "
-        "checkpoint it was loaded from; `sax versions` shows which one"
-    )
+    raise unsupported(SAVE)
 
 
 def register(app: typer.Typer) -> None:

@@ -15,7 +15,7 @@ from sax.cli.terminal import open_async_client, open_client
 from sax.client import AsyncClient
 from sax.command import say
 from sax.errors import DeadlineExceeded, LoadFailed
-from sax.types import PublishedModel
+from sax.types import PublishedModel, ServableStatus
 
 _LOOK_S = 0.2  # polling interval
 
@@ -27,8 +27,11 @@ async def until_ready(
     *,
     replicas: int | None = None,
     timeout_s: float | None = None,
+    settled: bool = False,
 ) -> PublishedModel:
     """Return once `replicas` replicas (None: all wanted) are ready.
+
+    settled: and each of them has the version that it is to have.
 
     Raises LoadFailed with the reason as soon as a replica fails, or DeadlineExceeded after
     timeout_s with the reason why the model is not ready yet.
@@ -39,7 +42,7 @@ async def until_ready(
             while True:
                 published = await client.list(model_id)
                 display.show(replica_stages(published))
-                if enough(published, replicas):
+                if enough(published, replicas) and (not settled or is_settled(published)):
                     return published
                 await asyncio.sleep(_LOOK_S)
     except TimeoutError:
@@ -63,18 +66,32 @@ def enough(published: PublishedModel, replicas: int | None) -> bool:
     return False
 
 
+def is_settled(published: PublishedModel) -> bool:
+    """Return True if the ready replicas are as wanted, those of a canary included."""
+    loaded = [each for each in published.replicas if each.status is ServableStatus.LOADED]
+    canary = any(each.canary for each in published.replicas)
+    # The list may still be from before the change.
+    return canary == (published.spec.canary is not None) and not any(e.reason for e in loaded)
+
+
 def wait_until_ready(
     ctx: typer.Context,
     model: str,
     *,
     replicas: int | None = None,
     timeout_s: float | None = None,
+    settled: bool = False,
 ) -> None:
     async def go() -> None:
         async with open_async_client(ctx) as client:
             with open_display() as display:
                 published = await until_ready(
-                    client, model, display, replicas=replicas, timeout_s=timeout_s
+                    client,
+                    model,
+                    display,
+                    replicas=replicas,
+                    timeout_s=timeout_s,
+                    settled=settled,
                 )
         for note in published.notes:
             say(f"note: {note}")

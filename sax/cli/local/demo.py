@@ -71,7 +71,8 @@ def what_next(plan: CellPlan, wanted: Publication) -> str:
     address = "${LB_IP}:${PORT}"
     return "\n".join(
         (
-            f"Serving at {plan.gateway_url}. Try these in another terminal:",
+            f"Serving at {plan.gateway_url}: chat there in a browser, or try these in another "
+            "terminal:",
             "",
             f"LB_IP={plan.gateway_host} PORT={plan.gateway_port}",
             f"curl --request GET {json_header} -s {address}/listcell --data '{name}'",

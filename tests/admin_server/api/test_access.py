@@ -29,7 +29,7 @@ from sax.errors import (
     UnsupportedParameter,
 )
 from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2, cell_pb2_grpc, common_pb2
-from sax.types import ModelSpec, ServerInfo
+from sax.types import ModelSpec
 from sax.wire import codec
 from sax.wire.rpc import open_channel, to_sax_error
 from tests.admin_server.conftest import FAST, eventually
@@ -107,12 +107,22 @@ async def test_only_the_cells_admins_may_publish(cell: Guarded) -> None:
         await cell.publish("user")
 
 
+async def test_whoever_is_known_may_read_the_cells_own_list(cell: Guarded) -> None:
+    async def read(who: str) -> None:
+        reply = await cell.call(who, "CellAcl", cell_pb2.CellAclRequest())
+        assert (reply.admin_acl, reply.enforced) == ("root, server", True)
+
+    assert await cell.who_may(read) == NOBODY_KNOWN
+
+
 async def test_only_the_cells_admins_may_join_model_servers(cell: Guarded) -> None:
+    there = await FakeModelet().start()
+
     async def join(who: str) -> None:
-        info = ServerInfo(address="127.0.0.1:9", incarnation="i", model_paths=("llama",))
-        await cell.call(who, "Join", codec.encode_join(info))
+        await cell.call(who, "Join", codec.encode_join(there.info))
 
     assert set(await cell.who_may(join)) == {"", "stranger", "owner", "user"}
+    await there.stop()
 
 
 async def test_a_models_own_admins_may_change_it_and_nothing_else(cell: Guarded) -> None:
@@ -311,3 +321,22 @@ def test_the_decision_is_a_function_of_values() -> None:
     with pytest.raises(PermissionDenied):
         access.check_model(ANYONE, spec, "update")
     Access().check_cell(ANYONE, "publish")
+
+
+async def test_rights_tell_what_a_caller_may_change(cell: Guarded) -> None:
+    await cell.publish("root", admin_acl="owner")
+    await cell.publish("root", "/sax/test/other")
+    for who, publish, models in (
+        ("root", True, []),
+        ("server", True, []),
+        ("owner", False, [MODEL]),
+        ("user", False, []),
+    ):
+        rights = await cell.call(who, "Rights", cell_pb2.RightsRequest())
+        assert (rights.publish, list(rights.models)) == (publish, models), who
+    refused = await cell.who_may(lambda who: cell.call(who, "Rights", cell_pb2.RightsRequest()))
+    assert refused == NOBODY_KNOWN
+
+
+def test_without_authentication_everyone_may_change_everything() -> None:
+    assert Access().rights(ANYONE, []).may_change(MODEL)

@@ -123,6 +123,10 @@ async def test_a_bad_request_is_refused_by_field(stub, cell, request_of, error, 
     assert (type(refusal), refusal.param) == (error, param)
 
 
+async def test_a_cell_that_asks_nobody_has_no_list_of_its_own(cell):
+    assert await cell.CellAcl(cell_pb2.CellAclRequest()) == cell_pb2.CellAclResponse()
+
+
 async def test_events_are_told_by_page_and_by_model_even_of_one_that_is_gone(stub, cell):
     await publish(stub)
     await publish(stub, "other")

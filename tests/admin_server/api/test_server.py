@@ -210,6 +210,27 @@ async def test_a_client_of_another_admin_server_gets_the_full_set(stub):
     assert reply.admin_server_id not in ("", "another")
 
 
+async def test_numbers_mean_what_they_mean_in_saxml(stub, start_modelet):
+    """0, a number of another admin server and one that is too old lead to the whole set, by its
+    values or by all changes."""
+    modelet = await start_modelet()
+    await publish(stub)
+    await stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=1))
+    me = (await watch(stub)).admin_server_id
+    for admin_server_id, seqno in ((me, 0), ("", 7), ("another", 1), (me, -1)):
+        result = (await watch(stub, admin_server_id, seqno)).result
+        told = {*result.values, *(change.addition for change in result.changelog)}
+        assert told == {modelet.address}
+        nothing = await watch(stub, me, result.next_seqno, timeout_s=0.2)
+        assert nothing.result == admin_pb2.WatchResult(next_seqno=result.next_seqno)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+async def test_nobody_waits_for_no_replicas(stub, count):
+    await publish(stub)
+    await stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=count))
+
+
 async def test_a_watch_ends_with_an_unpublish_and_numbers_are_not_used_again(stub, start_modelet):
     await start_modelet()
     await publish(stub)

@@ -1,5 +1,6 @@
 """The status page over HTTP: says why, and lets nothing become markup."""
 
+import re
 from dataclasses import replace
 
 import httpx
@@ -193,9 +194,23 @@ async def test_names_stay_text_whatever_is_in_them(admin, http, start_modelet):
     assert before.text == after.text
     assert status.headers["content-type"] == "application/json"
     assert "<script>alert(1)" in status.json()["models"][0]["replicas"][0]["reason"]
-    for way_in in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
-        assert way_in not in after.text
-    assert "default-src 'none'" in after.headers["content-security-policy"]
+    policy = after.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe-inline" not in policy
+    assert "require-trusted-types-for 'script'" in policy
+
+
+@pytest.mark.virtual_time
+async def test_the_page_and_its_files_are_sent_once_and_then_known_by_their_tags(http):
+    page = await http.get("/")
+    names = re.findall(r'(?:href|src)="(page/[\w.]+)"', page.text)
+    assert {"page/look.css", "page/theme.js", "page/status.js"} <= {*names}
+    for name in (*names, "page/element.js", ""):
+        first = await http.get(f"/{name}")
+        assert first.status_code == 200
+        again = await http.get(f"/{name}", headers={"if-none-match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    assert (await http.get("/page/status_page.py")).status_code == 404
 
 
 @over_http
@@ -218,6 +233,33 @@ async def test_metrics_count_models_replicas_and_actions(admin, http, start_mode
     assert f'sax_admin_wanted_replicas{{model="{M}"}} 2.0' in lines
     assert f'sax_admin_replicas{{model="{M}",status="loaded"}} 1.0' in lines
     assert f'sax_admin_replicas{{model="{M}",status="none"}} 1.0' in lines
+
+
+@pytest.mark.virtual_time
+async def test_a_canary_is_on_the_page_and_in_the_metrics(admin, http, start_modelet):
+    await start_modelet()
+    await start_modelet()
+    await admin.cell.publish(spec(replicas=2))
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 2)
+    version = await admin.cell.canaries.start(M, "/two", {"A": "1"}, 10)
+    await eventually(lambda: admin.cell.find(M).ready_canaries == 1)
+    (model,) = (await http.get("/status.json")).json()["models"]
+    assert model["canary"] == {
+        "version": version,
+        "checkpoint": "/two",
+        "overrides": {"A": "1"},
+        "percent": 10,
+        "ready_replicas": 1,
+    }
+    assert sorted(replica["canary"] for replica in model["replicas"]) == [False, True]
+    lines = (await http.get("/metrics")).text.splitlines()
+    labels = f'{{model="{M}",version="{version}"}}'
+    assert f"sax_admin_canary_percent{labels} 10.0" in lines
+    assert f"sax_admin_canary_ready_replicas{labels} 1.0" in lines
+    await admin.cell.canaries.abort(M)
+    (model,) = (await http.get("/status.json")).json()["models"]
+    assert model["canary"] is None
+    assert labels not in (await http.get("/metrics")).text
 
 
 @over_http

@@ -16,6 +16,7 @@ from sax.proto import admin_pb2, cell_pb2
 from sax.wire.rpc import ERROR_KEY, open_channel, to_sax_error
 from tests.admin_server.api.test_server import M, error_of, model
 from tests.admin_server.conftest import FAST
+from tests.admin_server.fake_modelet import FakeModelet
 
 CALLS = {
     "Admin/Publish": admin_pb2.PublishRequest,
@@ -79,9 +80,11 @@ async def test_a_field_of_the_wrong_type_is_refused(raw):
 
 
 async def test_a_newer_model_server_may_say_more_than_is_asked(raw, admin):
-    joining = admin_pb2.JoinRequest(address="127.0.0.1:1").SerializeToString()
+    there = await FakeModelet().start()
+    joining = admin_pb2.JoinRequest(address=there.address).SerializeToString()
     await raw("Admin/Join", joining + STRANGE)
-    assert [info.address for info in admin.cell.reconciler.infos()] == ["127.0.0.1:1"]
+    assert [info.address for info in admin.cell.reconciler.infos()] == [there.address]
+    await there.stop()
 
 
 @pytest.mark.parametrize("path", CALLS)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from admin_server.assignment.canaries import variants
 from admin_server.assignment.plan import CellActions, plan_actions
 from admin_server.assignment.seen import (
     AclPush,
@@ -24,7 +25,9 @@ from admin_server.assignment.seen import (
 )
 from admin_server.assignment.servers import Servers
 from admin_server.ledger.state import CellState
+from sax.canary import canary_replicas, canary_spec, replicas_with_canary
 from sax.types import (
+    Canary,
     JoinedServer,
     ModelSpec,
     Placement,
@@ -582,19 +585,29 @@ class Play:
             there = [
                 fake.models[model_id] for fake in self.fleet.values() if model_id in fake.models
             ]
+            versions = {each.version for each in variants(one)}
             good = [
                 x
                 for x in there
-                if (x.status, x.version, x.acls) == (S.LOADED, one.version, one.acls)
+                if (x.status, x.acls) == (S.LOADED, one.acls) and x.version in versions
             ]
-            if len(there) != len(good) or len(good) != min(one.replicas, len(self.fleet)):
+            wanted = replicas_with_canary(one.replicas, one.canary)
+            if len(there) != len(good) or len(good) != min(wanted, len(self.fleet)):
                 return False
+            # With a replica missing none is reloaded for the canary, or back.
+            if one.canary is not None and len(good) == wanted:
+                canaries = sum(x.version == one.canary.version for x in good)
+                if canaries != canary_replicas(wanted, one.canary.percent):
+                    return False
         return all(m in self.wanted.models for fake in self.fleet.values() for m in fake.models)
 
 
 events = st.tuples(
     st.sampled_from(
-        ["publish", "update", "update", "scale", "acls", "unpublish", "restart", "kill", "lead"]
+        [
+            *("publish", "update", "update", "scale", "acls", "unpublish", "restart", "kill"),
+            *("lead", "canary", "canary", "promote", "abort"),
+        ]
     ),
     st.integers(0, 2),
     st.integers(0, 3),
@@ -632,12 +645,28 @@ def test_any_cell_comes_to_rest_as_it_was_published(servers, failing, chance, hi
         assert play.settled()
 
 
+def tried(one: ModelSpec, kind: str, percent: float, version: str) -> ModelSpec:
+    """The spec with a canary, or a running one's new share, or after it was promoted or aborted."""
+    if one.canary is None:
+        started = Canary(version=version, checkpoint="new", percent=percent)
+        return replace(one, canary=started) if kind == "canary" else one
+    if kind == "canary":
+        return replace(one, canary=replace(one.canary, percent=percent))
+    return (
+        canary_spec(one, one.canary)
+        if kind == "promote"
+        else replace(one, canary=None, aborted=one.canary.version)
+    )
+
+
 def happen(play: Play, kind: str, which: int, replicas: int, version: str) -> None:
     model_id, models = f"/sax/test/m{which}", dict(play.wanted.models)
     if kind == "publish":
         models.setdefault(model_id, spec(model_id, replicas=replicas, version=version))
     elif kind == "unpublish":
         models.pop(model_id, None)
+    elif model_id in models and kind in ("canary", "promote", "abort"):
+        models[model_id] = tried(models[model_id], kind, 30.0 * replicas + 1, version)
     elif model_id in models and kind in ("update", "scale"):
         change = {"version": version} if kind == "update" else {"replicas": replicas}
         models[model_id] = replace(models[model_id], **change)

@@ -36,6 +36,14 @@ def test_the_log_stays_about_as_short_as_the_set(history):
         assert len(watched.changes) <= 2 * max(len(new), 8)
 
 
+def test_a_value_of_which_something_else_changed_is_added_again_and_harms_nobody():
+    watched = WatchSet(0).become(["a", "b"])
+    again = watched.become(["a", "b"], anew=["b", "gone"])
+    delta = again.since(watched.seqno)
+    assert [(change.value, change.added) for change in delta.changes] == [("b", True)]
+    assert follow(frozenset("ab"), delta) == {"a", "b"} == again.values
+
+
 def test_values_that_do_not_change_are_no_change():
     watched = WatchSet(0).become(["a"])
     assert watched.become(["a"]) is watched

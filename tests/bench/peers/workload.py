@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gguf import GGUFReader
+
+from sax.cli.bench.workload import drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +34,12 @@ def prompts(words: Sequence[str], workload: Workload, streams: int, key: str) ->
 
     Each of `words` is one token after a space, so a prompt begins with a space.
     """
-    shared = random.Random("shared").choices(words, k=workload.shared)
+    shared = drawn(words, workload.shared, "shared")
     own = workload.prompt - workload.shared
     return [
-        "".join(f" {word}" for word in [*shared, *_draw(words, own, f"{key}, {stream}")])
+        "".join(f" {word}" for word in [*shared, *drawn(words, own, f"{key}, {stream}")])
         for stream in range(streams)
     ]
-
-
-def _draw(words: Sequence[str], count: int, key: str) -> list[str]:
-    return random.Random(key).choices(words, k=count)
 
 
 def one_token_words(checkpoint: Path) -> list[str]:

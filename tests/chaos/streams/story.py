@@ -26,6 +26,7 @@ MODEL = "/sax/test/counting"
 TOKENS = 120
 STEP_S = 0.02
 _READY_S = 60.0
+_REFUSED_S = 0.5  # before a reader asks again
 _PAUSE_S = 0.7  # most between the return of a replica and the next kill
 
 
@@ -36,6 +37,7 @@ class Figures:
     kills: int = 0
     streams: int = 0
     in_flight: int = 0  # streams that a kill met
+    refused: int = 0  # requests that found all places taken, before any of their answer
     pauses_s: list[float] = field(default_factory=list[float])  # the longest of each stream
     faults: list[str] = field(default_factory=list[str])  # of streams that broke or said wrong
 
@@ -45,12 +47,17 @@ class Figures:
             "kills": self.kills,
             "streams": self.streams,
             "streams that a kill met": self.in_flight,
+            "refused for want of places": self.refused,
             "broken or wrong": len(self.faults),
             "longest pause in a stream, s: median, max": [
                 round(longest[len(longest) // 2], 2),
                 round(longest[-1], 2),
             ],
         }
+
+
+class Refused(Exception):
+    """All places are taken: nothing of the answer was sent."""
 
 
 class Readers:
@@ -71,6 +78,10 @@ class Readers:
             self.running += 1
             try:
                 text = await self._stream(prompt)
+            except Refused:
+                self._figures.refused += 1
+                await asyncio.sleep(_REFUSED_S)
+                continue
             except (httpx.HTTPError, ValueError) as exc:
                 self._figures.faults.append(f"{prompt}: {type(exc).__name__}: {exc}")
             else:
@@ -96,12 +107,14 @@ class Readers:
         await self._http.aclose()
 
     async def _stream(self, prompt: str) -> str:
-        """Raises ValueError for an error of the gateway."""
+        """Raises Refused, or ValueError for another error of the gateway."""
         body = {"model": MODEL, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
         text, last_s, longest_s = "", time.monotonic(), 0.0
         async with self._http.stream(
             "POST", "/v1/completions", json={**body, "stream": True}
         ) as reply:
+            if reply.status_code == 429:
+                raise Refused
             if reply.status_code != 200:
                 raise ValueError((await reply.aread()).decode())
             async for line in reply.aiter_lines():

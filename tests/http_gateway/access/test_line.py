@@ -68,6 +68,17 @@ async def test_a_request_leaves_one_line_with_what_it_was_and_took(
     } | ({"ended": "complete"} if stream else {})
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_line_tells_how_long_the_answer_waited_and_so_does_the_reply(
+    http: httpx.AsyncClient, cell: FakeCell, lines: Lines, stream: bool
+) -> None:
+    cell.queue_s = 1.25
+    answer = await http.post(COMPLETIONS, json={**ASK, "stream": stream, "n": 2})
+    (line,) = lines()
+    assert line["queue_s"] == 1.25
+    assert answer.headers["x-sax-queue-seconds"] == "1.2500"
+
+
 async def test_the_line_of_a_known_caller_has_its_name_and_of_a_stranger_its_address(
     cell: FakeCell, tmp_path: Path, lines: Lines, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -255,6 +255,9 @@ FORBIDDEN: list[tuple[str, str, dict[str, object]]] = [
     ("POST", "/listcell", {"model": "/sax/test/smollm2"}),
     ("POST", "/unpublish", {"model": "/sax/test/smollm2"}),
     ("POST", "/rollback", {"model": "/sax/test/smollm2"}),
+    ("POST", "/canary", {"model": "/sax/test/smollm2", "percent": 10}),
+    ("POST", "/promote", {"model": "/sax/test/smollm2"}),
+    ("POST", "/abort", {"model": "/sax/test/smollm2"}),
     (
         "PUT",
         "/update",

@@ -224,6 +224,12 @@ async def test_models_are_listed_by_their_full_names(http: httpx.AsyncClient):
     }
 
 
+def test_a_model_tells_its_context_once_a_replica_is_ready():
+    spec = ModelSpec(model_id="/sax/test/a", model_path="auto", checkpoint="/a", replicas=1)
+    assert model_card(PublishedModel(spec=spec, max_context=2048))["max_model_len"] == 2048
+    assert "max_model_len" not in model_card(PublishedModel(spec=spec))
+
+
 def test_an_adapter_names_its_base_as_parent():
     base = "/sax/test/smollm2"
     adapter = ModelSpec(

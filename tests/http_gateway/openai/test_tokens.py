@@ -5,11 +5,13 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from sax.chat import ChatOptions, Tool
 from sax.errors import InvalidRequest
 from sax.fields.table import TOKEN_IDS
 from tests.http_gateway.fake_cell import CONTEXT, FakeCell
 
 CHAT = [{"role": "user", "content": "hi"}]
+TOOL = {"type": "function", "function": {"name": "now"}}
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,28 @@ async def test_a_prompt_is_counted_and_listed(
         "tokens": tokens,
         "token_strs": None,
     }
+
+
+@pytest.mark.parametrize("texts", [False, True])
+async def test_a_chat_is_rendered_as_its_options_say(
+    cell: FakeCell, http: httpx.AsyncClient, texts: bool
+):
+    options = {
+        "tools": [TOOL],
+        "chat_template_kwargs": {"enable_thinking": False},
+        "add_generation_prompt": False,
+        "continue_final_message": True,
+    }
+    body = {"model": "llama", "messages": CHAT, "return_token_strs": texts, **options}
+    assert (await http.post("/tokenize", json=body)).status_code == 200
+    assert cell.chats == [
+        ChatOptions(
+            tools=(Tool("now"),),
+            chat_template_kwargs='{"enable_thinking": false}',
+            add_generation_prompt=False,
+            continue_final_message=True,
+        )
+    ]
 
 
 async def test_each_token_has_its_text_on_request(http: httpx.AsyncClient) -> None:
@@ -74,7 +98,11 @@ async def test_without_a_name_the_only_model_answers(
         ("/tokenize", {"prompt": "a", "messages": CHAT}, "prompt"),
         ("/tokenize", {"prompt": ""}, "prompt"),
         ("/tokenize", {"prompt": 1}, "prompt"),
-        ("/tokenize", {"messages": CHAT, "add_generation_prompt": False}, "add_generation_prompt"),
+        ("/tokenize", {"messages": CHAT, "add_generation_prompt": 1}, "add_generation_prompt"),
+        ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, "add_generation_prompt"),
+        ("/tokenize", {"prompt": "a", "tools": [TOOL]}, "tools"),
+        ("/tokenize", {"messages": CHAT, "tools": [{"type": "x"}]}, "tools[0].type"),
+        ("/tokenize", {"messages": CHAT, "chat_template": "x"}, "chat_template"),
         ("/tokenize", {"prompt": "a", "return_token_strs": 1}, "return_token_strs"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens[0]"),

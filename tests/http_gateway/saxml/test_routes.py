@@ -271,6 +271,28 @@ async def test_a_rollback_tells_the_version(http: httpx.AsyncClient):
     assert (await http.post("/rollback", json=named)).json() == named
 
 
+async def test_a_canary_is_started_listed_and_promoted_or_aborted(http: httpx.AsyncClient):
+    model = {"model": "/sax/test/llama"}
+    started = await http.post("/canary", json={**model, "percent": 10, "overrides": {"A": 1}})
+    assert started.json() == {**model, "percent": 10}
+    listed = (await http.get("/listcell", params=model)).json()
+    assert listed["canary"] == {
+        "version": "c" * 32,
+        "checkpoint": "None",
+        "overrides": {"A": "1"},
+        "percent": 10,
+        "ready_replicas": 0,
+    }
+    assert (await http.post("/promote", json=model)).json() == {**model, "version": "c" * 32}
+    assert "canary" not in (await http.get("/listcell", params=model)).json()
+    assert (await http.post("/abort", json=model)).status_code == 400
+    assert (await http.post("/canary", json={**model, "percent": 2.5})).is_success
+    assert (await http.post("/abort", json=model)).json() == {**model, "version": "c" * 32}
+    whole = await http.post("/canary", json={**model, "percent": 100})
+    assert whole.status_code == 400
+    assert "sax promote" in whole.text
+
+
 async def test_events_are_told_by_page(http: httpx.AsyncClient):
     answer = await http.get("/events", params={"model": "/sax/test/llama", "before": 8, "limit": 2})
     assert [one["sequence"] for one in answer.json()] == [7, 6]
@@ -299,6 +321,13 @@ STRANGE = [
     ("POST", "/listall", {"sax_cell": "/sax/test", "x": 1}, "x"),
     ("POST", "/rollback", {"model": "/sax/test/llama", "version": "latest"}, "version"),
     ("POST", "/rollback", {"model": "/sax/test/llama", "to": "x"}, "to"),
+    ("POST", "/canary", {"model": "/sax/test/llama"}, "percent"),
+    ("POST", "/canary", {"model": "/sax/test/llama", "percent": "10%"}, "percent"),
+    ("POST", "/canary", {"model": "/sax/test/llama", "percent": 0}, "percent"),
+    ("POST", "/canary", {"model": "/sax/test/llama", "percent": 101}, "percent"),
+    ("POST", "/canary", {"model": "/sax/test/llama", "percent": 5, "replicas": 2}, "replicas"),
+    ("POST", "/promote", {"model": "/sax/test/llama", "percent": 5}, "percent"),
+    ("POST", "/abort", {}, "model"),
     ("POST", "/generate", {"model": "/sax/test/llama", "query": 5}, "query"),
     ("POST", "/generate", {"model": "/sax/test/llama", "query": "x", "n": 2}, "n"),
     ("GET", "/events?limit=0", None, "limit"),

@@ -87,6 +87,18 @@ def test_given_extra_inputs_are_laid_over_the_defaults():
     assert generate(extra_inputs=given_).effective_extra_inputs() == {**DEFAULTS, **given_}
 
 
+def test_generation_2s_own_numbers_may_be_texts():
+    body = generate(extra_inputs={"temperature": "0.25", "per_example_top_k": "40", "style": "7"})
+    told = body.effective_extra_inputs()
+    assert told == {**DEFAULTS, "temperature": 0.25, "per_example_top_k": 40.0, "style": "7"}
+
+
+@pytest.mark.parametrize("value", ["hot", "nan", "inf", ""])
+def test_a_text_that_is_no_number_stays_for_the_model_server_to_refuse(value: str):
+    told = generate(extra_inputs={"temperature": value}).effective_extra_inputs()
+    assert told == {**DEFAULTS, "temperature": value}
+
+
 @pytest.mark.parametrize("value", [True, None, {}, [[1]], ["x"]])
 def test_an_extra_input_of_another_kind_is_refused_by_its_key(value: object):
     with pytest.raises(ValidationError) as caught:

@@ -20,6 +20,7 @@ class Inbox:
         self.results: dict[int, list[RowResult]] = {}
         self.ends: dict[int, str | SaxError] = {}
         self.hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # of beam searches
+        self.updates: list[SequenceUpdate] = []  # in order
         self._changed = threading.Condition()
 
     def deliver(self, updates: list[SequenceUpdate]) -> None:
@@ -31,6 +32,7 @@ class Inbox:
 
     def _take(self, update: SequenceUpdate) -> None:
         assert update.sequence not in self.ends, "an update came after the last"
+        self.updates.append(update)
         self.results.setdefault(update.sequence, []).append(update.result)
         end = update.finish or update.error
         if end:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import pytest
 from msgspec.structs import replace
@@ -128,6 +129,25 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(start: Start) -> None:
     runner.gate.release(10_000)
     assert {inbox.end(id) for id in ids} == {alone(ask_for(3), LIMITS)[1]}
     assert inbox.end(engine.submit(ask_for(3, 1))) == "length"
+
+
+def test_answers_begun_elsewhere_find_a_place_beside_a_full_queue_as_many_as_it_has(
+    start: Start,
+) -> None:
+    runner = gated()
+    engine, inbox = start(runner)
+    places = LIMITS.slots + LIMITS.queue
+    for _ in range(places):
+        engine.submit(ask_for(3))
+    whole = alone(ask_for(3), LIMITS)[0]
+    begun = replace(ask_for(3), answer=tuple(whole[:1]))
+    ids = [engine.submit(begun) for _ in range(places)]
+    with pytest.raises(QueueFull, match=r"full \(24 requests running or waiting\)"):
+        engine.submit(begun)
+    assert runner.gate
+    runner.gate.release(10_000)
+    assert {inbox.end(id) for id in ids} == {"length"}
+    assert engine.drain(30)
 
 
 def test_a_prompt_that_cannot_fit_is_refused_at_once(start: Start) -> None:
@@ -286,3 +306,17 @@ def test_a_limit_of_queued_requests_counts_one_account_and_is_named(start: Start
     for account in ("ann", "ann", "ann", "bob"):
         engine.release(account)
     assert engine.drain(30)
+
+
+def test_updates_of_an_engine_have_times_that_follow_each_other(start: Start) -> None:
+    began_s = time.monotonic()
+    engine, inbox = start(FakeRunner(LIMITS))
+    id = engine.submit(replace(ask_for(9), traced=True))
+    inbox.end(id)
+    updates = [each for each in inbox.updates if each.sequence == id]
+    first = updates[0]
+    assert began_s <= first.started_s <= first.chunks[0].began_s
+    assert sum(chunk.tokens for chunk in first.chunks) == 9
+    times = [each.read_s for each in updates]
+    assert times == sorted(times)
+    assert first.chunks[-1].ended_s == times[0]

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from model_server.config import PrefixSharing
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.sequence import EngineRequest, PromptChunk, Sequence, SequenceUpdate
+from model_server.engine.steps.commits import StepSpan
 from model_server.engine.types import EngineLimits, Sampling, Step, StepResult
-from tests.model_server.engine.fake_runner import GREEDY, VOCAB, likeliest, rank
+from tests.model_server.engine.fake_runner import GREEDY, VOCAB, FakeRunner, likeliest, rank
 from tests.model_server.engine.trace import (
     Answer,
     Ask,
@@ -423,3 +424,27 @@ def test_limits_under_which_someone_could_wait_for_ever_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
         Scheduler(limits)
+
+
+def test_updates_tell_when_their_step_was_read_and_when_the_sequence_took_a_slot() -> None:
+    limits = limits_of(slots=1, token_budget=4)
+    scheduler, runner = Scheduler(limits), FakeRunner(limits)
+    asked = ask_for(tuple(range(6)), 2)
+    scheduler.add(Sequence(1, msgspec.structs.replace(asked, traced=True), limits))
+    scheduler.add(Sequence(2, ask_for((3, 4), 1), limits))
+    updates: list[SequenceUpdate] = []
+    for number in range(1, 10):
+        step = scheduler.schedule(now_s=float(number))
+        if step is not None:
+            result = runner.launch(step).result()
+            updates += scheduler.commit(step, result, StepSpan(number + 0.25, number + 0.5))
+    assert [(each.sequence, each.started_s, each.read_s) for each in updates] == [
+        (1, 1.0, 2.5),
+        (1, 1.0, 3.5),
+        (2, 4.0, 4.5),
+    ]
+    assert [each.chunks for each in updates] == [
+        (PromptChunk(0, 4, 1.25, 1.5), PromptChunk(4, 2, 2.25, 2.5)),
+        (),
+        (),
+    ]

@@ -84,10 +84,10 @@ def test_a_forced_answer_is_valid_calls_and_nothing_else(
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)
-def test_one_call_of_one_function_can_be_forced(
+def test_a_function_that_is_named_is_called_once(
     compiler: GrammarCompiler, dialect: AnswerDialect
 ) -> None:
-    options = {"tool_choice": "function", "tool_name": "now", "parallel_tool_calls": False}
+    options = {"tool_choice": "function", "tool_name": "now", "parallel_tool_calls": True}
     calls, _ = divided(walk(compiler, made(dialect, **options), 1), dialect)
     assert calls == [("now", {})]
 

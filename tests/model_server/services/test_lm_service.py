@@ -11,12 +11,9 @@ import pytest
 
 from model_server.loading.loaded import AnyLoaded, Loaded
 from model_server.text.chat_template import ChatTemplate
-from model_server.text.tokenizer import HfTokenizer
+from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabularies.sentence_piece import PieceKind, Pieces, sentence_piece
-from sax.errors import (
-    InvalidRequest,
-    UnsupportedParameter,
-)
+from sax.errors import InvalidRequest, NotLoaded, UnsupportedParameter
 from sax.proto import common_pb2, lm_pb2, modelet_pb2
 from sax.types import ModelSpec, Progress, SamplingParams
 from tests.model_server.engine.fake_runner import logprob
@@ -162,6 +159,20 @@ async def test_generate_gives_its_samples_best_first_and_a_seed_repeats_them() -
         assert await served.lm.Generate(lm_request(seed=5)) == reply
 
 
+async def test_each_sample_may_have_a_temperature_of_its_own() -> None:
+    defaults = SamplingParams(temperature=0.0, max_tokens=6)
+    async with serving(FakeModels(samples=3, defaults=defaults)) as served:
+        greedy = text_of(answer_to("hi", 6))
+        request = lm_request(seed=5)
+        request.extra_inputs.tensors["temperature"].values[:] = [0.0, 0.0, 50.0]
+        texts = [answer.text for answer in (await served.lm.Generate(request)).texts]
+        assert texts.count(greedy) == 2
+        request.extra_inputs.tensors["temperature"].values[:] = [0.0, 1.0]
+        error = await error_of(served.lm.Generate(request))
+        assert isinstance(error, InvalidRequest)
+        assert error.param == "extra_inputs.temperature"
+
+
 async def test_generate_stream_adds_up_piece_by_piece() -> None:
     gate = threading.Semaphore(0)
     defaults = SamplingParams(temperature=1.0, max_tokens=12)
@@ -208,7 +219,7 @@ async def test_score_sums_the_log_probabilities_of_each_suffix() -> None:
 
 @pytest.mark.parametrize(
     ("prefix", "suffixes", "param"),
-    [("", ["x"], "prefix"), ("a", [""], "suffix"), ("a", [], "suffix")],
+    [("", ["x"], "prefix"), ("a", [""], "suffix")],
 )
 async def test_a_score_of_nothing_is_refused(prefix: str, suffixes: list[str], param: str) -> None:
     async with serving(FakeModels()) as served:
@@ -216,6 +227,76 @@ async def test_a_score_of_nothing_is_refused(prefix: str, suffixes: list[str], p
         error = await error_of(served.lm.Score(request))
         assert isinstance(error, InvalidRequest)
         assert error.param == param
+
+
+async def test_no_suffixes_have_no_scores() -> None:
+    async with serving(FakeModels()) as served:
+        request = lm_pb2.ScoreRequest(model_key=MODEL, prefix="a")
+        assert list((await served.lm.Score(request)).logp) == []
+        request.model_key = "/sax/test/other"
+        assert isinstance(await error_of(served.lm.Score(request)), NotLoaded)
+
+
+class StartToken(ByteTokenizer):
+    """Every text begins with token 1."""
+
+    def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
+        return [*([1] if add_bos else []), *super().encode(text)]
+
+
+async def test_an_empty_text_is_the_start_token_where_the_model_has_one() -> None:
+    async with serving(Changed(tokenizer=StartToken(256))) as served:
+        reply = await served.lm.Generate(lm_request("", per_example_max_decode_steps=4))
+        assert reply.texts[0].text == text_of(answer_to([1], 4))
+        assert reply.prompt_tokens == 1
+        request = lm_pb2.ScoreRequest(model_key=MODEL, prefix="", suffix=["b"])
+        assert list((await served.lm.Score(request)).logp) == pytest.approx(
+            [logprob([1], ord("b"))]
+        )
+
+
+async def test_an_empty_text_is_the_class_s_start_token_which_no_other_text_begins_with() -> None:
+    async with serving(Changed(start_token=7)) as served:
+        reply = await served.lm.Generate(lm_request("", per_example_max_decode_steps=4))
+        assert reply.texts[0].text == text_of(answer_to([7], 4))
+        request = lm_pb2.ScoreRequest(model_key=MODEL, prefix="", suffix=["b"])
+        assert list((await served.lm.Score(request)).logp) == pytest.approx(
+            [logprob([7], ord("b"))]
+        )
+        reply = await served.lm.Generate(lm_request(per_example_max_decode_steps=4))
+        assert reply.texts[0].text == text_of(answer_to("hi", 4))
+
+
+async def test_an_empty_list_of_ids_is_the_start_token() -> None:
+    async with serving(Changed(start_token=7, tokenized_input=True)) as served:
+        reply = await served.lm.Generate(lm_request("", per_example_max_decode_steps=4))
+        assert reply.texts[0].text == text_of(answer_to([7], 4))
+        request = lm_pb2.ScoreRequest(model_key=MODEL, prefix="", suffix=["8"])
+        assert list((await served.lm.Score(request)).logp) == pytest.approx([logprob([7], 8)])
+
+
+@pytest.mark.parametrize("chat", [True, False])
+async def test_an_empty_text_is_refused_without_a_start_token_and_in_a_chat(chat: bool) -> None:
+    async with serving(FakeModels(chat_queries=chat)) as served:
+        error = await error_of(served.lm.Generate(lm_request("")))
+        assert isinstance(error, InvalidRequest)
+        assert "empty" in error.text
+
+
+async def test_the_cost_of_a_query_comes_behind_the_reply() -> None:
+    async with serving(FakeModels(delay_s=0.005, samples=2)) as served:
+        request = lm_request(per_example_max_decode_steps=6)
+        score = lm_pb2.ScoreRequest(model_key=MODEL, prefix="ab", suffix=["c"])
+        for call in (served.lm.Generate(request), served.lm.Score(score)):
+            await call
+            assert int(cost_in(await call.trailing_metadata())) >= 1
+        stream = served.lm.GenerateStream(request)
+        assert [reply async for reply in stream]
+        assert int(cost_in(await stream.trailing_metadata())) >= 1
+
+
+def cost_in(trailer: Any) -> str:
+    return dict(trailer)["query_cost_v0"]
 
 
 async def test_what_is_not_served_is_refused_by_name() -> None:

@@ -14,7 +14,7 @@ from model_server.services.connection import TokenStream
 from model_server.serving.admission import Admission
 from model_server.serving.handler import GENERATE_STREAM, Handler
 from model_server.serving.lm_servable import LmServable
-from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.metrics.registry import ModelServerMetrics
 from model_server.serving.servables import Servables
 from model_server.text.tokenizer import ByteTokenizer, IncrementalDecoder
 from sax.errors import (
@@ -26,6 +26,7 @@ from sax.errors import (
     SaxError,
     ShuttingDown,
 )
+from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import GenerateRequest, Message, ModelSpec, SamplingParams, TokenChunk
 from tests.model_server.fake_model import LIMITS, FakeModels, answer_to, text_of
 from tests.model_server.fake_server import until
@@ -104,9 +105,10 @@ class FewRowsModels(FakeModels):
 
 
 @asynccontextmanager
-async def handling(models: FakeModels) -> AsyncIterator[Handler]:
+async def handling(models: FakeModels, tracer: Tracer = NO_TRACER) -> AsyncIterator[Handler]:
     servables = Servables(models, drain_s=0)
-    handler = Handler(servables, ModelServerMetrics(servables.loaded, lambda: 0), Admission())
+    metrics = ModelServerMetrics(servables.loaded, lambda: 0)
+    handler = Handler(servables, metrics, Admission(), tracer=tracer)
     await servables.load(
         ModelSpec(model_id=MODEL, model_path="fake", checkpoint="None", replicas=1)
     )
@@ -221,12 +223,12 @@ async def test_a_method_the_model_does_not_serve_is_refused_with_those_it_does()
     async with handling(ScoreOnlyModels()) as handler:
         with pytest.raises(InvalidRequest, match="does not serve lm.generate_stream; it serves"):
             handler.start(question(), GENERATE_STREAM, print)
-        assert await handler.score(MODEL, "a", ["b"])
+        assert (await handler.score(MODEL, "a", ["b"])).logprobs
 
 
 async def test_a_score_of_a_token_without_an_embedding_is_refused() -> None:
     async with handling(FewRowsModels()) as handler:
-        assert await handler.score(MODEL, "a", ["b"])
+        assert (await handler.score(MODEL, "a", ["b"])).logprobs
         with pytest.raises(InvalidRequest, match=r"token 99 \('c'\)"):
             await handler.score(MODEL, "a", ["c"])
 

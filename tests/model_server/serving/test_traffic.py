@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 from sax.proto import modelet_pb2
 from sax.types import ServableInfo
@@ -66,3 +67,20 @@ async def test_embedders_and_custom_models_tell_of_theirs() -> None:
         assert figures(await told(served, CUSTOM)) == (1, 1, 2)
         models.batches.set()
         await asyncio.gather(*calls)
+
+
+async def test_only_the_first_token_tells_how_long_the_request_waited() -> None:
+    gate = threading.Semaphore(0)
+    async with serving(FakeModels(gate=gate)) as served:
+        stream = Stream(served)
+        for id in range(LIMITS.slots + 1):
+            await stream.ask(id, max_tokens=3)
+        servable = served.servable()
+        await until(lambda: bool(servable.stats().waiting or gate.release()))
+        began_s = time.monotonic()
+        await asyncio.sleep(0.05)
+        gate.release(10_000)
+        await stream.until_over(*range(LIMITS.slots + 1))
+        waited_s = [[chunk.queue_s for chunk in stream.chunks[id]] for id in stream.chunks]
+        assert all(first > 0 and not any(rest) for first, *rest in waited_s)
+        assert 0.05 <= max(first for first, *_ in waited_s) <= 1 + time.monotonic() - began_s

@@ -32,6 +32,7 @@ from sax.proto import (
     tokens_pb2_grpc,
 )
 from sax.types import (
+    Canary,
     Embedded,
     Event,
     GenerateRequest,
@@ -142,6 +143,30 @@ class FakeCell(
         addresses = [r.address for r in published.replicas if r.status is ServableStatus.LOADED]
         result = admin_pb2.WatchResult(next_seqno=1, has_fullset=True, values=addresses)
         return admin_pb2.WatchLocResponse(admin_server_id="fake", result=result)
+
+    async def Canary(self, request: cell_pb2.CanaryRequest, context: Any) -> Any:
+        published = self._find(request.model_id)
+        canary = Canary(
+            version="c" * 32,
+            checkpoint=request.checkpoint_path,
+            overrides=dict(request.overrides),
+            percent=request.percent,
+        )
+        replicas = (self.ready, replace(self.ready, canary=True))
+        spec = replace(published.spec, replicas=2, canary=canary)
+        self.models[request.model_id] = PublishedModel(spec, replicas, wanted=2)
+        return cell_pb2.CanaryResponse(uuid=bytes.fromhex(canary.version))
+
+    async def Promote(self, request: cell_pb2.PromoteRequest, context: Any) -> Any:
+        return cell_pb2.PromoteResponse(uuid=self._end_canary(request.model_id))
+
+    async def Abort(self, request: cell_pb2.AbortRequest, context: Any) -> Any:
+        return cell_pb2.AbortResponse(uuid=self._end_canary(request.model_id))
+
+    def _end_canary(self, model_id: str) -> bytes:
+        published = self._find(model_id)
+        self.models[model_id] = replace(published, spec=replace(published.spec, canary=None))
+        return bytes(16)
 
     async def Rollback(self, request: cell_pb2.RollbackRequest, context: Any) -> Any:
         self._find(request.model_id)

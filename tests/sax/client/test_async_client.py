@@ -16,6 +16,7 @@ from sax.errors import (
     ModelNotFound,
     NotFound,
     QueueFull,
+    UnsupportedParameter,
 )
 from sax.types import (
     JoinedServer,
@@ -114,6 +115,23 @@ async def test_servers_and_stats_are_listed(client: AsyncClient, admin: FakeAdmi
     stats = await client.stats()
     assert stats.types == (ServerTypeStat("cpu", "1", 1),)
     assert stats.servers_by_model_path == {"llama": 1}
+
+
+async def test_an_overview_has_models_and_servers_of_one_time(
+    client: AsyncClient, admin: FakeAdmin
+) -> None:
+    admin.servers = [JoinedServer(ServerInfo(address="a:1", incarnation="x"), last_seen_s=12.5)]
+    overview = await client.overview()
+    assert overview.servers == tuple(admin.servers)
+    assert list(overview.models) == await client.list_all()
+
+
+async def test_an_admin_that_does_not_tell_of_rights_is_told_apart() -> None:
+    older = FakeAdmin(hears_demand=False)
+    async with AsyncClient(await older.start()) as client:
+        with pytest.raises(UnsupportedParameter):
+            await client.rights()
+    await older.stop()
 
 
 async def test_reads_outlive_a_moment_without_an_admin_and_changes_are_sent_once(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from sax.client.attempts import Attempts, RetryLimits
+from sax.client.pulse import ReplicaSilent
+from sax.client.resumable_answer import ResumableAnswer
 from sax.errors import QueueFull, ReplicaLost
+from sax.types import GenerateRequest, TokenChunk
 from tests import virtual_loop
 
 LIMITS = RetryLimits()
@@ -50,6 +54,48 @@ def test_full_queues_are_not_asked_again() -> None:
         attempts = Attempts(LIMITS, None)
         attempts.failed("a:1", QueueFull("8 wait"))
         with pytest.raises(QueueFull):
+            await attempts.again()
+
+    virtual_loop.run(story())
+
+
+def test_of_a_full_replica_and_a_dead_one_the_full_one_is_told_of() -> None:
+    async def story() -> None:
+        attempts = Attempts(replace(LIMITS, attempts=2), None)
+        attempts.failed("a:1", QueueFull("8 wait"))
+        with pytest.raises(QueueFull, match="8 wait"):
+            attempts.failed("b:1", ReplicaLost("away"))
+
+    virtual_loop.run(story())
+
+
+def begun_at(address: str) -> Attempts:
+    """The attempts of an answer that was interrupted at this replica just now."""
+    answer = ResumableAnswer(GenerateRequest(model_id="/m/a/b", prompt="x"))
+    attempts = Attempts(LIMITS, None, answer)
+    now = asyncio.get_running_loop().time()
+    answer.add(TokenChunk("x", (1,), completion_tokens=1), now)
+    attempts.failed(address, ReplicaLost("away"))
+    return attempts
+
+
+def test_an_interrupted_answer_may_wait_long_in_the_queue_of_a_replica_that_dies_too() -> None:
+    async def story() -> None:
+        attempts = begun_at("a:1")
+        await asyncio.sleep(2 * LIMITS.resumed_s)
+        attempts.failed("b:1", ReplicaLost("away"))
+        await attempts.again()
+        assert not attempts.tried
+
+    virtual_loop.run(story())
+
+
+def test_an_interrupted_answer_does_not_wait_for_a_replica_that_is_silent() -> None:
+    async def story() -> None:
+        attempts = begun_at("a:1")
+        await asyncio.sleep(LIMITS.resumed_rounds_s)
+        attempts.failed("b:1", ReplicaSilent("nothing"))
+        with pytest.raises(ReplicaLost, match="interrupted"):
             await attempts.again()
 
     virtual_loop.run(story())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -77,18 +77,43 @@ async def test_while_a_replica_is_coming_a_request_is_held_and_then_answered(
     await admin.heard(0)
 
 
-async def test_all_kinds_of_calls_are_held(
-    admin: FakeAdmin, replica: FakeReplica, hasty: AsyncClient
+async def _all_of(answers: AsyncIterator[Any]) -> int:
+    return len([each async for each in answers])
+
+
+async def _by_callback(client: AsyncClient) -> int:
+    chunks: list[object] = []
+    await client.generate_to(ask(), chunks.append)
+    return len(chunks)
+
+
+KINDS: dict[str, tuple[Callable[[AsyncClient], Coroutine[Any, Any, object]], object]] = {
+    "generate": (lambda client: _all_of(client.generate(ask())), 2),
+    "generate_to": (_by_callback, 2),
+    "score": (lambda client: client.score(MODEL, "a", ["bc"]), [-2.0]),
+    "embed": (lambda client: client.embed(MODEL, ["abc"]), [[3.0, 0.5]]),
+    "tokenize": (lambda client: client.tokenize(MODEL, "ab"), ((97, 98), 2048)),
+    "detokenize": (lambda client: client.detokenize(MODEL, [97, 98]), "ab"),
+    "custom": (lambda client: client.custom(MODEL, b"ab", "flip"), b"flip:ba"),
+    "Saxml's Generate": (lambda client: client.saxml_generate(MODEL, "ab"), [("ba", -1.5)]),
+    "Saxml's stream": (lambda client: _all_of(client.saxml_generate_stream(MODEL, "ab")), 2),
+    "Saxml's Embed": (lambda client: client.saxml_embed(MODEL, "ab"), [2.0, 0.5]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_kind_of_request_is_held_and_then_answered(
+    admin: FakeAdmin, replica: FakeReplica, hasty: AsyncClient, kind: str
 ) -> None:
+    ask_for, answer = KINDS[kind]
     admin.starting = COMING
-    score = asyncio.create_task(hasty.score(MODEL, "a", ["bc"]))
-    vectors = asyncio.create_task(hasty.embed(MODEL, ["abc"]))
-    await admin.heard(2)
+    held = asyncio.create_task(ask_for(hasty))
+    await admin.heard(1)
     skip(BEYOND_S)
-    await admin.heard(2)
+    await admin.heard(1)
+    assert not held.done()
     admin.ready(MODEL, replica.address)
-    assert await score == [-2.0]
-    assert await vectors == [[3.0, 0.5]]
+    assert await held == answer
 
 
 async def test_one_client_is_one_caller_and_another_one_is_another(

@@ -13,7 +13,13 @@ import pytest_asyncio
 from obstore.store import from_url
 
 from sax.client import location
-from sax.client.location import LOCATION, admin_address, find_admin, location_folder
+from sax.client.location import (
+    LOCATION,
+    admin_address,
+    cells_below,
+    find_admin,
+    location_folder,
+)
 from sax.errors import AdminUnavailable, InvalidRequest
 from sax.proto import admin_pb2
 from tests.stores.fault_proxy import FaultProxy, fault_proxy
@@ -108,6 +114,14 @@ async def test_a_bucket_with_several_cells_wants_one_named(place: Place) -> None
     assert await find_admin(place.url, cell="two") == "10.0.0.2:2"
     with pytest.raises(InvalidRequest, match=r"several cells \(one, two\)"):
         await find_admin(place.url)
+
+
+@pytest.mark.parametrize("place", BUCKETS, indirect=True)
+def test_the_cells_of_a_bucket_are_listed(place: Place) -> None:
+    assert cells_below(place.url) == []
+    put(place.url, "two", located("10.0.0.2:2"))
+    put(place.url, "one", located("10.0.0.1:1"))
+    assert cells_below(place.url) == ["one", "two"]
 
 
 @pytest.mark.parametrize("place", BUCKETS, indirect=True)

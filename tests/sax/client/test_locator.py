@@ -8,13 +8,9 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sax.client import AsyncClient
 from sax.client.attempts import RetryLimits, Route
-from sax.client.connection import ServerLoad
-from sax.client.locator import choose
 from sax.errors import (
     AdminUnavailable,
     Cancelled,
@@ -39,40 +35,6 @@ from sax.types import (
 from tests.sax.conftest import MODEL
 from tests.sax.fake_admin import FakeAdmin
 from tests.sax.fake_replica import FakeReplica
-
-LOADS = st.dictionaries(
-    st.sampled_from("abcdef"), st.builds(ServerLoad, st.booleans(), st.integers(0, 3)), max_size=6
-)
-
-
-@given(LOADS, st.frozensets(st.sampled_from("abcdef")))
-def test_the_choice_is_the_least_loaded_of_those_not_tried(
-    loads: dict[str, ServerLoad], tried: frozenset[str]
-) -> None:
-    chosen = choose(loads, tried)
-    fresh = {address: load for address, load in loads.items() if address not in tried}
-    if chosen is None:
-        assert not fresh
-    else:
-        assert fresh[chosen] == min(fresh.values())
-
-
-def test_a_replica_lost_a_moment_ago_is_the_last_choice() -> None:
-    assert choose({"a": ServerLoad(True, 0), "b": ServerLoad(False, 9)}, ()) == "b"
-    assert choose({"a": ServerLoad(True, 0)}, ()) == "a"
-
-
-def test_the_preferred_replica_is_the_choice_however_loaded_until_it_was_tried_or_lost() -> None:
-    loads = {"a": ServerLoad(False, 9), "b": ServerLoad(False, 0)}
-    assert choose(loads, (), "a") == "a"
-    assert choose(loads, {"a"}, "a") == "b"
-    assert choose(loads | {"a": ServerLoad(True, 0)}, (), "a") == "b"
-    assert choose(loads, (), "elsewhere") == "b"
-
-
-def test_equals_are_chosen_at_random() -> None:
-    loads = {name: ServerLoad(False, 1) for name in "abc"}
-    assert {choose(loads, ()) for _ in range(200)} == set("abc")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sax.client.resumable_answer import ResumableAnswer
 from sax.errors import ReplicaLost
@@ -71,3 +72,15 @@ def test_a_chunk_that_does_not_follow_is_refused_and_not_counted() -> None:
     with pytest.raises(ReplicaLost, match="token 2 of the answer instead of token 4"):
         answer.add(first, 0.0)
     assert (answer.chunks, answer.tokens) == (1, 2)
+
+
+def test_the_rest_names_the_span_of_the_part_before_it() -> None:
+    answer = ResumableAnswer(REQUEST)
+    first, second, third = answered([1, 1, 1])
+    answer.add(replace(first, traceparent="00-1-2-01"), 0.0)
+    answer.add(second, 0.0)
+    again = ResumableAnswer(answer.rest)
+    again.add(third, 0.0)
+    for each in (answer, again):
+        assert each.rest.answer is not None
+        assert each.rest.answer.traceparent == "00-1-2-01"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sax.client.watch import Watched, apply, follow, pause_s
 from sax.errors import AdminUnavailable, DeadlineExceeded, Internal, ModelNotFound, SaxError
 from sax.proto import admin_pb2
+from sax.types import CanaryShare
 
 ADDRESSES = st.frozensets(st.sampled_from("abcdef"), max_size=6)
 
@@ -47,6 +48,25 @@ def test_a_full_set_replaces_what_was_there() -> None:
     assert watched.ready == {"b", "c"}
     assert watched.seqno == 5
     assert events == ["Reset", "+ b", "+ c"]
+
+
+def test_the_division_of_requests_is_that_of_the_last_answer() -> None:
+    share = admin_pb2.CanaryShare(uuid=bytes(16), percent=10, addresses=["b"])
+    divided = answer(3, ["a", "b"])
+    divided.canary.CopyFrom(share)
+    watched, _ = after(divided)
+    assert watched.canary == CanaryShare("0" * 32, 10, frozenset("b"))
+    watched, _ = after(divided, answer(4, changes=["+b"]))
+    assert watched.canary is None
+
+
+def test_an_admin_that_was_restarted_does_not_end_the_division_before_it_knows() -> None:
+    divided = answer(3, ["a", "b"])
+    divided.canary.CopyFrom(admin_pb2.CanaryShare(uuid=bytes(16), percent=10, addresses=["b"]))
+    watched, _ = after(divided, answer(1, [], admin="second"))
+    assert (watched.usable, watched.canary) == ({"a", "b"}, after(divided)[0].canary)
+    watched, _ = after(divided, answer(1, [], admin="second"), answer(2, ["a"], admin="second"))
+    assert watched.canary is None
 
 
 def test_a_changelog_is_applied_in_order() -> None:

@@ -47,7 +47,7 @@ def test_eos_id_is_one_sequence_without_its_padding_and_replaces_the_models_end_
     [
         ({"temprature": 1.0}, "temprature"),
         ({"style": "formal"}, "style"),
-        ({"temperature": [0.5, 0.5]}, "temperature"),
+        ({"per_example_top_k": [1.0]}, "per_example_top_k"),
         ({"eos_id": 2.0}, "eos_id"),
         ({"temperature": "hot"}, "temperature"),
     ],
@@ -69,7 +69,7 @@ def test_an_unknown_key_is_refused_with_the_allowed_ones(
         ("temperature", float("inf")),
         ("per_example_top_k", 1.5),
         ("per_example_top_k", -1.0),
-        ("per_example_top_p", 0.0),
+        ("per_example_top_p", -0.5),
         ("per_example_top_p", 1.5),
         ("per_example_max_decode_steps", 0.0),
         ("seed", float("inf")),
@@ -81,6 +81,41 @@ def test_an_unknown_key_is_refused_with_the_allowed_ones(
 def test_a_value_out_of_range_is_refused_by_name(key: str, value: float | list[float]) -> None:
     with pytest.raises(InvalidRequest, match=key):
         sampling({key: value})
+
+
+def test_a_top_p_of_0_keeps_the_likeliest_token() -> None:
+    assert 0 < sampling({"per_example_top_p": 0}).top_p < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        ({}, ()),
+        ({"temperature": 0.5}, ()),
+        ({"temperature": [0.5, 0.25, 0.0]}, (0.5, 0.25, 0.0)),
+        ({"temperature": [0.5]}, (0.5, 0.5, 0.5)),
+    ],
+)
+def test_each_sample_may_have_a_temperature(
+    extra: Mapping[str, float | list[float]], told: tuple[float, ...]
+) -> None:
+    assert codec.sample_temperatures(codec.encode_extra_inputs(extra), 3) == pytest.approx(told)
+    if isinstance(extra.get("temperature"), list):
+        assert sampling(extra) == DEFAULTS
+
+
+@pytest.mark.parametrize("values", [[], [0.5, 0.5], [0.5, -1.0, 0.5], [float("nan")]])
+def test_temperatures_that_no_sample_can_have_are_refused(values: list[float]) -> None:
+    encoded = codec.encode_extra_inputs({"temperature": values})
+    with pytest.raises(InvalidRequest, match="temperature"):
+        codec.sample_temperatures(encoded, 3)
+
+
+def test_one_temperature_is_not_said_twice() -> None:
+    encoded = codec.encode_extra_inputs({"temperature": [0.5]})
+    encoded.items["temperature"] = 0.5
+    with pytest.raises(InvalidRequest, match="one of the two"):
+        codec.sample_temperatures(encoded, 1)
 
 
 @pytest.mark.parametrize("value", [None, ["a"], object()])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sax.activity import Activity
 from sax.errors import TABLE, InvalidRequest
 from sax.need import Need
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
@@ -16,6 +17,8 @@ from sax.types import (
     AnswerFormat,
     AnswerSoFar,
     Autoscaling,
+    Canary,
+    CanaryShare,
     CellStats,
     ChatOptions,
     Classified,
@@ -67,8 +70,30 @@ SPECS = st.builds(
     version=VERSION | st.just(""),
     autoscaling=st.none()
     | st.builds(Autoscaling, min_replicas=I32, max_replicas=I32, target_queue=st.floats(0, 1e6)),
+    canary=st.none()
+    | st.builds(
+        Canary, version=VERSION, checkpoint=TEXT, overrides=MAPS, percent=st.floats(0, 100)
+    ),
 )
-REPLICAS = st.builds(ReplicaStatus, TEXT, STATUS, TEXT, PROGRESS, TEXT)
+REPLICAS = st.builds(ReplicaStatus, TEXT, STATUS, TEXT, PROGRESS, TEXT, st.booleans())
+SHARES = st.none() | st.builds(
+    CanaryShare, VERSION, st.floats(0, 100), st.frozensets(TEXT, max_size=3)
+)
+SECONDS = st.floats(0, 1e12)
+ACTIVITIES = st.builds(
+    Activity,
+    slots=I64,
+    slots_used=I64,
+    pages=I64,
+    pages_used=I64,
+    prompt_tokens=I64,
+    cached_tokens=I64,
+    generated_tokens=I64,
+    answers_begun=I64,
+    first_token_s=SECONDS,
+    answers_timed=I64,
+    token_interval_s=SECONDS,
+)
 SERVABLES = st.builds(
     ServableInfo,
     model_id=TEXT,
@@ -83,6 +108,7 @@ SERVABLES = st.builds(
     arrived=I64,
     note=TEXT,
     kernels=TEXT,
+    activity=ACTIVITIES,
 )
 CHIPS = st.sampled_from(["cpu", "tpuv5e", "tpuv6e", "h100", "l4", "unknown"])
 TOPOLOGIES = st.sampled_from(["1", "4x8", "2x2x1", "8x16x16", "unknown"])
@@ -212,7 +238,13 @@ def test_a_spec_survives_the_wire(spec: ModelSpec) -> None:
 def test_a_load_request_carries_all_of_a_spec_that_a_server_needs(spec: ModelSpec) -> None:
     wire = codec.encode_load(spec).SerializeToString()
     loaded = codec.decode_load(modelet_pb2.LoadRequest.FromString(wire))
-    assert loaded == replace(spec, replicas=0, admin_acl="", autoscaling=None)
+    assert loaded == replace(spec, replicas=0, admin_acl="", autoscaling=None, canary=None)
+
+
+@given(SHARES)
+def test_a_canarys_share_survives_the_wire(share: CanaryShare | None) -> None:
+    wire = admin_pb2.WatchLocResponse(canary=codec.encode_share(share)).SerializeToString()
+    assert codec.decode_share(admin_pb2.WatchLocResponse.FromString(wire)) == share
 
 
 @given(SPECS, st.lists(REPLICAS, max_size=3).map(tuple), TEXTS)
@@ -224,6 +256,30 @@ def test_a_published_model_survives_the_wire(
     assert codec.decode_published(msg) == model
     assert list(msg.modelet_addresses) == [r.address for r in replicas if r.address]
     assert msg.ready_replicas == model.ready_replicas
+
+
+def test_a_listed_model_has_room_for_what_fits_into_every_ready_replica() -> None:
+    sizes = {"a:1": (4096, "LOADED"), "a:2": (2048, "LOADED"), "a:3": (512, "LOADING")}
+    listing = admin_pb2.ListResponse(
+        published_models=[
+            admin_pb2.PublishedModel(model=admin_pb2.Model(model_id=name))
+            for name in ("/m/a/b", "/m/a/c")
+        ],
+        servers=[
+            admin_pb2.JoinedModelServer(
+                address=address,
+                servables=[
+                    admin_pb2.Servable(
+                        model_id="/m/a/b",
+                        status=common_pb2.ModelStatus.Value(status),
+                        memory_parts=common_pb2.MemoryParts(context=context),
+                    )
+                ],
+            )
+            for address, (context, status) in sizes.items()
+        ],
+    )
+    assert [model.max_context for model in codec.decode_models(listing)] == [2048, 0]
 
 
 def test_a_saxml_admins_listing_gives_the_addresses() -> None:

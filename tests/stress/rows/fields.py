@@ -20,6 +20,24 @@ _SPEC = {"model": "/sax/test/other", "model_path": "llama", "checkpoint": "None"
 _GOOD: dict[RequestRoute, dict[str, object]] = {
     RequestRoute.CHAT: {"model": SMOLLM2, "messages": [{"role": "user", "content": "Hi"}]},
     RequestRoute.COMPLETIONS: {"model": SMOLLM2, "prompt": "Hi", "max_tokens": 1},
+    RequestRoute.MESSAGES: {
+        "model": SMOLLM2,
+        "max_tokens": 1,
+        "messages": [{"role": "user", "content": "Hi"}],
+    },
+    RequestRoute.COUNT_TOKENS: {
+        "model": SMOLLM2,
+        "messages": [{"role": "user", "content": "Hi"}],
+    },
+    RequestRoute.OLLAMA_CHAT: {
+        "model": SMOLLM2,
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": False,
+    },
+    RequestRoute.OLLAMA_GENERATE: {"model": SMOLLM2, "prompt": "Hi", "stream": False},
+    RequestRoute.OLLAMA_EMBED: {"model": SMOLLM2, "input": "Hi"},
+    RequestRoute.OLLAMA_EMBEDDINGS: {"model": SMOLLM2, "prompt": "Hi"},
+    RequestRoute.OLLAMA_SHOW: {"model": SMOLLM2},
     RequestRoute.RESPONSES: {"model": SMOLLM2, "input": "Hi"},
     RequestRoute.BATCHES: {
         **{"input_file_id": "file-1", "endpoint": "/v1/completions"},
@@ -35,6 +53,9 @@ _GOOD: dict[RequestRoute, dict[str, object]] = {
     RequestRoute.GENERATE: {"model": SMOLLM2, "query": "Hi"},
     RequestRoute.PUBLISH: _SPEC,
     RequestRoute.UPDATE: _SPEC,
+    RequestRoute.CANARY: {"model": "/sax/test/other", "percent": 10},
+    RequestRoute.PROMOTE: {"model": "/sax/test/other"},
+    RequestRoute.ABORT: {"model": "/sax/test/other"},
     RequestRoute.ROLLBACK: {"model": "/sax/test/other"},
     RequestRoute.UNPUBLISH: {"model": "/sax/test/other"},
     RequestRoute.LISTCELL: {"model": SMOLLM2},

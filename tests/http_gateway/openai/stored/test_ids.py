@@ -10,7 +10,7 @@ def test_an_id_tells_when_it_was_made(now: int):
     assert made_at(new_id("file-", now), "batch_") is None
 
 
-@given(st.integers(0, 2**39), st.integers(1, 2**39))
+@given(st.integers(0, 2**39), st.integers(1, 2**39 - 1))
 def test_ids_sort_by_time(now: int, later: int):
     assert new_id("resp_", now) < new_id("resp_", now + later)
 

@@ -49,6 +49,11 @@ def test_answers_are_as_long_as_a_call_that_says_nothing_gets_in_saxml() -> None
     assert shorter.defaults.max_tokens == 16
 
 
+def test_an_empty_text_has_a_start_token() -> None:
+    assert make_recipe(LM, None, {}).start_token == 0
+    assert make_recipe("llama", CONFIG, {}).start_token is None
+
+
 def test_a_batch_is_slots_for_every_sample_of_its_requests() -> None:
     assert make_recipe(LM, None, {}).slots is None
     assert make_recipe(LM, None, {"BATCH_SIZE": "4"}).slots == 8

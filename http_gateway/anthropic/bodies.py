@@ -1,0 +1,189 @@
+"""Descriptions of Anthropic's request bodies.
+
+A schema says all that can be said without matching results to calls or reading a schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from http_gateway.anthropic.content import LIFETIMES
+from http_gateway.anthropic.content import UNCHANGED as BLOCK_UNCHANGED
+from http_gateway.anthropic.schema import (
+    EFFORTS,
+    MESSAGE_UNCHANGED,
+    SHARED_UNCHANGED,
+    THINKING,
+    CountRequest,
+    MessageRequest,
+)
+from http_gateway.anthropic.tools import CHOICES
+from http_gateway.anthropic.tools import UNCHANGED as TOOL_UNCHANGED
+from http_gateway.openai.prompts import texts_schema
+from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
+from http_gateway.openapi import RequestBody, Schema, one_of
+from sax.fields.field import RequestRoute
+from sax.fields.table import LABEL_BYTES, TOOL_TEXT_BYTES, TOOLS, field
+
+_ROUTE = RequestRoute.MESSAGES
+_NULL: Schema = {"type": "null"}
+_NAME: Schema = {"type": "string", "pattern": FUNCTION_NAME_PATTERN}
+_ID: Schema = {"type": "string", "maxLength": LABEL_BYTES}
+_FLAG: Schema = {"type": ["boolean", "null"]}
+_TEXT: Schema = {"type": "string", "maxLength": field(_ROUTE, "messages.content").bytes}
+
+
+def _object(properties: Mapping[str, Schema], required: Iterable[str] = ()) -> Schema:
+    return {
+        "type": "object",
+        "properties": {**properties},
+        "required": [*required],
+        "additionalProperties": False,
+    }
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, _NULL]}
+
+
+_CACHE = _or_null(
+    _object({"type": {"const": "ephemeral"}, "ttl": {"enum": [None, *LIFETIMES]}}, ["type"])
+)
+
+
+def _block(kind: str, own: Mapping[str, Schema], required: Iterable[str]) -> Schema:
+    unchanged = {name: one_of(values) for name, values in BLOCK_UNCHANGED[kind].items()}
+    properties = {"type": {"const": kind}, "cache_control": _CACHE, **unchanged, **own}
+    return _object(properties, ["type", *required])
+
+
+def _content(*blocks: Schema, least: int = 1) -> Schema:
+    count = field(_ROUTE, "messages.content").count
+    many = {"type": "array", "items": {"anyOf": [*blocks]}, "minItems": least, "maxItems": count}
+    return {"anyOf": [_TEXT, many]}
+
+
+_TEXTS = _block("text", {"text": _TEXT}, ["text"])
+_THINKING = _block(
+    "thinking", {"thinking": _TEXT, "signature": {"type": ["string", "null"]}}, ["thinking"]
+)
+_USE = _block(
+    "tool_use",
+    {"id": _ID, "name": _NAME, "input": {"type": "object"}},
+    ["id", "name", "input"],
+)
+_RESULT = _block(
+    "tool_result",
+    {
+        "tool_use_id": _ID,
+        "content": _or_null(_content(_TEXTS, least=0)),
+        "is_error": _FLAG,
+    },
+    ["tool_use_id"],
+)
+
+
+def _turn(role: str, *blocks: Schema) -> Schema:
+    return _object({"role": {"const": role}, "content": _content(*blocks)}, ["role", "content"])
+
+
+_MESSAGES: Schema = {
+    "type": "array",
+    "items": {
+        "anyOf": [
+            _turn("user", _TEXTS, _RESULT),
+            _turn("assistant", _TEXTS, _THINKING, _USE),
+            _turn("system", _TEXTS),
+        ]
+    },
+    "minItems": 1,
+    "maxItems": field(_ROUTE, "messages").count,
+}
+_TOOL: Schema = _object(
+    {
+        "type": {"enum": [None, "custom"]},
+        "name": _NAME,
+        "description": {"type": ["string", "null"], "maxLength": TOOL_TEXT_BYTES},
+        "input_schema": {"type": "object"},
+        "strict": _FLAG,
+        "cache_control": _CACHE,
+        **{name: one_of(values) for name, values in TOOL_UNCHANGED.items()},
+    },
+    ["name", "input_schema"],
+)
+_CHOICE: Schema = {
+    "anyOf": [
+        _object(
+            {"type": {"enum": [name for name in CHOICES if name != "tool"]},
+             "disable_parallel_tool_use": _FLAG},
+            ["type"],
+        ),
+        _object(
+            {"type": {"const": "tool"}, "name": _NAME, "disable_parallel_tool_use": _FLAG},
+            ["type", "name"],
+        ),
+        _NULL,
+    ]
+}  # fmt: skip
+_BUDGET = field(_ROUTE, "thinking.budget_tokens")
+_THOUGHT: Schema = {
+    "anyOf": [
+        _object(
+            {
+                "type": {"const": "enabled"},
+                "budget_tokens": {
+                    "type": "integer",
+                    "minimum": _BUDGET.least,
+                    "maximum": _BUDGET.most,
+                },
+                "display": _NULL,
+            },
+            ["type", "budget_tokens"],
+        ),
+        _object(
+            {
+                "type": {"enum": [kind for kind in THINKING if kind != "enabled"]},
+                "budget_tokens": _NULL,
+                "display": _NULL,
+            },
+            ["type"],
+        ),
+        _NULL,
+    ]
+}
+_FORMAT = _object({"type": {"const": "json_schema"}, "schema": {"type": "object"}},
+                  ["type", "schema"])  # fmt: skip
+_OUTPUT = _or_null(_object({"effort": {"enum": [None, *EFFORTS]}, "format": _or_null(_FORMAT)}))
+
+
+def _system() -> Schema:
+    many = {"type": "array", "items": _TEXTS, "maxItems": field(_ROUTE, "system").count}
+    return {"anyOf": [_TEXT, many, _NULL]}
+
+
+_SHARED: dict[str, Schema] = {
+    "messages": _MESSAGES,
+    "system": _system(),
+    "tools": _or_null({"type": "array", "items": _TOOL, "maxItems": TOOLS}),
+    "tool_choice": _CHOICE,
+    "thinking": _THOUGHT,
+    "output_config": _OUTPUT,
+    "cache_control": _CACHE,
+}
+_USER = _or_null(_object({"user_id": {"type": ["string", "null"], "maxLength": LABEL_BYTES}}))
+MESSAGE = RequestBody(
+    model=MessageRequest,
+    route=_ROUTE,
+    unchanged=MESSAGE_UNCHANGED,
+    replaced={
+        **_SHARED,
+        "metadata": _USER,
+        "stop_sequences": texts_schema(_ROUTE, "stop_sequences", single=False, optional=True),
+    },
+)
+COUNT = RequestBody(
+    model=CountRequest,
+    route=RequestRoute.COUNT_TOKENS,
+    unchanged=SHARED_UNCHANGED,
+    replaced=_SHARED,
+)

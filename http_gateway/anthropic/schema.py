@@ -1,0 +1,248 @@
+"""Anthropic's request bodies and the treatment of each of their fields.
+
+Every documented field is either honoured, ignored because it cannot change the answer, or refused
+unless it holds a value that changes nothing. Unknown fields are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from http_gateway.anthropic.content import (
+    AnthropicTurn,
+    check_cache_control,
+    read_system,
+    read_turns,
+)
+from http_gateway.anthropic.tools import read_anthropic_choice, read_anthropic_tools
+from http_gateway.bounds import bounded, checked, ranged, sized
+from http_gateway.openai.schema import refuse_unsupported
+from http_gateway.openai.shape import Shape
+from http_gateway.openai.tools import object_at, refuse_others
+from sax.client.routing.session import current_session
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.fields.field import RequestRoute
+from sax.fields.table import field
+from sax.format import quoted
+from sax.types import ChatOptions, Message, SamplingParams
+
+_ROUTE = RequestRoute.MESSAGES
+_SCHEMA = field(RequestRoute.STREAM, "json_schema")
+
+# Field -> the values besides null that change nothing. Any other value is refused.
+SHARED_UNCHANGED: dict[str, tuple[object, ...]] = {
+    "speed": ("standard",),
+    "user_profile_id": (),
+    "workspace_id": (),
+    "mcp_servers": ([],),
+    "context_management": (),
+}
+MESSAGE_UNCHANGED: dict[str, tuple[object, ...]] = {
+    **SHARED_UNCHANGED,
+    "container": (),
+    "diagnostics": (),
+    "inference_geo": (),
+    "service_tier": ("auto", "standard_only"),
+}
+THINKING = ("enabled", "disabled", "adaptive")
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+# Field that the cell may refuse -> ours that stands for it
+NAMES = {
+    "chat_template_kwargs.enable_thinking": "thinking",
+    "reasoning_effort": "output_config.effort",
+}
+
+
+class AnthropicFields(BaseModel):
+    """Fields of a prompt. null always means the default."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    model: Annotated[str, bounded(_ROUTE, "model")]
+    messages: Annotated[
+        list[AnthropicTurn], sized(_ROUTE, "messages", least=1), bounded(_ROUTE, "messages")
+    ]
+    system: Annotated[str | list[dict[str, object]], bounded(_ROUTE, "system")] | None = None
+    tools: Annotated[list[dict[str, object]], bounded(_ROUTE, "tools")] | None = None
+    tool_choice: Annotated[dict[str, object], bounded(_ROUTE, "tool_choice")] | None = None
+    thinking: Annotated[dict[str, object], bounded(_ROUTE, "thinking")] | None = None
+    output_config: Annotated[dict[str, object], bounded(_ROUTE, "output_config")] | None = None
+    cache_control: dict[str, object] | None = None
+
+    @cached_property
+    def prompt(self) -> tuple[Message, ...]:
+        """Raises InvalidRequest or UnsupportedParameter naming the part."""
+        return (*read_system(self.system), *read_turns(self.messages))
+
+    @cached_property
+    def options(self) -> ChatOptions:
+        """Raises InvalidRequest or UnsupportedParameter naming the field."""
+        check_cache_control(self.cache_control, "cache_control")
+        tools = read_anthropic_tools(self.tools or ())
+        choice, name, several = read_anthropic_choice(self.tool_choice, tools)
+        # A last message of the assistant is the beginning of its answer.
+        begun = self.prompt[-1].role == "assistant"
+        return ChatOptions(
+            tools=tools,
+            tool_choice=choice,
+            tool_name=name,
+            parallel_tool_calls=several,
+            chat_template_kwargs=self._template_kwargs(),
+            add_generation_prompt=not begun,
+            continue_final_message=begun,
+            divided=True,
+        )
+
+    @cached_property
+    def thinks(self) -> str | None:
+        """The type of `thinking`, if it is given. Raises InvalidRequest naming the field."""
+        if self.thinking is None:
+            return None
+        fields = dict(self.thinking)
+        kind, budget = fields.pop("type", None), fields.pop("budget_tokens", None)
+        if not isinstance(kind, str) or kind not in THINKING:
+            raise InvalidRequest(
+                f"thinking.type is {quoted(kind)}: give one of {', '.join(THINKING)}",
+                param="thinking.type",
+            )
+        refuse_unsupported(fields, {"display": ()}, at="thinking.")
+        self._check_budget(kind, budget)
+        return kind
+
+    def _check_budget(self, kind: str, budget: object) -> None:
+        if (kind == "enabled") == (budget is not None):
+            if budget is not None:
+                field(_ROUTE, "thinking.budget_tokens").read(budget)
+            return
+        raise InvalidRequest(
+            "thinking.budget_tokens belongs to the type enabled, and only there",
+            param="thinking.budget_tokens",
+        )
+
+    def _template_kwargs(self) -> str:
+        """Return the variables of the template as JSON; "": there are none."""
+        given: dict[str, object] = {}
+        if self.thinks == "enabled":
+            given["enable_thinking"] = True
+        elif self.thinks == "disabled":
+            given["reasoning_effort"] = "none"  # where a template cannot tell, nothing changes
+        effort = self._output("effort")
+        if effort is not None:
+            if effort not in EFFORTS:
+                raise InvalidRequest(
+                    f"output_config.effort is {quoted(effort)}: give one of {', '.join(EFFORTS)}",
+                    param="output_config.effort",
+                )
+            if self.thinks == "disabled":
+                raise InvalidRequest(
+                    "output_config.effort is that of the reasoning, and thinking is disabled: "
+                    "send one of them",
+                    param="output_config.effort",
+                )
+            given["reasoning_effort"] = effort
+        return json.dumps(given) if given else ""
+
+    def _output(self, name: str) -> object:
+        """Return a field of output_config. Raises UnsupportedParameter for an unknown one."""
+        fields = dict(self.output_config or {})
+        refuse_others(
+            {each: value for each, value in fields.items() if each not in ("effort", "format")},
+            "output_config",
+        )
+        return fields.get(name)
+
+
+class MessageRequest(AnthropicFields):
+    """POST /v1/messages."""
+
+    max_tokens: Annotated[int, ranged(_ROUTE, "max_tokens"), checked(_ROUTE, "max_tokens")]
+    temperature: (
+        Annotated[float, ranged(_ROUTE, "temperature"), checked(_ROUTE, "temperature")] | None
+    ) = None
+    top_p: Annotated[float, ranged(_ROUTE, "top_p"), checked(_ROUTE, "top_p")] | None = None
+    top_k: Annotated[int, ranged(_ROUTE, "top_k"), checked(_ROUTE, "top_k")] | None = None
+    stop_sequences: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1)]],
+            sized(_ROUTE, "stop_sequences"),
+            bounded(_ROUTE, "stop_sequences"),
+        ]
+        | None
+    ) = None
+    stream: Annotated[bool, checked(_ROUTE, "stream")] | None = None
+    metadata: Annotated[dict[str, object], bounded(_ROUTE, "metadata")] | None = None
+
+    def check(self) -> None:
+        """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
+        refuse_unsupported(self.model_extra, MESSAGE_UNCHANGED)
+        self._check_metadata()
+        self.options  # noqa: B018  (checks its fields)
+        self.sampling()
+        budget = (self.thinking or {}).get("budget_tokens")
+        if isinstance(budget, int) and budget >= self.max_tokens:
+            raise InvalidRequest(
+                f"thinking.budget_tokens is {budget} and max_tokens {self.max_tokens}: leave "
+                "tokens for the answer",
+                param="thinking.budget_tokens",
+            )
+
+    @property
+    def session(self) -> str:
+        """What keeps the requests of a conversation, else of a user, together."""
+        return current_session() or str((self.metadata or {}).get("user_id") or "")
+
+    def _check_metadata(self) -> None:
+        for name, value in (self.metadata or {}).items():
+            if name != "user_id" or not isinstance(value, str | None):
+                raise UnsupportedParameter(
+                    f"metadata.{name} is not supported: send user_id, a text, or leave it out",
+                    param=f"metadata.{name}",
+                )
+
+    def sampling(self) -> SamplingParams:
+        given: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "stop": tuple(self.stop_sequences or ()),
+            "max_tokens": self.max_tokens,
+            "json_schema": self._schema(),
+        }
+        return SamplingParams(**{name: each for name, each in given.items() if each is not None})
+
+    def _schema(self) -> str | None:
+        """Return the JSON Schema that the answer keeps to. Raises InvalidRequest."""
+        value = self._output("format")
+        if value is None:
+            return None
+        at = "output_config.format"
+        fields = object_at(value, at)
+        if fields.pop("type", None) != "json_schema":
+            raise UnsupportedParameter(
+                f"{at}.type: json_schema only is supported", param=f"{at}.type"
+            )
+        schema = json.dumps(object_at(fields.pop("schema", None), f"{at}.schema"))
+        refuse_others(fields, at)
+        _SCHEMA.check_text(schema, f"{at}.schema")
+        return schema
+
+    def shape(self) -> Shape:
+        chat = self.options
+        return Shape(
+            tools=tuple(tool.name for tool in chat.tools) if chat.may_call else (),
+            parallel_calls=chat.parallel_tool_calls,
+            include_reasoning=self.thinks != "disabled",
+        )
+
+
+class CountRequest(AnthropicFields):
+    """POST /v1/messages/count_tokens."""
+
+    def check(self) -> None:
+        """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
+        refuse_unsupported(self.model_extra, SHARED_UNCHANGED)
+        self.options  # noqa: B018  (checks its fields)

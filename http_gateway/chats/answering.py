@@ -1,0 +1,105 @@
+"""ChatAnswering: asks the cell for one answer and reads it whole or streams it, for API families
+whose chats have one answer each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fastapi import Request
+from starlette.responses import Response
+
+from http_gateway.backend import Backend
+from http_gateway.chats.divided_answer import DividedAnswer
+from http_gateway.openai.routes import ended_early
+from http_gateway.sse import Ending, EventSource, EventStream, Feed, Script
+from sax.errors import SaxError, UnsupportedParameter
+from sax.types import GenerateRequest, TokenChunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatQuestion:
+    generate: GenerateRequest
+    limit_s: float
+    # Field that the cell may refuse -> the field of this family that stands for it
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatStream:
+    """Encoders of one streamed answer."""
+
+    encode: Callable[[TokenChunk], bytes]
+    closing: Callable[[], bytes]  # after the last chunk
+    failure: Callable[[SaxError], bytes]
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])  # beside those of any stream
+
+
+class ChatAnswering:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def read(
+        self,
+        request: Request,
+        question: ChatQuestion,
+        answer: DividedAnswer,
+        add: Callable[[TokenChunk], object],
+    ) -> None:
+        """Pass every chunk to `add`, which reads it into `answer`. Raises SaxError."""
+        waiting = [self._backend.on_first_token(request)]
+
+        def sink(chunk: TokenChunk) -> None:
+            if waiting:
+                waiting.pop()()
+            add(chunk)
+
+        try:
+            await self._backend.run(request, self._feed(question)(sink))
+        finally:
+            self._backend.count(answer.prompt_tokens, answer.completion_tokens)
+        if not answer.finished:
+            raise ended_early()
+
+    def stream(
+        self, request: Request, question: ChatQuestion, answer: DividedAnswer, style: ChatStream
+    ) -> Response:
+        """Stream the answer, which `style.encode` reads into `answer`."""
+
+        def closing() -> bytes:
+            if not answer.finished:
+                raise ended_early()
+            return style.closing()
+
+        def end(ending: Ending) -> None:
+            self._backend.count(answer.prompt_tokens, answer.completion_tokens)
+            self._backend.note_end(request, ending)
+
+        first = self._backend.on_first_token(request)
+        return EventStream(
+            [EventSource(self._feed(question), style.encode)],
+            Script(closing=closing, failure=style.failure, on_first=first, on_end=end),
+            style.headers,
+        )
+
+    def _feed(self, question: ChatQuestion) -> Feed[TokenChunk]:
+        async def ask(sink: Callable[[TokenChunk], None]) -> None:
+            generate, limit_s = question.generate, question.limit_s
+            try:
+                await self._backend.generate_to(generate, sink, limit_s)
+            except SaxError as error:
+                raise renamed(error, question.names) from error
+
+        return ask
+
+
+def renamed(error: SaxError, names: Mapping[str, str]) -> SaxError:
+    """Return the error of a template without a variable under the name of the field at fault."""
+    name = names.get(error.param or "")
+    if name is None:
+        return error
+    return UnsupportedParameter(
+        f"{name} is not supported: this model's chat template has no variable "
+        f"{(error.param or '').rpartition('.')[2]}; leave it out",
+        param=name,
+    )

@@ -1,0 +1,228 @@
+"""Descriptions of Ollama's request bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from http_gateway.ollama.messages import ROLES
+from http_gateway.ollama.messages import UNCHANGED as TURN_UNCHANGED
+from http_gateway.ollama.options import FLAGS, NUMBERS, TUNING
+from http_gateway.ollama.options import UNCHANGED as OPTION_UNCHANGED
+from http_gateway.ollama.schema import (
+    ANSWER_UNCHANGED,
+    DURATION,
+    EMBED_UNCHANGED,
+    GENERATE_UNCHANGED,
+    LEVELS,
+    SHOW_UNCHANGED,
+    OllamaChat,
+    OllamaEmbed,
+    OllamaGenerate,
+    OllamaOldEmbed,
+    OllamaShow,
+)
+from http_gateway.openai.prompts import texts_schema
+from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
+from http_gateway.openapi import RequestBody, Schema, one_of
+from sax.fields.field import Kind, RequestField, RequestRoute
+from sax.fields.table import (
+    MODEL_BYTES,
+    OLLAMA_OPTIONS,
+    TOOL_TEXT_BYTES,
+    TOOLS,
+    field,
+)
+from sax.names import MODEL_ID_PATTERN
+
+_CHAT, _GENERATE = RequestRoute.OLLAMA_CHAT, RequestRoute.OLLAMA_GENERATE
+_NULL: Schema = {"type": "null"}
+_FLAG: Schema = {"type": ["boolean", "null"]}
+_NUMBER: Schema = {"type": ["number", "null"], "description": "Without effect here."}
+_MODEL: Schema = {
+    "type": "string",
+    "pattern": f"^({MODEL_ID_PATTERN[1:-1]}(:latest)?|[^/][\\s\\S]*)?$",
+    "maxLength": MODEL_BYTES,
+}
+
+
+def _object(properties: Mapping[str, Schema], required: Iterable[str] = ()) -> Schema:
+    return {
+        "type": "object",
+        "properties": {**properties},
+        "required": [*required],
+        "additionalProperties": False,
+    }
+
+
+def _or_null(*schemas: Schema) -> Schema:
+    return {"anyOf": [*schemas, _NULL]}
+
+
+def _option(row: RequestField) -> Schema:
+    if row.kind is Kind.TEXTS:
+        text = {"type": "string", "minLength": 1, "maxLength": row.bytes}
+        return _or_null(text, {"type": "array", "items": text, "maxItems": row.count})
+    bounds: dict[str, Any] = {
+        "minimum": row.least,
+        "exclusiveMinimum": row.above,
+        "maximum": row.most,
+    }
+    kind = "integer" if row.kind is Kind.INTEGER else "number"
+    said = {name: bound for name, bound in bounds.items() if bound is not None}
+    return _or_null({"type": kind, **said})
+
+
+def _options() -> Schema:
+    names = (*OLLAMA_OPTIONS, "seed", "num_predict")
+    return _or_null(
+        _object(
+            {
+                **{name: _option(field(_CHAT, f"options.{name}")) for name in names},
+                **dict.fromkeys((*NUMBERS, *TUNING), _NUMBER),
+                **dict.fromkeys(FLAGS, {**_FLAG, "description": "Without effect here."}),
+                **{name: one_of(values) for name, values in OPTION_UNCHANGED.items()},
+            }
+        )
+    )
+
+
+def _text(name: str, *kinds: str) -> Schema:
+    return {"type": ["string", *kinds], "maxLength": field(_CHAT, f"messages.{name}").bytes}
+
+
+def _calls() -> Schema:
+    function = _object(
+        {
+            "name": {"type": "string", "pattern": FUNCTION_NAME_PATTERN},
+            "arguments": {"type": "object"},
+            "index": {},
+        },
+        ["name", "arguments"],
+    )
+    call = _object(
+        {
+            "id": {"type": ["string", "null"], "maxLength": 512},
+            "type": {"const": "function"},
+            "function": function,
+        },
+        ["function"],
+    )
+    return {"type": "array", "items": call, "maxItems": TOOLS}
+
+
+def _turn(role: str, own: Mapping[str, Schema]) -> Schema:
+    nothing = {
+        "thinking": {"enum": [None, ""]},
+        "tool_calls": {"anyOf": [{"type": "array", "maxItems": 0}, _NULL]},
+        "tool_name": {"enum": [None, ""]},
+        "tool_call_id": {"enum": [None, ""]},
+    }
+    unchanged = {name: one_of(values) for name, values in TURN_UNCHANGED.items()}
+    return _object(
+        {
+            "role": {"const": role},
+            "content": _text("content", "null"),
+            **nothing,
+            **unchanged,
+            **own,
+        },
+        ["role"],
+    )
+
+
+_OWN: dict[str, dict[str, Schema]] = {
+    "assistant": {"thinking": _text("thinking", "null"), "tool_calls": _or_null(_calls())},
+    "tool": {name: _text(name, "null") for name in ("tool_name", "tool_call_id")},
+}
+_MESSAGES = _or_null(
+    {
+        "type": "array",
+        "items": {"anyOf": [_turn(role, _OWN.get(role, {})) for role in ROLES]},
+        "maxItems": field(_CHAT, "messages").count,
+    }
+)
+_TOOL = _object(
+    {
+        "type": {"const": "function"},
+        "function": _object(
+            {
+                "name": {"type": "string", "pattern": FUNCTION_NAME_PATTERN},
+                "description": {"type": ["string", "null"], "maxLength": TOOL_TEXT_BYTES},
+                "parameters": {"type": ["object", "null"]},
+                "strict": _FLAG,
+            },
+            ["name"],
+        ),
+    },
+    ["function"],
+)
+_KEEP: Schema = {
+    "anyOf": [
+        {"type": "number", "not": {"const": 0}},
+        {"type": "string", "pattern": DURATION, "maxLength": 32},
+        _NULL,
+    ],
+    "description": "Without effect: a model stays loaded until it is unpublished.",
+}
+_OF_ALL: dict[str, Schema] = {"model": _MODEL, "options": _options(), "keep_alive": _KEEP}
+_OF_ANSWERS: dict[str, Schema] = {
+    **_OF_ALL,
+    "format": _or_null({"enum": ["", "json"]}, {"type": "object", "maxProperties": 32}),
+    "think": {"enum": [None, True, False, *LEVELS]},
+}
+CHAT = RequestBody(
+    model=OllamaChat,
+    route=_CHAT,
+    unchanged=ANSWER_UNCHANGED,
+    replaced={
+        **_OF_ANSWERS,
+        "messages": _MESSAGES,
+        "tools": _or_null({"type": "array", "items": _TOOL, "maxItems": TOOLS}),
+    },
+)
+
+
+def _given(name: str) -> Schema:
+    return {"properties": {name: {"not": {"enum": [None, "", False]}}}, "required": [name]}
+
+
+GENERATE = RequestBody(
+    model=OllamaGenerate,
+    route=_GENERATE,
+    unchanged=GENERATE_UNCHANGED,
+    replaced=_OF_ANSWERS,
+    rules=({"if": _given("raw"), "then": {"not": {"anyOf": [_given("system"), _given("think")]}}},),
+)
+EMBED = RequestBody(
+    model=OllamaEmbed,
+    route=RequestRoute.OLLAMA_EMBED,
+    unchanged=EMBED_UNCHANGED,
+    replaced={
+        **_OF_ALL,
+        "input": {
+            "anyOf": [
+                each | ({"minItems": 0} if each["type"] == "array" else {})
+                for each in texts_schema(RequestRoute.OLLAMA_EMBED, "input", least=0)["anyOf"]
+            ]
+        },
+    },
+)
+OLD_EMBED = RequestBody(
+    model=OllamaOldEmbed, route=RequestRoute.OLLAMA_EMBEDDINGS, replaced=_OF_ALL
+)
+_NAME = _or_null(_MODEL)
+SHOW = RequestBody(
+    model=OllamaShow,
+    route=RequestRoute.OLLAMA_SHOW,
+    unchanged=SHOW_UNCHANGED,
+    replaced={"model": _NAME, "name": _NAME},
+    rules=(
+        {
+            "anyOf": [
+                {"properties": {name: {"type": "string"}}, "required": [name]}
+                for name in ("model", "name")
+            ]
+        },
+    ),
+)

@@ -1,0 +1,84 @@
+"""Converts Ollama's messages to those that a chat template reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict
+
+from http_gateway.bounds import bounded
+from http_gateway.openai.schema import refuse_unsupported
+from http_gateway.openai.tools import object_at, to_calls
+from sax.chat import Message, ToolCall
+from sax.errors import InvalidRequest
+from sax.fields.field import RequestRoute
+from sax.format import quoted
+
+_ROUTE = RequestRoute.OLLAMA_CHAT
+ROLES = ("system", "user", "assistant", "tool")
+UNCHANGED: Mapping[str, tuple[object, ...]] = {"images": ([],)}
+
+
+class OllamaTurn(BaseModel):
+    """One message as received. null always means the default."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    role: Annotated[str, bounded(_ROUTE, "messages.role")]
+    content: Annotated[str, bounded(_ROUTE, "messages.content")] | None = None
+    thinking: Annotated[str, bounded(_ROUTE, "messages.thinking")] | None = None
+    tool_calls: (
+        Annotated[list[dict[str, object]], bounded(_ROUTE, "messages.tool_calls")] | None
+    ) = None
+    tool_name: Annotated[str, bounded(_ROUTE, "messages.tool_name")] | None = None
+    tool_call_id: Annotated[str, bounded(_ROUTE, "messages.tool_call_id")] | None = None
+
+
+def read_ollama_turns(turns: Sequence[OllamaTurn]) -> tuple[Message, ...]:
+    """Raises InvalidRequest or UnsupportedParameter naming the part, as in messages[2].role."""
+    return tuple(_message(turn, f"messages[{n}].") for n, turn in enumerate(turns))
+
+
+def _message(turn: OllamaTurn, at: str) -> Message:
+    if turn.role not in ROLES:
+        raise InvalidRequest(
+            f"{at}role {quoted(turn.role)}: use one of {', '.join(ROLES)}", param=f"{at}role"
+        )
+    refuse_unsupported(turn.model_extra, UNCHANGED, at=at)
+    _check_role(turn, at)
+    return Message(
+        turn.role,
+        turn.content or "",
+        name=turn.tool_name or "",
+        tool_call_id=turn.tool_call_id or "",
+        tool_calls=_calls(turn.tool_calls or (), f"{at}tool_calls"),
+        reasoning=turn.thinking or "",
+    )
+
+
+def _check_role(turn: OllamaTurn, at: str) -> None:
+    """Raise InvalidRequest for a field of another role."""
+    owners = {
+        "thinking": "assistant",
+        "tool_calls": "assistant",
+        "tool_name": "tool",
+        "tool_call_id": "tool",
+    }
+    for name, role in owners.items():
+        if getattr(turn, name) and turn.role != role:
+            raise InvalidRequest(
+                f"{at}{name} belongs to messages of the role {role}: leave it out",
+                param=f"{at}{name}",
+            )
+
+
+def _calls(entries: Sequence[object], at: str) -> tuple[ToolCall, ...]:
+    """Read calls, whose functions may have a number beside what those of OpenAI have."""
+    plain: list[dict[str, Any]] = []
+    for n, entry in enumerate(entries):
+        call = object_at(entry, f"{at}[{n}]")
+        function = object_at(call.get("function"), f"{at}[{n}].function")
+        function.pop("index", None)
+        plain.append({**call, "function": function})
+    return to_calls(plain, at)

@@ -1,0 +1,158 @@
+"""Ollama's replies to one prompt: whole, or as lines of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from http_gateway.chats.call_input import call_input
+from http_gateway.chats.divided_answer import DividedAnswer
+from http_gateway.dialects.events import (
+    AnswerEvent,
+    ArgumentsDelta,
+    CallBegun,
+    CallEnded,
+    ContentDelta,
+    ReasoningDelta,
+)
+from http_gateway.ollama.reply_types import (
+    OllamaCall,
+    OllamaChatReply,
+    OllamaFunction,
+    OllamaMessage,
+    OllamaReply,
+    OllamaTextReply,
+)
+from http_gateway.ollama.stopwatch import Stopwatch
+from http_gateway.openai.shape import Shape
+from sax.types import TokenChunk
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class AnswerParts:
+    """Part of an answer, or all of it. Calls are whole."""
+
+    content: str = ""
+    thinking: str = ""
+    calls: list[OllamaCall] = field(default_factory=list[OllamaCall])
+
+    def __bool__(self) -> bool:
+        return bool(self.content or self.thinking or self.calls)
+
+    def add(self, more: AnswerParts) -> None:
+        self.content += more.content
+        self.thinking += more.thinking
+        self.calls += more.calls
+
+
+def chat_reply(parts: AnswerParts, **common: Any) -> OllamaReply:
+    message = OllamaMessage(
+        parts.content, thinking=parts.thinking or UNSET, tool_calls=parts.calls or UNSET
+    )
+    return OllamaChatReply(message=message, **common)
+
+
+def text_reply(parts: AnswerParts, **common: Any) -> OllamaReply:
+    return OllamaTextReply(response=parts.content, thinking=parts.thinking or UNSET, **common)
+
+
+Form = Callable[..., OllamaReply]  # `chat_reply` or `text_reply`
+
+
+def now() -> str:
+    """Return the time as RFC 3339 has it."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def loaded(form: Form, model: str) -> bytes:
+    """Return the reply to a request without a prompt, which only loads the model."""
+    return _encode(
+        form(AnswerParts(), model=model, created_at=now(), done=True, done_reason="load")
+    )
+
+
+class OllamaAnswer:
+    """One answer as it comes."""
+
+    def __init__(self, form: Form, model: str, shape: Shape, watch: Stopwatch) -> None:
+        """model: as the client wrote it."""
+        self.answer = DividedAnswer(shape)
+        self._form = form
+        self._model = model
+        self._watch = watch
+        self._whole = AnswerParts()
+        self._open: tuple[str, str, list[str]] | None = None  # a call's id, name and arguments
+        self._calls = 0
+
+    def add(self, chunk: TokenChunk) -> None:
+        """Read a chunk of a whole reply."""
+        self._whole.add(self._parts(chunk))
+
+    def body(self) -> bytes:
+        return self._last(self._whole)
+
+    def encode(self, chunk: TokenChunk) -> bytes:
+        """Return the line of the next chunk of a stream, if it has one."""
+        parts = self._parts(chunk)
+        if not parts:
+            return b""
+        return _encode(self._form(parts, model=self._model, created_at=now(), done=False)) + b"\n"
+
+    def closing(self) -> bytes:
+        return self._last(AnswerParts()) + b"\n"
+
+    def _parts(self, chunk: TokenChunk) -> AnswerParts:
+        self._watch.token()
+        parts = AnswerParts()
+        self._sort(self.answer.read(chunk), parts)
+        if chunk.finish_reason:
+            self._end_call(parts)
+        return parts
+
+    def _sort(self, events: Iterable[AnswerEvent], parts: AnswerParts) -> None:
+        for event in events:
+            match event:
+                case ContentDelta(text):
+                    parts.content += text
+                case ReasoningDelta(text):
+                    parts.thinking += text
+                case CallBegun(_, id, name):
+                    self._open = id, name, []
+                case ArgumentsDelta(_, text) if self._open:
+                    self._open[2].append(text)
+                case CallEnded():
+                    self._end_call(parts)
+                case _:
+                    pass
+
+    def _end_call(self, parts: AnswerParts) -> None:
+        if self._open is None:
+            return
+        id, name, pieces = self._open
+        self._open = None
+        function = OllamaFunction(name, call_input("".join(pieces)), self._calls)
+        self._calls += 1
+        parts.calls.append(OllamaCall(id, function))
+
+    def _last(self, parts: AnswerParts) -> bytes:
+        reason: Literal["stop", "length"] = (
+            "length" if self.answer.finish_reason == "length" else "stop"
+        )
+        reply = self._form(
+            parts,
+            model=self._model,
+            created_at=now(),
+            done=True,
+            done_reason=reason,
+            prompt_eval_count=self.answer.prompt_tokens,
+            eval_count=self.answer.completion_tokens,
+            **self._watch.durations(),
+        )
+        return _encode(reply)

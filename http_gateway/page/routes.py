@@ -1,0 +1,56 @@
+"""The page for people: `/` for browsers, and its files under /page/. Its data is asked for with a
+key, by the page itself; the files hold none, so they need no key."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Scope
+
+from http_gateway.page.accept import prefers_html
+from sax.look.page_file import PAGE_HEADERS, PageFile, page_files
+
+_FOLDER = "/page/"
+_INDEX = "index.html"
+_PACKAGE = "http_gateway.page"
+
+
+class PageRoutes:
+    def router(self) -> APIRouter:
+        router = APIRouter()
+        router.add_api_route(
+            "/page/{name}", self.file, methods=["GET", "HEAD"], include_in_schema=False
+        )
+        return router
+
+    async def file(self, name: str, request: Request) -> Response:
+        """Return one file of the page."""
+        found = page_files(_PACKAGE).get(name)
+        if found is None or name == _INDEX:
+            raise HTTPException(404, "the page has no such file")
+        return _sent(found, request)
+
+
+def page_reply(request: Request) -> Response:
+    """Return the page itself."""
+    reply = _sent(page_files(_PACKAGE)[_INDEX], request)
+    reply.headers["vary"] = "accept"
+    return reply
+
+
+def asks_for_page(scope: Scope) -> bool:
+    """True for a browser's request for the page or one of its files."""
+    if scope["method"] not in ("GET", "HEAD"):
+        return False
+    if scope["path"] == "/":
+        return prefers_html(Headers(scope=scope).get("accept", ""))
+    return scope["path"].startswith(_FOLDER)
+
+
+def _sent(file: PageFile, request: Request) -> Response:
+    headers = {**PAGE_HEADERS, "etag": file.tag}
+    if file.is_known(request.headers.get("if-none-match", "")):
+        return Response(status_code=304, headers=headers)
+    return Response(file.body, media_type=file.media_type, headers=headers)

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from sax.cli.saxutil.main import main
+
+main()

@@ -1,0 +1,80 @@
+"""One command of saxutil, and the call of one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sax.cli.saxutil.ascii_table import comma_separated, drawn
+from sax.cli.saxutil.extra import options_of
+from sax.cli.saxutil.go_flags import GoFlag, ParsedFlags, WrongUsage
+from sax.client import Client
+from sax.client.attempts import Route
+from sax.client.location import admin_address, written_address
+from sax.config import check_address
+from sax.names import CellId, ModelId
+from sax.saxml.model_handle import ModelHandle
+from sax.saxml.options import ModelOptions
+
+
+@dataclass(frozen=True, slots=True)
+class SaxutilCall:
+    """A command line: the command's flags and words, and what all commands have."""
+
+    flags: ParsedFlags
+    root: str  # --sax_root; "": where the environment says
+    timeout_s: float  # --sax_timeout
+
+    @property
+    def words(self) -> Sequence[str]:
+        return self.flags.words
+
+    def flag(self, name: str) -> Any:
+        return self.flags.values[name]
+
+    def client(self, name: str = "") -> Client:
+        """Return a client of the cell that a cell's or a model's name names."""
+        cell = _cell_of(name) if name else None
+        if self.root:
+            return Client(written_address(self.root, cell=cell))
+        return Client(admin_address(cell=cell))
+
+    def model(self) -> ModelHandle:
+        """Return the model that the first word names, by way of -proxy if that is given."""
+        model_id = str(ModelId.parse(self.words[0]))
+        proxy = self.flags.values.get("proxy", "")
+        route = Route(address=check_address(proxy, "proxy") if proxy else "")
+        client = self.client(model_id)
+        return ModelHandle(model_id, route, lambda name: client)
+
+    def options(self) -> ModelOptions:
+        return options_of(self.flag("extra"), self.timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class SaxutilVerb:
+    """A command: its words as in help, and what runs it. `most` None: any number of words."""
+
+    name: str
+    synopsis: str
+    usage: str  # flags and words behind the name
+    run: Callable[[SaxutilCall], None]
+    least: int
+    most: int | None
+    flags: tuple[GoFlag, ...] = ()
+
+    def check(self, words: Sequence[str]) -> None:
+        if len(words) < self.least or (self.most is not None and len(words) > self.most):
+            raise WrongUsage(f"{len(words)} words given; write: saxutil {self.name} {self.usage}")
+
+
+def show(headings: Sequence[str], rows: Sequence[Sequence[str]], *, as_csv: bool = False) -> None:
+    """Print a table on stdout."""
+    text = comma_separated(headings, rows) if as_csv else drawn(headings, rows)
+    sys.stdout.write(text + "\n")
+
+
+def _cell_of(name: str) -> str:
+    return (CellId if name.count("/") == 2 else ModelId).parse(name).cell

@@ -1,0 +1,112 @@
+"""Affinity: the keys by which requests with a common prefix find the same replica. Pure.
+
+A key is a digest of a prompt's first bytes, as the client sends them: no tokenizer is needed, and
+every gateway makes the same keys. Prompts that begin alike share the keys of their common cuts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, cast
+
+from sax.types import GenerateRequest, Message
+
+_FIRST_CUT = 256  # bytes, about 64 tokens: recomputing less costs less than an uneven load
+_LAST_CUT = 32 << 10
+_GROWTH = 4  # a cut is at most a quarter longer than the one before
+_DIGEST_BYTES = 8
+_NEW_PREFIX = 0.5  # worth of the place that all clients give a prefix, before any of them used it
+
+Prompt = str | Sequence[int] | Sequence[Message]
+
+
+class PrefixKey(NamedTuple):
+    """Digest of a prefix, and the share of the prompt that the prefix is."""
+
+    digest: bytes
+    share: float  # 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """Keys of one request, the longest prefix first; none: any replica is as good as another."""
+
+    keys: tuple[PrefixKey, ...] = ()
+    home_share: float = _NEW_PREFIX  # what it is worth to go where other clients would send it
+    session: bytes = b""  # digest of the session's name; empty: none
+
+
+ANYWHERE = Affinity()
+
+
+def affinity_of(request: GenerateRequest) -> Affinity:
+    """Return the keys of a request: one for each cut of its prompt.
+
+    Requests that share no cache (another model, salt or set of tools) share no key.
+    """
+    tools = "\x1f".join(tool.name for tool in request.chat.tools)
+    own = request.cache_salt or tools  # else the cache is shared with calls that have neither
+    scope = f"{request.cache_salt}\x1f{tools}" if own else ""
+    return prefix_affinity(request.model_id, request.prompt, scope)
+
+
+def prefix_affinity(model_id: str, prompt: Prompt, scope: str = "") -> Affinity:
+    """Return the keys of a prompt's prefixes among those of one model and scope."""
+    text, size = _first_bytes(prompt)
+    if len(text) < _FIRST_CUT:
+        return ANYWHERE
+    digest = hashlib.blake2b(
+        f"{model_id}\x1f{scope}\x1e".encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES
+    )
+    keys: list[PrefixKey] = []
+    for start, end in pairwise(_CUTS):
+        if end > len(text):
+            break
+        digest.update(text[start:end])
+        keys.append(PrefixKey(digest.digest(), end / min(_LAST_CUT, max(size, end))))
+    return Affinity(tuple(reversed(keys)))
+
+
+def _cuts() -> tuple[int, ...]:
+    cuts = [0, _FIRST_CUT]
+    while cuts[-1] < _LAST_CUT:
+        cuts.append(min(_LAST_CUT, cuts[-1] + max(_FIRST_CUT, cuts[-1] // _GROWTH)))
+    return tuple(cuts)
+
+
+_CUTS = _cuts()
+
+
+def _first_bytes(prompt: Prompt) -> tuple[bytes, int]:
+    """Return the bytes that are cut, at most as many as the last cut takes, and how many there
+    are about in all."""
+    if isinstance(prompt, str):
+        return prompt[:_LAST_CUT].encode(errors="surrogatepass")[:_LAST_CUT], len(prompt)
+    if prompt and isinstance(prompt[0], Message):
+        messages = cast("Sequence[Message]", prompt)
+        return _first_of_chat(messages), sum(len(each.content) for each in messages)
+    ids = cast("Sequence[int]", prompt)
+    return _first_of_tokens(ids), 8 * len(ids)
+
+
+def _first_of_chat(messages: Sequence[Message]) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    for each in messages:
+        if size >= _LAST_CUT:
+            break
+        text = f"{each.role}\x1f{each.content[:_LAST_CUT]}\x1e"
+        parts.append(text.encode(errors="surrogatepass"))
+        size += len(parts[-1])
+    return b"".join(parts)[:_LAST_CUT]
+
+
+def _first_of_tokens(ids: Sequence[int]) -> bytes:
+    try:
+        return array("q", ids[: _LAST_CUT // 8]).tobytes()
+    except OverflowError:
+        return b""  # the server refuses such an id by name

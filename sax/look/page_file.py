@@ -1,0 +1,55 @@
+"""PageFile: a file of a page with its type and tag, read once from its package.
+
+The pages of the gateway and of the admin server share the files of this package: one stylesheet,
+light and dark, and the switch between them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+# Scripts and styles only from files, nothing inline: no text of a model or server can become a
+# program, however a page is wrong.
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-cache",  # ask each time; the tag answers if nothing changed
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    body: bytes
+    media_type: str
+    tag: str  # of HTTP's ETag, quotes included
+
+    def is_known(self, if_none_match: str) -> bool:
+        """True if the header names this very content."""
+        return self.tag in (each.strip().removeprefix("W/") for each in if_none_match.split(","))
+
+
+@cache
+def page_files(package: str) -> Mapping[str, PageFile]:
+    """Return the files of a page by name: the shared ones, and `static/` of its package."""
+    folders = (resources.files("sax.look"), resources.files(package) / "static")
+    found = (each for folder in folders for each in folder.iterdir() if each.is_file())
+    kinds = ((each, each.name.rpartition(".")[2]) for each in found)
+    return {each.name: _made(each.read_bytes(), kind) for each, kind in kinds if kind in _TYPES}
+
+
+def _made(body: bytes, kind: str) -> PageFile:
+    return PageFile(body, _TYPES[kind], f'"{hashlib.sha256(body).hexdigest()[:32]}"')

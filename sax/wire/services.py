@@ -1,0 +1,50 @@
+"""Methods of Saxml's data services: path and reply of each.
+
+Language and custom methods are served here. Vision, audio and multimodal ones are not: their
+callers get the "Method not found" of the server that they ask.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+from google.protobuf.message import Message
+
+from sax.proto import audio_pb2, custom_pb2, lm_pb2, multimodal_pb2, vision_pb2
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+class RpcMethod(NamedTuple, Generic[Reply]):
+    path: str  # /package.Service/Method
+    reply: type[Reply]
+
+
+SCORE = RpcMethod("/sax.server.lm.LMService/Score", lm_pb2.ScoreResponse)
+EMBED = RpcMethod("/sax.server.lm.LMService/Embed", lm_pb2.EmbedResponse)
+GRADIENT = RpcMethod("/sax.server.lm.LMService/Gradient", lm_pb2.GradientResponse)
+GENERATE = RpcMethod("/sax.server.lm.LMService/Generate", lm_pb2.GenerateResponse)
+GENERATE_STREAM = RpcMethod(
+    "/sax.server.lm.LMService/GenerateStream", lm_pb2.GenerateStreamResponse
+)
+CUSTOM = RpcMethod("/sax.server.custom.CustomService/Custom", custom_pb2.CustomResponse)
+RECOGNIZE = RpcMethod("/sax.server.audio.AudioService/Recognize", audio_pb2.AsrResponse)
+
+_MULTIMODAL = "/sax.server.multimodal.MultimodalService"
+MM_GENERATE = RpcMethod(f"{_MULTIMODAL}/Generate", multimodal_pb2.GenerateRpcResponse)
+MM_SCORE = RpcMethod(f"{_MULTIMODAL}/Score", multimodal_pb2.ScoreRpcResponse)
+MM_EMBED = RpcMethod(f"{_MULTIMODAL}/Embed", multimodal_pb2.EmbedRpcResponse)
+
+_VISION = "/sax.server.vision.VisionService"
+CLASSIFY = RpcMethod(f"{_VISION}/Classify", vision_pb2.ClassifyResponse)
+TEXT_TO_IMAGE = RpcMethod(f"{_VISION}/TextToImage", vision_pb2.TextToImageResponse)
+TEXT_AND_IMAGE_TO_IMAGE = RpcMethod(
+    f"{_VISION}/TextAndImageToImage", vision_pb2.TextAndImageToImageResponse
+)
+EMBED_IMAGE = RpcMethod(f"{_VISION}/Embed", vision_pb2.EmbedResponse)
+DETECT = RpcMethod(f"{_VISION}/Detect", vision_pb2.DetectResponse)
+IMAGE_TO_TEXT = RpcMethod(f"{_VISION}/ImageToText", vision_pb2.ImageToTextResponse)
+IMAGE_TO_IMAGE = RpcMethod(f"{_VISION}/ImageToImage", vision_pb2.ImageToImageResponse)
+VIDEO_TO_TEXT = RpcMethod(f"{_VISION}/VideoToText", vision_pb2.VideoToTextResponse)
+VIDEO_TO_TOKEN = RpcMethod(f"{_VISION}/VideoToToken", vision_pb2.VideoToTokenResponse)
+TOKEN_TO_VIDEO = RpcMethod(f"{_VISION}/TokenToVideo", vision_pb2.TokenToVideoResponse)

@@ -1,0 +1,52 @@
+"""The clients that are promised to work, and the environments that they are installed in."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.demo_model import ROOT
+
+HERE = Path(__file__).parent
+ENVIRONMENTS = ROOT / ".cache" / "clients"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProgram:
+    """One client: a program of checks, run by the Python of an environment."""
+
+    name: str  # as its makers write it
+    program: str  # in programs/, without "with_" and ".py"
+    environment: str = "clients"  # the group of pyproject.toml that it is installed by
+
+    @property
+    def path(self) -> Path:
+        return HERE / "programs" / f"with_{self.program}.py"
+
+    @property
+    def python(self) -> Path:
+        """Its Python, which is there once `make clients` has installed it."""
+        return ENVIRONMENTS / self.environment / "bin" / "python"
+
+    def checks(self) -> dict[str, str]:
+        """The names of its checks, and what each runs, read from the program's text."""
+        functions = [
+            node
+            for node in ast.parse(self.path.read_text()).body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        ]
+        return {each.name: ast.get_docstring(each) or "" for each in functions}
+
+
+CLIENTS = (
+    ClientProgram("openai", "openai"),
+    ClientProgram("anthropic", "anthropic"),
+    ClientProgram("ollama", "ollama"),
+    ClientProgram("langchain-openai", "langchain_openai"),
+    ClientProgram("litellm", "litellm"),
+    ClientProgram("httpx", "httpx"),
+    ClientProgram("lm-eval", "lm_eval"),
+    ClientProgram("aiperf", "aiperf", "clients-aiperf"),
+    ClientProgram("schemathesis", "schemathesis", "clients-schemathesis"),
+)

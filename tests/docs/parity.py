@@ -1,0 +1,490 @@
+"""Rows of the parity table in docs/coming_from_saxml.md, each with the tests that prove it.
+
+    python -m tests.docs.parity   # writes the table into the page (make docs)
+
+A verdict is "same", "better", "different" or "missing". The first two have a test that proves them;
+the others say why.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "coming_from_saxml.md"
+VERDICTS = ("same", "better", "different", "missing")
+_ON_PAGE = re.compile(r"(?<=<!-- parity -->\n).*?(?=<!-- end of parity -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ParityRow:
+    area: str
+    saxml: str
+    here: str
+    verdict: str
+    tests: tuple[str, ...] = ()  # PATH::NAME below tests/
+
+
+def _row(area: str, saxml: str, here: str, verdict: str, *tests: str) -> ParityRow:
+    return ParityRow(area, saxml, here, verdict, tests)
+
+
+_ADMIN = "admin_server/api/test_server.py"
+_LM = "model_server/services/test_lm_service.py"
+_CALLS = "sax/saxml/test_admin_calls.py"
+_MODEL = "sax/saxml/test_model.py"
+_TOOL = "sax/cli/saxutil/test_main.py"
+_HTTP = "http_gateway/saxml/test_routes.py"
+_HTTP_1 = "http_gateway/saxml/test_generation_1.py"
+_EXTRA = "sax/wire/test_extra_inputs.py"
+_RECONCILER = "admin_server/cell/test_reconciler.py"
+
+ROWS = (
+    _row(
+        "Admin.Publish",
+        "answers before the model is saved, up to 10 s; any path is taken",
+        "durable before it answers; a path that no server has is refused",
+        "better",
+        "admin_server/storage/test_record_log.py"
+        "::test_a_crash_at_any_store_operation_loses_nothing_that_was_acknowledged",
+        f"{_ADMIN}::test_a_path_that_no_joined_server_serves_is_refused_with_the_nearest",
+        "admin_server/api/test_saxml_fields.py"
+        "::test_a_generic_client_publishes_without_any_field_of_ours",
+    ),
+    _row(
+        "Admin.Update",
+        "reloads every replica, whatever changed",
+        "reloads for another checkpoint or other overrides, one replica at a time",
+        "better",
+        f"{_RECONCILER}::test_an_update_of_the_checkpoint_reloads_and_one_of_the_replicas_does_not",
+        f"{_RECONCILER}::test_during_an_update_with_two_servers_the_model_is_always_ready",
+    ),
+    _row(
+        "Admin.Unpublish",
+        "the model is unloaded",
+        "likewise",
+        "same",
+        f"{_RECONCILER}::test_an_unpublished_model_is_unloaded",
+    ),
+    _row(
+        "Admin.List",
+        "addresses of assigned servers, loading and failed ones too",
+        "ready ones; each missing replica has a reason",
+        "better",
+        f"{_CALLS}::test_active_replicas_are_ready_ones",
+        f"{_ADMIN}::test_a_published_model_is_listed_with_the_reason_why_it_is_not_ready",
+    ),
+    _row(
+        "Admin.Stats",
+        "servers by type, and by model path",
+        "likewise",
+        "same",
+        f"{_ADMIN}::test_stats_count_servers_by_type_and_path",
+    ),
+    _row(
+        "Admin.WatchLoc",
+        "a server is told when its load begins",
+        "when it is ready; numbers mean the same",
+        "better",
+        f"{_ADMIN}::test_a_model_that_is_loading_is_not_watched_as_ready",
+        f"{_ADMIN}::test_numbers_mean_what_they_mean_in_saxml",
+    ),
+    _row(
+        "Admin.WaitForReady",
+        "counts replicas of any version",
+        "of the one that is published; waits for none return at once",
+        "better",
+        f"{_ADMIN}::test_wait_for_ready_after_an_update_waits_for_what_was_updated",
+        f"{_ADMIN}::test_nobody_waits_for_no_replicas",
+    ),
+    _row(
+        "Admin.Join",
+        "dials back, then believes",
+        "likewise, and sees whether it is another server that answers",
+        "better",
+        "admin_server/cell/test_arrival.py::test_an_address_where_nobody_answers_is_not_joined",
+        "admin_server/cell/test_arrival.py::test_the_address_of_another_server_is_refused",
+    ),
+    _row(
+        "Modelet.Load, Unload, UpdateLoaded, GetStatus, WakeUp",
+        "as in modelet.proto",
+        "the same; UpdateLoaded with the same checkpoint reloads nothing",
+        "better",
+        "model_server/services/test_modelet.py"
+        "::test_status_tells_models_versions_memory_and_method_stats",
+        "model_server/services/test_modelet.py"
+        "::test_another_checkpoint_is_loaded_in_place_and_the_same_one_is_not",
+        "model_server/services/test_modelet.py"
+        "::test_an_unloaded_model_is_gone_and_wake_up_changes_nothing",
+    ),
+    _row(
+        "Modelet.Save, Export",
+        "Save writes a Pax checkpoint; Export is not implemented in what Google published",
+        "refused in words: a server never changes weights, and `sax convert` writes them",
+        "different",
+        f"{_LM}::test_what_is_not_served_is_refused_by_name",
+    ),
+    _row(
+        "LMService.Generate",
+        "every sample with its score, best first",
+        "likewise; tells the tokens that it took",
+        "better",
+        f"{_LM}::test_generate_answers_as_saxml_does",
+        f"{_LM}::test_generate_gives_its_samples_best_first_and_a_seed_repeats_them",
+    ),
+    _row(
+        "LMService.GenerateStream",
+        "with continuous batching the first token, then all others at once; a message has the "
+        "scores of its own tokens, and the last one zeros",
+        "a message for each step; a message has the score of the text so far, so that the last one "
+        "has the sample's, as the protocol's own comment says",
+        "better",
+        f"{_LM}::test_generate_stream_adds_up_piece_by_piece",
+    ),
+    _row(
+        "LMService.Score",
+        "one suffix a request",
+        "any number, also none; an empty prefix where there is a start token",
+        "better",
+        f"{_LM}::test_score_sums_the_log_probabilities_of_each_suffix",
+        f"{_LM}::test_no_suffixes_have_no_scores",
+        f"{_LM}::test_an_empty_text_is_the_start_token_where_the_model_has_one",
+    ),
+    _row(
+        "LMService.Embed",
+        "the vector of a text",
+        "likewise",
+        "same",
+        "end_to_end/test_embeddings.py::test_every_door_gives_the_same_vector",
+    ),
+    _row(
+        "LMService.Gradient",
+        "gradients by named tensors",
+        "likewise",
+        "same",
+        "end_to_end/test_passes.py::test_every_door_gives_the_same_gradient",
+    ),
+    _row(
+        "CustomService.Custom",
+        "bytes to bytes",
+        "likewise",
+        "same",
+        "end_to_end/test_custom_models.py::test_a_client_made_from_saxmls_proto_is_answered",
+    ),
+    _row(
+        "Empty text in Generate",
+        "answered from the start token",
+        "likewise where the model has one, as Saxml's classes do; else refused",
+        "same",
+        f"{_LM}::test_an_empty_text_is_the_start_token_where_the_model_has_one",
+        f"{_LM}::test_an_empty_text_is_the_class_s_start_token_which_no_other_text_begins_with",
+        "model_server/models/saxml/test_saxml_class.py::test_an_empty_text_has_a_start_token",
+        f"{_LM}::test_an_empty_text_is_refused_without_a_start_token_and_in_a_chat",
+    ),
+    _row(
+        "Trailer query_cost_v0 of Generate, GenerateStream, Score",
+        "device-milliseconds of the batch, divided by its size",
+        "of the steps meanwhile, by the request's share of their tokens",
+        "same",
+        f"{_LM}::test_the_cost_of_a_query_comes_behind_the_reply",
+        "model_server/serving/test_query_cost.py"
+        "::test_requests_that_run_together_are_charged_the_time_once",
+    ),
+    _row(
+        "Trailer query_cost_v0 of Embed, Gradient, Custom",
+        "likewise",
+        "not sent: these passes share no steps, and their time is the call's own",
+        "different",
+    ),
+    _row(
+        "VisionService, MultimodalService",
+        "services; of models ResNet50 and, with PyTorch, Gemma 3 are published",
+        'clients have them, servers say "Method not found": what is served here are language '
+        "models, embedders and custom models",
+        "missing",
+        "sax/saxml/test_vision_model.py::test_images_give_saxmls_tuples",
+        "sax/saxml/test_vision_model.py::test_multimodal_calls_take_and_give_saxmls_messages",
+    ),
+    _row(
+        "AudioService",
+        "clients only: no server of what Google published has it",
+        'likewise: "Method not found"',
+        "same",
+        "sax/saxml/test_vision_model.py::test_sounds_give_guesses",
+        f"{_MODEL}::test_a_service_that_a_server_has_not_is_its_answer",
+    ),
+    _row(
+        "Extra inputs: temperature, per_example_top_k, per_example_top_p, "
+        "per_example_max_decode_steps",
+        "those that the class declares",
+        "of every model, and many more; unknown ones are refused by name",
+        "better",
+        f"{_EXTRA}::test_every_key_sets_its_field",
+        f"{_EXTRA}::test_an_unknown_key_is_refused_with_the_allowed_ones",
+    ),
+    _row(
+        "temperature as a tensor",
+        "a number for each sample",
+        "likewise",
+        "same",
+        f"{_LM}::test_each_sample_may_have_a_temperature_of_its_own",
+    ),
+    _row(
+        "per_example_top_p 0",
+        "the likeliest token",
+        "likewise",
+        "same",
+        "model_server/engine/sampling/test_drawing.py"
+        "::test_the_least_top_p_that_a_request_can_ask_for_keeps_the_likeliest_token",
+    ),
+    _row(
+        "eos_id",
+        "one sequence of end tokens, padded with zeros on the left",
+        "likewise",
+        "same",
+        f"{_LM}::test_eos_id_is_one_sequence_that_ends_an_answer_and_stays_in_it",
+    ),
+    _row(
+        "TOKENIZED_INPUT, TOKENIZED_OUTPUT",
+        "ids with commas between them; no streaming",
+        "likewise, and streamed",
+        "better",
+        f"{_LM}::test_a_model_of_token_ids_takes_and_gives_them",
+    ),
+    _row(
+        "Prompt longer than INPUT_SEQ_LEN",
+        "cut on one side, without a word",
+        "refused with both numbers, if prompt and answer do not fit the context",
+        "better",
+        "model_server/text/test_text_length.py"
+        "::test_more_bytes_than_the_bound_are_refused_with_both_numbers",
+        "model_server/text/test_id_list.py"
+        "::test_more_ids_than_the_context_holds_are_refused_before_they_are_read",
+    ),
+    _row(
+        "Query of a model with a chat template",
+        "bare text",
+        'a user\'s turn; QUERY_FORMAT="raw" for bare text',
+        "different",
+        f"{_LM}::test_a_query_to_a_chat_model_is_a_users_turn",
+    ),
+    _row(
+        "Busy server",
+        "4 batches in flight, then RESOURCE_EXHAUSTED",
+        "a bounded queue, fair among callers; then another replica, then RESOURCE_EXHAUSTED with "
+        "a time to wait",
+        "better",
+        "sax/client/test_attempts.py::test_full_queues_are_not_asked_again",
+        f"{_HTTP}::test_a_full_queue_is_a_429",
+    ),
+    _row(
+        "Retries of a client",
+        "without end, if the caller has no deadline",
+        "a few, within 10 s; a request waits for a model that is starting",
+        "better",
+        "sax/client/test_attempts.py"
+        "::test_no_attempt_follows_the_last_one_or_the_time_for_attempts",
+    ),
+    _row(
+        "Authentication and ACLs",
+        "none in what Google published: setting an ACL fails",
+        "tokens or certificates; ACLs are enforced",
+        "better",
+        "admin_server/api/test_access.py::test_only_the_cells_admins_may_join_model_servers",
+        "end_to_end/test_certificates.py::test_a_certificate_says_who_calls",
+    ),
+    _row(
+        "Python: Publish, Unpublish, Update, List, ListDetail, ListAll, Stats, WaitForReady",
+        "as in sax.pyi; Update drops ACLs",
+        "the same; Update keeps them",
+        "better",
+        f"{_CALLS}::test_publish_list_update_unpublish_return_saxmls_values",
+    ),
+    _row(
+        "Python: GetACL, SetACL of a model",
+        "cell_or_model_id, acl, method_id",
+        "likewise",
+        "same",
+        f"{_CALLS}::test_acls_take_saxmls_keywords",
+    ),
+    _row(
+        "Python and saxutil: ACL of a cell",
+        "a file under the root",
+        "read from the admin server; set by its --admin_acl alone, so that nobody locks the "
+        "operators out over the network",
+        "different",
+        f"{_CALLS}::test_the_acl_of_a_cell_is_read_and_said_to_be_set_elsewhere",
+    ),
+    _row(
+        "Python: Model, LM, VM, AM, CM, MM and their classes",
+        "as in sax.pyi",
+        "likewise",
+        "same",
+        f"{_MODEL}::test_the_classes_of_methods_have_saxmls_names",
+        f"{_MODEL}::test_generate_and_score_return_saxmls_values",
+        f"{_MODEL}::test_custom_takes_saxmls_keywords_and_can_answer_with_a_status",
+    ),
+    _row(
+        "Python: ModelOptions, Options, AdminOptions",
+        "copies are copies; num_conn spreads requests over connections",
+        "likewise; any num_conn is taken, and requests go to the least loaded replica",
+        "better",
+        "sax/saxml/test_options.py::test_what_is_set_on_a_copy_stays_there",
+        f"{_MODEL}::test_any_number_of_connections_is_taken",
+    ),
+    _row(
+        "Python: StatusNotOk",
+        "every error, with a status",
+        "likewise, in classes that say more",
+        "better",
+        f"{_CALLS}::test_errors_are_statuses_to_catch",
+    ),
+    _row(
+        "Python: StartDebugPort",
+        "Google's debugging pages, on every interface",
+        "metrics of the process, on 127.0.0.1",
+        "different",
+        "sax/saxml/test_debug_port.py::test_a_process_shows_its_metrics",
+    ),
+    _row(
+        "from saxml.client.python import sax",
+        "built with Bazel",
+        "`pip install`, and `sax saxml-shim` for this path",
+        "better",
+        "sax/saxml/test_shim.py::test_a_program_imports_by_saxmls_paths",
+    ),
+    _row(
+        "HTTP servers of the tutorials",
+        "programs on `import sax`",
+        "run on our calls, too",
+        "same",
+        "sax/saxml/test_tutorial_servers.py::test_the_first_generation_runs_on_our_calls",
+        "sax/saxml/test_tutorial_servers.py::test_the_second_generation_runs_by_saxmls_import_path",
+    ),
+    _row(
+        "HTTP, generation 2",
+        "/publish, /update, /unpublish, /listcell, /listall, /generate",
+        "the same bodies and replies; numbers may be texts",
+        "same",
+        f"{_HTTP}::test_publish_echoes_the_spec_with_replicas_as_a_number",
+        f"{_HTTP}::test_generate_answers_texts_with_scores",
+        "http_gateway/saxml/test_schema.py::test_generation_2s_own_numbers_may_be_texts",
+    ),
+    _row(
+        "HTTP, generation 2: errors",
+        "always 500",
+        "404, 409, 429, 503, 504 ... with the same `detail`",
+        "better",
+        f"{_HTTP}::test_errors_have_their_own_status_and_one_detail",
+    ),
+    _row(
+        "HTTP, generation 1",
+        "exact keys, `generate_response`, 400 for every error",
+        "likewise; malformed JSON is answered instead of dropped",
+        "better",
+        f"{_HTTP_1}::test_generate_wraps_its_samples_and_uses_the_models_own_defaults",
+        f"{_HTTP_1}::test_every_error_is_a_400_with_its_text",
+        f"{_HTTP_1}::test_malformed_json_is_answered_instead_of_dropped",
+    ),
+    _row(
+        "saxutil publish, unpublish, update, update_checkpoint, ls, watch",
+        "Go flags",
+        "the same lines",
+        "same",
+        f"{_TOOL}::test_a_model_is_published_listed_changed_and_unpublished",
+        f"{_TOOL}::test_ls_of_a_model_has_details_and_acls",
+        "sax/cli/saxutil/test_go_flags.py"
+        "::test_one_dash_or_two_and_an_equals_sign_or_none_say_the_same",
+    ),
+    _row(
+        "saxutil ls /sax",
+        "cells of the root; of a bucket none",
+        "cells of the root, also of a bucket",
+        "better",
+        f"{_TOOL}::test_a_root_on_the_command_line_wins_over_the_environment",
+        "sax/client/test_location.py::test_the_cells_of_a_bucket_are_listed",
+    ),
+    _row(
+        "saxutil getacl, setacl",
+        "of a model or a method",
+        "likewise",
+        "same",
+        f"{_TOOL}::test_acls_are_set_and_shown",
+    ),
+    _row(
+        "saxutil lm.generate -extra -stream -n -terse -proxy",
+        "the class's own samples in a table; -stream adds up scores",
+        "likewise; -stream shows the last message's, which are whole",
+        "same",
+        f"{_TOOL}::test_generate_prints_a_table_of_scores",
+        f"{_TOOL}::test_terse_prints_texts_and_n_limits_them",
+        f"{_TOOL}::test_a_stream_ends_with_its_scores",
+        f"{_TOOL}::test_a_proxy_is_asked_instead_of_the_cell",
+    ),
+    _row(
+        "saxutil lm.score, lm.embed, lm.gradient",
+        "tables",
+        "likewise",
+        "same",
+        f"{_TOOL}::test_score_and_embed_print_tables",
+        f"{_TOOL}::test_a_gradient_has_a_column_for_each_tensor",
+    ),
+    _row(
+        "saxutil vm.*, am.recognize",
+        "ask the model's server",
+        'likewise; ours says "Method not found". mm.generate, mm.score and mm.embed beside them',
+        "same",
+        f"{_TOOL}::test_media_go_to_a_server_that_has_the_services",
+        f"{_TOOL}::test_a_service_that_a_server_has_not_is_its_answer",
+    ),
+    _row(
+        "saxutil create, delete, export, save",
+        "fail or do nothing in what Google published, but save",
+        "refused in words that say what to do instead",
+        "different",
+        f"{_TOOL}::test_what_cannot_be_done_is_said_in_words",
+    ),
+    _row(
+        "saxutil help, commands, flags, --sax_root, --sax_timeout, flags of Go's logging",
+        "Go's",
+        "likewise",
+        "same",
+        f"{_TOOL}::test_help_tells_of_commands_and_flags",
+        f"{_TOOL}::test_a_root_on_the_command_line_wins_over_the_environment",
+        f"{_TOOL}::test_a_command_gives_up_after_its_time",
+        f"{_TOOL}::test_flags_of_gos_logging_are_taken",
+    ),
+    _row(
+        "state.proto of a running cell",
+        "the models, read again at a start",
+        "not read: the models are published again, by the same lines of saxutil. It holds nothing "
+        "else, and a cell of Saxml goes on beside this one meanwhile",
+        "missing",
+    ),
+    _row(
+        "saxutil's own HTTP server on port 8080",
+        "debugging pages of Google's libraries",
+        "none: a command needs no open port, and the servers have metrics and status pages",
+        "missing",
+    ),
+)
+
+
+def table() -> str:
+    """Return the table as the page has it."""
+    lines = ["| what | Saxml | here | | proved by |", "|---|---|---|---|---|"]
+    for row in ROWS:
+        proofs = "<br>".join(f"`{test.rpartition('::')[2]}`" for test in row.tests)
+        lines.append(f"| {row.area} | {row.saxml} | {row.here} | {row.verdict} | {proofs} |")
+    return "\n".join(lines) + "\n"
+
+
+def written(page: str) -> str:
+    """Return the page with the current table."""
+    return _ON_PAGE.sub(lambda _: table(), page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))

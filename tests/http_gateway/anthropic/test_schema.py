@@ -1,0 +1,181 @@
+"""Anthropic's body: each field is honoured, changes nothing, or is refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from pydantic import ValidationError
+
+from http_gateway.anthropic.bodies import COUNT, MESSAGE
+from http_gateway.anthropic.schema import CountRequest, MessageRequest
+from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
+from sax.types import ChatOptions, Message, SamplingParams, Tool
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+WEATHER = {"name": "get_weather", "description": "Tells it.", "input_schema": SCHEMA}
+BODY: dict[str, Any] = {
+    "model": "m",
+    "max_tokens": 100,
+    "messages": [{"role": "user", "content": "Hi"}],
+}
+ENABLED = {"type": "enabled", "budget_tokens": 50}
+
+
+def message(**fields: Any) -> MessageRequest:
+    body = MessageRequest.model_validate_json(json.dumps({**BODY, **fields}))
+    body.check()
+    return body
+
+
+def test_only_model_messages_and_max_tokens_are_required() -> None:
+    body = message()
+    assert body.sampling() == SamplingParams(max_tokens=100)
+    assert body.options == ChatOptions(divided=True)
+    for name in BODY:
+        with pytest.raises(ValidationError, match=name):
+            MessageRequest.model_validate({each: BODY[each] for each in BODY if each != name})
+
+
+def test_sampling_fields_are_honoured() -> None:
+    body = message(temperature=0.5, top_p=0.9, top_k=40, stop_sequences=["a", "b"])
+    assert body.sampling() == SamplingParams(
+        temperature=0.5, top_p=0.9, top_k=40, stop=("a", "b"), max_tokens=100
+    )
+    kept = message(output_config={"format": {"type": "json_schema", "schema": SCHEMA}})
+    assert json.loads(kept.sampling().json_schema) == SCHEMA
+
+
+def test_the_system_prompt_comes_first() -> None:
+    assert message(system="Be kind.").prompt == (
+        Message("system", "Be kind."),
+        Message("user", "Hi"),
+    )
+
+
+def test_tools_and_their_choice_are_read() -> None:
+    choice = {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}
+    body = message(tools=[{**WEATHER, "type": "custom", "strict": True}], tool_choice=choice)
+    assert body.options == ChatOptions(
+        tools=(Tool("get_weather", "Tells it.", json.dumps(SCHEMA), True),),
+        tool_choice="function",
+        tool_name="get_weather",
+        parallel_tool_calls=False,
+        divided=True,
+    )
+    assert body.shape().tools == ("get_weather",)
+    kinds = {"auto": "auto", "any": "required", "none": "none"}
+    for kind, ours in kinds.items():
+        assert message(tools=[WEATHER], tool_choice={"type": kind}).options.tool_choice == ours
+    assert message(tools=[WEATHER], tool_choice={"type": "none"}).shape().tools == ()
+
+
+def test_thinking_is_a_variable_of_the_template() -> None:
+    def variables(**fields: Any) -> object:
+        return json.loads(message(**fields).options.chat_template_kwargs or "null")
+
+    assert variables(thinking=ENABLED) == {"enable_thinking": True}
+    assert variables(thinking={"type": "disabled"}) == {"reasoning_effort": "none"}
+    assert variables(thinking={"type": "adaptive"}) is None
+    effort = {"thinking": ENABLED, "output_config": {"effort": "high"}}
+    assert variables(**effort) == {"enable_thinking": True, "reasoning_effort": "high"}
+    assert message().shape().include_reasoning
+    assert not message(thinking={"type": "disabled"}).shape().include_reasoning
+
+
+def test_a_last_message_of_the_assistant_is_continued() -> None:
+    begun = [*BODY["messages"], {"role": "assistant", "content": "The answer is"}]
+    options = message(messages=begun).options
+    assert (options.continue_final_message, options.add_generation_prompt) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"metadata": {"user_id": "u"}},
+        {"metadata": {}},
+        {"service_tier": "auto"},
+        {"speed": "standard"},
+        {"container": None},
+        {"cache_control": {"type": "ephemeral"}},
+        {"stream": False},
+        {"top_k": 0},
+        {"tools": []},
+        {"stop_sequences": []},
+        {"tools": [{**WEATHER, "eager_input_streaming": True, "input_examples": []}]},
+    ],
+)
+def test_what_changes_nothing_passes(fields: dict[str, Any]) -> None:
+    plain = message()
+    body = message(**fields)
+    assert (body.sampling(), body.prompt) == (plain.sampling(), plain.prompt)
+    jsonschema.validate({**BODY, **fields}, MESSAGE.schema())
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+        ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": 1}},
+         "tool_choice.disable_parallel_tool_use"),
+        ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
+        ({"tools": [{**WEATHER, "name": "a b"}]}, "tools[0].name"),
+        ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
+        ({"tools": [{**WEATHER, "strict": 1}]}, "tools[0].strict"),
+        ({"thinking": {"type": "on"}}, "thinking.type"),
+        ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "disabled", "budget_tokens": 9}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 100}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
+        ({"output_config": {"effort": "most"}}, "output_config.effort"),
+        ({"output_config": {"effort": "low"}, "thinking": {"type": "disabled"}},
+         "output_config.effort"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        ({"temperature": 1.5}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"cache_control": {"type": "ephemeral", "ttl": "9h"}}, "cache_control"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        message(**fields)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"mood": 1}, "mood"),
+        ({"container": "c"}, "container"),
+        ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
+        ({"service_tier": "priority"}, "service_tier"),
+        ({"metadata": {"mood": "x"}}, "metadata.mood"),
+        ({"thinking": {**ENABLED, "display": "omitted"}}, "thinking.display"),
+        ({"output_config": {"task_budget": 1}}, "output_config.task_budget"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{**WEATHER, "defer_loading": True}]}, "tools[0].defer_loading"),
+        ({"tools": [{**WEATHER, "mood": 1}]}, "tools[0].mood"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "auto", "name": "f"}}, "tool_choice.name"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(UnsupportedParameter) as caught:
+        message(**fields)
+    assert caught.value.param == param
+    assert not jsonschema.Draft202012Validator(MESSAGE.schema()).is_valid({**BODY, **fields})
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "temperature", "stream", "metadata", "stop"])
+def test_a_count_has_no_fields_of_an_answer(name: str) -> None:
+    body = {"model": "m", "messages": BODY["messages"], name: 1}
+    with pytest.raises(SaxError) as caught:
+        CountRequest.model_validate_json(json.dumps(body)).check()
+    assert caught.value.param == name
+    assert not jsonschema.Draft202012Validator(COUNT.schema()).is_valid(body)

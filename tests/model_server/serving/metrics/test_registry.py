@@ -1,0 +1,147 @@
+"""What a scraper reads over HTTP."""
+
+import asyncio
+import threading
+import urllib.request
+
+from model_server.flags import make_config
+from sax.activity import Activity
+from tests.model_server.fake_model import LIMITS, MEMORY, FakeModels
+from tests.model_server.fake_server import MODEL, Stream, serving, until
+
+
+async def test_an_idle_model_shows_its_room() -> None:
+    async with serving(FakeModels(), metrics_port=0) as served:
+        assert await served.metric("sax_slots") == LIMITS.slots
+        assert await served.metric("sax_pages") == LIMITS.pages
+        assert await served.metric("sax_memory_bytes") == MEMORY
+        for name in ("sax_slots_used", "sax_pages_used", "sax_requests_running"):
+            assert await served.metric(name) == 0
+        assert await served.metric("sax_compiles_while_serving_total", model=None) == 0
+
+
+async def test_running_and_waiting_requests_show() -> None:
+    gate = threading.Semaphore(0)
+    async with serving(FakeModels(gate=gate), metrics_port=0) as served:
+        stream = Stream(served)
+        for id in range(LIMITS.slots + 2):
+            await stream.ask(id, max_tokens=200)
+        servable = served.servable()
+        # One more step for every look: how many it takes until all have arrived is theirs to say.
+        await until(lambda: servable.stats().slots_used == LIMITS.slots or gate.release())
+        await until(lambda: servable.stats().waiting == 2)
+        assert await served.metric("sax_requests_running") == LIMITS.slots
+        assert await served.metric("sax_requests_waiting") == 2
+        assert await served.metric("sax_slots_used") == LIMITS.slots
+        used = await served.metric("sax_pages_used")
+        assert await served.metric("sax_kv_cache_usage_ratio") == used / LIMITS.pages > 0
+        gate.release(10_000)
+        await stream.until_over(*range(LIMITS.slots + 2))
+        assert await served.metric("sax_requests_waiting") == 0
+
+
+async def test_counters_count_tokens_and_histograms_requests() -> None:
+    async with serving(FakeModels(), metrics_port=0) as served:
+        stream = Stream(served)
+        await stream.ask(1, "hello", max_tokens=7)
+        await stream.ask(2, "hi", max_tokens=1)
+        await stream.ask(3, max_tokens=0)
+        await stream.until_over(1, 2, 3)
+        assert await served.metric("sax_prompt_tokens_total") == 7
+        assert await served.metric("sax_generated_tokens_total") == 8
+        assert await served.metric("sax_steps_total") >= 7
+        assert await served.metric("sax_preemptions_total") == 0
+        assert await served.metric("sax_time_to_first_token_seconds_count") == 2
+        # An answer of one token has no time between tokens.
+        assert await served.metric("sax_time_per_output_token_seconds_count") == 1
+
+
+async def test_the_status_tells_an_admin_the_same_totals() -> None:
+    async with serving(FakeModels()) as served:
+        (idle,) = served.server.servables.infos()
+        assert (idle.activity.slots, idle.activity.pages) == (LIMITS.slots, LIMITS.pages)
+        assert idle.activity == Activity(slots=LIMITS.slots, pages=LIMITS.pages)
+        stream = Stream(served)
+        await stream.ask(1, "hello", max_tokens=7)
+        await stream.ask(2, "hi", max_tokens=1)
+        await stream.until_over(1, 2)
+        (busy,) = served.server.servables.infos()
+        told = busy.activity
+        assert (told.prompt_tokens, told.generated_tokens) == (7, 8)
+        # An answer of one token has no time between tokens.
+        assert (told.answers_begun, told.answers_timed) == (2, 1)
+        assert told.first_token_s > 0
+        assert told.token_interval_s > 0
+
+
+async def test_each_model_has_its_own_figures() -> None:
+    other = "/sax/test/other"
+    async with serving(FakeModels(), metrics_port=0) as served:
+        await served.load(other)
+        stream = Stream(served)
+        await stream.ask(1, model=other, max_tokens=5)
+        await stream.until_over(1)
+        assert await served.metric("sax_generated_tokens_total", other) == 5
+        assert await served.metric("sax_generated_tokens_total", MODEL) == 0
+
+
+async def test_a_request_tells_its_times_its_sizes_and_its_end() -> None:
+    async with serving(FakeModels(), metrics_port=0) as served:
+        stream = Stream(served)
+        await stream.ask(1, "hello", max_tokens=7)
+        await stream.until_over(1)
+        for name in ("queue", "prefill", "decode", "inference"):
+            assert await served.metric(f"sax_request_{name}_seconds_count") == 1
+        assert await served.metric("sax_request_seconds_count") == 1
+        assert await served.metric("sax_inter_token_latency_seconds_count") == 6
+        assert await served.metric("sax_request_prompt_tokens_sum") == 5
+        assert await served.metric("sax_request_generated_tokens_sum") == 7
+        assert await served.metric("sax_request_max_tokens_sum") == 7
+        ended = f'sax_requests_ended_total{{model="{MODEL}",reason="length"}}'
+        assert await served.metric(ended, model=None) == 1
+        theirs = f'vllm:generation_tokens_total{{model_name="{MODEL}"}}'
+        assert await served.metric(theirs, model=None) == 7
+
+
+async def test_tokens_that_share_a_message_are_counted_one_by_one() -> None:
+    async with serving(FakeModels(stream_interval_s=1.0), metrics_port=0) as served:
+        stream = Stream(served)
+        await stream.ask(1, "hello", max_tokens=20)
+        await stream.until_over(1)
+        assert len(stream.chunks[1]) < 20
+        assert await served.metric("sax_inter_token_latency_seconds_count") == 19
+
+
+async def test_a_cancelled_request_is_counted_as_such() -> None:
+    gate = threading.Semaphore(0)
+    async with serving(FakeModels(gate=gate), metrics_port=0) as served:
+        stream = Stream(served)
+        await stream.ask(1, max_tokens=200)
+        servable = served.servable()
+        await until(lambda: servable.stats().slots_used == 1)
+        await stream.cancel(1)
+        await until(lambda: servable.cancelled == 1)
+        gate.release(10_000)
+        ended = f'sax_requests_ended_total{{model="{MODEL}",reason="cancelled"}}'
+        assert await served.metric(ended, model=None) == 1
+        assert await served.metric("sax_request_seconds_count") == 0
+
+
+async def test_a_prompt_that_does_not_fit_is_refused_and_no_error_of_the_server() -> None:
+    async with serving(FakeModels(), metrics_port=0) as served:
+        stream = Stream(served)
+        await stream.ask(1, "x" * 300, max_tokens=5)  # a thread encodes it
+        await stream.ask(2, "x" * LIMITS.max_context * 2, max_tokens=5)
+        await stream.until_over(1, 2)
+        assert set(stream.failures) == {2}
+        ended = f'sax_requests_ended_total{{model="{MODEL}",reason="refused"}}'
+        assert await served.metric(ended, model=None) == 1
+
+
+async def test_a_flag_leaves_vllms_names_out() -> None:
+    flag = make_config(["--no-vllm_metric_names"]).vllm_metric_names
+    async with serving(FakeModels(), metrics_port=0, vllm_metric_names=flag) as served:
+        url = f"http://{served.server.metrics_address}/metrics"
+        text = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read().decode())
+        assert "sax_requests_running" in text
+        assert "vllm:" not in text
