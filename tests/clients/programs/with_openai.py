@@ -3,13 +3,18 @@
 import asyncio
 import json
 import os
+import time
 
 import openai
 from pydantic import BaseModel
 
 PACKAGE = "openai"
 MODEL, TOOLS_MODEL = os.environ["SAX_CLIENTS_MODEL"], os.environ["SAX_CLIENTS_TOOLS_MODEL"]
-ROUTES = {"responses": "/v1/responses"}  # check -> the route that it needs
+ROUTES = {  # check -> the route that it needs
+    "responses": "/v1/responses",
+    "conversation": "/v1/responses",
+    "batches": "/v1/batches",
+}
 _URL = os.environ["SAX_CLIENTS_URL"] + "/v1"
 _CLIENT = openai.OpenAI(base_url=_URL, api_key="any", max_retries=0)
 _ASKED = [{"role": "user", "content": "What is the capital of France?"}]
@@ -117,3 +122,36 @@ def responses() -> None:
     events = list(_CLIENT.responses.create(**fields, max_output_tokens=24, stream=True))
     deltas = [each.delta for each in events if each.type == "response.output_text.delta"]
     assert "".join(deltas) == whole.output_text
+
+
+def conversation() -> None:
+    """`responses.create` with `previous_response_id`, `retrieve`, `input_items`, `delete`"""
+    fields = {"model": MODEL, "temperature": 0, "max_output_tokens": 16}
+    first = _CLIENT.responses.create(input="My name is Ada.", **fields)
+    assert _CLIENT.responses.retrieve(first.id).output_text == first.output_text
+    asked = {"input": "What is my name?", "previous_response_id": first.id}
+    second = _CLIENT.responses.create(**asked, **fields)
+    assert len(list(_CLIENT.responses.input_items.list(second.id))) == 3
+    _CLIENT.responses.delete(first.id)
+
+
+def batches() -> None:
+    """`files.create`, `batches.create`, `retrieve`, `list`, and `files.content` of the output"""
+    body = {"model": MODEL, "messages": _ASKED, "temperature": 0, "max_tokens": 16}
+    lines = [
+        json.dumps({"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": body})
+        for id in ("a", "b")
+    ]
+    file = _CLIENT.files.create(file=("in.jsonl", "\n".join(lines).encode()), purpose="batch")
+    batch = _CLIENT.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    while batch.status in ("validating", "in_progress", "finalizing"):
+        time.sleep(0.2)
+        batch = _CLIENT.batches.retrieve(batch.id)
+    assert batch.status == "completed", batch
+    told = _CLIENT.files.content(batch.output_file_id).text
+    answers = [json.loads(line)["response"]["body"] for line in told.splitlines()]
+    assert all("Paris" in each["choices"][0]["message"]["content"] for each in answers)
+    assert len(answers) == 2
+    assert batch.id in [each.id for each in _CLIENT.batches.list()]

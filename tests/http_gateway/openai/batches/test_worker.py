@@ -33,6 +33,7 @@ from tests.http_gateway.openai.batches.asked import (
     until,
 )
 from tests.stores.faulty_store import FaultyStore
+from tests.stores.place import Place
 
 COUNT = 200
 LINES = [chat(f"{n}", "x" * (n % 50 + 1)) for n in range(COUNT)]
@@ -126,6 +127,20 @@ async def test_a_gateway_that_was_frozen_writes_nothing_over_anothers_work(beat_
             await answered_once(b, await done)
             await asyncio.sleep(0.2)
             await answered_once(b, await ended(b, id))
+
+
+async def test_every_kind_of_store_keeps_files_and_batches(place: Place):
+    store = open_store(place.url, timeout_s=60)
+    first, second = StoppingCell(5), idle()
+    async with gateway(first, store) as http:
+        id = (await start(http, LINES[:20]))["id"]
+        await until(http, id, lambda batch: batch["request_counts"]["completed"] > 0)
+    async with gateway(second, store) as http:
+        batch = await ended(http, id)
+        await answered_once(http, batch, 20)
+        assert len((await http.get("/v1/files")).json()["data"]) == 2
+        assert (await http.delete(f"/v1/files/{batch['input_file_id']}")).status_code == 200
+        assert len((await http.get("/v1/files")).json()["data"]) == 1
 
 
 class FlakyStore(FaultyStore):

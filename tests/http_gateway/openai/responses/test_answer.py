@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from http_gateway.openai.divided_text import divided_by
 from http_gateway.openai.responses.answer import ResponseAnswer
 from http_gateway.openai.shape import Shape
 from http_gateway.problems import Problem
 from sax.chat import AnswerFormat, ReasoningParser, ToolParser
 from sax.types import TokenChunk, TokenLogprob
+from tests.http_gateway.dialects import test_answer_parser as dialect
 
 HEAD = {"id": "resp_1", "object": "response", "store": False}
 HERMES = AnswerFormat(ToolParser.HERMES, ReasoningParser.THINK)
@@ -104,6 +106,41 @@ def test_streaming_equals_not_streaming(pieces: list[str], end: str):
     assert last["usage"] == kept["usage"]
     assert [event["sequence_number"] for event in events] == [*range(len(events))]
     assert last["status"] == ("completed" if end == "stop" else "incomplete")
+
+
+SAMPLES = [
+    (HERMES, f"<think>Hm.</think>I look.\n\n{dialect.HERMES}\n{dialect.HERMES}\nDone. "),
+    (AnswerFormat("llama3"), f"Well <|python_tag|>{dialect.LLAMA}; {dialect.LLAMA}"),
+    (AnswerFormat("mistral"), f"Well. {dialect.MISTRAL_NEW}{dialect.MISTRAL_NEW}"),
+    (AnswerFormat("gemma"), dialect.GEMMA),
+    (AnswerFormat("deepseek"), f"Yes.{dialect.V3}"),
+    (AnswerFormat("gpt_oss", "gpt_oss"), dialect.HARMONY),
+    (AnswerFormat("none", "think", reasoning_open=True), "Why?</think> Because."),
+    (AnswerFormat("hermes"), "<tool_call> is no call"),
+]
+
+
+@given(data=st.data(), sample=st.sampled_from(SAMPLES))
+def test_every_dialect_says_what_it_says_in_a_chat(
+    data: st.DataObject, sample: tuple[AnswerFormat, str]
+):
+    format, text = sample
+    shape = Shape(tools=("get_weather",))
+    marks = sorted(data.draw(st.sets(st.integers(1, len(text) - 1), max_size=30)))
+    pieces = [text[a:b] for a, b in zip([0, *marks], [*marks, len(text)], strict=True)]
+    events = streamed(ResponseAnswer(HEAD, shape), chunks(pieces, format))
+    output = events[-1]["response"]["output"]
+    divided = divided_by(format, shape, text)
+    assert divided is not None
+    chat = divided.message()
+    told = [plain(item) for item in output]
+    assert "".join(text for kind, _, text in told if kind == "message") == (chat["content"] or "")
+    assert "".join(t for kind, _, t in told if kind == "reasoning") == chat.get("reasoning", "")
+    assert [(name, arguments) for kind, name, arguments in told if kind == "function_call"] == [
+        (call["function"]["name"], call["function"]["arguments"])
+        for call in chat.get("tool_calls", ())
+    ]
+    assert [item["text"] for item in folded(events)] == [text for _, _, text in told]
 
 
 def test_a_plain_answer_is_told_event_by_event():
