@@ -41,6 +41,8 @@ variables:
   SAX_REPLICA_NAME  a folder within the storage, for cells that share one
   SAX_ROOT          where the admin's address is found (default STORAGE/sax-root)
   FS_ROOT           where the admin keeps its state (default STORAGE/sax-fs-root)
+  SAX_FILES         where a gateway keeps files, batches and responses (default STORAGE/sax-files;
+                    empty: nowhere)
   SAX_ADMIN         the admin's host:port, in place of SAX_ROOT
   POD_IP            the address at which others reach this server
 
@@ -76,6 +78,8 @@ def command(
     if role == ADMIN:
         made += _admin_roots(roots, flags)
         return ["-m", role, *made, *flags], dict(environ)
+    if role == GATEWAY:
+        made += _files(environ, flags)
     found = {} if "SAX_ADMIN" in given else _named(_only(roots, "SAX_ROOT"))
     return ["-m", role, *made, *flags], {**environ, **found}
 
@@ -127,6 +131,14 @@ def _named(roots: dict[str, str]) -> dict[str, str]:
                 f"{root!r} holds a placeholder: replace BUCKET_NAME with your bucket name"
             )
     return roots
+
+
+def _files(environ: Mapping[str, str], flags: Sequence[str]) -> list[str]:
+    """Return where a gateway keeps the files and batches of its clients, if it has a place."""
+    place = _place({name: value for name, value in environ.items() if value})
+    named = place is not None and _PLACEHOLDER not in place.split("/")
+    files = environ.get("SAX_FILES", f"{place}/sax-files" if named else "")
+    return [f"--files={files}"] if files and not _has("--files", flags) else []
 
 
 def _admin_roots(roots: Mapping[str, str], flags: Sequence[str]) -> list[str]:

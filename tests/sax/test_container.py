@@ -102,7 +102,15 @@ def test_the_tutorials_model_server_gets_its_arguments_as_they_are() -> None:
 
 def test_a_gateway_serves_every_cell_and_announces_itself_nowhere() -> None:
     flags = made("http_gateway", GSBUCKET="b", POD_IP="10.0.0.7", SAX_CELL="/sax/x", PORT="80")
-    assert flags == ["--host=0.0.0.0", "--port=80"]
+    assert flags == ["--host=0.0.0.0", "--port=80", "--files=gs://b/sax-files"]
+
+
+def test_a_gateway_keeps_files_in_the_cells_storage_elsewhere_or_nowhere() -> None:
+    assert "--files=/data/sax-files" in made("http_gateway", SAX_DIR="/data")
+    assert "--files=s3://c/d" in made("http_gateway", GSBUCKET="b", SAX_FILES="s3://c/d")
+    assert made("http_gateway", GSBUCKET="b", SAX_FILES="") == ["--host=0.0.0.0"]
+    assert made("http_gateway", "--files=/x", GSBUCKET="b") == ["--host=0.0.0.0", "--files=/x"]
+    assert made("http_gateway", SAX_ADMIN="admin:10000") == ["--host=0.0.0.0"]
 
 
 @pytest.mark.parametrize("role", ["model_server", "http_gateway"])
