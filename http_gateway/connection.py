@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, cast
 
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -24,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from http_gateway.access.line import AccessLine
 from http_gateway.access.record import RequestRecord, new_request_id
+from http_gateway.body_writer import BodyWriter
 from http_gateway.config import GatewayConfig
 from http_gateway.problems import answer
 from sax.auth.address import account_of_host
@@ -138,6 +140,8 @@ class BoundedConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stage = _Arrival.BODY
         super().on_headers_complete()
+        # Its task has not run yet.
+        BodyWriter(self.cycle).put_into(cast("Scope", self.scope))
 
     def on_body(self, body: bytes) -> None:
         self._fed = -self._chunk

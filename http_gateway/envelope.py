@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from http_gateway.access.line import AccessLine
 from http_gateway.access.record import RequestRecord, new_request_id
 from http_gateway.access.request_span import RequestSpan
+from http_gateway.body_writer import BodyWriter
 from http_gateway.config import GatewayConfig
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.problems import answer
@@ -110,7 +111,8 @@ class RequestEnvelope:
             }
             record.span.end(record.method, route, reply.status, told)
         if self._tells:
-            AccessLine(record, route, reply.status, seconds, bytes_in, reply.size).tell()
+            size = reply.size + (writer.size if (writer := BodyWriter.of(scope)) else 0)
+            AccessLine(record, route, reply.status, seconds, bytes_in, size).tell()
 
 
 def route_name(scope: Scope) -> str:

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from http_gateway.access.record import RequestRecord
+from http_gateway.body_writer import BodyWriter
 from http_gateway.writer import ConnectionWriter
 from sax.errors import Cancelled, Internal, SaxError
 
@@ -116,7 +117,10 @@ class EventStream(Response, Generic[T]):
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = ConnectionWriter(lambda data: self._send(send, data, more=True))
+        body = BodyWriter.of(scope)
+        # Several sources have values in one turn of the loop, which are better written as one.
+        at_once = None if body is None or len(self._sources) > 1 else body.write
+        writer = ConnectionWriter(lambda data: self._send(send, data, more=True), at_once)
         pumps = [asyncio.create_task(_pump(source, writer)) for source in self._sources]
         gone = asyncio.create_task(disconnected(receive))
         ending = Ending.REFUSED

@@ -1,7 +1,4 @@
-"""Coalescing writer for one HTTP reply: bytes put while a write is under way go into the next.
-
-A plain task: to drive each write by hand instead saves 0.9 us of the gateway's 35 us per token.
-"""
+"""Coalescing writer for one HTTP reply: bytes put while a write is under way go into the next."""
 
 from __future__ import annotations
 
@@ -13,17 +10,22 @@ Write = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 class ConnectionWriter:
-    """Writes in order, one write at a time, in a task of its own."""
+    """Writes in order, one write at a time: at once where that is possible, else in a task."""
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, at_once: Callable[[bytes], bool] | None = None) -> None:
+        """at_once: writes without waiting, or returns False if it cannot; None: it never can."""
         self._write = write
+        self._at_once = at_once
+        self._writing = False
         self._parts: list[bytes] = []
         self._ready = asyncio.Event()
         self._finishing = False
         self.task = asyncio.create_task(self._run())  # ends early only with a write's error
 
     def put(self, data: bytes) -> None:
-        """Queue data for the next write. Never blocks."""
+        """Write data, or queue it for the next write. Never blocks."""
+        if not (self._writing or self._parts) and self._at_once is not None and self._at_once(data):
+            return
         self._parts.append(data)
         self._ready.set()
 
@@ -45,7 +47,9 @@ class ConnectionWriter:
             if self._finishing:
                 return
             self._ready.clear()
+            self._writing = True
             await self._write(self._take())
+            self._writing = False
 
     def _take(self) -> bytes:
         data = b"".join(self._parts)

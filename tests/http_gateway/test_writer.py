@@ -44,6 +44,43 @@ async def test_what_is_put_in_one_turn_of_the_loop_is_one_write():
     assert client.got == [b"ab", b"c"]
 
 
+class QuickClient(Client):
+    """Also takes bytes at once, while its gate is open and it was written to before."""
+
+    def at_once(self, data: bytes) -> bool:
+        if not (self.got and self.gate.is_set()):
+            return False
+        self.got.append(data)
+        return True
+
+
+async def test_a_client_that_keeps_up_is_written_to_at_once_after_the_first_write():
+    client = QuickClient()
+    writer = ConnectionWriter(client.write, client.at_once)
+    writer.put(b"a")
+    assert client.got == []
+    await turns(2)
+    writer.put(b"b")
+    writer.put(b"c")
+    assert client.got == [b"a", b"b", b"c"]
+
+
+async def test_nothing_is_written_at_once_before_what_waits():
+    client = QuickClient()
+    writer = ConnectionWriter(client.write, client.at_once)
+    client.gate.clear()
+    for letter in (b"a", b"b"):
+        writer.put(letter)
+        await turns(3)
+    client.gate.set()  # the write of "a" has not come back yet
+    writer.put(b"c")
+    assert client.got == [b"a"]
+    await turns(9)
+    assert client.got == [b"a", b"bc"]
+    writer.put(b"d")
+    assert client.got == [b"a", b"bc", b"d"]
+
+
 async def test_a_slow_client_is_waited_for_and_gets_the_rest_in_one_write():
     client = Client()
     client.gate.clear()
