@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import admin_server.__main__ as admin_server
-import http_gateway.__main__ as http_gateway
 import model_server.__main__ as model_server
+from http_gateway import flags as http_gateway
 from model_server.process import slice_check
 from sax.container import PATHWAYS, ROLES, command
 from sax.errors import InvalidRequest

@@ -76,8 +76,9 @@ async def test_an_unexpected_error_can_be_read_too(
 
     http = connect(GatewayConfig(cors_origins="*"))
     await http.get("/readyz")  # the catalog has been read
-    cell.list = broken  # type: ignore[assignment]
-    reply = await http.get("/v1/models/llama", headers={"origin": PAGE})
+    cell.detokenize = broken  # type: ignore[assignment]
+    body = {"model": "llama", "tokens": [97]}
+    reply = await http.post("/detokenize", json=body, headers={"origin": PAGE})
     assert reply.status_code == 500
     assert reply.headers["access-control-allow-origin"] == "*"
 
