@@ -17,7 +17,7 @@ from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
 from http_gateway.envelope import route_name
 from http_gateway.metrics import GatewayMetrics
-from http_gateway.sse import Ending, while_connected
+from http_gateway.streams.sse import Ending, while_connected
 from sax.client.attempts import shorter
 from sax.errors import Cancelled, InvalidRequest
 from sax.fields.field import RequestRoute

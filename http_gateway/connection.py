@@ -25,9 +25,9 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from http_gateway.access.line import AccessLine
 from http_gateway.access.record import RequestRecord, new_request_id
-from http_gateway.body_writer import BodyWriter
 from http_gateway.config import GatewayConfig
 from http_gateway.problems import answer
+from http_gateway.streams.body_writer import BodyWriter
 from sax.auth.address import account_of_host
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers

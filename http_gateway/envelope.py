@@ -19,10 +19,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from http_gateway.access.line import AccessLine
 from http_gateway.access.record import RequestRecord, new_request_id
 from http_gateway.access.request_span import RequestSpan
-from http_gateway.body_writer import BodyWriter
 from http_gateway.config import GatewayConfig
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.problems import answer
+from http_gateway.streams.body_writer import BodyWriter
 from sax.errors import Internal
 from sax.fields.field import RequestRoute
 from sax.tracing import attributes as names

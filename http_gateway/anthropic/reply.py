@@ -22,7 +22,7 @@ from http_gateway.anthropic.reply_types import (
 )
 from http_gateway.chats.divided_answer import DividedAnswer
 from http_gateway.openai.shape import Shape
-from http_gateway.sse import named_event
+from http_gateway.streams.sse import named_event
 from sax.types import TokenChunk
 
 _encode = msgspec.json.Encoder().encode

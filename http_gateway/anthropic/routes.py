@@ -33,7 +33,7 @@ from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.chats.answering import ChatAnswering, ChatQuestion, ChatStream, renamed
 from http_gateway.openapi import JSON, WITH_MODEL, AnthropicError, EventKinds, operation
-from http_gateway.sse import named_event
+from http_gateway.streams.sse import named_event
 from sax.errors import SaxError
 from sax.fields.field import RequestRoute
 from sax.types import GenerateRequest

@@ -16,7 +16,7 @@ from http_gateway.openai.divided_text import Delta, deltas_of, finish_of, parser
 from http_gateway.openai.logprobs import chat_logprobs, completion_logprobs, shown_logprobs
 from http_gateway.openai.reply import Head, Usage, usage_of
 from http_gateway.openai.shape import Shape
-from http_gateway.sse import DONE, event
+from http_gateway.streams.sse import DONE, event
 from sax.types import TokenChunk
 
 _encode = msgspec.json.Encoder().encode

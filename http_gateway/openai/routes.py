@@ -37,7 +37,7 @@ from http_gateway.openai.reply_types import (
 from http_gateway.openai.schema import ChatRequest, CompletionRequest, Prompt
 from http_gateway.openai.shape import Shape
 from http_gateway.openapi import ALWAYS, WITH_MODEL, EventKinds, OpenAiError, operation
-from http_gateway.sse import (
+from http_gateway.streams.sse import (
     Ending,
     EventSource,
     EventStream,

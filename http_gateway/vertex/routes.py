@@ -26,7 +26,7 @@ from http_gateway.openai.routes import OpenAiRoutes
 from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, Schema, one_of, operation, schema_of
 from http_gateway.problems import describe
-from http_gateway.sse import stop
+from http_gateway.streams.sse import stop
 from sax.errors import InvalidRequest, SaxError
 from sax.fields.field import RequestRoute
 from sax.fields.table import field

@@ -39,7 +39,7 @@ from http_gateway.openapi import (
     query_of,
 )
 from http_gateway.problems import describe
-from http_gateway.sse import Ending, EventSource, EventStream, Script
+from http_gateway.streams.sse import Ending, EventSource, EventStream, Script
 from sax.errors import InvalidRequest, SaxError
 from sax.fields.field import RequestRoute
 from sax.types import GenerateRequest, TokenChunk

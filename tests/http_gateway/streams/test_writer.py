@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from http_gateway.writer import ConnectionWriter
+from http_gateway.streams.writer import ConnectionWriter
 
 
 class Client:

@@ -9,9 +9,9 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from http_gateway.body_writer import BodyWriter
 from http_gateway.config import GatewayConfig
 from http_gateway.connection import connections
+from http_gateway.streams.body_writer import BodyWriter
 from tests.end_to_end.cell import free_ports
 
 PARTS = 2000

@@ -19,8 +19,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from http_gateway.access.record import RequestRecord
-from http_gateway.body_writer import BodyWriter
-from http_gateway.writer import ConnectionWriter
+from http_gateway.streams.body_writer import BodyWriter
+from http_gateway.streams.writer import ConnectionWriter
 from sax.errors import Cancelled, Internal, SaxError
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from http_gateway.sse import Ending, EventSource, EventStream, Script, event, while_connected
+from http_gateway.streams.sse import (
+    Ending,
+    EventSource,
+    EventStream,
+    Script,
+    event,
+    while_connected,
+)
 from sax.errors import Cancelled, Internal, QueueFull, SaxError
 
 
