@@ -1,4 +1,4 @@
-"""One browser for all tests of the page against a real cell."""
+"""A browser and the page of a real cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.end_to_end.cell import Cell
 READY = "document.querySelector('#model').value !== ''"
 
 
-@pytest.fixture(scope="session")
+# Not for the session: while playwright runs, its process cannot run tests of coroutines.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with chromium() as running:
         yield running
