@@ -130,7 +130,7 @@ def publish_and_wait(cell: Cell) -> None:
     publication = {"model": MODEL, "model_path": PATH, "checkpoint": "None", "replicas": REPLICAS}
     again = cell.curl("POST", "publish", publication)  # as the tutorial does, without overrides
     assert list(again) == ["Error"]
-    assert "published already" in again["Error"]
+    assert "already published" in again["Error"]
     cell.cluster.eventually(lambda: cell.active() == REPLICAS, "both are active", LOAD_S)
     assert all(LOADED in cell.cluster.log(primary) for primary in cell.primaries)
 
