@@ -8,7 +8,7 @@ import math
 import random
 from dataclasses import dataclass, replace
 
-from sax.client.pulse import ReplicaSilent
+from sax.client.losses import ReplicaSilent, ReplicaUnreachable
 from sax.client.resumable_answer import ResumableAnswer
 from sax.client.watch import pause_s
 from sax.errors import (
@@ -77,7 +77,8 @@ class Attempts:
         self._broken_by: SaxError | None = None  # that first interrupted the answer
         self.failures = 0
         self.last: SaxError | None = None
-        self._full: QueueFull | None = None  # what a replica that lives said
+        self._full: QueueFull | None = None  # what a replica said that has not failed since
+        self._full_at = ""  # its address
         self.ends_at = math.inf if timeout_s is None else now + timeout_s
         self._began_at = now
         self._round_at = now  # from when no replica is tried twice for long
@@ -112,7 +113,9 @@ class Attempts:
         self.tried.add(address)
         self.last = error
         if isinstance(error, QueueFull):
-            self._full = error
+            self._full, self._full_at = error, address
+        elif address == self._full_at:
+            self._full = None
         if not self._patient_with(error):
             self.failures += 1
         spent = self.failures >= self.patience.attempts
@@ -148,9 +151,11 @@ class Attempts:
         else:
             self.patience = replace(self.patience, rounds_s=limits.resumed_rounds_s)
 
-    def _patient_with(self, error: SaxError | None) -> bool:
-        """Return True for a full queue once the answer has begun: it waits for a place there."""
-        return self._broken_by is not None and isinstance(error, QueueFull)
+    def _patient_with(self, error: SaxError) -> bool:
+        """Return True for failures that say nothing against the request once its answer has begun:
+        a full queue, where it waits for a place, and a replica that is not back yet."""
+        begun = self._broken_by is not None
+        return begun and isinstance(error, QueueFull | ReplicaUnreachable)
 
     def told(self, error: SaxError) -> SaxError:
         """Return the error as the caller sees it: an answer that was interrupted is lost."""
@@ -170,7 +175,8 @@ class Attempts:
     async def again(self) -> None:
         """Pause and start over after every replica was tried. Raises the last failure if their
         queues are full or it is late."""
-        if self.last is not None and not self._patient_with(self.last):
+        waits = self._broken_by is not None and self._full is not None
+        if self.last is not None and not waits:
             round_s = asyncio.get_running_loop().time() - self._round_at
             if isinstance(self.last, QueueFull) or round_s >= self.patience.rounds_s:
                 raise self.told(self._full or self.last)

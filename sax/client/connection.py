@@ -23,7 +23,8 @@ from sax.auth.credentials import (
     presented_token,
 )
 from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
-from sax.client.pulse import SILENCE_S, Pulse, ReplicaSilent
+from sax.client.losses import ReplicaSilent, ReplicaUnreachable
+from sax.client.pulse import SILENCE_S, Pulse
 from sax.client.routing.choice import ServerLoad
 from sax.errors import (
     Cancelled,
@@ -40,6 +41,7 @@ from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, TokenChunk
 from sax.wire import codec, rpc
 
+_NO_CONNECTION = "failed to connect"  # in gRPC's own words
 _SUSPECT_S = 5.0  # after a break, other replicas are preferred for this long
 _LATER_S = 0.5  # past a deadline, for the server to say how the request spent its time
 
@@ -214,6 +216,8 @@ class ModelServerConnection:
             error = ReplicaLost(f"{self.peer} ended the stream")
         except grpc.aio.AioRpcError as exc:
             error = _as_lost(rpc.to_sax_error(exc, self.peer))
+            if _NO_CONNECTION in (exc.details() or "") and isinstance(error, ReplicaLost):
+                error = ReplicaUnreachable(error.text)
         except asyncio.CancelledError:
             if rpc.is_cancelled_here():
                 raise

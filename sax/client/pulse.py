@@ -9,14 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from sax.errors import ReplicaLost
-
 SILENCE_S = 4.4  # so that it is noticed within 5 s, though a message may come just after a look
 _LOOKS = 11  # in that time
-
-
-class ReplicaSilent(ReplicaLost):
-    """The connection to a replica lives, but nobody there sends anything."""
 
 
 class Pulse:

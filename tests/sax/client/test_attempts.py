@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sax.client.attempts import Attempts, RetryLimits
-from sax.client.pulse import ReplicaSilent
+from sax.client.losses import ReplicaSilent, ReplicaUnreachable
 from sax.client.resumable_answer import ResumableAnswer
 from sax.errors import QueueFull, ReplicaLost
 from sax.types import GenerateRequest, TokenChunk
@@ -79,6 +79,12 @@ def begun_at(address: str) -> Attempts:
     return attempts
 
 
+async def refused_for_ever(attempts: Attempts, address: str) -> None:
+    while True:
+        attempts.failed(address, ReplicaUnreachable("refused"))
+        await attempts.again()
+
+
 def test_an_interrupted_answer_may_wait_long_in_the_queue_of_a_replica_that_dies_too() -> None:
     async def story() -> None:
         attempts = begun_at("a:1")
@@ -97,6 +103,32 @@ def test_an_interrupted_answer_does_not_wait_for_a_replica_that_is_silent() -> N
         attempts.failed("b:1", ReplicaSilent("nothing"))
         with pytest.raises(ReplicaLost, match="interrupted"):
             await attempts.again()
+
+    virtual_loop.run(story())
+
+
+def test_an_interrupted_answer_waits_at_a_full_replica_however_often_a_dead_one_is_tried() -> None:
+    async def story() -> None:
+        attempts = begun_at("a:1")
+        for _ in range(3 * LIMITS.resumed_attempts):
+            attempts.failed("b:1", QueueFull("8 wait"))
+            attempts.failed("a:1", ReplicaUnreachable("refused"))
+            await attempts.again()
+            await asyncio.sleep(0.5)
+        attempts.failed("b:1", ReplicaLost("away"))  # it took the request, and died of something
+        await attempts.again()
+        assert not attempts.tried
+
+    virtual_loop.run(story())
+
+
+def test_an_interrupted_answer_does_not_wait_long_for_dead_replicas_alone() -> None:
+    async def story() -> None:
+        attempts, loop = begun_at("a:1"), asyncio.get_running_loop()
+        began_s = loop.time()
+        with pytest.raises(ReplicaLost, match="interrupted"):
+            await refused_for_ever(attempts, "a:1")
+        assert loop.time() - began_s < 2 * LIMITS.resumed_rounds_s
 
     virtual_loop.run(story())
 
