@@ -120,6 +120,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
 
     async def Generate(self, request: Any, context: Any) -> lm_pb2.GenerateResponse:
         """Return all samples whole, best first."""
+        check_question(request)
         meter = self._handler.cost_meter(request.model_key, GENERATE)
         async with contextlib.aclosing(self._sample(request, GENERATE, context)) as stream:
             async for samples in stream:
@@ -139,6 +140,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         self, request: Any, context: Any
     ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse]:
         """Stream text as it comes: the client keeps prefix_len characters and appends `text`."""
+        check_question(request)
         meter = self._handler.cost_meter(request.model_key, GENERATE_STREAM)
         async with contextlib.aclosing(self._sample(request, GENERATE_STREAM, context)) as stream:
             async for samples in stream:
@@ -176,7 +178,6 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
 
     async def _sample(self, request: Any, method: str, context: Any) -> AsyncGenerator[Samples]:
         """Yield the samples as they grow: the same object after every step that added to it."""
-        check_question(request)
         defaults, count = self._handler.defaults(request.model_key)
         sampling = sampling_from_extra_inputs(request.extra_inputs, defaults)
         question = GenerateRequest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ class Users:
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
+            "return_token_ids": True,  # tokens of several steps may share an event
         }
         try:
             async with self._http.stream("POST", "/v1/completions", json=body) as reply:
@@ -90,10 +92,15 @@ class Users:
                     if '"error"' in line:
                         error = error or line[:300]
                     elif line.startswith("data: {"):
-                        count += 1
+                        count += _tokens_in(line)
                         if task in self._tokens:
                             self._tokens[task] = count
         except httpx.HTTPError as exc:
             error = f"{type(exc).__name__}: {exc}"
         ended_s = time.monotonic()
         return Answer(tokens=count, error=error, took_s=ended_s - began_s, ended_s=ended_s)
+
+
+def _tokens_in(line: str) -> int:
+    choices = json.loads(line.removeprefix("data: "))["choices"]
+    return sum(len(choice.get("token_ids") or ()) for choice in choices)

@@ -237,6 +237,18 @@ async def test_no_suffixes_have_no_scores() -> None:
         assert isinstance(await error_of(served.lm.Score(request)), NotLoaded)
 
 
+async def test_a_name_that_is_too_long_is_refused_before_the_model_is_looked_for() -> None:
+    async with serving(FakeModels()) as served:
+        request = lm_request()
+        request.model_key = "/sax/test/" + "x" * 10_000
+        error = await error_of(served.lm.Generate(request))
+        assert isinstance(error, InvalidRequest)
+        assert error.param == "model_key"
+        with pytest.raises(grpc.aio.AioRpcError) as streamed:
+            await served.lm.GenerateStream(request).read()
+        assert "model_key" in (streamed.value.details() or "")
+
+
 class StartToken(ByteTokenizer):
     """Every text begins with token 1."""
 
