@@ -35,8 +35,9 @@ class RetryLimits:
     holds: bool = True  # wait to the deadline while the admin says a replica is starting
     most_held: int = 256  # requests per model waiting for a replica
     # To go on with an answer that has begun, at other replicas: whoever reads it has more patience.
-    # Not many attempts: the request may be what kills them.
-    resumed_attempts: int = 8
+    # Not many attempts: the request may be what kills them, though it may also have waited in the
+    # queues of replicas that died of something else.
+    resumed_attempts: int = 16
     resumed_s: float = 30.0
     # As `rounds_s`, and longer than a connection waits before it tries a server again that is back.
     resumed_rounds_s: float = 4.5
