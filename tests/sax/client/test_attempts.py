@@ -110,11 +110,11 @@ def test_an_interrupted_answer_does_not_wait_for_a_replica_that_is_silent() -> N
 def test_an_interrupted_answer_waits_at_a_full_replica_however_often_a_dead_one_is_tried() -> None:
     async def story() -> None:
         attempts = begun_at("a:1")
-        for _ in range(3 * LIMITS.resumed_attempts):
+        for _ in range(2 * LIMITS.resumed_attempts):
             attempts.failed("b:1", QueueFull("8 wait"))
             attempts.failed("a:1", ReplicaUnreachable("refused"))
             await attempts.again()
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.2)
         attempts.failed("b:1", ReplicaLost("away"))  # it took the request, and died of something
         await attempts.again()
         assert not attempts.tried
