@@ -101,7 +101,7 @@ class CellService(cell_pb2_grpc.CellServicer):
     async def CellAcl(
         self, request: cell_pb2.CellAclRequest, context: Context
     ) -> cell_pb2.CellAclResponse:
-        """Who may do everything in this cell."""
+        """Return the principals who may do everything in this cell."""
         access = self._access
         admins = "" if access.admins.empty else str(access.admins)
         return cell_pb2.CellAclResponse(admin_acl=admins, enforced=access.enforced)

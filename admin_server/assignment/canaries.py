@@ -29,7 +29,7 @@ def with_canaries(wanted: CellState) -> CellState:
 
 
 def wanted_version(spec: ModelSpec) -> str:
-    """What a report describes: the version, and the canary's if there is one."""
+    """Return the version that a report describes, with the canary's if there is one."""
     if spec.canary is None:
         return spec.version
     return f"{spec.version}+{spec.canary.version} at {spec.canary.percent:g}"
@@ -58,8 +58,8 @@ def canary_targets(
 
 
 def canary_share(spec: ModelSpec, model: SeenModel, ready: Sequence[str]) -> CanaryShare | None:
-    """How requests are divided among the ready replicas, if they are of several versions because
-    of a canary that runs, was aborted, or was promoted."""
+    """Return the division of requests among ready replicas of several versions, which a canary
+    leaves while it runs and after it was aborted or promoted; None if there is one version."""
 
     def share(version: str, percent: float) -> CanaryShare | None:
         there = frozenset(a for a in ready if version and model.held[a].version == version)

@@ -192,7 +192,7 @@ class MessageRequest(AnthropicFields):
 
     @property
     def session(self) -> str:
-        """What keeps the requests of a conversation, else of a user, together."""
+        """The session of the conversation, else of the user; "" for none."""
         return current_session() or str((self.metadata or {}).get("user_id") or "")
 
     def _check_metadata(self) -> None:

@@ -151,7 +151,7 @@ class _OpenAiRequest(ReplyFields, SamplingFields):
 
     @property
     def session(self) -> str:
-        """What keeps the requests of a conversation, else of a user, together."""
+        """The session of the conversation, else of the user; "" for none."""
         return current_session() or self.prompt_cache_key or self.user or ""
 
     @property

@@ -57,7 +57,7 @@ class ShownModel(TypedDict):
 
 
 class ShownActivity(TypedDict):
-    """How busy a model is on one server. The last seven are totals since it was loaded there: the
+    """Load of a model on one server. The last seven are totals since it was loaded there: the
     difference of two, by the time between them, is a rate. All 0: the server does not tell."""
 
     slots: int

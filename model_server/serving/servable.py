@@ -100,7 +100,7 @@ class Servable(Protocol):
 
     @property
     def activity(self) -> Activity:
-        """How busy it is, and totals since it was loaded."""
+        """Its load now, and totals since it was loaded."""
         ...
 
     @property

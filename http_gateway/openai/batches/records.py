@@ -1,4 +1,4 @@
-"""What the store holds of one batch, and what that says of it.
+"""Records of one batch on the store, and the state of the batch that follows from them.
 
 order        as it was asked for; never changes
 checked      the input file is in order, and so many lines long

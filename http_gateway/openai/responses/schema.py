@@ -102,7 +102,7 @@ class ResponseRequest(SamplingFields):
 
     @property
     def session(self) -> str:
-        """What keeps the requests of a conversation, else of a user, together."""
+        """The session of the conversation, else of the user; "" for none."""
         labels = self.model_extra or {}
         return current_session() or str(labels.get("prompt_cache_key") or labels.get("user") or "")
 

@@ -11,7 +11,7 @@ SHOWN = (50, 90, 95, 99)
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What a table tells of many times; all in the unit of the times."""
+    """Count, mean and percentiles of many times, in their unit."""
 
     count: int
     mean: float

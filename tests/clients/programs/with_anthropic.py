@@ -6,7 +6,6 @@ import anthropic
 
 PACKAGE = "anthropic"
 _MODEL, _TOOLS_MODEL = os.environ["SAX_CLIENTS_MODEL"], os.environ["SAX_CLIENTS_TOOLS_MODEL"]
-ROUTES = dict.fromkeys(("messages", "stream", "tools", "count", "errors"), "/v1/messages")
 _CLIENT = anthropic.Anthropic(base_url=os.environ["SAX_CLIENTS_URL"], api_key="any", max_retries=0)
 _FIELDS = {
     "model": _MODEL,

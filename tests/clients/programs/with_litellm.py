@@ -7,7 +7,6 @@ import os
 import litellm
 
 PACKAGE = "litellm"
-ROUTES = {"anthropic_messages": "/v1/messages", "ollama": "/api/chat"}
 _URL = os.environ["SAX_CLIENTS_URL"]
 _MODEL, _TOOLS_MODEL = os.environ["SAX_CLIENTS_MODEL"], os.environ["SAX_CLIENTS_TOOLS_MODEL"]
 _ASKED = [{"role": "user", "content": "What is the capital of France?"}]

@@ -6,8 +6,6 @@ import ollama
 
 PACKAGE = "ollama"
 _MODEL = os.environ["SAX_CLIENTS_MODEL"]
-ROUTES = {"chat": "/api/chat", "stream": "/api/chat", "generate": "/api/generate",
-          "tags": "/api/tags", "errors": "/api/chat"}  # fmt: skip
 _CLIENT = ollama.Client(host=os.environ["SAX_CLIENTS_URL"])
 _ASKED = [{"role": "user", "content": "What is the capital of France?"}]
 _OPTIONS = {"temperature": 0, "num_predict": 24}

@@ -10,11 +10,6 @@ from pydantic import BaseModel
 
 PACKAGE = "openai"
 MODEL, TOOLS_MODEL = os.environ["SAX_CLIENTS_MODEL"], os.environ["SAX_CLIENTS_TOOLS_MODEL"]
-ROUTES = {  # check -> the route that it needs
-    "responses": "/v1/responses",
-    "conversation": "/v1/responses",
-    "batches": "/v1/batches",
-}
 _URL = os.environ["SAX_CLIENTS_URL"] + "/v1"
 _CLIENT = openai.OpenAI(base_url=_URL, api_key="any", max_retries=0)
 _ASKED = [{"role": "user", "content": "What is the capital of France?"}]
