@@ -19,8 +19,8 @@ from model_server.process.heap import keep_freed_memory
 kept = sys.argv[1] == "kept" and keep_freed_memory()
 import jax, jax.numpy as jnp
 
-values = jnp.ones(3 * 2**19)
-step = jax.jit(lambda values: [values + each for each in range(8)])
+values = jnp.ones(10 * 2**20)
+step = jax.jit(lambda values: [values + each for each in range(2)])
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -29,7 +29,7 @@ def faults():
 
 def run():
     counts = [faults() for _ in range(40)]
-    print(kept, sum(counts[20:]), counts)
+    print(kept, sorted(counts[20:])[10])
 
 thread = threading.Thread(target=run)
 thread.start()
@@ -38,7 +38,10 @@ thread.join()
 
 
 def page_faults(how: str) -> tuple[bool, int]:
-    """Return the page faults of a step with 48 MiB of results, on a thread of a new process."""
+    """Return the page faults of a step on a thread of a new process: the median of 20.
+
+    A step has two results of 40 MiB: glibc raises its thresholds by itself, but not beyond 32 MiB.
+    """
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     told = subprocess.run(
         [sys.executable, "-c", FAULTS, how],
@@ -52,4 +55,4 @@ def test_a_step_faults_no_pages_in_again_where_freed_memory_is_kept() -> None:
     kept, after = page_faults("kept")
     assert kept
     _, before = page_faults("returned")
-    assert after < before / 4, (before, after)
+    assert after < before / 4
