@@ -39,6 +39,11 @@ def check_limits(limits: EngineLimits) -> None:
         raise ValueError(
             f"max_decodes is {limits.max_decodes}; it must be at least slots: {limits.slots}"
         )
+    if limits.recurrent and (limits.page_size % limits.prefill_block or limits.guesses):
+        raise ValueError(
+            f"layers with a state need whole prefill_blocks of {limits.prefill_block} tokens in a "
+            f"page of {limits.page_size}, and no guesses: {limits.guesses}"
+        )
     least = limits.decodes - 1 + limits.prefill_block
     if limits.token_budget < least:
         raise ValueError(

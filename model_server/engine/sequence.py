@@ -383,6 +383,12 @@ def _check_beams(engine_request: EngineRequest, limits: EngineLimits, context: i
     beams = engine_request.beams
     if beams is None:
         return
+    if limits.recurrent:
+        raise InvalidRequest(
+            "this model keeps a state of all tokens so far, which hypotheses cannot share: ask for "
+            "answers without beams",
+            param="beam_size",
+        )
     slots = min(limits.slots, limits.max_running_per_account or limits.slots)
     if beams.size > slots:
         raise InvalidRequest(

@@ -325,6 +325,8 @@ class StepProgram:
             if "adapters" in parts:
                 choose_adapters(model, parts["adapters"])
             batch = paged_batch(parts, self._kernel, self._split)
+            if self.limits.recurrent:
+                batch = batch.with_states(self.limits.page_size)
             if self._native:
                 set_live_rows(model, live_tokens(parts), live_heads(parts, self.limits.slots))
             if stage is None:

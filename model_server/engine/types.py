@@ -38,6 +38,9 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None  # tokens that every layer sees at most; None: some layer sees all
     # Tokens that layers with a window see at most, if others see all: they have pages of their own.
     near_window: int | None = None  # None: all layers have pages in common
+    # Some layers keep a state of all tokens so far: none of these can be computed once more, and
+    # only full pages are shared.
+    recurrent: bool = False
     adapters: int = 0  # places for adapters
     guesses: int = 0  # tokens of one sequence that a step may guess; 0: none
     max_decodes: int | None = None  # decode rows of a step, guesses included; None: slots

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from model_server.kernels.pages import LayerPages, Shapes, key_major_shapes, write
 from model_server.kernels.sequence_sharding import SequenceSharding
+from model_server.kernels.states import (
+    Advance,
+    State,
+    StatePlaces,
+    advance,
+    advance_whole,
+    places_of,
+)
 
 
 class KernelRefusal(ValueError):
@@ -73,6 +81,13 @@ class PagedBatch:
     kernel: Kernel = field(metadata={"static": True})
     split: SequenceSharding | None = field(default=None, metadata={"static": True})
     near: NearTables | None = None  # None: all layers have pages in common
+    states: StatePlaces | None = None  # None: no layer keeps a state
+
+    def with_states(self, page_size: int) -> PagedBatch:
+        """Return the batch with the places of the states that recurrent layers keep."""
+        of = self._in_near()
+        tables = of.decode_tables, of.decode_limits, of.block_tables, of.block_limits
+        return replace(self, states=places_of(*tables, page_size))
 
     def divided(self, x: jax.Array) -> jax.Array:
         """Constrain [T, D] to the row sharding used between layers."""
@@ -95,6 +110,20 @@ class PagedBatch:
         """
         batch = self if window is None else self._in_near()
         return self.kernel.attend(batch, layer, NewTokens(q, k, v), Scores(scale, softcap, window))
+
+    def advance(
+        self, held: State, blank: State, inputs: Any, step: Advance
+    ) -> tuple[jax.Array, State]:
+        """Run a recurrence over the tokens; returns the outputs [T, ...] and the states.
+
+        Arguments are those of `states.advance`. Whole inputs begin blank and leave nothing.
+        """
+        counts = jnp.sum(self.block_limits > 0, axis=1)
+        if self.split is not None:
+            inputs = jax.tree.map(self.split.gathered, inputs)
+        if self.states is None:
+            return advance_whole(blank, inputs, counts, step), held
+        return advance(held, self.states, blank, inputs, counts, step)
 
     def _in_near(self) -> PagedBatch:
         if self.near is None:

@@ -1,4 +1,4 @@
-"""Page arrays of keys and values: layout, allocation and writing new tokens.
+"""Page arrays of keys and values, or of states: layout, allocation and writing new tokens.
 
 Page 0 is scratch: padding rows write there and it is never read.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -31,9 +31,17 @@ class LayerPages(NamedTuple):
     value_scales: jax.Array | None = None  # f32[P + 1, K, G]
 
 
+@dataclass(frozen=True, slots=True)
+class StateArray:
+    """One f32 array of a recurrent layer's state (see `states`)."""
+
+    shape: tuple[int, ...]  # for one sequence
+    axis: str | None = None  # logical axis of its first dimension; None: replicated
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheShape:
-    """Shape of one cached token, the same in every layer."""
+    """Shape of one cached token, the same in every layer that attends; and of states."""
 
     layers: int
     kv_heads: int
@@ -41,13 +49,41 @@ class CacheShape:
     value_dim: int  # 0: the keys double as values
     axis: str | None = None  # logical axis of the heads; None: replicated
     query_axis: str | None = None  # of the query heads, which may be sharded when KV heads are not
+    # What each layer keeps in place of keys and values, None: it attends; (): all layers do.
+    states: tuple[tuple[StateArray, ...] | None, ...] = ()
+
+    def layer(
+        self, index: int, pages: int, page_size: int, dtype: jnp.dtype, shapes: Shapes
+    ) -> Pages:
+        """Shapes of one layer's arrays on all devices, the scratch page included."""
+        if state := self.state_of(index):
+            return tuple(jax.ShapeDtypeStruct((pages + 1, *a.shape), jnp.float32) for a in state)
+        return shapes(self, pages, page_size, dtype)
+
+    def axes(self, index: int) -> tuple[str | None, ...]:
+        """Logical axis of the second dimension of each array of a layer's state."""
+        return tuple(array.axis for array in self.state_of(index) or ())
+
+    def state_of(self, index: int) -> tuple[StateArray, ...] | None:
+        return self.states[index] if self.states else None
+
+    def part(self, first: int, end: int) -> CacheShape:
+        """Return the shape of these layers alone."""
+        return replace(self, layers=end - first, states=self.states[first:end])
 
     def bytes_per_page(self, page_size: int, dtype: jnp.dtype, shapes: Shapes | None = None) -> int:
         """Bytes of one page over all layers and devices."""
-        arrays = jax.tree.leaves((shapes or key_major_shapes)(self, 0, page_size, dtype))
-        return self.layers * sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays)
+        return sum(
+            sum(math.prod(each.shape) * each.dtype.itemsize for each in jax.tree.leaves(layer))
+            for layer in (
+                self.layer(index, 0, page_size, dtype, shapes or key_major_shapes)
+                for index in range(self.layers)
+            )
+        )
 
 
+# Arrays of one layer, [P + 1, ...] each: keys and values, or states.
+Pages = LayerPages | tuple[Any, ...]
 # cache, pages, page size, dtype -> one layer's arrays as global ShapeDtypeStructs
 Shapes = Callable[[CacheShape, int, int, jnp.dtype], LayerPages]
 
@@ -81,28 +117,38 @@ def page_arrays(
     )
 
 
+Where = Callable[[str | None], jax.sharding.Sharding]  # by logical axis, as `Layout.pages`
+
+
 def allocate(
     cache: CacheShape,
     pages: int | tuple[int, ...],
     page_size: int,
     dtype: jnp.dtype,
-    sharding: jax.sharding.Sharding | None = None,
+    where: Where | None = None,
     shapes: Shapes = key_major_shapes,
     blank: Callable[[LayerPages, jax.sharding.Sharding | None], LayerPages] | None = None,
-) -> tuple[LayerPages, ...]:
+) -> tuple[Pages, ...]:
     """Zeroed pages for every layer, including the scratch page, created in place.
 
-    pages: of each layer, or the same for all. blank: makes the pages of a layer instead.
+    pages: of each layer, or the same for all. blank: makes a layer's keys and values instead.
     """
 
-    def zeros(of: jax.ShapeDtypeStruct) -> jax.Array:
-        if sharding is None:
+    def zeros(of: jax.ShapeDtypeStruct, axis: str | None) -> jax.Array:
+        if where is None:
             return jnp.zeros(of.shape, of.dtype)
-        return full(of.shape, 0, of.dtype, sharding)
+        return full(of.shape, 0, of.dtype, where(axis))
+
+    def made(index: int, count: int) -> Pages:
+        layer = cache.layer(index, count, page_size, jnp.dtype(dtype), shapes)
+        if not isinstance(layer, LayerPages):
+            return tuple(map(zeros, layer, cache.axes(index)))
+        if blank is not None:
+            return blank(layer, where and where(cache.axis))
+        return jax.tree.map(lambda of: zeros(of, cache.axis), layer)
 
     each = (pages,) * cache.layers if isinstance(pages, int) else pages
-    made = (shapes(cache, count, page_size, jnp.dtype(dtype)) for count in each)
-    return tuple(blank(layer, sharding) if blank else jax.tree.map(zeros, layer) for layer in made)
+    return tuple(made(index, count) for index, count in enumerate(each))
 
 
 def write(

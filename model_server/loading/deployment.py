@@ -7,9 +7,11 @@ abstract mesh. Allocates nothing. All byte counts are per device of the mesh.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
+from math import gcd
 from typing import Any, Self, TypeVar
 
 import jax
@@ -28,7 +30,7 @@ from model_server.islands.proxy_backend import is_proxied
 from model_server.kernels.choice import kernel_for
 from model_server.kernels.cpu.attention import CpuAttention, supports_heads, unwritten
 from model_server.kernels.paged import Kernel
-from model_server.kernels.pages import CacheShape, LayerPages, allocate
+from model_server.kernels.pages import CacheShape, LayerPages, Pages, allocate
 from model_server.loading.memory_plan import FreeMemory, MemoryPlan, PageBytes, plan_memory
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, bytes_per_device
@@ -97,16 +99,39 @@ class PlacedModel:
 
         Raises MemoryPlanError if the kernel refuses it.
         """
-        with told_as_plan_error():
-            whole = self.cache.bytes_per_page(page_size, self.kv_dtype, self.kernel.shapes)
-        own = whole // self.layout.shards(self.cache.axis)
+        own = sum(self._layer_bytes(page_size))
         return own + (self.draft.page_bytes(page_size) if self.draft else 0)
 
     def pages_of(self, limits: EngineLimits) -> PageBytes:
         """Return what pages take. Raises MemoryPlanError if the kernel refuses them."""
-        whole = self.page_bytes(limits.page_size)
-        near = sum(self.near_layers(limits.near_window)) * whole // self.cache.layers
+        whole, each = self.page_bytes(limits.page_size), self._layer_bytes(limits.page_size)
+        near = sum(compress(each, self.near_layers(limits.near_window)))
         return PageBytes(whole - near, near, most_near(limits))
+
+    def _layer_bytes(self, page_size: int) -> list[int]:
+        """Return the bytes of a page in each layer. Raises MemoryPlanError."""
+        with told_as_plan_error():
+            shapes = self._pool_shapes((0,) * self.cache.layers, page_size)
+        leaves = [jax.tree.leaves(layer) for layer in shapes]
+        return [
+            sum(bytes_per_device(a.shape, 8 * a.dtype.itemsize, a.sharding) for a in layer)
+            for layer in leaves
+        ]
+
+    def _pool_shapes(self, pages: Sequence[int], page_size: int) -> tuple[Pages, ...]:
+        """Return the shapes and shardings of every layer's arrays, of so many pages each."""
+        cache, where = self.cache, self.layout.pages
+
+        def placed(leaf: Any, axis: str | None) -> Any:
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where(axis))
+
+        def layer(index: int, count: int) -> Pages:
+            one = cache.layer(index, count, page_size, self.kv_dtype, self.kernel.shapes)
+            if not isinstance(one, LayerPages):
+                return tuple(map(placed, one, cache.axes(index)))
+            return jax.tree.map(lambda leaf: placed(leaf, cache.axis), one)
+
+        return tuple(layer(index, count) for index, count in enumerate(pages))
 
     def near_layers(self, near_window: int | None) -> tuple[bool, ...]:
         """Return, for each layer here, True if it has pages of its own; (): none has any."""
@@ -118,7 +143,12 @@ class PlacedModel:
 
     @property
     def prefill_block(self) -> int:
+        """Return the tokens of a block, at most; see `_block`."""
         return _CPU_PREFILL_BLOCK if self.layout.platform == "cpu" else _PREFILL_BLOCK
+
+    def _block(self, page_size: int) -> int:
+        """Return C; where layers keep a state, a block has no border of a page inside."""
+        return gcd(self.prefill_block, page_size) if self.recipe.recurrent else self.prefill_block
 
     def workspace(self, slots: int) -> int:
         """Bytes of the slots' state and of the largest step's temporaries.
@@ -171,16 +201,16 @@ class PlacedModel:
 
     def _limits(self, config: ModelServerConfig, context: int) -> EngineLimits:
         """Return the engine's limits, as yet without pages."""
-        slots = self._slots(config)
+        slots, block = self._slots(config), self._block(config.page_size)
         decodes = self._decodes(slots)
         return EngineLimits(
             slots=slots,
             pages=0,
             page_size=config.page_size,
             max_context=context,
-            token_budget=decodes + self.prefill_block * max(PREFILL_BLOCKS),
+            token_budget=decodes + block * max(PREFILL_BLOCKS),
             max_logit_rows=max(decodes, 2),
-            prefill_block=self.prefill_block,
+            prefill_block=block,
             max_prefill_blocks=max(PREFILL_BLOCKS),
             max_mixed_blocks=config.max_mixed_blocks,
             queue=config.queue,
@@ -190,6 +220,7 @@ class PlacedModel:
             prefix_cache=config.prefix_cache,
             window=self._window,
             near_window=self._near_window(config, context),
+            recurrent=self.recipe.recurrent,
             adapters=self.recipe.adapters.places if self.recipe.adapters else 0,
             guesses=self._guesses,
             max_decodes=None if decodes == slots else decodes,
@@ -211,6 +242,12 @@ class PlacedModel:
         """
         window = self.recipe.near_window
         drafted = self.recipe.speculation.draft is not None  # beside whichever stage
+        if self.recipe.recurrent and (config.gives_pages or config.takes_pages):
+            raise InvalidRequest(
+                "some layers of this model keep a state, which is not handed over: serve it where "
+                "prompts and answers are computed together (without --prefill_servers or "
+                "--prefill_only)"
+            )
         together = config.gives_pages or config.takes_pages or drafted
         return None if together or window is None or window >= context else window
 
@@ -230,6 +267,8 @@ class PlacedModel:
 
         Its stages take in the next step while others compute; a guess waits for all of them.
         """
+        if self.recipe.recurrent:
+            return 0  # a state cannot take back a wrong one
         speculation = self.recipe.speculation
         return speculation.guesses if speculation.asked or self.stage is None else 0
 
@@ -335,17 +374,8 @@ class Deployment(PlacedModel):
         return closed_set(self.limits.decodes, PREFILL_BLOCKS, skips=self.program.skips)
 
     @cached_property
-    def pool_shapes(self) -> tuple[LayerPages, ...]:
-        limits, sharding = self.limits, self.layout.pages(self.cache.axis)
-
-        def layer(pages: int) -> LayerPages:
-            one = self.kernel.shapes(self.cache, pages, limits.page_size, self.kv_dtype)
-            return jax.tree.map(placed, one)
-
-        def placed(leaf: Any) -> Any:
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-        return tuple(map(layer, self.layer_pages))
+    def pool_shapes(self) -> tuple[Pages, ...]:
+        return self._pool_shapes(self.layer_pages, self.limits.page_size)
 
     @property
     def layer_pages(self) -> tuple[int, ...]:
@@ -375,10 +405,9 @@ class Deployment(PlacedModel):
             near=self.near_layers(self.limits.near_window),
         )
 
-    def allocate_pages(self) -> tuple[LayerPages, ...]:
-        limits, where = self.limits, self.layout.pages(self.cache.axis)
-        shapes = self.kernel.shapes
-        pages, size = self.layer_pages, limits.page_size
+    def allocate_pages(self) -> tuple[Pages, ...]:
+        where, shapes = self.layout.pages, self.kernel.shapes
+        pages, size = self.layer_pages, self.limits.page_size
         blank = unwritten if isinstance(self.kernel, CpuAttention) else None
         return allocate(self.cache, pages, size, self.kv_dtype, where, shapes, blank)
 
@@ -420,10 +449,22 @@ def place_model(recipe: Recipe, checkpoint: Checkpoint | None, layout: Layout) -
             "publish it without MAX_ADAPTERS, or from a Hugging Face or GGUF checkpoint",
             param="overrides.MAX_ADAPTERS",
         )
+    _check_recurrent(recipe)
     draft = None
     if recipe.draft is not None:
         draft = place_model(recipe.draft.recipe, recipe.draft.checkpoint, layout)
     return PlacedModel(recipe, blueprint, layout, draft=draft)
+
+
+def _check_recurrent(recipe: Recipe) -> None:
+    draft = recipe.draft.recipe if recipe.draft is not None else None
+    if recipe.recurrent and recipe.speculation.asked or draft is not None and draft.recurrent:
+        raise InvalidRequest(
+            f"{'this model keeps' if recipe.recurrent else 'the draft model keeps'} a state of all "
+            "tokens so far, which cannot take back a wrong guess: leave SPECULATION and its "
+            "draft model out",
+            param="overrides.SPECULATION",
+        )
 
 
 def deploy(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.kernels.pages import CacheShape
+from model_server.kernels.pages import CacheShape, StateArray
 from model_server.models.chat_settings import CHAT_DEFAULTS, ChatSettings, parse_chat
 from model_server.models.layers.decoder import Decoder
 from model_server.models.speculation import (
@@ -98,7 +98,8 @@ class Recipe:
     speculation: Speculation = Speculation()
     # Longest sequence that is rotated by the short one of two lists of factors; None: one list
     short_context: int | None = None
-    # Tokens that a query sees at most in each layer of the whole model, None: all; (): all in all
+    # Tokens that a query sees at most in each layer of the whole model, None: all; (): all in all.
+    # A layer with a state needs the page of the token before, as if it saw two.
     windows: tuple[int | None, ...] = ()
     tasks: Tasks = Tasks()
     chat: ChatSettings = ChatSettings()
@@ -106,13 +107,24 @@ class Recipe:
 
     @property
     def window(self) -> int | None:
-        """Tokens that a query sees at most, in any layer; None: all, in some layer."""
-        return None if None in self.windows else max(self._windows, default=None)
+        """Tokens that a query sees at most, in any layer; None: all, in some layer.
+
+        Layers with a state have pages of their own, even if all layers are such.
+        """
+        if self.recurrent or None in self.windows:
+            return None
+        return max(self._windows, default=None)
 
     @property
     def near_window(self) -> int | None:
         """Tokens that a query sees at most in the layers with a window; None: no layer differs."""
-        return max(self._windows, default=None) if None in self.windows else None
+        apart = self.recurrent or None in self.windows
+        return max(self._windows, default=None) if apart else None
+
+    @property
+    def recurrent(self) -> bool:
+        """True if some layer keeps a state in place of keys and values."""
+        return bool(self.cache(1).states)
 
     @property
     def _windows(self) -> list[int]:
@@ -124,7 +136,7 @@ class Recipe:
 
     def _of_stage(self, stage: Stage) -> Recipe:
         def cache(shards: int) -> CacheShape:
-            return replace(self.cache(shards), layers=stage.end - stage.first)
+            return self.cache(shards).part(stage.first, stage.end)
 
         # A draft model lies whole beside the first stage, which takes in the tokens.
         draft = self.draft if stage.is_first else None
@@ -187,8 +199,16 @@ def _kept(module: nnx.Module, stage: Stage) -> nnx.Module:
     return module
 
 
+# Devices that share the heads -> the state of each layer, None: it attends.
+States = Callable[[int], tuple[tuple[StateArray, ...] | None, ...]]
+
+
+def _no_states(shards: int) -> tuple[()]:
+    return ()
+
+
 def head_cache(
-    *, layers: int, heads: int, kv_heads: int, head_dim: int
+    *, layers: int, heads: int, kv_heads: int, head_dim: int, states: States = _no_states
 ) -> Callable[[int], CacheShape]:
     """Cache shape of plain grouped-query attention (`layers/attention.py`) on any mesh."""
 
@@ -201,6 +221,7 @@ def head_cache(
             value_dim=head_dim,
             axis=split.axis,
             query_axis=split.axis,
+            states=states(shards),
         )
 
     return on

@@ -20,6 +20,7 @@ from model_server.models.families import (
     gpt2,
     gpt_neox,
     gptj,
+    lfm2,
     llama,
     mistral,
     mixtral,
@@ -81,6 +82,7 @@ _FAMILIES = (
     Family("gptj", ("gptj",), "GPT-J", gptj.configure),
     Family("gpt_neox", ("gpt_neox",), "GPT-NeoX, Pythia", gpt_neox.configure),
     Family("olmo2", ("olmo2",), "OLMo 2", olmo2.configure),
+    Family("lfm2", ("lfm2",), "LFM2", lfm2.configure),
 )
 _SAXML = (lm_cloud, saxml_llama, saxml_gemma, saxml_gptj, c4)
 _EMBEDDERS = (

@@ -25,7 +25,15 @@ import numpy as np
 import torch
 import transformers
 
-from tests.golden.families_maker import decoders, experts, gemmas, gpts, praxis, reference
+from tests.golden.families_maker import (
+    decoders,
+    experts,
+    gemmas,
+    gpts,
+    praxis,
+    recurrent,
+    reference,
+)
 from tests.golden.families_maker.case import Case, Shapes
 from tests.golden.families_maker.praxis import PraxisCase
 
@@ -35,6 +43,7 @@ CASES: list[Case | PraxisCase] = [
     *gemmas.CASES,
     *gpts.CASES,
     *experts.CASES,
+    *recurrent.CASES,
     *praxis.CASES,
 ]
 

@@ -36,7 +36,7 @@ def one_prompt(count: int, kernel: Kernel = reference.KERNEL) -> PagedBatch:
         block_tables=table,
         block_limits=jnp.asarray(at[None] + 1, jnp.int32),
         kernel=kernel,
-    )
+    ).with_states(PAGE)
 
 
 def long_mark(recipe: Any, count: int) -> int:

@@ -24,7 +24,8 @@ class Allocation:
         self.limits = limits
         self.running: list[Sequence] = []  # in order of admission
         self.near = None if limits.near_window is None else NearPages(limits)
-        self.cache = PrefixCache(limits.pages, limits.page_size, self.near)
+        whole = limits.recurrent
+        self.cache = PrefixCache(limits.pages, limits.page_size, self.near, whole=whole)
         self.pool = self.cache.pool
         self.shares = limits.prefix_cache != "off"
         self.prefix_queries = 0  # tokens of admitted sequences

@@ -14,7 +14,9 @@ def chunk_length(
     left = sequence.goal - start
     room = (len(sequence.pages) + free_pages) * limits.page_size - start
     length = max(0, min(left, room, blocks * block))
-    if length < left:
+    if limits.recurrent and start % block:
+        length = min(length, block - start % block)  # no block crosses the border of a page
+    elif length < left:
         length -= length % block
     if sequence.unscored >= sequence.finish_at:
         return length  # needs at most one logit row

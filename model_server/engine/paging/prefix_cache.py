@@ -31,11 +31,17 @@ _MOST_TAILS = 16  # after the same full pages; as many heads are searched
 class PrefixCache:
     """The pages of one pool that others may share or copy, by contents."""
 
-    def __init__(self, pages: int, page_size: int, near: NearPages | None = None) -> None:
-        """near: pages that some layers have apart from those of this pool; None: none do."""
+    def __init__(
+        self, pages: int, page_size: int, near: NearPages | None = None, *, whole: bool = False
+    ) -> None:
+        """near: pages that some layers have apart from those of this pool; None: none do.
+
+        whole: no part of a page is of use.
+        """
         self._near_pages = near
         self.pool = PagePool(pages, self._forget)
         self._size = page_size
+        self._whole = whole
         self._full: dict[bytes, int] = {}  # pages by digest
         self._digests: dict[int, bytes] = {}  # of full pages, by page
         self._heads: dict[bytes, dict[int, Sequence]] = {}  # by digest of their full pages, by id
@@ -56,9 +62,13 @@ class PrefixCache:
             page = self._full.get(self._digest(sequence, index + 1))
             if page is None:
                 break
+            if end > most and self._whole:
+                break
             if end > most:
                 return _to_copy(pages, page, most - index * self._size, self._near(page))
             pages.append(page)
+        if self._whole:
+            return Prefix(tuple(pages))
         first = len(pages) * self._size
         wanted = sequence.tokens[first : min(most, first + self._size)]
         return _to_copy(pages, *self._partly(self._digest(sequence, len(pages)), wanted))
@@ -80,7 +90,7 @@ class PrefixCache:
 
     def release(self, sequence: Sequence) -> None:
         """Release all pages, the last first: a page is of no use without those before it."""
-        if sequence.chain and self._leave(sequence):
+        if sequence.chain and self._leave(sequence) and not self._whole:
             self._offer_tail(sequence)
         for page in reversed(sequence.pages):
             if page:
@@ -93,8 +103,8 @@ class PrefixCache:
         for first in range(0, most, self._size):
             page = slice(first, min(first + self._size, most))
             if (ours := one.tokens[page]) != (theirs := other.tokens[page]):
-                return first + _common(ours, theirs)
-        return most
+                return first + (0 if self._whole else _common(ours, theirs))
+        return most - most % self._size if self._whole else most
 
     def _digest(self, sequence: Sequence, pages: int) -> bytes:
         """Return the digest of the first full pages, extending the sequence's chain up to there."""

@@ -112,8 +112,9 @@ class Commits:
         last = len(sequence.tokens) - 1
         if sequence.slot < 0:
             return  # it was preempted, and computes its last position again anyway
-        if last < sequence.kept * self._page_size:
-            self._live.restart(sequence)  # others may read that page
+        if last < sequence.kept * self._page_size or self._live.held.limits.recurrent:
+            # Others may read that page, or a state has taken in the token already.
+            self._live.restart(sequence)
             return
         sequence.launched, sequence.restate = last, True
         sequence.goal = min(sequence.goal, last)

@@ -17,7 +17,7 @@ from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import Embedding, Linear, RmsNorm, activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope
-from model_server.models.recipe import Recipe, head_cache
+from model_server.models.recipe import Recipe, States, head_cache
 from model_server.models.weights.weight import WeightForm
 
 BuildLayer = Callable[[int, WeightForm], nnx.Module]
@@ -30,13 +30,15 @@ def decoder_recipe(
     served: Mapping[str, Any],
     *,
     shape: AttentionShape,
-    ropes: Sequence[Rope],
+    ropes: Sequence[Rope | None],
     layer: BuildLayer,
     plus_one: bool = False,
     tied: bool = False,
     windows: Sequence[int | None] = (),
     embedding_scale: Callable[[WeightForm], float] = lambda form: 1.0,
     logits_softcap: float | None = None,
+    states: States | None = None,
+    final_norm: Callable[[], RmsNorm] | None = None,
 ) -> Recipe:
     """Build a recipe over layers of any kind.
 
@@ -46,13 +48,19 @@ def decoder_recipe(
     plus_one: the checkpoint stores the final norm's scale minus one.
     windows: tokens that a query sees at most, one per layer, None: all; (): all in all layers.
     tied: whether the head shares the embedding if config.json does not say.
+    states: of the layers that keep one in place of keys and values; None: all attend.
+    final_norm: None: the usual one.
     """
+    kept = states(1) if states else ()
+    seen = tuple(windows) or (None,) * len(kept)
 
     def build(form: WeightForm) -> Decoder:
         return Decoder(
             embedding=embedding_of(keys, form),
             layers=[layer(index, form) for index in range(len(ropes))],
-            final_norm=norm_of(keys, "model.norm", plus_one=plus_one),
+            final_norm=final_norm()
+            if final_norm
+            else norm_of(keys, "model.norm", plus_one=plus_one),
             head=head_of(keys, form, tied=tied),
             ropes=ropes,
             embedding_scale=embedding_scale(form),
@@ -62,12 +70,16 @@ def decoder_recipe(
     return Recipe(
         build=build,
         cache=head_cache(
-            layers=len(ropes), heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim
+            layers=len(ropes),
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            **({"states": states} if states else {}),
         ),
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
-        short_context=next((r.short_context for r in ropes if r.short_context), None),
-        windows=tuple(windows),
+        short_context=next((r.short_context for r in ropes if r and r.short_context), None),
+        windows=tuple(2 if s else w for s, w in zip(kept, seen, strict=True)) if kept else seen,
         **served,
     )
 

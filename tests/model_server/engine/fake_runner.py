@@ -3,7 +3,7 @@
 The memory is a numpy array of pages. A row writes each of its tokens at (page, offset), found
 through the granted page table of its slot. The next token is computed from *all* tokens of
 positions 0 .. p, read back through that table; the last `near_window` must also lie in the near
-pages:
+pages, and the hash is carried from row to row where layers keep a state:
 
     hash  = 0;  for each token t:  hash = (31 * hash + t + 1) mod 97
     token = (hash + p) mod 97                                    greedy
@@ -42,6 +42,7 @@ from model_server.engine.types import (
     Top,
 )
 from tests.model_server.engine.fake_pages import FakePages
+from tests.model_server.engine.fake_states import FakeStates
 from tests.model_server.engine.fake_traffic import FakeTraffic
 
 VOCAB = 97
@@ -53,8 +54,12 @@ def hash_of(tokens: Seq[int]) -> int:
     """The whole model."""
     value = 0
     for token in tokens:
-        value = (31 * value + token + 1) % VOCAB
+        value = next_hash(value, token)
     return value
+
+
+def next_hash(value: int, token: int) -> int:
+    return (31 * value + token + 1) % VOCAB
 
 
 def next_token(tokens: Seq[int], sampling: Sampling = GREEDY, window: int | None = None) -> int:
@@ -137,6 +142,10 @@ class FakeRunner:
         if limits.near_window is not None:
             near = near_count(limits)
             self._near = FakePages(near, limits.page_size, limits.slots, windowed=True)
+        self._states = None
+        if limits.recurrent:
+            assert self._near is not None, "layers with a state have pages of their own"
+            self._states = FakeStates(self._near, limits.prefill_block, next_hash)
         self._samplings = [GREEDY] * limits.slots
         self._unchosen: tuple[Step, _Pending] | None = None
         self._last_tokens = [-1] * limits.slots
@@ -232,6 +241,10 @@ class FakeRunner:
         for position, token in enumerate(tokens, row.start):
             self._write(row.slot, position, token, row.long)
         seen = self._read(row, row.start + len(tokens))
+        if self._states is not None:
+            hashes = self._states.run(row.slot, row.start, tokens)
+            if hashes[-1] != hash_of(seen):
+                seen[-1] = GARBAGE  # the state is of other tokens
         self._check_turned(row, len(seen))
         result = self._score(row, seen[:-1] if row.yields else seen)
         return self._sample(row.slot, seen, result, allowed) if row.yields else result

@@ -26,6 +26,7 @@ from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.axis_rules import DEFAULT_RULES, Rules
 from model_server.models.weights.sharding import layout_of
+from model_server.models.weights.weight import Blueprint
 from tests.golden.random_tensor import random_tensor
 
 FAMILIES = Path(__file__).parents[2] / "golden" / "families"
@@ -74,7 +75,15 @@ def checkpoint_of(name: str) -> Path:
 def load(
     name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1), rules: Rules = DEFAULT_RULES
 ) -> tuple[Any, Recipe]:
-    """The model with its weights on a mesh, and its recipe: the way the server loads them.
+    """The model with its weights on a mesh, and its recipe."""
+    module, leaves, recipe = load_leaves(name, mesh_shape, rules)
+    return module.assemble(leaves), recipe
+
+
+def load_leaves(
+    name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1), rules: Rules = DEFAULT_RULES
+) -> tuple[Blueprint, list[Any], Recipe]:
+    """The model's blueprint, weights and recipe: the way the server loads them.
 
     Saxml's classes take no checkpoints; their weights are put where their declarations look.
     """
@@ -86,7 +95,7 @@ def load(
         module = recipe.blueprint(layout, checkpoint)
         needed = without_prefixes(checkpoint, recipe.unused)
         leaves = read_weights(module.declarations, needed, lambda _: None, layout)
-    return module.assemble(leaves), recipe
+    return module, list(leaves), recipe
 
 
 def load_encoder(name: str) -> Any:

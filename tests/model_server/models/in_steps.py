@@ -62,4 +62,4 @@ def _batch(at: np.ndarray, count: int, kernel: Kernel, *, prefill: bool) -> tupl
         block_limits=limits if prefill else jnp.zeros((0, 1), jnp.int32),
         kernel=kernel,
     )
-    return batch, skipped
+    return batch.with_states(PAGE), skipped

@@ -1,0 +1,127 @@
+"""States of recurrent layers, kept in pages beside the keys and values of other layers.
+
+A page of such a layer holds one state for all tokens: the one after the last of its tokens that was
+computed. So the page before a position has the state with which that position begins, a full page
+has the state at its border, and whoever shares that page goes on from there. Prompt blocks never
+cross the border of a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from model_server.kernels.pages import overwrite
+
+State = tuple[jax.Array, ...]  # of one sequence, or [P + 1, ...]: of every page
+# state, inputs [C, ...] and how many of them are no padding -> next state, outputs [C, ...]
+Advance = Callable[[State, Any, jax.Array], tuple[State, jax.Array]]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class StatePlaces:
+    """Pages of the states of a flat batch: D decode rows, then N blocks of prompt tokens."""
+
+    reads: jax.Array  # i32[D + N]: page of the state before the first token
+    writes: jax.Array  # i32[D + N]: page of the state after the last one; 0: it is not kept
+    fresh: jax.Array  # bool[D + N]: begins a sequence
+    chained: jax.Array  # bool[N]: goes on where the block before it ended
+
+
+def places_of(
+    decode_tables: jax.Array,  # i32[D, S/G], like the others as in `PagedBatch`
+    decode_limits: jax.Array,
+    block_tables: jax.Array,
+    block_limits: jax.Array,
+    page_size: int,
+) -> StatePlaces:
+    """Find the pages of the states that a batch reads and writes."""
+    counts = jnp.sum(block_limits > 0, axis=1)
+    starts = jnp.concatenate([decode_limits[:, 0], block_limits[:, 0]]) - 1  # -1: padding
+    last = jnp.concatenate([decode_limits[:, 0], block_limits[:, 0] + counts - 1]) - 1
+    tables = jnp.concatenate([decode_tables, block_tables])
+
+    def pages(positions: jax.Array) -> jax.Array:
+        index = jnp.maximum(positions, 0) // page_size
+        return jnp.take_along_axis(tables, index[:, None], axis=1, mode="clip")[:, 0]
+
+    reads, writes, fresh = pages(starts - 1), pages(last), starts <= 0
+    blocks = slice(decode_tables.shape[0], None)
+    before = jnp.pad(writes[blocks], (1, 0))[:-1]
+    chained = (reads[blocks] == before) & ~fresh[blocks] & (before > 0)
+    # Of several blocks in one page, the last one leaves its state there.
+    followed = jnp.pad(chained, (0, 1))[1:] & (
+        jnp.pad(writes[blocks], (0, 1))[1:] == writes[blocks]
+    )
+    kept = writes.at[blocks].set(jnp.where(followed, 0, writes[blocks]))
+    return StatePlaces(reads, kept, fresh, chained)
+
+
+def advance(
+    held: State,  # [P + 1, ...] each
+    places: StatePlaces,
+    blank: State,  # the state that begins a sequence
+    inputs: Any,  # [T, ...] each: D decode rows, then N blocks of C tokens
+    counts: jax.Array,  # i32[N]: tokens of each block that are no padding
+    step: Advance,
+) -> tuple[jax.Array, State]:
+    """Return the outputs [T, ...] of every token, and the states with those of the batch."""
+    rows, blocks = places.reads.shape[0], counts.shape[0]
+    decodes = rows - blocks
+
+    def begun(of: jax.Array, first: jax.Array) -> jax.Array:
+        read = of.at[places.reads].get(mode="promise_in_bounds")
+        return jnp.where(places.fresh.reshape(-1, *[1] * first.ndim), first, read)
+
+    states = tuple(map(begun, held, blank))
+    ended, outputs = _decoded(states, decodes, inputs, step)
+    if blocks:
+        rest = jax.tree.map(
+            lambda array: array[decodes:].reshape(blocks, -1, *array.shape[1:]), inputs
+        )
+        of_blocks = tuple(each[decodes:] for each in states)
+        last, found = in_turn(of_blocks, places.chained, rest, counts, step)
+        ended = jax.tree.map(lambda *parts: jnp.concatenate(parts), ended, last)
+        outputs = jnp.concatenate([outputs, found.reshape(-1, *found.shape[2:])])
+    new = zip(held, ended, strict=True)
+    return outputs, tuple(overwrite(of, places.writes, rows) for of, rows in new)
+
+
+def _decoded(states: State, decodes: int, inputs: Any, step: Advance) -> tuple[State, jax.Array]:
+    """Run one token of each decode row, [D, ...]."""
+    first = jax.tree.map(lambda array: array[:decodes, None], inputs)
+    ones = jnp.ones((decodes,), jnp.int32)
+    ended, made = jax.vmap(step)(tuple(each[:decodes] for each in states), first, ones)
+    return ended, made[:, 0]
+
+
+def in_turn(
+    states: State,  # [N, ...] each
+    chained: jax.Array,  # bool[N]
+    inputs: Any,  # [N, C, ...] each
+    counts: jax.Array,  # i32[N]
+    step: Advance,
+) -> tuple[State, jax.Array]:
+    """Run the blocks one after the other; returns their states and outputs, [N, ...] each."""
+
+    def block(before: State, of: Any) -> Any:
+        state, goes_on, given, count = of
+        begun = jax.tree.map(lambda one, other: jnp.where(goes_on, one, other), before, state)
+        ended, made = step(begun, given, count)
+        return ended, (ended, made)
+
+    start = jax.tree.map(lambda each: jnp.zeros_like(each[0]), states)
+    _, made = jax.lax.scan(block, start, (states, chained, inputs, counts))
+    return made
+
+
+def advance_whole(blank: State, inputs: Any, counts: jax.Array, step: Advance) -> jax.Array:
+    """Return the outputs [B * T, ...] of whole inputs, [B * T, ...] each, of these lengths."""
+    shaped = jax.tree.map(lambda each: each.reshape(counts.shape[0], -1, *each.shape[1:]), inputs)
+    _, made = jax.vmap(step, in_axes=(None, 0, 0))(blank, shaped, counts)
+    return made.reshape(-1, *made.shape[2:])

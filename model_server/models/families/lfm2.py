@@ -1,0 +1,128 @@
+"""LFM2: gated short convolutions, and attention with normed queries and keys in some layers.
+
+Source: Liquid AI 2025, "LFM2 Technical Report" (arXiv:2511.23404); names and config keys are those
+of Hugging Face's `Lfm2ForCausalLM`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flax import nnx
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import decoder_recipe
+from model_server.models.families.llama import attention_shape
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
+from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
+from model_server.models.layers.convolution import ShortConvolution, ShortConvShape
+from model_server.models.layers.feed_forward import GatedFeedForward
+from model_server.models.layers.layers import RmsNorm, activation_of
+from model_server.models.layers.pre_norm import PreNormLayer
+from model_server.models.layers.rope import rope_of
+from model_server.models.recipe import Recipe, serving
+from model_server.models.weights.weight import WeightForm
+from sax.errors import CheckpointError
+
+_FFW = ("block_auto_adjust_ff_dim", "block_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of")
+KEYS = KnownKeys(
+    "lfm2",
+    (
+        *(key for key in DECODER if key not in ("hidden_act", "rms_norm_eps")),
+        *_FFW,
+        "conv_L_cache",
+        "conv_bias",
+        "full_attn_idxs",
+        "layer_types",
+        "norm_eps",
+        "tie_embedding",
+    ),
+    # Copies of other keys in published files.
+    {
+        **DECODER_OFF,
+        **ignored("block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale"),
+        **ignored("block_use_swiglu", "block_use_xavier_init", "conv_dim", "conv_dim_out"),
+        **ignored("conv_use_xavier_init", "num_heads", "theta", "use_pos_enc"),
+    },
+)
+_DEFAULTS = {
+    "norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "max_position_embeddings": 128_000,
+    "block_auto_adjust_ff_dim": True,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_multiple_of": 256,
+    "conv_L_cache": 3,
+}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
+    shape, epsilon = attention_shape(keys), keys.number("norm_eps")
+    conv = ShortConvShape(embed=shape.embed, width=keys.whole("conv_L_cache"))
+    attends, ffw, biased = _attending(keys), _ffw_size(keys), keys.flag("conv_bias")
+
+    def norm(size: int, name: str) -> RmsNorm:
+        return RmsNorm(size, (f"{name}.weight",), epsilon=epsilon)
+
+    def mixer(index: int, prefix: str, form: WeightForm) -> nnx.Module:
+        if attends[index]:
+            return _attention(f"{prefix}.self_attn", shape, norm, form)
+        return ShortConvolution(conv, f"{prefix}.conv", form, biased=biased)
+
+    def layer(index: int, form: WeightForm) -> PreNormLayer:
+        prefix = f"model.layers.{index}"
+        gate, up, down = ((f"{prefix}.feed_forward.{name}.weight",) for name in ("w1", "w3", "w2"))
+        activation = activation_of("silu")
+        return PreNormLayer(
+            norm(shape.embed, f"{prefix}.operator_norm"),
+            mixer(index, prefix, form),
+            norm(shape.embed, f"{prefix}.ffn_norm"),
+            GatedFeedForward(
+                shape.embed, ffw, gate=gate, up=up, down=down, activation=activation, form=form
+            ),
+        )
+
+    rope = rope_of(keys.all, shape.head_dim)
+    return decoder_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shape=shape,
+        ropes=[rope if its else None for its in attends],
+        layer=layer,
+        final_norm=lambda: norm(shape.embed, "model.embedding_norm"),
+        tied=keys.flag("tie_embedding", True),
+        states=lambda shards: tuple(None if its else conv.states(shards) for its in attends),
+    )
+
+
+def _attention(name: str, shape: AttentionShape, norm: Any, form: WeightForm) -> Attention:
+    sources = AttentionSources.hugging_face(name, out="out_proj")
+    norms = {
+        f"{part}_norm": norm(shape.head_dim, f"{name}.{part}_layernorm") for part in ("q", "k")
+    }
+    return Attention(shape, sources, form, **norms)
+
+
+def _attending(keys: ConfigKeys) -> list[bool]:
+    """One flag per layer: True if it attends. Raises CheckpointError."""
+    layers, kinds = keys.whole("num_hidden_layers"), keys.get("layer_types")
+    if kinds is None:
+        chosen = keys.get("full_attn_idxs", list(range(layers)))
+        return [index in chosen for index in range(layers)]
+    if len(kinds) != layers or set(kinds) - {"conv", "full_attention"}:
+        raise CheckpointError(
+            f"config.json has layer_types = {kinds!r}; the lfm2 family needs one of conv and "
+            f"full_attention for each of {layers} layers"
+        )
+    return [kind == "full_attention" for kind in kinds]
+
+
+def _ffw_size(keys: ConfigKeys) -> int:
+    size = keys.whole("block_ff_dim", keys.whole("intermediate_size", 12288))
+    if not keys.flag("block_auto_adjust_ff_dim"):
+        return size
+    size = int(keys.number("block_ffn_dim_multiplier") * int(2 * size / 3))
+    multiple = keys.whole("block_multiple_of")
+    return -(-size // multiple) * multiple

@@ -1,0 +1,78 @@
+"""Real models with layers that keep a state, in steps of the engine, give their own tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from msgspec.structs import replace
+
+from model_server.config import PrefixSharing
+from model_server.engine.buckets import closed_set
+from model_server.engine.paging.near_count import near_count
+from model_server.engine.runner import ModelRunner
+from model_server.engine.step_program import StepProgram
+from model_server.engine.types import EngineLimits
+from model_server.kernels import xla
+from model_server.kernels.pages import allocate
+from tests.model_server.engine.paging.test_shared_pages import prompts_of, served, storm
+from tests.model_server.models.family_cases import load_leaves
+from tests.model_server.models.quick import QUICK
+from tests.model_server.tiny import PAGE, WholeSequences
+
+LIMITS = EngineLimits(
+    slots=3,
+    pages=30,
+    page_size=PAGE,
+    max_context=64,
+    token_budget=18,
+    max_prefill_blocks=4,
+    max_logit_rows=3,
+    prefill_block=4,
+    near_window=2,
+    recurrent=True,
+)
+CASES = ["lfm2"]
+
+
+class Tiny:
+    """A golden case's model."""
+
+    def __init__(self, name: str) -> None:
+        self._module, self._leaves, recipe = load_leaves(name)
+        self.recipe: Any = recipe
+        model = self._module.assemble(self._leaves)
+        self._whole = WholeSequences(model, recipe, LIMITS.max_context)
+
+    def runner(self, limits: EngineLimits) -> ModelRunner:
+        leaves = [leaf.copy() for leaf in self._leaves]
+        near = tuple(window is not None for window in self.recipe.windows)
+        counts = tuple(near_count(limits) if its else limits.pages for its in near)
+        pages = allocate(self.recipe.cache(1), counts, PAGE, jnp.dtype("float32"))
+        program = StepProgram(
+            self._module, leaves, pages, limits, xla.KERNEL, vocab=self.recipe.vocab, near=near
+        )
+        runner = ModelRunner(program, leaves, pages, closed_set(limits.slots, (1, 2, 4)))
+        runner.compile(lambda _: None, QUICK)
+        runner.warm(0)
+        return runner
+
+    def likeliest(self, tokens: list[int]) -> list[int]:
+        """The likeliest token after each, from the whole sequence at once."""
+        return self._whole.logits(tokens).argmax(-1).tolist()
+
+
+@pytest.fixture(scope="module", params=CASES)
+def tiny(request: pytest.FixtureRequest) -> Tiny:
+    return Tiny(request.param)
+
+
+@pytest.mark.parametrize("sharing", ["off", "tenant"])
+def test_tokens_are_those_of_whole_sequences(tiny: Tiny, sharing: PrefixSharing) -> None:
+    got, scheduler = served(tiny.runner(replace(LIMITS, prefix_cache=sharing)), storm())
+    assert (scheduler.prefix_hits > 0) == (sharing != "off")
+    assert scheduler.near_pages_used == 0
+    for prompt, answer in zip(prompts_of(storm(), got), got, strict=True):
+        whole = tiny.likeliest([*prompt, *answer])
+        assert whole[len(prompt) - 1 : -1] == answer

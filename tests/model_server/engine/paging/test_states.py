@@ -1,0 +1,131 @@
+"""Layers that keep a state in place of keys and values: no token goes into one twice or is missed.
+
+The fake runner carries a hash from row to row in the pages of these layers, and asserts that each
+row goes on with the state of all tokens before it.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from model_server.config import PrefixSharing
+from model_server.engine.engine import Engine
+from model_server.engine.limits import check_limits
+from model_server.engine.sequence import Sequence
+from model_server.engine.types import EngineLimits
+from sax.errors import InvalidRequest
+from tests.model_server.engine import test_guides as guides
+from tests.model_server.engine.beams.test_seating import beams_for
+from tests.model_server.engine.fake_runner import FakeRunner
+from tests.model_server.engine.paging.test_prefix_cache import (
+    alike_asks,
+    in_turn,
+    rows_of,
+    small_limits,
+)
+from tests.model_server.engine.steps import test_forced as forced
+from tests.model_server.engine.test_engine import Inbox
+from tests.model_server.engine.test_scheduler import (
+    ask_for,
+    assert_answers,
+    limits_of,
+    tight_asks,
+    tight_limits,
+)
+from tests.model_server.engine.trace import context_of, run
+
+sharings = st.sampled_from(["off", "tenant"])
+
+
+def recurrent(limits: EngineLimits, **changes: object) -> EngineLimits:
+    """The limits of a model with states: the block divides the page."""
+    block = max(b for b in range(1, limits.prefill_block + 1) if limits.page_size % b == 0)
+    changes = {"prefill_block": block, "near_window": 2, "recurrent": True, **changes}
+    return replace(limits, window=None, **changes)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.data())
+def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
+    drawn = data.draw(small_limits())
+    limits = recurrent(
+        drawn,
+        prefix_cache=data.draw(sharings),
+        pages=data.draw(st.integers(drawn.pages, 60)),
+    )
+    asks = data.draw(alike_asks(limits))
+    assert_answers(run(limits, asks), asks)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_answers_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
+    limits = recurrent(data.draw(tight_limits()))
+    asks = data.draw(tight_asks(context_of(limits)))
+    assert_answers(run(limits, asks), asks)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 14), min_size=1, max_size=8),
+    fussy=st.integers(2, 4),
+    slow=st.integers(0, 3),
+    pages=st.integers(16, 60),
+    cache=sharings,
+)
+def test_a_token_that_does_not_fit_is_chosen_anew_from_a_state_without_it(
+    sizes: list[int], fussy: int, slow: int, pages: int, cache: PrefixSharing
+) -> None:
+    limits = recurrent(guides.LIMITS, pages=pages, prefix_cache=cache)
+    grammar = guides.Counting(30, modulus=7, fussy=fussy, slow=slow)
+    inbox = Inbox()
+    engine = Engine(FakeRunner(limits), inbox.deliver)
+    try:
+        asked_for = {engine.submit(guides.asked(size, grammar)): size for size in sizes}
+        for id, size in asked_for.items():
+            assert inbox.end(id) == "complete"
+            assert inbox.tokens(id) == guides.alone(guides.asked(size, grammar), grammar)
+    finally:
+        engine.close()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 14), st.integers(1, 40)), min_size=1, max_size=8),
+    every=st.integers(1, 4),
+    length=st.integers(1, 9),
+    pages=st.integers(17, 60),
+    cache=sharings,
+)
+def test_forced_tokens_are_those_of_single_steps(
+    sizes: list[tuple[int, int]], every: int, length: int, pages: int, cache: PrefixSharing
+) -> None:
+    limits = recurrent(forced.LIMITS, pages=pages, prefix_cache=cache)
+    asked = [forced.asked(size, forced.Forcing(30, every, length), most, 0) for size, most in sizes]
+    inbox, ids, _ = forced.served(limits, asked)
+    for id, request in zip(ids, asked, strict=True):
+        assert inbox.tokens(id) == forced.alone(request)
+
+
+def test_a_prompt_begins_behind_the_full_pages_of_one_like_it() -> None:
+    """Pages of 4 tokens: what follows the sixth one has no state of its own."""
+    limits = recurrent(limits_of(1, 200, token_budget=4, prefill_block=4, prefix_cache="tenant"))
+    first = ask_for(tuple(range(26)), 1)
+    trace = in_turn(limits, first, ask_for((*range(26), 50, 51), 1))
+    assert rows_of(trace, 2)[0] == (24, 4)
+
+
+def test_a_search_is_refused_in_words() -> None:
+    with pytest.raises(InvalidRequest, match="hypotheses cannot share"):
+        Sequence(1, beams_for((1, 2)), recurrent(limits_of(4, 100)))
+
+
+def test_blocks_must_fit_a_page_and_nothing_may_be_guessed() -> None:
+    limits = recurrent(limits_of(4, 100))
+    check_limits(limits)
+    for wrong in (replace(limits, page_size=6, prefill_block=4), replace(limits, guesses=3)):
+        with pytest.raises(ValueError, match="layers with a state"):
+            check_limits(wrong)
