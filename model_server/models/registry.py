@@ -29,6 +29,7 @@ from model_server.models.families import (
     qwen2,
     qwen3,
     qwen3_moe,
+    qwen3_next,
     roberta,
 )
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
@@ -83,6 +84,7 @@ _FAMILIES = (
     Family("gpt_neox", ("gpt_neox",), "GPT-NeoX, Pythia", gpt_neox.configure),
     Family("olmo2", ("olmo2",), "OLMo 2", olmo2.configure),
     Family("lfm2", ("lfm2",), "LFM2", lfm2.configure),
+    Family("qwen3_next", ("qwen3_next",), "Qwen3-Next", qwen3_next.configure),
 )
 _SAXML = (lm_cloud, saxml_llama, saxml_gemma, saxml_gptj, c4)
 _EMBEDDERS = (

@@ -58,7 +58,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
     window = keys.whole_or_none("sliding_window") if keys.flag("use_sliding_window") else None
     shape, sparse = attention_shape(keys, window=window), sparse_layers(keys)
-    attention, dense, routed = normed_attention(keys), gated_ffw(keys), _routed_ffw(keys)
+    attention, dense, routed = normed_attention(keys), gated_ffw(keys), routed_ffw(keys)
 
     def layer(index: int, form: WeightForm) -> PreNormLayer:
         prefix = f"model.layers.{index}"
@@ -91,7 +91,7 @@ def sparse_layers(keys: ConfigKeys) -> list[bool]:
     return [(index + 1) % step == 0 and index not in dense for index in layers]
 
 
-def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
+def routed_ffw(keys: ConfigKeys) -> BuildFfw:
     embed, ffw = keys.whole("hidden_size"), keys.whole("moe_intermediate_size")
     # transformers 5 renamed the number of experts.
     experts = keys.whole("num_experts", keys.whole("num_local_experts", 128))

@@ -40,6 +40,7 @@ class AttentionSources:
     out: Names = ()
     biases: tuple[Names, Names, Names] | None = None  # q, k and v
     out_bias: Names | None = None
+    gate: Names | None = None  # sigmoids of it multiply what the heads found
 
     @classmethod
     def hugging_face(
@@ -97,6 +98,10 @@ class Attention(nnx.Module):
             form=form,
             bias=sources.out_bias,
         )
+        self.gated = sources.gate is not None
+        if sources.gate is not None:
+            axes = (split.axis, "embed")
+            self.gate = Linear(s.heads * s.head_dim, s.embed, axes, sources.gate, form=form)
         self.q_norm = q_norm
         self.k_norm = k_norm
         self.live: LiveRows = nnx.data(None)
@@ -114,7 +119,10 @@ class Attention(nnx.Module):
         mixed, pages = batch.attend(
             pages, q, k, v, scale=s.scale, softcap=s.softcap, window=s.window
         )
-        return self.out(mixed.reshape(x.shape[0], -1)), pages
+        found = mixed.reshape(x.shape[0], -1)
+        if self.gated:
+            found = found * jax.nn.sigmoid(self.gate(x))
+        return self.out(found), pages
 
     def _heads(self, x: jax.Array, rotation: Rotary | None) -> Sequence[jax.Array]:
         """Return queries f32[T, H, D], keys and values f32[T, K, D], normed and rotated."""

@@ -27,6 +27,33 @@ def lfm2(**sizes: Any) -> dict[str, Any]:
 
 _NOT_OF_LFM2 = ("hidden_act", "rms_norm_eps", "rope_scaling", "tie_word_embeddings")
 
+
+def qwen3_next(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "decoder_sparse_step": 1,
+        "full_attention_interval": 3,
+        "head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 8,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_value_head_dim": 12,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 24,
+        "norm_topk_prob": True,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 3,
+        "output_router_logits": False,
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 10000000.0,
+        "router_aux_loss_coef": 0.001,
+        "shared_expert_intermediate_size": 20,
+    }
+    return decoder("Qwen3NextForCausalLM", "qwen3_next", **own | sizes)
+
+
 CASES = [
     Case(
         name="lfm2",
@@ -40,6 +67,21 @@ CASES = [
             num_key_value_heads=1,
             block_auto_adjust_ff_dim=False,
             layer_types=["conv", "conv", "full_attention"],
+        ),
+    ),
+    Case(
+        name="qwen3_next",
+        config=qwen3_next(),
+        without={"partial": {"partial_rotary_factor": 0.5}},
+    ),
+    Case(
+        name="qwen3_next_dense_layers",
+        config=qwen3_next(
+            mlp_only_layers=[1],
+            linear_num_key_heads=3,
+            linear_num_value_heads=3,
+            linear_conv_kernel_dim=3,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
         ),
     ),
 ]

@@ -1,0 +1,236 @@
+"""Qwen3-Next: gated delta networks, every fourth layer gated attention; experts with a shared one.
+
+Source: Qwen Team 2025, "Qwen3-Next"; Yang et al. 2024 (arXiv:2412.06464); names and config keys are
+those of Hugging Face's `Qwen3NextForCausalLM`. Multi-token-prediction layers are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+from flax import nnx
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import decoder_recipe, gated_ffw, norm_of
+from model_server.models.families.llama import attention_shape
+from model_server.models.families.qwen3_moe import routed_ffw, sparse_layers
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
+from model_server.models.layers.delta_net import DeltaShape, DeltaSources, GatedDeltaNet
+from model_server.models.layers.experts import RoutedFeedForward
+from model_server.models.layers.feed_forward import GatedFeedForward
+from model_server.models.layers.layers import Linear, RmsNorm, activation_of
+from model_server.models.layers.pre_norm import PreNormLayer
+from model_server.models.layers.rope import rope_of
+from model_server.models.recipe import Recipe, serving
+from model_server.models.weights.source import GroupRows, Tensor, WeightSource, cut
+from model_server.models.weights.weight import WeightForm
+from sax.errors import CheckpointError
+
+_DELTA = (
+    "linear_conv_kernel_dim",
+    "linear_key_head_dim",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_value_head_dim",
+)
+_EXPERTS = (
+    "decoder_sparse_step",
+    "mlp_only_layers",
+    "moe_intermediate_size",
+    "norm_topk_prob",
+    "num_experts",
+    "num_experts_per_tok",
+    "num_local_experts",
+    "shared_expert_intermediate_size",
+)
+_KINDS = {"linear_attention": False, "full_attention": True}
+KEYS = KnownKeys(
+    "qwen3_next",
+    (
+        *DECODER,
+        *_DELTA,
+        *_EXPERTS,
+        "attention_bias",
+        "full_attention_interval",
+        "layer_types",
+        "partial_rotary_factor",
+    ),
+    DECODER_OFF,
+)
+_DEFAULTS = {
+    "head_dim": 256,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "decoder_sparse_step": 1,
+    "moe_intermediate_size": 512,
+    "norm_topk_prob": True,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "shared_expert_intermediate_size": 512,
+    "max_position_embeddings": 32768,
+    "partial_rotary_factor": 0.25,
+}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
+    shape, delta, attends = attention_shape(keys), delta_shape(keys), attending(keys)
+    dense, routed, sparse = gated_ffw(keys), _shared_ffw(keys), sparse_layers(keys)
+
+    def layer(index: int, form: WeightForm) -> PreNormLayer:
+        prefix = f"model.layers.{index}"
+        return PreNormLayer(
+            norm_of(keys, f"{prefix}.input_layernorm", plus_one=True),
+            gated_attention(keys, prefix, shape, form)
+            if attends[index]
+            else GatedDeltaNet(delta, _delta_sources(delta, f"{prefix}.linear_attn"), form),
+            norm_of(keys, f"{prefix}.post_attention_layernorm", plus_one=True),
+            (routed if sparse[index] else dense)(prefix, form),
+        )
+
+    return delta_recipe(keys, values, shape, delta, attends, layer, unused=("mtp.",))
+
+
+def delta_recipe(
+    keys: ConfigKeys,
+    values: Mapping[str, Any],
+    shape: AttentionShape,
+    delta: DeltaShape,
+    attends: list[bool],
+    layer: Any,
+    unused: tuple[str, ...],
+) -> Recipe:
+    """Build the recipe of a decoder in which some layers attend and the others are delta nets."""
+    given = dict(keys.get("rope_parameters") or {})
+    part = given.pop("partial_rotary_factor", keys.number("partial_rotary_factor"))
+    known = keys.all | ({"rope_parameters": given} if given else {})
+    rope = rope_of(known, int(shape.head_dim * part))
+    made = decoder_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shape=shape,
+        ropes=[rope if its else None for its in attends],
+        layer=layer,
+        plus_one=True,
+        states=lambda shards: tuple(None if its else delta.states(shards) for its in attends),
+    )
+    return replace(made, unused=unused)
+
+
+def delta_shape(keys: ConfigKeys) -> DeltaShape:
+    """Return the delta nets' sizes. Raises CheckpointError."""
+    key_heads = keys.whole("linear_num_key_heads")
+    value_heads = keys.whole("linear_num_value_heads")
+    if value_heads % key_heads:
+        raise CheckpointError(
+            f"config.json has linear_num_value_heads = {value_heads}, which linear_num_key_heads = "
+            f"{key_heads} does not divide"
+        )
+    return DeltaShape(
+        embed=keys.whole("hidden_size"),
+        key_heads=key_heads,
+        value_heads=value_heads,
+        key_dim=keys.whole("linear_key_head_dim"),
+        value_dim=keys.whole("linear_value_head_dim"),
+        width=keys.whole("linear_conv_kernel_dim"),
+        epsilon=keys.number("rms_norm_eps", 1e-6),
+    )
+
+
+def attending(keys: ConfigKeys) -> list[bool]:
+    """One flag per layer: True if it attends. Raises CheckpointError."""
+    layers, kinds = keys.whole("num_hidden_layers"), keys.get("layer_types")
+    if kinds is None:
+        every = keys.whole("full_attention_interval", 4)
+        return [(index + 1) % every == 0 for index in range(layers)]
+    if len(kinds) != layers or set(kinds) - _KINDS.keys():
+        raise CheckpointError(
+            f"config.json has layer_types = {kinds!r}; the {keys.family} family needs one of "
+            f"{' and '.join(_KINDS)} for each of {layers} layers"
+        )
+    return [_KINDS[kind] for kind in kinds]
+
+
+def gated_attention(
+    keys: ConfigKeys, prefix: str, shape: AttentionShape, form: WeightForm
+) -> Attention:
+    """Attention whose queries come with a gate, head by head."""
+    name, size, biased = f"{prefix}.self_attn", shape.head_dim, keys.flag("attention_bias")
+    if biased:
+        raise CheckpointError(f"the {keys.family} family supports attention_bias = False")
+    both = Tensor(f"{name}.q_proj.weight")
+    sources = AttentionSources.hugging_face(name)
+    q, gate = (GroupRows(both, 2 * size, at, at + size, groups=shape.heads) for at in (0, size))
+    q_norm, k_norm = (
+        RmsNorm(
+            size,
+            (f"{name}.{part}.weight",),
+            epsilon=keys.number("rms_norm_eps", 1e-6),
+            plus_one=True,
+        )
+        for part in ("q_norm", "k_norm")
+    )
+    return Attention(shape, replace(sources, q=q, gate=gate), form, q_norm=q_norm, k_norm=k_norm)
+
+
+def _delta_sources(shape: DeltaShape, name: str) -> DeltaSources:
+    """Sources of a layer whose projections lie key head by key head."""
+    values = shape.value_heads // shape.key_heads  # heads for each key head
+    widths = shape.key_dim, shape.key_dim, values * shape.value_dim, values * shape.value_dim
+    q, k, v, gate = _of_groups(f"{name}.in_proj_qkvz.weight", widths, shape.key_heads)
+    rate, decay = _of_groups(f"{name}.in_proj_ba.weight", (values, values), shape.key_heads)
+    return DeltaSources(q=q, k=k, v=v, gate=gate, rate=rate, decay=decay, **rest_of(shape, name))
+
+
+def rest_of(shape: DeltaShape, name: str) -> dict[str, Any]:
+    """Sources of a layer beside its input projections."""
+    ends = [sum(shape.parts[: at + 1]) for at in range(3)]
+    conv = Tensor(f"{name}.conv1d.weight")
+    starts = zip([0, *ends[:2]], ends, strict=True)
+    return {
+        "convolutions": tuple(cut(conv, start, end, of=ends[2]) for start, end in starts),
+        "log_decay": (f"{name}.A_log",),
+        "decay_bias": (f"{name}.dt_bias",),
+        "norm": (f"{name}.norm.weight",),
+        "out": (f"{name}.out_proj.weight",),
+    }
+
+
+def _of_groups(name: str, widths: tuple[int, ...], groups: int) -> list[WeightSource]:
+    """The parts of every group of rows, one after the other."""
+    ends = [sum(widths[: at + 1]) for at in range(len(widths))]
+    starts = zip([0, *ends[:-1]], ends, strict=True)
+    return [GroupRows(Tensor(name), ends[-1], start, end, groups) for start, end in starts]
+
+
+class SometimesShared(nnx.Module):
+    """A feed-forward that every token uses as far as its gate opens."""
+
+    def __init__(self, gate: Linear, ffw: nnx.Module) -> None:
+        self.gate = gate
+        self.ffw = ffw
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jax.nn.sigmoid(self.gate(x)) * self.ffw(x)
+
+
+def _shared_ffw(keys: ConfigKeys) -> Any:
+    embed, ffw = keys.whole("hidden_size"), keys.whole("shared_expert_intermediate_size")
+    activation, routed = activation_of(keys.get("hidden_act", "silu")), routed_ffw(keys)
+
+    def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
+        name, made = f"{prefix}.mlp", routed(prefix, form)
+        gate = Linear(1, embed, (None, "embed"), (f"{name}.shared_expert_gate.weight",), form=form)
+        always = GatedFeedForward.hugging_face(
+            embed, ffw, f"{name}.shared_expert", activation=activation, form=form
+        )
+        return RoutedFeedForward(made.router, made.experts, SometimesShared(gate, always))
+
+    return build

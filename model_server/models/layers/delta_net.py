@@ -1,0 +1,188 @@
+"""Gated delta networks: a memory per head that decays, and takes in what it did not predict.
+
+Source: Yang, Kautz and Hatamizadeh 2024 (arXiv:2412.06464). A head's memory S, [dk, dv], becomes
+
+    S' = exp(g) S;    S = S' + k (b (v - k S'));    output  q S
+
+Several tokens are computed at once by solving for all corrections b (v - k S') together: they
+depend on each other through a triangular matrix of the keys' products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from model_server.kernels.paged import PagedBatch
+from model_server.kernels.pages import StateArray
+from model_server.kernels.states import State
+from model_server.models.layers.convolution import Convolution
+from model_server.models.layers.layers import Linear, Names, RmsNorm
+from model_server.models.layers.rope import Rotary
+from model_server.models.weights.weight import WeightForm, weight
+
+_EXACT = lax.Precision.HIGHEST  # the memory is never read again: errors would stay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaShape:
+    embed: int
+    key_heads: int
+    value_heads: int  # a multiple of the key heads, which serve as many each
+    key_dim: int  # dk, of a head
+    value_dim: int  # dv, of a head
+    width: int  # of the convolution
+    epsilon: float
+
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """Channels of queries, keys and values."""
+        keys = self.key_heads * self.key_dim
+        return keys, keys, self.value_heads * self.value_dim
+
+    def axis(self, shards: int) -> str | None:
+        """Logical axis of the heads; None: each device computes all."""
+        return None if shards == 1 or self.key_heads % shards else "heads"
+
+    def states(self, shards: int) -> tuple[StateArray, ...]:
+        axis = self.axis(shards)
+        convolved = [StateArray((channels, self.width - 1), axis) for channels in self.parts]
+        return (*convolved, StateArray((self.value_heads, self.key_dim, self.value_dim), axis))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSources:
+    """Checkpoint sources of one layer."""
+
+    q: Names
+    k: Names
+    v: Names
+    gate: Names  # z
+    rate: Names  # b
+    decay: Names  # a
+    convolutions: tuple[Names, Names, Names]  # of q, k and v
+    log_decay: Names
+    decay_bias: Names
+    norm: Names
+    out: Names
+
+
+class _Tokens(NamedTuple):
+    """Inputs of the recurrence, [C, ...] each; in the layer [T, ...]."""
+
+    q: jax.Array  # f32[C, channels]
+    k: jax.Array
+    v: jax.Array
+    rate: jax.Array  # f32[C, Hv]: between 0 and 1
+    decay: jax.Array  # f32[C, Hv]: logarithm, at most 0
+
+
+class GatedDeltaNet(nnx.Module):
+    """Convolves queries, keys and values, runs the recurrence, norms and gates its outputs."""
+
+    def __init__(self, shape: DeltaShape, sources: DeltaSources, form: WeightForm) -> None:
+        self.shape = shape
+        axis = shape.axis(form.layout.shards("heads"))
+        queries, keys, values = shape.parts
+
+        def linear(outputs: int, source: Names) -> Linear:
+            return Linear(outputs, shape.embed, (axis, "embed"), source, form=form)
+
+        def vector(source: Names) -> nnx.Param:
+            return weight((shape.value_heads,), (axis,), source, dtype=jnp.float32)
+
+        self.q, self.k, self.v = map(linear, shape.parts, (sources.q, sources.k, sources.v))
+        self.gate = linear(values, sources.gate)
+        self.rate = linear(shape.value_heads, sources.rate)
+        self.decay = linear(shape.value_heads, sources.decay)
+        self.convolutions = nnx.List(
+            [
+                Convolution(channels, shape.width, source, axis=axis)
+                for channels, source in zip(shape.parts, sources.convolutions, strict=True)
+            ]
+        )
+        self.log_decay = vector(sources.log_decay)
+        self.decay_bias = vector(sources.decay_bias)
+        self.norm = RmsNorm(shape.value_dim, sources.norm, epsilon=shape.epsilon)
+        self.out = Linear(shape.embed, values, ("embed", axis), sources.out, form=form)
+
+    def __call__(
+        self, x: jax.Array, rotation: Rotary | None, pages: State, batch: PagedBatch
+    ) -> tuple[jax.Array, State]:
+        """Returns f32[T, D] and the states with those of the new tokens."""
+        decay = jax.nn.softplus(self.decay(x) + self.decay_bias[...][None])
+        decay = -jnp.exp(self.log_decay[...])[None] * decay
+        rate = jax.nn.sigmoid(self.rate(x))
+        tokens = _Tokens(self.q(x), self.k(x), self.v(x), rate, decay)
+        blank = tuple(jnp.zeros(each.shape, jnp.float32) for each in self.shape.states(1))
+        mixed, pages = batch.advance(pages, blank, tokens, self._step)
+        gate = self.gate(x).reshape(mixed.shape)
+        made = self.norm(mixed) * jax.nn.silu(gate)
+        return self.out(made.reshape(x.shape[0], -1)), pages
+
+    def _step(self, state: State, given: _Tokens, count: jax.Array) -> tuple[State, jax.Array]:
+        s, there = self.shape, jnp.arange(given.rate.shape[0]) < count
+        given = jax.tree.map(lambda each: jnp.where(there[:, None], each, 0.0), given)
+        *before, memory = state
+        left, convolved = zip(
+            *(
+                conv(was, part, count)
+                for conv, was, part in zip(self.convolutions, before, given[:3], strict=True)
+            ),
+            strict=True,
+        )
+        q, k, v = (jax.nn.silu(part) for part in convolved)
+        each = s.value_heads // s.key_heads
+        q, k = (_normed(part.reshape(-1, s.key_heads, s.key_dim)) for part in (q, k))
+        q, k = (jnp.repeat(part, each, axis=1) for part in (q * s.key_dim**-0.5, k))
+        v = v.reshape(-1, s.value_heads, s.value_dim)
+        k = jnp.where(there[:, None, None], k, 0.0)
+        memory, made = delta_rule(memory, q, k, v, given.rate, given.decay)
+        return (*left, memory), made
+
+
+def delta_rule(
+    memory: jax.Array,  # f32[H, dk, dv]
+    q: jax.Array,  # f32[C, H, dk]
+    k: jax.Array,
+    v: jax.Array,  # f32[C, H, dv]
+    rate: jax.Array,  # f32[C, H]
+    decay: jax.Array,  # f32[C, H]: logarithms, at most 0
+) -> tuple[jax.Array, jax.Array]:
+    """Return the memory after C tokens, and their outputs f32[C, H, dv]."""
+    so_far = jnp.cumsum(decay, axis=0)
+    at = jnp.arange(q.shape[0])
+    since = jnp.exp(jnp.minimum(so_far[:, None] - so_far[None], 0.0))  # [i, j, H]: j before i
+    faded = jnp.exp(so_far)[..., None]
+    remembered = jnp.einsum("chk,hkv->chv", k * faded, memory, precision=_EXACT)
+    wanted = rate[..., None] * (v - remembered)
+    likeness = jnp.einsum("ihk,jhk->ijh", k, k, precision=_EXACT) * since * rate[:, None]
+    below = jnp.where((at[:, None] > at[None])[..., None], likeness, 0.0)
+    corrections = _solved(below, wanted)
+    seen = jnp.einsum("ihk,jhk->ijh", q, k, precision=_EXACT) * since
+    seen = jnp.where((at[:, None] >= at[None])[..., None], seen, 0.0)
+    made = jnp.einsum("chk,hkv->chv", q * faded, memory, precision=_EXACT)
+    made = made + jnp.einsum("ijh,jhv->ihv", seen, corrections, precision=_EXACT)
+    left = jnp.exp(so_far[-1:] - so_far)[..., None]
+    added = jnp.einsum("chk,chv->hkv", k * left, corrections, precision=_EXACT)
+    return memory * jnp.exp(so_far[-1])[:, None, None] + added, made
+
+
+def _solved(below: jax.Array, wanted: jax.Array) -> jax.Array:
+    """Solve u[i] + sum over j < i of below[i, j] u[j] = wanted[i], for each head."""
+    if below.shape[0] == 1:
+        return wanted
+    matrix = below.transpose(2, 0, 1) + jnp.eye(below.shape[0])[None]
+    found = jax.scipy.linalg.solve_triangular(
+        matrix, wanted.transpose(1, 0, 2), lower=True, unit_diagonal=True
+    )
+    return found.transpose(1, 0, 2)
+
+
+def _normed(x: jax.Array) -> jax.Array:
+    return x * lax.rsqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True) + 1e-6)
