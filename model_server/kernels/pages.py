@@ -49,14 +49,15 @@ class CacheShape:
     value_dim: int  # 0: the keys double as values
     axis: str | None = None  # logical axis of the heads; None: replicated
     query_axis: str | None = None  # of the query heads, which may be sharded when KV heads are not
-    # What each layer keeps in place of keys and values, None: it attends; (): all layers do.
+    # What each layer keeps in place of keys and values, () for nothing; None: it attends. (): all
+    # layers attend.
     states: tuple[tuple[StateArray, ...] | None, ...] = ()
 
     def layer(
         self, index: int, pages: int, page_size: int, dtype: jnp.dtype, shapes: Shapes
     ) -> Pages:
         """Shapes of one layer's arrays on all devices, the scratch page included."""
-        if state := self.state_of(index):
+        if (state := self.state_of(index)) is not None:
             return tuple(jax.ShapeDtypeStruct((pages + 1, *a.shape), jnp.float32) for a in state)
         return shapes(self, pages, page_size, dtype)
 

@@ -22,6 +22,7 @@ from model_server.models.families import (
     gptj,
     lfm2,
     llama,
+    mamba2,
     mistral,
     mixtral,
     olmo2,
@@ -84,6 +85,7 @@ _FAMILIES = (
     Family("gpt_neox", ("gpt_neox",), "GPT-NeoX, Pythia", gpt_neox.configure),
     Family("olmo2", ("olmo2",), "OLMo 2", olmo2.configure),
     Family("lfm2", ("lfm2",), "LFM2", lfm2.configure),
+    Family("mamba2", ("mamba2",), "Mamba-2, Codestral Mamba", mamba2.configure),
     Family("qwen3_next", ("qwen3_next",), "Qwen3-Next", qwen3_next.configure),
 )
 _SAXML = (lm_cloud, saxml_llama, saxml_gemma, saxml_gptj, c4)

@@ -79,7 +79,7 @@ def decoder_recipe(
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
         short_context=next((r.short_context for r in ropes if r and r.short_context), None),
-        windows=tuple(2 if s else w for s, w in zip(kept, seen, strict=True)) if kept else seen,
+        windows=tuple(w if s is None else 2 for s, w in zip(kept, seen, strict=True)) or seen,
         **served,
     )
 

@@ -106,3 +106,17 @@ class PreNormLayer(nnx.Module):
         mixed, pages = self.attention(self.before_attention(x), rotation, pages, batch)
         x, seen = sum_and_norm(self.before_ffw, x, mixed)
         return x + self.ffw(seen), pages
+
+
+class MixerLayer(nnx.Module):
+    """x + mixer(norm(x)): a layer with one half."""
+
+    def __init__(self, before_mixer: nnx.Module, mixer: nnx.Module) -> None:
+        self.before_mixer = before_mixer
+        self.mixer = mixer
+
+    def __call__(
+        self, x: jax.Array, rotation: Rotary | None, pages: LayerPages, batch: PagedBatch
+    ) -> tuple[jax.Array, LayerPages]:
+        mixed, pages = self.mixer(self.before_mixer(x), rotation, pages, batch)
+        return x + mixed, pages

@@ -54,7 +54,58 @@ def qwen3_next(**sizes: Any) -> dict[str, Any]:
     return decoder("Qwen3NextForCausalLM", "qwen3_next", **own | sizes)
 
 
+def mamba2(**sizes: Any) -> dict[str, Any]:
+    return {
+        "architectures": ["Mamba2ForCausalLM"],
+        "bos_token_id": 0,
+        "chunk_size": 256,
+        "conv_kernel": 4,
+        "eos_token_id": 0,
+        "expand": 2,
+        "head_dim": 8,
+        "hidden_act": "silu",
+        "hidden_size": 32,
+        "initializer_range": 0.1,
+        "layer_norm_epsilon": 1e-05,
+        "model_type": "mamba2",
+        "n_groups": 2,
+        "num_heads": 8,
+        "num_hidden_layers": 2,
+        "pad_token_id": 0,
+        "rescale_prenorm_residual": False,
+        "residual_in_fp32": True,
+        "state_size": 12,
+        "tie_word_embeddings": False,
+        "time_step_floor": 0.0001,
+        "time_step_limit": [0.0, float("inf")],
+        "time_step_max": 0.1,
+        "time_step_min": 0.001,
+        "time_step_rank": 2,
+        "transformers_version": "4.45.0",
+        "use_bias": False,
+        "use_cache": True,
+        "use_conv_bias": True,
+        "vocab_size": 97,
+    } | sizes
+
+
 CASES = [
+    Case(
+        name="mamba2",
+        config=mamba2(),
+        without={"limit": {"time_step_limit": [0.0, 0.001]}},
+    ),
+    Case(
+        name="mamba2_biased_tied",
+        config=mamba2(
+            use_bias=True,
+            tie_word_embeddings=True,
+            n_groups=1,
+            conv_kernel=3,
+            time_step_limit=[0.3, 0.9],
+        ),
+        without={"limit": {"time_step_limit": [0.0, float("inf")]}},
+    ),
     Case(
         name="lfm2",
         config=lfm2(),

@@ -1,0 +1,189 @@
+"""Mamba-2's selective state spaces: a decaying sum of outer products per head.
+
+Source: Dao and Gu 2024 (arXiv:2405.21060). A head's memory h, [P, N], becomes
+
+    h = exp(dt A) h + dt x B;    output  h C + D x
+
+with steps dt, inputs x, and B and C from the token; several tokens are computed at once as sums
+over those before, each faded by the product of the decays since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from model_server.kernels.paged import PagedBatch
+from model_server.kernels.pages import StateArray
+from model_server.kernels.states import State
+from model_server.models.layers.convolution import Convolution
+from model_server.models.layers.layers import Linear
+from model_server.models.layers.rope import Rotary
+from model_server.models.weights.source import Tensor, cut
+from model_server.models.weights.weight import WeightForm, weight
+
+_EXACT = lax.Precision.HIGHEST  # errors of a memory would stay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpaceShape:
+    embed: int
+    heads: int
+    head_dim: int  # P
+    groups: int  # heads / groups of them share B and C
+    state: int  # N
+    width: int  # of the convolution
+    epsilon: float
+    norm_groups: int = 1  # parts of the output that are normed each for itself
+    biased: bool = False  # input and output projections
+    conv_biased: bool = True
+    least_step: float = 0.0
+    most_step: float = float("inf")
+
+    @property
+    def inner(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """Channels of x, B and C."""
+        return self.inner, self.groups * self.state, self.groups * self.state
+
+    def axis(self, shards: int) -> str | None:
+        """Logical axis of the heads; None: each device computes all."""
+        even = not (self.groups % shards or self.norm_groups % shards)
+        return "heads" if shards > 1 and even else None
+
+    def states(self, shards: int) -> tuple[StateArray, ...]:
+        axis = self.axis(shards)
+        convolved = [StateArray((channels, self.width - 1), axis) for channels in self.parts]
+        return (*convolved, StateArray((self.heads, self.head_dim, self.state), axis))
+
+
+class _Tokens(NamedTuple):
+    """Inputs of the recurrence, [C, ...] each; in the layer [T, ...]."""
+
+    x: jax.Array  # f32[C, channels]
+    b: jax.Array
+    c: jax.Array
+    step: jax.Array  # f32[C, H]
+
+
+class StateSpace(nnx.Module):
+    """Convolves x, B and C, runs the recurrence, gates and norms its outputs."""
+
+    def __init__(self, shape: StateSpaceShape, prefix: str, form: WeightForm) -> None:
+        self.shape = shape
+        axis = shape.axis(form.layout.shards("heads"))
+        sizes = (shape.inner, *shape.parts, shape.heads)
+        projected, total = Tensor(f"{prefix}.in_proj.weight"), sum(sizes)
+        starts = [sum(sizes[:at]) for at in range(len(sizes))]
+        bias = Tensor(f"{prefix}.in_proj.bias") if shape.biased else None
+
+        def linear(at: int) -> Linear:
+            start, end = starts[at], starts[at] + sizes[at]
+            return Linear(
+                sizes[at],
+                shape.embed,
+                (axis, "embed"),
+                cut(projected, start, end, of=total),
+                form=form,
+                bias=None if bias is None else cut(bias, start, end, of=total),
+            )
+
+        self.gate, self.x, self.b, self.c, self.step = map(linear, range(len(sizes)))
+        self.convolutions = nnx.List(self._convolutions(f"{prefix}.conv1d", axis))
+
+        def vector(name: str, size: int) -> nnx.Param:
+            return weight((size,), (axis,), (f"{prefix}.{name}",), dtype=jnp.float32)
+
+        self.log_decay = vector("A_log", shape.heads)
+        self.step_bias = vector("dt_bias", shape.heads)
+        self.through = vector("D", shape.heads)
+        self.scale = vector("norm.weight", shape.inner)
+        self.out = Linear(
+            shape.embed,
+            shape.inner,
+            ("embed", axis),
+            (f"{prefix}.out_proj.weight",),
+            form=form,
+            bias=(f"{prefix}.out_proj.bias",) if shape.biased else None,
+        )
+
+    def _convolutions(self, name: str, axis: str | None) -> list[Convolution]:
+        sizes, total = self.shape.parts, sum(self.shape.parts)
+        kernel, bias = Tensor(f"{name}.weight"), Tensor(f"{name}.bias")
+        starts = [sum(sizes[:at]) for at in range(3)]
+        return [
+            Convolution(
+                size,
+                self.shape.width,
+                cut(kernel, start, start + size, of=total),
+                axis=axis,
+                bias=cut(bias, start, start + size, of=total) if self.shape.conv_biased else None,
+            )
+            for start, size in zip(starts, sizes, strict=True)
+        ]
+
+    def __call__(
+        self, x: jax.Array, rotation: Rotary | None, pages: State, batch: PagedBatch
+    ) -> tuple[jax.Array, State]:
+        """Returns f32[T, D] and the states with those of the new tokens."""
+        s = self.shape
+        step = jax.nn.softplus(self.step(x) + self.step_bias[...][None])
+        tokens = _Tokens(self.x(x), self.b(x), self.c(x), jnp.clip(step, s.least_step, s.most_step))
+        blank = tuple(jnp.zeros(each.shape, jnp.float32) for each in s.states(1))
+        mixed, pages = batch.advance(pages, blank, tokens, self._step)
+        gated = mixed.reshape(x.shape[0], -1) * jax.nn.silu(self.gate(x))
+        return self.out(self._normed(gated)), pages
+
+    def _normed(self, x: jax.Array) -> jax.Array:
+        parts = x.reshape(x.shape[0], self.shape.norm_groups, -1)
+        square = jnp.mean(jnp.square(parts), axis=-1, keepdims=True)
+        normed = parts * lax.rsqrt(square + self.shape.epsilon)
+        return normed.reshape(x.shape) * self.scale[...][None]
+
+    def _step(self, state: State, given: _Tokens, count: jax.Array) -> tuple[State, jax.Array]:
+        s, there = self.shape, jnp.arange(given.step.shape[0]) < count
+        given = jax.tree.map(lambda each: jnp.where(there[:, None], each, 0.0), given)
+        *before, memory = state
+        left, convolved = zip(
+            *(
+                conv(was, part, count)
+                for conv, was, part in zip(self.convolutions, before, given[:3], strict=True)
+            ),
+            strict=True,
+        )
+        x, b, c = (jax.nn.silu(part) for part in convolved)
+        x = x.reshape(-1, s.heads, s.head_dim)
+        b, c = (
+            jnp.repeat(part.reshape(-1, s.groups, s.state), s.heads // s.groups, axis=1)
+            for part in (b, c)
+        )
+        decay = -jnp.exp(self.log_decay[...])[None] * given.step
+        memory, made = scan(memory, x * given.step[..., None], b, c, decay)
+        return (*left, memory), made + self.through[...][None, :, None] * x
+
+
+def scan(
+    memory: jax.Array,  # f32[H, P, N]
+    x: jax.Array,  # f32[C, H, P]: times its step
+    b: jax.Array,  # f32[C, H, N]
+    c: jax.Array,  # f32[C, H, N]
+    decay: jax.Array,  # f32[C, H]: logarithms, at most 0
+) -> tuple[jax.Array, jax.Array]:
+    """Return the memory after C tokens, and their outputs f32[C, H, P]."""
+    so_far, at = jnp.cumsum(decay, axis=0), jnp.arange(x.shape[0])
+    since = jnp.exp(jnp.minimum(so_far[:, None] - so_far[None], 0.0))  # [i, j, H]: j before i
+    seen = jnp.einsum("ihn,jhn->ijh", c, b, precision=_EXACT) * since
+    seen = jnp.where((at[:, None] >= at[None])[..., None], seen, 0.0)
+    made = jnp.einsum("chn,hpn->chp", c, memory, precision=_EXACT) * jnp.exp(so_far)[..., None]
+    made = made + jnp.einsum("ijh,jhp->ihp", seen, x, precision=_EXACT)
+    left = jnp.exp(so_far[-1:] - so_far)[..., None]
+    added = jnp.einsum("chp,chn->hpn", x * left, b, precision=_EXACT)
+    return memory * jnp.exp(so_far[-1])[:, None, None] + added, made
