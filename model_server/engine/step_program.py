@@ -411,7 +411,7 @@ def paged_batch(
     step: dict[str, jax.Array], kernel: Kernel, split: SequenceSharding | None
 ) -> PagedBatch:
     near = NearTables(*(step[part] for part in NEAR_PARTS)) if NEAR_PARTS[0] in step else None
-    places = {field: step[field] for field in _PLACES}
+    places: dict[str, Any] = {field: step[field] for field in _PLACES}
     return PagedBatch(**places, kernel=kernel, split=split, near=near)
 
 

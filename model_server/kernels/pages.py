@@ -83,8 +83,7 @@ class CacheShape:
         )
 
 
-# Arrays of one layer, [P + 1, ...] each: keys and values, or states.
-Pages = LayerPages | tuple[Any, ...]
+Pages = Any  # of one layer: LayerPages, or the arrays [P + 1, ...] of its states
 # cache, pages, page size, dtype -> one layer's arrays as global ShapeDtypeStructs
 Shapes = Callable[[CacheShape, int, int, jnp.dtype], LayerPages]
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from model_server.kernels.cpu import native
 from model_server.kernels.cpu.attention import LANES, MOST_DIM, supports
+from model_server.kernels.pages import LayerPages
 from model_server.loading.deployment import Deployment
 from model_server.models.weights.weight import Declaration
 from sax.format import human_bytes
@@ -38,7 +39,8 @@ def _left_to_xla(deployment: Deployment) -> Iterator[str]:
     if taken:
         kinds = ", ".join(f"{human_bytes(size, 1)} of {kind}" for kind, size in taken.items())
         yield f"{kinds} weights"
-    if not all(map(supports, deployment.pool_shapes)):
+    attending = [each for each in deployment.pool_shapes if isinstance(each, LayerPages)]
+    if not all(map(supports, attending)):
         yield (
             f"attention (native: pages and heads of a multiple of {LANES}, "
             f"heads of at most {MOST_DIM} numbers)"
@@ -46,8 +48,9 @@ def _left_to_xla(deployment: Deployment) -> Iterator[str]:
 
 
 def _is_matrix(weight: Declaration) -> bool:
-    """True for matrices, alone or one per expert; factors of adapters have kernels of their own."""
-    return len(weight.shape) > 1 and weight.low_rank is None
+    """True for matrices, alone or one per expert; factors of adapters have kernels of their own,
+    and filters of convolutions, whose second dimension is 1, need none."""
+    return len(weight.shape) > 1 and min(weight.shape) > 1 and weight.low_rank is None
 
 
 def _kind(weight: Declaration) -> str:

@@ -244,9 +244,8 @@ class PlacedModel:
         drafted = self.recipe.speculation.draft is not None  # beside whichever stage
         if self.recipe.recurrent and (config.gives_pages or config.takes_pages):
             raise InvalidRequest(
-                "some layers of this model keep a state, which is not handed over: serve it where "
-                "prompts and answers are computed together (without --prefill_servers or "
-                "--prefill_only)"
+                "some layers of this model keep a state, which is not handed over: serve it "
+                "without --prefill, --prefill_servers and --prefill_islands"
             )
         together = config.gives_pages or config.takes_pages or drafted
         return None if together or window is None or window >= context else window

@@ -227,6 +227,7 @@ def _shared_ffw(keys: ConfigKeys) -> Any:
 
     def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
         name, made = f"{prefix}.mlp", routed(prefix, form)
+        assert isinstance(made, RoutedFeedForward)
         gate = Linear(1, embed, (None, "embed"), (f"{name}.shared_expert_gate.weight",), form=form)
         always = GatedFeedForward.hugging_face(
             embed, ffw, f"{name}.shared_expert", activation=activation, form=form

@@ -46,7 +46,8 @@ class Convolution(nnx.Module):
         """Return the K - 1 inputs before the next one, and f32[C, D]."""
         inputs, kernel = jnp.concatenate([before, x.T], axis=1), self.kernel[...][:, 0]
         width, columns = kernel.shape[1], x.shape[0]
-        made = sum(inputs[:, at : at + columns] * kernel[:, at, None] for at in range(width))
+        seen = jnp.stack([inputs[:, at : at + columns] for at in range(width)], axis=-1)
+        made = jnp.sum(seen * kernel[:, None], axis=-1)
         if self.biased:
             made = made + self.bias[...][:, None]
         return lax.dynamic_slice_in_dim(inputs, count, width - 1, axis=1), made.T

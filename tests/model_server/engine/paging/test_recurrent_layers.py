@@ -33,7 +33,7 @@ LIMITS = EngineLimits(
     near_window=2,
     recurrent=True,
 )
-CASES = ["lfm2"]
+CASES = ["lfm2", *(pytest.param(n, marks=pytest.mark.extended) for n in ("mamba2", "qwen3_next"))]
 
 
 class Tiny:

@@ -1,0 +1,101 @@
+"""The real loader on models whose layers keep a state: plan, pages, compiled steps, answers."""
+
+from __future__ import annotations
+
+import json
+import queue
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import save_file
+
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.config import ModelServerConfig
+from model_server.engine.engine import Engine, SequenceUpdate
+from model_server.loading.loader import make_loader
+from model_server.loading.weights import read_weights
+from model_server.models.registry import make_recipe
+from sax.errors import InvalidRequest
+from sax.types import ModelSpec
+from tests.golden.random_tensor import random_tensor
+from tests.model_server.checkpoints.tiny_folder import VOCAB, tokenizer_json
+from tests.model_server.loading.test_loader import answer, quiet
+from tests.model_server.models.family_cases import FAMILIES, config_of
+from tests.model_server.tiny import WholeSequences
+
+F32 = {"DTYPE": '"float32"'}
+CONFIG = ModelServerConfig(slots=2, page_size=16, prefix_cache="tenant")
+
+
+def folder_of(name: str, folder: Path) -> str:
+    """A golden case's checkpoint with rows for the tokens of a tokenizer."""
+    config = config_of(name)
+    shapes = json.loads((FAMILIES / name / "tensors.json").read_text())
+    tensors = {
+        tensor: random_tensor(
+            tensor, tuple(VOCAB if d == config["vocab_size"] else d for d in dims)
+        )
+        for tensor, dims in shapes.items()
+    }
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": VOCAB}))
+    (folder / "tokenizer.json").write_text(tokenizer_json())
+    return str(folder)
+
+
+def whole(checkpoint: str) -> WholeSequences:
+    with closing(open_checkpoint(checkpoint)) as opened:
+        recipe: Any = make_recipe("auto", opened.config, F32)
+        module = recipe.blueprint(checkpoint=opened)
+        leaves = read_weights(module.declarations, opened, lambda _: None)
+    return WholeSequences(module.assemble(leaves), recipe, 64)
+
+
+def spec(checkpoint: str, **overrides: str) -> ModelSpec:
+    return ModelSpec(
+        model_id="/sax/test/tiny",
+        model_path="auto",
+        checkpoint=checkpoint,
+        replicas=1,
+        overrides=F32 | {"MAX_CONTEXT": "128"} | overrides,
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["lfm2", *(pytest.param(n, marks=pytest.mark.extended) for n in ("mamba2", "qwen3_next"))],
+)
+def test_a_loaded_model_gives_the_tokens_of_whole_sequences(name: str, tmp_path: Path) -> None:
+    checkpoint = folder_of(name, tmp_path)
+    loader = make_loader(CONFIG)
+    loaded = loader(spec(checkpoint), quiet)
+    before = loader.compiles_while_serving()
+    updates: queue.Queue[SequenceUpdate] = queue.Queue()
+    runner: Any = loaded.runner
+
+    def deliver(batch: list[SequenceUpdate]) -> None:
+        for update in batch:
+            updates.put(update)
+
+    engine = Engine(runner, deliver)
+    prompt = tuple(range(50))
+    try:
+        answers = [answer(engine, updates, prompt) for _ in range(2)]
+        stats = engine.stats()
+        assert loader.compiles_while_serving() == before
+    finally:
+        engine.close()
+    wanted = whole(checkpoint).greedy(prompt, 6)
+    assert answers == [wanted, wanted]
+    assert stats.prefix_hits == 48, "the second one begins behind three pages"
+
+
+def test_what_a_state_cannot_do_is_refused_when_the_model_is_loaded(tmp_path: Path) -> None:
+    checkpoint = folder_of("lfm2", tmp_path)
+    with pytest.raises(InvalidRequest, match="leave SPECULATION"):
+        make_loader(CONFIG)(spec(checkpoint, SPECULATION='"ngram"'), quiet)
+    prefilling = ModelServerConfig(slots=2, page_size=16, prefill=True)
+    with pytest.raises(InvalidRequest, match="not handed over"):
+        make_loader(prefilling)(spec(checkpoint), quiet)
