@@ -38,8 +38,8 @@ GCLOUD = (
     "storage buckets create",
     "storage rm",
 )
-DOCKER = ("build", "push")
-_DOCKER_FLAG = re.compile(r"^ +(?:(-\w), )? *(--[\w-]+)(?: (\w+))? {2,}", re.MULTILINE)
+DOCKER = ("build", "network create", "push", "run")
+_DOCKER_FLAG = re.compile(r"^ +(?:(-\w), )? *(--[\w-]+)(?: ([\w-]+))? {2,}", re.MULTILINE)
 _CURL_FLAG = re.compile(r"^ *(?:(-\S), )?(?:    )?(--[\w.-]+)(?: (<[^>]+>))?", re.MULTILINE)
 
 
@@ -75,7 +75,7 @@ def _kinds(flags: dict[str, Any]) -> dict[str, Kind]:
 
 
 def docker() -> dict[str, Any]:
-    told = {name: _said("docker", name, "--help") for name in DOCKER}
+    told = {name: _said("docker", *name.split(), "--help") for name in DOCKER}
     return {
         "version": _said("docker", "--version").split()[2].rstrip(","),
         "from": "docker COMMAND --help",

@@ -22,7 +22,7 @@ from sax.cli.main import app
 from tests.http_gateway.described import document
 from tests.k8s.manifests import ROOT, CannotRender, render
 from tests.k8s.page.programs import BOOL, VALUE, Flags, command_of, programs
-from tests.k8s.page.shell import blocks, commands, made, unset_variables
+from tests.k8s.page.shell import blocks, commands, made, typed_in_prose, unset_variables
 
 # Programs of every shell whose flags are not looked at.
 _SHELL = {"cat", "cd", "echo", "export", "mkdir", "printf", "sed"}
@@ -39,10 +39,17 @@ def check_page(page: str) -> list[str]:
     own = frozenset(made(texts))
     found = [f"${name} is read before the page sets it" for name in unset_variables(texts)]
     for text in texts:
-        for command in commands(text):
-            said = check(tuple(command), own)
-            found += [f"{' '.join(command)[:120]}: {each}" for each in said]
+        found += _told(text, own)
+    for text in typed_in_prose(page):
+        # A sentence may name a command and leave out what it needs.
+        found += [said for said in _told(text, own) if ": Missing " not in said]
     return found
+
+
+def _told(text: str, own: frozenset[str]) -> Iterator[str]:
+    for command in commands(text):
+        for said in check(tuple(command), own):
+            yield f"{' '.join(command)[:120]}: {said}"
 
 
 @functools.cache
@@ -74,17 +81,14 @@ def _with_table(program: str, words: Sequence[str]) -> Iterator[str]:
     if command is None:
         yield f"{program} has no such command, or the table lacks it"
         return
-    yield from wrong_flags(words, command.flags)
-
-
-def wrong_flags(words: Sequence[str], flags: Flags) -> Iterator[str]:
-    """What stands against the flags of a command whose own are these."""
-    rest = iter(words)
+    rest = iter(words[len(command.name.split()) :])
     for word in rest:
         if word == "--":
             return
         if word.startswith("-") and word != "-":
-            yield from _wrong_flag(word, rest, flags)
+            yield from _wrong_flag(word, rest, command.flags)
+        elif (program, command.name) == ("docker", "run"):
+            return  # the image: the rest is for its entry point
 
 
 def _wrong_flag(word: str, rest: Iterator[str], flags: Flags) -> Iterator[str]:

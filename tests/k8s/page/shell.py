@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterator
 
 _FENCE = re.compile(r"^ *```sh\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+_TYPED = re.compile(r"`((?:kubectl|gcloud|sax|docker) [^`]+)`")
 _HERE_DOCUMENT = re.compile(r"<<-?'?(\w+)'?([^\n]*)\n.*?^\1$", re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"(?<!\S)#.*$", re.MULTILINE)
 _ASSIGNMENT = re.compile(r"^\w+=")
@@ -26,6 +27,11 @@ _MADE = re.compile(r"(?:>|mkdir -p) *([\w./-]+)")
 def blocks(page: str) -> list[str]:
     """The text of every shell block, in order, without its indentation."""
     return [textwrap.dedent(found[1]) for found in _FENCE.finditer(page)]
+
+
+def typed_in_prose(page: str) -> list[str]:
+    """The commands between backticks in a page's sentences and tables."""
+    return [" ".join(found.split()) for found in _TYPED.findall(_FENCE.sub("", page))]
 
 
 def commands(block: str) -> Iterator[list[str]]:

@@ -19,6 +19,7 @@ from tests.k8s.manifests import ROOT
 from tests.k8s.page.__main__ import gcloud
 from tests.k8s.page.check import check, check_page
 from tests.k8s.page.programs import programs
+from tests.k8s.page.shell import blocks, commands
 
 TUTORIAL, FLEX_START = "kubernetes.md", "flex_start.md"
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in (TUTORIAL, FLEX_START)}
@@ -82,6 +83,7 @@ BROKEN = {
     "a flag of curl": (TUTORIAL, "--data '{\n", "--dada '{\n", "no flag --dada"),
     "an option of sax": (TUTORIAL, "doctor --topology", "doctor --topologie", "--topologie"),
     "a command of sax": (FLEX_START, "sax k8s doctor", "sax k8s docter", "docter"),
+    "a command in a sentence": (TUTORIAL, "set --replicas 3`", "set --replica 3`", "no flag --r"),
     "an extra of ours": (TUTORIAL, "'.[kubernetes]'", "'.[k8s]'", "pip install with one of"),
     "a folder": (TUTORIAL, "apply -k my-cell", "apply -k your-cell", "your-cell"),
     "a folder of ours": (
@@ -117,6 +119,14 @@ def test_a_page_that_is_wrong_is_found(case: str) -> None:
     assert right in PAGES[page]
     found = check_page(PAGES[page].replace(right, wrong))
     assert any(said in finding for finding in found), found
+
+
+def test_the_commands_of_all_other_pages_for_clusters_and_containers_are_such_ones_too() -> None:
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        for block in blocks(path.read_text()):
+            for command in commands(block):
+                if command[0] in ("kubectl", "gcloud", "docker") and path.name not in PAGES:
+                    assert check(tuple(command)) == [], (path.name, command)
 
 
 @pytest.mark.parametrize("page", PAGES)

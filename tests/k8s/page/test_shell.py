@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from tests.k8s.page.shell import blocks, commands, made, unset_variables
+from tests.k8s.page.shell import blocks, commands, made, typed_in_prose, unset_variables
 
 
 def test_the_blocks_of_a_list_lose_their_indentation() -> None:
     page = "1. one\n\n   ```sh\n   a b\n   ```\n\n```json\n{}\n```\n\n```sh\nc\n```\n"
     assert blocks(page) == ["a b\n", "c\n"]
+
+
+def test_commands_in_sentences_are_found_over_the_ends_of_lines() -> None:
+    page = "Say `kubectl get\npods` and `sax`.\n\n```sh\ngcloud a\n```\n"
+    assert typed_in_prose(page) == ["kubectl get pods"]
 
 
 def test_lines_pipes_loops_and_substitutions_are_commands() -> None:
