@@ -87,6 +87,7 @@ def test_the_names_that_the_tutorials_commands_use_are_those_of_the_overlay(
     assert ("Service", "sax-http-lb") in names
     assert ("JobSet", "sax-model-server-set") in names
     assert ("Deployment", "sax-admin-server") in names
+    assert ("Deployment", "sax-http") in names
     pods = "sax-model-server-set-sax-model-server-REPLICA-HOST-"
     assert pods in PAGE
 
