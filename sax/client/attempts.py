@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from sax.client.losses import ReplicaSilent, ReplicaUnreachable
 from sax.client.resumable_answer import ResumableAnswer
-from sax.client.watch import pause_s
+from sax.client.watch import LONGEST_PAUSE_S, pause_s
 from sax.errors import (
     DeadlineExceeded,
     QueueFull,
@@ -38,7 +38,8 @@ class RetryLimits:
     # Not many attempts: the request may be what kills them, though it may also have waited in the
     # queues of replicas that died of something else.
     resumed_attempts: int = 16
-    resumed_s: float = 30.0
+    resumed_s: float = 60.0
+    resumed_pause_s: float = 1.0  # most between rounds: somebody is reading
     # As `rounds_s`, and longer than a connection waits before it tries a server again that is back.
     resumed_rounds_s: float = 4.5
 
@@ -125,10 +126,12 @@ class Attempts:
 
     def _spare(self, error: SaxError) -> None:
         """Leave out the time at a replica that was alive to its end, if the answer has begun: it
-        may have waited for a place there."""
+        may have waited for a place there. One that took the request in begins a new round: only
+        the number of attempts bounds how often it may find one and lose it."""
         now = asyncio.get_running_loop().time()
         if self._broken_by is not None and not isinstance(error, ReplicaSilent):
-            self._round_at += now - self._asked_at
+            there = not isinstance(error, ReplicaUnreachable)
+            self._round_at = now if there else self._round_at + now - self._asked_at
             self._began_at += now - self._asked_at
         self._asked_at = now
 
@@ -181,6 +184,7 @@ class Attempts:
             round_s = asyncio.get_running_loop().time() - self._round_at
             if isinstance(self.last, QueueFull) or round_s >= self.patience.rounds_s:
                 raise self.told(self._full or self.last)
-        await asyncio.sleep(pause_s(self.failures))
+        most_s = LONGEST_PAUSE_S if self._broken_by is None else self.patience.resumed_pause_s
+        await asyncio.sleep(pause_s(self.failures, most_s))
         self.tried.clear()
         self._asked_at = asyncio.get_running_loop().time()

@@ -20,7 +20,7 @@ from sax.wire import codec
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_PAUSE_S = 3.0
+LONGEST_PAUSE_S = 3.0
 
 
 class Change(StrEnum):
@@ -140,7 +140,7 @@ async def follow(
             await asyncio.sleep(pause_s(1))
 
 
-def pause_s(failures: int, longest_s: float = _LONGEST_PAUSE_S) -> float:
+def pause_s(failures: int, longest_s: float = LONGEST_PAUSE_S) -> float:
     """Return the seconds to wait after consecutive failures: exponential backoff, full jitter."""
     return random.uniform(0.05, max(0.1, min(longest_s, 0.1 * 2 ** min(failures, 10))))
 

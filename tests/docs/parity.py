@@ -389,6 +389,15 @@ ROWS = (
         f"{_HTTP_1}::test_malformed_json_is_answered_instead_of_dropped",
     ),
     _row(
+        "the steps of Google's tutorial on GKE",
+        "commands, three manifests, four curls",
+        "the same steps in the same order; every command checked against its program's flags",
+        "same",
+        "k8s/page/test_pages.py::test_the_steps_of_googles_page_are_headings_in_the_same_order",
+        "k8s/page/test_pages.py::test_every_command_is_one_that_its_program_takes",
+        "k8s/test_cluster_shape.py::test_the_pods_of_the_tutorial_become_two_replicas_of_eight_hosts",
+    ),
+    _row(
         "saxutil publish, unpublish, update, update_checkpoint, ls, watch",
         "Go flags",
         "the same lines",

@@ -30,6 +30,7 @@ _GROUNDS: dict[tuple[str, ...], tuple[str, ...]] = {
         "overlays/provisioned",
     ),
     ("host-network",): ("overlays/tutorial", "overlays/leaderworkerset"),
+    ("flex-start",): ("overlays/tutorial", "overlays/leaderworkerset", "overlays/tpu-v5e"),
     ("parts/nodes-may-call",): ("control",),
     ("memlock",): ("overlays/tutorial", "overlays/leaderworkerset", "overlays/tpu-v5e"),
     ("parts/not-root",): ("overlays/gpu",),
@@ -111,9 +112,11 @@ def _twice(objects: Objects) -> Iterator[Finding]:
 
 
 def _around(name: str, objects: Objects) -> Objects:
-    """What this is applied beside: a cell, where it has none itself."""
+    """What this is applied beside: a cell, where it has none itself, or a queue."""
     names = {(each["kind"], each["metadata"]["name"]) for each in objects}
     has_cell = ("Deployment", "sax-admin-server") in names
+    if name == "examples/flex-start/queued":
+        return tuple(each for each in rendered("overlays/flex-start") if "Queue" in each["kind"])
     return () if has_cell or name.startswith("examples/") else _cell()
 
 

@@ -1,10 +1,12 @@
-"""What docs/kubernetes.md tells its reader to type, as far as it can be typed without a cluster."""
+"""What docs/kubernetes.md tells its reader to type, as far as it can be typed without a cluster.
+
+The flags of its commands are checked in tests/k8s/page.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,9 +17,10 @@ import yaml
 
 from tests.demo_model import ROOT
 from tests.k8s.manifests import K8S, kubectl, objects_of
+from tests.k8s.page.shell import blocks
 
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
-BLOCKS = [found[1] for found in re.finditer(r"```sh\n(.*?)```", PAGE, re.DOTALL)]
+BLOCKS = blocks(PAGE)
 VARIABLES = {
     "PROJECT_ID": "my-project",
     "BUCKET_NAME": "my-project-sax",
@@ -55,7 +58,7 @@ def test_the_readers_own_folder_puts_bucket_account_and_images_into_the_tutorial
 ) -> None:
     text = yaml.safe_dump_all(cell)
     assert "GSBUCKET: my-project-sax" in text
-    assert "sax-gsa@my-project.iam.gserviceaccount.com" in text
+    assert "sax-iam-sa@my-project.iam.gserviceaccount.com" in text
     images = set(re.findall(r"image: (\S+)", text))
     assert images == {
         f"{VARIABLES['REPOSITORY']}/sax-control:0.1.0",
@@ -84,11 +87,11 @@ def test_the_names_that_the_tutorials_commands_use_are_those_of_the_overlay(
     assert ("Service", "sax-http-lb") in names
     assert ("JobSet", "sax-model-server-set") in names
     assert ("Deployment", "sax-admin-server") in names
+    assert ("Deployment", "sax-http") in names
     pods = "sax-model-server-set-sax-model-server-REPLICA-HOST-"
     assert pods in PAGE
 
 
 def test_the_commands_of_the_page_are_spelled_as_a_shell_reads_them() -> None:
-    for text in BLOCKS:
+    for text in (*BLOCKS, *blocks((ROOT / "docs" / "flex_start.md").read_text())):
         subprocess.run(["sh", "-n", "-c", text], check=True)
-        assert all(shlex.split(line.rstrip("\\"), comments=True) for line in text.splitlines()[:1])

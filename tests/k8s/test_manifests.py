@@ -17,6 +17,7 @@ OVERLAYS = {
     "autoscaling-keda",
     "cpu",
     "flex-start",
+    "flex-start-without-kueue",
     "gpu",
     "inference-gateway",
     "leaderworkerset",
@@ -36,7 +37,9 @@ OVERLAYS = {
 def test_all_that_is_offered_is_there() -> None:
     grounds = {subject.ground for subject in SUBJECTS}
     assert {f"overlays/{name}" for name in OVERLAYS} <= grounds
-    assert {"base", "control", "examples/slice-check/flex-start"} <= grounds
+    assert {"base", "control"} <= grounds
+    flex_start = {"single-host", "multi-host", "queued"}
+    assert {f"examples/flex-start/{name}" for name in flex_start} <= grounds
 
 
 def test_every_component_is_tried() -> None:

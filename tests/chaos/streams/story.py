@@ -38,6 +38,7 @@ class Figures:
     streams: int = 0
     in_flight: int = 0  # streams that a kill met
     refused: int = 0  # requests that found all places taken, before any of their answer
+    unreachable: int = 0  # requests that found no replica, before any of their answer
     pauses_s: list[float] = field(default_factory=list[float])  # the longest of each stream
     faults: list[str] = field(default_factory=list[str])  # of streams that broke or said wrong
 
@@ -48,6 +49,7 @@ class Figures:
             "streams": self.streams,
             "streams that a kill met": self.in_flight,
             "refused for want of places": self.refused,
+            "refused while no replica was there": self.unreachable,
             "broken or wrong": len(self.faults),
             "longest pause in a stream, s: median, max": [
                 round(longest[len(longest) // 2], 2),
@@ -58,6 +60,10 @@ class Figures:
 
 class Refused(Exception):
     """All places are taken: nothing of the answer was sent."""
+
+
+class Unreachable(Exception):
+    """The one replica that was ready has just been killed: nothing of the answer was sent."""
 
 
 class Readers:
@@ -80,6 +86,10 @@ class Readers:
                 text = await self._stream(prompt)
             except Refused:
                 self._figures.refused += 1
+                await asyncio.sleep(_REFUSED_S)
+                continue
+            except Unreachable:
+                self._figures.unreachable += 1
                 await asyncio.sleep(_REFUSED_S)
                 continue
             except (httpx.HTTPError, ValueError) as exc:
@@ -107,7 +117,7 @@ class Readers:
         await self._http.aclose()
 
     async def _stream(self, prompt: str) -> str:
-        """Raises Refused, or ValueError for another error of the gateway."""
+        """Raises Refused, Unreachable, or ValueError for another error of the gateway."""
         body = {"model": MODEL, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
         text, last_s, longest_s = "", time.monotonic(), 0.0
         async with self._http.stream(
@@ -115,6 +125,8 @@ class Readers:
         ) as reply:
             if reply.status_code == 429:
                 raise Refused
+            if reply.status_code == 503:
+                raise Unreachable
             if reply.status_code != 200:
                 raise ValueError((await reply.aread()).decode())
             async for line in reply.aiter_lines():

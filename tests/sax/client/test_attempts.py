@@ -122,6 +122,23 @@ def test_an_interrupted_answer_waits_at_a_full_replica_however_often_a_dead_one_
     virtual_loop.run(story())
 
 
+def test_a_replica_that_takes_an_interrupted_answer_and_dies_begins_a_new_round() -> None:
+    async def story() -> None:
+        attempts = begun_at("a:1")
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        for _ in range(LIMITS.resumed_attempts - 2):
+            attempts.failed("a:1", ReplicaUnreachable("refused"))
+            await attempts.again()
+            attempts.failed("b:1", ReplicaLost("away"))
+            await attempts.again()
+        assert loop.time() - began_s > LIMITS.resumed_rounds_s
+        with pytest.raises(ReplicaLost, match="interrupted"):
+            attempts.failed("b:1", ReplicaLost("away"))
+
+    virtual_loop.run(story())
+
+
 def test_an_interrupted_answer_does_not_wait_long_for_dead_replicas_alone() -> None:
     async def story() -> None:
         attempts, loop = begun_at("a:1"), asyncio.get_running_loop()
