@@ -17,7 +17,7 @@ from sax.errors import CheckpointError
 logger = logging.getLogger(__name__)
 
 # model_type -> the text part's model_type
-_TEXT_TYPES = {"gemma3": "gemma3_text"}
+_TEXT_TYPES = {"gemma3": "gemma3_text", "qwen3_5": "qwen3_5_text"}
 # Prefix of the text part's tensors -> prefix in a text model. `language_model.` alone is not
 # enough: the head is below it, too.
 _PREFIXES = {
@@ -26,7 +26,7 @@ _PREFIXES = {
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
 }
-_OTHER_PARTS = ("vision_tower.", "multi_modal_projector.")
+_OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "visual.")
 _OUTER_ONLY = ("text_config", "vision_config", "model_type", "architectures")
 
 

@@ -29,6 +29,7 @@ from model_server.models.families import (
     phi3,
     qwen2,
     qwen3,
+    qwen3_5,
     qwen3_moe,
     qwen3_next,
     roberta,
@@ -87,6 +88,7 @@ _FAMILIES = (
     Family("lfm2", ("lfm2",), "LFM2", lfm2.configure),
     Family("mamba2", ("mamba2",), "Mamba-2, Codestral Mamba", mamba2.configure),
     Family("qwen3_next", ("qwen3_next",), "Qwen3-Next", qwen3_next.configure),
+    Family("qwen3_5", ("qwen3_5_text", "qwen3_5"), "Qwen3.5", qwen3_5.configure),
 )
 _SAXML = (lm_cloud, saxml_llama, saxml_gemma, saxml_gptj, c4)
 _EMBEDDERS = (

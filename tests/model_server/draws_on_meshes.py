@@ -53,7 +53,7 @@ def arrays(kind: str, layout: Layout) -> Iterator[tuple[str, jax.Array]]:
     leaves = random_weights(module.declarations, 5, lambda _: None, layout)
     yield from zip(names, map(as_bytes, leaves), strict=True)
     cache = recipe.cache(layout.shards("heads"))
-    pages = allocate(cache, 3, 8, jnp.dtype("float32"), layout.pages(cache.axis))
+    pages = allocate(cache, 3, 8, jnp.dtype("float32"), layout.pages)
     yield f"{kind} {PAGES}", pages[0].keys
 
 

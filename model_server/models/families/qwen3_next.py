@@ -30,13 +30,27 @@ from model_server.models.weights.source import GroupRows, Tensor, WeightSource, 
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
-_DELTA = (
+DELTA = (
+    "attention_bias",
+    "full_attention_interval",
+    "layer_types",
     "linear_conv_kernel_dim",
     "linear_key_head_dim",
     "linear_num_key_heads",
     "linear_num_value_heads",
     "linear_value_head_dim",
+    "partial_rotary_factor",
 )
+DELTA_DEFAULTS = {
+    "head_dim": 256,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "max_position_embeddings": 32768,
+    "partial_rotary_factor": 0.25,
+}
 _EXPERTS = (
     "decoder_sparse_step",
     "mlp_only_layers",
@@ -50,32 +64,17 @@ _EXPERTS = (
 _KINDS = {"linear_attention": False, "full_attention": True}
 KEYS = KnownKeys(
     "qwen3_next",
-    (
-        *DECODER,
-        *_DELTA,
-        *_EXPERTS,
-        "attention_bias",
-        "full_attention_interval",
-        "layer_types",
-        "partial_rotary_factor",
-    ),
+    (*DECODER, *DELTA, *_EXPERTS),
     DECODER_OFF,
 )
 _DEFAULTS = {
-    "head_dim": 256,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_value_head_dim": 128,
+    **DELTA_DEFAULTS,
     "decoder_sparse_step": 1,
     "moe_intermediate_size": 512,
     "norm_topk_prob": True,
     "num_experts": 512,
     "num_experts_per_tok": 10,
     "shared_expert_intermediate_size": 512,
-    "max_position_embeddings": 32768,
-    "partial_rotary_factor": 0.25,
 }
 
 
@@ -109,6 +108,8 @@ def delta_recipe(
 ) -> Recipe:
     """Build the recipe of a decoder in which some layers attend and the others are delta nets."""
     given = dict(keys.get("rope_parameters") or {})
+    for images in ("mrope_section", "mrope_interleaved"):  # tokens of text are rotated alike
+        given.pop(images, None)
     part = given.pop("partial_rotary_factor", keys.number("partial_rotary_factor"))
     known = keys.all | ({"rope_parameters": given} if given else {})
     rope = rope_of(known, int(shape.head_dim * part))

@@ -54,6 +54,26 @@ def qwen3_next(**sizes: Any) -> dict[str, Any]:
     return decoder("Qwen3NextForCausalLM", "qwen3_next", **own | sizes)
 
 
+def qwen3_5(**sizes: Any) -> dict[str, Any]:
+    left_out = ("decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "output_router_logits")
+    own = {k: v for k, v in qwen3_next(**sizes).items() if "expert" not in k and "moe" not in k}
+    rope = {
+        "mrope_interleaved": True,
+        "mrope_section": [1, 1, 0],
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 10000000.0,
+        "rope_type": "default",
+    }
+    gone = (*left_out, "rope_theta", "rope_scaling", "partial_rotary_factor", "torch_dtype")
+    text = {k: v for k, v in own.items() if k not in (*gone, "router_aux_loss_coef")}
+    return text | {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "dtype": "bfloat16",
+        "model_type": "qwen3_5_text",
+        "rope_parameters": rope,
+    }
+
+
 def mamba2(**sizes: Any) -> dict[str, Any]:
     return {
         "architectures": ["Mamba2ForCausalLM"],
@@ -124,6 +144,10 @@ CASES = [
         name="qwen3_next",
         config=qwen3_next(),
         without={"partial": {"partial_rotary_factor": 0.5}},
+    ),
+    Case(
+        name="qwen3_5",
+        config=qwen3_5(linear_num_value_heads=6),
     ),
     Case(
         name="qwen3_next_dense_layers",

@@ -36,7 +36,7 @@ def pool(
         numbers = rng.integers(-128, 127, leaf.shape).astype(leaf.dtype)
         return jax.device_put(numbers, leaf.sharding)
 
-    return jax.tree.map(filled, allocate(cache, 20, 8, jnp.dtype(dtype), sharding))
+    return jax.tree.map(filled, allocate(cache, 20, 8, jnp.dtype(dtype), lambda _: sharding))
 
 
 class Side:

@@ -49,7 +49,7 @@ def mesh_logits(model: Any, name: str, recipe: Recipe, shape: tuple[int, int, in
 def _pages(recipe: Recipe, shape: tuple[int, int, int], count: int) -> tuple[LayerPages, ...]:
     layout = layout_of(shape).placed()
     cache = recipe.cache(layout.shards("heads"))
-    return allocate(cache, count, PAGE, jnp.dtype("float32"), layout.pages(cache.axis))
+    return allocate(cache, count, PAGE, jnp.dtype("float32"), layout.pages)
 
 
 def largest_share(model: Any) -> float:

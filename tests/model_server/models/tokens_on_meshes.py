@@ -82,7 +82,7 @@ def _runner(recipe: Recipe, layout: Layout) -> tuple[ModelRunner, float]:
     leaves = random_weights(module.declarations, 3, lambda _: None, layout)
     # Spread out, so that the likeliest token is not a matter of rounding.
     leaves = [leaf * 10 if leaf.ndim > 1 else leaf for leaf in leaves]
-    pages = allocate(cache, LIMITS.pages, 8, jnp.dtype("float32"), layout.pages(cache.axis))
+    pages = allocate(cache, LIMITS.pages, 8, jnp.dtype("float32"), layout.pages)
     program = StepProgram(
         module, leaves, pages, LIMITS, xla.KERNEL, layout.row_split(), vocab=recipe.vocab
     )

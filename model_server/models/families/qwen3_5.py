@@ -1,0 +1,68 @@
+"""Qwen3.5: gated delta networks, every fourth layer gated attention, dense feed-forwards.
+
+Source: Qwen Team 2026, "Qwen3.5"; Yang et al. 2024 (arXiv:2412.06464); names and config keys are
+those of Hugging Face's `Qwen3_5ForCausalLM`. Multi-token-prediction layers are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import gated_ffw, norm_of
+from model_server.models.families.llama import attention_shape
+from model_server.models.families.qwen3_next import (
+    DELTA,
+    DELTA_DEFAULTS,
+    attending,
+    delta_recipe,
+    delta_shape,
+    gated_attention,
+    rest_of,
+)
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
+from model_server.models.layers.delta_net import DeltaShape, DeltaSources, GatedDeltaNet
+from model_server.models.layers.pre_norm import PreNormLayer
+from model_server.models.recipe import Recipe
+from model_server.models.weights.source import Tensor, cut
+from model_server.models.weights.weight import WeightForm
+
+KEYS = KnownKeys(
+    "qwen3_5",
+    (*DECODER, *DELTA),
+    {
+        **DECODER_OFF,
+        # Tokens of images, which are refused, and the layers that guess further tokens.
+        **ignored("image_token_id", "video_token_id", "vision_start_token_id"),
+        **ignored("vision_end_token_id", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"),
+        **ignored("mamba_ssm_dtype", "attn_output_gate"),
+    },
+)
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, KEYS, DELTA_DEFAULTS)
+    shape, delta, attends = attention_shape(keys), delta_shape(keys), attending(keys)
+    ffw = gated_ffw(keys)
+
+    def layer(index: int, form: WeightForm) -> PreNormLayer:
+        prefix = f"model.layers.{index}"
+        return PreNormLayer(
+            norm_of(keys, f"{prefix}.input_layernorm", plus_one=True),
+            gated_attention(keys, prefix, shape, form)
+            if attends[index]
+            else GatedDeltaNet(delta, delta_sources(delta, f"{prefix}.linear_attn"), form),
+            norm_of(keys, f"{prefix}.post_attention_layernorm", plus_one=True),
+            ffw(prefix, form),
+        )
+
+    return delta_recipe(keys, values, shape, delta, attends, layer, unused=("mtp.",))
+
+
+def delta_sources(shape: DeltaShape, name: str) -> DeltaSources:
+    """Sources of a layer whose queries, keys and values are one projection, one after the other."""
+    both, ends = Tensor(f"{name}.in_proj_qkv.weight"), [sum(shape.parts[:at]) for at in range(4)]
+    q, k, v = (cut(both, ends[at], ends[at + 1], of=ends[3]) for at in range(3))
+    gate, rate, decay = ((f"{name}.in_proj_{part}.weight",) for part in "zba")
+    return DeltaSources(q=q, k=k, v=v, gate=gate, rate=rate, decay=decay, **rest_of(shape, name))
