@@ -45,14 +45,21 @@ class DeltaShape:
         keys = self.key_heads * self.key_dim
         return keys, keys, self.value_heads * self.value_dim
 
-    def axis(self, shards: int) -> str | None:
-        """Logical axis of the heads; None: each device computes all."""
-        return None if shards == 1 or self.key_heads % shards else "heads"
+    def axes(self, shards: int) -> tuple[str | None, str | None, str | None]:
+        """Logical axes of queries, keys and values; None: each device computes all."""
+        keys, values = (
+            None if shards == 1 or count % shards else "heads"
+            for count in (self.key_heads, self.value_heads)
+        )
+        return keys, keys, values
 
     def states(self, shards: int) -> tuple[StateArray, ...]:
-        axis = self.axis(shards)
-        convolved = [StateArray((channels, self.width - 1), axis) for channels in self.parts]
-        return (*convolved, StateArray((self.value_heads, self.key_dim, self.value_dim), axis))
+        axes = self.axes(shards)
+        convolved = [
+            StateArray((channels, self.width - 1), axis)
+            for channels, axis in zip(self.parts, axes, strict=True)
+        ]
+        return (*convolved, StateArray((self.value_heads, self.key_dim, self.value_dim), axes[2]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,23 +94,26 @@ class GatedDeltaNet(nnx.Module):
 
     def __init__(self, shape: DeltaShape, sources: DeltaSources, form: WeightForm) -> None:
         self.shape = shape
-        axis = shape.axis(form.layout.shards("heads"))
-        queries, keys, values = shape.parts
+        axes, values = shape.axes(form.layout.shards("heads")), shape.parts[2]
+        axis = axes[2]
 
-        def linear(outputs: int, source: Names) -> Linear:
+        def linear(outputs: int, source: Names, axis: str | None = axis) -> Linear:
             return Linear(outputs, shape.embed, (axis, "embed"), source, form=form)
 
         def vector(source: Names) -> nnx.Param:
             return weight((shape.value_heads,), (axis,), source, dtype=jnp.float32)
 
-        self.q, self.k, self.v = map(linear, shape.parts, (sources.q, sources.k, sources.v))
+        inputs = sources.q, sources.k, sources.v
+        self.q, self.k, self.v = map(linear, shape.parts, inputs, axes)
         self.gate = linear(values, sources.gate)
         self.rate = linear(shape.value_heads, sources.rate)
         self.decay = linear(shape.value_heads, sources.decay)
         self.convolutions = nnx.List(
             [
                 Convolution(channels, shape.width, source, axis=axis)
-                for channels, source in zip(shape.parts, sources.convolutions, strict=True)
+                for channels, source, axis in zip(
+                    shape.parts, sources.convolutions, axes, strict=True
+                )
             ]
         )
         self.log_decay = vector(sources.log_decay)

@@ -10,6 +10,7 @@ over those before, each faded by the product of the decays since.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,15 +55,21 @@ class StateSpaceShape:
         """Channels of x, B and C."""
         return self.inner, self.groups * self.state, self.groups * self.state
 
-    def axis(self, shards: int) -> str | None:
-        """Logical axis of the heads; None: each device computes all."""
-        even = not (self.groups % shards or self.norm_groups % shards)
-        return "heads" if shards > 1 and even else None
+    def axes(self, shards: int) -> tuple[str | None, str | None, str | None]:
+        """Logical axes of x, B and C; None: each device computes all."""
+        heads, groups = (
+            None if shards == 1 or count % shards else "heads"
+            for count in (self.heads, self.groups)
+        )
+        return heads, groups, groups
 
     def states(self, shards: int) -> tuple[StateArray, ...]:
-        axis = self.axis(shards)
-        convolved = [StateArray((channels, self.width - 1), axis) for channels in self.parts]
-        return (*convolved, StateArray((self.heads, self.head_dim, self.state), axis))
+        axes = self.axes(shards)
+        convolved = [
+            StateArray((channels, self.width - 1), axis)
+            for channels, axis in zip(self.parts, axes, strict=True)
+        ]
+        return (*convolved, StateArray((self.heads, self.head_dim, self.state), axes[0]))
 
 
 class _Tokens(NamedTuple):
@@ -79,8 +86,9 @@ class StateSpace(nnx.Module):
 
     def __init__(self, shape: StateSpaceShape, prefix: str, form: WeightForm) -> None:
         self.shape = shape
-        axis = shape.axis(form.layout.shards("heads"))
-        sizes = (shape.inner, *shape.parts, shape.heads)
+        axes = shape.axes(form.layout.shards("heads"))
+        axis, sizes = axes[0], (shape.inner, *shape.parts, shape.heads)
+        of_rows = (axis, *axes, axis)
         projected, total = Tensor(f"{prefix}.in_proj.weight"), sum(sizes)
         starts = [sum(sizes[:at]) for at in range(len(sizes))]
         bias = Tensor(f"{prefix}.in_proj.bias") if shape.biased else None
@@ -90,14 +98,14 @@ class StateSpace(nnx.Module):
             return Linear(
                 sizes[at],
                 shape.embed,
-                (axis, "embed"),
+                (of_rows[at], "embed"),
                 cut(projected, start, end, of=total),
                 form=form,
                 bias=None if bias is None else cut(bias, start, end, of=total),
             )
 
         self.gate, self.x, self.b, self.c, self.step = map(linear, range(len(sizes)))
-        self.convolutions = nnx.List(self._convolutions(f"{prefix}.conv1d", axis))
+        self.convolutions = nnx.List(self._convolutions(f"{prefix}.conv1d", axes))
 
         def vector(name: str, size: int) -> nnx.Param:
             return weight((size,), (axis,), (f"{prefix}.{name}",), dtype=jnp.float32)
@@ -115,7 +123,7 @@ class StateSpace(nnx.Module):
             bias=(f"{prefix}.out_proj.bias",) if shape.biased else None,
         )
 
-    def _convolutions(self, name: str, axis: str | None) -> list[Convolution]:
+    def _convolutions(self, name: str, axes: Sequence[str | None]) -> list[Convolution]:
         sizes, total = self.shape.parts, sum(self.shape.parts)
         kernel, bias = Tensor(f"{name}.weight"), Tensor(f"{name}.bias")
         starts = [sum(sizes[:at]) for at in range(3)]
@@ -127,7 +135,7 @@ class StateSpace(nnx.Module):
                 axis=axis,
                 bias=cut(bias, start, start + size, of=total) if self.shape.conv_biased else None,
             )
-            for start, size in zip(starts, sizes, strict=True)
+            for start, size, axis in zip(starts, sizes, axes, strict=True)
         ]
 
     def __call__(
