@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+from msgspec import structs
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
@@ -124,7 +125,7 @@ def runner_of(
         module,
         leaves,
         pages,
-        LIMITS,
+        structs.replace(LIMITS, recurrent=recipe.recurrent),
         xla.KERNEL,
         stage=recipe.stage,
         embed=embed,
@@ -141,7 +142,7 @@ def leaves_of(module: Blueprint, checkpoint: Checkpoint | None, layout: Layout) 
 
 def pages_of(recipe: Recipe, layout: Layout) -> tuple[LayerPages, ...]:
     cache = recipe.cache(layout.shards("heads"))
-    return allocate(cache, LIMITS.pages, PAGE, jnp.dtype("float32"), layout.pages(cache.axis))
+    return allocate(cache, LIMITS.pages, PAGE, jnp.dtype("float32"), layout.pages)
 
 
 def layouts_of(stages: int, sizes: tuple[int, int, int]) -> list[Layout]:

@@ -29,6 +29,7 @@ MORE = (
     "gemma3:4:1x1x2",
     "llama_untied_mqa:2:1x2x2",
 )
+RECURRENT = ("lfm2", "mamba2", "qwen3_5", "qwen3_next")  # search nothing
 SAXML = ("lm_cloud", "c4_spmd_gpt3")  # take no checkpoint; the same module as each other
 EVERY = tuple(
     f"{name}:2:1x1x1"
@@ -55,11 +56,11 @@ def computed(runs: tuple[str, ...]) -> dict[str, Any]:
         return json.loads(path.read_text())
 
 
-def check(found: dict[str, Any]) -> None:
+def check(found: dict[str, Any], searches: int = 4) -> None:
     if "error" in found:
         pytest.fail(found["error"])
     whole = found.pop("whole")
-    assert len(whole["answers"]) == 4
+    assert len(whole["answers"]) == searches
     # They say something: a Gemma of random weights repeats its tokens, but not how likely they are.
     assert len(set(np.round(whole["numbers"], 4))) > DECODES
     assert set(found) == {"staged", "one lane", "other lane"}
@@ -86,4 +87,4 @@ def test_more_stages_with_more_devices_each_do_too(run: str) -> None:
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("run", EVERY)
 def test_every_family_can_be_cut(run: str) -> None:
-    check(computed(EVERY)[run])
+    check(computed(EVERY)[run], 0 if run.startswith(RECURRENT) else 4)
