@@ -51,8 +51,10 @@ def decoder_recipe(
     states: of the layers that keep one in place of keys and values; None: all attend.
     final_norm: None: the usual one.
     """
-    kept = states(1) if states else ()
-    seen = tuple(windows) or (None,) * len(kept)
+    seen = tuple(windows)
+    if states is not None:
+        every = zip(states(1), windows or [None] * len(ropes), strict=True)
+        seen = tuple(window if state is None else 2 for state, window in every)
 
     def build(form: WeightForm) -> Decoder:
         return Decoder(
@@ -79,7 +81,7 @@ def decoder_recipe(
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
         short_context=next((r.short_context for r in ropes if r and r.short_context), None),
-        windows=tuple(w if s is None else 2 for s, w in zip(kept, seen, strict=True)) or seen,
+        windows=seen,
         **served,
     )
 

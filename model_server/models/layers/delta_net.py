@@ -79,7 +79,7 @@ class DeltaSources:
     out: Names
 
 
-class _Tokens(NamedTuple):
+class DeltaInputs(NamedTuple):
     """Inputs of the recurrence, [C, ...] each; in the layer [T, ...]."""
 
     q: jax.Array  # f32[C, channels]
@@ -128,14 +128,14 @@ class GatedDeltaNet(nnx.Module):
         decay = jax.nn.softplus(self.decay(x) + self.decay_bias[...][None])
         decay = -jnp.exp(self.log_decay[...])[None] * decay
         rate = jax.nn.sigmoid(self.rate(x))
-        tokens = _Tokens(self.q(x), self.k(x), self.v(x), rate, decay)
+        tokens = DeltaInputs(self.q(x), self.k(x), self.v(x), rate, decay)
         blank = tuple(jnp.zeros(each.shape, jnp.float32) for each in self.shape.states(1))
         mixed, pages = batch.advance(pages, blank, tokens, self._step)
         gate = self.gate(x).reshape(mixed.shape)
         made = self.norm(mixed) * jax.nn.silu(gate)
         return self.out(made.reshape(x.shape[0], -1)), pages
 
-    def _step(self, state: State, given: _Tokens, count: jax.Array) -> tuple[State, jax.Array]:
+    def _step(self, state: State, given: DeltaInputs, count: jax.Array) -> tuple[State, jax.Array]:
         s, there = self.shape, jnp.arange(given.rate.shape[0]) < count
         given = jax.tree.map(lambda each: jnp.where(there[:, None], each, 0.0), given)
         *before, memory = state

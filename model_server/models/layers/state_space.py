@@ -72,7 +72,7 @@ class StateSpaceShape:
         return (*convolved, StateArray((self.heads, self.head_dim, self.state), axes[0]))
 
 
-class _Tokens(NamedTuple):
+class ScanInputs(NamedTuple):
     """Inputs of the recurrence, [C, ...] each; in the layer [T, ...]."""
 
     x: jax.Array  # f32[C, channels]
@@ -144,7 +144,9 @@ class StateSpace(nnx.Module):
         """Returns f32[T, D] and the states with those of the new tokens."""
         s = self.shape
         step = jax.nn.softplus(self.step(x) + self.step_bias[...][None])
-        tokens = _Tokens(self.x(x), self.b(x), self.c(x), jnp.clip(step, s.least_step, s.most_step))
+        tokens = ScanInputs(
+            self.x(x), self.b(x), self.c(x), jnp.clip(step, s.least_step, s.most_step)
+        )
         blank = tuple(jnp.zeros(each.shape, jnp.float32) for each in s.states(1))
         mixed, pages = batch.advance(pages, blank, tokens, self._step)
         gated = mixed.reshape(x.shape[0], -1) * jax.nn.silu(self.gate(x))
@@ -156,7 +158,7 @@ class StateSpace(nnx.Module):
         normed = parts * lax.rsqrt(square + self.shape.epsilon)
         return normed.reshape(x.shape) * self.scale[...][None]
 
-    def _step(self, state: State, given: _Tokens, count: jax.Array) -> tuple[State, jax.Array]:
+    def _step(self, state: State, given: ScanInputs, count: jax.Array) -> tuple[State, jax.Array]:
         s, there = self.shape, jnp.arange(given.step.shape[0]) < count
         given = jax.tree.map(lambda each: jnp.where(there[:, None], each, 0.0), given)
         *before, memory = state

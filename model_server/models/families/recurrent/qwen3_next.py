@@ -151,7 +151,7 @@ def attending(keys: ConfigKeys) -> list[bool]:
     if kinds is None:
         every = keys.whole("full_attention_interval", 4)
         return [(index + 1) % every == 0 for index in range(layers)]
-    if len(kinds) != layers or set(kinds) - _KINDS.keys():
+    if not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= _KINDS.keys():
         raise CheckpointError(
             f"config.json has layer_types = {kinds!r}; the {keys.family} family needs one of "
             f"{' and '.join(_KINDS)} for each of {layers} layers"

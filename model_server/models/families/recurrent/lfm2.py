@@ -111,7 +111,8 @@ def _attending(keys: ConfigKeys) -> list[bool]:
     if kinds is None:
         chosen = keys.get("full_attn_idxs", list(range(layers)))
         return [index in chosen for index in range(layers)]
-    if len(kinds) != layers or set(kinds) - {"conv", "full_attention"}:
+    known = {"conv", "full_attention"}
+    if not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= known:
         raise CheckpointError(
             f"config.json has layer_types = {kinds!r}; the lfm2 family needs one of conv and "
             f"full_attention for each of {layers} layers"

@@ -12,7 +12,7 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import gated_ffw, norm_of
 from model_server.models.families.llama import attention_shape
-from model_server.models.families.qwen3_next import (
+from model_server.models.families.recurrent.qwen3_next import (
     DELTA,
     DELTA_DEFAULTS,
     attending,

@@ -104,7 +104,7 @@ def _shape(keys: ConfigKeys) -> StateSpaceShape:
             f"config.json has num_heads = {heads} of head_dim = {size} and n_groups = {groups}; "
             f"they must make up hidden_size * expand = {int(embed * expand)}, in equal groups"
         )
-    least, most = keys.get("time_step_limit", (0.0, float("inf")))
+    least, most = _limits(keys.get("time_step_limit", [0.0, float("inf")]))
     return StateSpaceShape(
         embed=embed,
         heads=heads,
@@ -116,6 +116,19 @@ def _shape(keys: ConfigKeys) -> StateSpaceShape:
         norm_groups=groups,
         biased=keys.flag("use_bias"),
         conv_biased=keys.flag("use_conv_bias", True),
-        least_step=float(least),
-        most_step=float(most),
+        least_step=least,
+        most_step=most,
     )
+
+
+def _limits(given: Any) -> tuple[float, float]:
+    """Return two numbers; Hugging Face writes infinity as `{"__float__": "Infinity"}`."""
+    try:
+        least, most = (
+            float(each["__float__"] if isinstance(each, Mapping) else each) for each in given
+        )
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(
+            f"config.json has time_step_limit = {given!r}; give the least and the most"
+        ) from None
+    return least, most
