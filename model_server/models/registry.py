@@ -30,6 +30,7 @@ from model_server.models.families import (
     qwen3_moe,
     roberta,
 )
+from model_server.models.families.experts import gpt_oss
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
 from model_server.models.lookalikes import refuse_lookalike
 from model_server.models.overrides import apply_overrides
@@ -73,6 +74,7 @@ _FAMILIES = (
     Family("qwen3", ("qwen3",), "Qwen3", qwen3.configure),
     Family("qwen3_moe", ("qwen3_moe",), "Qwen3-MoE", qwen3_moe.configure),
     Family("deepseek_v3", ("deepseek_v3",), "DeepSeek-V3, DeepSeek-R1", deepseek_v3.configure),
+    gpt_oss.FAMILY,
     Family("gemma", ("gemma",), "Gemma", gemma.configure),
     Family("gemma2", ("gemma2",), "Gemma 2", gemma2.configure),
     Family("gemma3", ("gemma3_text", "gemma3"), "Gemma 3", gemma3.configure),

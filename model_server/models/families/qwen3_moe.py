@@ -6,8 +6,10 @@ Source: Yang et al. 2025 (arXiv:2505.09388); names and config keys are those of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import (
@@ -58,7 +60,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
     window = keys.whole_or_none("sliding_window") if keys.flag("use_sliding_window") else None
     shape, sparse = attention_shape(keys, window=window), sparse_layers(keys)
-    attention, dense, routed = normed_attention(keys), gated_ffw(keys), _routed_ffw(keys)
+    attention, dense, routed = normed_attention(keys), gated_ffw(keys), routed_ffw(keys)
 
     def layer(index: int, form: WeightForm) -> PreNormLayer:
         prefix = f"model.layers.{index}"
@@ -91,10 +93,19 @@ def sparse_layers(keys: ConfigKeys) -> list[bool]:
     return [(index + 1) % step == 0 and index not in dense for index in layers]
 
 
-def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
-    embed, ffw = keys.whole("hidden_size"), keys.whole("moe_intermediate_size")
-    # transformers 5 renamed the number of experts.
-    experts = keys.whole("num_experts", keys.whole("num_local_experts", 128))
+def routed_ffw(
+    keys: ConfigKeys,
+    width: str = "moe_intermediate_size",
+    shared: Callable[[str, WeightForm], nnx.Module] | None = None,
+) -> BuildFfw:
+    """Builder of a layer's experts.
+
+    width: the config's key for it. shared: builds what every token uses, from the prefix.
+    """
+    embed, ffw = keys.whole("hidden_size"), keys.whole(width)
+    experts = keys.whole_or_none("num_experts")
+    if experts is None:  # transformers 5 renamed it
+        experts = keys.whole("num_local_experts", 128)
     choice = SoftmaxChoice(checked_count(keys, experts), keys.flag("norm_topk_prob"))
     activation = activation_of(keys.get("hidden_act", "silu"))
 
@@ -106,6 +117,7 @@ def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
         return RoutedFeedForward(
             Router(embed, experts, choice, (f"{name}.gate.weight",)),
             Experts(embed, ffw, sources, activation=activation, form=form),
+            shared and shared(name, form),
         )
 
     return build

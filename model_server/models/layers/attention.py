@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from model_server.kernels.cpu.rows import HeadNorm, HeadRotation, heads
@@ -16,7 +17,7 @@ from model_server.models.layers.layers import Branches, Linear, LiveRows, Names,
 from model_server.models.layers.rope import Rotary
 from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import RepeatedGroups, WeightSource, source_of
-from model_server.models.weights.weight import WeightForm
+from model_server.models.weights.weight import WeightForm, weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class AttentionShape:
     scale: float  # applied to the scores
     window: int | None = None  # tokens a query sees, itself included; None: all
     softcap: float | None = None  # applied to the scores
+    chunk: int | None = None  # a query sees its own chunk of so many tokens; None: no chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,7 @@ class AttentionSources:
     out: Names = ()
     biases: tuple[Names, Names, Names] | None = None  # q, k and v
     out_bias: Names | None = None
+    sinks: Names | None = None  # a score of each head without a value
 
     @classmethod
     def hugging_face(
@@ -97,6 +100,10 @@ class Attention(nnx.Module):
             form=form,
             bias=sources.out_bias,
         )
+        self.has_sinks = sources.sinks is not None
+        if sources.sinks is not None:
+            axes = (split.axis,)
+            self.sinks = weight((s.heads,), axes, sources.sinks, dtype=jnp.float32, spread=0.0)
         self.q_norm = q_norm
         self.k_norm = k_norm
         self.live: LiveRows = nnx.data(None)
@@ -111,9 +118,9 @@ class Attention(nnx.Module):
         """Returns f32[T, D] and the pages with the new tokens written."""
         s = self.shape
         q, k, v = self._heads(x, rotation)
-        mixed, pages = batch.attend(
-            pages, q, k, v, scale=s.scale, softcap=s.softcap, window=s.window
-        )
+        sinks = self.sinks[...] if self.has_sinks else None
+        how = {"scale": s.scale, "softcap": s.softcap, "window": s.window, "chunk": s.chunk}
+        mixed, pages = batch.attend(pages, q, k, v, **how, sinks=sinks)
         return self.out(mixed.reshape(x.shape[0], -1)), pages
 
     def _heads(self, x: jax.Array, rotation: Rotary | None) -> Sequence[jax.Array]:

@@ -8,7 +8,7 @@ stream stays f32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import jax
@@ -213,6 +213,17 @@ class RmsNorm(nnx.Module):
         return rows.rms_norm(x, added, live, self.scale[...], epsilon=self.epsilon, more=more)
 
 
+class UnitNorm(nnx.Module):
+    """x / rms(x), without a scale."""
+
+    def __init__(self, epsilon: float) -> None:
+        self.epsilon = epsilon
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+        return x * lax.rsqrt(mean_square + self.epsilon)
+
+
 def sum_and_norm(norm: nnx.Module, x: jax.Array, added: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return x + added and its norm: f32[T, D] each."""
     if isinstance(norm, RmsNorm):
@@ -274,6 +285,28 @@ class Embedding(nnx.Module):
 
 
 Activation = Callable[[jax.Array], jax.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class ClampedGate:
+    """gpt-oss's gate: both halves clamped, the second one more than its number."""
+
+    limit: float
+    steepness: float  # of the sigmoid
+
+    def __call__(self, opening: jax.Array) -> jax.Array:
+        opening = jnp.minimum(opening, self.limit)
+        return opening * jax.nn.sigmoid(self.steepness * opening)
+
+    def gated(self, opening: jax.Array, up: jax.Array) -> jax.Array:
+        return self(opening) * (jnp.clip(up, -self.limit, self.limit) + 1.0)
+
+
+def gated(activation: Activation, opening: jax.Array, up: jax.Array) -> jax.Array:
+    """activation(opening) * up, or as the gate of a kind of its own combines them."""
+    if isinstance(activation, ClampedGate):
+        return activation.gated(opening, up)
+    return activation(opening) * up
 
 
 def _exact_gelu(x: jax.Array) -> jax.Array:

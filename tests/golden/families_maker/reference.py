@@ -37,7 +37,7 @@ def prompt_of(case: Case, attempt: int = 0) -> np.ndarray:
 def tensors_of(case: Case) -> Shapes:
     """The tensors of a checkpoint, as published ones name them."""
     with tempfile.TemporaryDirectory() as folder:
-        _write_config(folder, case.config)
+        _write_config(folder, case.config | dict(case.known_as))
         config = transformers.AutoConfig.from_pretrained(folder)
         _auto(case).from_config(config).save_pretrained(folder)
         with safe_open(Path(folder) / "model.safetensors", "np") as file:
@@ -93,7 +93,7 @@ def _load(case: Case, config: Mapping[str, Any], shapes: Shapes) -> Any:
     spare = case.spare(config)
     tensors = {name: random_tensor(name, shape) for name, shape in (shapes | spare).items()}
     with tempfile.TemporaryDirectory() as folder:
-        _write_config(folder, config)
+        _write_config(folder, {**config, **case.known_as})
         save_file(tensors, Path(folder) / "model.safetensors", {"format": "pt"})
         model, info = _auto(case).from_pretrained(
             folder,

@@ -40,6 +40,8 @@ CASES = [
     Case(3, 1, 4, 4, 1, 12, 7, 8, 5, window=9, dtype="float8_e4m3fn"),
     Case(3, 0, 1, 2, 1, 24, 32, 64, 12, window=300, dtype="int8"),  # programs share a context
     Case(2, 1, 4, 20, 1, 48, 0, 8, 5, dtype="bfloat16"),  # the keys are the values
+    Case(2, 2, 8, 8, 2, 16, 16, 64, 12, window=300, sinks=True),  # programs share a context
+    Case(4, 3, 8, 8, 2, 16, 16, 16, 5, chunk=12),
 ]
 MORE = [
     replace(case, window=window, softcap=softcap, dtype=dtype)

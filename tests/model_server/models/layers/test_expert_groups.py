@@ -18,6 +18,7 @@ from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantization import parse_quantize
 from model_server.models.weights.quantized import Quantized, byte_shape
 from model_server.models.weights.sharding import Layout
+from model_server.models.weights.source import Stacked, Tensor
 from model_server.models.weights.weight import WeightForm, blueprint
 from tests.model_server.compiled_program import (
     brought_as_large_as,
@@ -94,8 +95,8 @@ def _program(
     """A layer of Mixtral's experts, and how many stored numbers or bytes of a kernel are held."""
     layout = Layout(mesh)
     quantization: Any = None if form == "plain" else parse_quantize(form)
-    parts = [(f"{expert}",) for expert in range(count)]
-    sources = ExpertSources(gate=parts, up=parts, down=parts)
+    parts = Stacked(tuple(Tensor(f"{expert}") for expert in range(count)))
+    sources = ExpertSources(count=count, gate=parts, up=parts, down=parts)
     held = WeightForm(layout=layout, quantization=quantization)
     module = blueprint(lambda: Experts(4096, ffw, sources, activation=jax.nn.silu, form=held))
     leaves = [
