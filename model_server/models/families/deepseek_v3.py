@@ -26,7 +26,7 @@ from model_server.models.layers.layers import activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of, yarn_mscale
 from model_server.models.layers.routing import GroupedSigmoidChoice, Router, checked_count
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
@@ -186,3 +186,11 @@ def spare_layers(keys: ConfigKeys, layers: int) -> tuple[str, ...]:
     """Tensor prefixes of the multi-token-prediction layers."""
     more = keys.whole("num_nextn_predict_layers", 0, least=0)
     return tuple(f"model.layers.{index}." for index in range(layers, layers + more))
+
+
+FAMILY = Family(
+    "deepseek_v3",
+    ("deepseek_v3", "kimi_k2"),
+    "DeepSeek-V3, DeepSeek-R1, Kimi K2",
+    configure,
+)

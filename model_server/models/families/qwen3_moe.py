@@ -26,7 +26,7 @@ from model_server.models.layers.layers import activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.routing import Router, SoftmaxChoice, checked_count
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
@@ -121,3 +121,6 @@ def routed_ffw(
         )
 
     return build
+
+
+FAMILY = Family("qwen3_moe", ("qwen3_moe",), "Qwen3-MoE", configure)

@@ -75,6 +75,7 @@ class Attention(nnx.Module):
         *,
         q_norm: nnx.Module | None = None,  # over f32[T, heads, Q]
         k_norm: nnx.Module | None = None,
+        rotates_first: bool = False,  # before the norms
     ) -> None:
         s, self.shape = shape, shape
         split = split_heads(s.heads, s.kv_heads, form.layout.shards("heads"))
@@ -106,6 +107,7 @@ class Attention(nnx.Module):
             self.sinks = weight((s.heads,), axes, sources.sinks, dtype=jnp.float32, spread=0.0)
         self.q_norm = q_norm
         self.k_norm = k_norm
+        self.rotates_first = rotates_first
         self.live: LiveRows = nnx.data(None)
 
     def __call__(
@@ -118,6 +120,10 @@ class Attention(nnx.Module):
         """Returns f32[T, D] and the pages with the new tokens written."""
         s = self.shape
         q, k, v = self._heads(x, rotation)
+        if self.rotates_first:
+            q, k = self._normed(q, k)
+        if rotation is not None and rotation.query_scale is not None:
+            q = q * rotation.query_scale
         sinks = self.sinks[...] if self.has_sinks else None
         how = {"scale": s.scale, "softcap": s.softcap, "window": s.window, "chunk": s.chunk}
         mixed, pages = batch.attend(pages, q, k, v, **how, sinks=sinks)
@@ -125,17 +131,23 @@ class Attention(nnx.Module):
 
     def _heads(self, x: jax.Array, rotation: Rotary | None) -> Sequence[jax.Array]:
         """Return queries f32[T, H, D], keys and values f32[T, K, D], normed and rotated."""
-        size, live, norms = self.shape.head_dim, live_of(self), (self.q_norm, self.k_norm)
+        size, live = self.shape.head_dim, live_of(self)
+        norms = (None, None) if self.rotates_first else (self.q_norm, self.k_norm)
         if live is not None and all(isinstance(norm, RmsNorm | None) for norm in norms):
             kv_heads = self.qkv.outputs[1] // size
             joined, norm = self.qkv.joined(x), _of_heads(*norms)
             return heads(joined, live, size, kv_heads, norm, rotation and _of_rows(rotation))
         q, k, v = (part.reshape(x.shape[0], -1, size) for part in self.qkv(x))
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+        if not self.rotates_first:
+            q, k = self._normed(q, k)
         if rotation is not None:
             q, k = rotation(q), rotation(k)
         return q, k, v
+
+    def _normed(self, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if self.q_norm is None or self.k_norm is None:
+            return q, k
+        return self.q_norm(q), self.k_norm(k)
 
 
 def _of_heads(q_norm: Any, k_norm: Any) -> HeadNorm | None:

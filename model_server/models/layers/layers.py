@@ -235,17 +235,24 @@ def sum_and_norm(norm: nnx.Module, x: jax.Array, added: jax.Array) -> tuple[jax.
 class LayerNorm(nnx.Module):
     """(x - mean) / std * scale + bias (Ba et al. 2016, https://arxiv.org/abs/1607.06450)."""
 
-    def __init__(self, size: int, scale: Names = (), bias: Names = (), *, epsilon: float) -> None:
+    def __init__(
+        self, size: int, scale: Names = (), bias: Names | None = (), *, epsilon: float
+    ) -> None:
         self.scale = weight((size,), (None,), scale, dtype=jnp.float32)
-        self.bias = weight((size,), (None,), bias, dtype=jnp.float32, spread=0.0)
+        if bias is not None:
+            self.bias = weight((size,), (None,), bias, dtype=jnp.float32, spread=0.0)
+        self.biased = bias is not None
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        centred = x - x.mean(-1, keepdims=True)
-        variance = jnp.square(centred).mean(-1, keepdims=True)
-        normed = centred * lax.rsqrt(variance + self.epsilon)
-        scaled = normed * lax.broadcast_to_rank(self.scale[...], x.ndim)
-        return scaled + lax.broadcast_to_rank(self.bias[...], x.ndim)
+        normed = standardized(x, self.epsilon) * lax.broadcast_to_rank(self.scale[...], x.ndim)
+        return normed + lax.broadcast_to_rank(self.bias[...], x.ndim) if self.biased else normed
+
+
+def standardized(x: jax.Array, epsilon: float) -> jax.Array:
+    """Return (x - mean) / std over the last dimension."""
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
 
 
 class Embedding(nnx.Module):
@@ -313,6 +320,10 @@ def _exact_gelu(x: jax.Array) -> jax.Array:
     return jax.nn.gelu(x, approximate=False)
 
 
+def _squared_relu(x: jax.Array) -> jax.Array:
+    return jnp.square(jax.nn.relu(x))
+
+
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": jax.nn.silu,
     "swish": jax.nn.silu,
@@ -321,6 +332,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_fast": jax.nn.gelu,
     "gelu_pytorch_tanh": jax.nn.gelu,
     "relu": jax.nn.relu,
+    "relu2": _squared_relu,
 }
 
 

@@ -24,6 +24,7 @@ from tests.golden.families_maker.routing import smallest_margin
 from tests.golden.random_tensor import random_tensor, uniform
 
 ENCODERS = ("bert", "roberta", "xlm-roberta")
+WITH_IMAGES = ("mistral3",)  # not among the causal models
 LEAST_CHANGE = 1e-2  # of the logits when a feature is switched off, relative to the largest
 LEAST_MARGIN = 1e-3  # between the last expert that is chosen and the first that is not
 
@@ -116,8 +117,12 @@ def _fused(name: str) -> str:
 
 def _auto(case: Case) -> Any:
     """Of an encoder the bare model, of a decoder the one with logits."""
-    bare = case.config["model_type"] in ENCODERS
-    return transformers.AutoModel if bare else transformers.AutoModelForCausalLM
+    kind = case.config["model_type"]
+    if kind in ENCODERS:
+        return transformers.AutoModel
+    if kind in WITH_IMAGES:
+        return transformers.AutoModelForImageTextToText
+    return transformers.AutoModelForCausalLM
 
 
 def _write_config(folder: str, config: Mapping[str, Any]) -> None:

@@ -38,6 +38,11 @@ SILENT = (
     *("aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "output_router_logits", "ep_size"),
     *("num_nextn_predict_layers", "pad_token_id", "pretraining_tp", "summary_type", "n_ctx"),
     *("cache_implementation", "rotary", "scale_attn_weights"),
+    *("activation_function", "attention_softmax_in_fp32", "embedding_dropout", "mlp_type"),
+    *("layer_norm_epsilon", "norm_type", "residual_dropout", "scale_attention_softmax_in_fp32"),
+    *("order_of_interleaved_layers", "position_embedding_type", "rotary_pct"),
+    *("use_embedding_sharing", "use_gated_activation", "use_parallel_block"),
+    "use_parallel_embedding",
     # of the part that sees images
     *("boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"),
     *("text_config", "vision_config"),
@@ -110,6 +115,7 @@ def comparable_rope(config: dict[str, Any]) -> tuple[Any, ...]:
     original = original or config.get("original_max_position_embeddings")
     kept = {k: v for k, v in scaling.items() if k not in ("type", "rope_type")}
     kept.pop("original_max_position_embeddings", None)
+    kept.pop("partial_rotary_factor", None)  # a key of its own
     return theta if scaling else None, rope_type(scaling), original if scaling else None, kept
 
 
