@@ -25,9 +25,8 @@ def smallest_margin(model: Any) -> Iterator[list[float]]:
     def watch_scores(router: Any, _: Any, out: Any) -> None:
         margins.extend(_gap(out[1], router.top_k))
 
-    for router in model.modules():
-        if type(router).__name__ == "Llama4Router":
-            hooks.append(router.register_forward_hook(watch_scores))
+    others = [m for m in model.modules() if type(m).__name__ == "Llama4Router"]
+    hooks += [router.register_forward_hook(watch_scores) for router in others]
     try:
         yield margins
     finally:
