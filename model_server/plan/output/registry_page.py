@@ -76,6 +76,13 @@ CASES = (
     Case("deepseek-ai/DeepSeek-V3", "v5e:8x16", _eights(4096)),
     Case("deepseek-ai/DeepSeek-V3", "v5p:2x2x4", _eights(4096)),
     Case("deepseek-ai/DeepSeek-V3", "v7x:2x2x2", _eights(4096)),
+    Case("moonshotai/Kimi-K2", "v5p:2x2x8", _eights(4096)),
+    Case("openai/gpt-oss-20b", "v5e:2x2", {"MAX_CONTEXT": "32768"}),
+    Case("openai/gpt-oss-120b", "v5e:2x4", {"MAX_CONTEXT": "32768"}),
+    Case("zai-org/GLM-4.5-Air", "v5e:4x4", _eights(8192)),
+    Case("zai-org/GLM-4.5", "v5p:2x2x4", _eights(8192)),
+    Case("meta-llama/Llama-4-Scout-17B-16E", "v5e:4x4", _eights(8192)),
+    Case("meta-llama/Llama-4-Maverick-17B-128E", "v5p:2x2x4", _eights(8192)),
 )
 
 

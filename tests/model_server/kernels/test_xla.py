@@ -90,22 +90,25 @@ def test_a_sink_is_a_token_whose_value_is_zero(window: int | None) -> None:
         scores = np.append(keys[head // 2, seen] @ q[token, head], sinks[head])
         weights = np.exp(scores - scores.max())
         wanted[token, head] = weights[:-1] / weights.sum() @ values[head // 2, seen]
+    at = jnp.arange(13, dtype=jnp.int32)
+    none = jnp.zeros(1, jnp.int32)  # a decode row of padding before the prompt
     batch = PagedBatch(
-        pages=jnp.arange(13, dtype=jnp.int32) // 8 + 1,
-        offsets=jnp.arange(13, dtype=jnp.int32) % 8,
-        decode_tables=jnp.zeros((0, 2), jnp.int32),
-        decode_limits=jnp.zeros((0, 1), jnp.int32),
+        pages=jnp.append(none, at // 8 + 1),
+        offsets=jnp.append(none, at % 8),
+        decode_tables=jnp.zeros((1, 2), jnp.int32),
+        decode_limits=none[None],
         block_tables=jnp.asarray([[1, 2]], jnp.int32),
-        block_limits=jnp.arange(1, 14, dtype=jnp.int32)[None],
+        block_limits=at[None] + 1,
         kernel=reference.KERNEL,
     )
     cache = CacheShape(layers=1, kv_heads=3, key_dim=8, value_dim=8)
-    new = [jnp.asarray(each, jnp.float32) for each in (q, *np.stack([keys, values]).swapaxes(1, 2))]
+    new = [np.asarray(each, np.float32) for each in (q, *np.stack([keys, values]).swapaxes(1, 2))]
     options = {"scale": 1.0, "window": window, "sinks": jnp.asarray(sinks, jnp.float32)}
-    for kernel in (reference.KERNEL, xla.KERNEL, WholeInputs()):
+    for kernel, before in ((reference.KERNEL, 1), (xla.KERNEL, 1), (WholeInputs(), 0)):
         layer = allocate(cache, 2, 8, jnp.dtype("float32"))[0]
-        got, _ = replace(batch, kernel=kernel).attend(layer, *new, **options)
-        np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-5)
+        tokens = [jnp.asarray(np.pad(each, ((before, 0), (0, 0), (0, 0)))) for each in new]
+        got, _ = replace(batch, kernel=kernel).attend(layer, *tokens, **options)
+        np.testing.assert_allclose(got[before:], wanted, rtol=2e-5, atol=2e-5)
 
 
 def test_rows_that_see_nothing_give_zeros() -> None:

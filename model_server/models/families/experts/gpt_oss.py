@@ -122,8 +122,7 @@ def _count(keys: ConfigKeys, experts: int) -> int:
     count = checked_count(keys, experts)
     if (other := keys.whole("experts_per_token", count)) != count:
         raise CheckpointError(
-            f"config.json has num_experts_per_tok = {count} but experts_per_token = {other}: they "
-            "must be equal"
+            f"config.json has num_experts_per_tok = {count} but experts_per_token = {other}"
         )
     return count
 

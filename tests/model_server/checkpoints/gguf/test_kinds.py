@@ -26,6 +26,8 @@ def blocks(kind: GGMLQuantizationType, seed: int, count: int = 40) -> np.ndarray
     for at in HALVES[kind.name]:
         numbers = rng.normal(0, 0.05, (count, 1)).astype(np.float16)
         raw[:, at : at + 2] = numbers.view(np.uint8)
+    if kind.name == "MXFP4":
+        raw[:, 0] = rng.integers(110, 140, count)
     return raw
 
 
