@@ -20,6 +20,8 @@ FAMILIES = Path(__file__).parents[2] / "golden" / "families"
 REFUSED = {
     "deepseek_v3_mscale": "attention_bias",
     "gpt_neox_tied_unbiased": "hidden_act",
+    "gpt_oss": "swiglu_limit",
+    "gpt_oss_no_layer_types": "attention_bias",
     "roberta": "cannot be written as GGUF",
     "xlm_roberta": "cannot be written as GGUF",
     "qwen3_moe_dense_layers": "mlp_only_layers",

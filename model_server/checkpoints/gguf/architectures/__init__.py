@@ -12,6 +12,7 @@ from model_server.checkpoints.gguf.architectures.deepseek2 import DEEPSEEK2
 from model_server.checkpoints.gguf.architectures.gemma import GEMMA, GEMMA2, GEMMA3
 from model_server.checkpoints.gguf.architectures.glm import CHATGLM, GLM4
 from model_server.checkpoints.gguf.architectures.gpt import GPT2, GPTJ, GPTNEOX
+from model_server.checkpoints.gguf.architectures.gpt_oss import GPT_OSS
 from model_server.checkpoints.gguf.architectures.layer_normed import PHI2, STARCODER2
 from model_server.checkpoints.gguf.architectures.llama import LLAMA
 from model_server.checkpoints.gguf.architectures.llama_kin import (
@@ -52,5 +53,6 @@ _ALL = (
     COHERE2,
     STARCODER2,
     PHI2,
+    GPT_OSS,
 )
 ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType({a.name: a for a in _ALL})

@@ -14,16 +14,16 @@ from typing import Any
 from model_server.checkpoints.packed import FLOAT4, Packing
 from model_server.models.config_keys import ConfigKeys, windows_of
 from model_server.models.families.decoder_recipe import BuildFfw, pre_norm_recipe
+from model_server.models.families.experts.gpt_oss_sources import apart, fused
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
-from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
+from model_server.models.layers.experts import Experts, RoutedFeedForward
 from model_server.models.layers.layers import ClampedGate
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.routing import Router, SoftmaxChoice, checked_count
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.quantization import STORED
-from model_server.models.weights.source import Portion, Tensor, Transposed, WeightSource
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
@@ -32,6 +32,7 @@ KEYS = KnownKeys(
     (
         *(key for key in DECODER if key != "hidden_act"),
         "attention_bias",
+        "experts_apart",
         "experts_per_token",
         "layer_types",
         "num_experts_per_tok",
@@ -108,7 +109,9 @@ def _routed_ffw(keys: ConfigKeys, packed: bool) -> BuildFfw:
 
     def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
         router = f"{prefix}.mlp.router"
-        sources = _sources(f"{prefix}.mlp.experts", experts, ffw, packed)
+        name = f"{prefix}.mlp.experts"
+        one_by_one = keys.flag("experts_apart")  # as GGUF files give them
+        sources = apart(name, experts) if one_by_one else fused(name, experts, ffw, packed)
         return RoutedFeedForward(
             Router(embed, experts, choice, (f"{router}.weight",), bias=(f"{router}.bias",)),
             Experts(embed, ffw, sources, activation=gate, form=form),
@@ -125,26 +128,6 @@ def _count(keys: ConfigKeys, experts: int) -> int:
             f"config.json has num_experts_per_tok = {count} but experts_per_token = {other}"
         )
     return count
-
-
-def _sources(prefix: str, experts: int, ffw: int, packed: bool) -> ExpertSources:
-    """Gates and ups alternate; packed matrices are [E, out, in], others [E, in, out]."""
-
-    def matrices(name: str) -> WeightSource:
-        stored = Tensor(f"{prefix}.{name}")
-        return stored if packed else Transposed(stored)
-
-    def every_other(source: WeightSource, first: int) -> WeightSource:
-        return Portion(source, 1, first, 2 * ffw, of=2 * ffw, step=2)
-
-    both, bias = matrices("gate_up_proj"), Tensor(f"{prefix}.gate_up_proj_bias")
-    return ExpertSources(
-        count=experts,
-        gate=every_other(both, 0),
-        up=every_other(both, 1),
-        down=matrices("down_proj"),
-        biases=(every_other(bias, 0), every_other(bias, 1), Tensor(f"{prefix}.down_proj_bias")),
-    )
 
 
 FAMILY = Family("gpt_oss", ("gpt_oss",), "gpt-oss", configure)
