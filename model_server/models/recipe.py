@@ -226,13 +226,15 @@ class ModelClass:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Language models sized by their checkpoint; one line of the registry."""
+    """Language models sized by their checkpoint: the FAMILY of a module below `families`."""
 
     path: str  # short name accepted by publish
     model_types: tuple[str, ...]  # of config.json
     title: str  # display name
     configure: Callable[[Mapping[str, Any] | None, Mapping[str, Any]], Recipe]
     overridable: Mapping[str, Any] = field(default_factory=lambda: SERVING_DEFAULTS)
+    # Reads no other model_type: neither keys nor tensors tell it from Llama, which it is not.
+    own_types_only: bool = False
 
     def model_class(self) -> ModelClass:
         return ModelClass(self.path, True, self.overridable, self.configure)

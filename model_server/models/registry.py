@@ -163,7 +163,20 @@ def _of_checkpoint(found: _Recipes, config: Mapping[str, Any]) -> _Recipes:
             f"{kept.path}"
         )
     refuse_lookalike(config.get("model_type"), found.path)
+    if kept is None:
+        _check_reads_others(found.path, config)
     return found
+
+
+def _check_reads_others(path: str, config: Mapping[str, Any]) -> None:
+    """Raise CheckpointError for a family that reads only its own model types."""
+    family = next((each for each in families() if each.path == path), None)
+    if isinstance(family, Family) and family.own_types_only:
+        raise CheckpointError(
+            f"config.json has model_type {quoted(config.get('model_type'))}; the {path} family "
+            f"reads only {', '.join(family.model_types)}, because neither keys nor tensors tell it "
+            "apart from others: serve a model of a supported family"
+        )
 
 
 def _known(

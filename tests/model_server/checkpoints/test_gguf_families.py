@@ -45,7 +45,8 @@ SILENT = (
     "use_parallel_embedding",
     # of the part that sees images
     *("boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"),
-    *("text_config", "vision_config"),
+    *("text_config", "vision_config", "multimodal_projector_bias", "projector_hidden_act"),
+    *("spatial_merge_size", "vision_feature_layer"),
     # said by layer_types and sliding_window
     *("max_window_layers", "sliding_window_pattern", "_sliding_window_pattern"),
 )

@@ -89,6 +89,14 @@ def test_a_named_family_reads_a_checkpoint_whose_type_nobody_knows() -> None:
     assert make_recipe("llama", LLAMA | {"model_type": "yi"}, {}).cache(1).layers == 2
 
 
+@pytest.mark.parametrize("kind", ["yi", None])
+def test_a_family_that_nothing_tells_from_llama_reads_only_its_own_types(kind: str | None) -> None:
+    """A Llama read as a SmolLM3 would load, and every fourth layer would lose its positions."""
+    assert make_recipe("smollm3", LLAMA | {"model_type": "smollm3"}, {}).cache(1).layers == 2
+    with pytest.raises(CheckpointError, match="the smollm3 family reads only smollm3"):
+        make_recipe("smollm3", LLAMA | {"model_type": kind}, {})
+
+
 def test_quantising_in_blocks_that_fit_nothing_is_refused_and_some_may_stay_plain() -> None:
     def declared(quantize: str) -> Any:
         recipe = make_recipe("llama", LLAMA, {"QUANTIZE": f'"{quantize}"'})

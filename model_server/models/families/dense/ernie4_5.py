@@ -39,4 +39,4 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     )
 
 
-FAMILY = Family("ernie4_5", ("ernie4_5",), "ERNIE 4.5 (dense)", configure)
+FAMILY = Family("ernie4_5", ("ernie4_5",), "ERNIE 4.5 (dense)", configure, own_types_only=True)

@@ -46,4 +46,6 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     )
 
 
-FAMILY = Family("granite", ("granite",), "Granite 3, 3.1, 3.3 (dense)", configure)
+FAMILY = Family(
+    "granite", ("granite",), "Granite 3, 3.1, 3.3 (dense)", configure, own_types_only=True
+)

@@ -39,4 +39,4 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     )
 
 
-FAMILY = Family("helium", ("helium",), "Helium 1", configure)
+FAMILY = Family("helium", ("helium",), "Helium 1", configure, own_types_only=True)

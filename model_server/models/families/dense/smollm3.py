@@ -71,4 +71,4 @@ def _rotated_layers(keys: ConfigKeys) -> list[bool]:
     return [bool(each) for each in given[:layers]]
 
 
-FAMILY = Family("smollm3", ("smollm3",), "SmolLM3", configure)
+FAMILY = Family("smollm3", ("smollm3",), "SmolLM3", configure, own_types_only=True)
