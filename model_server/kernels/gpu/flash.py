@@ -56,8 +56,9 @@ def paged_attention(
         queries.reshape(n, kv_heads, rows, d), ((0, 0), (0, 0), (0, more), (0, covered(d) - d))
     )
     row_limits = jnp.pad(jnp.tile(limits, (1, h // kv_heads)), ((0, 0), (0, more)))
-    found = _found(program, queries, layer, tables, row_limits, interpret)
-    output = _together(*found, _of_rows(sinks, kv_heads, rows, more))[:, :, :rows, :width]
+    sums, highest, total = _found(program, queries, layer, tables, row_limits, interpret)
+    of_rows = _of_rows(sinks, kv_heads, rows, more)
+    output = _together(sums, highest, total, of_rows)[:, :, :rows, :width]
     output = output.reshape(n, kv_heads, h // kv_heads, c, width).transpose(0, 3, 1, 2, 4)
     return output.reshape(n, c, h, width)
 

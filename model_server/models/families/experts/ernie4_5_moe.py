@@ -132,4 +132,6 @@ def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
     return build
 
 
-FAMILY = Family("ernie4_5_moe", ("ernie4_5_moe",), "ERNIE 4.5 (experts)", configure)
+FAMILY = Family(
+    "ernie4_5_moe", ("ernie4_5_moe",), "ERNIE 4.5 (experts)", configure, own_types_only=True
+)

@@ -76,13 +76,17 @@ def _attention(keys: ConfigKeys) -> BuildAttention:
     def build(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
         name = f"{prefix}.self_attn"
         sources = AttentionSources.hugging_face(name, biased=biased)
-        norms: dict[str, RmsNorm] = {
-            part: RmsNorm(shape.head_dim, (f"{name}.{part}.weight",), epsilon=epsilon)
-            for part in (("q_norm", "k_norm") if normed else ())
-        }
-        return Attention(shape, sources, form, **norms)
+        if not normed:
+            return Attention(shape, sources, form)
+        q_norm, k_norm = (
+            RmsNorm(shape.head_dim, (f"{name}.{part}.weight",), epsilon=epsilon)
+            for part in ("q_norm", "k_norm")
+        )
+        return Attention(shape, sources, form, q_norm=q_norm, k_norm=k_norm)
 
     return build
 
 
-FAMILY = Family("glm4_moe", ("glm4_moe",), "GLM-4.5, GLM-4.5-Air, GLM-4.6", configure)
+FAMILY = Family(
+    "glm4_moe", ("glm4_moe",), "GLM-4.5, GLM-4.5-Air, GLM-4.6", configure, own_types_only=True
+)

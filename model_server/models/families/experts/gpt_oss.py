@@ -130,4 +130,4 @@ def _count(keys: ConfigKeys, experts: int) -> int:
     return count
 
 
-FAMILY = Family("gpt_oss", ("gpt_oss",), "gpt-oss", configure)
+FAMILY = Family("gpt_oss", ("gpt_oss",), "gpt-oss", configure, own_types_only=True)

@@ -84,4 +84,6 @@ def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
     return build
 
 
-FAMILY = Family("granitemoe", ("granitemoe",), "Granite 3 (experts)", configure)
+FAMILY = Family(
+    "granitemoe", ("granitemoe",), "Granite 3 (experts)", configure, own_types_only=True
+)

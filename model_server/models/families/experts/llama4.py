@@ -134,4 +134,4 @@ def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
     return build
 
 
-FAMILY = Family("llama4", ("llama4_text", "llama4"), "Llama 4", configure)
+FAMILY = Family("llama4", ("llama4_text", "llama4"), "Llama 4", configure, own_types_only=True)

@@ -107,4 +107,4 @@ def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
     return build
 
 
-FAMILY = Family("minimax_m2", ("minimax_m2",), "MiniMax-M2", configure)
+FAMILY = Family("minimax_m2", ("minimax_m2",), "MiniMax-M2", configure, own_types_only=True)

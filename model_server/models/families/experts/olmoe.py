@@ -45,4 +45,4 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     )
 
 
-FAMILY = Family("olmoe", ("olmoe",), "OLMoE", configure)
+FAMILY = Family("olmoe", ("olmoe",), "OLMoE", configure, own_types_only=True)

@@ -114,4 +114,6 @@ def _shared(keys: ConfigKeys) -> Any:
     return build
 
 
-FAMILY = Family("qwen2_moe", ("qwen2_moe",), "Qwen1.5-MoE, Qwen2-MoE", configure)
+FAMILY = Family(
+    "qwen2_moe", ("qwen2_moe",), "Qwen1.5-MoE, Qwen2-MoE", configure, own_types_only=True
+)
