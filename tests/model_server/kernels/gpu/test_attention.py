@@ -54,7 +54,8 @@ MORE = [
     for window, softcap in ((None, None), (1, None), (17, 20.0), (1000, None))
     for dtype in ("float32", "bfloat16", "int8", "float8_e4m3fn")
 ]
-# What models have: Llama, Gemma with its cap and window, a head size of Phi, DeepSeek's latents.
+# What models have: Llama, Gemma with its cap and window, a head size of Phi, DeepSeek's latents,
+# gpt-oss's sinks, Llama 4's chunks.
 REAL = [
     Case(16, 0, 1, 32, 8, 128, 128, 64, 64),
     Case(2, 2, 32, 32, 8, 128, 128, 64, 64),
@@ -62,6 +63,8 @@ REAL = [
     Case(2, 2, 32, 32, 32, 80, 80, 16, 64),
     Case(2, 2, 32, 128, 1, 576, 0, 64, 64),
     Case(4, 0, 1, 16, 2, 192, 128, 64, 64),
+    Case(2, 2, 32, 64, 8, 64, 64, 64, 64, window=128, sinks=True),
+    Case(2, 2, 32, 40, 8, 128, 128, 64, 64, chunk=1024),
 ]
 DTYPES = ("float32", "bfloat16", "int8", "float8_e4m3fn")
 EVERY = [
