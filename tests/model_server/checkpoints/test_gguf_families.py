@@ -57,7 +57,19 @@ def in_gguf(case: str, tmp_path: Path) -> Path:
     return tmp_path / "x.gguf"
 
 
-@pytest.fixture(scope="module", params=written_cases())
+def one_of_each_type() -> list[str]:
+    """The last by name: the more special ones."""
+    return list({config_of(case)["model_type"]: case for case in written_cases()}.values())
+
+
+ONE_OF_EACH = one_of_each_type()
+CASES = [  # `make test` takes one of each type
+    pytest.param(case, marks=[] if case in ONE_OF_EACH else pytest.mark.extended)
+    for case in written_cases()
+]
+
+
+@pytest.fixture(scope="module", params=CASES)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a case's folder and x.gguf."""
     place = tmp_path_factory.mktemp(request.param)
@@ -126,12 +138,7 @@ def test_what_gguf_cannot_say_is_refused(case: str, words: str, tmp_path: Path) 
         in_gguf(case, tmp_path)
 
 
-def one_of_each_type() -> list[str]:
-    """The last by name: the more special ones."""
-    return list({config_of(case)["model_type"]: case for case in written_cases()}.values())
-
-
-@pytest.mark.parametrize("case", one_of_each_type())
+@pytest.mark.parametrize("case", ONE_OF_EACH)
 def test_the_file_computes_the_reference_implementations_numbers(case: str, tmp_path: Path) -> None:
     golden = np.load(FAMILIES / case / "golden.npz")
     with closing(open_checkpoint(str(in_gguf(case, tmp_path)))) as checkpoint:
