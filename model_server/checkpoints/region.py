@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# One slice per dimension, each with a start, a stop and no step.
+# One slice per dimension, each with a start and a stop; all but the first may have a step.
 Region = tuple[slice, ...]
 
 
@@ -17,7 +17,10 @@ def whole(shape: Sequence[int]) -> Region:
 def explicit(region: Sequence[slice], shape: Sequence[int]) -> Region:
     """Return the region with every start and stop filled in; missing dimensions are whole."""
     full = (*region, *(slice(None) for _ in shape[len(region) :]))
-    return tuple(slice(*part.indices(size)[:2]) for part, size in zip(full, shape, strict=True))
+    return tuple(
+        slice(*part.indices(size)) if part.step else slice(*part.indices(size)[:2])
+        for part, size in zip(full, shape, strict=True)
+    )
 
 
 def deliver(numbers: np.ndarray, out: np.ndarray | None) -> np.ndarray:
@@ -28,4 +31,4 @@ def deliver(numbers: np.ndarray, out: np.ndarray | None) -> np.ndarray:
 
 
 def region_shape(region: Region) -> tuple[int, ...]:
-    return tuple(part.stop - part.start for part in region)
+    return tuple(len(range(part.start, part.stop, part.step or 1)) for part in region)

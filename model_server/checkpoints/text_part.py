@@ -16,8 +16,13 @@ from sax.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 
-# model_type -> the text part's model_type
-_TEXT_TYPES = {"gemma3": "gemma3_text", "qwen3_5": "qwen3_5_text"}
+# model_type -> the text part's model_type, if its own config does not say it
+_TEXT_TYPES = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "mistral3": "mistral",
+    "qwen3_5": "qwen3_5_text",
+}
 # Prefix of the text part's tensors -> prefix in a text model. `language_model.` alone is not
 # enough: the head is below it, too.
 _PREFIXES = {
@@ -26,7 +31,7 @@ _PREFIXES = {
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
 }
-_OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "visual.")
+_OTHER_PARTS = ("vision_tower.", "vision_model.", "multi_modal_projector.", "visual.")
 _OUTER_ONLY = ("text_config", "vision_config", "model_type", "architectures")
 
 
@@ -56,7 +61,8 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(inner, Mapping):
         raise CheckpointError(f"config.json has text_config = {inner!r}; it must be an object")
     outer = {k: v for k, v in config.items() if k not in _OUTER_ONLY and v is not None}
-    return {**inner, **outer, "model_type": _TEXT_TYPES[config["model_type"]]}
+    kind = inner.get("model_type") or _TEXT_TYPES[config["model_type"]]
+    return {**inner, **outer, "model_type": kind}
 
 
 def _is_other(name: str) -> bool:

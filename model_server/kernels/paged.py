@@ -42,6 +42,16 @@ class Scores(NamedTuple):
     scale: float
     softcap: float | None
     window: int | None  # tokens each query sees, itself included; None: all
+    # f32[H]: a score in each head's softmax that takes weight from the tokens and gives nothing
+    sinks: jax.Array | None = None
+    chunk: int | None = None  # each query sees its own chunk of so many tokens; None: no chunks
+
+
+def first_seen(limits: jax.Array, window: int | None, chunk: int | None) -> jax.Array:
+    """Return the first cached token that queries with these limits see; it may be below 0."""
+    if chunk is not None:
+        return jnp.maximum(limits - 1, 0) // chunk * chunk
+    return jnp.zeros_like(limits) if window is None else limits - window
 
 
 class Kernel(Protocol):
@@ -103,13 +113,16 @@ class PagedBatch:
         scale: float,
         softcap: float | None = None,
         window: int | None = None,
+        sinks: jax.Array | None = None,
+        chunk: int | None = None,
     ) -> tuple[jax.Array, LayerPages]:
         """Write the new keys and values, then attend to the cached ones. Returns f32[T, H, W].
 
         Arguments are those of `NewTokens` and `Scores`.
         """
-        batch = self if window is None else self._in_near()
-        return self.kernel.attend(batch, layer, NewTokens(q, k, v), Scores(scale, softcap, window))
+        batch = self if window is None and chunk is None else self._in_near()
+        scores = Scores(scale, softcap, window, sinks, chunk)
+        return self.kernel.attend(batch, layer, NewTokens(q, k, v), scores)
 
     def advance(
         self, held: State, blank: State, inputs: Any, step: Advance

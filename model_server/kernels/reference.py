@@ -8,7 +8,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from model_server.kernels.paged import WriteThenRead
+from model_server.kernels.paged import WriteThenRead, first_seen
 from model_server.kernels.pages import LayerPages
 
 
@@ -21,11 +21,15 @@ def paged_attention(
     scale: float,
     softcap: float | None = None,
     window: int | None = None,
+    sinks: jax.Array | None = None,
+    chunk: int | None = None,
 ) -> jax.Array:
     """Attend C queries of each of N sequences to its pages. Returns f32[N, C, H, W].
 
     A query with limit L sees the cached tokens before L; with a window, only the last `window` of
-    them. A query with limit 0 is padding and gives zeros.
+    them; with chunks, only those of the chunk that the last of them is in. A query with limit 0 is
+    padding and gives zeros. sinks: f32[H], a further score of each head, as of a token whose value
+    is zero (Xiao et al. 2023, https://arxiv.org/abs/2309.17453).
     """
     n, c, h, d = q.shape
     k_pages = layer.keys.astype(jnp.float32)
@@ -43,9 +47,15 @@ def paged_attention(
         scores = softcap * jnp.tanh(scores / softcap)
     at = jax.lax.broadcast_to_rank(jnp.arange(scores.shape[-1]), scores.ndim)
     seen = at < limits[:, :, None, None, None]
-    if window is not None:
-        seen &= at >= limits[:, :, None, None, None] - window
-    weights = jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1) * seen.astype(jnp.float32)
+    if window is not None or chunk is not None:
+        seen &= at >= first_seen(limits, window, chunk)[:, :, None, None, None]
+    scores = jnp.where(seen, scores, -1e30)
+    if sinks is not None:
+        of_heads = sinks.reshape(1, 1, kv_heads, -1, 1)
+        scores = jnp.concatenate(
+            [scores, jnp.broadcast_to(of_heads, (*scores.shape[:-1], 1))], axis=-1
+        )
+    weights = jax.nn.softmax(scores, axis=-1)[..., : seen.shape[-1]] * seen.astype(jnp.float32)
     return jnp.einsum("nckrs,nksd->nckrd", weights, values).reshape(n, c, h, width)
 
 

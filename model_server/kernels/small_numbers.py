@@ -1,7 +1,8 @@
 """Quantised weights in TPU kernels: their layout, and widening one tile of them.
 
 int4 comes as bytes, two neighbours of a row in each, and is never put back in order: the low halves
-are multiplied with the even inputs and the high halves with the odd ones.
+are multiplied with the even inputs and the high halves with the odd ones. So does float4, which has
+bfloat16 scales.
 
 A TPU stores [rows, columns] in whichever order takes less room once columns, or rows, are rounded
 up to 128. A kernel that wants the other order makes XLA write a copy first, so it takes the stored
@@ -25,7 +26,7 @@ class Packed(NamedTuple):
     """E matrices [out, in]; unquantised ones have no scales."""
 
     values: jax.Array  # [E, out, in]; int4 as bytes, u8[E, out, in / 2]
-    scales: jax.Array | None  # f32[E, out, blocks]
+    scales: jax.Array | None  # f32[E, out, blocks]; bf16: the values are float4
     offsets: jax.Array | None  # f32[E, out, blocks]
 
 
@@ -42,6 +43,7 @@ class Form:
     offset: bool
     turned: bool  # values are stored as [columns, outputs]
     turned_scales: bool  # scales and offsets are stored as [blocks, outputs]
+    float4: bool = False
 
     @property
     def inputs(self) -> int:
@@ -73,7 +75,7 @@ class Form:
 
     def spread(self, scales: Any, into: Any) -> None:
         """Fill the scratch with a tile of scales."""
-        tile = scales[...]
+        tile = scales[...].astype(jnp.float32)
         into[:, : self.blocks] = tile.T if self.turned_scales else tile
 
 
@@ -95,7 +97,23 @@ def form_of(packed: Packed) -> Form | None:
         offset=packed.offsets is not None,
         turned=turned,
         turned_scales=blocks == 1 or turned or _is_turned(outputs, blocks),
+        float4=packed.scales is not None and is_float4(packed.scales),
     )
+
+
+def is_float4(scales: Any) -> bool:
+    """True if the values with these scales are float4."""
+    return scales.dtype == jnp.bfloat16
+
+
+def float4_numbers(bits: jax.Array) -> jax.Array:
+    """f32: the float4_e2m1fn of the low four bits of each integer."""
+    wide = bits.astype(jnp.int32)
+    size = wide & 7
+    # Twice the number: 0 to 3 as they are, then 4, 6, 8, 12.
+    large = (2 | (size & 1)) << jnp.maximum((size >> 1) - 1, 0)
+    twice = jnp.where(size < 4, size, large).astype(jnp.float32)
+    return jnp.where((wide & 8) > 0, -0.5, 0.5) * twice
 
 
 def _can_spread(block: int, turned: bool) -> bool:
@@ -136,7 +154,7 @@ def scale_of(scales: Any, column: Any, size: int, form: Form) -> jax.Array:
     if not form.turned:
         return _across_lanes(scales, column, size, form.block)
     count = max(1, size // form.block)
-    tile = scales[pl.ds(column // form.block, count), :]
+    tile = scales[pl.ds(column // form.block, count), :].astype(jnp.float32)
     if count == 1:
         return tile
     spread = jnp.broadcast_to(tile[:, None], (count, form.block, tile.shape[1]))
@@ -163,6 +181,7 @@ def widened(stored: jax.Array, scale: jax.Array | None, form: Form, dtype: Any) 
     else:
         wide = stored.astype(jnp.int32)
         parts = [(wide << 28) >> 28, (wide << 24) >> 28]
+        parts = [float4_numbers(part) for part in parts] if form.float4 else parts
     if scale is None:
         return [part.astype(dtype) for part in parts]
     return [(part.astype(jnp.float32) * scale).astype(dtype) for part in parts]

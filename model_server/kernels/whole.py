@@ -76,7 +76,7 @@ def _in_parts(
     @jax.checkpoint
     def part(first: jax.Array) -> jax.Array:
         queries = jax.lax.dynamic_slice_in_dim(q, first, size, axis=1)
-        seen = _seen(first + jnp.arange(size), jnp.arange(length), scores.window, causal)
+        seen = _seen(first + jnp.arange(size), jnp.arange(length), scores, causal)
         return _attended(queries, k, v, seen[None] & there[:, None], scores)
 
     if size == length:
@@ -85,9 +85,12 @@ def _in_parts(
     return parts.swapaxes(0, 1).reshape(*q.shape[:3], v.shape[3])
 
 
-def _seen(queries: jax.Array, keys: jax.Array, window: int | None, causal: bool) -> jax.Array:
+def _seen(queries: jax.Array, keys: jax.Array, scores: Scores, causal: bool) -> jax.Array:
     """bool[C, T]: which keys each query sees, by their places in the input."""
-    back = queries[:, None] - keys[None]
+    back, window = queries[:, None] - keys[None], scores.window
+    if scores.chunk is not None:
+        near = queries[:, None] // scores.chunk == keys[None] // scores.chunk
+        return near & (back >= 0) if causal else near
     if causal:
         return (back >= 0) if window is None else (back >= 0) & (back < window)
     # Bidirectional models see half of their window on either side.
@@ -105,6 +108,10 @@ def _attended(
     if scores.softcap is not None:
         made = scores.softcap * jnp.tanh(made / scores.softcap)
     mask = seen[:, None, None]
-    weights = jax.nn.softmax(jnp.where(mask, made, -1e30), axis=-1) * mask.astype(jnp.float32)
+    made = jnp.where(mask, made, -1e30)
+    if scores.sinks is not None:
+        of_heads = scores.sinks.reshape(1, kv_heads, -1, 1, 1)
+        made = jnp.concatenate([made, jnp.broadcast_to(of_heads, (*made.shape[:-1], 1))], axis=-1)
+    weights = jax.nn.softmax(made, axis=-1)[..., : mask.shape[-1]] * mask.astype(jnp.float32)
     mixed = jnp.einsum("bkrcs,bskw->bckrw", weights, v)
     return mixed.reshape(rows, columns, heads, v.shape[3])

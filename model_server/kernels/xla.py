@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from model_server.kernels.paged import WriteThenRead
+from model_server.kernels.paged import WriteThenRead, first_seen
 from model_server.kernels.pages import HIGHEST, LayerPages
 
 _MASKED = -1e30
@@ -27,6 +27,8 @@ def paged_attention(
     scale: float,
     softcap: float | None = None,
     window: int | None = None,
+    sinks: jax.Array | None = None,
+    chunk: int | None = None,
 ) -> jax.Array:
     """As `reference.paged_attention`, up to the order of additions."""
     n, c, h, d = q.shape
@@ -37,7 +39,7 @@ def paged_attention(
     queries = (q * scale).reshape(n, c, kv_heads, -1, d).transpose(0, 2, 3, 1, 4)
     queries = queries.reshape(n, kv_heads, rows, d)
     row_limits = jnp.tile(limits, (1, h // kv_heads))  # i32[N, rows]
-    first = _first_pages(limits, window, page_size)
+    first = _first_pages(limits, window, chunk, page_size)
 
     def one_page(index, carry):
         highest, total, output = carry
@@ -49,7 +51,7 @@ def paged_attention(
         if softcap is not None:
             scores = softcap * jnp.tanh(scores / softcap)
         within = lax.broadcast_to_rank(jnp.arange(page_size), max(start.ndim, 1))
-        seen = _seen(start + within, row_limits[:, :, None], window)
+        seen = _seen(start + within, row_limits[:, :, None], window, chunk)
         scores = jnp.where(seen[:, None], scores, _MASKED)
         new_highest = jnp.maximum(highest, scores.max(-1))
         weights = jnp.exp(scores - new_highest[..., None])
@@ -64,8 +66,7 @@ def paged_attention(
         )
         return new_highest, total * decay + weights.sum(-1), output
 
-    zeros = jnp.zeros((n, kv_heads, rows), jnp.float32)
-    start = (zeros + _MASKED, zeros, jnp.zeros((n, kv_heads, rows, width), jnp.float32))
+    start = _nothing(sinks, (n, kv_heads, rows), width)
     ends = (limits.max(1) + page_size - 1) // page_size
     trips = jnp.max(ends if first is None else ends - first)
     _, total, output = lax.fori_loop(0, trips, one_page, start)
@@ -75,6 +76,18 @@ def paged_attention(
     )
     output = output.reshape(n, kv_heads, h // kv_heads, c, width).transpose(0, 3, 1, 2, 4)
     return output.reshape(n, c, h, width)
+
+
+def _nothing(
+    sinks: jax.Array | None, shape: tuple[int, int, int], width: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the highest scores, their sums and the output before any page is seen."""
+    n, kv_heads, rows = shape
+    zeros, output = jnp.zeros(shape, jnp.float32), jnp.zeros((*shape, width), jnp.float32)
+    if sinks is None:
+        return zeros + _MASKED, zeros, output
+    of_rows = jnp.repeat(sinks.reshape(kv_heads, -1), rows * kv_heads // sinks.size, axis=1)
+    return jnp.broadcast_to(of_rows[None], shape), zeros + 1.0, output
 
 
 def _gathered(layer: LayerPages, pages: jax.Array) -> LayerPages:
@@ -88,15 +101,18 @@ def _gathered(layer: LayerPages, pages: jax.Array) -> LayerPages:
     )
 
 
-def _first_pages(limits: jax.Array, window: int | None, page_size: int) -> jax.Array | None:
+def _first_pages(
+    limits: jax.Array, window: int | None, chunk: int | None, page_size: int
+) -> jax.Array | None:
     """i32[N]: first page of each sequence that any of its queries sees; None: page 0 of all.
 
     A row may see nothing of that page; the decay at its first page with a score zeroes what it
     accumulates there.
     """
-    if window is None:
+    if window is None and chunk is None:
         return None
-    starts = jnp.where(limits > 0, limits - window, jnp.iinfo(jnp.int32).max)
+    starts = first_seen(limits, window, chunk)
+    starts = jnp.where(limits > 0, starts, jnp.iinfo(jnp.int32).max)
     return jnp.clip(starts.min(1), 0, jnp.maximum(limits.max(1) - 1, 0)) // page_size
 
 
@@ -112,10 +128,14 @@ def _page_of(
     return jnp.take_along_axis(tables, inside, axis=1)[:, 0], (column * page_size)[:, None, None]
 
 
-def _seen(positions: jax.Array, limits: jax.Array, window: int | None) -> jax.Array:
+def _seen(
+    positions: jax.Array, limits: jax.Array, window: int | None, chunk: int | None
+) -> jax.Array:
     positions = lax.broadcast_to_rank(positions, limits.ndim)
     seen = positions < limits
-    return seen if window is None else seen & (positions >= limits - window)
+    if window is None and chunk is None:
+        return seen
+    return seen & (positions >= first_seen(limits, window, chunk))
 
 
 KERNEL = WriteThenRead(paged_attention)

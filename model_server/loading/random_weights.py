@@ -24,7 +24,7 @@ from model_server.models.weights.weight import Declaration, Leaf
 _SMALL = 2**16  # drawing fewer numbers than this takes less time than optimising the program
 _UNOPTIMISED = {"xla_backend_optimization_level": 0}
 # Standard deviation of random quantised values: small enough that few need clipping.
-_SPREADS = {"int8": 32.0, "int4": 2.3, "float8_e4m3fn": 1.0}
+_SPREADS = {"int8": 32.0, "int4": 2.3, "float8_e4m3fn": 1.0, "float4_e2m1fn": 2.0}
 
 
 def random_weights(

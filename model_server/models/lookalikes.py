@@ -15,7 +15,6 @@ _SHIFTED = "its positions start after the padding token's id"
 _LOOKALIKES: Mapping[str, str] = {
     "camembert": _SHIFTED,
     "data2vec-text": _SHIFTED,
-    "helium": "it rotates neighbouring dimensions of a head together",
 }
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.packed import Packing
 from model_server.kernels.pages import CacheShape, StateArray
 from model_server.models.chat_settings import CHAT_DEFAULTS, ChatSettings, parse_chat
 from model_server.models.layers.decoder import Decoder
@@ -104,6 +105,8 @@ class Recipe:
     tasks: Tasks = Tasks()
     chat: ChatSettings = ChatSettings()
     draft: DraftRecipe | None = None  # of the model that guesses its tokens; the loader opens it
+    # How checkpoints of this configuration store a tensor, by name, for plans without its files
+    packing: Callable[[str], Packing | None] | None = None
 
     @property
     def window(self) -> int | None:
@@ -150,7 +153,8 @@ class Recipe:
         `checkpoint` says how its tensors are quantised, if the recipe keeps them so. Raises
         InvalidRequest if QUANTIZE would change nothing, or the model cannot be cut into stages.
         """
-        quantization = quantization_of(self.quantize, checkpoint)
+        stored = self.packing if checkpoint is None else checkpoint.packing
+        quantization = quantization_of(self.quantize, stored)
         form = WeightForm(
             dtype=jnp.dtype(self.dtype),
             layout=layout,
@@ -174,18 +178,21 @@ class DraftRecipe:
 
 
 def quantization_of(
-    quantize: Scheme | str | None, checkpoint: Checkpoint | None
+    quantize: Scheme | str | None, stored: Callable[[str], Packing | None] | None
 ) -> Quantization | None:
-    """Return how QUANTIZE holds weights. Raises InvalidRequest for "stored" without checkpoint."""
+    """Return how QUANTIZE holds weights. Raises InvalidRequest for "stored" without checkpoint.
+
+    stored: how the checkpoint stores a tensor, by name; None: there is none.
+    """
     if isinstance(quantize, Scheme) or quantize is None:
         return quantize
-    if checkpoint is None:
+    if stored is None:
         raise InvalidRequest(
             'QUANTIZE "stored" keeps a checkpoint\'s own quantisation, but there is no '
             'checkpoint: publish one, or give a scheme such as "int8"',
             param="overrides.QUANTIZE",
         )
-    return AsStored(checkpoint.packing)
+    return AsStored(stored)
 
 
 def _kept(module: nnx.Module, stage: Stage) -> nnx.Module:
@@ -240,13 +247,15 @@ class ModelClass:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Language models sized by their checkpoint; one line of the registry."""
+    """Language models sized by their checkpoint: the FAMILY of a module below `families`."""
 
     path: str  # short name accepted by publish
     model_types: tuple[str, ...]  # of config.json
     title: str  # display name
     configure: Callable[[Mapping[str, Any] | None, Mapping[str, Any]], Recipe]
     overridable: Mapping[str, Any] = field(default_factory=lambda: SERVING_DEFAULTS)
+    # Reads no other model_type: neither keys nor tensors tell it from Llama, which it is not.
+    own_types_only: bool = False
 
     def model_class(self) -> ModelClass:
         return ModelClass(self.path, True, self.overridable, self.configure)

@@ -1,39 +1,19 @@
 """Registry of every model path this server accepts.
 
-A new family is one line in `_FAMILIES` or `_EMBEDDERS`; user modules add models with `register`.
+A family is a module below `families` with a FAMILY; user modules add models with `register`.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from model_server.models import families as family_modules
 from model_server.models.custom import CustomModel
-from model_server.models.families import (
-    bert,
-    deepseek_v3,
-    gemma,
-    gemma2,
-    gemma3,
-    gpt2,
-    gpt_neox,
-    gptj,
-    lfm2,
-    llama,
-    mamba2,
-    mistral,
-    mixtral,
-    olmo2,
-    phi3,
-    qwen2,
-    qwen3,
-    qwen3_5,
-    qwen3_moe,
-    qwen3_next,
-    roberta,
-)
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
 from model_server.models.lookalikes import refuse_lookalike
 from model_server.models.overrides import apply_overrides
@@ -68,40 +48,23 @@ Entry = _Recipes | CustomModel | AdapterClass
 
 _SAXML_ROOT = "saxml.server."
 
-# Short name (also a model path), model_type values of config.json, display name, code.
-_FAMILIES = (
-    Family("llama", ("llama",), "Llama 1, 2, 3 and 3.1, SmolLM", llama.configure),
-    Family("mistral", ("mistral",), "Mistral", mistral.configure),
-    Family("mixtral", ("mixtral",), "Mixtral", mixtral.configure),
-    Family("qwen2", ("qwen2",), "Qwen2, Qwen2.5", qwen2.configure),
-    Family("qwen3", ("qwen3",), "Qwen3", qwen3.configure),
-    Family("qwen3_moe", ("qwen3_moe",), "Qwen3-MoE", qwen3_moe.configure),
-    Family("deepseek_v3", ("deepseek_v3",), "DeepSeek-V3, DeepSeek-R1", deepseek_v3.configure),
-    Family("gemma", ("gemma",), "Gemma", gemma.configure),
-    Family("gemma2", ("gemma2",), "Gemma 2", gemma2.configure),
-    Family("gemma3", ("gemma3_text", "gemma3"), "Gemma 3", gemma3.configure),
-    Family("phi3", ("phi3",), "Phi-3, Phi-3.5, Phi-4-mini", phi3.configure),
-    Family("gpt2", ("gpt2",), "GPT-2, DistilGPT2", gpt2.configure),
-    Family("gptj", ("gptj",), "GPT-J", gptj.configure),
-    Family("gpt_neox", ("gpt_neox",), "GPT-NeoX, Pythia", gpt_neox.configure),
-    Family("olmo2", ("olmo2",), "OLMo 2", olmo2.configure),
-    Family("lfm2", ("lfm2",), "LFM2", lfm2.configure),
-    Family("mamba2", ("mamba2",), "Mamba-2, Codestral Mamba", mamba2.configure),
-    Family("qwen3_next", ("qwen3_next",), "Qwen3-Next", qwen3_next.configure),
-    Family("qwen3_5", ("qwen3_5_text", "qwen3_5"), "Qwen3.5", qwen3_5.configure),
-)
 _SAXML = (lm_cloud, saxml_llama, saxml_gemma, saxml_gptj, c4)
-_EMBEDDERS = (
-    EmbedderFamily("bert", ("bert",), "BERT, MiniLM", bert.configure),
-    EmbedderFamily(
-        "roberta", ("roberta", "xlm-roberta"), "RoBERTa, XLM-RoBERTa", roberta.configure
-    ),
-)
 
 
 def families() -> tuple[Family | EmbedderFamily, ...]:
     """Every family that reads a checkpoint, in the order of the docs table."""
-    return (*_FAMILIES, *_EMBEDDERS)
+    return _FAMILIES
+
+
+def _found_families() -> tuple[Family | EmbedderFamily, ...]:
+    """Import every module below `families`; language models come before embedders."""
+    modules = pkgutil.walk_packages(family_modules.__path__, f"{family_modules.__name__}.")
+    found = (getattr(importlib.import_module(each.name), "FAMILY", None) for each in modules)
+    kept = [each for each in found if isinstance(each, Family | EmbedderFamily)]
+    return tuple(sorted(kept, key=lambda each: (isinstance(each, EmbedderFamily), each.path)))
+
+
+_FAMILIES = _found_families()
 
 
 def model_paths() -> tuple[str, ...]:
@@ -181,8 +144,11 @@ def _lookup(path: str) -> Entry | None:
 
 
 def _overview() -> str:
-    short = [path for path in _ENTRIES if not path.startswith(_SAXML_ROOT)]
-    return f"{', '.join(short)} and {len(_ENTRIES) - len(short)} classes of {_SAXML_ROOT}*"
+    classes = sum(path.startswith(_SAXML_ROOT) for path in _ENTRIES)
+    return (
+        f"{AUTO}, the {len(_FAMILIES)} families of docs/models.md such as llama and qwen3, and "
+        f"{classes} classes of {_SAXML_ROOT}*"
+    )
 
 
 def _of_checkpoint(found: _Recipes, config: Mapping[str, Any]) -> _Recipes:
@@ -197,7 +163,20 @@ def _of_checkpoint(found: _Recipes, config: Mapping[str, Any]) -> _Recipes:
             f"{kept.path}"
         )
     refuse_lookalike(config.get("model_type"), found.path)
+    if kept is None:
+        _check_reads_others(found.path, config)
     return found
+
+
+def _check_reads_others(path: str, config: Mapping[str, Any]) -> None:
+    """Raise CheckpointError for a family that reads only its own model types."""
+    family = next((each for each in families() if each.path == path), None)
+    if isinstance(family, Family) and family.own_types_only:
+        raise CheckpointError(
+            f"config.json has model_type {quoted(config.get('model_type'))}; the {path} family "
+            f"reads only {', '.join(family.model_types)}, because neither keys nor tensors tell it "
+            "apart from others: serve a model of a supported family"
+        )
 
 
 def _known(

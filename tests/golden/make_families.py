@@ -14,6 +14,7 @@ random_tensor).
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import warnings
@@ -25,27 +26,19 @@ import numpy as np
 import torch
 import transformers
 
-from tests.golden.families_maker import (
-    decoders,
-    experts,
-    gemmas,
-    gpts,
-    praxis,
-    recurrent,
-    reference,
-)
+from tests.golden.families_maker import praxis, reference
 from tests.golden.families_maker.case import Case, Shapes
 from tests.golden.families_maker.praxis import PraxisCase
 
 HERE = Path(__file__).parent / "families"
-CASES: list[Case | PraxisCase] = [
-    *decoders.CASES,
-    *gemmas.CASES,
-    *gpts.CASES,
-    *experts.CASES,
-    *recurrent.CASES,
-    *praxis.CASES,
-]
+
+
+def all_cases() -> list[Case | PraxisCase]:
+    """Return the CASES of every module below families_maker."""
+    place = Path(__file__).parent / "families_maker"
+    paths = sorted(path.relative_to(place).with_suffix("") for path in place.rglob("*.py"))
+    names = [".".join(("tests", "golden", place.name, *path.parts)) for path in paths]
+    return [case for name in names for case in getattr(importlib.import_module(name), "CASES", [])]
 
 
 def make(case: Case | PraxisCase) -> None:
@@ -86,10 +79,11 @@ def main() -> None:
     transformers.logging.disable_progress_bar()
     warnings.simplefilter("ignore")
     wanted = set(sys.argv[1:])
-    names = [case.name for case in CASES]
+    cases = all_cases()
+    names = [case.name for case in cases]
     assert len(set(names)) == len(names), "two cases have one name"
     assert wanted <= set(names), f"there is no case {wanted - set(names)}"
-    for case in CASES:
+    for case in cases:
         if not wanted or case.name in wanted:
             make(case)
             sys.stdout.write(f"{case.name}\n")

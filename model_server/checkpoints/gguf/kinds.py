@@ -14,7 +14,13 @@ from types import MappingProxyType
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from model_server.checkpoints.packed import PackedBlocks, Packing
+from model_server.checkpoints.packed import (
+    FLOAT4,
+    PackedBlocks,
+    Packing,
+    e8m0_numbers,
+    float4_numbers,
+)
 
 # i8[N, B], f32[N, B / block], f32[N, B / block] or None: weight = value * scale + offset.
 Unpacked = tuple[np.ndarray, np.ndarray, np.ndarray | None]
@@ -34,7 +40,7 @@ class BlockFormat:
         """Dequantise u8[N, nbytes] into f32[N, size], with llama.cpp's rounding."""
         with np.errstate(all="ignore"):  # a damaged file may hold any scale
             values, scales, offsets = self.unpack(raw)
-            out[...] = values
+            out[...] = float4_numbers(values) if self.is_float4 else values
             parts = out.reshape(*scales.shape, -1)
             parts *= scales[..., None]
             if offsets is not None:
@@ -48,7 +54,11 @@ class BlockFormat:
                 assert offsets is not None
                 values -= np.int8(self.lowest)
                 offsets += self.lowest * scales
-        return PackedBlocks(values, scales, offsets)
+        return PackedBlocks(values, scales, offsets, float4=self.is_float4)
+
+    @property
+    def is_float4(self) -> bool:
+        return self.packing.kind == FLOAT4
 
 
 def _halves(raw: np.ndarray, start: int) -> np.ndarray:
@@ -187,6 +197,11 @@ def _unpack_q6_k(raw: np.ndarray) -> Unpacked:
     return signed, steps * _halves(raw, 208), None
 
 
+def _unpack_mxfp4(raw: np.ndarray) -> Unpacked:
+    bits = _q4(np.ascontiguousarray(raw[:, 1:]))
+    return (bits << 4).view(np.int8) >> 4, e8m0_numbers(raw[:, :1]), None
+
+
 def _kind(
     of: GGMLQuantizationType,
     packing: Packing,
@@ -209,6 +224,7 @@ KINDS: Mapping[GGMLQuantizationType, BlockFormat] = MappingProxyType(
         _Q.Q3_K: _kind(_Q.Q3_K, Packing("int4", 16, offset=False), _unpack_q3_k),
         _Q.Q4_K: _kind(_Q.Q4_K, Packing("int4", 32, offset=True), _unpack_q4_k, lowest=8),
         _Q.Q5_K: _kind(_Q.Q5_K, Packing("int8", 32, offset=True), _unpack_q5_k),
+        _Q.MXFP4: _kind(_Q.MXFP4, Packing(FLOAT4, 32, offset=False), _unpack_mxfp4),
         _Q.Q6_K: _kind(_Q.Q6_K, Packing("int8", 16, offset=False), _unpack_q6_k),
     }
 )

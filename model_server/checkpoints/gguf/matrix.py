@@ -130,7 +130,7 @@ class Matrix:
 
         if count and width:
             self._each_band(rows, blocks, unpack)
-        return PackedBlocks(values, scales, offsets)
+        return PackedBlocks(values, scales, offsets, float4=kind.is_float4)
 
     def _raw(self, start: int, stop: int) -> np.ndarray:
         return self.file.read(self._offset(start), (stop - start) * self._row_nbytes, self._what)

@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 
 from model_server.checkpoints.gguf.facts import Facts
-from model_server.checkpoints.gguf.heads import head_dim, heads_metadata, read_heads
+from model_server.checkpoints.gguf.heads import (
+    head_dim,
+    heads_metadata,
+    read_heads,
+    read_partly_rotated_heads,
+)
 from sax.errors import CheckpointError
 
 LLAMA3_FACTORS = "rope_freqs.weight"  # the divisor of each frequency
@@ -42,6 +47,21 @@ def read_rotary_heads(facts: Facts, config: Mapping[str, Any]) -> dict[str, Any]
 
 def rotary_heads_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
     return heads_metadata(config) | rope_metadata(config)
+
+
+def read_partly_rotated(facts: Facts, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Like `read_rotary_heads`, for a decoder of which part of each head rotates."""
+    heads = read_partly_rotated_heads(facts, config)
+    rotated = heads.pop("rotated")
+    part = {"partial_rotary_factor": rotated / heads["head_dim"]}
+    return heads | part | read_rope(facts, rotated)
+
+
+def partly_rotated_metadata(config: Mapping[str, Any], usual: float) -> dict[str, Any]:
+    """Invert `read_partly_rotated`; usual: the part that rotates if config.json does not say."""
+    given = config.get("partial_rotary_factor")
+    given = given or (config.get("rope_parameters") or {}).get("partial_rotary_factor") or usual
+    return heads_metadata(config, int(head_dim(config) * given)) | rope_metadata(config)
 
 
 def read_rope(facts: Facts, rotated: int) -> dict[str, Any]:

@@ -8,33 +8,24 @@ Supports these values of quant_method in config.json's quantization_config:
 - gptq: qweight (words along a column of [in, out]), qzeros, scales, g_idx; checkpoint_format gptq
   (zeros stored less one) and gptq_v2.
 - awq: qweight [in, out / 8] in AWQ's nibble order, qzeros, scales.
+- mxfp4: the matrices of all experts of a layer, see `mxfp4`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from model_server.checkpoints.huggingface.mxfp4 import mxfp4_weights
+from model_server.checkpoints.huggingface.packed_weight import PackedWeight
 from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
 from model_server.checkpoints.packed import FLOAT8, PackedBlocks, Packing
 from sax.errors import CheckpointError
 
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # which nibble of a word holds column 0, 1, ...
-
-
-class PackedWeight(ABC):
-    """One weight [out, in] made of several stored tensors."""
-
-    shape: tuple[int, int]
-    packing: Packing
-
-    @abstractmethod
-    def read(self, stored: StoredTensors, rows: slice, columns: slice) -> PackedBlocks:
-        """Read a region; its columns must be whole blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +161,7 @@ def packed_weights(
         )
     found = find(config, dtypes, stored)
     used = {part for name in found for part in _parts_of(name, dtypes)}
+    used |= {part for weight in found.values() for part in weight.parts}
     return found, used
 
 
@@ -334,4 +326,5 @@ _METHODS = {
     "compressed-tensors": _compressed,
     "gptq": _column_weights(awq=False),
     "awq": _column_weights(awq=True),
+    "mxfp4": mxfp4_weights,
 }

@@ -5,6 +5,7 @@ Expects config.json, model.safetensors or its shards, and tokenizer files. Reads
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from pathlib import Path
 
@@ -78,8 +79,8 @@ class SafetensorsCheckpoint:
         return str(DTYPES[tensor.dtype])
 
     def nbytes(self, name: str) -> int:
-        rows, columns = self._packed[name].shape if name in self._packed else (0, 0)
-        return 4 * rows * columns or self._stored.nbytes(name)
+        packed = self._packed.get(name)
+        return 4 * math.prod(packed.shape) if packed else self._stored.nbytes(name)
 
     def read(
         self, name: str, region: Region | None = None, out: np.ndarray | None = None
@@ -88,12 +89,12 @@ class SafetensorsCheckpoint:
         if packed is None:
             self.dtype(name)  # raises for integer tensors
             return self._stored.read(name, region, out)
-        rows, columns = region or whole(packed.shape)
-        block = packed.packing.block or packed.shape[1]
+        *rows, columns = region or whole(packed.shape)
+        block = packed.packing.block or packed.shape[-1]
         start, stop = columns.start // block * block, -(-columns.stop // block) * block
-        blocks = packed.read(self._stored, rows, slice(start, stop))
+        blocks = packed.read(self._stored, *rows, slice(start, stop))
         cut = slice(columns.start - start, columns.stop - start)
-        return deliver(blocks.dequantized()[:, cut], out)
+        return deliver(blocks.dequantized()[..., cut], out)
 
     def packing(self, name: str) -> Packing | None:
         packed = self._packed.get(name)
@@ -103,8 +104,7 @@ class SafetensorsCheckpoint:
         packed = self._packed.get(name)
         if packed is None:
             raise CheckpointError(f"tensor {name} in {self._folder} is not quantised")
-        rows, columns = region or whole(packed.shape)
-        return packed.read(self._stored, rows, columns)
+        return packed.read(self._stored, *(region or whole(packed.shape)))
 
     def tokenizer(self) -> HfTokenizer:
         return self._tokenizer

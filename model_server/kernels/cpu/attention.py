@@ -104,7 +104,7 @@ def _attended(batch: PagedBatch, layer: LayerPages, q: jax.Array, scores: Scores
     width = layer.keys.shape[2] if layer.values is None else layer.values.shape[3]
     values = jnp.zeros((0, 0, 0, 0), layer.keys.dtype) if layer.values is None else layer.values
     call = jax.ffi.ffi_call(
-        "sax_cpu_attend", jax.ShapeDtypeStruct((*q.shape[:2], width), jnp.float32)
+        "sax_cpu_attend_to_pages", jax.ShapeDtypeStruct((*q.shape[:2], width), jnp.float32)
     )
     return call(
         q,
@@ -116,7 +116,9 @@ def _attended(batch: PagedBatch, layer: LayerPages, q: jax.Array, scores: Scores
         batch.decode_limits,
         batch.block_tables,
         batch.block_limits,
+        jnp.zeros((0,), jnp.float32) if scores.sinks is None else scores.sinks,
         scale=np.float32(scores.scale),
         softcap=np.float32(scores.softcap or 0.0),
         window=np.int32(scores.window or 0),
+        chunk=np.int32(scores.chunk or 0),
     )

@@ -23,7 +23,8 @@ _TARGETS = tuple(
     f"sax_cpu_{kernel}"
     for kernel in (
         *("plain", "quantized", "low_rank"),
-        *("unwritten", "overwrite", "write", "attend"),
+        # A kernel whose arguments changed has another name, so that an older library is refused.
+        *("unwritten", "overwrite", "write", "attend_to_pages"),
         *("rms_norm", "gated", "heads"),
         "choose_tokens",
     )

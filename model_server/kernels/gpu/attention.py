@@ -83,15 +83,22 @@ class GpuAttention:
         lies = jax.tree.map(lambda _: heads, (layer, k, v))
         places = [PartitionSpec(rows, None, self.heads) for rows in row_axes]
         tables = [PartitionSpec(rows) for rows in row_axes]
-        read = partial(paged_attention, **scores._asdict(), interpret=self.interpret)
+        fixed = scores._replace(sinks=None)._asdict() | {"interpret": self.interpret}
+        read = partial(paged_attention, **fixed)
         on_mesh = jax.shard_map(
             partial(_written_and_read, read),
             mesh=self.mesh,
-            in_specs=(*lies, nowhere, nowhere, list(zip(places, tables, tables, strict=True))),
+            in_specs=(
+                *lies,
+                *(nowhere, nowhere),
+                list(zip(places, tables, tables, strict=True)),
+                None if scores.sinks is None else PartitionSpec(self.heads),
+            ),
             out_specs=(places, lies[0]),
             check_vma=False,  # a kernel does not declare which axes its results vary over
         )
-        attended, layer = on_mesh(layer, k, v, batch.pages, batch.offsets, parts)
+        given = (layer, k, v, batch.pages, batch.offsets, parts, scores.sinks)
+        attended, layer = on_mesh(*given)
         return jnp.concatenate([_flat(part) for part in attended]), layer
 
     def _check(self, layer: LayerPages) -> None:
@@ -131,10 +138,11 @@ def _written_and_read(
     pages: jax.Array,
     offsets: jax.Array,
     parts: list[_Part],
+    sinks: jax.Array | None,
 ) -> tuple[list[jax.Array], LayerPages]:
     """Runs on one device, over its own shard."""
     layer = write_tokens(layer, k, v, pages, offsets)
-    return [read(queries, layer, tables, limits) for queries, tables, limits in parts], layer
+    return [read(queries, layer, *where, sinks=sinks) for queries, *where in parts], layer
 
 
 def _flat(attended: jax.Array) -> jax.Array:

@@ -31,6 +31,8 @@ def paged_attention(
     scale: float,
     softcap: float | None = None,
     window: int | None = None,
+    sinks: jax.Array | None = None,
+    chunk: int | None = None,
     interpret: bool = False,
 ) -> jax.Array:
     """As `reference.paged_attention`, with queries and weights rounded to `product_dtype`.
@@ -42,7 +44,7 @@ def paged_attention(
     kv_heads = layer.keys.shape[1]
     width = d if layer.values is None else layer.values.shape[3]
     rows = c * h // kv_heads
-    program = _program(layer, tables, limits, rows, width, softcap, window)
+    program = _program(layer, tables, limits, rows, width, (softcap, window, chunk))
     # Heads before queries, so that neighbours in a program share a query head. With a soft cap the
     # conversion to base 2 comes after the tanh.
     queries = (q * (scale * LOG2_E if softcap is None else scale)).astype(
@@ -54,8 +56,9 @@ def paged_attention(
         queries.reshape(n, kv_heads, rows, d), ((0, 0), (0, 0), (0, more), (0, covered(d) - d))
     )
     row_limits = jnp.pad(jnp.tile(limits, (1, h // kv_heads)), ((0, 0), (0, more)))
-    found = _found(program, queries, layer, tables, row_limits, interpret)
-    output = _together(*found)[:, :, :rows, :width]
+    sums, highest, total = _found(program, queries, layer, tables, row_limits, interpret)
+    of_rows = _of_rows(sinks, kv_heads, rows, more)
+    output = _together(sums, highest, total, of_rows)[:, :, :rows, :width]
     output = output.reshape(n, kv_heads, h // kv_heads, c, width).transpose(0, 3, 1, 2, 4)
     return output.reshape(n, c, h, width)
 
@@ -77,11 +80,11 @@ def _program(
     limits: jax.Array,
     rows: int,
     width: int,
-    softcap: float | None,
-    window: int | None,
+    scoring: tuple[float | None, int | None, int | None],
 ) -> GpuProgram:
     _, kv_heads, page_size, key_dim = layer.keys.shape
-    context = tables.shape[1] * page_size
+    _, window, chunk = scoring
+    context, near = tables.shape[1] * page_size, chunk or window
     tiles = tiles_for(
         sequences=tables.shape[0],
         kv_heads=kv_heads,
@@ -90,9 +93,9 @@ def _program(
         width=width,
         shared=layer.values is None,
         itemsize=product_dtype(layer.keys.dtype).itemsize,
-        context=context if window is None else min(context, window + limits.shape[1]),
+        context=context if near is None else min(context, near + limits.shape[1]),
     )
-    return GpuProgram(tiles, width, softcap, window)
+    return GpuProgram(tiles, width, *scoring)
 
 
 def _found(
@@ -130,8 +133,21 @@ def _found(
     )(queries, layer, tables, limits)
 
 
-def _together(output: jax.Array, highest: jax.Array, total: jax.Array) -> jax.Array:
-    """Merge the splits: f32[N, K, R, W]; rows that saw nothing give zeros."""
-    part = jnp.exp2(highest - highest.max(0)[None])
-    divisor = jnp.maximum((total * part).sum(0), 1e-30)
-    return (output * part[..., None]).sum(0) / divisor[..., None]
+def _of_rows(sinks: jax.Array | None, kv_heads: int, rows: int, more: int) -> jax.Array | None:
+    """f32[K, R] from f32[H], to base 2: a row is a query with one of its heads, heads first."""
+    if sinks is None:
+        return None
+    of_heads = (sinks * LOG2_E).reshape(kv_heads, -1)
+    return jnp.pad(jnp.repeat(of_heads, rows // of_heads.shape[1], axis=1), ((0, 0), (0, more)))
+
+
+def _together(
+    output: jax.Array, highest: jax.Array, total: jax.Array, sinks: jax.Array | None
+) -> jax.Array:
+    """Merge the splits and the sinks: f32[N, K, R, W]; rows that saw nothing give zeros."""
+    most = highest.max(0)
+    most = most if sinks is None else jnp.maximum(most, sinks[None])
+    part = jnp.exp2(highest - most[None])
+    divisor = (total * part).sum(0)
+    divisor = divisor if sinks is None else divisor + jnp.exp2(sinks[None] - most)
+    return (output * part[..., None]).sum(0) / jnp.maximum(divisor, 1e-30)[..., None]

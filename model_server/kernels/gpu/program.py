@@ -31,6 +31,7 @@ class GpuProgram:
     width: int
     softcap: float | None
     window: int | None
+    chunk: int | None
 
     def __call__(
         self,
@@ -62,9 +63,9 @@ class GpuProgram:
     def _context(self, limits: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Bounds of the tokens that any of these rows sees."""
         end = limits.max()
-        if self.window is None:
+        if self.window is None and self.chunk is None:
             return jnp.zeros_like(end), end
-        starts = jnp.where(limits > 0, limits - self.window, end)
+        starts = jnp.where(limits > 0, self._first_seen(limits), end)
         return jnp.maximum(starts.min(), 0), end
 
     def _share(self, begin: jax.Array, end: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -77,7 +78,15 @@ class GpuProgram:
 
     def _seen(self, at: jax.Array, limits: jax.Array) -> jax.Array:
         seen = at < limits
-        return seen if self.window is None else seen & (at >= limits - self.window)
+        if self.window is None and self.chunk is None:
+            return seen
+        return seen & (at >= self._first_seen(limits))
+
+    def _first_seen(self, limits: jax.Array) -> jax.Array:
+        """As `paged.first_seen`; Triton divides as C does."""
+        if self.chunk is not None:
+            return lax.div(jnp.maximum(limits - 1, 0), self.chunk) * self.chunk
+        return limits - (self.window or 0)
 
     def _nothing(self) -> _RunningSoftmax:
         zeros = jnp.zeros(self.tiles.rows, jnp.float32)

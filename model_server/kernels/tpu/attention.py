@@ -60,15 +60,21 @@ class TpuAttention:
         if batch.split is not None:
             new = jax.tree.map(batch.split.gathered, new)
 
-        def local(*inputs: Any) -> tuple[jax.Array, LayerPages]:
-            return program.attend(*inputs, **scores._asdict(), interpret=self.interpret)
+        fixed = scores._replace(sinks=None)._asdict() | {"interpret": self.interpret}
+
+        def local(sinks: jax.Array | None, *inputs: Any) -> tuple[jax.Array, LayerPages]:
+            return program.attend(*inputs, **(fixed | {"sinks": sinks}))
 
         queries = PartitionSpec(None, self.heads)
         tokens = pages = PartitionSpec(None, self.pages)
         return jax.shard_map(
             local,
             mesh=self.mesh,
-            in_specs=(PartitionSpec(), pages, queries, tokens, tokens),
+            in_specs=(
+                None if scores.sinks is None else PartitionSpec(self.heads),
+                PartitionSpec(),
+                *(pages, queries, tokens, tokens),
+            ),
             out_specs=(queries, pages),
             check_vma=False,
-        )(batch, layer, *new)
+        )(scores.sinks, batch, layer, *new)

@@ -45,8 +45,14 @@ class TpuProgram:
     kinds: tuple[UnitKind, ...]
     scoring: Scoring
 
-    def kernel(self, units: Units, runs: Runs, new: LayerPages, *rest: Any) -> None:
-        """rest: Refs of queries per kind, pools, results per kind, pools, then scratch."""
+    def kernel(
+        self, units: Units, runs: Runs, new: LayerPages, sinks: list[Ref], *rest: Any
+    ) -> None:
+        """Run one grid step.
+
+        sinks: Refs per kind, or none. rest: Refs of queries per kind, pools, results per kind,
+        pools, then scratch.
+        """
         refs = iter(rest)
         queries = [next(refs) for _ in self.kinds]
         next(refs)  # input pools; the outputs alias them
@@ -62,12 +68,13 @@ class TpuProgram:
             scratch.queries[...] = jnp.zeros(scratch.queries.shape, scratch.queries.dtype)
             fetcher.start()
 
-        for kind, numbers, result in zip(self.kinds, queries, results, strict=True):
+        of_kinds = sinks or [None] * len(self.kinds)
+        for kind, *refs in zip(self.kinds, queries, results, of_kinds, strict=True):
             inside = (step >= kind.first_step) & (step < kind.first_step + kind.steps)
 
             @pl.when(inside)
-            def _(kind: UnitKind = kind, numbers: Ref = numbers, result: Ref = result) -> None:
-                self._step(kind, step - kind.first_step, fetcher, scratch, numbers, result)
+            def _(kind: UnitKind = kind, refs: list[Ref] = refs) -> None:
+                self._step(kind, step - kind.first_step, fetcher, scratch, *refs)
 
     def _writer(
         self, runs: Runs, new: LayerPages, pools: LayerPages, scratch: Scratch
@@ -107,6 +114,7 @@ class TpuProgram:
         scratch: Scratch,
         queries: Ref,
         results: Ref,
+        sinks: Ref | None,
     ) -> None:
         def one(index: jax.Array, _: None) -> None:
             unit = kind.first + step * kind.at_once + index
@@ -119,6 +127,7 @@ class TpuProgram:
                 total=scratch.total.at[:, : kind.rows],
                 output=scratch.output.at[:, : kind.rows],
             )
+            state.clear(sinks)
             self._attend(kind, unit, numbers, state, fetcher)
             if kind.packed:
                 self._pack(state.result(), results.at[index])
@@ -139,7 +148,6 @@ class TpuProgram:
             count=units.counts[unit],
         )
         first = units.first_pages[unit]
-        state.clear()
 
         def one(block: jax.Array, _: None) -> None:
             place = fetcher.next_block(unit, block)

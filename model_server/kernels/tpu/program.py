@@ -15,7 +15,13 @@ from model_server.kernels.paged import KernelRefusal, PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.tpu.kernel import Scratch, TpuProgram
 from model_server.kernels.tpu.pages import LANES, lanes, new_tokens
-from model_server.kernels.tpu.queries import kinds_of, queries_of, result_shape, rows_of
+from model_server.kernels.tpu.queries import (
+    kinds_of,
+    queries_of,
+    result_shape,
+    rows_of,
+    sinks_of,
+)
 from model_server.kernels.tpu.sizes import VMEM_BYTES, VMEM_SPARE, AttentionShapes, sizes_of
 from model_server.kernels.tpu.softmax import Scoring
 from model_server.kernels.tpu.units import Runs, Units, runs_of, units_of
@@ -31,16 +37,19 @@ def attend(
     scale: float,
     softcap: float | None,
     window: int | None,
+    sinks: jax.Array | None = None,  # f32[H]
+    chunk: int | None = None,
     interpret: Any = False,
 ) -> tuple[jax.Array, LayerPages]:
     """As `PagedBatch.attend`, for pages of `tpu_shapes`. Raises KernelRefusal."""
-    program = program_of(batch, layer, q.shape[1], softcap, window)
+    program = program_of(batch, layer, q.shape[1], softcap, window, chunk)
     sizes, page_size = program.sizes, program.problem.page_size
-    units = units_of(batch, sizes.queries, page_size, window)
+    units = units_of(batch, sizes.queries, page_size, window, chunk)
     new = _padded(new_tokens(layer, k, v), sizes.group, lanes(page_size))
     queries = queries_of(program.problem, sizes, program.kinds, q * scale)
+    of_kinds = sinks_of(program.problem, sizes, program.kinds, sinks)
     results, layer = _call(
-        program, units, runs_of(batch, sizes.group), new, queries, layer, interpret
+        program, units, runs_of(batch, sizes.group), new, of_kinds, queries, layer, interpret
     )
     first = q.shape[2] if v is not None and layer.values is None else 0
     width = q.shape[2] if v is None else v.shape[2]
@@ -52,9 +61,18 @@ def attend(
 
 
 def program_of(
-    batch: PagedBatch, layer: LayerPages, heads: int, softcap: float | None, window: int | None
+    batch: PagedBatch,
+    layer: LayerPages,
+    heads: int,
+    softcap: float | None,
+    window: int | None,
+    chunk: int | None = None,
 ) -> TpuProgram:
     """Choose the program for these shapes. Raises KernelRefusal."""
+    if chunk is not None and chunk & (chunk - 1):
+        raise KernelRefusal(
+            f"attention in chunks of {chunk} tokens: a TPU divides by powers of two only"
+        )
     _, kv_heads, page_size, key_lanes = layer.keys.shape
     decodes, (blocks, block) = batch.decode_tables.shape[0], batch.block_limits.shape
     values = layer.keys if layer.values is None else layer.values
@@ -74,7 +92,7 @@ def program_of(
     )
     sizes = sizes_of(problem)
     return TpuProgram(
-        problem, sizes, kinds_of(problem, sizes), Scoring(softcap, window, problem.products)
+        problem, sizes, kinds_of(problem, sizes), Scoring(softcap, window, chunk, problem.products)
     )
 
 
@@ -101,6 +119,7 @@ def _call(
     units: Units,
     runs: Runs,
     new: LayerPages,
+    sinks: list[jax.Array],
     queries: list[jax.Array],
     layer: LayerPages,
     interpret: Any,
@@ -111,15 +130,15 @@ def _call(
     # Pin pools to HBM: XLA may otherwise move small ones to on-chip memory and back in every step.
     in_hbm = jax.tree.map(lambda _: pl.BlockSpec(memory_space=pltpu.HBM), layer)
     specs = [kind.spec(each.shape) for kind, each in zip(program.kinds, queries, strict=True)]
-    scalars, inputs = jax.tree.leaves((units, runs)), (new, *queries, layer)
-    before = len(scalars) + len(jax.tree.leaves((new, queries)))
+    scalars, inputs = jax.tree.leaves((units, runs)), (new, sinks, *queries, layer)
+    before = len(scalars) + len(jax.tree.leaves((new, sinks, queries)))
     after = len(results)
     aliases = {before + index: after + index for index in range(len(jax.tree.leaves(layer)))}
-    whole = jax.tree.map(lambda _: pl.BlockSpec(memory_space=pltpu.VMEM), new)
+    whole = jax.tree.map(lambda _: pl.BlockSpec(memory_space=pltpu.VMEM), (new, sinks))
     out_specs = [kind.spec(each.shape) for kind, each in zip(program.kinds, results, strict=True)]
-    held = _vmem_bytes(scratch, new, [*queries, *results], [*specs, *out_specs])
+    held = _vmem_bytes(scratch, (new, sinks), [*queries, *results], [*specs, *out_specs])
     structure = jax.tree.structure
-    trees = [structure(each) for each in (units, runs, new, *queries, layer)]
+    trees = [structure(each) for each in (units, runs, new, sinks, *queries, layer)]
     trees += [structure(each) for each in (*results, pools)]
     trees += [structure(each) for each in scratch]
 
@@ -149,10 +168,10 @@ def _call(
     return list(out[:after]), jax.tree.unflatten(structure(layer), out[after:])
 
 
-def _vmem_bytes(scratch: Scratch, new: LayerPages, blocks: Sequence[Any], specs: Any) -> int:
-    """VMEM the call needs. Raises KernelRefusal if a chip has less."""
+def _vmem_bytes(scratch: Scratch, whole: Any, blocks: Sequence[Any], specs: Any) -> int:
+    """VMEM the call needs, with `whole` in it. Raises KernelRefusal if a chip has less."""
     held = sum(_bytes(each.shape, each.dtype) for each in jax.tree.leaves(scratch[:6]))
-    held += sum(_bytes(each.shape, each.dtype) for each in jax.tree.leaves(new))
+    held += sum(_bytes(each.shape, each.dtype) for each in jax.tree.leaves(whole))
     for spec, array in zip(specs, blocks, strict=True):
         held += 2 * _bytes(spec.block_shape, array.dtype)
     if held > VMEM_BYTES - VMEM_SPARE:

@@ -85,6 +85,22 @@ def queries_of(
     return found
 
 
+def sinks_of(
+    problem: AttentionShapes, sizes: Sizes, kinds: Sequence[UnitKind], sinks: jax.Array | None
+) -> list[jax.Array]:
+    """Sinks f32[H] per kind: f32[K, rows, 1], of each row's head; nothing without sinks."""
+    if sinks is None:
+        return []
+    of_heads = sinks.reshape(problem.kv_heads, 1, problem.rows)
+    found = []
+    for kind in kinds:
+        count = 1 if kind.first < problem.decodes else sizes.queries
+        rows = jnp.broadcast_to(of_heads, (problem.kv_heads, count, problem.rows))
+        rows = rows.reshape(problem.kv_heads, -1, 1)
+        found.append(jnp.pad(rows, ((0, 0), (0, kind.rows - rows.shape[1]), (0, 0))))
+    return found
+
+
 def rows_of(problem: AttentionShapes, sizes: Sizes, kind: UnitKind, found: jax.Array) -> jax.Array:
     """Results as f32[tokens, H, lanes]."""
     p, s = problem, sizes

@@ -26,6 +26,7 @@ class Scoring:
 
     softcap: float | None
     window: int | None
+    chunk: int | None  # a power of two
     products: jnp.dtype
 
 
@@ -48,9 +49,14 @@ class Softmax:
     total: Ref  # f32[K, rows, 1]
     output: Ref  # f32[K, rows, lanes]
 
-    def clear(self) -> None:
-        self.highest[...] = jnp.full(self.highest.shape, _MASKED, jnp.float32)
-        self.total[...] = jnp.zeros(self.total.shape, jnp.float32)
+    def clear(self, sinks: Ref | None) -> None:
+        """Forget all blocks. sinks: f32[K, rows, 1], a score of each row that has no value."""
+        if sinks is None:
+            self.highest[...] = jnp.full(self.highest.shape, _MASKED, jnp.float32)
+            self.total[...] = jnp.zeros(self.total.shape, jnp.float32)
+        else:
+            self.highest[...] = sinks[...]
+            self.total[...] = jnp.ones(self.total.shape, jnp.float32)
         self.output[...] = jnp.zeros(self.output.shape, jnp.float32)
 
     def result(self) -> jax.Array:
@@ -84,7 +90,7 @@ class Softmax:
             scores = scores * _along(block.key_scales[heads], keys.shape[1])
         if how.softcap is not None:
             scores = how.softcap * jnp.tanh(scores / how.softcap)
-        seen = _seen(queries, first, at[1], keys.shape[1], how.window)
+        seen = _seen(queries, first, at[1], keys.shape[1], how)
         scores = jnp.where(seen, scores, _MASKED)
         old = self.highest[here]
         new = jnp.maximum(old, scores.max(-1, keepdims=True))
@@ -122,7 +128,7 @@ def _along(scales: jax.Array, tokens: int) -> jax.Array:
 
 
 def _seen(
-    queries: Queries, first: jax.Array, row: jax.Array, tokens: int, window: int | None
+    queries: Queries, first: jax.Array, row: jax.Array, tokens: int, how: Scoring
 ) -> jax.Array:
     """bool[1, rows, tokens]: tokens of the block that each row's query sees."""
     shape = (1, queries.tile.rows, tokens)
@@ -130,7 +136,9 @@ def _seen(
     at = first + jax.lax.broadcasted_iota(jnp.int32, shape, 2)
     limits = jnp.where(query < queries.count, queries.start + query, 0)
     seen = at < limits
-    return seen if window is None else seen & (at >= limits - window)
+    if how.chunk is not None:
+        return seen & (at >= (limits - 1) & -how.chunk)
+    return seen if how.window is None else seen & (at >= limits - how.window)
 
 
 def _quotient(numbers: jax.Array, divisor: int) -> jax.Array:

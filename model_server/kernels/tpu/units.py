@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from model_server.kernels.paged import PagedBatch
+from model_server.kernels.paged import PagedBatch, first_seen
 
 
 class Units(NamedTuple):
@@ -38,7 +38,9 @@ class Runs(NamedTuple):
     final: jax.Array  # 0: the next run continues this group
 
 
-def units_of(batch: PagedBatch, queries: int, page_size: int, window: int | None) -> Units:
+def units_of(
+    batch: PagedBatch, queries: int, page_size: int, window: int | None, chunk: int | None = None
+) -> Units:
     """Units of a batch, with blocks split into parts of `queries` tokens.
 
     Positions in a block are consecutive, padding last. Equal for all layers with this window, so
@@ -49,7 +51,7 @@ def units_of(batch: PagedBatch, queries: int, page_size: int, window: int | None
     counts = jnp.concatenate(
         [(batch.decode_limits[:, 0] > 0).astype(jnp.int32), (parts > 0).sum(1, dtype=jnp.int32)]
     )
-    first = jnp.zeros_like(starts) if window is None else jnp.maximum(starts - window, 0)
+    first = jnp.maximum(first_seen(starts, window, chunk), 0)
     ends = jnp.where(counts > 0, starts + counts - 1, 0)
     tables = jnp.concatenate([batch.decode_tables.reshape(-1), batch.block_tables.reshape(-1)])
     number = counts.shape[0]

@@ -102,7 +102,7 @@ def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
     labels = labels_of(checkpoint.config) if CLASSIFY in tasks else ()
     tokenizer = checkpoint.tokenizer()
     check_fit(tokenizer, recipe.vocab, path)
-    module = recipe.blueprint(quantization_of(recipe.quantize, checkpoint), len(labels))
+    module = recipe.blueprint(quantization_of(recipe.quantize, checkpoint.packing), len(labels))
     needed = without_prefixes(checkpoint, recipe.unused_in_classes if labels else recipe.unused)
     if found := next(mismatches(module.declarations, needed), None):
         raise CheckpointError(found)

@@ -16,7 +16,7 @@ from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
-from model_server.models.layers.embedder import EmbedRecipe, embedding
+from model_server.models.layers.embedder import EmbedderFamily, EmbedRecipe, embedding
 from model_server.models.layers.feed_forward import FeedForward
 from model_server.models.layers.layers import (
     Activation,
@@ -268,3 +268,6 @@ def _norm(config: BertConfig, name: str) -> LayerNorm:
 
 def _prefixed(submodule: str, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(prefix + name for prefix in ("", submodule) for name in names)
+
+
+FAMILY = EmbedderFamily("bert", ("bert",), "BERT, MiniLM", configure)

@@ -13,7 +13,7 @@ from flax import nnx
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.decoder import Decoder
-from model_server.models.layers.feed_forward import GatedFeedForward
+from model_server.models.layers.feed_forward import FeedForward, GatedFeedForward
 from model_server.models.layers.layers import Embedding, Linear, RmsNorm, activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope
@@ -23,6 +23,7 @@ from model_server.models.weights.weight import WeightForm
 BuildLayer = Callable[[int, WeightForm], nnx.Module]
 BuildAttention = Callable[[str, AttentionShape, WeightForm], nnx.Module]  # str: layer prefix
 BuildFfw = Callable[[str, WeightForm], nnx.Module]
+BuildNorm = Callable[[str], nnx.Module]  # str: tensor name without .weight
 
 
 def decoder_recipe(
@@ -32,24 +33,27 @@ def decoder_recipe(
     shape: AttentionShape,
     ropes: Sequence[Rope | None],
     layer: BuildLayer,
+    norm: BuildNorm | None = None,
+    head: Callable[[WeightForm], Linear] | None = None,
     plus_one: bool = False,
     tied: bool = False,
     windows: Sequence[int | None] = (),
     embedding_scale: Callable[[WeightForm], float] = lambda form: 1.0,
     logits_softcap: float | None = None,
+    logits_scale: float = 1.0,
     states: States | None = None,
-    final_norm: Callable[[], RmsNorm] | None = None,
 ) -> Recipe:
     """Build a recipe over layers of any kind.
 
     served: the recipe's serving fields.
     shape: attention shape of any layer; all layers cache the same.
-    ropes: one per layer.
+    ropes: one per layer, None: it knows no positions.
+    norm: of the last hidden states; None: an RMS norm.
+    head: None: the usual one, or none if it is tied.
     plus_one: the checkpoint stores the final norm's scale minus one.
     windows: tokens that a query sees at most, one per layer, None: all; (): all in all layers.
     tied: whether the head shares the embedding if config.json does not say.
     states: of the layers that keep one in place of keys and values; None: all attend.
-    final_norm: None: the usual one.
     """
     seen = tuple(windows)
     if states is not None:
@@ -60,13 +64,12 @@ def decoder_recipe(
         return Decoder(
             embedding=embedding_of(keys, form),
             layers=[layer(index, form) for index in range(len(ropes))],
-            final_norm=final_norm()
-            if final_norm
-            else norm_of(keys, "model.norm", plus_one=plus_one),
-            head=head_of(keys, form, tied=tied),
+            final_norm=(norm or rms_norms(keys, plus_one=plus_one))("model.norm"),
+            head=head(form) if head else head_of(keys, form, tied=tied),
             ropes=ropes,
             embedding_scale=embedding_scale(form),
             logits_softcap=logits_softcap,
+            logits_scale=logits_scale,
         )
 
     return Recipe(
@@ -92,36 +95,45 @@ def pre_norm_recipe(
     *,
     shapes: Sequence[AttentionShape],
     rope: Rope,
+    rotates: Sequence[bool] = (),
     attention: BuildAttention | None = None,
     ffw: BuildFfw | None = None,
+    scale: float = 1.0,
     **rest: Any,
 ) -> Recipe:
     """Build a recipe over Llama-style layers, with optional attention and feed-forward.
 
     shapes: one per layer.
+    rotates: layers that rotate queries and keys; (): all.
+    scale: of what a layer adds.
     rest: as for `decoder_recipe`.
     """
     make_attention, make_ffw = attention or plain_attention, ffw or gated_ffw(keys)
-    plus_one = rest.get("plus_one", False)
+    norm = rest.get("norm") or rms_norms(keys, plus_one=rest.get("plus_one", False))
 
     def layer(index: int, form: WeightForm) -> PreNormLayer:
         prefix = f"model.layers.{index}"
         return PreNormLayer(
-            norm_of(keys, f"{prefix}.input_layernorm", plus_one=plus_one),
+            norm(f"{prefix}.input_layernorm"),
             make_attention(prefix, shapes[index], form),
-            norm_of(keys, f"{prefix}.post_attention_layernorm", plus_one=plus_one),
+            norm(f"{prefix}.post_attention_layernorm"),
             make_ffw(prefix, form),
+            scale=scale,
         )
 
     return decoder_recipe(
         keys,
         served,
         shape=shapes[0],
-        ropes=[rope] * len(shapes),
+        ropes=[rope if turns else None for turns in rotates or [True] * len(shapes)],
         layer=layer,
         windows=[shape.window for shape in shapes],
         **rest,
     )
+
+
+def rms_norms(keys: ConfigKeys, *, plus_one: bool = False) -> BuildNorm:
+    return lambda name: norm_of(keys, name, plus_one=plus_one)
 
 
 def norm_of(keys: ConfigKeys, name: str, *, plus_one: bool = False) -> RmsNorm:
@@ -145,6 +157,28 @@ def gated_ffw(keys: ConfigKeys, activation: Any = None, *, biased: bool = False)
     def build(prefix: str, form: WeightForm) -> GatedFeedForward:
         return GatedFeedForward.hugging_face(
             embed, ffw, f"{prefix}.mlp", activation=found, form=form, biased=biased
+        )
+
+    return build
+
+
+def plain_ffw(
+    keys: ConfigKeys, up: str, down: str, *, activation: Any = None, biased: bool = False
+) -> BuildFfw:
+    """Builder of a feed-forward of two matrices under these names; as `gated_ffw` otherwise."""
+    embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
+    found = activation_of(activation or keys.get("hidden_act", "gelu"))
+
+    def build(prefix: str, form: WeightForm) -> FeedForward:
+        names = f"{prefix}.mlp.{up}", f"{prefix}.mlp.{down}"
+        return FeedForward(
+            embed,
+            ffw,
+            up=(f"{names[0]}.weight",),
+            down=(f"{names[1]}.weight",),
+            activation=found,
+            form=form,
+            biases=((f"{names[0]}.bias",), (f"{names[1]}.bias",)) if biased else None,
         )
 
     return build

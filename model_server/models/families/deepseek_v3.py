@@ -1,4 +1,4 @@
-"""DeepSeek-V3 and R1: latent attention; some dense layers, then routed and shared experts.
+"""DeepSeek-V3, R1 and Kimi K2: latent attention; some dense layers, then routed and shared experts.
 
 Source: DeepSeek-AI 2024 (arXiv:2412.19437); names and config keys are those of Hugging Face's
 `DeepseekV3ForCausalLM`. Multi-token-prediction layers after the last are skipped.
@@ -26,33 +26,37 @@ from model_server.models.layers.layers import activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of, yarn_mscale
 from model_server.models.layers.routing import GroupedSigmoidChoice, Router, checked_count
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
+# Of its experts, which other families have as well.
+ROUTED = (
+    "first_k_dense_replace",
+    "moe_intermediate_size",
+    "moe_layer_freq",
+    "n_group",
+    "n_routed_experts",
+    "n_shared_experts",
+    "norm_topk_prob",
+    "num_experts_per_tok",
+    "num_nextn_predict_layers",
+    "routed_scaling_factor",
+    "scoring_func",
+    "topk_group",
+    "topk_method",
+)
 KEYS = KnownKeys(
     "deepseek_v3",
     (
         *(key for key in DECODER if key not in ("head_dim", "num_key_value_heads")),
+        *ROUTED,
         "attention_bias",
-        "first_k_dense_replace",
         "kv_lora_rank",
-        "moe_intermediate_size",
-        "moe_layer_freq",
-        "n_group",
-        "n_routed_experts",
-        "n_shared_experts",
-        "norm_topk_prob",
-        "num_experts_per_tok",
-        "num_nextn_predict_layers",
         "q_lora_rank",
         "qk_nope_head_dim",
         "qk_rope_head_dim",
         "rope_interleave",
-        "routed_scaling_factor",
-        "scoring_func",
-        "topk_group",
-        "topk_method",
         "v_head_dim",
     ),
     # All heads share one latent; head sizes are given part by part.
@@ -75,7 +79,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
     layers, shape = keys.whole("num_hidden_layers"), latent_shape(keys)
     first_sparse = keys.whole("first_k_dense_replace", 0, least=0)
-    dense, routed = gated_ffw(keys), _routed_ffw(keys)
+    dense, routed = gated_ffw(keys), routed_ffw(keys)
     rope = rope_of(keys.all, shape.rotated_dim, interleaved=keys.flag("rope_interleave", True))
 
     def layer(index: int, form: WeightForm) -> PreNormLayer:
@@ -103,7 +107,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         ),
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
-        unused=_spare_layers(keys, layers),
+        unused=spare_layers(keys, layers),
         short_context=rope.short_context,
         **serving(values, keys.whole("max_position_embeddings")),
     )
@@ -133,7 +137,7 @@ def _sharpened(keys: ConfigKeys) -> float:
     return yarn_mscale(float(given["factor"]), float(all_dims)) ** 2 if all_dims else 1.0
 
 
-def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
+def routed_ffw(keys: ConfigKeys) -> BuildFfw:
     embed, ffw = keys.whole("hidden_size"), keys.whole("moe_intermediate_size", 2048)
     experts, shared = keys.whole("n_routed_experts"), keys.whole("n_shared_experts", 0, least=0)
     choice, activation = _choice(keys, experts), activation_of(keys.get("hidden_act", "silu"))
@@ -178,7 +182,15 @@ def _choice(keys: ConfigKeys, experts: int) -> GroupedSigmoidChoice:
     )
 
 
-def _spare_layers(keys: ConfigKeys, layers: int) -> tuple[str, ...]:
+def spare_layers(keys: ConfigKeys, layers: int) -> tuple[str, ...]:
     """Tensor prefixes of the multi-token-prediction layers."""
     more = keys.whole("num_nextn_predict_layers", 0, least=0)
     return tuple(f"model.layers.{index}." for index in range(layers, layers + more))
+
+
+FAMILY = Family(
+    "deepseek_v3",
+    ("deepseek_v3", "kimi_k2"),
+    "DeepSeek-V3, DeepSeek-R1, Kimi K2",
+    configure,
+)

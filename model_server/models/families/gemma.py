@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.decoder_recipe import BuildAttention, gated_ffw, pre_norm_recipe
-from model_server.models.families.llama import attention_shape
+from model_server.models.families.decoder_recipe import gated_ffw, pre_norm_recipe
+from model_server.models.families.llama import attention_shape, biased_attention
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
-from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.rope import rope_of
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
 GEMMA = (*DECODER, "attention_bias", "hidden_activation", "use_bidirectional_attention")
@@ -35,7 +34,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         serving(values, keys.whole("max_position_embeddings")),
         shapes=[shape] * keys.whole("num_hidden_layers"),
         rope=rope_of(keys.all, shape.head_dim),
-        attention=attention_of(keys),
+        attention=biased_attention(keys),
         ffw=gated_ffw(keys, activation_name(keys)),
         plus_one=True,
         tied=True,
@@ -65,12 +64,4 @@ def embedding_scale(keys: ConfigKeys) -> Any:
     return rounded
 
 
-def attention_of(keys: ConfigKeys) -> BuildAttention:
-    biased = keys.flag("attention_bias")
-
-    def build(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
-        name = f"{prefix}.self_attn"
-        sources = AttentionSources.hugging_face(name, biased=biased, out_biased=biased)
-        return Attention(shape, sources, form)
-
-    return build
+FAMILY = Family("gemma", ("gemma",), "Gemma", configure)

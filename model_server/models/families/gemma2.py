@@ -20,15 +20,14 @@ from model_server.models.families.decoder_recipe import (
 from model_server.models.families.gemma import (
     GEMMA,
     activation_name,
-    attention_of,
     embedding_scale,
 )
-from model_server.models.families.llama import attention_shape
+from model_server.models.families.llama import attention_shape, biased_attention
 from model_server.models.known_keys import DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.pre_norm import SandwichNormLayer
 from model_server.models.layers.rope import Rope, rope_of
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
 SANDWICH = (
@@ -63,7 +62,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         values,
         slides,
         [rope] * len(slides),
-        attention_of(keys),
+        biased_attention(keys),
         softcap=keys.number_or_none("attn_logit_softcapping"),
     )
 
@@ -116,3 +115,6 @@ def _shape(keys: ConfigKeys, softcap: float | None) -> AttentionShape:
     """Llama's shape, with scores scaled by a config value rather than the head size."""
     shape = attention_shape(keys, softcap=softcap)
     return replace(shape, scale=keys.number("query_pre_attn_scalar") ** -0.5)
+
+
+FAMILY = Family("gemma2", ("gemma2",), "Gemma 2", configure)

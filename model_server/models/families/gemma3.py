@@ -14,9 +14,10 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys, sliding_layers
 from model_server.models.families.gemma2 import SANDWICH, sandwich_recipe
 from model_server.models.families.qwen3 import normed_attention
+from model_server.models.families.ropes import FULL, SLIDING, ropes_by_kind
 from model_server.models.known_keys import DECODER_OFF, KnownKeys, ignored
-from model_server.models.layers.rope import Rope, rope_of
-from model_server.models.recipe import Recipe
+from model_server.models.layers.rope import Rope
+from model_server.models.recipe import Family, Recipe
 
 # The reference stores the cap of attention and applies none; the pattern with an underscore is a
 # note beside layer_types. The rest are sizes and tokens of the vision part, which is not read.
@@ -73,15 +74,12 @@ def _ropes(keys: ConfigKeys) -> tuple[Rope, Rope]:
     if given is None:
         stretch = keys.get("rope_scaling") or {}
         given = {
-            "full_attention": {"rope_theta": keys.number("rope_theta", _GLOBAL_BASE)} | stretch,
-            "sliding_attention": {"rope_theta": keys.number("rope_local_base_freq", _LOCAL_BASE)},
+            FULL: {"rope_theta": keys.number("rope_theta", _GLOBAL_BASE)} | stretch,
+            SLIDING: {"rope_theta": keys.number("rope_local_base_freq", _LOCAL_BASE)},
         }
-    context = {"max_position_embeddings": keys.whole("max_position_embeddings")}
-    bases = {"full_attention": _GLOBAL_BASE, "sliding_attention": _LOCAL_BASE}
-    whole, local = (
-        rope_of(
-            context | {"rope_parameters": {"rope_theta": base} | (given.get(kind) or {})}, head_dim
-        )
-        for kind, base in bases.items()
-    )
-    return whole, local
+    bases = {FULL: _GLOBAL_BASE, SLIDING: _LOCAL_BASE}
+    ropes = ropes_by_kind(keys, head_dim, given, bases)
+    return ropes[FULL], ropes[SLIDING]
+
+
+FAMILY = Family("gemma3", ("gemma3_text", "gemma3"), "Gemma 3", configure)

@@ -23,7 +23,7 @@ from model_server.models.layers.layers import (
 )
 from model_server.models.layers.positions import LearnedPositions, PositionedDecoder
 from model_server.models.layers.pre_norm import PreNormLayer
-from model_server.models.recipe import Recipe, head_cache, serving
+from model_server.models.recipe import Family, Recipe, head_cache, serving
 from model_server.models.weights.source import Tensor, Transposed, WeightSource, cut
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
@@ -145,3 +145,6 @@ def _head(keys: ConfigKeys, vocab: int, embed: int, form: WeightForm) -> Linear 
     if keys.flag("tie_word_embeddings", True):
         return None
     return Linear(vocab, embed, ("vocab", "embed"), ("lm_head.weight",), form=form)
+
+
+FAMILY = Family("gpt2", ("gpt2",), "GPT-2, DistilGPT2", configure)

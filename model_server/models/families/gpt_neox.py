@@ -20,7 +20,7 @@ from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.layers import Embedding, Linear, activation_of
 from model_server.models.layers.pre_norm import ParallelLayer, PreNormLayer
 from model_server.models.layers.rope import Rope, rope_of
-from model_server.models.recipe import Recipe, head_cache, serving
+from model_server.models.recipe import Family, Recipe, head_cache, serving
 from model_server.models.weights.source import GroupRows, Tensor
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
@@ -131,3 +131,6 @@ def _head(keys: ConfigKeys, vocab: int, embed: int, form: WeightForm) -> Linear 
     if keys.flag("tie_word_embeddings"):
         return None
     return Linear(vocab, embed, ("vocab", "embed"), ("embed_out.weight",), form=form)
+
+
+FAMILY = Family("gpt_neox", ("gpt_neox",), "GPT-NeoX, Pythia", configure)

@@ -18,7 +18,7 @@ from model_server.models.layers.feed_forward import FeedForward
 from model_server.models.layers.layers import Activation, Embedding, Linear, activation_of
 from model_server.models.layers.pre_norm import ParallelLayer
 from model_server.models.layers.rope import rope_of
-from model_server.models.recipe import Recipe, head_cache, serving
+from model_server.models.recipe import Family, Recipe, head_cache, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
@@ -107,3 +107,6 @@ def _rotated(keys: ConfigKeys, head_dim: int) -> int:
             f"a head of {head_dim}"
         )
     return rotated
+
+
+FAMILY = Family("gptj", ("gptj",), "GPT-J", configure)

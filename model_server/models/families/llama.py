@@ -10,11 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.decoder_recipe import gated_ffw, pre_norm_recipe
+from model_server.models.families.decoder_recipe import (
+    BuildAttention,
+    gated_ffw,
+    pre_norm_recipe,
+)
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.rope import rope_of
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
 KEYS = KnownKeys("llama", (*DECODER, "attention_bias", "mlp_bias"), DECODER_OFF)
@@ -22,21 +26,30 @@ KEYS = KnownKeys("llama", (*DECODER, "attention_bias", "mlp_bias"), DECODER_OFF)
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS)
-    shape, biased = attention_shape(keys), keys.flag("attention_bias")
-
-    def attention(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
-        place = f"{prefix}.self_attn"
-        sources = AttentionSources.hugging_face(place, biased=biased, out_biased=biased)
-        return Attention(shape, sources, form)
-
+    shape = attention_shape(keys)
     return pre_norm_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings", 2048)),
         shapes=[shape] * keys.whole("num_hidden_layers"),
         rope=rope_of(keys.all, shape.head_dim, context=values["MAX_CONTEXT"]),
-        attention=attention,
+        attention=biased_attention(keys),
         ffw=gated_ffw(keys, biased=keys.flag("mlp_bias")),
     )
+
+
+def biased_attention(
+    keys: ConfigKeys, bias: str = "attention_bias", out_bias: str | None = None
+) -> BuildAttention:
+    """Biases as config.json has them under these keys; out_bias: None: under the same."""
+    biased = keys.flag(bias)
+    out_biased = keys.flag(out_bias or bias)
+
+    def build(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
+        name = f"{prefix}.self_attn"
+        sources = AttentionSources.hugging_face(name, biased=biased, out_biased=out_biased)
+        return Attention(shape, sources, form)
+
+    return build
 
 
 def attention_shape(
@@ -54,3 +67,6 @@ def attention_shape(
         window=window,
         softcap=softcap,
     )
+
+
+FAMILY = Family("llama", ("llama",), "Llama 1, 2, 3 and 3.1, SmolLM", configure)

@@ -17,7 +17,7 @@ from model_server.models.layers.experts import Experts, ExpertSources, RoutedFee
 from model_server.models.layers.layers import activation_of
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.routing import Router, SoftmaxChoice, checked_count
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
 KEYS = KnownKeys(
@@ -59,3 +59,6 @@ def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
         )
 
     return build
+
+
+FAMILY = Family("mixtral", ("mixtral",), "Mixtral", configure)

@@ -13,12 +13,13 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildFfw, pre_norm_recipe
 from model_server.models.families.llama import attention_shape
+from model_server.models.families.ropes import rotated_part, settings_of
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, one_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import activation_of
 from model_server.models.layers.rope import Rope, rope_of
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
@@ -50,13 +51,13 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shapes=[shape] * keys.whole("num_hidden_layers"),
         rope=_rope(keys, shape.head_dim, served["max_context"]),
         attention=_attention,
-        ffw=_ffw(keys),
+        ffw=fused_ffw(keys),
     )
 
 
 def _rope(keys: ConfigKeys, head_dim: int, context: int) -> Rope:
     """Rope over the rotated part of a head."""
-    given = dict(keys.get("rope_parameters") or keys.get("rope_scaling") or {})
+    given = settings_of(keys)
     kind = given.pop("rope_type", given.pop("type", "default"))
     # Early checkpoints call longrope `su` or `yarn`.
     if kind not in ("default", "longrope", "su", "yarn"):
@@ -65,12 +66,7 @@ def _rope(keys: ConfigKeys, head_dim: int, context: int) -> Rope:
         )
     given["rope_type"] = "default" if kind == "default" else "longrope"
     part = given.pop("partial_rotary_factor", keys.number("partial_rotary_factor", 1.0))
-    rotated = int(head_dim * part)
-    if not 0 < rotated <= head_dim or rotated % 2:
-        raise CheckpointError(
-            f"config.json has partial_rotary_factor = {part}, which would rotate {rotated} of a "
-            f"head's {head_dim} dimensions; it must be an even number of them"
-        )
+    rotated = rotated_part(keys, head_dim, part)
     return rope_of(keys.all | {"rope_parameters": given}, rotated, context=context)
 
 
@@ -87,7 +83,8 @@ def _attention(prefix: str, shape: AttentionShape, form: WeightForm) -> Attentio
     return Attention(shape, sources, form)
 
 
-def _ffw(keys: ConfigKeys) -> BuildFfw:
+def fused_ffw(keys: ConfigKeys) -> BuildFfw:
+    """Builder of a gated feed-forward whose first two matrices are stored as one."""
     embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
     activation = activation_of(keys.get("hidden_act", "silu"))
 
@@ -104,3 +101,6 @@ def _ffw(keys: ConfigKeys) -> BuildFfw:
         )
 
     return build
+
+
+FAMILY = Family("phi3", ("phi3",), "Phi-3, Phi-3.5, Phi-4-mini", configure)

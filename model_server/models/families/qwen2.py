@@ -16,7 +16,7 @@ from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.rope import rope_of
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
 WINDOWS = ("layer_types", "max_window_layers", "sliding_window", "use_sliding_window")
@@ -47,3 +47,6 @@ def layer_shapes(keys: ConfigKeys) -> list[AttentionShape]:
 def _attention(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
     sources = AttentionSources.hugging_face(f"{prefix}.self_attn", biased=True)
     return Attention(shape, sources, form)
+
+
+FAMILY = Family("qwen2", ("qwen2",), "Qwen2, Qwen2.5", configure)

@@ -16,7 +16,7 @@ from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.layers import RmsNorm
 from model_server.models.layers.rope import rope_of
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
 KEYS = KnownKeys("qwen3", (*DECODER, *WINDOWS, "attention_bias"), DECODER_OFF)
@@ -60,3 +60,6 @@ def normed_attention(keys: ConfigKeys, *, plus_one: bool = False) -> BuildAttent
         )
 
     return build
+
+
+FAMILY = Family("qwen3", ("qwen3",), "Qwen3", configure)

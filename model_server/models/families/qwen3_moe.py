@@ -6,8 +6,10 @@ Source: Yang et al. 2025 (arXiv:2505.09388); names and config keys are those of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import (
@@ -24,7 +26,7 @@ from model_server.models.layers.layers import activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.routing import Router, SoftmaxChoice, checked_count
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
@@ -91,10 +93,19 @@ def sparse_layers(keys: ConfigKeys) -> list[bool]:
     return [(index + 1) % step == 0 and index not in dense for index in layers]
 
 
-def routed_ffw(keys: ConfigKeys) -> BuildFfw:
-    embed, ffw = keys.whole("hidden_size"), keys.whole("moe_intermediate_size")
-    # transformers 5 renamed the number of experts.
-    experts = keys.whole("num_experts", keys.whole("num_local_experts", 128))
+def routed_ffw(
+    keys: ConfigKeys,
+    width: str = "moe_intermediate_size",
+    shared: Callable[[str, WeightForm], nnx.Module] | None = None,
+) -> BuildFfw:
+    """Builder of a layer's experts.
+
+    width: the config's key for it. shared: builds what every token uses, from the prefix.
+    """
+    embed, ffw = keys.whole("hidden_size"), keys.whole(width)
+    experts = keys.whole_or_none("num_experts")
+    if experts is None:  # transformers 5 renamed it
+        experts = keys.whole("num_local_experts", 128)
     choice = SoftmaxChoice(checked_count(keys, experts), keys.flag("norm_topk_prob"))
     activation = activation_of(keys.get("hidden_act", "silu"))
 
@@ -106,6 +117,10 @@ def routed_ffw(keys: ConfigKeys) -> BuildFfw:
         return RoutedFeedForward(
             Router(embed, experts, choice, (f"{name}.gate.weight",)),
             Experts(embed, ffw, sources, activation=activation, form=form),
+            shared and shared(name, form),
         )
 
     return build
+
+
+FAMILY = Family("qwen3_moe", ("qwen3_moe",), "Qwen3-MoE", configure)

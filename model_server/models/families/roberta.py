@@ -11,7 +11,7 @@ from typing import Any
 
 from model_server.models.families import bert
 from model_server.models.known_keys import KnownKeys
-from model_server.models.layers.embedder import EmbedRecipe
+from model_server.models.layers.embedder import EmbedderFamily, EmbedRecipe
 
 KEYS = KnownKeys("roberta", bert.KEYS.computed, bert.KEYS.harmless)
 _PADDING = 1  # id of padding unless the config says another
@@ -30,3 +30,6 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Em
     )
     head = ("classifier.dense", "classifier.out_proj")
     return bert.encoder_recipe(sizes, values, "roberta.", head)
+
+
+FAMILY = EmbedderFamily("roberta", ("roberta", "xlm-roberta"), "RoBERTa, XLM-RoBERTa", configure)

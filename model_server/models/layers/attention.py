@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from model_server.kernels.cpu.rows import HeadNorm, HeadRotation, heads
@@ -16,7 +17,7 @@ from model_server.models.layers.layers import Branches, Linear, LiveRows, Names,
 from model_server.models.layers.rope import Rotary
 from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import RepeatedGroups, WeightSource, source_of
-from model_server.models.weights.weight import WeightForm
+from model_server.models.weights.weight import WeightForm, weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class AttentionShape:
     scale: float  # applied to the scores
     window: int | None = None  # tokens a query sees, itself included; None: all
     softcap: float | None = None  # applied to the scores
+    chunk: int | None = None  # a query sees its own chunk of so many tokens; None: no chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,7 @@ class AttentionSources:
     biases: tuple[Names, Names, Names] | None = None  # q, k and v
     out_bias: Names | None = None
     gate: Names | None = None  # sigmoids of it multiply what the heads found
+    sinks: Names | None = None  # a score of each head without a value
 
     @classmethod
     def hugging_face(
@@ -73,6 +76,7 @@ class Attention(nnx.Module):
         *,
         q_norm: nnx.Module | None = None,  # over f32[T, heads, Q]
         k_norm: nnx.Module | None = None,
+        rotates_first: bool = False,  # before the norms
     ) -> None:
         s, self.shape = shape, shape
         split = split_heads(s.heads, s.kv_heads, form.layout.shards("heads"))
@@ -102,8 +106,13 @@ class Attention(nnx.Module):
         if sources.gate is not None:
             axes = (split.axis, "embed")
             self.gate = Linear(s.heads * s.head_dim, s.embed, axes, sources.gate, form=form)
+        self.has_sinks = sources.sinks is not None
+        if sources.sinks is not None:
+            axes = (split.axis,)
+            self.sinks = weight((s.heads,), axes, sources.sinks, dtype=jnp.float32, spread=0.0)
         self.q_norm = q_norm
         self.k_norm = k_norm
+        self.rotates_first = rotates_first
         self.live: LiveRows = nnx.data(None)
 
     def __call__(
@@ -116,9 +125,13 @@ class Attention(nnx.Module):
         """Returns f32[T, D] and the pages with the new tokens written."""
         s = self.shape
         q, k, v = self._heads(x, rotation)
-        mixed, pages = batch.attend(
-            pages, q, k, v, scale=s.scale, softcap=s.softcap, window=s.window
-        )
+        if self.rotates_first:
+            q, k = self._normed(q, k)
+        if rotation is not None and rotation.query_scale is not None:
+            q = q * rotation.query_scale
+        sinks = self.sinks[...] if self.has_sinks else None
+        how = {"scale": s.scale, "softcap": s.softcap, "window": s.window, "chunk": s.chunk}
+        mixed, pages = batch.attend(pages, q, k, v, **how, sinks=sinks)
         found = mixed.reshape(x.shape[0], -1)
         if self.gated:
             found = found * jax.nn.sigmoid(self.gate(x))
@@ -126,17 +139,23 @@ class Attention(nnx.Module):
 
     def _heads(self, x: jax.Array, rotation: Rotary | None) -> Sequence[jax.Array]:
         """Return queries f32[T, H, D], keys and values f32[T, K, D], normed and rotated."""
-        size, live, norms = self.shape.head_dim, live_of(self), (self.q_norm, self.k_norm)
+        size, live = self.shape.head_dim, live_of(self)
+        norms = (None, None) if self.rotates_first else (self.q_norm, self.k_norm)
         if live is not None and all(isinstance(norm, RmsNorm | None) for norm in norms):
             kv_heads = self.qkv.outputs[1] // size
             joined, norm = self.qkv.joined(x), _of_heads(*norms)
             return heads(joined, live, size, kv_heads, norm, rotation and _of_rows(rotation))
         q, k, v = (part.reshape(x.shape[0], -1, size) for part in self.qkv(x))
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+        if not self.rotates_first:
+            q, k = self._normed(q, k)
         if rotation is not None:
             q, k = rotation(q), rotation(k)
         return q, k, v
+
+    def _normed(self, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if self.q_norm is None or self.k_norm is None:
+            return q, k
+        return self.q_norm(q), self.k_norm(k)
 
 
 def _of_heads(q_norm: Any, k_norm: Any) -> HeadNorm | None:

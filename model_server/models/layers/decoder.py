@@ -34,6 +34,7 @@ class Decoder(nnx.Module):
         ropes: Sequence[Rope | None],  # one per layer
         embedding_scale: float = 1.0,
         logits_softcap: float | None = None,
+        logits_scale: float = 1.0,
     ) -> None:
         self.embedding = embedding
         self.layers = nnx.List(list(layers))
@@ -42,6 +43,7 @@ class Decoder(nnx.Module):
         self.ropes = tuple(ropes)
         self.embedding_scale = embedding_scale
         self.logits_softcap = logits_softcap
+        self.logits_scale = logits_scale
 
     def __call__(
         self,
@@ -75,7 +77,8 @@ class Decoder(nnx.Module):
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Maps f32[R, D] to f32[R, V]."""
         made: Any = self.embedding.logits(hidden) if self.head is None else self.head(hidden)
-        cap = self.logits_softcap
+        scale, cap = self.logits_scale, self.logits_softcap
+        made = made if scale == 1.0 else made * scale
         return made if cap is None else cap * jnp.tanh(made / cap)
 
     def keep(self, stage: Stage) -> None:

@@ -12,12 +12,12 @@ tokens: 0.8, 6.4, 13 and 32; computing all experts for every token 132, 35, 41 a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from model_server.models.layers.layers import Activation, project
+from model_server.models.layers.layers import Activation, gated, project
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantized import Quantized
 
@@ -33,6 +33,13 @@ class Kernels(NamedTuple):
     down: Kernel  # [E, D, F]
 
 
+class ExpertBiases(NamedTuple):
+    """Added to the products with gates and ups of some experts, or of one."""
+
+    gate: jax.Array  # f32[E, F]
+    up: jax.Array  # f32[E, F]
+
+
 def in_blocks(
     x: jax.Array,  # f32[T, D]
     routes: Routes,
@@ -40,8 +47,14 @@ def in_blocks(
     activation: Activation,
     first: jax.Array | int,  # index of the first of them
     among: int,  # experts that routes may refer to
+    *,
+    biases: ExpertBiases | None = None,
+    weigh_inputs: bool = False,
 ) -> jax.Array:
-    """f32[T, D]: weighted sum of these experts' outputs; zeros for tokens that use none."""
+    """f32[T, D]: weighted sum of these experts' outputs; zeros for tokens that use none.
+
+    weigh_inputs: the weights multiply what an expert sees instead of what it gives.
+    """
     tokens, chosen = routes.experts.shape
     rows = _rows_of_a_block(tokens * chosen, among)
     plan = _plan(routes.experts.reshape(-1) - first, count_of(kernels), rows)
@@ -50,11 +63,15 @@ def in_blocks(
     def one_block(block: jax.Array, out: jax.Array) -> jax.Array:
         expert, route, live = plan.block(block, rows)
         token = jnp.where(live, route // chosen, tokens)  # padding rows read past the end
-        mine = _one(kernels, expert)
+        mine, added = _one((kernels, biases), expert)
         seen = x.at[token].get(mode="fill", fill_value=0)
-        made = project(activation(project(seen, mine.gate)) * project(seen, mine.up), mine.down)
-        counted = made * jnp.where(live, weights[route], 0.0)[:, None]
-        return out.at[token].add(counted, mode="drop")
+        share = jnp.where(live, weights[route], 0.0)[:, None]
+        seen = seen * share if weigh_inputs else seen
+        opening, up = project(seen, mine.gate), project(seen, mine.up)
+        if added is not None:
+            opening, up = opening + added.gate[None], up + added.up[None]
+        made = project(gated(activation, opening, up), mine.down)
+        return out.at[token].add(made if weigh_inputs else made * share, mode="drop")
 
     return jax.lax.fori_loop(0, plan.blocks, one_block, jnp.zeros(x.shape, jnp.float32))
 
@@ -100,10 +117,11 @@ def _rows_of_a_block(routes: int, experts: int) -> int:
     return rows
 
 
-def _one(kernels: Kernels, expert: jax.Array) -> Kernels:
+def _one(of_all: Any, expert: jax.Array) -> Any:
+    """Take one expert's part of arrays [E, ...]."""
     # Without the barrier XLA:CPU, which cannot slice bfloat16, widens all experts before the loop:
     # 60 ms instead of 1 for one token.
-    held, expert = jax.lax.optimization_barrier((kernels, expert))
+    held, expert = jax.lax.optimization_barrier((of_all, expert))
     return jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, expert, 0, False), held)
 
 

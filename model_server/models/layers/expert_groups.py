@@ -18,8 +18,8 @@ from model_server.kernels.tpu.grouped_matmul import (
     gated_grouped_matmul,
     grouped_matmul,
 )
-from model_server.models.layers.expert_blocks import Kernel, Kernels, count_of
-from model_server.models.layers.layers import Activation, gate_of
+from model_server.models.layers.expert_blocks import ExpertBiases, Kernel, Kernels, count_of
+from model_server.models.layers.layers import Activation, gate_of, gated
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantized import Quantized
 
@@ -33,6 +33,8 @@ def in_groups(
     activation: Activation,
     first: jax.Array | int,  # index of the first of them
     *,
+    biases: ExpertBiases | None = None,
+    weigh_inputs: bool = False,
     sum_inputs: Sum | None = None,  # over the devices that shard D, if any do
     interpret: bool = False,
 ) -> jax.Array:
@@ -45,17 +47,26 @@ def in_groups(
     sizes = jnp.bincount(mine, length=count + 1)[:count].astype(jnp.int32)
     groups = _Groups(sizes, interpret)
     seen = x.at[order // chosen].get(mode="promise_in_bounds")
-    if sum_inputs is None and _can_gate(kernels, activation):
+    if weigh_inputs:
+        seen = seen * routes.weights.reshape(-1)[order][:, None]
+    if sum_inputs is None and biases is None and _can_gate(kernels, activation):
         inner = groups.gated(seen, kernels, activation)
     else:
         add = sum_inputs or _as_it_is
         gate, up = (add(groups.product(seen, each)) for each in (kernels.gate, kernels.up))
-        inner = activation(gate) * up
+        if biases is not None:
+            of_rows = jnp.minimum(mine[order], count - 1)
+            gate, up = (
+                part + added.at[of_rows].get(mode="promise_in_bounds")
+                for part, added in zip((gate, up), biases, strict=True)
+            )
+        inner = gated(activation, gate, up)
     made = groups.product(inner, kernels.down)
     # Back to token order; routes of other devices count as zero, whatever their weight.
     by_token = made.at[jnp.argsort(order)].get(mode="promise_in_bounds").reshape(tokens, chosen, -1)
     held = (mine < count).reshape(tokens, chosen)
-    return jnp.sum(by_token * jnp.where(held, routes.weights, 0.0)[..., None], axis=1)
+    weights = jnp.ones_like(routes.weights) if weigh_inputs else routes.weights
+    return jnp.sum(by_token * jnp.where(held, weights, 0.0)[..., None], axis=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
-from model_server.models.layers.expert_blocks import Kernels
+from model_server.models.layers.expert_blocks import ExpertBiases, Kernels
 from model_server.models.layers.expert_division import ExpertDivision
 from model_server.models.layers.layers import Activation, Names
 from model_server.models.layers.routing import Routes
-from model_server.models.weights.source import Stacked, source_of
+from model_server.models.weights.source import Stacked, Tensor
 from model_server.models.weights.weight import WeightForm, weight
 
 _UP_AXES, _DOWN_AXES = ("experts", "ffw", "embed"), ("experts", "embed", "ffw")
@@ -21,18 +22,22 @@ _UP_AXES, _DOWN_AXES = ("experts", "ffw", "embed"), ("experts", "embed", "ffw")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertSources:
-    gate: Sequence[Names]
-    up: Sequence[Names]
-    down: Sequence[Names]
+    """Sources of E matrices each: one per expert, or one [E, out, in] of them all."""
+
+    count: int
+    gate: Names
+    up: Names
+    down: Names
+    biases: tuple[Names, Names, Names] | None = None  # of gate, up and down: [E, out]
 
     @classmethod
     def hugging_face(
         cls, prefix: str, count: int, *, gate: str, up: str, down: str
     ) -> ExpertSources:
-        def of(part: str) -> list[Names]:
-            return [(f"{prefix}.{expert}.{part}.weight",) for expert in range(count)]
+        def of(part: str) -> Stacked:
+            return Stacked(tuple(Tensor(f"{prefix}.{e}.{part}.weight") for e in range(count)))
 
-        return cls(gate=of(gate), up=of(up), down=of(down))
+        return cls(count=count, gate=of(gate), up=of(up), down=of(down))
 
 
 class Experts(nnx.Module):
@@ -46,14 +51,15 @@ class Experts(nnx.Module):
         *,
         activation: Activation,
         form: WeightForm,
+        weigh_inputs: bool = False,
     ) -> None:
-        count = len(sources.gate)
+        count = sources.count
 
-        def stacked(outputs: int, inputs: int, axes: Any, parts: Sequence[Names]) -> nnx.Param:
+        def stacked(outputs: int, inputs: int, axes: Any, source: Names) -> nnx.Param:
             return weight(
                 (count, outputs, inputs),
                 axes,
-                Stacked(tuple(map(source_of, parts))),
+                source,
                 dtype=form.dtype,
                 spread=0.02,
                 quantization=form.quantization,
@@ -64,13 +70,35 @@ class Experts(nnx.Module):
         self.up = stacked(ffw, embed, _UP_AXES, sources.up)
         self.down = stacked(embed, ffw, _DOWN_AXES, sources.down)
         self.activation = activation
-        self.division = ExpertDivision.of(self._kernels(), form.layout)
+        self.division = ExpertDivision.of(self._kernels(), form.layout, weigh_inputs=weigh_inputs)
+        self.biased = sources.biases is not None
+        if sources.biases is not None:
+            gate, up, down = sources.biases
+            self.gate_bias, self.up_bias, self.down_bias = (
+                weight((count, size), axes[:2], source, dtype=jnp.float32, spread=0.0)
+                for size, axes, source in (
+                    (ffw, _UP_AXES, gate),
+                    (ffw, _UP_AXES, up),
+                    (embed, _DOWN_AXES, down),
+                )
+            )
 
     def __call__(self, x: jax.Array, routes: Routes) -> jax.Array:
-        return self.division.run(x, routes, self._kernels(), self.activation)
+        run = functools.partial(self.division.run, x, routes, self._kernels(), self.activation)
+        if not self.biased:
+            return run()
+        made = run(ExpertBiases(self.gate_bias[...], self.up_bias[...]))
+        return made + weighted_rows(routes, self.down_bias[...])
 
     def _kernels(self) -> Kernels:
         return Kernels(*(part.get_value() for part in (self.gate, self.up, self.down)))
+
+
+def weighted_rows(routes: Routes, table: jax.Array) -> jax.Array:
+    """Sum the rows of f32[E, D] that each token's routes name, weighted: f32[T, D]."""
+    chosen = jax.nn.one_hot(routes.experts, table.shape[0], dtype=jnp.float32)
+    shares = jnp.sum(chosen * routes.weights[..., None], axis=1)
+    return jnp.einsum("te,ed->td", shares, table, precision="highest")
 
 
 class RoutedFeedForward(nnx.Module):

@@ -8,7 +8,7 @@ stream stays f32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import jax
@@ -213,6 +213,17 @@ class RmsNorm(nnx.Module):
         return rows.rms_norm(x, added, live, self.scale[...], epsilon=self.epsilon, more=more)
 
 
+class UnitNorm(nnx.Module):
+    """x / rms(x), without a scale."""
+
+    def __init__(self, epsilon: float) -> None:
+        self.epsilon = epsilon
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+        return x * lax.rsqrt(mean_square + self.epsilon)
+
+
 def sum_and_norm(norm: nnx.Module, x: jax.Array, added: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return x + added and its norm: f32[T, D] each."""
     if isinstance(norm, RmsNorm):
@@ -224,17 +235,24 @@ def sum_and_norm(norm: nnx.Module, x: jax.Array, added: jax.Array) -> tuple[jax.
 class LayerNorm(nnx.Module):
     """(x - mean) / std * scale + bias (Ba et al. 2016, https://arxiv.org/abs/1607.06450)."""
 
-    def __init__(self, size: int, scale: Names = (), bias: Names = (), *, epsilon: float) -> None:
+    def __init__(
+        self, size: int, scale: Names = (), bias: Names | None = (), *, epsilon: float
+    ) -> None:
         self.scale = weight((size,), (None,), scale, dtype=jnp.float32)
-        self.bias = weight((size,), (None,), bias, dtype=jnp.float32, spread=0.0)
+        if bias is not None:
+            self.bias = weight((size,), (None,), bias, dtype=jnp.float32, spread=0.0)
+        self.biased = bias is not None
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        centred = x - x.mean(-1, keepdims=True)
-        variance = jnp.square(centred).mean(-1, keepdims=True)
-        normed = centred * lax.rsqrt(variance + self.epsilon)
-        scaled = normed * lax.broadcast_to_rank(self.scale[...], x.ndim)
-        return scaled + lax.broadcast_to_rank(self.bias[...], x.ndim)
+        normed = standardized(x, self.epsilon) * lax.broadcast_to_rank(self.scale[...], x.ndim)
+        return normed + lax.broadcast_to_rank(self.bias[...], x.ndim) if self.biased else normed
+
+
+def standardized(x: jax.Array, epsilon: float) -> jax.Array:
+    """Return (x - mean) / std over the last dimension."""
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
 
 
 class Embedding(nnx.Module):
@@ -276,8 +294,34 @@ class Embedding(nnx.Module):
 Activation = Callable[[jax.Array], jax.Array]
 
 
+@dataclass(frozen=True, slots=True)
+class ClampedGate:
+    """gpt-oss's gate: both halves clamped, the second one more than its number."""
+
+    limit: float
+    steepness: float  # of the sigmoid
+
+    def __call__(self, opening: jax.Array) -> jax.Array:
+        opening = jnp.minimum(opening, self.limit)
+        return opening * jax.nn.sigmoid(self.steepness * opening)
+
+    def gated(self, opening: jax.Array, up: jax.Array) -> jax.Array:
+        return self(opening) * (jnp.clip(up, -self.limit, self.limit) + 1.0)
+
+
+def gated(activation: Activation, opening: jax.Array, up: jax.Array) -> jax.Array:
+    """activation(opening) * up, or as the gate of a kind of its own combines them."""
+    if isinstance(activation, ClampedGate):
+        return activation.gated(opening, up)
+    return activation(opening) * up
+
+
 def _exact_gelu(x: jax.Array) -> jax.Array:
     return jax.nn.gelu(x, approximate=False)
+
+
+def _squared_relu(x: jax.Array) -> jax.Array:
+    return jnp.square(jax.nn.relu(x))
 
 
 _ACTIVATIONS: dict[str, Activation] = {
@@ -288,6 +332,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_fast": jax.nn.gelu,
     "gelu_pytorch_tanh": jax.nn.gelu,
     "relu": jax.nn.relu,
+    "relu2": _squared_relu,
 }
 
 

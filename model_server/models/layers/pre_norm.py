@@ -94,18 +94,24 @@ class PreNormLayer(nnx.Module):
         attention: nnx.Module,
         before_ffw: nnx.Module,
         ffw: nnx.Module,
+        *,
+        scale: float = 1.0,  # of both halves, as they are added
     ) -> None:
         self.before_attention = before_attention
         self.attention = attention
         self.before_ffw = before_ffw
         self.ffw = ffw
+        self.scale = scale
 
     def __call__(
         self, x: jax.Array, rotation: Rotary | None, pages: LayerPages, batch: PagedBatch
     ) -> tuple[jax.Array, LayerPages]:
         mixed, pages = self.attention(self.before_attention(x), rotation, pages, batch)
-        x, seen = sum_and_norm(self.before_ffw, x, mixed)
-        return x + self.ffw(seen), pages
+        x, seen = sum_and_norm(self.before_ffw, x, self._scaled(mixed))
+        return x + self._scaled(self.ffw(seen)), pages
+
+    def _scaled(self, added: jax.Array) -> jax.Array:
+        return added if self.scale == 1.0 else added * self.scale
 
 
 class MixerLayer(nnx.Module):

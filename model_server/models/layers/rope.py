@@ -27,6 +27,7 @@ class Rotary:
     cos: jax.Array  # f32[T, 1, R/2]; R <= Q dimensions of a head are rotated
     sin: jax.Array  # f32[T, 1, R/2]
     interleaved: bool = field(metadata={"static": True})  # pairs (0, 1), (2, 3), not (0, R/2)
+    query_scale: jax.Array | None = None  # f32[T, 1, 1]: of rotated queries; None: 1
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Rotate the first R dimensions of each head of f32[T, heads, Q]."""
@@ -48,6 +49,20 @@ class Rotary:
         return turned.reshape(x.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class QueryGrowth:
+    """Sharpens the attention of late queries (Nakanishi 2025, https://arxiv.org/abs/2501.19399)."""
+
+    beta: float
+    context: int  # tokens that leave queries as they are
+    ahead: int = 0  # the number of the first token
+
+    def at(self, positions: jax.Array) -> jax.Array:
+        """Maps i32[T] to f32[T, 1, 1]."""
+        contexts = ((positions + self.ahead) // self.context).astype(jnp.float32)
+        return (1 + self.beta * jnp.log1p(contexts))[:, None, None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope:
     """Rotary positions of a layer; hashable, so layers can share rotations."""
@@ -57,6 +72,7 @@ class Rope:
     interleaved: bool = False
     long_frequencies: tuple[float, ...] | None = None  # of long sequences; None: the same
     short_context: int | None = None  # tokens of the longest sequence that is not long
+    query_growth: QueryGrowth | None = None
 
     def at(self, positions: jax.Array) -> Rotary:
         """Return the rotations for positions i32[T], marked by LONG if there are two lists."""
@@ -70,7 +86,8 @@ class Rope:
         cos, sin = jnp.cos(angles) * self.scale, jnp.sin(angles) * self.scale
         # Without the barrier XLA fuses the sines into every use and recomputes them for every head.
         cos, sin = jax.lax.optimization_barrier((cos, sin))
-        return Rotary(cos, sin, self.interleaved)
+        growth = self.query_growth
+        return Rotary(cos, sin, self.interleaved, growth and growth.at(positions))
 
 
 def rope_frequencies(rotated: int, theta: float) -> np.ndarray:

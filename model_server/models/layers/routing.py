@@ -28,22 +28,52 @@ class Choice(Protocol):
     """Turns scores into routes. Hashable, so that layers of one kind are traced once."""
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
-        """scores: f32[T, E], unsquashed; bias: f32[E], affects the choice only."""
+        """scores: f32[T, E], unsquashed; bias: f32[E], of a kind that the choice knows."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxChoice:
-    """Top-k by probability (Shazeer et al. 2017, https://arxiv.org/abs/1701.06538)."""
+    """Top-k by probability (Shazeer et al. 2017, https://arxiv.org/abs/1701.06538).
+
+    A bias is part of the scores.
+    """
 
     count: int
     normalised: bool  # weights of the chosen experts sum to one
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
+        scores = scores if bias is None else scores + bias[None]
         weights, experts = jax.lax.top_k(jax.nn.softmax(scores, axis=-1), self.count)
         if self.normalised:
             weights /= weights.sum(-1, keepdims=True)
         return Routes(experts, weights)
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedSoftmaxChoice:
+    """Top-k by probability plus a learnt bias, which the weights leave out; they sum to one."""
+
+    count: int
+    least: float  # that the weights are divided by
+
+    def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
+        shares = jax.nn.softmax(scores, axis=-1)
+        wanted = shares if bias is None else shares + bias[None]
+        _, experts = jax.lax.top_k(wanted, self.count)
+        weights = jnp.take_along_axis(shares, experts, axis=-1)
+        return Routes(experts, weights / jnp.maximum(weights.sum(-1, keepdims=True), self.least))
+
+
+@dataclass(frozen=True, slots=True)
+class SigmoidChoice:
+    """Top-k by score; each weight is the sigmoid of its own."""
+
+    count: int
+
+    def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
+        best, experts = jax.lax.top_k(scores if bias is None else scores + bias[None], self.count)
+        return Routes(experts, jax.nn.sigmoid(best))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +121,26 @@ class Router(nnx.Module):
         source: Names,
         *,
         bias: Names | None = None,
+        bias_is_row: bool = False,  # stored as [1, E]
     ) -> None:
         # Replicated on every device, so that all choose alike.
         self.kernel = weight((experts, embed), (None, None), source, dtype=jnp.float32, spread=0.02)
         if bias is not None:
-            self.bias = weight((experts,), (None,), bias, dtype=jnp.float32, spread=0.0)
+            shape = (1, experts) if bias_is_row else (experts,)
+            self.bias = weight(shape, (None,) * len(shape), bias, dtype=jnp.float32, spread=0.0)
         self.biased = bias is not None
         self.choice = choice
 
     def __call__(self, x: jax.Array) -> Routes:
         scores = jnp.einsum("td,ed->te", x, self.kernel[...], precision="highest")
-        return self.choice(scores, self.bias[...] if self.biased else None)
+        return self.choice(scores, self.bias[...].reshape(-1) if self.biased else None)
 
 
-def checked_count(keys: ConfigKeys, experts: int) -> int:
-    """Return num_experts_per_tok. Raises CheckpointError if it exceeds `experts`."""
-    count = keys.whole("num_experts_per_tok")
+def checked_count(keys: ConfigKeys, experts: int, key: str = "num_experts_per_tok") -> int:
+    """Return the experts of a token. Raises CheckpointError if they exceed `experts`."""
+    count = keys.whole(key)
     if count > experts:
         raise CheckpointError(
-            f"config.json has num_experts_per_tok = {count}, more than the {experts} experts "
-            "a token can use"
+            f"config.json has {key} = {count}, more than the {experts} experts a token can use"
         )
     return count

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from model_server.checkpoints.packed import FLOAT8, PackedBlocks, Packing
+from model_server.checkpoints.packed import FLOAT4, FLOAT8, PackedBlocks, Packing
 from model_server.models.weights.source import Transposed, WeightSource
 from sax.errors import InvalidRequest
 
@@ -93,7 +93,7 @@ class AsStored:
 def common(packings: list[Packing], inputs: int) -> Packing | None:
     """Return a packing that holds all of them exactly, or None."""
     kinds = {packing.kind for packing in packings}
-    if "float8_e4m3fn" in kinds and len(kinds) > 1:
+    if kinds & {FLOAT8.name, FLOAT4} and len(kinds) > 1:
         return None
     blocks = {packing.block or inputs for packing in packings}
     least = min(blocks)
@@ -167,7 +167,7 @@ def refined(blocks: PackedBlocks, stored: Packing, wanted: Packing) -> PackedBlo
     offsets = None if blocks.offsets is None else np.repeat(blocks.offsets, times, axis=-1)
     if wanted.offset and offsets is None:
         offsets = np.zeros_like(scales)
-    return PackedBlocks(blocks.values, scales, offsets)
+    return replace(blocks, scales=scales, offsets=offsets)
 
 
 def has_transposed(source: WeightSource) -> bool:

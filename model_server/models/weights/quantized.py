@@ -2,6 +2,8 @@
 
 weight = values * scales + offsets, with a scale and an offset per block of a row; int8, int4 and
 float8_e4m3fn values are arrays of those dtypes, which XLA packs as tightly as the device allows.
+The bits of float4 values are held as int4; their scales, powers of two, as bfloat16, which no other
+kind's are.
 
 XLA:CPU has a fast product for int8 by int8 and none for int8 by bfloat16. So a few rows times an
 int8 or int4 weight with whole-row scales multiply in int8: each activation becomes two int8
@@ -23,9 +25,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from model_server.checkpoints.packed import Packing
+from model_server.checkpoints.packed import FLOAT4, Packing
 from model_server.kernels.local_devices import parts_of, whole
-from model_server.kernels.small_numbers import Packed
+from model_server.kernels.small_numbers import Packed, float4_numbers, is_float4
 from model_server.models.weights.divided_product import can_multiply, multiply
 from model_server.models.weights.sharding import WeightPlacement
 
@@ -61,7 +63,12 @@ def packed_nibbles(array: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(array.reshape(*array.shape[:-1], -1, 2), jnp.uint8)
 
 
-_DTYPES = {"int8": jnp.int8, "int4": jnp.int4, "float8_e4m3fn": jnp.float8_e4m3fn}
+_DTYPES = {
+    "int8": jnp.int8,
+    "int4": jnp.int4,
+    "float8_e4m3fn": jnp.float8_e4m3fn,
+    FLOAT4: jnp.int4,
+}
 
 
 @jax.tree_util.register_dataclass
@@ -70,7 +77,7 @@ class Quantized:
     """A quantised weight [..., out, in]."""
 
     values: jax.Array  # [..., out, in]; int4 possibly as bytes, u8[..., out, in / 2]
-    scales: jax.Array  # f32[..., out, in / block]
+    scales: jax.Array  # f32[..., out, in / block]; bf16 if the values are float4
     offsets: jax.Array | None  # f32[..., out, in / block]
     dtype: Any = field(metadata={"static": True})  # after dequantising
     place: WeightPlacement = field(default=WeightPlacement(), metadata={"static": True})
@@ -93,7 +100,7 @@ class Quantized:
             packed = self.packed()
             if can_multiply(packed, self.place):
                 return multiply(x.astype(self.dtype), packed, self.place)
-        if self.scales.shape[-1] > 1 or self.offsets is not None:
+        if self.scales.shape[-1] > 1 or self.offsets is not None or is_float4(self.scales):
             return _dot(x.astype(self.dtype), self.dequantized(), jnp.float32)
         values = unpacked(self.values)
         if self._in_int8(x):
@@ -129,7 +136,7 @@ def placeholder(
     blocks = (*outer, 1 if packing.block is None else inputs // packing.block)
     return Quantized(
         values=jnp.zeros(shape, _DTYPES[packing.kind]),
-        scales=jnp.zeros(blocks, jnp.float32),
+        scales=jnp.zeros(blocks, jnp.bfloat16 if packing.kind == FLOAT4 else jnp.float32),
         offsets=jnp.zeros(blocks, jnp.float32) if packing.offset else None,
         dtype=dtype,
         place=place,
@@ -155,7 +162,8 @@ def _dot(x: jax.Array, kernel: jax.Array, result: Any) -> jax.Array:
 
 
 def _widen(values: Any, scales: Any, offsets: Any, dtype: Any) -> jax.Array:
-    blocked = values.reshape(*scales.shape, -1).astype(jnp.float32) * scales[..., None]
+    numbers = float4_numbers(values) if is_float4(scales) else values.astype(jnp.float32)
+    blocked = numbers.reshape(*scales.shape, -1) * scales[..., None].astype(jnp.float32)
     if offsets is not None:
         blocked += offsets[..., None]
     return blocked.astype(dtype).reshape(values.shape)

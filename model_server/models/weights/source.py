@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from model_server.checkpoints.region import Region, region_shape
+from model_server.checkpoints.region import Region, region_shape, whole
 from model_server.kernels.aligned import aligned_empty
 from sax.errors import CheckpointError
 
@@ -43,14 +43,14 @@ class RegionPiece:
     def read(self, tensors: Tensors) -> np.ndarray:
         """Read its numbers in the orientation of the place."""
         numbers = tensors.read(self.name, self.region)
-        return numbers.T if self.transposed else numbers
+        return numbers.swapaxes(-1, -2) if self.transposed else numbers
 
     def fill(self, tensors: Tensors, out: np.ndarray) -> None:
         """Read its numbers into their place in `out`, the requested region."""
         front = out.ndim - len(self.region)
         stack = (part.start for part in self.place[:front])
         into = out[(*stack, *self.place[front:], ...)]
-        tensors.read(self.name, self.region, into.T if self.transposed else into)
+        tensors.read(self.name, self.region, into.swapaxes(-1, -2) if self.transposed else into)
 
     def shifted(self, axis: int, by: int) -> RegionPiece:
         """Return the same piece within a larger region."""
@@ -116,8 +116,7 @@ class Tensor(WeightSource):
         return tensors.shape(self.name)
 
     def pieces(self, tensors: Tensors, region: Region) -> Iterator[RegionPiece]:
-        place = tuple(slice(0, part.stop - part.start) for part in region)
-        yield RegionPiece(self.name, region, place)
+        yield RegionPiece(self.name, region, whole(region_shape(region)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ class Stacked(WeightSource):
 
 @dataclass(frozen=True, slots=True)
 class Transposed(WeightSource):
-    """A matrix stored as [in, out]."""
+    """A matrix stored as [in, out], or several of them, [E, in, out]."""
 
     part: WeightSource
 
@@ -188,11 +187,47 @@ class Transposed(WeightSource):
         return self.part.names
 
     def shape(self, tensors: Tensors) -> tuple[int, ...]:
-        return self.part.shape(tensors)[::-1]
+        return _turned(self.part.shape(tensors))
 
     def pieces(self, tensors: Tensors, region: Region) -> Iterator[RegionPiece]:
-        for piece in self.part.pieces(tensors, region[::-1]):
-            yield replace(piece, place=piece.place[::-1], transposed=not piece.transposed)
+        for piece in self.part.pieces(tensors, _turned(region)):
+            yield replace(piece, place=_turned(piece.place), transposed=not piece.transposed)
+
+
+@dataclass(frozen=True, slots=True)
+class Portion(WeightSource):
+    """Every step-th of the numbers from `start` to `stop` along a dimension but the first.
+
+    For tensors that hold the matrices of all experts, as gates and ups beside or between each
+    other. `part` is a tensor or a transposed one.
+    """
+
+    part: WeightSource
+    axis: int
+    start: int
+    stop: int
+    of: int  # size of the dimension
+    step: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.part.names
+
+    def shape(self, tensors: Tensors) -> tuple[int, ...]:
+        shape = self.part.shape(tensors)
+        if len(shape) <= self.axis or shape[self.axis] != self.of:
+            raise self._misshapen(tensors, f"the configuration says {self.of} in each expert")
+        count = len(range(self.start, self.stop, self.step))
+        return (*shape[: self.axis], count, *shape[self.axis + 1 :])
+
+    def pieces(self, tensors: Tensors, region: Region) -> Iterator[RegionPiece]:
+        wanted = region[self.axis]
+        first = self.start + wanted.start * self.step
+        last = self.start + (wanted.stop - 1) * self.step
+        step = None if self.step == 1 else self.step
+        yield from self.part.pieces(
+            tensors, _replace(region, self.axis, slice(first, last + 1, step))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +304,11 @@ def source_of(given: WeightSource | Sequence[str]) -> WeightSource:
 def cut(part: WeightSource, start: int, stop: int, *, of: int) -> WeightSource:
     """Rows [start, stop) of a tensor with `of` rows."""
     return GroupRows(part, size=of, start=start, stop=stop)
+
+
+def _turned(dimensions: Sequence[Any]) -> tuple[Any, ...]:
+    *outer, rows, columns = dimensions
+    return (*outer, columns, rows)
 
 
 def _replace(region: Region, axis: int, part: slice) -> Region:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_server.checkpoints.packed import Packing
+from model_server.checkpoints.packed import HALF_BYTES, Packing
 from model_server.models.weights.low_rank import AdapterRoom, LowRankFactor
 from model_server.models.weights.quantization import AsStored, Quantization
 from model_server.models.weights.quantized import Quantized, placeholder
@@ -89,7 +89,7 @@ def _zeros(
         return tiled
     if packing is None:
         return jnp.zeros(shape, dtype)
-    bits = 4 if packing.kind == "int4" else 8
+    bits = 4 if packing.kind in HALF_BYTES else 8
     return placeholder(shape, packing, dtype, WeightPlacement.of(layout, shape, axes, bits))
 
 

@@ -74,6 +74,17 @@ def _o200k(digits: str, suffix: str) -> str:
     )
 
 
+def _kimi() -> str:
+    """GPT-4o's pattern for all but Chinese characters, which make words of their own."""
+    first, rest = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+    before, other, suffix = r"[^\r\n\p{L}\p{N}]?", r"&&[^\p{Han}]", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    return (
+        rf"\p{{Han}}+|{before}[{first}{other}]*[{rest}{other}]+{suffix}|"
+        rf"{before}[{first}{other}]+[{rest}{other}]*{suffix}|\p{{N}}{{1,3}}|"
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+
+
 _DIGITS = {"type": "Digits", "individual_digits": True}
 _LLAMA3 = _cl100k(r"\p{N}{1,3}")
 _QWEN2 = _cl100k(r"\p{N}")
@@ -136,6 +147,7 @@ GPT_NEOX = Cutting((GPT2_WORDS,), NFC)
 LLAMA3 = by_pattern(_LLAMA3, whole_words_first=True, adds_bos=True)
 QWEN2 = by_pattern(_QWEN2, normalizer=NFC)
 CL100K = by_pattern(_LLAMA3)
+KIMI = by_pattern(_kimi())
 O200K = by_pattern(_o200k(r"\p{N}{1,3}", _MAYBE_SUFFIX))
 
 # By the names of `tokenizer.ggml.pre`.
@@ -164,6 +176,7 @@ CUTTINGS: Mapping[str, Cutting] = MappingProxyType(
         "deepseek-v3": Cutting((*_DEEPSEEK3, BYTES_ONLY)),
         "tekken": by_pattern(_o200k(r"\p{N}", ""), whole_words_first=True, adds_bos=True),
         "gpt-4o": O200K,
+        "kimi-k2": KIMI,
         "llama4": O200K,
     }
 )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from model_server.text.vocabularies.byte_level import from_ranks
-from model_server.text.vocabularies.cutting import LLAMA3, QWEN2, Cutting
+from model_server.text.vocabularies.cutting import KIMI, LLAMA3, QWEN2, Cutting
 from model_server.text.vocabularies.vocabulary import AddedToken, Vocabulary
 from sax.errors import CheckpointError
 
@@ -57,6 +57,8 @@ _QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i
 FAMILIES: Mapping[str, TiktokenFamily] = MappingProxyType(
     {
         "qwen": TiktokenFamily(QWEN2, 151643, _QWEN, None, "<|endoftext|>"),
+        # It begins no text by itself; the other control tokens are in its tokenizer_config.json.
+        "kimi_k2": TiktokenFamily(KIMI, 163584, ("[BOS]", "[EOS]", "<|im_end|>"), None, "[EOS]"),
         "llama": TiktokenFamily(LLAMA3, 128000, _llama3(), "<|begin_of_text|>", "<|end_of_text|>"),
     }
 )

@@ -27,6 +27,8 @@ class Case:
     # Feature -> changes to the config that switch it off: the logits must change, or the case
     # would not notice if the feature were missing.
     without: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Keys that transformers needs to have another value, as of a model type that it does not know.
+    known_as: Mapping[str, Any] = field(default_factory=dict)
     # What transformers calls a tensor -> what published checkpoints call it.
     published: Callable[[str], str] = same_name
     # Tensors that published checkpoints hold and the model does not need.

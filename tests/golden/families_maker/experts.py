@@ -74,6 +74,26 @@ def deepseek_v3(**sizes: Any) -> dict[str, Any]:
     return decoder("DeepseekV3ForCausalLM", "deepseek_v3", **own | sizes)
 
 
+def gpt_oss(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": True,
+        "experts_per_token": 2,
+        "head_dim": 10,
+        "initial_context_length": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "num_experts_per_tok": 2,
+        "num_local_experts": 6,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": OSS_YARN,
+        "rope_theta": 150000.0,
+        "router_aux_loss_coef": 0.9,
+        "sliding_window": 8,
+        "swiglu_limit": 0.9,
+    }
+    return decoder("GptOssForCausalLM", "gpt_oss", **own | sizes)
+
+
 def next_token_layer(config: Mapping[str, Any]) -> Shapes:
     """The layer after the last, which the published files hold to guess one token further."""
     c, prefix = config, f"model.layers.{config['num_hidden_layers']}"
@@ -118,7 +138,44 @@ YARN = {
     "type": "yarn",
 }
 
+OSS_YARN = {
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 16,
+    "rope_type": "yarn",
+    "truncate": False,
+}
+
 CASES = [
+    Case(
+        name="gpt_oss",
+        config=gpt_oss(rope_theta=100.0),
+        tokens=21,
+        without={
+            "window": {"layer_types": ["full_attention"] * 2},
+            "clamp": {"swiglu_limit": 7.0},
+            "yarn": {"rope_scaling": None},
+            "steps of the rope": {"rope_scaling": OSS_YARN | {"truncate": True}},
+        },
+    ),
+    Case(
+        name="gpt_oss_no_layer_types",
+        config={
+            key: value
+            for key, value in gpt_oss(
+                num_hidden_layers=3,
+                num_key_value_heads=1,
+                attention_bias=False,
+                tie_word_embeddings=True,
+                swiglu_limit=1.5,
+                swiglu_alpha=1.1,
+            ).items()
+            if key not in ("layer_types", "experts_per_token", "initial_context_length")
+        },
+        tokens=21,
+        without={"steepness": {"swiglu_alpha": 1.702}, "clamp": {"swiglu_limit": 7.0}},
+    ),
     Case(name="mixtral", config=mixtral(), without={"second": {"num_experts_per_tok": 1}}),
     Case(
         name="mixtral_window",

@@ -24,6 +24,7 @@ from tests.golden.families_maker.routing import smallest_margin
 from tests.golden.random_tensor import random_tensor, uniform
 
 ENCODERS = ("bert", "roberta", "xlm-roberta")
+WITH_IMAGES = ("mistral3",)  # not among the causal models
 LEAST_CHANGE = 1e-2  # of the logits when a feature is switched off, relative to the largest
 LEAST_MARGIN = 1e-3  # between the last expert that is chosen and the first that is not
 
@@ -37,7 +38,7 @@ def prompt_of(case: Case, attempt: int = 0) -> np.ndarray:
 def tensors_of(case: Case) -> Shapes:
     """The tensors of a checkpoint, as published ones name them."""
     with tempfile.TemporaryDirectory() as folder:
-        _write_config(folder, case.config)
+        _write_config(folder, case.config | dict(case.known_as))
         config = transformers.AutoConfig.from_pretrained(folder)
         _auto(case).from_config(config).save_pretrained(folder)
         with safe_open(Path(folder) / "model.safetensors", "np") as file:
@@ -93,7 +94,7 @@ def _load(case: Case, config: Mapping[str, Any], shapes: Shapes) -> Any:
     spare = case.spare(config)
     tensors = {name: random_tensor(name, shape) for name, shape in (shapes | spare).items()}
     with tempfile.TemporaryDirectory() as folder:
-        _write_config(folder, config)
+        _write_config(folder, {**config, **case.known_as})
         save_file(tensors, Path(folder) / "model.safetensors", {"format": "pt"})
         model, info = _auto(case).from_pretrained(
             folder,
@@ -116,8 +117,12 @@ def _fused(name: str) -> str:
 
 def _auto(case: Case) -> Any:
     """Of an encoder the bare model, of a decoder the one with logits."""
-    bare = case.config["model_type"] in ENCODERS
-    return transformers.AutoModel if bare else transformers.AutoModelForCausalLM
+    kind = case.config["model_type"]
+    if kind in ENCODERS:
+        return transformers.AutoModel
+    if kind in WITH_IMAGES:
+        return transformers.AutoModelForImageTextToText
+    return transformers.AutoModelForCausalLM
 
 
 def _write_config(folder: str, config: Mapping[str, Any]) -> None:

@@ -14,11 +14,19 @@ def smallest_margin(model: Any) -> Iterator[list[float]]:
     """While inside, every routing decision adds how far the chosen lay above the others."""
     margins: list[float] = []
 
-    def watch(router: Any, _: Any, out: Any) -> None:
+    def watch(router: Any, given: Any, out: Any) -> None:
+        if len(given) > 1:  # its bias
+            return margins.extend(_gap(out[0].sigmoid() + given[1], router.top_k))
         margins.extend(_margins(router, out[0], out[2]))
 
     routers = [m for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
     hooks = [router.register_forward_hook(watch) for router in routers]
+
+    def watch_scores(router: Any, _: Any, out: Any) -> None:
+        margins.extend(_gap(out[1], router.top_k))
+
+    others = [m for m in model.modules() if type(m).__name__ == "Llama4Router"]
+    hooks += [router.register_forward_hook(watch_scores) for router in others]
     try:
         yield margins
     finally:
@@ -28,6 +36,8 @@ def smallest_margin(model: Any) -> Iterator[list[float]]:
 
 def _margins(router: Any, logits: torch.Tensor, chosen: torch.Tensor) -> list[float]:
     """Per token, between experts, and between groups of experts where there are groups."""
+    if (statics := getattr(router, "moe_statics", None)) is not None:
+        return _gap(statics(logits.softmax(-1)), router.top_k)
     bias = getattr(router, "e_score_correction_bias", None)
     if bias is None:
         return _gap(logits, router.top_k)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from model_server.checkpoints.gguf.architectures import ARCHITECTURES
+from model_server.checkpoints.text_part import text_config
 from model_server.text.token_bytes import byte_alphabet
 from tests.golden.random_tensor import random_tensor
 from tests.model_server.checkpoints.tiny_folder import CONTROL, tokenizer_json, write_json
@@ -18,17 +20,29 @@ FAMILIES = Path(__file__).parents[2] / "golden" / "families"
 REFUSED = {
     "deepseek_v3_mscale": "attention_bias",
     "gpt_neox_tied_unbiased": "hidden_act",
+    "gpt_oss": "swiglu_limit",
+    "gpt_oss_no_layer_types": "attention_bias",
     "roberta": "cannot be written as GGUF",
     "xlm_roberta": "cannot be written as GGUF",
     "qwen3_moe_dense_layers": "mlp_only_layers",
     "qwen3_moe_sparse_step": "decoder_sparse_step",
+    "smollm3_interval": "no_rope_layer_interval",
+    "smollm3_window": "use_sliding_window",
+    "olmo3_by_kind": "a rope of their own",
+    "cohere_untied": "tie_word_embeddings",
+    "phi_normed_heads": "qk_layernorm",
 }
 
 
 def written_cases() -> list[str]:
-    """Every case of a family that has checkpoints, less those that GGUF cannot say."""
+    """Every case of an architecture of GGUF, less those that it cannot say."""
+    known = {kind for each in ARCHITECTURES.values() for kind in each.model_types}
     names = sorted(folder.name for folder in FAMILIES.iterdir())
-    return [name for name in names if "model_type" in config_of(name) and name not in REFUSED]
+    return [name for name in names if _kind_of(name) in known and name not in REFUSED]
+
+
+def _kind_of(case: str) -> str | None:
+    return text_config(config_of(case)).get("model_type")
 
 
 def config_of(case: str) -> dict[str, Any]:

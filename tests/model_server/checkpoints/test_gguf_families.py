@@ -38,9 +38,15 @@ SILENT = (
     *("aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "output_router_logits", "ep_size"),
     *("num_nextn_predict_layers", "pad_token_id", "pretraining_tp", "summary_type", "n_ctx"),
     *("cache_implementation", "rotary", "scale_attn_weights"),
+    *("activation_function", "attention_softmax_in_fp32", "embedding_dropout", "mlp_type"),
+    *("layer_norm_epsilon", "norm_type", "residual_dropout", "scale_attention_softmax_in_fp32"),
+    *("order_of_interleaved_layers", "position_embedding_type", "rotary_pct"),
+    *("use_embedding_sharing", "use_gated_activation", "use_parallel_block"),
+    "use_parallel_embedding",
     # of the part that sees images
     *("boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"),
-    *("text_config", "vision_config"),
+    *("text_config", "vision_config", "multimodal_projector_bias", "projector_hidden_act"),
+    *("spatial_merge_size", "vision_feature_layer"),
     # said by layer_types and sliding_window
     *("max_window_layers", "sliding_window_pattern", "_sliding_window_pattern"),
 )
@@ -51,7 +57,19 @@ def in_gguf(case: str, tmp_path: Path) -> Path:
     return tmp_path / "x.gguf"
 
 
-@pytest.fixture(scope="module", params=written_cases())
+def one_of_each_type() -> list[str]:
+    """The last by name: the more special ones."""
+    return list({config_of(case)["model_type"]: case for case in written_cases()}.values())
+
+
+ONE_OF_EACH = one_of_each_type()
+CASES = [  # `make test` takes one of each type
+    pytest.param(case, marks=[] if case in ONE_OF_EACH else pytest.mark.extended)
+    for case in written_cases()
+]
+
+
+@pytest.fixture(scope="module", params=CASES)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a case's folder and x.gguf."""
     place = tmp_path_factory.mktemp(request.param)
@@ -110,6 +128,7 @@ def comparable_rope(config: dict[str, Any]) -> tuple[Any, ...]:
     original = original or config.get("original_max_position_embeddings")
     kept = {k: v for k, v in scaling.items() if k not in ("type", "rope_type")}
     kept.pop("original_max_position_embeddings", None)
+    kept.pop("partial_rotary_factor", None)  # a key of its own
     return theta if scaling else None, rope_type(scaling), original if scaling else None, kept
 
 
@@ -119,12 +138,7 @@ def test_what_gguf_cannot_say_is_refused(case: str, words: str, tmp_path: Path) 
         in_gguf(case, tmp_path)
 
 
-def one_of_each_type() -> list[str]:
-    """The last by name: the more special ones."""
-    return list({config_of(case)["model_type"]: case for case in written_cases()}.values())
-
-
-@pytest.mark.parametrize("case", one_of_each_type())
+@pytest.mark.parametrize("case", ONE_OF_EACH)
 def test_the_file_computes_the_reference_implementations_numbers(case: str, tmp_path: Path) -> None:
     golden = np.load(FAMILIES / case / "golden.npz")
     with closing(open_checkpoint(str(in_gguf(case, tmp_path)))) as checkpoint:

@@ -27,7 +27,7 @@ from tests.model_server.kernels.paged_cases import (
     reference_of,
 )
 
-HEADS = Case(4, 0, 1, 8, 4, 16, 16, 8, 5, window=9)
+HEADS = Case(4, 0, 1, 8, 4, 16, 16, 8, 5, window=9, sinks=True)
 LATENT = Case(4, 0, 1, 8, 1, 24, 0, 8, 5)
 RUNS = {
     "heads and pages": (HEADS, "model", "model", False),

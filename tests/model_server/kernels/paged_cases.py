@@ -39,6 +39,8 @@ class Case:
     softcap: float | None = None
     window: int | None = None
     dtype: str = "float32"
+    sinks: bool = False
+    chunk: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -56,7 +58,14 @@ class Case:
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"scale": self.key_dim**-0.5, "softcap": self.softcap, "window": self.window}
+        fixed = {"scale": self.key_dim**-0.5, "softcap": self.softcap, "window": self.window}
+        fixed |= {"chunk": self.chunk}
+        return fixed | ({"sinks": sinks_of(self.heads)} if self.sinks else {})
+
+
+def sinks_of(heads: int) -> jax.Array:
+    """A score of each head: some far above those of the tokens, some far below."""
+    return jnp.linspace(-4.0, 4.0, heads, dtype=jnp.float32)
 
 
 def limits_of(case: Case) -> tuple[np.ndarray, np.ndarray]:

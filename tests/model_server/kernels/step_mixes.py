@@ -26,6 +26,8 @@ class Heads:
     dtype: str = "float32"
     softcap: float | None = None
     window: int | None = None
+    sinks: bool = False
+    chunk: int | None = None
 
     @property
     def cache(self) -> CacheShape:

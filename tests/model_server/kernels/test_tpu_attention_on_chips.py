@@ -31,6 +31,8 @@ MODELS = {
     "heads of 64": Heads(heads=16, kv_heads=4, key_dim=64, value_dim=64),
     "heads of 80": Heads(heads=32, kv_heads=32, key_dim=80, value_dim=80),
     "DeepSeek V3 on 8": Heads(heads=16, kv_heads=1, key_dim=576, value_dim=0),
+    "gpt-oss on 8": Heads(heads=8, kv_heads=1, key_dim=64, value_dim=64, window=128, sinks=True),
+    "Llama 4 on 8": Heads(heads=5, kv_heads=1, chunk=8192),
     "keys of 192": Heads(heads=16, kv_heads=16, key_dim=192, value_dim=128),
 }
 
@@ -51,7 +53,8 @@ def check(
     kernel = TpuAttention(mesh, axis, axis if of.value_dim else None)
 
     def held(shape: tuple[int, ...], dtype: Any, axis: str | None = None) -> Any:
-        sharding = NamedSharding(mesh, PartitionSpec(None, axis) if axis else PartitionSpec())
+        spec = (axis,) if len(shape) == 1 else (None, axis)
+        sharding = NamedSharding(mesh, PartitionSpec(*spec) if axis else PartitionSpec())
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     def numbers(*shape: int) -> Any:
@@ -68,11 +71,14 @@ def check(
     k = held((tokens, of.kv_heads, of.key_dim), jnp.float32, kernel.pages)
     v = held((tokens, of.kv_heads, of.value_dim), jnp.float32, kernel.pages)
 
-    def step(layer: Any, batch: Any, q: Any, k: Any, v: Any) -> Any:
-        options = {"scale": 0.1, "softcap": of.softcap, "window": of.window}
+    sinks = held((of.heads,), jnp.float32, axis) if of.sinks else None
+
+    def step(layer: Any, batch: Any, q: Any, k: Any, v: Any, sinks: Any) -> Any:
+        options = {"scale": 0.1, "softcap": of.softcap, "window": of.window, "sinks": sinks}
+        options["chunk"] = of.chunk
         return batch.attend(layer, q, k, v if of.value_dim else None, **options)
 
-    program = compiled(step, layer, batch, q, k, v, donate_argnums=0)
+    program = compiled(step, layer, batch, q, k, v, sinks, donate_argnums=0)
     parts = [(a.sharding.shard_shape(a.shape), a.dtype.itemsize) for a in jax.tree.leaves(layer)]
     pool = sum(math.prod(shape) * size for shape, size in parts)
     memory = program.memory_analysis()
@@ -108,7 +114,7 @@ def test_models_of_all_kinds_compile_for_the_smallest_chip(model: str, dtype: st
 
 @needs_compiler
 def test_heads_are_divided_over_the_chips_of_a_slice() -> None:
-    check(Heads(heads=32, kv_heads=8), mesh_of("v5e:2x2"), "bfloat16", axis="model")
+    check(Heads(heads=32, kv_heads=8, sinks=True), mesh_of("v5e:2x2"), "bfloat16", axis="model")
 
 
 @needs_compiler

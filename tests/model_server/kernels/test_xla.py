@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 
 from model_server.kernels import reference, xla
+from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import CacheShape, LayerPages, allocate, write
+from model_server.kernels.whole import WholeInputs
 
 # sequences, queries each, heads, kv heads, key size, value size, page size, softcap, window, dtype
 GRID = [
@@ -73,6 +76,39 @@ def test_equals_the_reference(
     options = {"scale": d**-0.5, "softcap": cap, "window": window}
     wanted, got = (run(kernel, q, layer, tables, limits, **options) for kernel in KERNELS)
     np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_a_sink_is_a_token_whose_value_is_zero(window: int | None) -> None:
+    """It is seen through any window."""
+    rng = np.random.default_rng(3)
+    keys, values = rng.normal(size=(2, 3, 13, 8)).astype(np.float32)
+    q, sinks = rng.normal(size=(13, 6, 8)), rng.normal(size=6)
+    wanted = np.zeros((13, 6, 8))
+    for token, head in itertools.product(range(13), range(6)):
+        seen = slice(0 if window is None else max(0, token + 1 - window), token + 1)
+        scores = np.append(keys[head // 2, seen] @ q[token, head], sinks[head])
+        weights = np.exp(scores - scores.max())
+        wanted[token, head] = weights[:-1] / weights.sum() @ values[head // 2, seen]
+    at = jnp.arange(13, dtype=jnp.int32)
+    none = jnp.zeros(1, jnp.int32)  # a decode row of padding before the prompt
+    batch = PagedBatch(
+        pages=jnp.append(none, at // 8 + 1),
+        offsets=jnp.append(none, at % 8),
+        decode_tables=jnp.zeros((1, 2), jnp.int32),
+        decode_limits=none[None],
+        block_tables=jnp.asarray([[1, 2]], jnp.int32),
+        block_limits=at[None] + 1,
+        kernel=reference.KERNEL,
+    )
+    cache = CacheShape(layers=1, kv_heads=3, key_dim=8, value_dim=8)
+    new = [np.asarray(each, np.float32) for each in (q, *np.stack([keys, values]).swapaxes(1, 2))]
+    options = {"scale": 1.0, "window": window, "sinks": jnp.asarray(sinks, jnp.float32)}
+    for kernel, before in ((reference.KERNEL, 1), (xla.KERNEL, 1), (WholeInputs(), 0)):
+        layer = allocate(cache, 2, 8, jnp.dtype("float32"))[0]
+        tokens = [jnp.asarray(np.pad(each, ((before, 0), (0, 0), (0, 0)))) for each in new]
+        got, _ = replace(batch, kernel=kernel).attend(layer, *tokens, **options)
+        np.testing.assert_allclose(got[before:], wanted, rtol=2e-5, atol=2e-5)
 
 
 def test_rows_that_see_nothing_give_zeros() -> None:

@@ -27,7 +27,7 @@ from tests.model_server.kernels.step_mixes import Heads, Mix, as_on_tpu, filled,
 MIX = Mix(decodes=(5, 0, 33, 16), chunks=((3, 9),), blocks=2, block=8, table=3)
 # The rows of a step are divided over `data`, the heads over `model`.
 CASES = {
-    "grouped": Heads(heads=8, kv_heads=2, key_dim=24, value_dim=24),
+    "grouped": Heads(heads=8, kv_heads=2, key_dim=24, value_dim=24, sinks=True),
     "latent": Heads(heads=4, kv_heads=1, key_dim=24, value_dim=0),
 }
 
@@ -43,11 +43,13 @@ def differences(of: Heads, mesh: Mesh) -> tuple[float, int]:
     pages = jax.device_put(as_on_tpu(layer, shapes), held)
     split = SequenceSharding(mesh, "data", attention=True)
     truth = dataclasses.replace(batch, kernel=reference.KERNEL)
-    wanted, wanted_pages = truth.attend(layer, q, k, v, scale=0.2)
+    sinks = jnp.linspace(-4.0, 4.0, of.heads, dtype=jnp.float32) if of.sinks else None
+    options = {"scale": 0.2, "sinks": sinks}
+    wanted, wanted_pages = truth.attend(layer, q, k, v, **options)
     divided = dataclasses.replace(batch, split=split)
     rows = NamedSharding(mesh, PartitionSpec("data", "model"))
     inputs = (jax.device_put(q, rows), k, v)
-    found, pages = jax.jit(lambda *each: divided.attend(*each, scale=0.2))(pages, *inputs)
+    found, pages = jax.jit(lambda *each: divided.attend(*each, **options))(pages, *inputs)
     assert pages.keys.sharding.is_equivalent_to(held, pages.keys.ndim)
     distance = float(np.abs(np.asarray(found) - np.asarray(wanted)).max())
     return distance, _different(pages, as_on_tpu(wanted_pages, shapes))

@@ -23,6 +23,7 @@ from model_server.models.layers.routing import Routes
 from model_server.models.registry import make_recipe
 from model_server.models.weights.quantization import parse_quantize, quantize
 from model_server.models.weights.sharding import Layout, layout_of
+from model_server.models.weights.source import Stacked, Tensor
 from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
 from tests.model_server.models.family_cases import config_of
 from tests.model_server.models.layers.test_experts import some_kernels, some_routes
@@ -84,13 +85,13 @@ def _width(experts: int) -> int:
 
 def _module(experts: int, form: str, layout: Layout) -> Blueprint:
     quantization: Any = None if form == "float32" else parse_quantize(form)
-    parts = [(f"{expert}",) for expert in range(experts)]
+    parts = Stacked(tuple(Tensor(f"{expert}") for expert in range(experts)))
 
     def build() -> nnx.Module:
         return Experts(
             EMBED,
             _width(experts),
-            ExpertSources(gate=parts, up=parts, down=parts),
+            ExpertSources(count=experts, gate=parts, up=parts, down=parts),
             activation=jax.nn.silu,
             form=WeightForm(dtype=jnp.float32, layout=layout, quantization=quantization),
         )

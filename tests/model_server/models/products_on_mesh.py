@@ -21,6 +21,7 @@ from model_server.models.layers.layers import Linear
 from model_server.models.weights.quantization import parse_quantize, quantize
 from model_server.models.weights.quantized import Quantized, as_bytes
 from model_server.models.weights.sharding import Layout, layout_of
+from model_server.models.weights.source import Stacked, Tensor
 from model_server.models.weights.weight import WeightForm, blueprint
 from tests.model_server.models.layers.test_experts import some_routes
 
@@ -73,8 +74,8 @@ def linear(form: str, axes: tuple[str, str], layout: Layout, tpu: bool) -> np.nd
 def experts(form: str, layout: Layout, tpu: bool, count: int) -> np.ndarray:
     quantization: Any = None if form == "float32" else parse_quantize(form)
     held = WeightForm(jnp.dtype("float32"), layout, quantization)
-    parts = [(f"{expert}",) for expert in range(count)]
-    sources = ExpertSources(gate=parts, up=parts, down=parts)
+    parts = Stacked(tuple(Tensor(f"{expert}") for expert in range(count)))
+    sources = ExpertSources(count=count, gate=parts, up=parts, down=parts)
 
     def build() -> nnx.Module:
         return Experts(256, 512, sources, activation=jax.nn.silu, form=held)

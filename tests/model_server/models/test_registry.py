@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from model_server.models import families as family_modules
 from model_server.models import registry
 from model_server.models.custom import CustomModel, CustomProgram
 from model_server.models.families import llama
@@ -84,6 +87,14 @@ def test_another_family_than_the_checkpoints_is_refused_by_both_names() -> None:
 
 def test_a_named_family_reads_a_checkpoint_whose_type_nobody_knows() -> None:
     assert make_recipe("llama", LLAMA | {"model_type": "yi"}, {}).cache(1).layers == 2
+
+
+@pytest.mark.parametrize("kind", ["yi", None])
+def test_a_family_that_nothing_tells_from_llama_reads_only_its_own_types(kind: str | None) -> None:
+    """A Llama read as a SmolLM3 would load, and every fourth layer would lose its positions."""
+    assert make_recipe("smollm3", LLAMA | {"model_type": "smollm3"}, {}).cache(1).layers == 2
+    with pytest.raises(CheckpointError, match="the smollm3 family reads only smollm3"):
+        make_recipe("smollm3", LLAMA | {"model_type": kind}, {})
 
 
 def test_quantising_in_blocks_that_fit_nothing_is_refused_and_some_may_stay_plain() -> None:
@@ -176,6 +187,13 @@ def test_no_two_families_claim_a_model_type_or_a_path() -> None:
     assert set(paths) <= set(model_paths())
 
 
+def test_every_module_that_configures_a_model_is_a_family_and_none_is_hidden() -> None:
+    place = Path(family_modules.__file__).parent
+    modules = {path for path in place.rglob("*.py") if "\ndef configure(" in path.read_text()}
+    served = {Path(sys.modules[each.configure.__module__].__file__ or "") for each in families()}
+    assert served == modules
+
+
 BERT = {
     "model_type": "bert",
     "hidden_size": 32,
@@ -260,7 +278,7 @@ def test_every_model_of_saxml_has_the_parameters_that_its_name_says() -> None:
 
 def test_a_path_like_no_other_gets_an_overview_in_a_line() -> None:
     with pytest.raises(
-        ModelPathNotFound, match=r"auto, llama, .* and 66 classes of saxml"
+        ModelPathNotFound, match=r"auto, the \d+ families .*llama.* and 66 classes of saxml"
     ) as caught:
         find("zzz")
     assert len(caught.value.text) < 500

@@ -62,6 +62,11 @@ _NIGHTLY = [
     Case("Qwen/Qwen3-8B", "v5e:2x2", _SHORT),
     Case("allenai/OLMo-2-13B", "v5e:2x2"),
     Case("microsoft/phi-4", "v5e:2x2"),
+    Case("allenai/Olmo-3-7B", "v5e:2x2", _SHORT),
+    Case("ibm-granite/granite-3.3-8b", "v5e:2x2", _SHORT),
+    Case("zai-org/GLM-4-9B-0414", "v5e:2x2", _SHORT),
+    Case("CohereLabs/c4ai-command-r7b-12-2024", "v5e:2x2"),
+    Case("bigcode/starcoder2-15b", "v5e:2x4", _SHORT),
     Case("meta-llama/Llama-3-8B", "v7x:2x2x1"),
 ]
 

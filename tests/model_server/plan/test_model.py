@@ -29,6 +29,14 @@ _SAID = {
     "meta-llama/Llama-3.2-3B": 3.2,
     "Qwen/Qwen2.5-7B": 7.6,
     "google/gemma-3-12b": 11.8,
+    "CohereLabs/c4ai-command-a-03-2025": 111.0,
+    "CohereLabs/c4ai-command-r-plus": 104.0,
+    "CohereLabs/c4ai-command-r-v01": 35.0,
+    "CohereLabs/c4ai-command-r7b-12-2024": 8.0,
+    "bigcode/starcoder2-15b": 16.0,
+    "microsoft/phi-2": 2.8,
+    "mistralai/Ministral-3-8B": 8.5,
+    "tencent/Hunyuan-7B": 7.5,
 }
 
 

@@ -7,11 +7,22 @@ from types import MappingProxyType
 
 from model_server.checkpoints.gguf.architecture import GgufArchitecture
 from model_server.checkpoints.gguf.architectures.bert import BERT
+from model_server.checkpoints.gguf.architectures.cohere import COHERE2, COMMAND_R
 from model_server.checkpoints.gguf.architectures.deepseek2 import DEEPSEEK2
 from model_server.checkpoints.gguf.architectures.gemma import GEMMA, GEMMA2, GEMMA3
+from model_server.checkpoints.gguf.architectures.glm import CHATGLM, GLM4
 from model_server.checkpoints.gguf.architectures.gpt import GPT2, GPTJ, GPTNEOX
+from model_server.checkpoints.gguf.architectures.gpt_oss import GPT_OSS
+from model_server.checkpoints.gguf.architectures.layer_normed import PHI2, STARCODER2
 from model_server.checkpoints.gguf.architectures.llama import LLAMA
-from model_server.checkpoints.gguf.architectures.olmo2 import OLMO2
+from model_server.checkpoints.gguf.architectures.llama_kin import (
+    ARCEE,
+    ERNIE4_5,
+    GRANITE,
+    SEED_OSS,
+    SMOLLM3,
+)
+from model_server.checkpoints.gguf.architectures.olmo2 import EXAONE4, OLMO2
 from model_server.checkpoints.gguf.architectures.phi3 import PHI3
 from model_server.checkpoints.gguf.architectures.qwen import QWEN2, QWEN3, QWEN3MOE
 
@@ -30,5 +41,18 @@ _ALL = (
     OLMO2,
     DEEPSEEK2,
     BERT,
+    SMOLLM3,
+    GRANITE,
+    SEED_OSS,
+    ERNIE4_5,
+    ARCEE,
+    EXAONE4,
+    CHATGLM,
+    GLM4,
+    COMMAND_R,
+    COHERE2,
+    STARCODER2,
+    PHI2,
+    GPT_OSS,
 )
 ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType({a.name: a for a in _ALL})

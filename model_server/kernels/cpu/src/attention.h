@@ -121,7 +121,7 @@ SAX_INLINE float weigh(const Attention& a, const Segment& s, int32_t limit, floa
   if (a.softcap > 0.0f) {
     for (int i = 0; i < count; ++i) scores[i] = a.softcap * __builtin_tanhf(scores[i] / a.softcap);
   }
-  int32_t seen_from = a.window && limit > a.window ? limit - a.window : 0;
+  int32_t seen_from = first_seen(a, limit);
   for (int i = 0; i < s.from[0] || (i < count && s.begin + i < seen_from); ++i) scores[i] = kMasked;
   for (int i = limit > s.begin ? limit - s.begin : 0; i < count; ++i) scores[i] = kMasked;
   F most = set(kMasked);
@@ -258,11 +258,13 @@ static void attend_number(const Attention& a, const Queries& q, size_t head, int
       }
       for (size_t w = 0; w < a.value_dim; ++w) sums[r * a.value_dim + w] = 0.0f;
       limits[r] = q.limits[query];
-      states[r] = {kMasked, 0.0f};
+      // Of several pieces, the sink is added where they are joined.
+      bool sinks = a.sinks && !partials;
+      states[r] = {sinks ? a.sinks[head * group + of_head] : kMasked, sinks ? 1.0f : 0.0f};
       if (limits[r] > most) most = limits[r];
       if (limits[r] > 0 && limits[r] < least) least = limits[r];
     }
-    int32_t from = a.window && least > a.window && least != INT32_MAX ? least - a.window : 0;
+    int32_t from = least != INT32_MAX ? first_seen(a, least) : 0;
     int32_t first = from > begin ? from : begin, last = most < end ? most : end;
     attend_some<N, kQueryRows>(a, q.table, head, first, last, queries, limits, sums, states, count);
     for (size_t r = 0; r < count; ++r) {

@@ -35,12 +35,20 @@ struct Attention {
   const void* values;    // [P, K, G, W]; null: the keys double as values
   const float* key_scales;    // f32[P, K, G] or null
   const float* value_scales;
+  const float* sinks;         // f32[H] or null: a score of each head that has no value
   float* out;                 // f32[T, H, W]
   Number number;
   size_t pages, page_size, heads, kv_heads, key_dim, value_dim;
   float scale, softcap;  // softcap 0: none
   int32_t window;        // 0: none
+  int32_t chunk;         // 0: none; a query sees its own chunk of so many tokens
 };
+
+// The first token that a query with this limit sees.
+inline int32_t first_seen(const Attention& a, int32_t limit) {
+  if (a.chunk) return limit > 0 ? (limit - 1) / a.chunk * a.chunk : 0;
+  return a.window && limit > a.window ? limit - a.window : 0;
+}
 
 // Consecutive queries of one sequence: rows of the batch with a limit each.
 struct Queries {

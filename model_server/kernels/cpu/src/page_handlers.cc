@@ -120,7 +120,7 @@ void add_pieces(const Attention& step, const Queries& queries, bool divided,
                 std::vector<Piece>& pieces) {
   int32_t seen = most_seen(queries, step);
   int32_t each = divided ? kKeysOfPart : std::max(seen, 1);
-  int32_t unseen = divided && step.window ? std::max(seen - step.window, 0) / each : 0;  // parts
+  int32_t unseen = divided ? first_seen(step, seen) / each : 0;  // parts
   size_t parts = static_cast<size_t>(std::max(1, (seen + each - 1) / each - unseen));
   for (size_t head = 0; head < step.kv_heads; ++head) {
     for (size_t part = 0; part < parts; ++part) {
@@ -135,10 +135,11 @@ void join(const Attention& step, const Queries& queries, size_t parts, const flo
           const Partial* partials, float* out) {
   size_t vectors = step.heads, width = step.value_dim;
   for (size_t vector = 0; vector < vectors; ++vector) {
-    float highest = -1e30f, total = 0.0f;
+    float highest = step.sinks ? step.sinks[vector] : -1e30f, total = 0.0f;
     for (size_t part = 0; part < parts; ++part) {
       highest = std::max(highest, partials[part * vectors + vector].highest);
     }
+    if (step.sinks) total = __builtin_expf(step.sinks[vector] - highest);
     float* to = out + (queries.first * vectors + vector) * width;
     std::fill(to, to + width, 0.0f);
     for (size_t part = 0; part < parts; ++part) {
@@ -192,12 +193,15 @@ bool tables_fit(const ffi::Buffer<ffi::S32>& tables, size_t pages) {
 }
 
 // q f32[T, H, D]; keys, values as above; scales f32[P, K, G] or of no size; tables i32[D, S / G] of
-// decode rows and i32[N, S / G] of prompt blocks, limits i32[D, 1] and i32[N, C] -> f32[T, H, W]
+// decode rows and i32[N, S / G] of prompt blocks, limits i32[D, 1] and i32[N, C]; sinks f32[H] or of
+// no size -> f32[T, H, W]
 ffi::Error attend(ffi::Buffer<ffi::F32> q, ffi::AnyBuffer keys, ffi::AnyBuffer values,
                   ffi::Buffer<ffi::F32> key_scales, ffi::Buffer<ffi::F32> value_scales,
                   ffi::Buffer<ffi::S32> decode_tables, ffi::Buffer<ffi::S32> decode_limits,
                   ffi::Buffer<ffi::S32> block_tables, ffi::Buffer<ffi::S32> block_limits,
-                  ffi::ResultBuffer<ffi::F32> out, float scale, float softcap, int32_t window) {
+                  ffi::Buffer<ffi::F32> sinks,
+                  ffi::ResultBuffer<ffi::F32> out, float scale, float softcap, int32_t window,
+                  int32_t own_chunk) {
   if (rank(q) != 3 || rank(keys) != 4 || rank(values) != 4 || rank(*out) != 3 ||
       rank(decode_tables) != 2 || rank(block_tables) != 2 || rank(block_limits) != 2) {
     return wrong("attention: ranks");
@@ -208,6 +212,7 @@ ffi::Error attend(ffi::Buffer<ffi::F32> q, ffi::AnyBuffer keys, ffi::AnyBuffer v
   step.values = absent(values) ? nullptr : values.untyped_data();
   step.key_scales = absent(key_scales) ? nullptr : key_scales.typed_data();
   step.value_scales = absent(value_scales) ? nullptr : value_scales.typed_data();
+  step.sinks = absent(sinks) ? nullptr : sinks.typed_data();
   step.out = out->typed_data();
   switch (keys.element_type()) {
     case ffi::F32: step.number = Number::f32; break;
@@ -219,7 +224,7 @@ ffi::Error attend(ffi::Buffer<ffi::F32> q, ffi::AnyBuffer keys, ffi::AnyBuffer v
   step.pages = dim(keys, 0), step.page_size = dim(keys, 3);
   step.heads = dim(q, 1), step.kv_heads = dim(keys, 1);
   step.key_dim = dim(q, 2), step.value_dim = dim(*out, 2);
-  step.scale = scale, step.softcap = softcap, step.window = window;
+  step.scale = scale, step.softcap = softcap, step.window = window, step.chunk = own_chunk;
   size_t decodes = dim(decode_tables, 0), blocks = dim(block_tables, 0), chunk = dim(block_limits, 1);
   bool fits = dim(keys, 2) == step.key_dim && step.page_size && step.page_size % kLanes == 0 &&
               step.kv_heads && step.heads % step.kv_heads == 0 && step.key_dim <= 640 &&
@@ -232,9 +237,10 @@ ffi::Error attend(ffi::Buffer<ffi::F32> q, ffi::AnyBuffer keys, ffi::AnyBuffer v
                                   dim(values, 3) == step.value_dim && step.value_dim % kLanes == 0
                             : step.value_dim == step.key_dim;
   size_t scales = step.pages * step.kv_heads * step.page_size;
+  bool sunk = !step.sinks || sinks.element_count() == step.heads;
   bool scaled = (!step.key_scales || key_scales.element_count() == scales) &&
                 (!step.value_scales || value_scales.element_count() == scales);
-  if (!fits || !valued || !scaled) return wrong("attention: the shapes do not fit");
+  if (!fits || !valued || !scaled || !sunk) return wrong("attention: the shapes do not fit");
   if (!tables_fit(decode_tables, step.pages) || !tables_fit(block_tables, step.pages)) {
     return wrong("attention: a table names a page outside the pool");
   }
@@ -308,7 +314,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_write, sax::write_pages,
                                   .Ret<ffi::AnyBuffer>()
                                   .Ret<ffi::AnyBuffer>());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_attend, sax::attend,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_attend_to_pages, sax::attend,
                               ffi::Ffi::Bind()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::AnyBuffer>()
@@ -319,9 +325,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sax_cpu_attend, sax::attend,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>()
                                   .Attr<float>("scale")
                                   .Attr<float>("softcap")
-                                  .Attr<int32_t>("window"));
+                                  .Attr<int32_t>("window")
+                                  .Attr<int32_t>("chunk"));
 
 #pragma GCC visibility pop

@@ -21,7 +21,7 @@ from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import RmsNorm, activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
@@ -91,7 +91,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shape=shape,
         ropes=[rope if its else None for its in attends],
         layer=layer,
-        final_norm=lambda: norm(shape.embed, "model.embedding_norm"),
+        norm=lambda _: norm(shape.embed, "model.embedding_norm"),
         tied=keys.flag("tie_embedding", True),
         states=lambda shards: tuple(None if its else conv.states(shards) for its in attends),
     )
@@ -127,3 +127,6 @@ def _ffw_size(keys: ConfigKeys) -> int:
     size = int(keys.number("block_ffn_dim_multiplier") * int(2 * size / 3))
     multiple = keys.whole("block_multiple_of")
     return -(-size // multiple) * multiple
+
+
+FAMILY = Family("lfm2", ("lfm2",), "LFM2", configure)

@@ -16,7 +16,7 @@ from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.layers import Embedding, Linear, RmsNorm
 from model_server.models.layers.pre_norm import MixerLayer
 from model_server.models.layers.state_space import StateSpace, StateSpaceShape
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
@@ -132,3 +132,6 @@ def _limits(given: Any) -> tuple[float, float]:
             f"config.json has time_step_limit = {given!r}; give the least and the most"
         ) from None
     return least, most
+
+
+FAMILY = Family("mamba2", ("mamba2",), "Mamba-2, Codestral Mamba", configure)

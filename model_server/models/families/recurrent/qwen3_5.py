@@ -24,7 +24,7 @@ from model_server.models.families.recurrent.qwen3_next import (
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.delta_net import DeltaShape, DeltaSources, GatedDeltaNet
 from model_server.models.layers.pre_norm import PreNormLayer
-from model_server.models.recipe import Recipe
+from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm
 
@@ -66,3 +66,6 @@ def delta_sources(shape: DeltaShape, name: str) -> DeltaSources:
     q, k, v = (cut(both, ends[at], ends[at + 1], of=ends[3]) for at in range(3))
     gate, rate, decay = ((f"{name}.in_proj_{part}.weight",) for part in "zba")
     return DeltaSources(q=q, k=k, v=v, gate=gate, rate=rate, decay=decay, **rest_of(shape, name))
+
+
+FAMILY = Family("qwen3_5", ("qwen3_5_text", "qwen3_5"), "Qwen3.5", configure)

@@ -10,22 +10,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import jax
-from flax import nnx
-
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import decoder_recipe, gated_ffw, norm_of
+from model_server.models.families.experts.qwen2_moe import shared_ffw
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3_moe import routed_ffw, sparse_layers
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.delta_net import DeltaShape, DeltaSources, GatedDeltaNet
-from model_server.models.layers.experts import RoutedFeedForward
-from model_server.models.layers.feed_forward import GatedFeedForward
-from model_server.models.layers.layers import Linear, RmsNorm, activation_of
+from model_server.models.layers.layers import RmsNorm
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of
-from model_server.models.recipe import Recipe, serving
+from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.source import GroupRows, Tensor, WeightSource, cut
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
@@ -81,7 +77,8 @@ _DEFAULTS = {
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
     shape, delta, attends = attention_shape(keys), delta_shape(keys), attending(keys)
-    dense, routed, sparse = gated_ffw(keys), _shared_ffw(keys), sparse_layers(keys)
+    dense, sparse = gated_ffw(keys), sparse_layers(keys)
+    routed = routed_ffw(keys, shared=shared_ffw(keys))
 
     def layer(index: int, form: WeightForm) -> PreNormLayer:
         prefix = f"model.layers.{index}"
@@ -211,28 +208,4 @@ def _of_groups(name: str, widths: tuple[int, ...], groups: int) -> list[WeightSo
     return [GroupRows(Tensor(name), ends[-1], start, end, groups) for start, end in starts]
 
 
-class SometimesShared(nnx.Module):
-    """A feed-forward that every token uses as far as its gate opens."""
-
-    def __init__(self, gate: Linear, ffw: nnx.Module) -> None:
-        self.gate = gate
-        self.ffw = ffw
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return jax.nn.sigmoid(self.gate(x)) * self.ffw(x)
-
-
-def _shared_ffw(keys: ConfigKeys) -> Any:
-    embed, ffw = keys.whole("hidden_size"), keys.whole("shared_expert_intermediate_size")
-    activation, routed = activation_of(keys.get("hidden_act", "silu")), routed_ffw(keys)
-
-    def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
-        name, made = f"{prefix}.mlp", routed(prefix, form)
-        assert isinstance(made, RoutedFeedForward)
-        gate = Linear(1, embed, (None, "embed"), (f"{name}.shared_expert_gate.weight",), form=form)
-        always = GatedFeedForward.hugging_face(
-            embed, ffw, f"{name}.shared_expert", activation=activation, form=form
-        )
-        return RoutedFeedForward(made.router, made.experts, SometimesShared(gate, always))
-
-    return build
+FAMILY = Family("qwen3_next", ("qwen3_next",), "Qwen3-Next", configure)

@@ -26,7 +26,8 @@ ALL = pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=lambda
 
 def gguf_names(architecture: GgufArchitecture) -> list[str]:
     layer = [f"blk.17.{stem}" for stem in architecture.layer_tensors]
-    return [n if n.endswith(".bias") else f"{n}.weight" for n in (*architecture.tensors, *layer)]
+    stems = (*architecture.tensors, *layer)
+    return [n if n.endswith((".bias", ".weight")) else f"{n}.weight" for n in stems]
 
 
 @ALL
@@ -43,7 +44,7 @@ def test_names_translate_both_ways(architecture: GgufArchitecture) -> None:
 @ALL
 def test_biases_go_with_their_weights(architecture: GgufArchitecture) -> None:
     for stem, place in architecture.layer_tensors.items():
-        if not stem.endswith(".bias"):
+        if not stem.endswith((".bias", ".weight")):
             named = architecture.from_gguf(f"blk.0.{stem}.bias")
             assert named is not None
             assert named.hf_name == f"{architecture.layers}.0.{place.name}.bias"
@@ -60,6 +61,8 @@ def test_the_gguf_package_gives_the_same_names(architecture: GgufArchitecture) -
         stem, part = named.hf_name.replace(".{e}", "").rsplit(".", 1)
         if part == "e_score_correction_bias":  # converters split it the other way before asking
             stem, part = f"{stem}.e_score_correction", "bias"
+        if part == "sinks":  # converters add that it is a weight
+            stem, part = f"{stem}.sinks", "weight"
         assert theirs.get_name(stem) == name.removesuffix(f".{part}"), named.hf_name
 
 

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.checkpoints.gguf.kinds import KINDS, BlockFormat
+from model_server.checkpoints.packed import FLOAT4, HALF_BYTES
 from model_server.checkpoints.packed import KINDS as PACKED_KINDS
 
 # Where a block has its float16s.
 HALVES = {
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
-    "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+    "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "MXFP4": (),
 }  # fmt: skip
 EACH = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
@@ -25,6 +26,8 @@ def blocks(kind: GGMLQuantizationType, seed: int, count: int = 40) -> np.ndarray
     for at in HALVES[kind.name]:
         numbers = rng.normal(0, 0.05, (count, 1)).astype(np.float16)
         raw[:, at : at + 2] = numbers.view(np.uint8)
+    if kind.name == "MXFP4":
+        raw[:, 0] = rng.integers(110, 140, count)
     return raw
 
 
@@ -68,7 +71,8 @@ def test_values_fill_the_narrowest_kind_that_holds_them(kind: GGMLQuantizationTy
     values = of.pack(blocks(kind, 0, 400)).values
     assert of.packing.kind in PACKED_KINDS
     four_bits = values.min() >= -8 and values.max() <= 7
-    assert of.packing.kind == ("int4" if four_bits else "int8")
+    assert (of.packing.kind in HALF_BYTES) == four_bits
+    assert of.pack(blocks(kind, 0)).float4 == (of.packing.kind == FLOAT4)
 
 
 @EACH

@@ -37,6 +37,12 @@ CASES = [
     Case(1, 0, 1, 3, 3, 16, 16, 16, 200),  # its keys are shared out among threads
     Case(2, 0, 1, 4, 4, 10, 10, 8, 5, window=13),  # XLA's: such pages are not supported
     Case(1, 0, 1, 4, 4, 16, 16, 16, 1),  # one page
+    Case(3, 2, 8, 8, 2, 64, 64, 16, 5, window=9, sinks=True),
+    Case(2, 0, 1, 6, 3, 16, 16, 16, 200, dtype="bfloat16", sinks=True),  # joined from parts
+    Case(2, 0, 1, 4, 4, 10, 10, 8, 5, sinks=True),  # XLA's
+    Case(4, 3, 8, 8, 2, 64, 64, 16, 5, chunk=12),
+    Case(3, 0, 1, 3, 3, 16, 16, 16, 200, chunk=1024),
+    Case(2, 2, 8, 4, 4, 10, 10, 8, 5, chunk=8),  # XLA's
 ]
 
 

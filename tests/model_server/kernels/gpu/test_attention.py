@@ -40,6 +40,8 @@ CASES = [
     Case(3, 1, 4, 4, 1, 12, 7, 8, 5, window=9, dtype="float8_e4m3fn"),
     Case(3, 0, 1, 2, 1, 24, 32, 64, 12, window=300, dtype="int8"),  # programs share a context
     Case(2, 1, 4, 20, 1, 48, 0, 8, 5, dtype="bfloat16"),  # the keys are the values
+    Case(2, 2, 8, 8, 2, 16, 16, 64, 12, window=300, sinks=True),  # programs share a context
+    Case(4, 3, 8, 8, 2, 16, 16, 16, 5, chunk=12),
 ]
 MORE = [
     replace(case, window=window, softcap=softcap, dtype=dtype)
@@ -52,7 +54,8 @@ MORE = [
     for window, softcap in ((None, None), (1, None), (17, 20.0), (1000, None))
     for dtype in ("float32", "bfloat16", "int8", "float8_e4m3fn")
 ]
-# What models have: Llama, Gemma with its cap and window, a head size of Phi, DeepSeek's latents.
+# What models have: Llama, Gemma with its cap and window, a head size of Phi, DeepSeek's latents,
+# gpt-oss's sinks, Llama 4's chunks.
 REAL = [
     Case(16, 0, 1, 32, 8, 128, 128, 64, 64),
     Case(2, 2, 32, 32, 8, 128, 128, 64, 64),
@@ -60,6 +63,8 @@ REAL = [
     Case(2, 2, 32, 32, 32, 80, 80, 16, 64),
     Case(2, 2, 32, 128, 1, 576, 0, 64, 64),
     Case(4, 0, 1, 16, 2, 192, 128, 64, 64),
+    Case(2, 2, 32, 64, 8, 64, 64, 64, 64, window=128, sinks=True),
+    Case(2, 2, 32, 40, 8, 128, 128, 64, 64, chunk=1024),
 ]
 DTYPES = ("float32", "bfloat16", "int8", "float8_e4m3fn")
 EVERY = [

@@ -53,7 +53,7 @@ SHARED = Heads(heads=6, kv_heads=3, key_dim=64, value_dim=64)
 UNEQUAL = Heads(heads=4, kv_heads=2, key_dim=192, value_dim=40, window=9, softcap=5.0)
 
 
-@functools.partial(jax.jit, static_argnames=("softcap", "window"))
+@functools.partial(jax.jit, static_argnames=("softcap", "window", "chunk"))
 def attended(batch: PagedBatch, layer: LayerPages, q: Any, k: Any, v: Any, **options: Any) -> Any:
     return batch.attend(layer, q, k, v, scale=q.shape[2] ** -0.5, **options)
 
@@ -65,7 +65,8 @@ def compare(of: Heads, mix: Mix, kernel: TpuAttention = KERNEL) -> None:
     shapes = kernel.shapes(of.cache, mix.pages, of.page_size, jnp.dtype(of.dtype))
     q, k = (normal(rng, mix.tokens, heads, of.key_dim) for heads in (of.heads, of.kv_heads))
     v = normal(rng, mix.tokens, of.kv_heads, of.value_dim) if of.value_dim else None
-    options = {"softcap": of.softcap, "window": of.window}
+    sinks = jnp.linspace(-4.0, 4.0, of.heads, dtype=jnp.float32) if of.sinks else None
+    options = {"softcap": of.softcap, "window": of.window, "sinks": sinks, "chunk": of.chunk}
     truth = dataclasses.replace(batch, kernel=reference.KERNEL)
     wanted, wanted_pages = attended(truth, layer, q, k, v, **options)
     found, pages = attended(batch, as_on_tpu(layer, shapes), q, k, v, **options)
@@ -86,6 +87,10 @@ def compare(of: Heads, mix: Mix, kernel: TpuAttention = KERNEL) -> None:
             *(dataclasses.replace(SHARED, dtype="int8"), BOTH, STRICT), marks=pytest.mark.extended
         ),
         (GROUPED, GUESSES, STRICT),
+        (dataclasses.replace(SHARED, sinks=True, window=9), BOTH, KERNEL),
+        pytest.param(
+            *(dataclasses.replace(GROUPED, chunk=16), LONG, KERNEL), marks=pytest.mark.extended
+        ),
     ],
 )
 def test_a_step_equals_the_reference(of: Heads, mix: Mix, kernel: TpuAttention) -> None:
@@ -93,7 +98,9 @@ def test_a_step_equals_the_reference(of: Heads, mix: Mix, kernel: TpuAttention) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("of", [GROUPED, MANY, LATENT, SHARED, UNEQUAL])
+@pytest.mark.parametrize(
+    "of", [GROUPED, MANY, LATENT, SHARED, UNEQUAL, dataclasses.replace(GROUPED, sinks=True)]
+)
 @pytest.mark.parametrize("mix", [DECODES, CHUNKS, BOTH, LONG, GUESSES])
 @pytest.mark.parametrize("dtype", ALLOWED)
 def test_any_step_equals_the_reference(of: Heads, mix: Mix, dtype: str) -> None:

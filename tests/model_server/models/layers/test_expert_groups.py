@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from model_server.models.layers.expert_blocks import Kernels, in_blocks
+from model_server.checkpoints.packed import FLOAT4, Packing
+from model_server.models.layers.expert_blocks import ExpertBiases, Kernels, in_blocks
 from model_server.models.layers.expert_groups import in_groups
 from model_server.models.layers.experts import Experts, ExpertSources
+from model_server.models.layers.layers import ClampedGate
 from model_server.models.layers.routing import Routes
-from model_server.models.weights.quantization import parse_quantize
+from model_server.models.weights.quantization import AsStored, parse_quantize
 from model_server.models.weights.quantized import Quantized, byte_shape
 from model_server.models.weights.sharding import Layout
-from model_server.models.weights.weight import WeightForm, blueprint
+from model_server.models.weights.source import Stacked, Tensor
+from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
 from tests.model_server.compiled_program import (
     brought_as_large_as,
     gathered_as_large_as,
@@ -65,6 +68,43 @@ def test_groups_give_what_blocks_give(kind: str, blocks: int, tokens: int) -> No
     np.testing.assert_allclose(found, wanted, atol=2e-3 * np.abs(wanted).max())
 
 
+def float4_experts() -> Kernels:
+    """As gpt-oss has them: the bits of numbers, and powers of two for 32 of them each."""
+    rng = np.random.default_rng(4)
+
+    def held(*shape: int) -> Quantized:
+        bits = jnp.asarray(rng.integers(-8, 8, shape), jnp.int4)
+        powers = 2.0 ** rng.integers(-5, -2, (*shape[:2], shape[2] // 32))
+        return Quantized(bits, jnp.asarray(powers, jnp.bfloat16), None, jnp.float32)
+
+    return Kernels(held(6, 128, 256), held(6, 128, 256), held(6, 256, 128))
+
+
+def some_biases() -> ExpertBiases:
+    gate, up = np.random.default_rng(5).normal(size=(2, 6, 128)).astype(np.float32)
+    return ExpertBiases(jnp.asarray(gate), jnp.asarray(up))
+
+
+@pytest.mark.parametrize("kind", ["float32", "float4"])
+@pytest.mark.parametrize("weigh_inputs", [False, True])
+def test_groups_add_biases_and_weigh_as_blocks_do(kind: str, weigh_inputs: bool) -> None:
+    kernels = float4_experts() if kind == "float4" else some_experts(kind, 1)
+    x, routes = jnp.asarray(some_rows(9)), some_routes(9, 6, 2)
+    gate, more = ClampedGate(0.5, 1.7), {"biases": some_biases(), "weigh_inputs": weigh_inputs}
+    wanted = jax.jit(lambda *a: in_blocks(*a, gate, 0, 6, **more))(x, routes, kernels)
+    found = jax.jit(lambda *a: in_groups(*a, gate, 0, interpret=True, **more))(x, routes, kernels)
+    np.testing.assert_allclose(found, wanted, atol=2e-3 * np.abs(wanted).max())
+
+
+def test_float4_numbers_are_multiplied_as_they_are() -> None:
+    kernels = float4_experts()
+    wide = Kernels(*(jnp.asarray(k.dequantized()) for k in kernels))
+    x, routes = some_rows(5), some_routes(5, 6, 2)
+    wanted = blocks_of(x, routes, wide)
+    for found in (blocks_of(x, routes, kernels), groups(x, routes, kernels)):
+        np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
+
+
 def test_parts_of_the_experts_add_up_to_all_of_them() -> None:
     x, kernels, routes = some_rows(9), some_experts("float32", 1), some_routes(9, 6, 2)
     low, high = (Kernels(*(k[part] for k in kernels)) for part in (slice(0, 2), slice(2, 6)))
@@ -94,10 +134,26 @@ def _program(
     """A layer of Mixtral's experts, and how many stored numbers or bytes of a kernel are held."""
     layout = Layout(mesh)
     quantization: Any = None if form == "plain" else parse_quantize(form)
-    parts = [(f"{expert}",) for expert in range(count)]
-    sources = ExpertSources(gate=parts, up=parts, down=parts)
+    parts = Stacked(tuple(Tensor(f"{expert}") for expert in range(count)))
+    sources = ExpertSources(count=count, gate=parts, up=parts, down=parts)
     held = WeightForm(layout=layout, quantization=quantization)
     module = blueprint(lambda: Experts(4096, ffw, sources, activation=jax.nn.silu, form=held))
+    return _compiled_module(module, layout, tokens, 4096)
+
+
+def _program_of_gpt_oss(mesh: Any, tokens: int) -> tuple[Any, int]:
+    """A layer of its experts, as above."""
+    layout = Layout(mesh)
+    parts, bias = Tensor("matrices"), Tensor("bias")
+    sources = ExpertSources(count=32, gate=parts, up=parts, down=parts, biases=(bias, bias, bias))
+    form = WeightForm(layout=layout, quantization=AsStored(lambda _: Packing(FLOAT4, 32, False)))
+    gate = ClampedGate(7.0, 1.702)
+    module = blueprint(lambda: Experts(2880, 2880, sources, activation=gate, form=form))
+    return _compiled_module(module, layout, tokens, 2880)
+
+
+def _compiled_module(module: Blueprint, layout: Layout, tokens: int, embed: int) -> tuple[Any, int]:
+    mesh: Any = layout.mesh
     leaves = [
         byte_shape(
             jax.ShapeDtypeStruct(
@@ -113,7 +169,7 @@ def _program(
         return jax.ShapeDtypeStruct(dimensions, dtype, sharding=everywhere)
 
     routes = Routes(shape((tokens, 2), jnp.int32), shape((tokens, 2), jnp.float32))
-    x = shape((tokens, 4096), jnp.float32)
+    x = shape((tokens, embed), jnp.float32)
     program = compiled(lambda leaves, x, r: module.assemble(leaves)(x, r), leaves, x, routes)
     return program, leaves[0].size // mesh.size
 
@@ -136,6 +192,22 @@ def test_divided_experts_are_read_where_they_lie_and_only_when_wanted(
     assert not made_as_large_as(program, held // 8)
     assert not brought_as_large_as(program, held // 8)
     assert not gathered_as_large_as(program, held // 64)
+
+
+@needs_compiler
+@pytest.mark.extended
+def test_float4_experts_are_read_as_they_are_stored() -> None:
+    program, held = _program_of_gpt_oss(one_device("v5e"), 8)
+    assert not made_as_large_as(program, held // 8)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("chip", CHIPS)
+def test_every_chip_compiles_float4_experts(chip: str) -> None:
+    program, held = _program_of_gpt_oss(one_device(chip), 8)
+    memory: Any = program.memory_analysis()
+    assert memory.temp_size_in_bytes < held // 8
 
 
 @needs_compiler

@@ -33,7 +33,7 @@ def test_digits_go_together_as_each_family_was_trained() -> None:
     assert words("gpt-2", "a1234") == ["a", "1234"]
     for single in ("qwen2", "qwen35", "smollm", "tekken", "deepseek-coder", "deepseek-llm"):
         assert words(single, "a1234") == ["a", "1", "2", "3", "4"]
-    for triple in ("llama-bpe", "dbrx", "deepseek-v3", "gpt-4o"):
+    for triple in ("llama-bpe", "dbrx", "deepseek-v3", "gpt-4o", "kimi-k2"):
         assert words(triple, "a1234") == ["a", "123", "4"]
 
 
@@ -41,6 +41,13 @@ def test_case_cuts_words_in_some_families() -> None:
     assert words("tekken", "abCD eF") == ["ab", "CD", " e", "F"]
     assert words("gpt-4o", "abCD eF") == ["ab", "CD", " e", "F"]
     assert words("qwen2", "abCD eF") == ["abCD", " eF"]
+
+
+def test_chinese_characters_are_words_of_their_own_in_kimi() -> None:
+    text = "\u4e2d\u6587English\u6df7\u5408 abCD"
+    first, second = (written(part.encode()) for part in ("\u4e2d\u6587", "\u6df7\u5408"))
+    assert words("kimi-k2", text) == [first, "English", second, " ab", "CD"]
+    assert words("gpt-4o", text) == [f"{first}English{second}", " ab", "CD"]
 
 
 def test_suffixes_belong_to_words_in_some_families() -> None:

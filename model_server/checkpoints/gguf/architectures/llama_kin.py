@@ -1,0 +1,148 @@
+"""Llama's kin: SmolLM3, Granite, Seed-OSS, ERNIE 4.5 and Arcee AFM.
+
+SmolLM3, Granite and Arcee reach llama.cpp's converter as Llamas, so rows of queries and keys are
+reordered. Seed-OSS's are as published; ERNIE rotates neighbouring dimensions as llama.cpp does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from model_server.checkpoints.gguf.architecture import (
+    Config,
+    GgufArchitecture,
+    TensorPlace,
+    place,
+    rotated,
+)
+from model_server.checkpoints.gguf.architectures.llama import (
+    NORMS,
+    PROJECTIONS,
+    TENSORS,
+    feed_forward,
+)
+from model_server.checkpoints.gguf.facts import Facts, Key
+from model_server.checkpoints.gguf.heads import DECODER, FULL
+from model_server.checkpoints.gguf.rope import (
+    read_rotary_heads,
+    rope_factors,
+    rotary_heads_metadata,
+)
+from sax.errors import CheckpointError
+
+_REORDERED: Mapping[str, TensorPlace] = {
+    **NORMS,
+    **PROJECTIONS,
+    "attn_q": place("self_attn.q_proj", order=rotated("num_attention_heads")),
+    "attn_k": place("self_attn.k_proj", order=rotated("num_key_value_heads")),
+}
+_Q, _OUT, _FFW = "blk.0.attn_q.bias", "blk.0.attn_output.bias", "blk.0.ffn_up.bias"
+_BIASES = {"attention_bias": _Q, "mlp_bias": _FFW}
+_UNROTATED = 4  # every so manieth layer of SmolLM3, which files take for granted
+
+
+def _with_biases(biases: Mapping[str, str]) -> Callable[[Facts, dict[str, Any]], dict[str, Any]]:
+    """config.json key -> tensor that there is if it is true."""
+
+    def read(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+        given = {key: facts.has(name) for key, name in biases.items()}
+        return read_rotary_heads(facts, config) | given
+
+    return read
+
+
+def _read_smollm3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    layers = config["num_hidden_layers"]
+    more = {"layer_types": [FULL] * layers, "no_rope_layers": _rotated_layers(layers)}
+    return _with_biases(_BIASES)(facts, config) | more
+
+
+def _smollm3_metadata(config: Config) -> dict[str, Any]:
+    given, layers = config.get("no_rope_layers"), config["num_hidden_layers"]
+    if given is not None and given[:layers] != _rotated_layers(layers):
+        raise CheckpointError(
+            f"a smollm3 model with no_rope_layers = {given} cannot be written as GGUF, which "
+            f"assumes that every {_UNROTATED}th layer does not rotate"
+        )
+    return rotary_heads_metadata(config)
+
+
+def _rotated_layers(layers: int) -> list[int]:
+    return [int((layer + 1) % _UNROTATED != 0) for layer in range(layers)]
+
+
+SMOLLM3 = GgufArchitecture(
+    name="smollm3",
+    model_types={"smollm3": "SmolLM3ForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={**_REORDERED, **feed_forward()},
+    keys=DECODER,
+    fixed={
+        "hidden_act": "silu",
+        "no_rope_layer_interval": _UNROTATED,
+        "use_sliding_window": False,
+    },
+    more_config=_read_smollm3,
+    more_metadata=_smollm3_metadata,
+    factors=rope_factors,
+)
+GRANITE = GgufArchitecture(
+    name="granite",
+    model_types={"granite": "GraniteForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={**_REORDERED, **feed_forward()},
+    keys=(
+        *DECODER,
+        Key("attention_multiplier", "attention.scale", float, 1.0),
+        Key("embedding_multiplier", "embedding_scale", float, 1.0),
+        Key("logits_scaling", "logit_scale", float, 1.0),
+        Key("residual_multiplier", "residual_scale", float, 1.0),
+    ),
+    fixed={"hidden_act": "silu"},
+    more_config=_with_biases(_BIASES),
+    more_metadata=rotary_heads_metadata,
+    factors=rope_factors,
+)
+ARCEE = GgufArchitecture(
+    name="arcee",
+    model_types={"arcee": "ArceeForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **_REORDERED,
+        "ffn_up": place("mlp.up_proj"),
+        "ffn_down": place("mlp.down_proj"),
+    },
+    keys=DECODER,
+    fixed={"hidden_act": "relu2"},
+    more_config=_with_biases(_BIASES),
+    more_metadata=rotary_heads_metadata,
+    factors=rope_factors,
+)
+SEED_OSS = GgufArchitecture(
+    name="seed_oss",
+    model_types={"seed_oss": "SeedOssForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **PROJECTIONS,
+        **feed_forward(),
+        "attn_norm": place("input_layernorm"),
+        "post_attention_norm": place("post_attention_layernorm"),
+    },
+    keys=DECODER,
+    fixed={"hidden_act": "silu"},
+    more_config=_with_biases({**_BIASES, "attention_out_bias": _OUT}),
+    more_metadata=rotary_heads_metadata,
+    factors=rope_factors,
+)
+ERNIE4_5 = GgufArchitecture(
+    name="ernie4_5",
+    model_types={"ernie4_5": "Ernie4_5ForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={**NORMS, **PROJECTIONS, **feed_forward()},
+    keys=DECODER,
+    fixed={"hidden_act": "silu"},
+    more_config=_with_biases({"use_bias": _Q}),
+    more_metadata=rotary_heads_metadata,
+    factors=rope_factors,
+)

@@ -1,0 +1,51 @@
+"""Granite 3: Llama whose embeddings, scores, layers and logits are multiplied by constants.
+
+Source: IBM Research 2024, "Granite 3.0 Language Models", with the scalings of Shen et al. 2024
+(arXiv:2408.13359); names and config keys are those of Hugging Face's `GraniteForCausalLM`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import gated_ffw, pre_norm_recipe
+from model_server.models.families.llama import attention_shape, biased_attention
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.layers.rope import rope_of
+from model_server.models.recipe import Family, Recipe, serving
+from sax.errors import CheckpointError
+
+MULTIPLIERS = (
+    "attention_multiplier",
+    "embedding_multiplier",
+    "logits_scaling",
+    "residual_multiplier",
+)
+KEYS = KnownKeys("granite", (*DECODER, *MULTIPLIERS, "attention_bias", "mlp_bias"), DECODER_OFF)
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, KEYS, {"max_position_embeddings": 2048})
+    scores, embedding, logits, layers = (keys.number(key, 1.0) for key in MULTIPLIERS)
+    if logits <= 0:
+        raise CheckpointError(f"config.json has logits_scaling = {logits}, which must be above 0")
+    shape = replace(attention_shape(keys), scale=scores)
+    return pre_norm_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shapes=[shape] * keys.whole("num_hidden_layers"),
+        rope=rope_of(keys.all, shape.head_dim),
+        attention=biased_attention(keys),
+        ffw=gated_ffw(keys, biased=keys.flag("mlp_bias")),
+        scale=layers,
+        embedding_scale=lambda form: embedding,
+        logits_scale=1 / logits,
+    )
+
+
+FAMILY = Family(
+    "granite", ("granite",), "Granite 3, 3.1, 3.3 (dense)", configure, own_types_only=True
+)

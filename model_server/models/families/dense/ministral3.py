@@ -1,0 +1,69 @@
+"""Ministral 3: Mistral with YaRN, and queries that grow with their position.
+
+Source: Mistral AI 2025, "Introducing Mistral 3", with the growth of Nakanishi 2025
+(arXiv:2501.19399); names and config keys are those of Hugging Face's `Ministral3ForCausalLM`. Only
+the text part of a multimodal checkpoint is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import pre_norm_recipe
+from model_server.models.families.llama import attention_shape
+from model_server.models.families.mistral import EYES
+from model_server.models.families.ropes import settings_of
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.layers.rope import QueryGrowth, Rope, rope_of
+from model_server.models.recipe import Family, Recipe, serving
+from sax.errors import CheckpointError
+
+KEYS = KnownKeys("ministral3", (*DECODER, "sliding_window"), {**DECODER_OFF, **EYES})
+_ROPE = {
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "factor": 16.0,
+    "llama_4_scaling_beta": 0.1,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 16384,
+    "rope_theta": 1000000.0,
+    "rope_type": "yarn",
+}
+_DEFAULTS = {
+    "head_dim": 128,
+    "max_position_embeddings": 262144,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
+    shape = replace(attention_shape(keys), window=keys.whole_or_none("sliding_window"))
+    return pre_norm_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shapes=[shape] * keys.whole("num_hidden_layers"),
+        rope=_rope(keys, shape.head_dim),
+    )
+
+
+def _rope(keys: ConfigKeys, head_dim: int) -> Rope:
+    """Raises CheckpointError."""
+    given = settings_of(keys) or dict(_ROPE)
+    beta = given.pop("llama_4_scaling_beta", None)
+    original = given.get("original_max_position_embeddings")
+    if type(beta) not in (int, float) or type(original) is not int or original < 1:
+        raise CheckpointError(
+            f"config.json has llama_4_scaling_beta = {beta!r} and original_max_position_embeddings "
+            f"= {original!r} among its rope settings; the ministral3 family needs two numbers"
+        )
+    rope = rope_of(keys.all | {"rope_parameters": given}, head_dim)
+    return replace(rope, query_growth=QueryGrowth(float(beta), original))
+
+
+FAMILY = Family("ministral3", ("ministral3",), "Ministral 3", configure)

@@ -1,0 +1,89 @@
+"""Granite 3 with experts: Granite's multipliers, and experts whose matrices are stored together.
+
+Source: IBM 2024, "Granite 3.0 Language Models"; names and config keys are those of Hugging Face's
+`GraniteMoeForCausalLM`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import BuildFfw, pre_norm_recipe
+from model_server.models.families.llama import attention_shape, biased_attention
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
+from model_server.models.layers.layers import activation_of
+from model_server.models.layers.rope import rope_of
+from model_server.models.layers.routing import Router, SoftmaxChoice, checked_count
+from model_server.models.recipe import Family, Recipe, serving
+from model_server.models.weights.source import Portion, Tensor
+from model_server.models.weights.weight import WeightForm
+
+KEYS = KnownKeys(
+    "granitemoe",
+    (
+        *DECODER,
+        "attention_bias",
+        "attention_multiplier",
+        "embedding_multiplier",
+        "logits_scaling",
+        "num_experts_per_tok",
+        "num_local_experts",
+        "residual_multiplier",
+    ),
+    DECODER_OFF,
+)
+_DEFAULTS = {
+    "max_position_embeddings": 2048,
+    "num_experts_per_tok": 2,
+    "num_local_experts": 8,
+    "rms_norm_eps": 1e-6,
+}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
+    shape = replace(attention_shape(keys), scale=keys.number("attention_multiplier", 1.0))
+    embedding_scale = keys.number("embedding_multiplier", 1.0)
+    return pre_norm_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shapes=[shape] * keys.whole("num_hidden_layers"),
+        rope=rope_of(keys.all, shape.head_dim),
+        attention=biased_attention(keys),
+        ffw=_routed_ffw(keys),
+        scale=keys.number("residual_multiplier", 1.0),
+        embedding_scale=lambda form: embedding_scale,
+        logits_scale=1.0 / keys.number("logits_scaling", 1.0),
+    )
+
+
+def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
+    embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
+    experts = keys.whole("num_local_experts")
+    choice = SoftmaxChoice(checked_count(keys, experts), normalised=True)
+    activation = activation_of(keys.get("hidden_act", "silu"))
+
+    def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
+        name = f"{prefix}.block_sparse_moe"
+        both = Tensor(f"{name}.input_linear.weight")  # [E, 2 F, D]
+        sources = ExpertSources(
+            count=experts,
+            gate=Portion(both, 1, 0, ffw, of=2 * ffw),
+            up=Portion(both, 1, ffw, 2 * ffw, of=2 * ffw),
+            down=(f"{name}.output_linear.weight",),
+        )
+        return RoutedFeedForward(
+            Router(embed, experts, choice, (f"{name}.router.layer.weight",)),
+            Experts(embed, ffw, sources, activation=activation, form=form),
+        )
+
+    return build
+
+
+FAMILY = Family(
+    "granitemoe", ("granitemoe",), "Granite 3 (experts)", configure, own_types_only=True
+)

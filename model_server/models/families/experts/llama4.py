@@ -1,0 +1,137 @@
+"""Llama 4 (text): chunks of attention, layers without positions, experts of weighted inputs.
+
+Only the text part of a multimodal checkpoint is read.
+Source: Meta 2025, "The Llama 4 herd"; names and config keys are those of Hugging Face's
+`Llama4ForCausalLM` and `Llama4ForConditionalGeneration`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import BuildFfw, decoder_recipe, norm_of
+from model_server.models.families.experts.llama4_layers import layer_kinds, ropes_of
+from model_server.models.families.llama import attention_shape
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
+from model_server.models.layers.attention import Attention, AttentionSources
+from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
+from model_server.models.layers.feed_forward import GatedFeedForward
+from model_server.models.layers.layers import UnitNorm, activation_of
+from model_server.models.layers.pre_norm import PreNormLayer
+from model_server.models.layers.routing import Router, SigmoidChoice, checked_count
+from model_server.models.recipe import Family, Recipe, serving
+from model_server.models.weights.source import Portion, Tensor, Transposed
+from model_server.models.weights.weight import WeightForm
+
+KEYS = KnownKeys(
+    "llama4",
+    (
+        *DECODER,
+        "attention_bias",
+        "attention_chunk_size",
+        "attn_scale",
+        "attn_temperature_tuning",
+        "floor_scale",
+        "interleave_moe_layer_step",
+        "intermediate_size_mlp",
+        "layer_types",
+        "moe_layers",
+        "no_rope_layer_interval",
+        "no_rope_layers",
+        "num_experts_per_tok",
+        "num_local_experts",
+        "use_qk_norm",
+    ),
+    # Notes of a tool, and tokens of the vision part.
+    {
+        **DECODER_OFF,
+        **ignored("for_llm_compressor", "boi_token_index", "eoi_token_index", "image_token_index"),
+    },
+)
+_DEFAULTS = {
+    "attention_chunk_size": 8192,
+    "attn_scale": 0.1,
+    "floor_scale": 8192,
+    "head_dim": 128,
+    "interleave_moe_layer_step": 1,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "max_position_embeddings": 131072,
+    "no_rope_layer_interval": 4,
+    "num_experts_per_tok": 1,
+    "num_local_experts": 16,
+    "rms_norm_eps": 1e-5,
+    "use_qk_norm": True,
+}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
+    shape, biased = attention_shape(keys), keys.flag("attention_bias")
+    kinds, epsilon = layer_kinds(keys), keys.number("rms_norm_eps")
+    dense, routed = _dense_ffw(keys, "intermediate_size_mlp"), _routed_ffw(keys)
+
+    def layer(index: int, form: WeightForm) -> PreNormLayer:
+        prefix, kind = f"model.layers.{index}", kinds[index]
+        sources = AttentionSources.hugging_face(
+            f"{prefix}.self_attn", biased=biased, out_biased=biased
+        )
+        # They may come before the rotation, which keeps lengths.
+        normed = keys.flag("use_qk_norm") and kind.rotates
+        q_norm, k_norm = (UnitNorm(epsilon) if normed else None for _ in "qk")
+        own = replace(shape, chunk=kind.chunk)
+        return PreNormLayer(
+            norm_of(keys, f"{prefix}.input_layernorm"),
+            Attention(own, sources, form, q_norm=q_norm, k_norm=k_norm),
+            norm_of(keys, f"{prefix}.post_attention_layernorm"),
+            (routed if kind.sparse else dense)(f"{prefix}.feed_forward", form),
+        )
+
+    return decoder_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shape=shape,
+        ropes=ropes_of(keys, kinds, shape.head_dim),
+        layer=layer,
+        windows=[kind.chunk for kind in kinds],
+    )
+
+
+def _dense_ffw(keys: ConfigKeys, width: str) -> Any:
+    embed, ffw = keys.whole("hidden_size"), keys.whole(width)
+    activation = activation_of(keys.get("hidden_act", "silu"))
+
+    def build(name: str, form: WeightForm) -> GatedFeedForward:
+        return GatedFeedForward.hugging_face(embed, ffw, name, activation=activation, form=form)
+
+    return build
+
+
+def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
+    embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
+    experts = keys.whole("num_local_experts")
+    choice = SigmoidChoice(checked_count(keys, experts))
+    shared = _dense_ffw(keys, "intermediate_size")
+    activation = activation_of(keys.get("hidden_act", "silu"))
+
+    def build(name: str, form: WeightForm) -> RoutedFeedForward:
+        both = Transposed(Tensor(f"{name}.experts.gate_up_proj"))
+        sources = ExpertSources(
+            count=experts,
+            gate=Portion(both, 1, 0, ffw, of=2 * ffw),
+            up=Portion(both, 1, ffw, 2 * ffw, of=2 * ffw),
+            down=Transposed(Tensor(f"{name}.experts.down_proj")),
+        )
+        return RoutedFeedForward(
+            Router(embed, experts, choice, (f"{name}.router.weight",)),
+            Experts(embed, ffw, sources, activation=activation, form=form, weigh_inputs=True),
+            shared(f"{name}.shared_expert", form),
+        )
+
+    return build
+
+
+FAMILY = Family("llama4", ("llama4_text", "llama4"), "Llama 4", configure, own_types_only=True)

@@ -1,0 +1,66 @@
+"""Ropes of families that rotate part of each head, or their kinds of layers differently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.layers.rope import Rope, rope_of
+from sax.errors import CheckpointError
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def partial_rope(
+    keys: ConfigKeys, head_dim: int, *, share: float, interleaved: bool = False
+) -> Rope:
+    """Build the rope over the first part of each head.
+
+    share: of a head's dimensions, if the config gives none. Raises CheckpointError.
+    """
+    given = settings_of(keys)
+    share = given.pop("partial_rotary_factor", keys.number("partial_rotary_factor", share))
+    return rope_of(
+        keys.all | {"rope_parameters": given},
+        rotated_part(keys, head_dim, share),
+        interleaved=interleaved,
+    )
+
+
+def settings_of(keys: ConfigKeys) -> dict[str, Any]:
+    """Return the rope's settings by either of their names."""
+    given = keys.get("rope_parameters") or keys.get("rope_scaling") or {}
+    if not isinstance(given, Mapping):
+        raise CheckpointError(f"config.json has {given!r} where its rope scaling should be")
+    return dict(given)
+
+
+def rotated_part(keys: ConfigKeys, head_dim: int, share: Any) -> int:
+    """Return how many dimensions of a head rotate. Raises CheckpointError."""
+    if type(share) not in (int, float):
+        raise CheckpointError(f"config.json has partial_rotary_factor = {share!r}, not a number")
+    rotated = int(head_dim * share)
+    if not 0 < rotated <= head_dim or rotated % 2:
+        raise CheckpointError(
+            f"config.json has partial_rotary_factor = {share}, which would rotate {rotated} of a "
+            f"head's {head_dim} dimensions; the {keys.family} family rotates an even number of them"
+        )
+    return rotated
+
+
+def ropes_by_kind(
+    keys: ConfigKeys, head_dim: int, given: Mapping[str, Any], bases: Mapping[str, float]
+) -> dict[str, Rope]:
+    """Build the rope of each kind of layer.
+
+    given: rope settings by kind. bases: by kind, where the settings have none.
+    """
+    context = {"max_position_embeddings": keys.whole("max_position_embeddings")}
+    return {
+        kind: rope_of(
+            context | {"rope_parameters": {"rope_theta": base} | dict(given.get(kind) or {})},
+            head_dim,
+        )
+        for kind, base in bases.items()
+    }

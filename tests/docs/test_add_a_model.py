@@ -1,0 +1,33 @@
+"""docs/add_a_model.md shows the code that is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "add_a_model.md").read_text()
+FAMILY = ROOT / "model_server" / "models" / "families" / "dense" / "smollm3.py"
+CASES = ROOT / "tests" / "golden" / "families_maker" / "dense" / "smollm3.py"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+MOST_LINES = 150
+
+
+def test_every_block_of_code_is_a_piece_of_the_files_that_the_page_names() -> None:
+    assert len(BLOCKS) >= 6
+    written = FAMILY.read_text() + CASES.read_text()
+    for path in (FAMILY, CASES):
+        assert f"`{path.relative_to(ROOT).as_posix()}`" in PAGE
+    assert [block for block in BLOCKS if block not in written] == []
+
+
+def test_every_file_that_the_page_names_exists() -> None:
+    named = re.findall(r"`((?:model_server|tests)/[\w./-]+)`", PAGE)
+    assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("path", sorted(FAMILY.parent.glob("*.py")), ids=lambda path: path.stem)
+def test_a_family_is_a_short_file(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MOST_LINES

@@ -1,0 +1,276 @@
+"""The grid of later decoders with routed experts: GLM, Kimi, ERNIE, MiniMax, Llama 4 and others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.golden.families_maker.case import Case
+from tests.golden.families_maker.decoders import LLAMA3, decoder, new_rope
+from tests.golden.families_maker.experts import deepseek_v3
+
+
+def glm4_moe(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": True,
+        "first_k_dense_replace": 1,
+        "head_dim": 12,
+        "moe_intermediate_size": 24,
+        "n_group": 1,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_experts_per_tok": 3,
+        "num_nextn_predict_layers": 0,
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000,
+        "routed_scaling_factor": 2.5,
+        "topk_group": 1,
+        "use_qk_norm": True,
+    }
+    return decoder("Glm4MoeForCausalLM", "glm4_moe", **own | sizes)
+
+
+def ernie4_5_moe(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "moe_capacity": [8, 8, 8],
+        "moe_gate": "topk",
+        "moe_intermediate_size": 24,
+        "moe_k": 3,
+        "moe_layer_interval": 1,
+        "moe_layer_start_index": 1,
+        "moe_num_experts": 8,
+        "moe_num_shared_experts": 2,
+        "moe_use_aux_free": True,
+        "num_nextn_predict_layers": 0,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": True,
+        "use_bias": False,
+    }
+    return decoder("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", **own | sizes)
+
+
+def minimax_m2(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attn_type_list": [1, 1],
+        "head_dim": 12,
+        "layernorm_full_attention_beta": 1.0,
+        "layernorm_linear_attention_beta": 1.0,
+        "layernorm_mlp_beta": 1.0,
+        "mlp_intermediate_size": 80,
+        "mtp_transformer_layers": 1,
+        "num_experts_per_tok": 3,
+        "num_local_experts": 8,
+        "num_mtp_modules": 3,
+        "output_router_logits": False,
+        "qk_norm_type": "per_layer",
+        "rope_theta": 5000000,
+        "rotary_dim": 6,
+        "router_aux_loss_coef": 0.001,
+        "router_jitter_noise": 0.0,
+        "scoring_func": "sigmoid",
+        "shared_intermediate_size": 0,
+        "shared_moe_mode": "sigmoid",
+        "sliding_window": None,
+        "use_mtp": True,
+        "use_qk_norm": True,
+        "use_routing_bias": True,
+    }
+    return decoder("MiniMaxM2ForCausalLM", "minimax_m2", **own | sizes)
+
+
+def llama4(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "attention_chunk_size": 8,
+        "attn_scale": 0.5,
+        "attn_temperature_tuning": True,
+        "floor_scale": 4,
+        "for_llm_compressor": False,
+        "head_dim": 10,
+        "interleave_moe_layer_step": 1,
+        "intermediate_size": 24,
+        "intermediate_size_mlp": 64,
+        "no_rope_layers": [1, 0],
+        "num_experts_per_tok": 1,
+        "num_local_experts": 4,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": LLAMA3,
+        "rope_theta": 500000.0,
+        "router_aux_loss_coef": 0.001,
+        "router_jitter_noise": 0.0,
+        "use_qk_norm": True,
+    }
+    return decoder("Llama4ForCausalLM", "llama4_text", **own | sizes)
+
+
+def granitemoe(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "attention_multiplier": 0.2,
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 1.5,
+        "num_experts_per_tok": 2,
+        "num_local_experts": 6,
+        "output_router_logits": False,
+        "residual_multiplier": 0.7,
+        "router_aux_loss_coef": 0.001,
+        "tie_word_embeddings": True,
+    }
+    return decoder("GraniteMoeForCausalLM", "granitemoe", **own | sizes)
+
+
+def olmoe(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "clip_qkv": None,
+        "norm_topk_prob": False,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-05,
+        "router_aux_loss_coef": 0.01,
+    }
+    return decoder("OlmoeForCausalLM", "olmoe", **own | sizes)
+
+
+def qwen2_moe(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "decoder_sparse_step": 1,
+        "max_window_layers": 21,
+        "moe_intermediate_size": 24,
+        "norm_topk_prob": False,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "output_router_logits": False,
+        "rope_theta": 1000000.0,
+        "router_aux_loss_coef": 0.001,
+        "shared_expert_intermediate_size": 32,
+        "sliding_window": 32768,
+        "use_sliding_window": False,
+    }
+    return decoder("Qwen2MoeForCausalLM", "qwen2_moe", **own | sizes)
+
+
+KIMI_YARN = {
+    "beta_fast": 1.0,
+    "beta_slow": 1.0,
+    "factor": 4.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 16,
+    "type": "yarn",
+}
+
+CASES = [
+    Case(
+        name="glm4_moe",
+        config=glm4_moe(),
+        without={
+            "part of a head": {"partial_rotary_factor": 1.0},
+            "scaling": {"routed_scaling_factor": 1.0},
+        },
+    ),
+    Case(
+        name="glm4_moe_air",  # no head norms; as transformers 5 writes it
+        config=new_rope(
+            glm4_moe(
+                use_qk_norm=False,
+                routed_scaling_factor=1.0,
+                n_shared_experts=2,
+                num_key_value_heads=1,
+            ),
+            partial_rotary_factor=0.5,
+        ),
+    ),
+    Case(
+        name="kimi_k2",
+        config=deepseek_v3(
+            n_group=1,
+            topk_group=1,
+            num_nextn_predict_layers=0,
+            rope_scaling=KIMI_YARN,
+            rope_theta=50000.0,
+            routed_scaling_factor=2.827,
+        )
+        | {"model_type": "kimi_k2"},
+        known_as={"model_type": "deepseek_v3"},  # transformers knows its layout by this name
+        without={"yarn": {"rope_scaling": None}, "scaling": {"routed_scaling_factor": 1.0}},
+    ),
+    Case(
+        name="ernie4_5_moe",
+        config=ernie4_5_moe(),
+    ),
+    Case(
+        name="ernie4_5_moe_some_layers",
+        config=ernie4_5_moe(
+            tie_word_embeddings=False,
+            num_hidden_layers=4,
+            moe_layer_interval=2,
+            moe_layer_start_index=0,
+            moe_layer_end_index=2,
+            moe_num_shared_experts=0,
+        ),
+    ),
+    Case(
+        name="minimax_m2",
+        config=minimax_m2(),
+        without={"part of a head": {"rotary_dim": 12}},
+    ),
+    Case(
+        name="llama4",
+        config=llama4(),
+        tokens=21,
+        without={
+            "chunks": {"attention_chunk_size": 64},
+            "temperature": {"attn_temperature_tuning": False},
+            "norms": {"use_qk_norm": False},
+            "layers that do not rotate": {"no_rope_layers": [1, 1]},
+        },
+    ),
+    Case(
+        name="llama4_interleaved",  # as the large one: dense layers between, no norms
+        config=llama4(
+            num_hidden_layers=4,
+            interleave_moe_layer_step=2,
+            no_rope_layers=[],
+            no_rope_layer_interval=3,
+            use_qk_norm=False,
+            attention_bias=True,
+            num_experts_per_tok=2,
+            rope_scaling=None,
+            num_key_value_heads=1,
+        ),
+        tokens=21,
+        without={"chunks": {"attention_chunk_size": 64}},
+    ),
+    Case(
+        name="granitemoe",
+        config=granitemoe(),
+        without={
+            "attention": {"attention_multiplier": 0.4},
+            "embedding": {"embedding_multiplier": 1.0},
+            "logits": {"logits_scaling": 1.0},
+            "residual": {"residual_multiplier": 1.0},
+        },
+    ),
+    Case(
+        name="olmoe",
+        config=olmoe(),
+        without={"weights as they are": {"norm_topk_prob": True}},
+    ),
+    Case(
+        name="qwen2_moe",
+        config=qwen2_moe(),
+        without={"weights as they are": {"norm_topk_prob": True}},
+    ),
+    Case(
+        name="qwen2_moe_dense_layers",
+        config=qwen2_moe(
+            mlp_only_layers=[1], num_hidden_layers=3, norm_topk_prob=True, num_key_value_heads=1
+        ),
+        without={"weights that add up to one": {"norm_topk_prob": False}},
+    ),
+]
