@@ -258,6 +258,26 @@ async def test_an_object_that_somebody_deleted_is_made_again(kube_config, api, c
         assert len(controller.started) == 2
 
 
+async def test_servers_of_an_object_that_is_gone_are_neither_named_nor_chosen(
+    kube_config, api, controller
+):
+    controller.paths = ("gemma",)
+    async with leading(kube_config, controller) as admin:
+        await admin.cell.publish(spec())
+        await eventually(lambda: "has joined but was not chosen" in reasons(admin))
+        ((name, server),) = controller.servers.items()
+        controller.lingering = True  # it beats on, as a pod does that takes its time to end
+        api.remove(JOBSETS, name)
+        await eventually(lambda: not admin.cell.infos())
+        server.paths = ("llama",)
+        controller.paused = True
+        beats = controller.beats
+        await eventually(lambda: controller.beats > beats + 10)
+        assert not admin.cell.infos()
+        assert server.address not in reasons(admin)
+        assert not server.calls
+
+
 async def test_who_waits_is_told_of_the_object_that_is_on_its_way(kube_config, api, controller):
     controller.paused = True
     async with leading(kube_config, controller) as admin:
@@ -427,6 +447,7 @@ async def test_who_does_not_lead_any_more_changes_nothing(kube_config, api):
     short = CellActions((), {M: ModelReport("", (), frozenset(), 0)}, short={M: 1})
     outlook = Outlook(CellState("/sax/test", {M: spec()}), short, Seen())
     asked: list[bool] = []
+    retired: list[frozenset[str]] = []
 
     async def leads() -> bool:
         asked.append(True)
@@ -434,7 +455,7 @@ async def test_who_does_not_lead_any_more_changes_nothing(kube_config, api):
 
     cluster = connect(None)
     provisioner = Provisioner(
-        *(CellId("test"), cluster, folder, lambda: outlook, leads, time.time),
+        *(CellId("test"), cluster, folder, lambda: outlook, leads, retired.append, time.time),
         limit=9,
         events=CellEvents(time.time),
         timing=PROMPT,
