@@ -61,7 +61,7 @@ class FakeController:
                 meta = thing["metadata"]
                 if "deletionTimestamp" in meta:
                     self.api.remove(resource, meta["name"])
-                elif not _has_failed(thing):
+                elif not (_has_failed(thing) or thing["spec"].get("suspend")):
                     there[meta["name"]] = thing
         for name in self.servers.keys() - there.keys():
             if self.lingering:

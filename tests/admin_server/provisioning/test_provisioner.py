@@ -41,6 +41,7 @@ from tests.admin_server.provisioning.fake_controller import (
     FakeController,
     controlled,
 )
+from tests.admin_server.provisioning.queued_cluster import REVOKED, revoked
 from tests.admin_server.provisioning.template_files import jobset, leader_worker_set, write
 from tests.admin_server.quick_admin import FAST, QUICK
 from tests.kubernetes_api import KubernetesApi, kubernetes_api
@@ -246,6 +247,36 @@ async def test_an_object_that_failed_is_made_again_under_another_name(kube_confi
         controller.paused = False
         await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
         await eventually(lambda: name not in api.names(JOBSETS))
+
+
+async def test_an_object_that_kueue_gave_up_is_made_again_under_another_name(
+    kube_config, api, controller
+):
+    api.install("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
+    async with leading(kube_config, controller) as admin:
+        await admin.cell.publish(spec())
+        await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+        (first,) = api.objects(JOBSETS)
+        name, uid = first["metadata"]["name"], first["metadata"]["uid"]
+        api.add("workloads.kueue.x-k8s.io", revoked("jobset-of-another", "other"))
+        api.add("workloads.kueue.x-k8s.io", revoked("jobset-of-it", uid))
+        api.change(JOBSETS, name, {"spec": {"suspend": True}, "status": None})
+        await eventually(lambda: name not in api.names(JOBSETS))
+        await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+        assert controller.started == [name, *api.names(JOBSETS)]
+        assert any(REVOKED in event.text for event in admin.cell.recent_events.newest(50))
+
+
+async def test_a_suspended_object_whose_queue_may_not_be_read_says_so(kube_config, api, controller):
+    api.forbid("list", "workloads.kueue.x-k8s.io")
+    controller.paused = True
+    async with leading(kube_config, controller) as admin:
+        await admin.cell.publish(spec())
+        await eventually(lambda: api.names(JOBSETS))
+        (name,) = api.names(JOBSETS)
+        api.change(JOBSETS, name, {"spec": {"suspend": True}})
+        await eventually(lambda: "workloads.kueue.x-k8s.io is forbidden" in reasons(admin))
+        assert api.names(JOBSETS) == [name]
 
 
 async def test_an_object_that_somebody_deleted_is_made_again(kube_config, api, controller):
