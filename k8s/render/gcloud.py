@@ -8,8 +8,7 @@ from sax.slices import Machine, TpuSlice
 
 # Of the head's pod: 8 CPUs and 34 GB for the model server, 24 and 132 for Pathways' two programs.
 HEAD_NEEDS = "32 CPUs and 166 GB"
-# A node keeps some CPUs and memory for itself, so one of 32 CPUs or 192 GB of which others have a
-# part is too small; Google's own guides take this machine for the head.
+# A node keeps some CPUs and memory for itself and its agents, so one of 32 CPUs is too small.
 HEAD_MACHINE = Machine("n2-standard-64", chips=0, vcpus=64, memory=256 * 2**30)
 _RELEASES = "https://github.com/kubernetes-sigs/{}/releases/latest/download/manifests.yaml"
 

@@ -1,4 +1,4 @@
-"""What tests of manifests share."""
+"""Fixtures of the tests of manifests."""
 
 from __future__ import annotations
 

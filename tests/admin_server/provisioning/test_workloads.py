@@ -1,4 +1,4 @@
-"""What Kueue's Workloads say, and what becomes of a replica whose capacity was taken back."""
+"""Reading Kueue's Workloads; stories of replicas whose capacity was taken back."""
 
 from __future__ import annotations
 
