@@ -8,13 +8,21 @@ from typing import Any
 
 from model_server.flags.static_models import StaticFlags, static_models
 from sax.flags.parser import add_jax_flags
+from sax.flags.process_logs import add_idle_flags
 from sax.types import ModelSpec
+
+# Of the libraries that Saxml's model server imports.
+PAX_SWITCHES = {
+    "pmap_use_tensorstore": "a checkpoint is read as what it is",
+    "pax_only_aggregate_summaries": "a server writes no summaries of training",
+}
 
 
 def add_saxml_flags(parser: argparse.ArgumentParser) -> None:
     _add_static(parser)
     _add_others(parser)
     add_jax_flags(parser)
+    add_idle_flags(parser, "flags of Pax that change nothing here", PAX_SWITCHES)
 
 
 def _add_static(parser: argparse.ArgumentParser) -> None:

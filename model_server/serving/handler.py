@@ -51,7 +51,7 @@ from model_server.text.encoding import INLINE, EncodingThreads
 from model_server.text.text_decoder import whole_text
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
-from sax.errors import InvalidRequest, SaxError, Unavailable, UnsupportedParameter
+from sax.errors import InvalidRequest, ReplicaLost, SaxError, UnsupportedParameter
 from sax.tracing.trace_context import TraceContext
 from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import (
@@ -214,10 +214,10 @@ class Handler:
         return running
 
     def _check_awake(self, servable: LmServable) -> None:
-        """Raise Unavailable for a model without the islands to compute, if such are refused."""
+        """Raise ReplicaLost for a model without the islands to compute, if such are refused."""
         if self._rejects_early and not servable.computes:
             self.admission.rejections.add(time.monotonic())
-            raise Unavailable(
+            raise ReplicaLost(
                 f"{servable.model_id} is dormant here: {servable.lost_islands}; try another replica"
             )
 

@@ -6,7 +6,7 @@ import argparse
 import fnmatch
 import logging
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class ProcessLogs:
     alsologtostderr: bool | None = None  # None: not given
     logtostderr: bool | None = None
     log_dir: str = ""
-    idle_flags: tuple[str, ...] = ()  # given, and without a meaning here
+    idle_flags: tuple[str, ...] = ()  # a sentence for each that was given and means nothing here
 
     def __post_init__(self) -> None:
         self._verbose_files()
@@ -134,9 +134,8 @@ class ProcessLogs:
         return levels
 
     def _tell_of_idle(self, logger: logging.Logger) -> None:
-        why = {**IDLE_SWITCHES, **IDLE_VALUES}
-        for flag in self.idle_flags:
-            logger.info("--%s changes nothing here: %s", flag, why[flag])
+        for sentence in self.idle_flags:
+            logger.info("%s", sentence)
         if False in (self.alsologtostderr, self.logtostderr):
             logger.info("logs go to stderr here, whatever --alsologtostderr and --logtostderr say")
 
@@ -152,17 +151,35 @@ def _level(flag: str, text: str) -> int:
 
 class _IdleSwitch(argparse.BooleanOptionalAction):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        _note(namespace, self.option_strings[0])
+        _note(namespace, self)
 
 
 class _IdleValue(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        _note(namespace, self.option_strings[0])
+        _note(namespace, self)
 
 
-def _note(namespace: argparse.Namespace, flag: str) -> None:
+def _note(namespace: argparse.Namespace, flag: argparse.Action) -> None:
     given: Sequence[str] = namespace.idle_flags or ()
-    namespace.idle_flags = [*given, flag.removeprefix("--")]
+    namespace.idle_flags = [*given, idle_sentence(flag.option_strings[0], flag.help or "")]
+
+
+def idle_sentence(flag: str, why: str) -> str:
+    return f"{flag} changes nothing here: {why}"
+
+
+def add_idle_flags(
+    parser: argparse.ArgumentParser,
+    title: str,
+    switches: Mapping[str, str],
+    values: Mapping[str, str] | None = None,
+) -> None:
+    """Add flags that are taken and change nothing, with the reasons, which are logged, too."""
+    idle = parser.add_argument_group(title)
+    for name, why in switches.items():
+        idle.add_argument(f"--{name}", dest="idle_flags", action=_IdleSwitch, help=why)
+    for name, why in (values or {}).items():
+        idle.add_argument(f"--{name}", dest="idle_flags", action=_IdleValue, help=why)
 
 
 def add_log_flags(parser: argparse.ArgumentParser) -> None:
@@ -204,8 +221,5 @@ def add_log_flags(parser: argparse.ArgumentParser) -> None:
     flags.add_argument(
         "--log_dir", default="", metavar="FOLDER", help="log to a file in this folder, too"
     )
-    idle = parser.add_argument_group("flags of absl and glog that change nothing here")
-    for name, why in IDLE_SWITCHES.items():
-        idle.add_argument(f"--{name}", dest="idle_flags", action=_IdleSwitch, help=why)
-    for name, why in IDLE_VALUES.items():
-        idle.add_argument(f"--{name}", dest="idle_flags", action=_IdleValue, help=why)
+    title = "flags of absl and glog that change nothing here"
+    add_idle_flags(parser, title, IDLE_SWITCHES, IDLE_VALUES)

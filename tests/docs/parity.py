@@ -484,12 +484,13 @@ ROWS = (
     _row(
         "Server flags: --pdb, --pdb_post_mortem, --run_with_pdb, --run_with_profiling, "
         "--profile_file, --use_cprofile_for_profiling, --showprefixforinfo, --log_backtrace_at, "
-        "--log_link, --logbuflevel",
-        "debugging of the process itself, and the form of its log",
+        "--log_link, --logbuflevel, --pmap_use_tensorstore, --pax_only_aggregate_summaries",
+        "debugging of the process itself, the form of its log, and libraries",
         "taken, and the log says why they change nothing here",
         "different",
         f"{_LOGS}::test_a_flag_without_a_meaning_is_taken_and_kept_for_a_word",
         f"{_LOGS}::test_the_word_says_why",
+        f"{_FLAGS}::test_flags_of_pax_are_taken_and_said_to_change_nothing",
     ),
     _row(
         "Model server: --port, --sax_cell, --platform_chip, --platform_topology, --tags, "

@@ -8,7 +8,8 @@ import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.flags import make_config, make_parser
-from sax.flags.process_logs import ProcessLogs
+from model_server.flags.saxml import PAX_SWITCHES
+from sax.flags.process_logs import ProcessLogs, idle_sentence
 
 STATIC = "--models=llama --model_keys=/sax/test/gpu --checkpoints=None"
 
@@ -87,6 +88,11 @@ def test_what_does_not_go_together_is_refused(
     assert words in refused(flags, capsys)
 
 
+def test_flags_of_pax_are_taken_and_said_to_change_nothing() -> None:
+    for name, why in PAX_SWITCHES.items():
+        assert made(f"--{name}").logs.idle_flags == (idle_sentence(f"--{name}", why),)
+
+
 def test_flags_that_are_only_checked_end_the_process_well() -> None:
     with pytest.raises(SystemExit) as ended:
         made("--port=10001 --only_check_args")
@@ -99,8 +105,9 @@ def test_help_teaches_every_flag_of_saxmls_server() -> None:
         assert f"--{name} " in told or f"--{name}," in told, name
 
 
-# Those of model_service_main.py, and those that absl gives every program.
+# Those of model_service_main.py and of Pax, and those that absl gives every program.
 _SAXML = (
+    *PAX_SWITCHES,
     *("sax_cell", "model_filter_regex", "admin_port", "port", "platform_chip", "platform_topology"),
     *("tags", "jax_profiler_port", "jax_cache_dir", "models", "model_keys", "checkpoints"),
     *("model_config_overrides", "deterministic_rng", "host_ordinal", "early_reject_on_dormant"),

@@ -9,7 +9,7 @@ from typing import Any
 from model_server.engine.islands.island_runner import IslandRunner
 from model_server.loading.island_loads import IslandLoads
 from model_server.loading.loaded import AnyLoaded, Loaded
-from sax.errors import Unavailable
+from sax.errors import ReplicaLost
 from sax.proto import modelet_pb2
 from sax.types import ModelSpec, Progress
 from sax.wire.codec import decode_status
@@ -59,7 +59,7 @@ async def test_requests_are_refused_early_and_counted_if_the_flags_say_so() -> N
         assert (await served.lm.Generate(lm_request())).texts[0].text
         await asleep(served, models)
         error = await error_of(served.lm.Generate(lm_request()))
-        assert isinstance(error, Unavailable)
+        assert isinstance(error, ReplicaLost)
         assert error.text.startswith(f"{MODEL} is dormant here: 1 of 2 islands lost")
         reply = await served.modelet.GetStatus(modelet_pb2.GetStatusRequest())
         assert decode_status(reply).dormant

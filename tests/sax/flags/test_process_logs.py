@@ -10,7 +10,13 @@ import pytest
 
 from sax.errors import InvalidRequest
 from sax.flags.parser import ServerParser
-from sax.flags.process_logs import IDLE_SWITCHES, IDLE_VALUES, ProcessLogs, add_log_flags
+from sax.flags.process_logs import (
+    IDLE_SWITCHES,
+    IDLE_VALUES,
+    ProcessLogs,
+    add_log_flags,
+    idle_sentence,
+)
 from tests.demo_model import ROOT
 
 # A process, because logging is set up once in each.
@@ -76,7 +82,8 @@ def test_a_flag_without_a_meaning_is_taken_and_kept_for_a_word(name: str) -> Non
     add_log_flags(parser)
     given = [f"--{name}"] if name in IDLE_SWITCHES else [f"-{name}=x"]
     made = ProcessLogs.take_flags(vars(parser.parse_args(given)))
-    assert made == ProcessLogs(idle_flags=(name,))
+    why = {**IDLE_SWITCHES, **IDLE_VALUES}[name]
+    assert made == ProcessLogs(idle_flags=(idle_sentence(f"--{name}", why),))
 
 
 def test_the_word_says_why() -> None:
