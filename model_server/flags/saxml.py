@@ -28,8 +28,9 @@ def add_saxml_flags(parser: argparse.ArgumentParser) -> None:
 def _add_static(parser: argparse.ArgumentParser) -> None:
     flags = parser.add_argument_group(
         "models loaded at start, without an admin server (--models PATH,...)",
-        "The lists are separated by commas and as long as each other. The server joins a cell only "
-        "if --sax_cell, --admin or --admin_port is given, and ends if a model cannot be loaded.",
+        "The lists are separated by commas and as long as each other. The server joins a\n"
+        "cell only if --sax_cell, --admin or --admin_port is given, and ends if a model\n"
+        "cannot be loaded.",
     )
     flags.add_argument(
         "--model_keys",

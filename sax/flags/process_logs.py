@@ -179,7 +179,9 @@ def add_idle_flags(
     for name, why in switches.items():
         idle.add_argument(f"--{name}", dest="idle_flags", action=_IdleSwitch, help=why)
     for name, why in (values or {}).items():
-        idle.add_argument(f"--{name}", dest="idle_flags", action=_IdleValue, help=why)
+        idle.add_argument(
+            f"--{name}", dest="idle_flags", action=_IdleValue, metavar="VALUE", help=why
+        )
 
 
 def add_log_flags(parser: argparse.ArgumentParser) -> None:
