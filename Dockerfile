@@ -117,3 +117,11 @@ LABEL org.opencontainers.image.title=sax-control
 EXPOSE 10000 10002 8888
 COPY --from=build-control /opt/sax /opt/sax
 ENTRYPOINT ["python", "-m", "sax.container"]
+
+# The same image by its two servers, for manifests that start an image without arguments, as those
+# written for Saxml's images do.
+FROM control AS admin-server
+ENTRYPOINT ["python", "-m", "sax.container", "admin_server"]
+
+FROM control AS http
+ENTRYPOINT ["python", "-m", "sax.container", "http_gateway"]

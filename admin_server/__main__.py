@@ -6,14 +6,19 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 
 from admin_server.assignment.autoscaler import ScalingTiming
+from admin_server.cell_config import with_configured_root
 from admin_server.config import AdminConfig
 from admin_server.process import serve
 from sax.auth.security import Security, add_security_flags
+from sax.config import ROOT_VARIABLE
 from sax.errors import SaxError
+from sax.flags.parser import ServerParser
+from sax.flags.process_logs import ProcessLogs, add_log_flags
 from sax.names import CellId
 
 _YOUNG = 50_000  # new live objects; about those of one large round
@@ -55,13 +60,12 @@ Model servers join with --admin HOST:PORT. The status page shows why a replica i
 
 def main() -> int:
     """Run until SIGTERM or SIGINT; 0 after a graceful stop."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    config = parse(sys.argv[1:])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    collect_seldom()
     try:
-        asyncio.run(_serve(parse(sys.argv[1:])))
+        config.logs.start("admin_server")
+        collect_seldom()
+        asyncio.run(_serve(config))
     except SaxError as exc:
         _log.error("%s", exc)
         return 1
@@ -72,45 +76,60 @@ async def _serve(config: AdminConfig) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await serve(config, stop)
+    if config.experimental_assigner:
+        _log.info(
+            "--sax_admin_exp_assigner changes nothing here: models share servers by memory anyway"
+        )
+    await serve(await with_configured_root(config), stop)
 
 
 def parse(arguments: list[str]) -> AdminConfig:
     parser = _parser()
     flags = parser.parse_args(arguments)
+    only_check = parser.take_own(vars(flags))
     try:
-        return AdminConfig(
-            cell=CellId.parse(flags.sax_cell),
-            host=flags.host,
-            port=flags.port,
-            status_port=flags.status_port,
-            fs_root=flags.fs_root,
-            sax_root=flags.sax_root,
-            advertise=flags.advertise,
-            snapshot_every=flags.snapshot_every,
-            beat_s=flags.beat_s,
-            store_timeout_s=flags.store_timeout_s,
-            scaling=ScalingTiming(
-                up_s=flags.scale_up_s, down_s=flags.scale_down_s, idle_s=flags.scale_idle_s
-            ),
-            security=Security.take_flags(vars(flags)),
-            kubernetes=flags.kubernetes,
-            kubernetes_namespace=flags.kubernetes_namespace,
-            kubernetes_limit=flags.kubernetes_limit,
-        )
+        config = _config(flags)
     except (SaxError, ValueError) as exc:
         parser.error(str(exc))
+    if only_check:
+        parser.exit()
+    return config
 
 
-def _parser() -> argparse.ArgumentParser:
+def _config(flags: argparse.Namespace) -> AdminConfig:
+    """Raises SaxError, ValueError."""
     default = AdminConfig()
-    parser = argparse.ArgumentParser(
+    return AdminConfig(
+        cell=CellId.parse(flags.sax_cell),
+        host=flags.host,
+        port=flags.port,
+        status_port=flags.status_port,
+        fs_root=flags.fs_root or default.fs_root,
+        sax_root=flags.sax_root or None,
+        advertise=flags.advertise,
+        snapshot_every=flags.snapshot_every,
+        beat_s=flags.beat_s,
+        store_timeout_s=flags.store_timeout_s,
+        scaling=ScalingTiming(
+            up_s=flags.scale_up_s, down_s=flags.scale_down_s, idle_s=flags.scale_idle_s
+        ),
+        security=Security.take_flags(vars(flags)),
+        kubernetes=flags.kubernetes,
+        kubernetes_namespace=flags.kubernetes_namespace,
+        kubernetes_limit=flags.kubernetes_limit,
+        experimental_assigner=flags.sax_admin_exp_assigner,
+        logs=ProcessLogs.take_flags(vars(flags)),
+    )
+
+
+def _parser() -> ServerParser:
+    default = AdminConfig()
+    parser = ServerParser(
         prog="python -m admin_server",
         description="The control plane of one cell: keeps what is published, tells model servers "
         "what to load, and tells clients which replicas are ready. Requests do not pass through "
         "it.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--sax_cell", default=str(default.cell), help="cell name (default %(default)s)")
@@ -125,14 +144,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--fs_root",
-        default=default.fs_root,
         help="folder or URL (file://, s3://, gs://, az://, memory://) for the durable "
-        "state; as long as it survives, no acknowledged change is lost (default %(default)s)",
+        "state; as long as it survives, no acknowledged change is lost (default: as Saxml's "
+        f"admin_config wrote below --sax_root, else {default.fs_root})",
     )
     add(
         "--sax_root",
+        default=os.environ.get(ROOT_VARIABLE),
         help="folder or URL (as for --fs_root) where sax/<cell>/location.proto is written, to tell "
-        "clients this server's address; set the clients' SAX_ROOT to the same",
+        "clients this server's address; set the clients' SAX_ROOT to the same (default: "
+        f"${ROOT_VARIABLE})",
     )
     add("--advertise", help="host in location.proto (default: --host, or this machine's address)")
     add(
@@ -191,6 +212,14 @@ def _parser() -> argparse.ArgumentParser:
         default=default.kubernetes_limit,
         help="maximum number of those objects, whatever is published (default %(default)s)",
     )
+    add(
+        "--sax_admin_exp_assigner",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="Saxml's switch for several models on one server, which changes nothing here: models "
+        "always share servers by memory",
+    )
+    add_log_flags(parser)
     add_security_flags(
         parser,
         "who may publish, join model servers and change every model: operators, model servers; "

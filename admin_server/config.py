@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from admin_server.assignment.autoscaler import ScalingTiming
 from sax.auth.security import OPEN_TO_ALL, Security
 from sax.config import ADMIN_PORT, ADMIN_STATUS_PORT
+from sax.flags.process_logs import ProcessLogs
 from sax.names import CellId
 from sax.storage.object_store import TIMEOUT_S
 
@@ -35,6 +36,8 @@ class AdminConfig:
     kubernetes: str | None = None  # folder of model server templates; None: no Kubernetes
     kubernetes_namespace: str | None = None  # None: the namespace of this process
     kubernetes_limit: int = 64  # maximum objects of this cell
+    experimental_assigner: bool = False  # Saxml's; only told of
+    logs: ProcessLogs = ProcessLogs()
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:

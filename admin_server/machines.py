@@ -45,6 +45,7 @@ class Machines:
             self._folder,
             cell.outlook,
             leads,
+            cell.reconciler.retire,
             clock,
             limit=self._config.kubernetes_limit,
             events=cell.recent_events,

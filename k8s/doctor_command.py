@@ -41,6 +41,9 @@ def doctor(
         str | None, typer.Option(help="With --topology: machine type, as for `sax k8s render`.")
     ] = None,
     replicas: Annotated[int, typer.Option(help="With --topology: number of slices.")] = 1,
+    flex_start: Annotated[
+        bool, typer.Option("--flex-start", help="With --topology: on nodes of flex-start.")
+    ] = False,
     uses: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,8 +55,9 @@ def doctor(
 ) -> None:
     """Diagnose a live cluster: report problems and how to fix them, without changing anything.
 
-    Checks the API server, the JobSet controllers and their webhooks, TPU node pools, quota,
-    workload identity, images, pods and their exit codes, the load balancer and the admin server.
+    Checks the API server, the controllers and webhooks of the kinds in use, TPU node pools, quota,
+    workload identity, images, queues, pods and their exit codes, the load balancer and the admin
+    server.
     Reports and skips resources that you may not list. Needs: pip install lightkube. Exit status:
     0 no problems (warnings allowed), 1 problems found, 2 could not inspect the cluster.
 
@@ -65,7 +69,7 @@ def doctor(
       sax k8s doctor --uses leaderworkerset --uses kueue
     """
     try:
-        wanted = _wanted(topology, machine_type, replicas, uses or [])
+        wanted = _wanted(topology, machine_type, replicas, flex_start, uses or [])
         snapshot = _snapshot(kubeconfig, context, namespace)
     except SaxError as error:
         fail(error, _BLIND)
@@ -81,7 +85,11 @@ def doctor(
 
 
 def _wanted(
-    topology: str | None, machine_type: str | None, replicas: int, uses: list[str]
+    topology: str | None,
+    machine_type: str | None,
+    replicas: int,
+    flex_start: bool,
+    uses: list[str],
 ) -> ClusterNeeds:
     from k8s.doctor.snapshot import USES, ClusterNeeds
     from sax.slices import slice_of
@@ -92,8 +100,10 @@ def _wanted(
         raise InvalidRequest(f"--replicas {replicas}: give 1 or more", param="replicas")
     if topology is None and machine_type is not None:
         raise InvalidRequest("--machine-type goes with --topology", param="machine_type")
+    if topology is None and flex_start:
+        raise InvalidRequest("--flex-start goes with --topology", param="flex_start")
     there = None if topology is None else slice_of(topology, machine_type)
-    return ClusterNeeds(there=there, replicas=replicas, uses=tuple(uses))
+    return ClusterNeeds(there=there, replicas=replicas, flex_start=flex_start, uses=tuple(uses))
 
 
 def _snapshot(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Snapshot:

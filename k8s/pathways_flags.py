@@ -56,8 +56,8 @@ DeploymentMode = Annotated[
     str,
     typer.Option(
         metavar="default|colocate_head_with_workers",
-        help="Pathways: the model server on a CPU node of its own (above 32 CPUs and 167 GB), or "
-        "beside workers on a TPU host (deploymentMode).",
+        help="Pathways: the model server on a CPU node of its own (n2-standard-64: the pod "
+        "requests 32 CPUs and 166 GB), or beside workers on a TPU host (deploymentMode).",
     ),
 ]
 MetricsCollection = Annotated[

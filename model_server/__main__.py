@@ -21,6 +21,7 @@ from model_server.flags import make_config
 from model_server.multihost.membership import membership
 from model_server.process.health_page import HealthPage
 from model_server.process.heap import keep_freed_memory
+from model_server.process.jax_setup import check_jax_flags
 from sax.errors import SaxError
 from sax.host import missing_model_server
 
@@ -31,15 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Serve until signalled, then exit with the status of `drained_status`."""
     config = make_config(sys.argv[1:] if arguments is None else arguments)
     keep_freed_memory()
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
     logging.getLogger("jax").setLevel(logging.WARNING)  # it logs every missing backend
+    _start_logs(config)
     if told := missing_model_server("`python -m model_server`"):
         logger.error("%s", told)
         leave(2)
     for name, value in config.environment().items():
         os.environ.setdefault(name, value)
+    os.environ.update(config.jax_environment())
     for number in (signal.SIGTERM, signal.SIGINT):  # until the event loop takes them over
         signal.signal(number, lambda *_: sys.exit(drained_status(os.environ)))
     try:
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         leave(2)
     try:
         page = _serve_page(config)
+        check_jax_flags(config.jax_flags)
         if group.count > 1:
             from model_server.process.gang import serve_together
 
@@ -58,6 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         logger.error("%s", exc)
         leave(1)
     leave(HUNG if hung else drained_status(os.environ))
+
+
+def _start_logs(config: ModelServerConfig) -> None:
+    try:
+        config.logs.start("model_server")
+    except SaxError as exc:
+        sys.stderr.write(f"python -m model_server: {exc}\n")
+        leave(2)
 
 
 def _serve_page(config: ModelServerConfig) -> HealthPage:

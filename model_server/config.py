@@ -12,9 +12,11 @@ from typing import Literal
 
 from sax.auth.security import OPEN_TO_ALL, Security
 from sax.config import GROUP_PORT, MODEL_METRICS_PORT, MODEL_PORT, check_address
+from sax.flags.process_logs import ProcessLogs
 from sax.host import machine_memory, xla_threads
-from sax.names import CellId
+from sax.names import CellId, ModelId
 from sax.references import HUB, PACKAGES
+from sax.types import ModelSpec
 from sax.wire.rpc import REQUEST_BYTES
 
 # Whose requests share the keys and values of tokens with which both begin: nobody's, those of one
@@ -24,6 +26,9 @@ PrefixSharing = Literal["off", "tenant", "shared"]
 LOST = 75  # EX_TEMPFAIL: another host of the replica is lost; try again
 HUNG = 70  # EX_SOFTWARE: a step of this host did not finish; try again
 _TERMINATED = 143  # a shell's status for SIGTERM
+
+
+ANY_ADDRESS = ("0.0.0.0", "::", "[::]")
 
 
 def drained_status(environ: Mapping[str, str]) -> int:
@@ -39,7 +44,7 @@ def advertised_host(host: str, told: str = "") -> str:
     """Return `told` if given, else `host`; a wildcard becomes this machine's own address."""
     if told:
         return f"[{told}]" if ":" in told and not told.startswith("[") else told
-    if host not in ("0.0.0.0", "::", "[::]"):
+    if host not in ANY_ADDRESS:
         return host
     return socket.gethostbyname(socket.gethostname())
 
@@ -120,6 +125,15 @@ class ModelServerConfig:
     prefill_servers: tuple[str, ...] = ()  # host:port of servers that prefill for this one
     kv_expiry_seconds: float = 60.0  # until unfetched keys and values are freed
     max_message_bytes: int = REQUEST_BYTES  # of one gRPC request
+    static_models: tuple[ModelSpec, ...] = ()  # to load at start
+    keep_statically_loaded_models: bool = False  # whatever an admin server says
+    admin_port: int = 0  # of an admin server to run beside this one; 0: none
+    deterministic_rng: bool = False  # one seed for all requests without one
+    early_reject_on_dormant: bool = False  # while too few islands compute
+    jax_profiler_port: int = 0  # 0: none
+    jax_platforms: str = ""  # "": from the environment
+    jax_flags: tuple[str, ...] = ()  # NAME=VALUE, further options of jax
+    logs: ProcessLogs = ProcessLogs()
     security: Security = OPEN_TO_ALL
     incarnation: str = field(default_factory=lambda: secrets.token_hex(16))
 
@@ -149,6 +163,22 @@ class ModelServerConfig:
             raise ValueError(f"--prefill_islands names {min(strange)}, which --islands does not")
         for address in self.prefill_servers:
             check_address(address, "--prefill_servers")
+        self._check_saxml_flags()
+
+    def _check_saxml_flags(self) -> None:
+        if self.keep_statically_loaded_models and not self.static_models:
+            raise ValueError("--keep_statically_loaded_models needs models to keep: --model_keys")
+        for name in ("admin_port", "jax_profiler_port"):
+            if not 0 <= (port := getattr(self, name)) < 65536:
+                raise ValueError(f"--{name} is {port}: give a port, or 0 for none")
+        if self.admin_port and not self.sax_cell:
+            raise ValueError("--admin_port needs a cell: give --sax_cell /sax/NAME")
+        for spec in self.static_models:
+            if self.sax_cell and ModelId.parse(spec.model_id).cell != self.cell:
+                raise ValueError(
+                    f"--model_keys has {spec.model_id}, and this server serves {self.sax_cell} "
+                    "(--sax_cell)"
+                )
 
     @property
     def cell(self) -> str:
@@ -188,6 +218,13 @@ class ModelServerConfig:
             wanted["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
             wanted["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
         return wanted
+
+    def jax_environment(self) -> dict[str, str]:
+        """Environment variables of jax to set before it is imported, whatever the user set."""
+        options = dict(flag.split("=", 1) for flag in self.jax_flags)
+        if self.jax_platforms:
+            options["jax_platforms"] = self.jax_platforms
+        return {name.upper(): value for name, value in options.items()}
 
 
 def _check_positive(name: str, value: float) -> None:

@@ -56,7 +56,8 @@ examples:
 _CELL = "/sax/test"
 _NODE_TYPE = "--node_type"
 _PATHWAYS_MODULE = "model_server.pathways"
-_PLACEHOLDER = "BUCKET_NAME"  # in the manifests
+# In the manifests, ours and Google's.
+_PLACEHOLDERS = {"BUCKET_NAME", "ADMIN_BUCKET_NAME"}
 _WRONG = 2
 
 
@@ -85,7 +86,8 @@ def command(
 
 
 def _has(name: str, flags: Sequence[str]) -> bool:
-    return any(flag.partition("=")[0] == name for flag in flags)
+    """Saxml's spelling with one dash counts, too."""
+    return any(f"--{flag.lstrip('-').partition('=')[0]}" == name for flag in flags)
 
 
 def _port(given: Mapping[str, str]) -> list[str]:
@@ -126,9 +128,9 @@ def _spelled(name: str, value: str) -> str:
 def _named(roots: dict[str, str]) -> dict[str, str]:
     """Return the roots, refusing the manifests' placeholder. Raises InvalidRequest."""
     for root in roots.values():
-        if _PLACEHOLDER in root.split("/"):
+        if held := _PLACEHOLDERS.intersection(root.split("/")):
             raise InvalidRequest(
-                f"{root!r} holds a placeholder: replace BUCKET_NAME with your bucket name"
+                f"{root!r} holds a placeholder: replace {held.pop()} with your bucket name"
             )
     return roots
 
@@ -136,7 +138,7 @@ def _named(roots: dict[str, str]) -> dict[str, str]:
 def _files(environ: Mapping[str, str], flags: Sequence[str]) -> list[str]:
     """Return where a gateway keeps the files and batches of its clients, if it has a place."""
     place = _place({name: value for name, value in environ.items() if value})
-    named = place is not None and _PLACEHOLDER not in place.split("/")
+    named = place is not None and _PLACEHOLDERS.isdisjoint(place.split("/"))
     files = environ.get("SAX_FILES", f"{place}/sax-files" if named else "")
     return [f"--files={files}"] if files and not _has("--files", flags) else []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -96,6 +98,22 @@ class ModelSpec:
     promoted: float = 0.0
 
 
+def static_version(spec: ModelSpec) -> str:
+    """Return the version of a model that a server loads by its own flags: the same for the same
+    path, checkpoint and overrides, and no version that an admin server draws."""
+    path = spec.model_path.removeprefix("saxml.server.")
+    settings = {name: _canonical(text) for name, text in spec.overrides.items()}
+    made_of = json.dumps([path, spec.checkpoint, settings], sort_keys=True)
+    return hashlib.blake2b(made_of.encode(), digest_size=16).hexdigest()
+
+
+def _canonical(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except ValueError:
+        return text
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
     """Status of one wanted replica."""
@@ -186,6 +204,7 @@ class ServableInfo:
     note: str = ""  # where a loaded model does not do as its model path says
     kernels: str = ""  # that compute a loaded model; "": the server does not tell
     activity: Activity = IDLE
+    own: bool = False  # loaded by the server's own flags, not for an admin server
 
 
 @dataclass(frozen=True, slots=True)

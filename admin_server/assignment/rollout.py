@@ -37,7 +37,8 @@ def unloads(
         places = _held(model)
         spec = wanted.models.get(model_id)
         if spec is None:
-            going += [UnloadAction(a, model_id, "it is no longer published") for a in places]
+            why = "it is no longer published"
+            going += [UnloadAction(a, model_id, why) for a in places if not model.is_own(a)]
             continue
         assigned = assignment.addresses[model_id]
         rolled = None if model_id in awaited else _next_to_roll(spec, seen, assignment)
@@ -46,7 +47,7 @@ def unloads(
                 target = assignment.target(spec, address)
                 why = _why_reload(target, model, address, rolled, now)
             else:
-                why = _why_leave(model, address, assigned)
+                why = "" if model.is_own(address) else _why_leave(model, address, assigned)
             if why:
                 going.append(UnloadAction(address, model_id, why))
     return sorted(going, key=lambda unload: (unload.address, unload.model_id))

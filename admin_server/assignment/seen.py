@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from admin_server.ledger.placement import loaded_overrides
 from sax.format import count
 from sax.need import Need
-from sax.types import JoinedServer, ModelSpec, ServableInfo, ServableStatus
+from sax.types import JoinedServer, ModelSpec, ServableInfo, ServableStatus, static_version
 
 HELD = (ServableStatus.LOADING, ServableStatus.LOADED, ServableStatus.FAILED)  # can be unloaded
 _NAMED = 4  # silent servers listed in a reason
@@ -112,6 +113,11 @@ class SeenModel:
         loaded = servable is not None and servable.status is ServableStatus.LOADED
         return loaded and not self.is_leaving(address)
 
+    def is_own(self, address: str) -> bool:
+        """True if the server there loaded it by its own flags: it is not ours to unload."""
+        servable = self.held.get(address)
+        return servable is not None and servable.own
+
     def ready(self) -> list[str]:
         return [address for address in self.held if self.is_ready(address)]
 
@@ -135,7 +141,7 @@ class SeenModel:
         for servable in self.held.values():
             if servable.status is not ServableStatus.LOADED or servable.acls != spec.acls:
                 return False
-            if servable.version != spec.version and servable.version:
+            if not is_current(servable, spec):
                 return False
         return True
 
@@ -260,8 +266,12 @@ def by_model(
 
 
 def is_current(servable: ServableInfo, spec: ModelSpec) -> bool:
-    """True if it is the published version. Saxml's servers report none: assumed current."""
-    return servable.version in ("", spec.version)
+    """True if it is the published version. Saxml's servers report none: assumed current. So is
+    what a server loaded by its own flags, if it is made of the same."""
+    if servable.version in ("", spec.version):
+        return True
+    ours = replace(spec, overrides=loaded_overrides(spec.overrides))
+    return servable.own and servable.version == static_version(ours)
 
 
 def waits(failure: Failure | None, now: float) -> bool:

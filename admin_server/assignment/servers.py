@@ -54,6 +54,13 @@ class _ServerRecord:
     under_way: list[_UnderWay] = field(default_factory=list[_UnderWay])
     seen: SeenServer | None = None  # cached view of the above; None: outdated
 
+    @property
+    def is_idle(self) -> bool:
+        """True if it is known to hold nothing, and nothing is under way there."""
+        servables = () if self.status is None else self.status.servables
+        holds = any(servable.status is not ServableStatus.NONE for servable in servables)
+        return not (holds or self.under_way or (self.status is None and self.may_hold))
+
 
 class Servers:
     def __init__(self, *, silence_s: float, jitter: random.Random) -> None:
@@ -154,6 +161,17 @@ class Servers:
         self._forget(address)
         self._gone.append((address, f"a server began to shut down at {clock_time(now)}"))
         return True
+
+    def drop_idle(self, tags: frozenset[str], now: float) -> list[str]:
+        """Drop servers with one of these tags that hold nothing; returns their addresses."""
+        if not tags:
+            return []
+        dropped = [a for a, s in self._servers.items() if s.is_idle and tags & {*s.info.tags}]
+        for address in dropped:
+            self._forget(address)
+            why = f"a server was dropped at {clock_time(now)} with its machines"
+            self._gone.append((address, why))
+        return dropped
 
     def has_left(self, address: str, incarnation: str) -> bool:
         return (address, incarnation) in self._left

@@ -77,6 +77,7 @@ class Reconciler:
         self._hang_ups: set[asyncio.Task[None]] = set()
         self._stir = asyncio.Event()
         self._plan: CellActions | None = None
+        self._retired: frozenset[str] = frozenset()  # tags of machines that are gone
         self._jitter = jitter
         self.rounds: deque[float] = deque(maxlen=1000)  # duration of the last ones, in seconds
         self.loads = self.unloads = self.failed_actions = 0  # since the start
@@ -84,7 +85,7 @@ class Reconciler:
     def expects(self, info: ServerInfo) -> bool:
         """True if a join of the server is news: of no start that has joined or left."""
         left = self._servers.has_left(info.address, info.incarnation)
-        return not left and not self._servers.knows(info)
+        return not left and not self._servers.knows(info) and not self._is_retired(info)
 
     def has(self, address: str) -> bool:
         return address in self._servers
@@ -93,6 +94,8 @@ class Reconciler:
         """A server joined or sent a heartbeat; a new one is polled at once."""
         if self._servers.has_left(info.address, info.incarnation):
             return  # sent before it said that it leaves
+        if self._is_retired(info) and not self._servers.knows(info):
+            return
         new = self._servers.join(info, self._clock())
         if new:
             _log.info("model server %s joined (incarnation %s)", info.address, info.incarnation)
@@ -108,6 +111,21 @@ class Reconciler:
             self._events.note("left", f"{address} is shutting down", server=address)
             self._forget(address)
             self.wake()
+
+    def retire(self, tags: frozenset[str]) -> None:
+        """Machines with one of these tags are gone: drop their servers that hold nothing.
+
+        Those that hold a model serve until they leave; none joins anew, until the tag is taken out.
+        """
+        self._retired = tags
+        for address in self._servers.drop_idle(tags, self._clock()):
+            _log.info("model server %s was dropped: its machines are gone", address)
+            self._events.note("left", f"{address} was dropped with its machines", server=address)
+            self._forget(address)
+            self.wake()
+
+    def _is_retired(self, info: ServerInfo) -> bool:
+        return not self._retired.isdisjoint(info.tags)
 
     def restore(self, infos: Sequence[ServerInfo]) -> None:
         """Take over these servers, all there were, without waiting for them to join; any of them

@@ -62,8 +62,10 @@ class NameTaken(ClusterRefused):
 class Cluster(Protocol):
     """One namespace of a cluster. Every call raises ClusterTrouble."""
 
-    async def objects(self, kind: ObjectKind, labels: Mapping[str, str]) -> Sequence[Body]:
-        """All objects with these labels. Also raises NotServed."""
+    async def objects(
+        self, kind: ObjectKind, labels: Mapping[str, str | Sequence[str]]
+    ) -> Sequence[Body]:
+        """All objects with these labels, or one of several values. Also raises NotServed."""
         ...
 
     async def create(self, kind: ObjectKind, body: Body) -> Body:

@@ -6,6 +6,7 @@ and credentials, and builds resource URLs; objects stay plain mappings.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -47,6 +48,8 @@ def connect(namespace: str | None, timeout_s: float = _TIMEOUT_S) -> Kubernetes:
     try:
         config = KubeConfig.from_env().get()
         httpx = cast("Any", generic_client).httpx  # whichever lightkube imports
+        # It logs each request: two lines every few seconds, for ever.
+        logging.getLogger(httpx.__name__).setLevel(logging.WARNING)
         params = ConnectionParams(timeout=httpx.Timeout(timeout_s))
         client = generic_client.GenericAsyncClient(params, config, namespace=namespace)
     except Exception as exc:  # a bad kubeconfig can make lightkube raise anything
@@ -74,8 +77,10 @@ class Kubernetes:
     def namespace(self) -> str:
         return self._client.namespace
 
-    async def objects(self, kind: ObjectKind, labels: Mapping[str, str]) -> Sequence[Body]:
-        selector = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+    async def objects(
+        self, kind: ObjectKind, labels: Mapping[str, str | Sequence[str]]
+    ) -> Sequence[Body]:
+        selector = ",".join(_term(name, value) for name, value in sorted(labels.items()))
         params = {"labelSelector": selector, "limit": str(_CHUNK)}
         items: list[Body] = []
         while True:
@@ -123,6 +128,10 @@ class Kubernetes:
             raise ClusterTrouble(f"Kubernetes does not answer ({what}: {reason})") from exc
         except msgspec.DecodeError as exc:
             raise ClusterTrouble(f"Kubernetes gave an invalid answer ({what}: {exc})") from exc
+
+
+def _term(name: str, value: str | Sequence[str]) -> str:
+    return f"{name}={value}" if isinstance(value, str) else f"{name} in ({','.join(value)})"
 
 
 def _trouble(code: int | None, message: str, what: str) -> ClusterTrouble:

@@ -1,4 +1,4 @@
-"""List the objects of a cell, and why those that are not ready are not."""
+"""List the objects of a cell, and why those that are not ready are not: their queue, their pods."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from admin_server.provisioning.cluster import KINDS, Cluster, NotServed, ObjectK
 from admin_server.provisioning.object_names import cell_labels
 from admin_server.provisioning.pods import PODS, describe_pods, labels_of_pods
 from admin_server.provisioning.present import Present, read_present
+from admin_server.provisioning.workloads import OWNER_UID, WORKLOADS, by_owner, read_queue
 from sax.names import CellId
 
 _LOOKED_INTO = 4  # objects whose pods are listed in one look
@@ -26,7 +27,19 @@ async def look(cluster: Cluster, cell: CellId, needed: Collection[ObjectKind]) -
             continue  # no template uses it, and none existed
         read = (read_present(kind, body, cell) for body in bodies)
         found += [present for present in read if present is not None]
-    return await _with_pods(cluster, found)
+    return await _with_pods(cluster, await _with_queue(cluster, found))
+
+
+async def _with_queue(cluster: Cluster, found: Sequence[Present]) -> list[Present]:
+    """Add what Kueue says of unready objects that it queues, if it is there and we may see it."""
+    queued = {p.uid for p in found if p.is_queued and p.state == "waiting"}
+    if not queued:
+        return list(found)
+    try:
+        workloads = by_owner(await cluster.objects(WORKLOADS, {OWNER_UID: sorted(queued)}))
+    except NotServed as exc:
+        return [p.with_unknown_queue(exc.text) if p.uid in queued else p for p in found]
+    return [p.with_queue(read_queue(workloads.get(p.uid, ()))) for p in found]
 
 
 async def _with_pods(cluster: Cluster, found: Sequence[Present]) -> list[Present]:

@@ -6,7 +6,7 @@ Read from the status of JobSets and LeaderWorkerSets.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from admin_server.provisioning.cluster import JOBSET, ObjectKind
@@ -19,8 +19,11 @@ from admin_server.provisioning.object_names import (
     cell_labels,
 )
 from admin_server.provisioning.templates import pods_of
+from admin_server.provisioning.workloads import QUEUE_NAME, QueueState
 from sax.errors import InvalidName
 from sax.names import CellId, ModelId
+
+_QUEUED = "is suspended: it is queued for machines"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class Present:
     ready: bool = False  # all of its pods are ready
     failure: str = ""  # why it will never become ready
     held_up: str = ""  # why it has not started
+    queue: str = ""  # of Kueue, by its label
     pods: int = 0  # wanted number of pods
     pods_text: str = ""  # state of the pods, as text
 
@@ -52,6 +56,24 @@ class Present:
         if self.failure:
             return "failed"
         return "ready" if self.ready else "waiting"
+
+    @property
+    def is_queued(self) -> bool:
+        """True if a Workload of Kueue may stand for it."""
+        return bool(self.queue or self.held_up)
+
+    def with_queue(self, queue: QueueState) -> Present:
+        if queue.given_up:
+            return replace(self, failure=queue.given_up)
+        if queue.held_by:
+            why = f"is suspended: somebody deactivated its Kueue workload {queue.held_by}"
+            return replace(self, held_up=why)
+        waits_for = queue.waits_for and f"{_QUEUED}: {queue.waits_for}"
+        return replace(self, held_up=waits_for or self.held_up)
+
+    def with_unknown_queue(self, why: str) -> Present:
+        """If it is suspended, say why the reason is unknown."""
+        return replace(self, held_up=f"{self.held_up}; {why}") if self.held_up else self
 
     def describe(self, now: float) -> str:
         age = f"was created {_duration(now - self.made_at_s)} ago"
@@ -86,6 +108,7 @@ def read_present(kind: ObjectKind, body: Body, cell: CellId) -> Present | None:
         ready=_is_ready(kind, body),
         failure=_failure(kind, body),
         held_up=_held_up(body),
+        queue=labels.get(QUEUE_NAME, ""),
         pods=sum(some.count for some in pods_of(kind, body)),
     )
 
@@ -117,7 +140,7 @@ def _failure(kind: ObjectKind, body: Body) -> str:
 def _held_up(body: Body) -> str:
     suspended = any(condition.get("type") == "Suspended" for condition in _conditions(body))
     if suspended or part(body, "spec").get("suspend"):
-        return "is suspended: it is queued for machines"
+        return _QUEUED
     return ""
 
 

@@ -22,6 +22,7 @@ from admin_server.provisioning.cluster import Cluster, ClusterRefused, ClusterTr
 from admin_server.provisioning.decision import Create, Decision, Delete, Situation, decide
 from admin_server.provisioning.object_look import look
 from admin_server.provisioning.present import Present, read_present
+from admin_server.provisioning.retired import RetiredObjects
 from admin_server.provisioning.setbacks import Setback, Setbacks
 from admin_server.provisioning.sets import servers_of_sets
 from admin_server.provisioning.steadiness import Steadiness
@@ -58,6 +59,7 @@ class Provisioner:
         folder: TemplateFolder,
         outlook: Callable[[], Outlook],
         leads: Callable[[], Awaitable[bool]],
+        retire: Callable[[frozenset[str]], None],
         clock: Callable[[], float],
         *,
         limit: int,
@@ -65,12 +67,16 @@ class Provisioner:
         timing: ProvisioningTiming | None = None,
         jitter: random.Random | None = None,
     ) -> None:
-        """`leads` checks in the store whether this server still leads; raises Unavailable."""
+        """`leads` checks in the store whether this server still leads; raises Unavailable.
+
+        `retire` is told the tags of servers whose machines are gone, all of them each time.
+        """
         self._cell = cell
         self._cluster = cluster
         self._folder = folder
         self._outlook = outlook
         self._leads = leads
+        self._retire = retire
         self._clock = clock
         self._limit = limit
         self._events = events
@@ -84,7 +90,9 @@ class Provisioner:
         self._present: dict[str, Present] = {}  # by uid
         self._looked = False
         self._failed: set[str] = set()  # by uid: failures already reported
+        self._served: set[str] = set()  # by uid: those that a server has served from
         self._taken: set[str] = set()
+        self._retired = RetiredObjects()
         self._too_small: dict[str, tuple[str, frozenset[str]]] = {}  # by model: version, templates
         self._decision, self._decided_by = _NOTHING, CellActions((), {})
         self._heard = CellActions((), {})
@@ -174,15 +182,20 @@ class Provisioner:
         self._setbacks.keep(models)
         for uid, present in before.items():
             now = self._present.get(uid)
+            if now is None or now.leaving:
+                self._retired.add(present.name)
             if not present.leaving and (now is None or now.leaving):
                 self._set_back(present.model_id, f"{present.title} was deleted by someone else")
         self._failed &= self._present.keys()
+        self._served &= {uid for uid, present in self._present.items() if not present.failure}
         for present in found:
             if present.failure and present.uid not in self._failed and not present.leaving:
                 self._failed.add(present.uid)
                 self._set_back(
                     present.model_id, f"{present.title} will not start: {present.failure}"
                 )
+        self._retired.discard(present.name for present in found if not present.leaving)
+        self._retire(self._retired.tags)
         self._looked = True
 
     def _decide(self, *, anew: bool = False) -> Decision:
@@ -198,7 +211,7 @@ class Provisioner:
         sets, now = servers_of_sets(state, plan, seen), self._clock()
         for present in self._present.values():
             if (servers := sets.get(present.name)) is not None and servers.serves:
-                self._setbacks.heal(present.model_id)
+                self._note_serving(present)
         needs = {
             m: need for m in plan.short if (s := state.models.get(m)) and (need := seen.need(s))
         }
@@ -214,10 +227,16 @@ class Provisioner:
             needs=needs,
             too_small=self._known_too_small(state),
             setbacks={**self._losses(now), **self._setbacks.all()},
-            taken=self._taken,
+            taken=self._taken | self._retired.names,
             may_create=self._looked and now >= self._creates_at_s,
             may_delete=self._looked and now >= self._settled_at_s,
         )
+
+    def _note_serving(self, present: Present) -> None:
+        """Heal when an object serves for the first time; one that did before proves nothing."""
+        if present.uid not in self._served and not present.failure:
+            self._served.add(present.uid)
+            self._setbacks.heal(present.model_id)
 
     def _losses(self, now: float) -> dict[str, Setback]:
         """Models whose server just left: a restart or a network pause must not rent machines."""
@@ -263,6 +282,8 @@ class Provisioner:
             self._note_too_small(present)
         await self._cluster.delete(present.kind, present.name, present.uid)
         self._present[present.uid] = replace(present, leaving=True)
+        self._retired.add(present.name)
+        self._retire(self._retired.tags)
         self._happen("given-back", f"{present.title} was deleted: {delete.why}", present.model_id)
 
     def _note_too_small(self, present: Present) -> None:

@@ -27,6 +27,8 @@ def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
             OK, _ABOUT, f"reachable, Kubernetes {snapshot.version or '(unknown version)'}"
         )
     for look in LOOKS:
+        if snapshot.lacks(look):
+            continue
         if look.name in snapshot.forbidden:
             yield _forbidden(look, snapshot.namespace)
         elif look.name in snapshot.failed:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from k8s.doctor.finding import OK, PROBLEM, WARNING, Finding
-from k8s.doctor.snapshot import ClusterNeeds, Snapshot
-from k8s.render.fields import is_set, name_of, number, part, parts, text
+from k8s.doctor.queues import QUEUE_NAME
+from k8s.doctor.snapshot import ClusterNeeds, Snapshot, is_ours
+from k8s.render.fields import is_set, label, name_of, number, part, parts, text
 from k8s.render.gcloud import install_command
 
 _ABOUT = "controllers"
@@ -27,10 +28,11 @@ class Addition:
     install: str
     controller: str = ""  # its Deployment; "": any
     webhook: str = ""  # part of its name; "": none needed
+    listed: str = ""  # objects that show that it is in use; "": those of the definition
 
     @property
-    def plural(self) -> str:
-        return self.definition.partition(".")[0]
+    def in_use_by(self) -> str:
+        return self.listed or self.definition.partition(".")[0]
 
 
 ADDITIONS = {
@@ -68,10 +70,11 @@ ADDITIONS = {
     "kueue": Addition(
         "ClusterQueue of Kueue",
         "clusterqueues.kueue.x-k8s.io",
-        "v1beta1",
+        "v1beta2",  # from Kueue 0.15 on
         install_command("kueue"),
         "kueue-controller-manager",
         "kueue",
+        listed="localqueues",  # the one kind of a queue that lives in a namespace
     ),
     "keda": Addition(
         "ScaledObject of KEDA",
@@ -80,6 +83,12 @@ ADDITIONS = {
         "helm install keda kedacore/keda --namespace keda --create-namespace",
         "keda-operator",
     ),
+}
+
+_LACKING = {  # by webhook: what is missing without it
+    "jobset": "which give each replica its own node pool",
+    "lws": "which give each replica its own node pool",
+    "kueue": "which hold sets back until their queue admits them",
 }
 
 
@@ -96,7 +105,10 @@ def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
 
 
 def _in_use(snapshot: Snapshot, wanted: ClusterNeeds) -> list[str]:
-    found = {use for use in ADDITIONS if snapshot.of(ADDITIONS[use].plural)}
+    found = {use for use in ADDITIONS if snapshot.of(ADDITIONS[use].in_use_by)}
+    sets = (*snapshot.of("jobsets"), *snapshot.of("leaderworkersets"))
+    if any(is_ours(each) and label(each, QUEUE_NAME) for each in sets):
+        found.add("kueue")
     # Default if nothing is deployed or asked for: the recommended setup uses JobSets.
     asked = {*found, *wanted.uses} or {"jobset"}
     # A PathwaysJob becomes a JobSet.
@@ -158,7 +170,7 @@ def _webhook(addition: Addition, snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             PROBLEM,
             _ABOUT,
-            f"{addition.kind} has no webhooks, which give each replica its own node pool",
+            f"{addition.kind} has no webhooks, {_LACKING[addition.webhook]}",
             addition.install,
         )
         return

@@ -13,6 +13,7 @@ from k8s.doctor import (
     images,
     nodes,
     pods,
+    queues,
     quota,
     sets,
 )
@@ -29,6 +30,7 @@ _OF_A_CELL = (
     identity.findings,
     images.findings,
     sets.findings,
+    queues.findings,
     pods.findings,
     admin_servers.findings,
 )

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from k8s.doctor.finding import OK, PROBLEM, WARNING, Finding, some
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot, is_ours
 from k8s.render.fields import Object, holds, is_set, label, name_of, part, parts, text
 from k8s.render.gcloud import node_pool_command
+from k8s.render.order import FLEX_START
 from k8s.render.quantity import parse_quantity
 from k8s.render.workload import pod_of, replicas_of
 from sax.errors import InvalidRequest
@@ -20,7 +22,25 @@ from sax.slices import GENERATIONS, NODE_POOL_LABEL, TPU, TpuSlice, slice_of
 
 _ABOUT = "nodes"
 _TOLERATED = {TPU, "cloud.google.com/gke-spot", "cloud.google.com/gke-queued"}
+_COMES_ASKED = "an autoscaled pool creates nodes only once pods wait for them"
+_COMES_LATE = "they come when there is capacity, to a pool made with --flex-start"
 _OF_ITS_STATE = "node.kubernetes.io/"  # taints that repeat the node's conditions
+
+
+@dataclass(frozen=True, slots=True)
+class WantedSlice:
+    """A slice, on nodes of flex-start only or on any."""
+
+    there: TpuSlice
+    flex_start: bool = False
+
+    @property
+    def node_selector(self) -> Mapping[str, str]:
+        flex_start = {FLEX_START: "true"} if self.flex_start else {}
+        return {**self.there.node_selector, **flex_start}
+
+    def __str__(self) -> str:
+        return f"{self.there}{' of flex-start' if self.flex_start else ''}"
 
 
 def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
@@ -42,18 +62,19 @@ def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
             f"{len(snapshot.of('nodes'))} nodes; no TPU slice is wanted "
             "(give --topology to check one)",
         )
-    for there, replicas in slices.items():
-        yield from _of_slice(there, replicas, snapshot)
+    for want, replicas in slices.items():
+        yield from _of_slice(want, replicas, snapshot)
 
 
-def wanted_slices(snapshot: Snapshot, wanted: ClusterNeeds) -> Mapping[TpuSlice, int]:
+def wanted_slices(snapshot: Snapshot, wanted: ClusterNeeds) -> Mapping[WantedSlice, int]:
     """Return the number of each slice wanted, by default what the deployed sets ask for."""
     if wanted.there is not None:
-        return {wanted.there: wanted.replicas}
-    slices: Counter[TpuSlice] = Counter()
+        return {WantedSlice(wanted.there, wanted.flex_start): wanted.replicas}
+    slices: Counter[WantedSlice] = Counter()
     for thing in (*snapshot.of("jobsets"), *snapshot.of("leaderworkersets")):
         if is_ours(thing) and (there := _asked_by(thing)):
-            slices[there] += replicas_of(thing)
+            flex_start = text(part(pod_of(thing), "nodeSelector"), FLEX_START) == "true"
+            slices[WantedSlice(there, flex_start)] += replicas_of(thing)
     return slices
 
 
@@ -73,15 +94,15 @@ def _asked_by(thing: Object) -> TpuSlice | None:
     return None
 
 
-def _of_slice(there: TpuSlice, replicas: int, snapshot: Snapshot) -> Iterator[Finding]:
-    labels = there.node_selector
+def _of_slice(want: WantedSlice, replicas: int, snapshot: Snapshot) -> Iterator[Finding]:
+    there, labels = want.there, want.node_selector
     matching = [
         node
         for node in snapshot.of("nodes")
         if all(label(node, key) == value for key, value in labels.items())
     ]
     if not matching:
-        yield _none(there, replicas, snapshot)
+        yield _none(want, replicas, snapshot)
         return
     usable = [node for node in matching if not _troubles(node, there)]
     for trouble, nodes in _by_trouble(matching, there).items():
@@ -90,11 +111,12 @@ def _of_slice(there: TpuSlice, replicas: int, snapshot: Snapshot) -> Iterator[Fi
     if there.hosts > 1:
         yield from _incomplete(there, pools)
     complete = _complete(there, usable)
-    yield _summary(there, replicas, complete, pools)
+    yield _summary(want, replicas, complete, pools)
 
 
-def _none(there: TpuSlice, replicas: int, snapshot: Snapshot) -> Finding:
-    told = " and ".join(f"{key}={value}" for key, value in there.node_selector.items())
+def _none(want: WantedSlice, replicas: int, snapshot: Snapshot) -> Finding:
+    there = want.there
+    told = " and ".join(f"{key}={value}" for key, value in want.node_selector.items())
     comes = any(text(event, "reason") == "TriggeredScaleUp" for event in snapshot.of("events"))
     if comes:
         return Finding(
@@ -104,11 +126,11 @@ def _none(there: TpuSlice, replicas: int, snapshot: Snapshot) -> Finding:
             f"kubectl get events --field-selector reason=TriggeredScaleUp -n {snapshot.namespace}",
         )
     return Finding(
-        PROBLEM,
+        WARNING if want.flex_start else PROBLEM,
         _ABOUT,
         f"no node has {told}: {replicas} x {there} of {there.hosts} {there.machine.name} "
-        "wanted (an autoscaled pool creates nodes only once pods wait for them)",
-        node_pool_command(there, "sax-0"),
+        f"wanted ({_COMES_LATE if want.flex_start else _COMES_ASKED})",
+        node_pool_command(there, "sax-0", flex_start=want.flex_start),
     )
 
 
@@ -182,11 +204,14 @@ def _complete(there: TpuSlice, usable: Sequence[Object]) -> int:
 
 
 def _summary(
-    there: TpuSlice, replicas: int, complete: int, pools: Mapping[str, list[Object]]
+    want: WantedSlice, replicas: int, complete: int, pools: Mapping[str, list[Object]]
 ) -> Finding:
-    told = f"{complete} usable {there} in node pools {some(sorted(pools))}, {replicas} wanted"
+    told = f"{complete} usable {want} in node pools {some(sorted(pools))}, {replicas} wanted"
     if complete >= replicas:
         return Finding(OK, _ABOUT, told)
     taken = set(pools)
     name = next(name for i in range(len(taken) + 1) if (name := f"sax-{i}") not in taken)
-    return Finding(PROBLEM, _ABOUT, told, node_pool_command(there, name))
+    # Capacity that is lent comes when there is some.
+    level = WARNING if want.flex_start else PROBLEM
+    make = node_pool_command(want.there, name, flex_start=want.flex_start)
+    return Finding(level, _ABOUT, told, make)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from k8s.doctor.finding import OK, PROBLEM, WARNING, Finding, some
 from k8s.doctor.nodes import wanted_slices
@@ -33,6 +33,16 @@ _KINDS = (  # the first match classifies an event
     ),
     (re.compile(r""), "", "{describe}"),
 )
+_LISTED = {  # by kind of an event's object: where it is listed while it is there
+    "Pod": "pods",
+    "Job": "jobs",
+    "JobSet": "jobsets",
+    "LeaderWorkerSet": "leaderworkersets",
+    "PathwaysJob": "pathwaysjobs",
+    "StatefulSet": "statefulsets",
+    "Deployment": "deployments",
+    "PersistentVolumeClaim": "persistentvolumeclaims",
+}
 _REASONS = {"FailedScheduling", "FailedCreate", "FailedScaleUp", "NotTriggerScaleUp"}
 
 
@@ -52,7 +62,7 @@ def _of_quota(quota: Object, snapshot: Snapshot, wanted: ClusterNeeds) -> Iterat
     hard, used = part(quota, "status", "hard"), part(quota, "status", "used")
     name = name_of(quota)
     remedy = f"kubectl -n {snapshot.namespace} edit resourcequota {name}"
-    chips = sum(there.chips * count for there, count in wanted_slices(snapshot, wanted).items())
+    chips = sum(want.there.chips * n for want, n in wanted_slices(snapshot, wanted).items())
     for resource in hard:
         most, there = text(hard, resource), text(used, resource)
         limit = parse_quantity(most)
@@ -69,23 +79,37 @@ def _of_quota(quota: Object, snapshot: Snapshot, wanted: ClusterNeeds) -> Iterat
 def _events(snapshot: Snapshot) -> dict[tuple[str, str], list[Object]]:
     """Return the events that still matter, by reason and kind."""
     placed = {name_of(pod) for pod in snapshot.of("pods") if text(pod, "spec", "nodeName")}
-    gone = snapshot.knows("pods")
-    there = {name_of(pod) for pod in snapshot.of("pods")}
     owners = {
         text(owner, "name")
         for pod in snapshot.of("pods")
         for owner in parts(pod, "metadata", "ownerReferences")
     }
+    there = _uids(snapshot)
     found: dict[tuple[str, str], list[Object]] = defaultdict(list)
     for event in snapshot.of("events"):
         reason, about = text(event, "reason"), part(event, "involvedObject")
-        name = text(about, "name")
-        is_past = name in placed or name in owners
-        if text(about, "kind") == "Pod":
-            is_past |= gone and name not in there
+        is_past = text(about, "name") in placed | owners or _is_gone(about, there)
         if reason in _REASONS and not is_past:
             found[reason, _kind(text(event, "message"))[0]].append(event)
     return found
+
+
+def _uids(snapshot: Snapshot) -> dict[str, dict[str, str]]:
+    """Return the uids of objects by kind and name, of all kinds that were listed."""
+    return {
+        kind: {name_of(each): text(each, "metadata", "uid") for each in snapshot.of(look)}
+        for kind, look in _LISTED.items()
+        if snapshot.knows(look)
+    }
+
+
+def _is_gone(about: Object, there: Mapping[str, Mapping[str, str]]) -> bool:
+    """Return True if there is no such object, or another one of its name: sets make Jobs anew."""
+    known = there.get(text(about, "kind"))
+    if known is None:
+        return False
+    uid, now = text(about, "uid"), known.get(text(about, "name"))
+    return now is None or bool(uid and now and uid != now)
 
 
 def _kind(message: str) -> tuple[str, str]:

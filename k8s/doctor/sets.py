@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from k8s.doctor.finding import OK, PROBLEM, WARNING, Finding
+from k8s.doctor.queues import QUEUE_NAME, workloads_of
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot, is_ours
-from k8s.render.fields import Object, condition, holds, is_set, name_of, number, parts, text
+from k8s.render.fields import (
+    Object,
+    condition,
+    holds,
+    is_set,
+    label,
+    name_of,
+    number,
+    parts,
+    text,
+)
 from k8s.render.workload import replicas_of
 
 
@@ -20,8 +31,14 @@ def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
         ("persistentvolumeclaims", _claim),
     ):
         for thing in snapshot.of(kind):
-            if is_ours(thing):
+            if is_ours(thing) and not _is_told_of(thing, snapshot):
                 yield from look(thing, where)
+
+
+def _is_told_of(thing: Object, snapshot: Snapshot) -> bool:
+    """Return True for a set that its queue holds back: the check of queues says why."""
+    is_queued = label(thing, QUEUE_NAME) and snapshot.knows("workloads")
+    return is_set(thing, "spec", "suspend") and bool(is_queued or workloads_of(thing, snapshot))
 
 
 def _deployment(thing: Object, where: str) -> Iterator[Finding]:
@@ -53,7 +70,7 @@ def _jobset(thing: Object, where: str) -> Iterator[Finding]:
         )
         return
     if is_set(thing, "spec", "suspend"):
-        yield _suspended(name, where)
+        yield _suspended(thing, where)
         return
     restarts, wanted = number(thing, "status", "restarts"), replicas_of(thing)
     ready = sum(number(job, "ready") for job in parts(thing, "status", "replicatedJobsStatus"))
@@ -66,14 +83,16 @@ def _jobset(thing: Object, where: str) -> Iterator[Finding]:
         yield Finding(WARNING, "jobsets", told, describe)
 
 
-def _suspended(name: str, where: str) -> Finding:
-    return Finding(
-        WARNING,
-        "jobsets",
-        f"{name} is suspended: a Kueue queue holds it, or someone suspended it",
-        f"kubectl -n {where} get workloads   or: kubectl -n {where} patch jobset {name} "
-        '--type=merge -p \'{"spec":{"suspend":false}}\'',
-    )
+def _suspended(thing: Object, where: str) -> Finding:
+    name = name_of(thing)
+    if queue := label(thing, QUEUE_NAME):  # its workloads could not be read
+        told = f"the queue {queue} of Kueue holds it, or gave it up"
+        remedy = f"kubectl -n {where} get workloads"
+    else:
+        told = "somebody suspended it"
+        remedy = f"kubectl -n {where} patch jobset {name} --type=merge -p "
+        remedy += '\'{"spec":{"suspend":false}}\''
+    return Finding(WARNING, "jobsets", f"{name} is suspended: {told}", remedy)
 
 
 def _group_set(thing: Object, where: str) -> Iterator[Finding]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from k8s.render.fields import Object, label, part
+from k8s.render.fields import Object, label, part, text
 from sax.slices import TpuSlice
 
 OUR_APPS = ("sax-admin-server", "sax-http", "sax-model-server")
@@ -19,7 +19,8 @@ class Look:
 
     name: str
     path: str  # API path, with {namespace} if namespaced
-    resource: str  # name for `kubectl auth can-i list`
+    resource: str  # name for `kubectl auth can-i list`, and of the definition of a custom kind
+    is_custom: bool = False
 
     @property
     def is_namespaced(self) -> bool:
@@ -33,6 +34,10 @@ def _core(name: str) -> Look:
 def _of(name: str, group: str, version: str, *, everywhere: bool = False) -> Look:
     where = "" if everywhere else "namespaces/{namespace}/"
     return Look(name, f"/apis/{group}/{version}/{where}{name}", f"{name}.{group}")
+
+
+def _custom(name: str, group: str, version: str) -> Look:
+    return replace(_of(name, group, version), is_custom=True)
 
 
 _HOOKS = "admissionregistration.k8s.io"
@@ -56,8 +61,15 @@ LOOKS = (
     _core("resourcequotas"),
     _core("persistentvolumeclaims"),
     _of("deployments", "apps", "v1"),
-    _of("jobsets", "jobset.x-k8s.io", "v1alpha2"),
-    _of("leaderworkersets", "leaderworkerset.x-k8s.io", "v1"),
+    _of("statefulsets", "apps", "v1"),
+    _of("jobs", "batch", "v1"),
+    _custom("jobsets", "jobset.x-k8s.io", "v1alpha2"),
+    _custom("leaderworkersets", "leaderworkerset.x-k8s.io", "v1"),
+    _custom("pathwaysjobs", "pathways-job.pathways.domain", "v1"),
+    _custom("inferencepools", "inference.networking.k8s.io", "v1"),
+    _custom("localqueues", "kueue.x-k8s.io", "v1beta2"),
+    _custom("workloads", "kueue.x-k8s.io", "v1beta2"),
+    _custom("scaledobjects", "keda.sh", "v1alpha1"),
 )
 
 
@@ -81,6 +93,13 @@ class Snapshot:
         """Return True if the look was read, so that an empty list means there are none."""
         return name in self.seen
 
+    def lacks(self, look: Look) -> bool:
+        """Return True if it is a custom kind that is known not to be installed."""
+        if not look.is_custom or not self.knows(DEFINITIONS.name):
+            return False
+        names = [text(each, "metadata", "name") for each in self.of(DEFINITIONS.name)]
+        return look.resource not in names
+
     @property
     def our_pods(self) -> list[Object]:
         return [
@@ -96,7 +115,7 @@ class Snapshot:
 
     @property
     def is_deployed(self) -> bool:
-        kinds = ("deployments", "jobsets", "leaderworkersets", "pods")
+        kinds = ("deployments", "jobsets", "leaderworkersets", "pathwaysjobs", "pods")
         return any(is_ours(thing) for kind in kinds for thing in self.of(kind))
 
 
@@ -105,6 +124,7 @@ class ClusterNeeds:
     """Features the cluster should support."""
 
     there: TpuSlice | None = None  # None: what the deployed pods ask for
+    flex_start: bool = False  # on nodes of flex-start
     replicas: int = 1
     uses: tuple[str, ...] = ()  # in addition to what is in use
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 
-from sax.slices import TpuSlice
+from sax.slices import Machine, TpuSlice
 
-_HEAD_MACHINE = "n2-standard-64"  # 64 CPUs and 256 GB
+# Of the head's pod: 8 CPUs and 34 GB for the model server, 24 and 132 for Pathways' two programs.
+HEAD_NEEDS = "32 CPUs and 166 GB"
+# A node keeps some CPUs and memory for itself and its agents, so one of 32 CPUs is too small.
+HEAD_MACHINE = Machine("n2-standard-64", chips=0, vcpus=64, memory=256 * 2**30)
 _RELEASES = "https://github.com/kubernetes-sigs/{}/releases/latest/download/manifests.yaml"
 
 
@@ -41,7 +44,7 @@ def head_pool_command(name: str, heads: int) -> str:
     """Return the command that creates a node for each head of Pathways."""
     return (
         f"gcloud container node-pools create {name.rstrip('-')} --cluster=CLUSTER "
-        f"--location=LOCATION --node-locations=ZONE --machine-type={_HEAD_MACHINE} "
+        f"--location=LOCATION --node-locations=ZONE --machine-type={HEAD_MACHINE.name} "
         f"--num-nodes={heads} --workload-metadata=GKE_METADATA"
     )
 

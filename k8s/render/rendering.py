@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from k8s.render.control_plane import control_plane_of, put_in
-from k8s.render.gcloud import head_pool_command, kubectl, node_pool_command
+from k8s.render.gcloud import HEAD_NEEDS, head_pool_command, kubectl, node_pool_command
 from k8s.render.model_servers import model_servers
 from k8s.render.order import PATHWAYS, Order, SlicePlacement
 from k8s.render.packaged import control_plane
@@ -167,7 +167,7 @@ def _before_pathways(order: Order) -> list[str]:
     lines: list[str] = []
     if options.deployment_mode == DEFAULT:
         heads = "each head" if order.replicas > 1 else "the head"
-        lines.append(f"A CPU node of its own for {heads}, with more than 32 CPUs and 167 GB, e.g.")
+        lines.append(f"A CPU node of its own for {heads}, whose pod requests {HEAD_NEEDS}, e.g.")
         lines.append(f"  {head_pool_command(f'{order.name}-head'[:40], order.replicas)}")
     if order.kind == PATHWAYS:
         lines.append(

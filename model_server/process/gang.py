@@ -33,6 +33,7 @@ from model_server.multihost.programs import KeptPrograms, ProgramFiles
 from model_server.multihost.secondary import Secondary
 from model_server.multihost.vote import Shares
 from model_server.process.health_page import HealthPage
+from model_server.process.jax_setup import start_profiler
 from model_server.process.start import import_modules, serve
 from sax.errors import InvalidRequest, SaxError
 
@@ -130,6 +131,7 @@ def _serve_replica(group: Membership, config: ModelServerConfig, page: HealthPag
 def _serve_share(group: Membership, config: ModelServerConfig, page: HealthPage) -> int:
     """Perform the primary's commands until it says Bye."""
     secondary, kept = _interruptible(lambda: follow(group, config))
+    start_profiler(config.jax_profiler_port)
     stage_host = StageHost(
         membership=group,
         address=address_towards(group.primary, config.group_port),

@@ -18,13 +18,15 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from model_server.config import ModelServerConfig, advertised_host
+from model_server.config import ANY_ADDRESS, ModelServerConfig, advertised_host
 from model_server.disaggregation.prefill_servers import PrefillServers
 from model_server.loading.loaded import Loader
 from model_server.loading.memory_plan import Devices
+from model_server.process.admin_process import AdminProcess, admin_command
 from model_server.process.hang import tell_of_hang
 from model_server.process.health_page import HealthPage, LoopWatch, why_not_ready
 from model_server.process.join import Joiner
+from model_server.process.static_loading import load_static
 from model_server.services.control_service import (
     CheckOverrides,
     ControlService,
@@ -54,7 +56,7 @@ from sax.auth.credentials import Credentials
 from sax.auth.security import CLOSING_FLAGS
 from sax.client.location import find_admin
 from sax.config import check_addresses
-from sax.errors import NotLoaded, ReplicaLost
+from sax.errors import NotLoaded, ReplicaLost, SaxError
 from sax.host import is_loopback, open_warning
 from sax.proto import (
     control_pb2,
@@ -85,6 +87,7 @@ _SERVICES = (
     prefill_pb2.DESCRIPTOR.services_by_name["PrefillService"].full_name,
     control_pb2.DESCRIPTOR.services_by_name["Control"].full_name,
 )
+_ONE_SEED = 1234  # of --deterministic_rng
 _GRACE_S = 1.0  # for calls to end by themselves once every request is answered
 
 
@@ -142,6 +145,8 @@ class ModelServer:
             self._remote_prefill,
             self._encoding,
             tracer,
+            seed=_ONE_SEED if config.deterministic_rng else None,
+            rejects_early=config.early_reject_on_dormant,
         )
         self._embeddings = Embeddings(self.servables, self._admission, self._encoding)
         authentication = config.security.authentication()
@@ -155,6 +160,8 @@ class ModelServer:
         self._loop = LoopWatch()
         self._joiner = Joiner(self._admin, self.info)
         self._joining: asyncio.Task[None] | None = None
+        self._static: asyncio.Task[None] | None = None  # the loads of the models of its flags
+        self._admin_process = AdminProcess(admin_command(config)) if config.admin_port else None
         self.address = ""  # host:port, once started
         self.metrics_address = ""
 
@@ -171,6 +178,9 @@ class ModelServer:
         self._serve_page()
         await self._report(health_pb2.HealthCheckResponse.SERVING)
         self._prefill.start()
+        self._static = asyncio.create_task(load_static(self.servables, config.static_models))
+        if self._admin_process is not None:
+            self._admin_process.start()
         if config.sax_cell:
             self._joining = asyncio.create_task(self._joiner.run())
         logger.info("model server listening on %s", self.address)
@@ -183,6 +193,7 @@ class ModelServer:
         if not await self._admission.drain(self._config.drain_seconds):
             logger.warning("some requests did not finish within the drain time")
         await leaving
+        await self._end_static()
         await self._remote_prefill.close()
         await self._prefill.stop()
         await self.servables.close(drain_s=0)
@@ -191,11 +202,13 @@ class ModelServer:
         self._loop.stop()
         ends = (asyncio.to_thread(each) for each in (self._page.close, self._tracer.close))
         await asyncio.gather(self._server.stop(_GRACE_S), *ends)
+        if self._admin_process is not None:
+            await self._admin_process.stop()
         logger.info("model server stopped")
 
     async def serve_until_signalled(self, hosts: Hosts | None = None) -> ReplicaLost | None:
         """Start, wait for SIGTERM or SIGINT on any host, then stop. Returns the error if a host is
-        lost or hangs.
+        lost or hangs. Raises LoadFailed if a model of the flags cannot be loaded.
         """
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[ReplicaLost | None] = loop.create_future()
@@ -212,12 +225,30 @@ class ModelServer:
         give_up = hosts.give_up if hosts else lambda error: _tell(loop, end, error)
         self.servables.on_hang = lambda hung: tell_of_hang(hung, give_up)
         await self.start()
-        if (lost := await ended) is not None:
+        ended.add_done_callback(lambda _: self._static and self._static.cancel())
+        failed = await self._static_failure()
+        if failed is None and (lost := await ended) is not None:
             await self.lose(lost)
             return lost
         logger.info("draining")
         await self.stop()
+        if failed is not None:
+            raise failed
         return None
+
+    async def _static_failure(self) -> SaxError | None:
+        """Wait for the models of the flags; return why one could not be loaded."""
+        assert self._static is not None
+        await asyncio.wait([self._static])
+        error = None if self._static.cancelled() else self._static.exception()
+        if error is not None and not isinstance(error, SaxError):
+            raise error
+        return error
+
+    async def _end_static(self) -> None:
+        if self._static is not None:
+            self._static.cancel()
+            await asyncio.wait([self._static])
 
     async def lose(self, error: ReplicaLost) -> None:
         """Fail all requests at once: a host is lost or hangs, so there is nothing to drain."""
@@ -247,12 +278,19 @@ class ModelServer:
             debug_address=self.metrics_address,
             chip_type=config.platform_chip,
             chip_topology=config.platform_topology,
-            model_paths=tuple(path for path in self._model_paths() if wanted.fullmatch(path)),
+            model_paths=tuple(path for path in self._offered() if wanted.fullmatch(path)),
             tags=config.tags,
             incarnation=config.incarnation,
             memory_total=self._devices.memory,
             devices=self._devices.count,
         )
+
+    def _offered(self) -> Sequence[str]:
+        """The model paths that an admin server may send here."""
+        config = self._config
+        if not config.keep_statically_loaded_models:
+            return self._model_paths()
+        return list(dict.fromkeys(spec.model_path for spec in config.static_models))
 
     def _language_models(self) -> dict[str, ModelSpec]:
         """Models that the prefill servers must load too."""
@@ -270,6 +308,9 @@ class ModelServer:
         config = self._config
         if config.admin is not None:
             return check_addresses(config.admin, "--admin")
+        if config.admin_port:  # if it follows, it tells who leads
+            host = "127.0.0.1" if config.host in ANY_ADDRESS else config.host
+            return f"{host}:{config.admin_port}"
         return await find_admin(cell=config.cell)
 
     def _add_services(self) -> None:
@@ -282,6 +323,7 @@ class ModelServer:
             memory=self._devices.memory,
             fencing=fencing,
             security=config.security,
+            keeps_own=config.keep_statically_loaded_models,
         )
         modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)
         control = ControlService(

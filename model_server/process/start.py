@@ -12,6 +12,7 @@ from model_server.config import ModelServerConfig
 from model_server.loading.loader import ModelLoader
 from model_server.models.registry import check_overrides, model_paths
 from model_server.process.health_page import HealthPage
+from model_server.process.jax_setup import start_profiler
 from model_server.process.server import Hosts, ModelServer
 from sax.errors import LoadFailed, ReplicaLost
 from sax.host import loop_factory
@@ -40,7 +41,11 @@ def _where(exc: BaseException) -> str:
 def serve(
     config: ModelServerConfig, loader: ModelLoader, page: HealthPage, hosts: Hosts | None = None
 ) -> ReplicaLost | None:
-    """Serve until signalled. Returns the error if a host of this replica is lost or hangs."""
+    """Serve until signalled. Returns the error if a host of this replica is lost or hangs.
+
+    Raises OSError for a port that is taken, LoadFailed for a model of the flags.
+    """
+    start_profiler(config.jax_profiler_port)
 
     async def start() -> ReplicaLost | None:
         server = ModelServer(

@@ -193,7 +193,8 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         samples = Samples(beams or count, as_ids=self._handler.answers_ids(request.model_key))
         connection = TokenStream(self._handler, method)
         try:
-            start_samples(connection, question, 1 if beams else count, temperatures)
+            asked = self._handler.seeded(question)
+            start_samples(connection, asked, 1 if beams else count, temperatures)
             while deliveries := await connection.take():
                 samples.add(deliveries)
                 yield samples

@@ -14,13 +14,24 @@ from model_server.serving.servable import Servable
 from model_server.serving.servables import Servables
 from sax.auth.acl import caller
 from sax.auth.security import OPEN_TO_ALL, Security
-from sax.errors import InvalidName, InvalidRequest, StaleRevision, UnsupportedParameter
+from sax.errors import (
+    InvalidName,
+    InvalidRequest,
+    StaleRevision,
+    Unavailable,
+    UnsupportedParameter,
+)
+from sax.format import shortened
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.proto import modelet_pb2, modelet_pb2_grpc
 from sax.types import ModelSpec, ServerStatus
 from sax.wire.codec import decode_load, encode_status
 
 Status = modelet_pb2.GetStatusResponse
+_KEEPS = (
+    "this server keeps the models of its --model_keys and takes no others "
+    "(--keep_statically_loaded_models)"
+)
 _VERSION = re.compile("([0-9a-f]{32})?")
 
 
@@ -37,7 +48,9 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         memory: int,
         fencing: Fencing | None = None,
         security: Security = OPEN_TO_ALL,
+        keeps_own: bool = False,
     ) -> None:
+        """keeps_own: the server holds what its flags name, and nothing else."""
         self._servables = servables
         self._admission = admission
         self._cell = cell
@@ -45,6 +58,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         self._memory = memory
         self._fencing = fencing or Fencing()
         self._security = security
+        self._keeps_own = keeps_own
 
     async def Load(self, request: Any, context: Any) -> modelet_pb2.LoadResponse:
         """Return once the model is LOADED; GetStatus shows progress meanwhile."""
@@ -52,6 +66,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         self._fencing.check(request.term)
         spec = decode_load(request)
         self._check_spec(spec)
+        self._check_kept(spec)
         await self._servables.load(spec)
         return modelet_pb2.LoadResponse()
 
@@ -65,6 +80,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         if spec.checkpoint == loaded.checkpoint:
             self._servables.set_acls(loaded.model_id, spec.acls)
         else:
+            self._check_kept(spec)
             await self._servables.load(spec)
         return modelet_pb2.UpdateLoadedResponse()
 
@@ -73,6 +89,8 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         self._check_admin("unload models")
         self._fencing.check(request.term)
         ModelId.parse(request.model_key)
+        if self._keeps_own:
+            raise Unavailable(f"{shortened(request.model_key)} stays loaded here: {_KEEPS}")
         await self._servables.unload(request.model_key)
         return modelet_pb2.UnloadResponse()
 
@@ -89,6 +107,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
                 self._incarnation,
                 self._memory,
                 self._servables.memory_used,
+                dormant=self._servables.dormant,
                 draining=self._admission.draining,
             )
         )
@@ -115,12 +134,17 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         )
 
     async def WakeUp(self, request: Any, context: Any) -> modelet_pb2.WakeUpResponse:
-        """Does nothing: this server is never dormant."""
+        """Does nothing: islands that are lost come back by themselves, nothing else sleeps."""
         return modelet_pb2.WakeUpResponse()
 
     def _check_admin(self, doing: str) -> None:
         if self._security.authenticates:
             check_admin(caller(), self._security.admins, doing)
+
+    def _check_kept(self, spec: ModelSpec) -> None:
+        """Raise Unavailable for another model than those of the flags, if they are kept."""
+        if self._keeps_own and not self._servables.holds_own(spec):
+            raise Unavailable(f"{spec.model_id} cannot be loaded here: {_KEEPS}")
 
     def _check_spec(self, spec: ModelSpec) -> None:
         check_spec(spec, self._cell)

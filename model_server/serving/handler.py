@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ from model_server.text.encoding import INLINE, EncodingThreads
 from model_server.text.text_decoder import whole_text
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
-from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
+from sax.errors import InvalidRequest, ReplicaLost, SaxError, UnsupportedParameter
 from sax.tracing.trace_context import TraceContext
 from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import (
@@ -86,8 +87,13 @@ class Handler:
         elsewhere: RemotePrefill | None = None,  # servers that prefill long prompts
         encoding: EncodingThreads | None = None,  # None: its own
         tracer: Tracer = NO_TRACER,
+        *,
+        seed: int | None = None,  # of requests without one; None: drawn for each
+        rejects_early: bool = False,  # requests to a model without the islands to compute
     ) -> None:
         self._tracer = tracer
+        self._seed = seed
+        self._rejects_early = rejects_early
         self._servables = servables
         self._remote_prefill = elsewhere
         self._metrics = metrics
@@ -101,6 +107,7 @@ class Handler:
         Raises InvalidRequest and its subclasses, PermissionDenied, NotLoaded, QueueFull or
         ShuttingDown; `sink` is then never called.
         """
+        request = self.seeded(request)
         running = self._begin(request.model_id, method, sink)
         running.request_id = request.request_id
         self._trace(running, request)
@@ -121,6 +128,12 @@ class Handler:
             self._refuse(running, exc)
             raise
         return running
+
+    def seeded(self, request: GenerateRequest) -> GenerateRequest:
+        """Give a request without a seed the server's own, if it has one."""
+        if self._seed is None or request.sampling.seed is not None:
+            return request
+        return replace(request, sampling=replace(request.sampling, seed=self._seed))
 
     async def score(
         self,
@@ -195,9 +208,18 @@ class Handler:
         self.admission.check_open()
         servable = self._language_model(model_id, method)
         check_method(caller(), model_id, method, self._servables.acls(model_id))
+        self._check_awake(servable)
         running = RunningRequest(servable, method, sink, self._metrics, self.admission.leave)
         self.admission.enter()
         return running
+
+    def _check_awake(self, servable: LmServable) -> None:
+        """Raise ReplicaLost for a model without the islands to compute, if such are refused."""
+        if self._rejects_early and not servable.computes:
+            self.admission.rejections.add(time.monotonic())
+            raise ReplicaLost(
+                f"{servable.model_id} is dormant here: {servable.lost_islands}; try another replica"
+            )
 
     def _trace(self, running: RunningRequest, request: GenerateRequest) -> None:
         parent = TraceContext.parse(request.traceparent) if request.traceparent else None

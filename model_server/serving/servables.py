@@ -24,7 +24,7 @@ from sax.errors import Cancelled, NotLoaded, ReplicaLost, SaxError, ShuttingDown
 from sax.format import shortened
 from sax.memory_parts import MemoryParts, memory_table
 from sax.need import Need
-from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
+from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus, static_version
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +139,17 @@ class Servables:
     def infos(self) -> tuple[ServableInfo, ...]:
         self._notice_failures()
         return tuple(_info(entry) for entry in self._entries.values())
+
+    def holds_own(self, spec: ModelSpec) -> bool:
+        """Return True if this is a model that the server's own flags named."""
+        entry = self._entries.get(spec.model_id)
+        return entry is not None and is_own(entry.wish) and _same(entry.wish, spec)
+
+    @property
+    def dormant(self) -> bool:
+        """True if language models are loaded and none has the islands to compute."""
+        computing = [each.computes for each in self.loaded() if isinstance(each, LmServable)]
+        return bool(computing) and not any(computing)
 
     def lose(self, error: ReplicaLost) -> None:
         """Fail everyone waiting for tokens or a load: a host of this replica is lost."""
@@ -283,6 +294,8 @@ class Servables:
 
 def _same(wish: ModelSpec | None, spec: ModelSpec) -> bool:
     """Return True if `spec` is what is already wished for; ACLs are not compared."""
+    if wish is not None and wish.version and wish.version == static_version(spec):
+        return True  # loaded by this server's own flags
     return wish is not None and (
         (wish.version, wish.model_path, wish.checkpoint, dict(wish.overrides))
         == (spec.version, spec.model_path, spec.checkpoint, dict(spec.overrides))
@@ -319,7 +332,13 @@ def _info(entry: _WantedServable) -> ServableInfo:
         note=entry.servable.note if entry.servable else "",
         kernels=entry.servable.kernels if entry.servable else "",
         activity=entry.servable.activity if entry.servable else IDLE,
+        own=is_own(entry.spec),
     )
+
+
+def is_own(spec: ModelSpec | None) -> bool:
+    """Return True if the server loaded it by its own flags."""
+    return spec is not None and bool(spec.version) and spec.version == static_version(spec)
 
 
 def _arrived(servable: Servable) -> int:

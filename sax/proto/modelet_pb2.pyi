@@ -149,7 +149,7 @@ class GetStatusResponse(_message.Message):
         recent_batch_sizes: _containers.RepeatedScalarFieldContainer[int]
         def __init__(self, method: _Optional[str] = ..., pending_reqs: _Optional[int] = ..., errors_per_second: _Optional[float] = ..., successes_per_second: _Optional[float] = ..., mean_latency_on_success_per_second: _Optional[float] = ..., p50_latency_on_success_per_second: _Optional[float] = ..., p95_latency_on_success_per_second: _Optional[float] = ..., p99_latency_on_success_per_second: _Optional[float] = ..., recent_batch_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
     class ModelWithStatus(_message.Message):
-        __slots__ = ("model_key", "model_status", "failure_reason", "method_stats", "progress", "uuid", "memory_bytes", "methods", "queued_requests", "running_requests", "arrived_requests", "acls", "need", "note", "memory_parts", "kernels", "activity")
+        __slots__ = ("model_key", "model_status", "failure_reason", "method_stats", "progress", "uuid", "memory_bytes", "methods", "queued_requests", "running_requests", "arrived_requests", "acls", "need", "note", "memory_parts", "kernels", "activity", "own")
         MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
         MODEL_STATUS_FIELD_NUMBER: _ClassVar[int]
         FAILURE_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -167,6 +167,7 @@ class GetStatusResponse(_message.Message):
         MEMORY_PARTS_FIELD_NUMBER: _ClassVar[int]
         KERNELS_FIELD_NUMBER: _ClassVar[int]
         ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+        OWN_FIELD_NUMBER: _ClassVar[int]
         model_key: str
         model_status: _common_pb2.ModelStatus
         failure_reason: str
@@ -184,7 +185,8 @@ class GetStatusResponse(_message.Message):
         memory_parts: _common_pb2.MemoryParts
         kernels: str
         activity: _common_pb2.Activity
-        def __init__(self, model_key: _Optional[str] = ..., model_status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., failure_reason: _Optional[str] = ..., method_stats: _Optional[_Iterable[_Union[GetStatusResponse.MethodStats, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., uuid: _Optional[bytes] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., queued_requests: _Optional[int] = ..., running_requests: _Optional[int] = ..., arrived_requests: _Optional[int] = ..., acls: _Optional[_Union[_common_pb2.AccessControlLists, _Mapping]] = ..., need: _Optional[_Union[Need, _Mapping]] = ..., note: _Optional[str] = ..., memory_parts: _Optional[_Union[_common_pb2.MemoryParts, _Mapping]] = ..., kernels: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, _Mapping]] = ...) -> None: ...
+        own: bool
+        def __init__(self, model_key: _Optional[str] = ..., model_status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., failure_reason: _Optional[str] = ..., method_stats: _Optional[_Iterable[_Union[GetStatusResponse.MethodStats, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., uuid: _Optional[bytes] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., queued_requests: _Optional[int] = ..., running_requests: _Optional[int] = ..., arrived_requests: _Optional[int] = ..., acls: _Optional[_Union[_common_pb2.AccessControlLists, _Mapping]] = ..., need: _Optional[_Union[Need, _Mapping]] = ..., note: _Optional[str] = ..., memory_parts: _Optional[_Union[_common_pb2.MemoryParts, _Mapping]] = ..., kernels: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, _Mapping]] = ..., own: bool = ...) -> None: ...
     class ServerStatus(_message.Message):
         __slots__ = ("state", "explanation", "stats", "incarnation_id", "memory_total_bytes", "memory_used_bytes", "draining")
         class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

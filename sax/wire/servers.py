@@ -195,6 +195,7 @@ def _encode_model(servable: ServableInfo) -> modelet_pb2.GetStatusResponse.Model
         memory_parts=_encode_parts(servable.parts),
         kernels=servable.kernels,
         activity=encode_activity(servable.activity),
+        own=servable.own,
     )
 
 
@@ -216,6 +217,7 @@ def _decode_model(msg: modelet_pb2.GetStatusResponse.ModelWithStatus) -> Servabl
         parts=_decode_parts(msg.memory_parts),
         kernels=msg.kernels,
         activity=decode_activity(msg.activity),
+        own=msg.own,
     )
 
 

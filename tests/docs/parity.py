@@ -33,6 +33,10 @@ def _row(area: str, saxml: str, here: str, verdict: str, *tests: str) -> ParityR
 
 _ADMIN = "admin_server/api/test_server.py"
 _LM = "model_server/services/test_lm_service.py"
+_SPELLING = "sax/flags/test_parser.py"
+_LOGS = "sax/flags/test_process_logs.py"
+_FLAGS = "model_server/flags/test_saxml.py"
+_PLAN = "admin_server/assignment/test_plan.py"
 _CALLS = "sax/saxml/test_admin_calls.py"
 _MODEL = "sax/saxml/test_model.py"
 _TOOL = "sax/cli/saxutil/test_main.py"
@@ -464,6 +468,170 @@ ROWS = (
         f"{_TOOL}::test_a_root_on_the_command_line_wins_over_the_environment",
         f"{_TOOL}::test_a_command_gives_up_after_its_time",
         f"{_TOOL}::test_flags_of_gos_logging_are_taken",
+    ),
+    _row(
+        "Server flags: spelling",
+        "absl's (model server) and Go's (admin server): one dash or two, --noNAME and --NAME=false "
+        "for switches, --flagfile, --undefok, --helpfull, --only_check_args; the last of two wins",
+        "likewise, on all servers; an unknown flag is refused by name",
+        "same",
+        f"{_SPELLING}::test_one_dash_or_two_and_an_equals_sign_or_none_say_the_same",
+        f"{_SPELLING}::test_a_switch_is_set_in_every_spelling",
+        f"{_SPELLING}::test_flags_are_read_from_files",
+        f"{_SPELLING}::test_unknown_flags_may_be_passed_over_by_name",
+        f"{_FLAGS}::test_help_teaches_every_flag_of_saxmls_server",
+    ),
+    _row(
+        "Server flags: --v, --verbosity, --vmodule, --logger_levels, --stderrthreshold, --log_dir, "
+        "--alsologtostderr, --logtostderr",
+        "logging of absl and glog",
+        "likewise; without any, everything goes to stderr",
+        "same",
+        f"{_LOGS}::test_a_flag_says_what_is_logged",
+        f"{_LOGS}::test_a_file_has_what_stderr_has_not",
+    ),
+    _row(
+        "Server flags: --pdb, --pdb_post_mortem, --run_with_pdb, --run_with_profiling, "
+        "--profile_file, --use_cprofile_for_profiling, --showprefixforinfo, --log_backtrace_at, "
+        "--log_link, --logbuflevel, --pmap_use_tensorstore, --pax_only_aggregate_summaries",
+        "debugging of the process itself, the form of its log, and libraries",
+        "taken, and the log says why they change nothing here",
+        "different",
+        f"{_LOGS}::test_a_flag_without_a_meaning_is_taken_and_kept_for_a_word",
+        f"{_LOGS}::test_the_word_says_why",
+        f"{_FLAGS}::test_flags_of_pax_are_taken_and_said_to_change_nothing",
+    ),
+    _row(
+        "Model server: --port, --sax_cell, --platform_chip, --platform_topology, --tags, "
+        "--model_filter_regex, --host_ordinal, --jax_cache_dir",
+        "as in model_service_main.py",
+        "likewise; --host_ordinal goes with --hosts, where the environment does not tell",
+        "same",
+        "model_server/test_config.py::test_every_flag_reaches_the_config",
+        "end_to_end/test_saxml_flags.py::test_googles_manifests_of_gemma_start_a_cell_that_answers",
+    ),
+    _row(
+        "Servers: the address they listen on",
+        "every one of the machine",
+        "127.0.0.1 unless --host says otherwise, because who reaches a server may use it; images "
+        "listen on every address",
+        "different",
+    ),
+    _row(
+        "Model server: --jax_platforms and every other --jax_NAME",
+        "jax's options, by absl",
+        "likewise, before the environment's; an option that jax has not is refused with the "
+        "nearest",
+        "same",
+        f"{_FLAGS}::test_options_of_jax_win_over_the_environment",
+        "model_server/process/test_jax_setup.py"
+        "::test_an_option_that_jax_has_not_is_refused_with_the_nearest",
+    ),
+    _row(
+        "Model server: --jax_profiler_port",
+        "jax's profiler at this port",
+        "likewise; a port that is taken is an error",
+        "same",
+        "model_server/process/test_jax_setup.py::test_the_profiler_listens_at_its_port",
+    ),
+    _row(
+        "Model server: --models, --model_keys, --checkpoints, --model_config_overrides",
+        "loaded at start, without being published; overrides of several keys are cut at their "
+        "commas, and texts lose their quotes",
+        "likewise; overrides are the JSON that its help shows; --models N is a number of models. A "
+        "model of the flags that is published with the same path, checkpoint and "
+        "overrides is ready at once, and another one takes its place",
+        "better",
+        "model_server/flags/test_static_models.py::test_overrides_are_a_json_object_for_each",
+        "model_server/process/test_static_loading.py"
+        "::test_they_are_loaded_in_order_without_an_admin_server",
+        "model_server/process/test_static_loading.py"
+        "::test_a_model_that_cannot_be_loaded_ends_the_process_with_the_reason",
+        f"{_PLAN}::test_a_model_that_a_server_loaded_by_its_own_flags_stays_there",
+        f"{_PLAN}::test_a_published_model_is_ready_where_a_server_loaded_the_same_by_its_own_flags",
+        "end_to_end/test_saxml_flags.py"
+        "::test_a_model_of_the_flags_is_served_without_an_admin_server",
+    ),
+    _row(
+        "Model server: --keep_statically_loaded_models",
+        "no paths are offered, and unloading is refused; an update with a checkpoint reloads",
+        "the paths of the kept models are offered, so that these can be published; unloading, "
+        "other loads and other checkpoints are refused",
+        "better",
+        "model_server/services/test_modelet.py"
+        "::test_kept_models_outlive_every_order_and_no_others_are_loaded",
+    ),
+    _row(
+        "Model server: --admin_port",
+        "an admin server within the process",
+        "an admin server beside it: a process that is started again when it dies and ends with the "
+        "model server, even if that is killed",
+        "better",
+        "model_server/process/test_admin_process.py"
+        "::test_it_is_started_again_when_it_dies_and_ends_with_its_parent",
+        "model_server/process/test_admin_process.py::test_it_ends_even_if_its_parent_is_killed",
+        "end_to_end/test_saxml_flags.py"
+        "::test_the_line_of_googles_gpu_image_runs_a_whole_cell_in_one_server",
+    ),
+    _row(
+        "Model server: --deterministic_rng",
+        "one seed for each model, counted on from call to call",
+        "one seed for every request that brings none: the same request gets the same samples",
+        "better",
+        "model_server/services/test_lm_service.py"
+        "::test_without_a_seed_the_same_request_gets_the_same_samples_if_the_flags_say_so",
+    ),
+    _row(
+        "Model server: --early_reject_on_dormant",
+        "requests are refused while the devices sleep, and counted for the admin server",
+        "likewise while fewer islands of Pathways compute than --elastic_slices asks for; nothing "
+        "else sleeps here",
+        "same",
+        "model_server/serving/test_dormant.py"
+        "::test_requests_are_refused_early_and_counted_if_the_flags_say_so",
+    ),
+    _row(
+        "Admin server: --sax_cell, --port, --sax_root, also from SAX_ROOT",
+        "as in admin_server.go",
+        "likewise; --sax_cell may be left out for /sax/test",
+        "same",
+        "admin_server/test_cell_config.py::test_the_admin_server_takes_the_line_of_saxmls_image",
+        "admin_server/test_cell_config.py"
+        "::test_the_root_may_be_in_the_environment_as_for_saxmls_admin_server",
+    ),
+    _row(
+        "Admin server: --sax_admin_exp_assigner",
+        "several models on a server, by memory, as an experiment",
+        "taken, and the log says that this is always so here",
+        "better",
+        "admin_server/test_cell_config.py::test_the_admin_server_takes_the_line_of_saxmls_image",
+        "admin_server/assignment/test_assigner.py"
+        "::test_what_is_placed_fits_the_memory_that_is_known",
+    ),
+    _row(
+        "admin_config --sax_cell --sax_root --fs_root --admin_acl",
+        "writes once where an admin server keeps its state; required before its start",
+        "likewise, and not required: --fs_root of an admin server wins",
+        "same",
+        "admin_server/test_cell_config.py::test_admin_config_takes_the_line_of_saxmls_image",
+        "admin_server/test_cell_config.py"
+        "::test_an_admin_server_keeps_its_state_where_it_was_configured",
+    ),
+    _row(
+        "Google's manifests of Gemma on Saxml",
+        "three images, their arguments and variables",
+        "likewise, with the names of our images (docs/images.md)",
+        "same",
+        "end_to_end/test_saxml_flags.py::test_googles_manifests_of_gemma_start_a_cell_that_answers",
+        "images/test_dockerfile.py"
+        "::test_the_servers_of_the_control_image_start_without_arguments_too",
+    ),
+    _row(
+        "Saxml's launcher for Vertex AI",
+        "starts admin_config, a model server and an HTTP server in Vertex's form, and publishes",
+        "none: the line of Google's GPU image with --models and --admin_port starts the same cell, "
+        "and Vertex's rawPredict hands requests of any form to the gateway's routes",
+        "missing",
     ),
     _row(
         "state.proto of a running cell",

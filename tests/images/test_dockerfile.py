@@ -67,6 +67,13 @@ def test_the_entry_points_are_those_the_manifests_count_on() -> None:
         assert IMAGES.entry_point(target) == [*IMAGES.entry_point("control"), "model_server"]
 
 
+def test_the_servers_of_the_control_image_start_without_arguments_too() -> None:
+    """Manifests written for Saxml's images name none."""
+    for target, role in {"admin-server": "admin_server", "http": "http_gateway"}.items():
+        assert IMAGES.entry_point(target) == [*IMAGES.entry_point("control"), role]
+        assert IMAGES.stages[target].base == "control"
+
+
 def test_the_ports_are_the_servers_own() -> None:
     control = {config.ADMIN_PORT, config.ADMIN_STATUS_PORT, config.GATEWAY_PORT}
     assert IMAGES.ports("control") == control

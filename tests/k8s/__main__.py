@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from tests.k8s.check import Subject, check, subjects
-from tests.k8s.cluster import NO_CLUSTER, dry_run, kubeconfig
+from tests.k8s.cluster import NO_CLUSTER, dry_run, kubeconfig, own_namespace
 from tests.k8s.finding import Finding
 from tests.k8s.manifests import ROOT, CannotRender, objects_of
 from tests.k8s.schemas import NO_CRDS, custom_schemas
@@ -35,13 +36,14 @@ def main() -> int:
     if not kubeconfig():
         say(NO_CLUSTER)
     every = subjects()
-    failed = sum([_one(each, out) for each in every])
+    with own_namespace() if kubeconfig() else nullcontext("") as namespace:
+        failed = sum([_one(each, out, namespace) for each in every])
     say(f"{len(every)} renderings in {out}: {failed or 'none'} with errors")
     return 1 if failed else 0
 
 
-def _one(subject: Subject, out: Path) -> bool:
-    """Write, check and tell of one; whether it failed."""
+def _one(subject: Subject, out: Path, namespace: str) -> bool:
+    """Write, check and tell of one, with a dry run in a namespace unless it is ""."""
     try:
         text = subject.render()
     except CannotRender as problem:
@@ -52,7 +54,7 @@ def _one(subject: Subject, out: Path) -> bool:
     (out / f"{name}.yaml").write_text(text)
     objects = objects_of(text)
     found = check(str(subject), objects)
-    if kubeconfig() and (said := dry_run(text)):
+    if namespace and (said := dry_run(text, namespace)):
         found.append(Finding("the API server", said))
     errors = [finding for finding in found if not finding.note]
     say(f"{'FAILED' if errors else 'ok':7} {subject}: {len(objects)} objects")

@@ -322,7 +322,8 @@ def test_another_namespace_is_looked_at_when_asked(api: KubernetesApi) -> None:
 
 @_needs_client
 def test_what_a_cluster_says_cannot_steer_the_terminal(api: KubernetesApi) -> None:
-    told = event("FailedCreate", "\x1b[2Jno\nPROBLEM  forged: line", "js", kind="JobSet")
+    message, name = "\x1b[2Jno\nPROBLEM  forged: line", "sax-model-server-set-0"
+    told = event("FailedCreate", message, name, kind="JobSet")
     api.add("events", {"metadata": {"name": "e"}, **told})
     made = doctor()
     assert "\x1b" not in made.stdout
@@ -366,6 +367,7 @@ def test_a_server_that_is_gone_or_does_not_know_us_is_status_2(
         (["--replicas", "0"], "--replicas 0"),
         (["--topology", "v5e:9x9"], "there is no slice"),
         (["--machine-type", "ct5lp-hightpu-4t"], "goes with --topology"),
+        (["--flex-start"], "--flex-start goes with --topology"),
         (["--namespace", "A"], "lower-case"),
     ],
 )

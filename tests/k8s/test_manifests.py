@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from k8s.doctor.controllers import ADDITIONS
 from tests.k8s.check import Subject, check, subjects
-from tests.k8s.cluster import NO_CLUSTER, dry_run, kubeconfig
+from tests.k8s.cluster import dry_run
 from tests.k8s.manifests import K8S, objects_of
 from tests.k8s.schemas import NO_CRDS, custom_schemas
 
@@ -64,6 +65,17 @@ def test_it_renders_and_holds_all_checks(subject: Subject) -> None:
     assert [str(finding) for finding in found if not finding.note] == []
 
 
+def test_additions_have_the_version_that_the_doctor_looks_for() -> None:
+    versions = {each.definition.partition(".")[2]: each.version for each in ADDITIONS.values()}
+    used = {
+        each["apiVersion"]
+        for subject in SUBJECTS
+        for each in objects_of(subject.render())
+        if each["apiVersion"].partition("/")[0] in versions
+    }
+    assert used == {f"{group}/{version}" for group, version in versions.items()}
+
+
 def test_custom_kinds_are_validated() -> None:
     if not custom_schemas():
         pytest.skip(NO_CRDS)
@@ -76,6 +88,5 @@ def test_custom_kinds_are_validated() -> None:
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
-@pytest.mark.skipif(not kubeconfig(), reason=NO_CLUSTER)
-def test_a_real_api_server_accepts_it(subject: Subject) -> None:
-    assert dry_run(subject.render()) == ""
+def test_a_real_api_server_accepts_it(subject: Subject, dry_run_namespace: str) -> None:
+    assert dry_run(subject.render(), dry_run_namespace) == ""

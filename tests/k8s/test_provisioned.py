@@ -16,6 +16,7 @@ import yaml
 from admin_server.provisioning.object_names import object_name
 from admin_server.provisioning.template_folder import TemplateFolder
 from admin_server.provisioning.templates import Template, object_for
+from admin_server.provisioning.workloads import WORKLOADS
 from sax.names import CellId
 from tests.k8s.check import check, kustomization
 from tests.k8s.manifests import K8S, CannotRender, kubectl, objects_of, render, rendered
@@ -113,6 +114,7 @@ def test_the_admin_server_may_do_what_it_does_and_no_more() -> None:
         for resource in rule["resources"]
     }
     assert rights.pop(("", "pods")) == ["list"]
+    assert rights.pop((WORKLOADS.group, WORKLOADS.plural)) == ["list"]
     made = {(each.kind.group, each.kind.plural) for each in templates()}
     assert rights == dict.fromkeys(made, ["create", "delete", "list"])
 

@@ -9,6 +9,7 @@ from model_server.flags import make_config, make_parser
 from sax.auth.security import Security
 from sax.config import STRICT_VARIABLE
 from sax.errors import InvalidName
+from sax.flags.process_logs import ProcessLogs
 from sax.host import machine_memory
 
 
@@ -74,8 +75,11 @@ def test_prompts_are_computed_on_islands_of_the_server() -> None:
 
 def test_the_flags_are_the_fields_of_the_config() -> None:
     flags = set(vars(make_parser().parse_args([])))
-    own = {"incarnation", "security", "token_variable"}  # the last one from the environment
-    assert flags == {*ModelServerConfig.__slots__, *Security.__slots__} - own
+    own = {"incarnation", "security", "token_variable", "logs", "static_models"}
+    groups = {*Security.__slots__, *ProcessLogs.__slots__}
+    lists = {"model_keys", "checkpoints", "model_config_overrides"}  # of the static models
+    about_flags = {"flagfile", "undefok", "only_check_args"}
+    assert flags == {*ModelServerConfig.__slots__, *groups, *lists, *about_flags} - own
 
 
 def test_each_process_is_another_incarnation() -> None:

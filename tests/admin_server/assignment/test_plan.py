@@ -36,6 +36,7 @@ from sax.types import (
     ServableStatus,
     ServerInfo,
     ServerStatus,
+    static_version,
 )
 
 A, B, C = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"
@@ -211,6 +212,36 @@ def test_a_server_that_offers_the_path_no_longer_serves_until_another_is_ready()
 
 def test_a_server_that_does_not_tell_versions_is_taken_to_have_the_right_one():
     assert plan_actions(cell(spec()), seen({A: [holds(S.LOADED, "")]}), 0).actions == ()
+
+
+def own(**changes) -> ServableInfo:
+    """What a server loaded by its own flags, made as the published model is but for `changes`."""
+    version = static_version(replace(spec(), **changes))
+    return holds(S.LOADED, version, own=True)
+
+
+def test_a_model_that_a_server_loaded_by_its_own_flags_stays_there():
+    state = seen({A: [own()], B: []})
+    assert plan_actions(cell(), state, 0).actions == ()
+    (load,) = plan_actions(cell(spec(model_id="/sax/test/n")), state, 0).actions
+    assert isinstance(load, LoadAction)
+
+
+def test_a_published_model_is_ready_where_a_server_loaded_the_same_by_its_own_flags():
+    placed = replace(spec(), overrides={"constraints": '""'})
+    for one in (spec(), placed):
+        plan = plan_actions(cell(one), seen({A: [own()]}), 0)
+        assert plan.actions == ()
+        assert only(plan.models[M]) == (A, S.LOADED, "")
+
+
+def test_a_second_server_keeps_what_it_loaded_by_its_own_flags():
+    assert plan_actions(cell(spec()), seen({A: [own()], B: [own()]}), 0).actions == ()
+
+
+def test_another_model_of_that_name_takes_its_place_once_it_is_published():
+    plan = plan_actions(cell(spec()), seen({A: [own(checkpoint="other")]}), 0)
+    assert plan.actions == (UnloadAction(A, M, "it was updated"),)
 
 
 def test_nothing_is_moved_before_the_servers_had_time_to_come_back():

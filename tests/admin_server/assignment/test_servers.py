@@ -9,7 +9,7 @@ from admin_server.assignment.servers import Servers
 from admin_server.ledger.state import CellState
 from sax.types import ModelSpec, ServableInfo, ServableStatus, ServerInfo, ServerStatus
 
-A, B, M = "10.0.0.1:1", "10.0.0.2:1", "/sax/test/m"
+A, B, C, M = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "/sax/test/m"
 V = "1" * 32
 SPEC = ModelSpec(model_id=M, model_path="x", checkpoint="c", replicas=1, version=V)
 
@@ -55,6 +55,28 @@ def test_a_server_that_leaves_is_forgotten_and_the_reason_names_it():
     assert list(servers.view().servers) == [B]
     assert servers.has_left(A, "one")
     assert not servers.has_left(A, "two")
+
+
+def test_idle_servers_of_machines_that_are_gone_are_dropped_and_the_reason_names_none():
+    servers = Servers(silence_s=10, jitter=random.Random(0))
+    for address, tag in ((A, "set:a"), (B, "set:a"), (C, "set:b")):
+        servers.join(ServerInfo(address=address, incarnation="one", tags=("x", tag)), 0)
+    servers.saw(B, status(ServableStatus.LOADED), 0, 0)
+    assert servers.drop_idle(frozenset(), 5) == []
+    assert servers.drop_idle(frozenset({"set:a"}), 5) == [A]
+    assert list(servers.view().servers) == [B, C]
+    assert servers.view().gone == ("a server was dropped at 00:00:05 UTC with its machines",)
+    servers.saw(B, status(), 6, 6)
+    servers.begin(LoadAction(B, SPEC))
+    assert servers.drop_idle(frozenset({"set:a"}), 6) == []
+
+
+def test_a_server_that_may_still_hold_a_model_is_not_dropped_with_its_machines():
+    servers = Servers(silence_s=10, jitter=random.Random(0))
+    servers.restore([ServerInfo(address=A, tags=("set:a",))], [M], 0)
+    assert servers.drop_idle(frozenset({"set:a"}), 5) == []
+    servers.saw(A, status(), 6, 6)
+    assert servers.drop_idle(frozenset({"set:a"}), 7) == [A]
 
 
 def test_a_heartbeat_of_the_same_start_forgets_nothing():

@@ -66,6 +66,25 @@ async def test_a_restart_is_noticed_from_the_status_alone(admin, start_modelet):
     assert admin.cell.servers()[0].info.incarnation == modelet.incarnation
 
 
+async def test_servers_of_machines_that_are_gone_serve_on_and_get_nothing_more(
+    admin, start_modelet
+):
+    serving = await start_modelet(tags=("set:a",))
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    idle = await start_modelet(tags=("set:a",))
+    admin.cell.reconciler.retire(frozenset({"set:a"}))
+    await eventually(lambda: len(admin.cell.infos()) == 1)
+    await idle.join(admin.port)
+    assert [info.address for info in admin.cell.infos()] == [serving.address]
+    await admin.cell.update(replace(spec(), replicas=2))
+    await eventually(lambda: "1 joined server" in admin.cell.find(M).replicas[-1].reason)
+    assert idle.address not in admin.cell.find(M).replicas[-1].reason
+    admin.cell.reconciler.retire(frozenset())  # the object is there again
+    await idle.join(admin.port)
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 2)
+
+
 async def test_a_server_that_leaves_is_ready_no_more_and_its_models_go_elsewhere(
     admin, start_modelet
 ):

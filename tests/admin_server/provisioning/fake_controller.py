@@ -24,12 +24,16 @@ LEADER_WORKER_SETS = "leaderworkersets.leaderworkerset.x-k8s.io"
 
 
 class FakeController:
-    """`servers` by the object's name; `paused` keeps new ones from starting."""
+    """`servers` by the object's name; `paused` keeps new ones from starting.
+
+    `lingering` keeps those of objects that are gone; `beats` counts heartbeats.
+    """
 
     def __init__(self, api: KubernetesApi) -> None:
         self.api = api
         self.port = 0  # of the admin server
-        self.paused = False
+        self.paused = self.lingering = False
+        self.beats = 0
         self.paths: tuple[str, ...] = ("llama",)
         self.need: Need | None = None  # of every load
         self.servers: dict[str, FakeModelet] = {}
@@ -57,10 +61,13 @@ class FakeController:
                 meta = thing["metadata"]
                 if "deletionTimestamp" in meta:
                     self.api.remove(resource, meta["name"])
-                elif not _has_failed(thing):
+                elif not (_has_failed(thing) or thing["spec"].get("suspend")):
                     there[meta["name"]] = thing
         for name in self.servers.keys() - there.keys():
-            await self.servers.pop(name).stop()
+            if self.lingering:
+                await self._beat(self.servers[name])
+            else:
+                await self.servers.pop(name).stop()
         for name, thing in there.items():
             if name not in self.servers and not self.paused:
                 server = FakeModelet(paths=self.paths, tags=_tags(thing), devices=_devices(thing))
@@ -69,9 +76,13 @@ class FakeController:
                 self.started.append(name)
             if name in self.servers:
                 self._tell_ready(thing)
-                with suppress(SaxError, grpc.aio.AioRpcError, TimeoutError):
-                    async with asyncio.timeout(1):
-                        await self.servers[name].join(self.port)
+                await self._beat(self.servers[name])
+
+    async def _beat(self, server: FakeModelet) -> None:
+        with suppress(SaxError, grpc.aio.AioRpcError, TimeoutError):
+            async with asyncio.timeout(1):
+                await server.join(self.port)
+        self.beats += 1
 
     def _tell_ready(self, thing: dict[str, Any]) -> None:
         resource, status = LEADER_WORKER_SETS, {"readyReplicas": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator
@@ -50,6 +51,21 @@ async def test_the_namespace_is_that_of_the_kubeconfig_or_the_one_that_is_named(
     assert [thing["metadata"]["namespace"] for thing in api.objects(JOBSETS)] == ["other"]
     assert await cluster.objects(JOBSET, {}) == []
     await other.close()
+
+
+async def test_one_of_several_values_of_a_label_is_enough(api, cluster: Cluster):
+    for name in ("a", "b", "c"):
+        body = jobset(name)
+        body["metadata"]["labels"] = {"x": name}
+        await cluster.create(JOBSET, body)
+    found = await cluster.objects(JOBSET, {"x": ["a", "c"]})
+    assert [each["metadata"]["name"] for each in found] == ["a", "c"]
+
+
+async def test_the_http_client_does_not_log_each_request(api, cluster: Cluster, caplog):
+    with caplog.at_level(logging.INFO):
+        await cluster.objects(JOBSET, {})
+    assert [record.name for record in caplog.records if "http" in record.name.lower()] == []
 
 
 async def test_objects_are_made_and_found_by_their_labels(api, cluster: Cluster):

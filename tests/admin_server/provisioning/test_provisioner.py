@@ -41,6 +41,7 @@ from tests.admin_server.provisioning.fake_controller import (
     FakeController,
     controlled,
 )
+from tests.admin_server.provisioning.queued_cluster import REVOKED, revoked
 from tests.admin_server.provisioning.template_files import jobset, leader_worker_set, write
 from tests.admin_server.quick_admin import FAST, QUICK
 from tests.kubernetes_api import KubernetesApi, kubernetes_api
@@ -248,6 +249,36 @@ async def test_an_object_that_failed_is_made_again_under_another_name(kube_confi
         await eventually(lambda: name not in api.names(JOBSETS))
 
 
+async def test_an_object_that_kueue_gave_up_is_made_again_under_another_name(
+    kube_config, api, controller
+):
+    api.install("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
+    async with leading(kube_config, controller) as admin:
+        await admin.cell.publish(spec())
+        await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+        (first,) = api.objects(JOBSETS)
+        name, uid = first["metadata"]["name"], first["metadata"]["uid"]
+        api.add("workloads.kueue.x-k8s.io", revoked("jobset-of-another", "other"))
+        api.add("workloads.kueue.x-k8s.io", revoked("jobset-of-it", uid))
+        api.change(JOBSETS, name, {"spec": {"suspend": True}, "status": None})
+        await eventually(lambda: name not in api.names(JOBSETS))
+        await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+        assert controller.started == [name, *api.names(JOBSETS)]
+        assert any(REVOKED in event.text for event in admin.cell.recent_events.newest(50))
+
+
+async def test_a_suspended_object_whose_queue_may_not_be_read_says_so(kube_config, api, controller):
+    api.forbid("list", "workloads.kueue.x-k8s.io")
+    controller.paused = True
+    async with leading(kube_config, controller) as admin:
+        await admin.cell.publish(spec())
+        await eventually(lambda: api.names(JOBSETS))
+        (name,) = api.names(JOBSETS)
+        api.change(JOBSETS, name, {"spec": {"suspend": True}})
+        await eventually(lambda: "workloads.kueue.x-k8s.io is forbidden" in reasons(admin))
+        assert api.names(JOBSETS) == [name]
+
+
 async def test_an_object_that_somebody_deleted_is_made_again(kube_config, api, controller):
     async with leading(kube_config, controller) as admin:
         await admin.cell.publish(spec())
@@ -256,6 +287,26 @@ async def test_an_object_that_somebody_deleted_is_made_again(kube_config, api, c
         await eventually(lambda: admin.cell.find(M).ready_replicas == 0)
         await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
         assert len(controller.started) == 2
+
+
+async def test_servers_of_an_object_that_is_gone_are_neither_named_nor_chosen(
+    kube_config, api, controller
+):
+    controller.paths = ("gemma",)
+    async with leading(kube_config, controller) as admin:
+        await admin.cell.publish(spec())
+        await eventually(lambda: "has joined but was not chosen" in reasons(admin))
+        ((name, server),) = controller.servers.items()
+        controller.lingering = True  # it beats on, as a pod does that takes its time to end
+        api.remove(JOBSETS, name)
+        await eventually(lambda: not admin.cell.infos())
+        server.paths = ("llama",)
+        controller.paused = True
+        beats = controller.beats
+        await eventually(lambda: controller.beats > beats + 10)
+        assert not admin.cell.infos()
+        assert server.address not in reasons(admin)
+        assert not server.calls
 
 
 async def test_who_waits_is_told_of_the_object_that_is_on_its_way(kube_config, api, controller):
@@ -427,6 +478,7 @@ async def test_who_does_not_lead_any_more_changes_nothing(kube_config, api):
     short = CellActions((), {M: ModelReport("", (), frozenset(), 0)}, short={M: 1})
     outlook = Outlook(CellState("/sax/test", {M: spec()}), short, Seen())
     asked: list[bool] = []
+    retired: list[frozenset[str]] = []
 
     async def leads() -> bool:
         asked.append(True)
@@ -434,7 +486,7 @@ async def test_who_does_not_lead_any_more_changes_nothing(kube_config, api):
 
     cluster = connect(None)
     provisioner = Provisioner(
-        *(CellId("test"), cluster, folder, lambda: outlook, leads, time.time),
+        *(CellId("test"), cluster, folder, lambda: outlook, leads, retired.append, time.time),
         limit=9,
         events=CellEvents(time.time),
         timing=PROMPT,

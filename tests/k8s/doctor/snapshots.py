@@ -131,6 +131,19 @@ def well(**changes: Any) -> Snapshot:
     return replace(snapshot, **fields)
 
 
+def with_kueue() -> dict[str, list[Object]]:
+    """Beside JobSets, Kueue: definitions, controller and webhooks."""
+    made = {**SERVED, "clusterqueues.kueue.x-k8s.io": "v1beta2"}
+    made |= dict.fromkeys(("localqueues.kueue.x-k8s.io", "workloads.kueue.x-k8s.io"), "v1beta2")
+    names = {"jobset-controller-manager": "jobset-system"}
+    names |= {"kueue-controller-manager": "kueue-system"}
+    return {
+        "customresourcedefinitions": [definition(*each) for each in made.items()],
+        "mutatingwebhookconfigurations": [webhooks("jobset"), webhooks("kueue")],
+        "controllers": [controller(*each) for each in names.items()],
+    }
+
+
 LEADING = {
     "cell": "/sax/test",
     "leading": True,

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from k8s.doctor.finding import PROBLEM
 from k8s.doctor.snapshot import ClusterNeeds
 from tests.k8s.doctor.diagnosing import only, troubles
-from tests.k8s.doctor.snapshots import controller, definition, webhooks, well
+from tests.k8s.doctor.snapshots import (
+    SERVED,
+    applied,
+    controller,
+    definition,
+    webhooks,
+    well,
+    with_kueue,
+)
 
 
 def test_an_unknown_kind_is_a_problem_with_the_command_that_installs_it() -> None:
@@ -52,3 +62,71 @@ def test_a_leader_worker_set_in_use_needs_its_controller() -> None:
     things = {"kind": "LeaderWorkerSet", "metadata": {"name": "s", "labels": {"app": "sax-http"}}}
     found = troubles(well(leaderworkersets=[things]))
     assert any("lws-controller-manager" in each.text for each in found)
+
+
+@pytest.mark.parametrize(
+    ("look", "kind"),
+    [
+        ("pathwaysjobs", "PathwaysJob"),
+        ("scaledobjects", "ScaledObject of KEDA"),
+        ("localqueues", "ClusterQueue of Kueue"),
+        ("inferencepools", "InferencePool"),
+    ],
+)
+def test_what_objects_need_is_looked_for_without_being_asked(look: str, kind: str) -> None:
+    thing = {"metadata": {"name": "x", "labels": {"app.kubernetes.io/part-of": "sax"}}}
+    texts = [each.text for each in troubles(well(**{look: [thing]}))]
+    assert f"{kind} is not installed" in texts
+
+
+@pytest.mark.parametrize(
+    ("look", "definition_of", "version", "deployment"),
+    [
+        (
+            "pathwaysjobs",
+            "pathwaysjobs.pathways-job.pathways.domain",
+            "v1",
+            "pathways-job-controller-manager",
+        ),
+        ("scaledobjects", "scaledobjects.keda.sh", "v1alpha1", "keda-operator"),
+    ],
+)
+def test_controllers_of_kinds_in_use_are_looked_for(
+    look: str, definition_of: str, version: str, deployment: str
+) -> None:
+    thing = {"metadata": {"name": "x"}}
+    crds = [definition(*each) for each in SERVED.items()] + [definition(definition_of, version)]
+    found = only(well(**{look: [thing]}, customresourcedefinitions=crds))
+    assert f"there is no Deployment {deployment}" in found.text
+    dead = [
+        controller("jobset-controller-manager", "jobset-system"),
+        controller(deployment, "there", ready=0),
+    ]
+    found = only(well(**{look: [thing]}, customresourcedefinitions=crds, controllers=dead))
+    assert found.level == PROBLEM
+    assert f"{deployment} has no ready pod" in found.text
+
+
+def test_a_set_with_the_name_of_a_queue_needs_kueue() -> None:
+    things = applied()["jobsets"]
+    things[0]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "sax"
+    texts = [each.text for each in troubles(well(jobsets=things))]
+    assert "ClusterQueue of Kueue is not installed" in texts
+
+
+def test_an_older_kueue_is_told_of() -> None:
+    old = with_kueue()
+    old["customresourcedefinitions"][-1] = definition("clusterqueues.kueue.x-k8s.io", "v1beta1")
+    found = troubles(well(**old), ClusterNeeds(uses=("kueue",)))
+    assert any("served as v1beta1, but the manifests use v1beta2" in each.text for each in found)
+
+
+def test_kinds_that_are_not_installed_need_no_rights() -> None:
+    at = well()
+    lists = {"scaledobjects", "pathwaysjobs", "workloads"}
+    seen = {name: things for name, things in at.seen.items() if name not in lists}
+    assert not troubles(replace(at, seen=seen, forbidden=frozenset(lists)))
+    crds = [*at.seen["customresourcedefinitions"], definition("scaledobjects.keda.sh", "v1alpha1")]
+    seen["customresourcedefinitions"] = crds
+    found = only(replace(at, seen=seen, forbidden=frozenset(lists)))
+    assert "you may not list scaledobjects.keda.sh" in found.text

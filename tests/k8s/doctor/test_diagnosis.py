@@ -13,7 +13,7 @@ from k8s.doctor.diagnosis import diagnose
 from k8s.doctor.finding import OK, PROBLEM, WARNING, worst
 from k8s.doctor.snapshot import LOOKS, Snapshot
 from tests.k8s.doctor.diagnosing import NOTHING, TUTORIAL, only, troubles
-from tests.k8s.doctor.snapshots import applied, well
+from tests.k8s.doctor.snapshots import SERVED, applied, definition, well
 
 
 def test_a_cluster_in_which_all_is_well_has_no_troubles() -> None:
@@ -48,7 +48,8 @@ def test_what_may_not_be_seen_is_told_with_the_right_that_is_missing() -> None:
 
 @pytest.mark.parametrize("look", [look.name for look in LOOKS])
 def test_each_look_alone_may_be_refused(look: str) -> None:
-    before = well()
+    versions = {each.resource: "v1" for each in LOOKS if each.is_custom} | SERVED
+    before = well(customresourcedefinitions=[definition(*each) for each in versions.items()])
     seen = {name: things for name, things in before.seen.items() if name != look}
     found = diagnose(replace(before, seen=seen, forbidden=frozenset({look})), TUTORIAL)
     assert worst(found) == WARNING

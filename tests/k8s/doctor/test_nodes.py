@@ -10,7 +10,7 @@ from k8s.doctor.finding import PROBLEM, WARNING
 from k8s.doctor.snapshot import ClusterNeeds
 from sax.slices import slice_of
 from tests.k8s.doctor.diagnosing import TUTORIAL, only, troubles
-from tests.k8s.doctor.snapshots import event, node, pool, well
+from tests.k8s.doctor.snapshots import applied, event, node, pool, well
 
 
 def test_a_missing_slice_is_a_problem_with_the_command_that_makes_it() -> None:
@@ -81,3 +81,25 @@ def test_every_node_of_a_pool_of_single_hosts_is_a_slice() -> None:
     (found,) = [each for each in troubles(well(nodes=nodes), few) if each.about == "nodes"]
     assert "3 usable v5e:2x2" in found.text
     assert "--tpu-topology" not in found.remedy
+
+
+def test_for_flex_start_only_its_nodes_count() -> None:
+    flex_start = {"cloud.google.com/gke-flex-start": "true"}
+    lent = [node(f"f-{i}", "f", labels=flex_start) for i in range(8)]
+    things = applied()["jobsets"]
+    for thing in things:
+        pod = thing["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        pod["nodeSelector"] |= flex_start
+    found = only(well(nodes=[*pool("p0"), *pool("p1"), *lent], jobsets=things))
+    assert found.level == WARNING
+    assert "1 usable v5e:4x8 of flex-start in node pools f, 2 wanted" in found.text
+    assert "--flex-start --enable-autoscaling" in found.remedy
+    none = only(well(jobsets=things))
+    assert none.level == WARNING
+    assert "no node has" in none.text
+    assert "cloud.google.com/gke-flex-start=true" in none.text
+
+
+def test_before_anything_is_deployed_flex_start_can_be_asked_for() -> None:
+    wanted = ClusterNeeds(there=slice_of("v5e:4x8"), replicas=1, flex_start=True)
+    assert "gke-flex-start=true" in only(well(), wanted).text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,3 +71,28 @@ def test_events_of_pods_that_run_or_are_gone_are_past() -> None:
         event("FailedScheduling", "0/3 nodes", "long-gone"),
     ]
     assert not troubles(well(events=past))
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet", "StatefulSet", "LeaderWorkerSet", "PathwaysJob"])
+def test_events_of_sets_and_jobs_that_are_gone_are_past(kind: str) -> None:
+    full = event("FailedCreate", "forbidden: exceeded quota: q", "gone", kind=kind)
+    assert not troubles(well(events=[full]))
+
+
+def test_events_of_the_job_before_this_one_are_past() -> None:
+    full = event("FailedCreate", "forbidden: exceeded quota: q", "job-0", kind="Job")
+    full["involvedObject"]["uid"] = "first"
+    job = {"metadata": {"name": "job-0", "uid": "second"}}
+    assert not troubles(well(events=[full], jobs=[job]))
+    job["metadata"]["uid"] = "first"
+    assert "job-0: FailedCreate" in only(well(events=[full], jobs=[job])).text
+    del job["metadata"]["uid"]
+    assert "job-0: FailedCreate" in only(well(events=[full], jobs=[job])).text
+
+
+def test_events_are_kept_where_it_is_unknown_what_is_there() -> None:
+    full = event("FailedCreate", "forbidden: exceeded quota: q", "gone", kind="Job")
+    at = well(events=[full])
+    seen = {name: things for name, things in at.seen.items() if name != "jobs"}
+    found = [each for each in troubles(replace(at, seen=seen)) if each.about == "quota"]
+    assert len(found) == 1

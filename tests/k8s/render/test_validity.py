@@ -85,10 +85,9 @@ def _check(objects: Any) -> None:
         pytest.skip(NO_CRDS)
 
 
-@pytest.mark.skipif(not kubeconfig(), reason=NO_CLUSTER)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_real_api_server_takes_it(kind: str) -> None:
-    assert not dry_run(rendered(kind=kind).as_text())
+def test_a_real_api_server_takes_it(kind: str, dry_run_namespace: str) -> None:
+    assert not dry_run(rendered(kind=kind).as_text(), dry_run_namespace)
 
 
 @pytest.mark.skipif(not kubeconfig(), reason=NO_CLUSTER)

@@ -159,6 +159,19 @@ async def test_generate_gives_its_samples_best_first_and_a_seed_repeats_them() -
         assert await served.lm.Generate(lm_request(seed=5)) == reply
 
 
+async def test_without_a_seed_the_same_request_gets_the_same_samples_if_the_flags_say_so() -> None:
+    defaults = SamplingParams(temperature=1.0, max_tokens=10)
+    replies: list[list[lm_pb2.GenerateResponse]] = []
+    for one_seed in (True, True, False):
+        models = FakeModels(samples=3, defaults=defaults)
+        async with serving(models, deterministic_rng=one_seed) as served:
+            replies.append([await served.lm.Generate(lm_request()) for _ in range(2)])
+    (first, again), (other_process, _), (drawn, drawn_again) = replies
+    assert first == again == other_process
+    assert drawn != drawn_again
+    assert len({answer.text for answer in first.texts}) > 1
+
+
 async def test_each_sample_may_have_a_temperature_of_its_own() -> None:
     defaults = SamplingParams(temperature=0.0, max_tokens=6)
     async with serving(FakeModels(samples=3, defaults=defaults)) as served:

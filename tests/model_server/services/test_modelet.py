@@ -1,6 +1,7 @@
 """The Modelet face over real gRPC: loads, unloads and status of arithmetic models."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,10 +9,11 @@ from sax.errors import (
     CheckpointError,
     InvalidName,
     NotLoaded,
+    Unavailable,
     UnsupportedParameter,
 )
 from sax.proto import common_pb2, modelet_pb2
-from sax.types import ServableStatus
+from sax.types import ModelSpec, ServableStatus, static_version
 from sax.wire.codec import decode_status
 from tests.model_server.fake_model import FakeModels
 from tests.model_server.fake_server import (
@@ -133,3 +135,46 @@ async def test_an_unloaded_model_is_gone_and_wake_up_changes_nothing() -> None:
         error = await error_of(served.lm.Generate(lm_request()))
         assert isinstance(error, NotLoaded)
         assert decode_status(await status_of(served)).servables == ()
+
+
+KEPT = ModelSpec(model_id=MODEL, model_path="fake", checkpoint="None", replicas=1)
+KEPT = replace(KEPT, version=static_version(KEPT))
+
+
+async def own_models(served: Served) -> dict[str, bool]:
+    """By model, if the server says that it loaded it by its own flags."""
+    return {info.model_id: info.own for info in decode_status(await status_of(served)).servables}
+
+
+async def test_models_of_the_flags_are_told_from_those_of_an_admin_server() -> None:
+    async with serving(FakeModels(), static_models=(KEPT,)) as served:
+        await served.load(OTHER)
+        assert await own_models(served) == {MODEL: True, OTHER: False}
+
+
+async def test_what_the_flags_loaded_is_not_loaded_again_when_it_is_published() -> None:
+    models = FakeModels()
+    async with serving(models, static_models=(KEPT,)) as served:
+        await served.load(version="0f" * 16)
+        assert models.loads == ["None"]
+        await served.modelet.Unload(modelet_pb2.UnloadRequest(model_key=MODEL))
+        assert isinstance(await error_of(served.lm.Generate(lm_request())), NotLoaded)
+
+
+async def test_kept_models_outlive_every_order_and_no_others_are_loaded() -> None:
+    settings = {"static_models": (KEPT,), "keep_statically_loaded_models": True}
+    async with serving(FakeModels(), **settings) as served:
+        update = modelet_pb2.UpdateLoadedRequest(model_key=MODEL, checkpoint_path="/other")
+        for refused in (
+            served.modelet.Unload(modelet_pb2.UnloadRequest(model_key=MODEL)),
+            served.modelet.UpdateLoaded(update),
+            served.load(OTHER),
+            served.load(path="fake.Truncated"),
+        ):
+            error = await error_of(refused)
+            assert isinstance(error, Unavailable)
+            assert "--keep_statically_loaded_models" in error.text
+        await served.load(version="0f" * 16)
+        assert await own_models(served) == {MODEL: True}
+        assert (await served.lm.Generate(lm_request())).texts[0].text
+        assert served.server.info().model_paths == ("fake",)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 from model_server.config import AUTO, ModelServerConfig, PrefixSharing
+from model_server.flags.saxml import add_saxml_flags, take_static_models
 from sax.auth.security import Security, add_security_flags
 from sax.config import STRICT_VARIABLE
 from sax.errors import SaxError
+from sax.flags.parser import ServerParser
+from sax.flags.process_logs import ProcessLogs, add_log_flags
 
 _DESCRIPTION = """\
 A model server: loads the models its admin assigns to it and answers requests for them.
@@ -26,18 +29,22 @@ examples:
       any free port, at most 8 sequences at once, a KV cache of 256 MiB
   SAX_ROOT=/tmp/sax python -m model_server --sax_cell /sax/test
       find the admin through the address file that it wrote there
+  python -m model_server --models llama --model_keys /sax/test/m --checkpoints /models/m.gguf
+      serve one model without an admin server: `saxutil lm.generate -proxy 127.0.0.1:10001 ...`
 
 SIGTERM or Ctrl-C drains: new requests are refused, running ones get --drain_seconds to finish.
+The flags of Saxml's model server are here, in absl's spellings, too (-port=1,
+--nodeterministic_rng); docs/coming_from_saxml.md says what each of them does.
 """
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> ServerParser:
     default = ModelServerConfig()
-    parser = argparse.ArgumentParser(
+    parser = ServerParser(
         "python -m model_server",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        takes_jax_flags=True,
     )
     _add_network(parser, default)
     add_security_flags(
@@ -50,6 +57,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_engine(parser, default)
     _add_memory(parser, default)
     _add_programs(parser, default)
+    add_saxml_flags(parser)
+    add_log_flags(parser)
     return parser
 
 
@@ -57,16 +66,34 @@ def make_config(arguments: Sequence[str]) -> ModelServerConfig:
     """Parse a command line; on a bad one, print the error and exit with status 2."""
     parser = make_parser()
     values = vars(parser.parse_args(arguments))
-    values["imports"] = tuple(values["imports"] or ())
-    for name in ("islands", "prefill_islands"):
+    only_check = parser.take_own(values)
+    for name in ("imports", "islands", "prefill_islands", "jax_flags"):
         values[name] = tuple(values[name] or ())
     for name in ("tags", "prefill_servers", "checkpoint_roots"):
         values[name] = tuple(word for word in values[name].split(",") if word)
     try:
-        security = Security.take_flags(values)
-        return ModelServerConfig(security=security, **values)
+        config = _config(values)
     except (ValueError, SaxError) as exc:
         parser.error(str(exc))
+    if only_check:
+        parser.exit()
+    return config
+
+
+def _config(values: dict[str, Any]) -> ModelServerConfig:
+    """Raises ValueError, SaxError."""
+    default = ModelServerConfig()
+    static, values["models"] = take_static_models(values, default.models)
+    if values["sax_cell"] is None:
+        # As Saxml's: a server that has its models joins a cell only if it is told to.
+        joins = not static or values["admin"] or values["admin_port"]
+        values["sax_cell"] = default.sax_cell if joins else ""
+    return ModelServerConfig(
+        security=Security.take_flags(values),
+        logs=ProcessLogs.take_flags(values),
+        static_models=static,
+        **values,
+    )
 
 
 def tokens_or_auto(text: str) -> int | str:
@@ -109,8 +136,8 @@ def _add_network(parser: argparse.ArgumentParser, default: ModelServerConfig) ->
     )
     flags.add_argument(
         "--sax_cell",
-        default=default.sax_cell,
-        help='cell to serve, as /sax/<cell>; "" joins none and accepts any model (%(default)s)',
+        help='cell to serve, as /sax/<cell>; "" joins none and accepts any model (default: '
+        f"{default.sax_cell})",
     )
     flags.add_argument(
         "--admin",
@@ -352,12 +379,12 @@ def _add_memory(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
     )
     flags.add_argument(
         "--models",
-        type=int,
-        default=default.models,
-        metavar="N",
+        action="append",
+        metavar="N or PATHS",
         help="models that are to share the memory: unless --kv_cache_bytes or KV_CACHE_BYTES says "
         "more, the KV cache of each takes an equal share of what is free when it loads, those to "
-        "come included (%(default)s)",
+        f"come included (default: {default.models}, or as many as are loaded at start). Paths "
+        "instead of a number are loaded at start, see --model_keys",
     )
 
 
