@@ -16,6 +16,7 @@ import typer
 from sax.errors import InvalidRequest, SaxError
 from sax.format import quoted
 from sax.host import missing_model_server
+from sax.overrides.json_text import json_remedy
 
 FAILED, WRONG = 1, 2  # exit statuses: an error, bad arguments
 
@@ -71,10 +72,8 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
         try:
             json.loads(value)
         except ValueError:
-            raise InvalidRequest(
-                f"{quoted(pair)}: {quoted(value)} is not JSON; strings need quotes, e.g. "
-                f"{key}='\"text\"'"
-            ) from None
+            remedy = json_remedy(value, f"{key}='\"text\"'")
+            raise InvalidRequest(f"{quoted(pair)}: {quoted(value)} is not JSON; {remedy}") from None
         overrides[key] = value
     return overrides
 

@@ -135,6 +135,7 @@ LADDERS: dict[str, list[str]] = {
         "__init__.py",
         "cli",
         "command.py",
+        "overrides",
         "saxml",
         "client",
         "wire",

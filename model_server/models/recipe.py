@@ -14,6 +14,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.kernels.pages import CacheShape
 from model_server.models.chat_settings import CHAT_DEFAULTS, ChatSettings, parse_chat
 from model_server.models.layers.decoder import Decoder
+from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.speculation import (
     SPECULATION_DEFAULTS,
     Speculation,
@@ -90,6 +91,8 @@ class Recipe:
     tokenized_input: bool = False  # a Saxml query is a list of token ids
     tokenized_output: bool = False  # and so is its answer
     start_token: int | None = None  # for an empty text, without a tokenizer of its own
+    replies: SaxmlReplies = PLAIN_REPLIES
+    batches: tuple[int, ...] = ()  # sequences of decode steps to compile; (): doubling to the slots
     note: str = ""  # where it does not do as its model path says
     # prefixes of checkpoint tensors that the model deliberately ignores
     unused: tuple[str, ...] = ()

@@ -144,7 +144,7 @@ def make_recipe(
         )
     if config is not None:
         found = _of_checkpoint(found, config)
-    values = apply_overrides(found.overridable, overrides)
+    values = apply_overrides(found.overridable, overrides, found.path)
     if isinstance(found, EmbedderClass):
         return found.configure(config, values)
     recipe, asked = found.configure(config, without_auto(values)), values.get("MAX_CONTEXT")
@@ -161,10 +161,12 @@ def check_overrides(path: str, overrides: Mapping[str, str]) -> None:
     defaults = entry.overridable
     if entry.path == AUTO:  # the checkpoint decides which of these it takes
         defaults = {k: v for each in families() for k, v in each.model_class().overridable.items()}
-    values = apply_overrides(defaults, overrides)
+    values = apply_overrides(defaults, overrides, entry.path)
     if isinstance(entry, AdapterClass):
         parse_base(overrides)
-    if values.keys() >= SERVING_DEFAULTS.keys():
+    elif isinstance(entry, ModelClass) and not entry.needs_checkpoint:
+        make_recipe(path, None, overrides)  # its sizes are its own
+    elif values.keys() >= SERVING_DEFAULTS.keys():
         serving(without_auto(values), sys.maxsize)
 
 

@@ -17,6 +17,7 @@ from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.types import Grammar, RowResult
 from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.loading.loaded import Loaded
+from model_server.models.saxml_replies import SaxmlReplies
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.answers.answer_trace import AnswerTrace
 from model_server.serving.answers.detokenizer import Detokenizer
@@ -42,7 +43,7 @@ from model_server.serving.engine_request import (
 )
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics.registry import ModelServerMetrics
-from model_server.serving.query import prompt_of, scored_ids, scored_prompt
+from model_server.serving.query import begin_of, prompt_of, scored_ids, scored_prompt
 from model_server.serving.query_cost import CostMeter
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables
@@ -187,6 +188,18 @@ class Handler:
         """Return the prompt for a Saxml query. Raises NotLoaded, InvalidRequest."""
         return prompt_of(text, self._language_model(model_id, GENERATE).loaded)
 
+    async def query_begin(self, model_id: str, text: str, prompt: Prompt) -> str:
+        """Return what the answers to a Saxml query begin with. Raises NotLoaded, InvalidRequest."""
+        loaded = self._language_model(model_id, GENERATE).loaded
+        if not loaded.replies.begins_with_query:
+            return ""
+        ids = await self._encoded(await rendered(prompt, loaded), loaded)
+        return begin_of(text, ids, loaded)
+
+    def replies(self, model_id: str) -> SaxmlReplies:
+        """Return the form of Saxml's answers. Raises NotLoaded."""
+        return self._language_model(model_id, GENERATE).loaded.replies
+
     def answers_ids(self, model_id: str) -> bool:
         """True if a Saxml answer is a list of token ids. Raises NotLoaded."""
         return self._language_model(model_id, GENERATE).loaded.tokenized_output
@@ -321,7 +334,8 @@ class Handler:
             self._refuse(running, exc)
             raise
         try:
-            return await outcome, len(ids) + len(target)
+            score = loaded.replies.scored(await outcome, len(target))
+            return score, len(ids) + len(target)
         finally:
             running.cancel()
 

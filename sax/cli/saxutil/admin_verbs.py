@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Callable
 
 from sax.auth.acl import ALL_METHODS, check_method
-from sax.cli.publication import parse_publication
+from sax.cli.publication import parse_publication, warn_of
 from sax.cli.saxutil.go_flags import number_flag, switch, text_flag
 from sax.cli.saxutil.unsupported import CREATE, DELETE, EXPORT, SAVE, unsupported
 from sax.cli.saxutil.verb import SaxutilCall, SaxutilVerb, show
@@ -41,6 +42,7 @@ def publish(call: SaxutilCall) -> None:
             wanted.overrides,
             timeout_s=call.timeout_s,
         )
+    warn_of(wanted)
 
 
 def unpublish(call: SaxutilCall) -> None:
@@ -103,6 +105,7 @@ def _show_model(call: SaxutilCall, model: PublishedModel) -> None:
         raise InvalidRequest("-details=false and -acls=false leave nothing to show: drop one")
     if call.flag("details"):
         show(_MODEL_HEADINGS, [_model_row(model)], as_csv=as_csv)
+        _warn(model)
     if call.flag("acls"):
         show(("Method", "ACL"), sorted(_shown_acls(model).items()), as_csv=as_csv)
 
@@ -118,6 +121,12 @@ def _model_row(model: PublishedModel) -> tuple[str, ...]:
         random.choice(ready) if ready else "",
         ", ".join(model.methods),
     )
+
+
+def _warn(model: PublishedModel) -> None:
+    """Print warnings beside the table, which programs read."""
+    for warning in model.warnings:
+        print(printable(f"warning: {warning}"), file=sys.stderr)
 
 
 def _is_ready(replica: ReplicaStatus) -> bool:
