@@ -93,7 +93,7 @@ _MEANINGS = {
     "tokenizer's)",
     "GENERATE_ONLY": "true: Score is not served",
     "SCORE_ONLY": "Generate and GenerateStream are not served",
-    "ENABLE_GENERATE": "false: likewise",
+    "ENABLE_GENERATE": "false: Generate is not served, only GenerateStream",
     "QUANTIZE_KV": '`KV_CACHE_DTYPE="int8"`',
     "EOS_ID": "token that ends an answer; null: the tokenizer's",
     "STOP_TOKEN_IDS": "likewise, a list of tokens",

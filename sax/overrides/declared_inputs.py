@@ -13,6 +13,7 @@ from sax.wire.extra_inputs import encode_extra_inputs, sampling_from_extra_input
 
 KEY = "EXTRA_INPUTS"
 OF_SAMPLES = ("temperature", "per_example_top_k", "per_example_top_p")  # no beam search has them
+_SAXMLS = (*OF_SAMPLES, "per_example_max_decode_steps", "eos_id")  # null in some of its classes
 
 
 def with_declared(
@@ -22,9 +23,10 @@ def with_declared(
 
     searches: the class answers with a beam search. Raises InvalidRequest naming the extra input.
     """
-    for key, value in declared.items():
+    given = {k: v for k, v in declared.items() if v is not None or k not in _SAXMLS}
+    for key, value in given.items():
         _check_value(key, value)
-    heeded = {k: v for k, v in declared.items() if not (searches and k in OF_SAMPLES)}
+    heeded = {k: v for k, v in given.items() if not (searches and k in OF_SAMPLES)}
     try:
         return sampling_from_extra_inputs(encode_extra_inputs(heeded), defaults)
     except InvalidRequest as error:

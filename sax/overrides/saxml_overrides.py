@@ -103,7 +103,7 @@ def _beside_others(name: str, values: Mapping[str, Any]) -> Iterator[str]:
     if searches(name, values):
         yield from _without(OF_SAMPLERS, values, "a beam search has no samples")
         declared: Mapping[str, Any] = values.get(EXTRA_INPUTS) or {}
-        if idle := [key for key in OF_SAMPLES if key in declared]:
+        if idle := [key for key in OF_SAMPLES if declared.get(key) is not None]:
             yield (
                 f"{', '.join(idle)} of EXTRA_INPUTS has no effect here: a beam search has no "
                 "samples"

@@ -201,9 +201,9 @@ _REPLIES = (
         FLAG,
         "a sample's score is a mean probability of a token",
     ),
-    _honoured("SCORE_ONLY", FLAG, "no Generate and no GenerateStream", _EVERY_METHOD),
+    _honoured("SCORE_ONLY", FLAG, "true: no Generate and no GenerateStream", _EVERY_METHOD),
     _honoured("GENERATE_ONLY", FLAG.or_null(), "true: no Score", _EVERY_METHOD),
-    _honoured("ENABLE_GENERATE", FLAG, "no Generate and no GenerateStream", _EVERY_METHOD),
+    _honoured("ENABLE_GENERATE", FLAG, "false: no Generate, only streams", _EVERY_METHOD),
     _idle("ENABLE_GENERATE_STREAM", FLAG, "every model that generates streams, too", (True,)),
     _idle("STREAM_INTERVAL_STEPS", _ONE, "tokens are streamed as they come", (1,)),
     _idle(

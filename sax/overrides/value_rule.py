@@ -48,7 +48,7 @@ def share() -> ValueRule:
 
 def list_of(rule: ValueRule) -> ValueRule:
     def fits(value: Any) -> bool:
-        return isinstance(value, list) and bool(value) and all(map(rule.fits, as_list(value)))
+        return isinstance(value, list) and value != [] and all(map(rule.fits, as_list(value)))
 
     return ValueRule(f"a list, each {rule.words}", fits)
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from model_server.models.saxml_replies import SaxmlReplies
 from sax.errors import InvalidRequest
 
-_GENERATES, _SCORES = ("lm.generate", "lm.generate_stream"), ("lm.score",)
-
 
 def replies(given: Mapping[str, Any]) -> SaxmlReplies:
-    silent = given["SCORE_ONLY"] or not given["ENABLE_GENERATE"]
     return SaxmlReplies(
         begins_with_query=given["INCLUDE_PREFIX_IN_RESULT"],
         best_first=given["SORT_SAMPLES"],
@@ -20,19 +17,25 @@ def replies(given: Mapping[str, Any]) -> SaxmlReplies:
         scored_mean=given["SCORING_USE_GEOMEAN_PROB_SCORE"],
         scores_end=given["SCORING_INCLUDE_EOS_SCORE"],
         end_token=_only_end(given),
-        withheld=(*(_GENERATES if silent else ()), *(_SCORES if given["GENERATE_ONLY"] else ())),
+        withheld=tuple(_withheld(given)),
     )
+
+
+def _withheld(given: Mapping[str, Any]) -> Iterator[str]:
+    if given["SCORE_ONLY"] or not given["ENABLE_GENERATE"]:
+        yield "lm.generate"
+    if given["SCORE_ONLY"]:
+        yield "lm.generate_stream"
+    if given["GENERATE_ONLY"]:
+        yield "lm.score"
 
 
 def check_replies(given: Mapping[str, Any]) -> None:
     """Raise InvalidRequest for overrides that contradict each other."""
-    silent = [key for key in ("SCORE_ONLY",) if given[key]]
-    silent += [] if given["ENABLE_GENERATE"] else ["ENABLE_GENERATE"]
-    if silent and given["GENERATE_ONLY"]:
+    if given["SCORE_ONLY"] and given["GENERATE_ONLY"]:
         raise InvalidRequest(
-            f"GENERATE_ONLY is true, and {silent[0]} leaves nothing to generate: leave one of the "
-            "two out",
-            param=f"overrides.{silent[0]}",
+            "SCORE_ONLY and GENERATE_ONLY leave no method: leave one of the two out",
+            param="overrides.SCORE_ONLY",
         )
     if given["GENERATION_USE_GEOMEAN_PROB_SCORE"] and given["USE_BEAM_SEARCH"]:
         raise InvalidRequest(

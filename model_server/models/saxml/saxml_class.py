@@ -53,7 +53,7 @@ _TEMPLATE: Values = {
     "SCORING_INCLUDE_EOS_SCORE": False,  # Score counts the end token, too
     "GENERATE_ONLY": None,  # true: no Score
     "SCORE_ONLY": False,  # no Generate and no GenerateStream
-    "ENABLE_GENERATE": True,
+    "ENABLE_GENERATE": True,  # false: streams only
     "QUANTIZE_KV": False,  # KV_CACHE_DTYPE "int8"
 }
 _SOS_ID = 0  # of Saxml's template, where no tokenizer says otherwise

@@ -96,3 +96,13 @@ async def test_a_method_that_is_withheld_is_refused_by_name() -> None:
         assert "does not serve lm.generate; it serves lm.score" in error.text
         request = lm_pb2.ScoreRequest(model_key=MODEL, prefix="ab", suffix=["c"])
         assert len((await served.lm.Score(request)).logp) == 1
+
+
+async def test_a_class_that_only_streams_does_so() -> None:
+    """Saxml's LLaMA70BInt8TokenizedInputTPUv5e8Stream has ENABLE_GENERATE false."""
+    streams = ("lm.generate_stream", "lm.score")
+    request = lm_request(per_example_max_decode_steps=3)
+    async with serving(Changed(replies=BEGINS, methods=streams)) as served:
+        error = await error_of(served.lm.Generate(request))
+        assert "does not serve lm.generate; it serves lm.generate_stream" in error.text
+        assert await streamed(served, request) == f"hi{text_of(answer_to('hi', 3))}"

@@ -71,6 +71,7 @@ def test_a_search_has_no_samples_and_samples_have_no_beams() -> None:
         ({"temperature": -1}, "temperature"),
         ({"temperature": [0.1, 0.2]}, "declare one number"),
         ({"temperature": True}, "'temperature' is True"),
+        ({"heat": None}, "'heat' is None"),
         ({"per_example_max_decode_steps": 0}, "per_example_max_decode_steps"),
         ({"eos_id": 1}, "eos_id"),
         ({"eos_id": [0, 0]}, "holds no token"),

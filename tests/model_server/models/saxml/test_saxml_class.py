@@ -147,7 +147,7 @@ def test_sampling_values_are_the_defaults_of_a_call() -> None:
         ({"TOKENS_PER_BEAM": "true"}, "TOKENS_PER_BEAM=true"),
         ({"MAX_SEQ_LEN": "64", "MAX_CONTEXT": "32"}, "MAX_SEQ_LEN and MAX_CONTEXT set the same"),
         ({"QUANTIZE_KV": "true", "KV_CACHE_DTYPE": '"int8"'}, "QUANTIZE_KV and KV_CACHE_DTYPE"),
-        ({"GENERATE_ONLY": "true", "SCORE_ONLY": "true"}, "leaves nothing to generate"),
+        ({"GENERATE_ONLY": "true", "SCORE_ONLY": "true"}, "leave no method"),
         (
             {"GENERATION_USE_GEOMEAN_PROB_SCORE": "true", "USE_BEAM_SEARCH": "true"},
             "GENERATION_USE_GEOMEAN_PROB_SCORE is of samples",
