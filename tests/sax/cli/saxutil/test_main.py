@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,15 @@ def test_ls_of_a_model_has_details_and_acls(cell: Cell, saxutil: Saxutil) -> Non
     assert len(cells(saxutil("ls", "-acls=false", MODEL)[1])) == 2
     assert saxutil("ls", "-acls=false", "-details=false", MODEL)[0] == 1
     assert saxutil("ls", "-csv", "-details", "/sax/test")[1].startswith("# #,Model ID,Methods\n")
+
+
+def test_publish_and_ls_warn_of_overrides_without_effect(cell: Cell, saxutil: Saxutil) -> None:
+    path = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"
+    told = saxutil("publish", "/sax/test/warned", path, "None", "1", "BUCKET_KEYS=[128]")[2]
+    assert told.startswith("warning: BUCKET_KEYS has no effect here: ")
+    warned = replace(cell.admin.models[MODEL], warnings=("one", "two"))
+    cell.admin.models[MODEL] = warned
+    assert saxutil("ls", MODEL)[2] == "warning: one\nwarning: two\n"
 
 
 def test_acls_are_set_and_shown(cell: Cell, saxutil: Saxutil) -> None:
