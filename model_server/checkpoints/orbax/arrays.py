@@ -35,6 +35,14 @@ class Tree:
     zeros_are_stored: bool  # if so, a missing chunk means damage
     arrays: Mapping[str, tuple[str, bool]]  # path a/b/c -> name on disk, True for zarr 3
 
+    @property
+    def paths(self) -> Iterable[str]:
+        return self.arrays
+
+    def open(self, paths: Iterable[str]) -> dict[str, Any]:
+        """Open arrays for reading, by path. Raises CheckpointError, naming a missing array."""
+        return _open_arrays(self, paths)
+
 
 def read_tree(folder: Folder) -> Tree:
     """Read the metadata. Raises CheckpointError if it is invalid."""
@@ -48,8 +56,7 @@ def read_tree(folder: Folder) -> Tree:
         raise CheckpointError(f"{folder.url}/{METADATA} is not what Orbax writes: {exc!r}") from exc
 
 
-def open_arrays(tree: Tree, paths: Iterable[str]) -> dict[str, Any]:
-    """Open arrays for reading, by path. Raises CheckpointError, naming a missing array."""
+def _open_arrays(tree: Tree, paths: Iterable[str]) -> dict[str, Any]:
     context = ts.Context(_CONTEXT)
     wanted = {path: tree.arrays[path] for path in paths}
     opening = {

@@ -1,4 +1,4 @@
-"""Converts between Hugging Face folders, GGUF files and Orbax checkpoints.
+"""Converts between Hugging Face folders, GGUF files and Orbax checkpoints, and from Pax.
 
 A destination ending in .gguf becomes a GGUF file, any other a Hugging Face folder unless `to` says
 otherwise. By default nothing is lost: every tensor keeps the number format in which it is read
@@ -12,9 +12,11 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from model_server.checkpoints.cast import DTYPES
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import view_of
 from model_server.checkpoints.gguf.writer import QUANTISED, write_gguf
 from model_server.checkpoints.hub.fetching import local_copy
 from model_server.checkpoints.huggingface.folder_writer import write_beside
@@ -24,7 +26,9 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
     copy_sentence_settings,
 )
 from model_server.checkpoints.opening import open_checkpoint
+from model_server.checkpoints.orbax.pax.dialect import PRAXIS_ONLY, SAXML_SIZES
 from model_server.checkpoints.orbax.writer import write_orbax
+from model_server.models.registry import fitting_classes, full_config
 from sax.errors import CheckpointError
 from sax.types import Progress
 
@@ -32,6 +36,7 @@ SAME = "same"
 HUGGINGFACE, GGUF, ORBAX = FORMATS = ("huggingface", "gguf", "orbax")
 NUMBER_FORMATS = (SAME, *DTYPES, *QUANTISED)
 
+_SHOWN = 3  # classes in an error
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT]?B|)", re.IGNORECASE)
 
@@ -44,15 +49,20 @@ def convert(
     dtype: str = SAME,
     max_shard: int = MAX_SHARD,
     report: Callable[[Progress], None] = lambda progress: None,
+    model_path: str | None = None,
+    overrides: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Convert `source`. Raises CheckpointError if it is invalid or the destination exists."""
+    """Convert `source`. Raises CheckpointError if it is invalid or the destination exists.
+
+    model_path, overrides: Saxml's class of a Pax checkpoint, which says nothing but its sizes.
+    """
     target = _format(destination, to)
     if dtype in QUANTISED and target != GGUF:
         raise CheckpointError(f"{dtype} is only for GGUF files; a folder takes {', '.join(DTYPES)}")
     place = Path(destination).expanduser()
     if place.exists() or place.is_symlink():
         raise CheckpointError(f"{place} already exists; remove it or choose another name")
-    checkpoint = open_checkpoint(local_copy(source, report))
+    opened = open_checkpoint(local_copy(source, report))
 
     def write(path: Path) -> None:
         _write(checkpoint, path, target, dtypes, max_shard, report)
@@ -60,6 +70,7 @@ def convert(
             copy_sentence_settings(checkpoint.folder, path)
 
     try:
+        checkpoint = _with_config(opened, model_path, overrides)
         if target == GGUF:
             check_sentence_settings(checkpoint.folder)
         dtypes = {n: checkpoint.dtype(n) if dtype == SAME else dtype for n in checkpoint.names()}
@@ -67,7 +78,31 @@ def convert(
     except OSError as exc:
         raise CheckpointError(f"{place} cannot be written: {exc.strerror or exc}") from exc
     finally:
-        checkpoint.close()
+        opened.close()
+
+
+def _with_config(
+    checkpoint: Checkpoint, model_path: str | None, overrides: Mapping[str, str]
+) -> Checkpoint:
+    """Return a checkpoint whose config.json says all that a reader needs."""
+    if SAXML_SIZES not in checkpoint.config:
+        if model_path is None and not overrides:
+            return checkpoint
+        raise CheckpointError(
+            "--model-path and --set are for Pax checkpoints without a config.json; this one has "
+            "its own: leave them out"
+        )
+    if model_path is None and checkpoint.config.get("model_type") not in PRAXIS_ONLY:
+        some = ", ".join(fitting_classes(checkpoint.config)[:_SHOWN]) or "none: give --set, too"
+        raise CheckpointError(
+            "a Pax checkpoint says its sizes and nothing else, such as how positions are rotated: "
+            f"name its class with --model-path (of its sizes: {some}), or put a config.json beside "
+            "it"
+        )
+    if model_path is None:
+        return checkpoint
+    config = dict(full_config(model_path, checkpoint.config, overrides))
+    return view_of(checkpoint, {name: name for name in checkpoint.names()}, config)
 
 
 def size_of(text: str) -> int:
