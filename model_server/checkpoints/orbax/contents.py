@@ -38,7 +38,7 @@ DIALECTS = (PRAXIS, GEMMA, MAXTEXT, FLAX, EXACT)
 _MODEL = "mdl_vars/"  # of Pax's train states, beside step, opt_states and extra_state
 
 
-class _Tree(Protocol):
+class _ListedArrays(Protocol):
     """Arrays that are listed, but not opened."""
 
     @property
@@ -76,7 +76,7 @@ def read_contents(layout: OrbaxLayout, config: dict[str, Any] | None) -> Content
 
     Raises CheckpointError, naming the place and the array.
     """
-    tree: _Tree = (
+    tree: _ListedArrays = (
         read_flax_tree(layout.arrays, layout.file) if layout.file else read_tree(layout.arrays)
     )
     weights = _weights(tree.paths)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from model_server.checkpoints.orbax.pax.leaf import Leaf, Target, one
+from model_server.checkpoints.orbax.pax.variable import PaxVariable, Target, one
 
-Leaves = Mapping[str, Leaf]  # by path within the model, or within a layer
+PaxVariables = Mapping[str, PaxVariable]  # by path within the model, or within a layer
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class ProjectionForms:
     """The forms in which a checkpoint may hold the projections of its attention."""
 
     combined: bool  # queries, keys and values are one variable
@@ -29,8 +29,8 @@ class Architecture:
 
     model_type: str  # of the config.json that it corresponds to
     title: str
-    top: Leaves
-    layer: Callable[[Attention], Leaves]
+    top: PaxVariables
+    layer: Callable[[ProjectionForms], PaxVariables]
     # Letter -> name in Saxml's classes
     sizes: Mapping[str, str]
 
@@ -47,7 +47,9 @@ _GROUPED = {**_SIZES, "K": "NUM_KV_HEADS"}
 _EMBEDDING, _SOFTMAX = "embedding_lookup/emb_var", "softmax/logits_ffn/linear/w"
 
 
-def _projections(prefix: str, attention: Attention, out: str, *, paired: bool) -> Leaves:
+def _projections(
+    prefix: str, attention: ProjectionForms, out: str, *, paired: bool
+) -> PaxVariables:
     """Queries, keys, values and output of one layer, under Hugging Face's names."""
     names = [f"{prefix}.{letter}_proj.weight" for letter in "qkv"]
     turns = (paired, paired, False)
@@ -57,7 +59,7 @@ def _projections(prefix: str, attention: Attention, out: str, *, paired: bool) -
             Target(name, "HQ,D", take=index, paired=turned)
             for index, (name, turned) in enumerate(zip(names, turns, strict=True))
         )
-        return {"self_attention/combined_qkv/w": Leaf("3DHQ", targets), **post}
+        return {"self_attention/combined_qkv/w": PaxVariable("3DHQ", targets), **post}
     query, key, value = names
     shared, rows = ("DQ", "Q,D") if attention.headless else ("DKQ", "KQ,D")
     return {
@@ -68,7 +70,7 @@ def _projections(prefix: str, attention: Attention, out: str, *, paired: bool) -
     }
 
 
-def _gated(attention: Attention, *, paired: bool) -> Leaves:
+def _gated(attention: ProjectionForms, *, paired: bool) -> PaxVariables:
     """A layer of Llama or Gemma."""
     prefix = "model.layers.{layer}"
     return {
@@ -81,15 +83,15 @@ def _gated(attention: Attention, *, paired: bool) -> Leaves:
     }
 
 
-def _llama(attention: Attention) -> Leaves:
+def _llama(attention: ProjectionForms) -> PaxVariables:
     return _gated(attention, paired=True)
 
 
-def _gemma(attention: Attention) -> Leaves:
+def _gemma(attention: ProjectionForms) -> PaxVariables:
     return _gated(attention, paired=False)
 
 
-def _gptj(attention: Attention) -> Leaves:
+def _gptj(attention: ProjectionForms) -> PaxVariables:
     prefix = "transformer.h.{layer}"
     return {
         "layer_norm/scale": one(f"{prefix}.ln_1.weight", "D", "D"),
@@ -106,10 +108,10 @@ def _gptj(attention: Attention) -> Leaves:
 QUERY_SCALE = "self_attention/per_dim_scale/per_dim_scale"
 
 
-def _plain(attention: Attention, *, biased: bool) -> Leaves:
+def _plain(attention: ProjectionForms, *, biased: bool) -> PaxVariables:
     """A layer of LmCloudSpmd or C4SpmdGpt3, under the names of `models/saxml/praxis.py`."""
     prefix = "layers.{layer}"
-    leaves = {
+    variables = {
         **_norm("layer_norm", f"{prefix}.before_attention"),
         **_norm("ff_layer/layer_norm", f"{prefix}.before_ffw"),
         "self_attention/combined_qkv/w": one(f"{prefix}.qkv.kernel", "3DHQ", "3HQ,D"),
@@ -120,23 +122,23 @@ def _plain(attention: Attention, *, biased: bool) -> Leaves:
         "ff_layer/ffn_layer2/bias/b": one(f"{prefix}.down.bias", "D", "D"),
     }
     if not biased:
-        return {**leaves, QUERY_SCALE: Leaf("Q", needed=False)}
+        return {**variables, QUERY_SCALE: PaxVariable("Q", needed=False)}
     return {
-        **leaves,
+        **variables,
         "self_attention/combined_qkv/b": one(f"{prefix}.qkv.bias", "3HQ", "3HQ"),
         "self_attention/post/b": one(f"{prefix}.out.bias", "D", "D"),
     }
 
 
-def _lm_cloud(attention: Attention) -> Leaves:
+def _lm_cloud(attention: ProjectionForms) -> PaxVariables:
     return _plain(attention, biased=False)
 
 
-def _c4(attention: Attention) -> Leaves:
+def _c4(attention: ProjectionForms) -> PaxVariables:
     return _plain(attention, biased=True)
 
 
-def _norm(path: str, name: str) -> Leaves:
+def _norm(path: str, name: str) -> PaxVariables:
     return {
         f"{path}/scale": one(f"{name}.scale", "D", "D", offset=1.0),
         f"{path}/bias": one(f"{name}.bias", "D", "D"),

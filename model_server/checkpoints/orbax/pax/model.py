@@ -14,10 +14,10 @@ from model_server.checkpoints.orbax.dialect import Rule, Shape
 from model_server.checkpoints.orbax.pax.architectures import (
     QUERY_SCALE,
     Architecture,
-    Attention,
+    ProjectionForms,
     architecture_of,
 )
-from model_server.checkpoints.orbax.pax.leaf import LAYER_AXIS, QKV_AXIS, Leaf
+from model_server.checkpoints.orbax.pax.variable import LAYER_AXIS, QKV_AXIS, PaxVariable
 from sax.errors import CheckpointError
 
 # Matches a variable of a layer, however deep in a training state it lies.
@@ -38,7 +38,7 @@ class PraxisModel:
 
     architecture: Architecture
     sizes: Mapping[str, int]  # by letter
-    leaves: Mapping[str, Leaf]  # by path
+    variables: Mapping[str, PaxVariable]  # by path
     stacked: bool
 
     @property
@@ -48,27 +48,27 @@ class PraxisModel:
 
     def rules(self) -> tuple[Rule, ...]:
         """Return a rule for every variable; equal ones of separate layers share theirs."""
-        rules = (self._rule(path, leaf) for path, leaf in self.leaves.items())
+        rules = (self._rule(path, variable) for path, variable in self.variables.items())
         return tuple({rule.pattern: rule for rule in rules}.values())
 
     def query_scales(self) -> dict[int | None, str]:
         """Return the variables that multiply queries, by layer; None: of all, stacked."""
-        found = (path for path in self.leaves if path.endswith(QUERY_SCALE))
+        found = (path for path in self.variables if path.endswith(QUERY_SCALE))
         return {None if self.stacked else _layer_of(path): path for path in found}
 
-    def _rule(self, path: str, leaf: Leaf) -> Rule:
+    def _rule(self, path: str, variable: PaxVariable) -> Rule:
         pattern, layer = re.escape(path), _layer_of(path)
         stacked = self.stacked and layer is not None
         if layer is not None and not stacked:
             # The pattern puts the layer's number into the names.
             pattern = pattern.replace(f"x_layers_{layer}/", r"x_layers_(?P<layer>\d+)/", 1)
-        return Rule(pattern, leaf.parts(stacked=stacked))
+        return Rule(pattern, variable.parts(stacked=stacked))
 
 
 def praxis_model(shapes: Mapping[str, Shape]) -> PraxisModel:
     """Recognise the model. Raises CheckpointError, naming a missing, unknown or unfit variable."""
     _refuse_quantized(shapes)
-    tree = _Tree.of(shapes)
+    tree = _LayerTree.of(shapes)
     first = tree.layers[min(tree.layers)]
     architecture = architecture_of(set(tree.top), set(first))
     if architecture is None:
@@ -76,23 +76,23 @@ def praxis_model(shapes: Mapping[str, Shape]) -> PraxisModel:
             f"it holds no model that Saxml serves: among {_named(tree.top.values())} is no "
             "softmax; read are Llama, GPT-J, Gemma, LmCloudSpmd and C4SpmdGpt3"
         )
-    leaves = dict(_declared(tree, architecture, shapes))
-    if unknown := [path for path in shapes if path not in leaves]:
+    variables = dict(_declared(tree, architecture, shapes))
+    if unknown := [path for path in shapes if path not in variables]:
         raise CheckpointError(
             f"it has variables that {architecture.title} does not have: {_named(unknown)}"
         )
-    sizes = _Sizes(shapes, tree.stacked)
-    for path, leaf in leaves.items():
-        sizes.check(path, leaf)
+    sizes = _AxisSizes(shapes, tree.stacked)
+    for path, variable in variables.items():
+        sizes.check(path, variable)
     heads = 1 if _attention(tree, shapes).headless else sizes.found["H"]
     whole = {LAYER_AXIS: len(tree.layers), "K": heads, **sizes.found}
     if whole[LAYER_AXIS] > _MOST_LAYERS:
         raise CheckpointError(f"it has {whole[LAYER_AXIS]} layers; at most {_MOST_LAYERS} are read")
-    return PraxisModel(architecture, whole, leaves, tree.stacked)
+    return PraxisModel(architecture, whole, variables, tree.stacked)
 
 
 @dataclass(frozen=True, slots=True)
-class _Tree:
+class _LayerTree:
     """The variables of a checkpoint, layer by layer."""
 
     prefix: str  # of the paths of all variables
@@ -102,7 +102,7 @@ class _Tree:
     layers: dict[int, dict[str, str]]  # number -> path within the layer -> whole path
 
     @classmethod
-    def of(cls, shapes: Mapping[str, Shape]) -> _Tree:
+    def of(cls, shapes: Mapping[str, Shape]) -> _LayerTree:
         top: dict[str, str] = {}
         layers: dict[int, dict[str, str]] = {}
         prefixes: set[str] = set()
@@ -129,8 +129,8 @@ class _Tree:
 
 
 def _declared(
-    tree: _Tree, architecture: Architecture, shapes: Mapping[str, Shape]
-) -> Iterator[tuple[str, Leaf]]:
+    tree: _LayerTree, architecture: Architecture, shapes: Mapping[str, Shape]
+) -> Iterator[tuple[str, PaxVariable]]:
     """Yield every variable that the model has, with its path. Raises CheckpointError."""
     yield from _present(architecture.top, tree.top, tree.prefix, architecture)
     stem = tree.prefix + tree.stem
@@ -140,26 +140,26 @@ def _declared(
 
 
 def _present(
-    declared: Mapping[str, Leaf], paths: Mapping[str, str], prefix: str, of: Architecture
-) -> Iterator[tuple[str, Leaf]]:
-    for rest, leaf in declared.items():
+    declared: Mapping[str, PaxVariable], paths: Mapping[str, str], prefix: str, of: Architecture
+) -> Iterator[tuple[str, PaxVariable]]:
+    for rest, variable in declared.items():
         if rest in paths:
-            yield paths[rest], leaf
-        elif leaf.needed:
+            yield paths[rest], variable
+        elif variable.needed:
             raise CheckpointError(
                 f"it lacks the variable {_dots(prefix + rest)}, which {of.title} has"
             )
 
 
-def _attention(tree: _Tree, shapes: Mapping[str, Shape]) -> Attention:
+def _attention(tree: _LayerTree, shapes: Mapping[str, Shape]) -> ProjectionForms:
     first = tree.layers[min(tree.layers)]
     key = first.get("self_attention/key/w")
     headless = key is not None and len(shapes[key]) == 2 + tree.stacked
-    return Attention("self_attention/combined_qkv/w" in first, headless)
+    return ProjectionForms("self_attention/combined_qkv/w" in first, headless)
 
 
 @dataclass(slots=True)
-class _Sizes:
+class _AxisSizes:
     """Sizes of the axes, each taken from the first variable that has it."""
 
     shapes: Mapping[str, Shape]
@@ -167,10 +167,10 @@ class _Sizes:
     found: dict[str, int] = field(default_factory=lambda: {QKV_AXIS: 3})
     said_by: dict[str, str] = field(default_factory=dict)
 
-    def check(self, path: str, leaf: Leaf) -> None:
+    def check(self, path: str, variable: PaxVariable) -> None:
         """Raise CheckpointError if the shape contradicts those of variables before it."""
         in_layer = self.stacked and _layer_of(path) is not None
-        axes, shape = (LAYER_AXIS if in_layer else "") + leaf.axes, self.shapes[path]
+        axes, shape = (LAYER_AXIS if in_layer else "") + variable.axes, self.shapes[path]
         wanted = [self.found.get(letter) for letter in axes]
         fits = len(axes) == len(shape) and all(
             want in (None, have) for want, have in zip(wanted, shape, strict=True)

@@ -55,7 +55,7 @@ _CONSTANTS: Mapping[int, bool | None] = {0xC0: None, 0xC2: False, 0xC3: True}
 
 def index(data: memoryview, start: int = 0, end: int | None = None) -> Value:
     """Return the value in data[start:end] with binary data by place. Raises BadMsgpack."""
-    reader = _Reader(data, start, len(data) if end is None else end)
+    reader = _ValueReader(data, start, len(data) if end is None else end)
     value = reader.value(0)
     if reader.at != reader.end:
         raise BadMsgpack(f"{reader.end - reader.at} bytes follow its value")
@@ -63,7 +63,7 @@ def index(data: memoryview, start: int = 0, end: int | None = None) -> Value:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _ValueReader:
     data: memoryview
     at: int
     end: int

@@ -25,7 +25,7 @@ class BadTree(ValueError):
 
 def leaf_paths(text: str) -> list[str]:
     """Return the path of every leaf, in order: keys, and numbers in lists. Raises BadTree."""
-    tokens = _Tokens(list(_TOKEN.finditer(text.strip())))
+    tokens = _TreeTokens(list(_TOKEN.finditer(text.strip())))
     paths = list(_node(tokens, (), 0))
     if tokens.left:
         raise BadTree(f"its structure goes on after its end: {tokens.word()[:40]!r}")
@@ -33,7 +33,7 @@ def leaf_paths(text: str) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Tokens:
+class _TreeTokens:
     matches: Sequence[re.Match[str]]
     at: int = 0
 
@@ -58,7 +58,7 @@ class _Tokens:
         return word
 
 
-def _node(tokens: _Tokens, keys: tuple[str, ...], depth: int) -> Iterator[str]:
+def _node(tokens: _TreeTokens, keys: tuple[str, ...], depth: int) -> Iterator[str]:
     if depth > _DEEPEST:
         raise BadTree(f"its structure has more than {_DEEPEST} levels")
     word = tokens.take()
@@ -77,7 +77,7 @@ def _node(tokens: _Tokens, keys: tuple[str, ...], depth: int) -> Iterator[str]:
         raise BadTree(f"its structure has {word[:40]!r}, which is unknown")
 
 
-def _mapping(tokens: _Tokens, keys: tuple[str, ...], depth: int) -> Iterator[str]:
+def _mapping(tokens: _TreeTokens, keys: tuple[str, ...], depth: int) -> Iterator[str]:
     while tokens.word() != "}":
         key = tokens.take()
         tokens.take(":")
@@ -88,7 +88,7 @@ def _mapping(tokens: _Tokens, keys: tuple[str, ...], depth: int) -> Iterator[str
 
 
 def _sequence(
-    tokens: _Tokens, opening: str, keys: tuple[str, ...], depth: int, names: Sequence[str] = ()
+    tokens: _TreeTokens, opening: str, keys: tuple[str, ...], depth: int, names: Sequence[str] = ()
 ) -> Iterator[str]:
     number, closing = 0, _CLOSING[opening]
     while tokens.word() != closing:
@@ -101,7 +101,7 @@ def _sequence(
 
 
 def _inner(
-    tokens: _Tokens, names: Sequence[str] | None, keys: tuple[str, ...], depth: int
+    tokens: _TreeTokens, names: Sequence[str] | None, keys: tuple[str, ...], depth: int
 ) -> Iterator[str]:
     if names is None:
         yield from _node(tokens, keys, depth)
@@ -110,7 +110,7 @@ def _inner(
     yield from _sequence(tokens, tokens.take("["), keys, depth, names)
 
 
-def _names(tokens: _Tokens) -> Sequence[str]:
+def _names(tokens: _TreeTokens) -> Sequence[str]:
     """Take a class with its auxiliary data; return the names of its children."""
     known = tokens.take()
     tokens.take("[")
@@ -118,7 +118,7 @@ def _names(tokens: _Tokens) -> Sequence[str]:
     return _TRAIN_STATE if known.rpartition(".")[2] == "TrainState" else quoted
 
 
-def _up_to_closing(tokens: _Tokens) -> Iterator[str]:
+def _up_to_closing(tokens: _TreeTokens) -> Iterator[str]:
     """Take everything up to the bracket that closes the one before."""
     depth = 1
     while True:

@@ -26,7 +26,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class PaxVariable:
     """A variable. Whoever writes a Pax checkpoint stores each as an array of its own."""
 
     axes: str
@@ -46,6 +46,8 @@ def _part(target: Target, axes: str) -> Part:
     return Part(target.name, dims, take, each, offset=target.offset, paired=target.paired)
 
 
-def one(name: str, axes: str, dims: str, *, paired: bool = False, offset: float = 0.0) -> Leaf:
+def one(
+    name: str, axes: str, dims: str, *, paired: bool = False, offset: float = 0.0
+) -> PaxVariable:
     """Declare a variable that holds one tensor."""
-    return Leaf(axes, (Target(name, dims, paired=paired, offset=offset),))
+    return PaxVariable(axes, (Target(name, dims, paired=paired, offset=offset),))
