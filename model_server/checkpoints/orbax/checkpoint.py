@@ -69,7 +69,7 @@ class OrbaxCheckpoint:
         self._fetched: TemporaryDirectory[str] | None = None
         self._closed = False
         try:
-            if layout.arrays.is_local:
+            if layout.arrays.is_local and layout.file is None:
                 check_files_below(layout.arrays.path)
             self._folder = self._folder_beside(layout)
             self.folder: Path | None = self._folder

@@ -27,6 +27,7 @@ from model_server.checkpoints.orbax.maxtext import MAXTEXT
 from model_server.checkpoints.orbax.pax.dialect import PRAXIS, query_scales, sizes_only
 from model_server.checkpoints.orbax.pax.flax_file import read_flax_tree
 from model_server.checkpoints.orbax.pax.query_scale import QueryScales
+from model_server.checkpoints.orbax.pax.unpadded import without_padding
 from model_server.checkpoints.orbax.view import OrbaxView
 from model_server.checkpoints.region import Region
 from sax.errors import CheckpointError
@@ -85,6 +86,8 @@ def read_contents(layout: OrbaxLayout, config: dict[str, Any] | None) -> Content
         raise CheckpointError(_unreadable(layout, weights, dialect))
     opened = tree.open(weights.values())
     arrays = {short: opened[path] for short, path in weights.items()}
+    if dialect is PRAXIS:
+        arrays = without_padding(layout, arrays)
     shapes = {path: tuple(array.shape) for path, array in arrays.items()}
     try:
         return _translated(dialect, config, arrays, shapes)

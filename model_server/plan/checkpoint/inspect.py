@@ -84,8 +84,8 @@ def _first_text(given: Any) -> str | None:
 def _fit(report: Report, checkpoint: Checkpoint) -> None:
     config = checkpoint.config
     if SAXML_SIZES in config:
-        report.path_as = _class_of(config)
-        report.family = report.path_as
+        report.family = "a class of Saxml's"
+        report.family = report.path_as = _class_of(config)
     recipe = make_recipe(report.path_as, config, {})
     if isinstance(recipe, Recipe):
         module = recipe.blueprint(checkpoint=checkpoint)

@@ -36,29 +36,55 @@ class TrainState(flax.struct.PyTreeNode):
 
 def train_state(variables: Variables) -> TrainState:
     """The variables of a model, below `params.lm`, with an optimizer's state."""
-    model: dict[str, Any] = {}
-    for path, values in variables.items():
-        *heads, leaf = path.split(".")
-        node = model
-        for head in heads:
-            node = node.setdefault(head, {})
-        node[leaf] = values
+    model = _nested(variables)
     moments = {"no_prefix": ({"count": np.int32(7)}, {"m": np.ones((2, 3), np.float32)})}
     return TrainState(np.int32(7), {"params": {"lm": model}}, [moments])
 
 
-def write_arrays(folder: Path, variables: Variables, *, item: str | None = "state") -> Path:
-    """Write a folder per array, in chunks; `item`: below the step, None as before 2023."""
+def write_arrays(
+    folder: Path, variables: Variables, *, item: str | None = "state", padding: int = 0
+) -> Path:
+    """Write a folder per array, in chunks; `item`: below the step, None as before 2023.
+
+    padding: rows and columns of garbage at the end of every axis, as uneven meshes leave them.
+    """
     step = folder / STEP
     state = step / item if item else step
     for path, values in variables.items():
-        write_zarr(state / f"mdl_vars.params.lm.{path}", values)
+        padded = np.pad(values, padding, constant_values=9)[(slice(padding, None),) * values.ndim]
+        write_zarr(state / f"mdl_vars.params.lm.{path}", padded if padding else values)
     write_zarr(state / "step", np.asarray(7, np.int32))
     write_zarr(state / "opt_states_0.no_prefix_0.m.lm.w", np.ones((2, 3), np.float32))
     if item:
         (step / "metadata").mkdir()
-        (step / "metadata" / "metadata").write_text('{"version": 1.0}')
+        told = {"version": 1.1, "train_state_metadata": _metadata(variables)}
+        (step / "metadata" / "metadata").write_text(json.dumps(told))
     return step
+
+
+def _metadata(variables: Variables) -> dict[str, Any]:
+    """The true shapes, as Pax writes them from version 1.1 on."""
+    described = {
+        path: {
+            "_array_metadata_tag": True,
+            "is_optax_masked_node": False,
+            "unpadded_shape": values.shape,
+            "dtype": values.dtype.name,
+        }
+        for path, values in variables.items()
+    }
+    return {"mdl_vars": {"params": {"lm": _nested(described)}}}
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *heads, leaf = path.split(".")
+        node = tree
+        for head in heads:
+            node = node.setdefault(head, {})
+        node[leaf] = value
+    return tree
 
 
 def write_zarr(folder: Path, values: np.ndarray) -> None:

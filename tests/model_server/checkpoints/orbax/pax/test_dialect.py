@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -20,13 +23,16 @@ from model_server.models.weights.sharding import layout_of
 from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
 from tests.golden.pax_maker.cases import CASES, PaxCase
-from tests.golden.pax_maker.model import variables_of
+from tests.golden.pax_maker.model import prompt_of, variables_of
+from tests.model_server.checkpoints.bucket_server import BucketServer
 from tests.model_server.checkpoints.pax_writer import STEP, WRITERS, write_arrays, write_zarr
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json, write_json
 from tests.model_server.models.quick import quick
 from tests.model_server.tiny import logits_of
 
-GOLDEN = Path(__file__).parents[4] / "golden" / "pax"
+ROOT = Path(__file__).parents[5]
+ON_MESH = "tests.model_server.checkpoints.orbax.pax.on_mesh"
+GOLDEN = ROOT / "tests" / "golden" / "pax"
 BY_NAME = {case.name: case for case in CASES}
 F32 = {"DTYPE": '"float32"'}
 # Each kind of model once, and each way of saving; the rest of the grid is extended.
@@ -45,28 +51,32 @@ GRID = [
 ]
 
 
-def loaded(path: Path, case: PaxCase) -> tuple[Any, Recipe]:
-    """The model on one device: the way the server loads it."""
+def loaded(path: Path, case: PaxCase, mesh: tuple[int, int, int]) -> tuple[Any, Recipe]:
+    """The model on a mesh: the way the server loads it."""
     with closing(open_checkpoint(str(path))) as checkpoint:
         recipe = make_recipe(
             case.path, checkpoint.config, F32 | {"ICI_MESH_SHAPE": "[1,1,1]"} | case.overrides
         )
         assert isinstance(recipe, Recipe)
-        layout = layout_of((1, 1, 1)).placed()
+        layout = layout_of(mesh).placed()
         module = recipe.blueprint(layout, checkpoint)
         leaves = read_weights(module.declarations, checkpoint, lambda _: None, layout)
     return module.assemble(leaves), recipe
 
 
 def assert_golden(path: Path, case: PaxCase) -> None:
-    with np.load(GOLDEN / f"{case.name}.npz") as golden:
-        prompt, wanted = golden["prompt"], golden["logits"]
-    model, recipe = loaded(path, case)
+    model, recipe = loaded(path, case, (1, 1, 1))
 
     def run(model: Any) -> jax.Array:
-        return logits_of(model, recipe, prompt)
+        return logits_of(model, recipe, prompt_of(case))
 
-    found = np.asarray(quick(run, model)(model))
+    assert_close(np.asarray(quick(run, model)(model)), case)
+
+
+def assert_close(found: np.ndarray, case: PaxCase) -> None:
+    with np.load(GOLDEN / f"{case.name}.npz") as golden:
+        assert golden["prompt"].tolist() == prompt_of(case).tolist()
+        wanted = golden["logits"]
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max(), rtol=1e-4)
 
 
@@ -80,6 +90,65 @@ def test_logits_equal_those_of_praxis(tmp_path: Path, name: str, way: str) -> No
 def test_the_oldest_layout_has_no_items(tmp_path: Path) -> None:
     case = BY_NAME["llama"]
     assert_golden(write_arrays(tmp_path, variables_of(case), item=None), case)
+
+
+def test_padding_of_uneven_meshes_is_cut_off(tmp_path: Path) -> None:
+    case = BY_NAME["c4"]
+    assert_golden(write_arrays(tmp_path, variables_of(case), padding=3), case)
+
+
+def test_metadata_of_other_shapes_is_refused_by_name(tmp_path: Path) -> None:
+    step = write_arrays(tmp_path, variables_of(BY_NAME["llama"]))
+    file = step / "metadata" / "metadata"
+    file.write_text(file.read_text().replace("[61, 16]", "[62, 16]"))
+    with pytest.raises(CheckpointError, match=r"emb_var is stored as \[61, 16\].*\[62, 16\]"):
+        open_checkpoint(str(step))
+    file.write_text("{")
+    with pytest.raises(CheckpointError, match="metadata is not JSON"):
+        open_checkpoint(str(step))
+
+
+def test_chunks_that_dwarf_their_array_are_refused(tmp_path: Path) -> None:
+    step = write_arrays(tmp_path, variables_of(BY_NAME["llama"]))
+    file = step / "state" / "mdl_vars.params.lm.final_ln.scale" / ".zarray"
+    file.write_text(file.read_text().replace('"chunks": [8]', '"chunks": [800000000]'))
+    with pytest.raises(CheckpointError, match=r"final_ln\.scale is \[16\] in chunks of"):
+        open_checkpoint(str(step))
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_buckets_are_read_in_place(
+    bucket_server: BucketServer, tmp_path: Path, scheme: str
+) -> None:
+    case = BY_NAME["lm_cloud_stacked"]
+    place = bucket_server.root / "bucket" / "run"
+    step = write_arrays(place, variables_of(case))
+    (step / "commit_success.txt").touch()
+    (place / "tokenizer.json").write_text(tokenizer_json())
+    write_arrays(tmp_path, variables_of(case))
+    with closing(open_checkpoint(f"{scheme}://bucket/run/{STEP}")) as there:
+        assert there.tokenizer().encode("he")
+        with closing(open_checkpoint(str(tmp_path))) as here:
+            assert sorted(there.names()) == sorted(here.names())
+            for name in here.names():
+                np.testing.assert_array_equal(there.read(name), here.read(name))
+
+
+@pytest.mark.extended
+def test_each_device_of_a_mesh_reads_its_part(tmp_path: Path) -> None:
+    """In a process of its own: the number of devices is fixed before jax starts."""
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "NPROC": "8",  # threads: fewer than devices can wait for each other for ever
+        "PYTHONPATH": str(ROOT),
+    }
+    results = tmp_path / "logits.npz"
+    command = [sys.executable, "-m", ON_MESH, str(results)]
+    subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=100)
+    with np.load(results) as found:
+        for case in CASES:
+            assert_close(found[case.name], case)
 
 
 def test_every_folder_of_the_checkpoint_may_be_named(tmp_path: Path) -> None:
