@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,4 +29,5 @@ def logits_of(case: PaxCase) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    np.savez(sys.argv[1], **{case.name: logits_of(case) for case in CASES})
+    results: dict[str, Any] = {case.name: logits_of(case) for case in CASES}
+    np.savez(sys.argv[1], **results)
