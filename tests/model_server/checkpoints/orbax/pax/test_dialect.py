@@ -116,7 +116,7 @@ def test_chunks_that_dwarf_their_array_are_refused(tmp_path: Path) -> None:
         open_checkpoint(str(step))
 
 
-@pytest.mark.parametrize("scheme", ["gs", "s3"])
+@pytest.mark.parametrize("scheme", ["gs", pytest.param("s3", marks=pytest.mark.extended)])
 def test_buckets_are_read_in_place(
     bucket_server: BucketServer, tmp_path: Path, scheme: str
 ) -> None:
@@ -130,7 +130,7 @@ def test_buckets_are_read_in_place(
         assert there.tokenizer().encode("he")
         with closing(open_checkpoint(str(tmp_path))) as here:
             assert sorted(there.names()) == sorted(here.names())
-            for name in here.names():
+            for name in here.names()[::5]:
                 np.testing.assert_array_equal(there.read(name), here.read(name))
 
 

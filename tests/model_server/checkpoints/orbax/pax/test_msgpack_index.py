@@ -13,20 +13,25 @@ from hypothesis import strategies as st
 from model_server.checkpoints.orbax.pax.msgpack_index import BadMsgpack, Bytes, index
 from tests.model_server.checkpoints.pax_writer import packed
 
+# Where msgpack writes a length in another way.
+_SIZES = st.sampled_from((0, 1, 2, 4, 8, 15, 16, 17, 31, 32, 255, 256, 65535, 65536))
+_BYTES = st.builds(bytes, _SIZES)
 _PLAIN = (
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**64 - 1)
     | st.floats(allow_nan=False)
-    | st.text(max_size=300)
-    | st.binary(max_size=300)
-    | st.builds(msgpack.ExtType, st.integers(0, 127), st.binary(max_size=300))
+    | st.text(max_size=5)
+    | st.builds("x".__mul__, _SIZES)
+    | _BYTES
+    | st.builds(msgpack.ExtType, st.integers(0, 127), _BYTES)
 )
 _TREES = st.recursive(
     _PLAIN,
     lambda inner: (
-        st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=5), inner, max_size=20)
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4)
     ),
+    max_leaves=10,
 )
 
 
@@ -38,6 +43,13 @@ def _seen(value: Any, data: bytes) -> Any:
     if isinstance(value, dict):
         return {key: _seen(inner, data) for key, inner in value.items()}
     return [_seen(inner, data) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("size", [15, 16, 65535, 65536])
+def test_long_lists_and_objects_are_read(size: int) -> None:
+    tree = [list(range(size)), {str(number): number for number in range(size)}]
+    data = packed(tree)
+    assert index(memoryview(data)) == tree
 
 
 @given(_TREES)
