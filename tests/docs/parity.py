@@ -41,6 +41,7 @@ _TOOL = "sax/cli/saxutil/test_main.py"
 _HTTP = "http_gateway/saxml/test_routes.py"
 _HTTP_1 = "http_gateway/saxml/test_generation_1.py"
 _EXTRA = "sax/wire/test_extra_inputs.py"
+_PAX = "model_server/checkpoints/orbax/pax/test_dialect.py"
 _RECONCILER = "admin_server/cell/test_reconciler.py"
 
 _CHECKS = "admin_server/cell/test_saxml_overrides.py"
@@ -158,11 +159,43 @@ ROWS = (
         "::test_an_unloaded_model_is_gone_and_wake_up_changes_nothing",
     ),
     _row(
-        "Modelet.Save, Export",
-        "Save writes a Pax checkpoint; Export is not implemented in what Google published",
-        "refused in words: a server never changes weights, and `sax convert` writes them",
+        "Modelet.Save, saxutil save",
+        "writes a Pax checkpoint anywhere that the server may write",
+        "writes a Hugging Face folder of the checkpoint that was loaded, below --checkpoint_roots",
+        "better",
+        "model_server/loading/saving/test_saver.py"
+        "::test_every_byte_of_the_weights_is_that_of_the_checkpoint",
+        "model_server/loading/saving/test_saver.py::test_nothing_is_written_outside_the_roots",
+        "model_server/serving/test_access.py::test_only_the_admin_may_load_unload_and_update",
+        f"{_TOOL}::test_save_and_export_ask_the_models_server",
+    ),
+    _row(
+        "Modelet.Export, saxutil export",
+        "a TensorFlow SavedModel; not implemented in what Google published",
+        "a program of jax.export for lm.score, with the weights; a SavedModel, seeds and other "
+        "methods are refused by name",
         "different",
-        f"{_LM}::test_what_is_not_served_is_refused_by_name",
+        "model_server/loading/saving/test_exporting.py"
+        "::test_its_logits_are_the_reference_implementations",
+        "model_server/services/test_export_request.py"
+        "::test_what_is_not_written_is_refused_by_its_field",
+    ),
+    _row(
+        "Pax checkpoints",
+        "the only format: arrays of their own, OCDBT or one flax file",
+        "read where they lie for Llama, GPT-J, Gemma, LmCloudSpmd and C4SpmdGpt3, beside Hugging "
+        "Face, GGUF and Orbax; `sax convert` writes any of these",
+        "better",
+        f"{_PAX}::test_logits_equal_those_of_praxis",
+        f"{_PAX}::test_convert_takes_from_the_class_what_the_sizes_do_not_say",
+    ),
+    _row(
+        "Pax checkpoints quantised offline, averages of weights (EMA)",
+        "read by classes that are made for them",
+        "quantised ones are refused by name: QUANTIZE quantises the original as it is loaded; the "
+        "weights of a training are read, not their average",
+        "different",
+        f"{_PAX}::test_int8_weights_are_refused_by_name",
     ),
     _row(
         "LMService.Generate",
@@ -478,8 +511,8 @@ ROWS = (
         f"{_TOOL}::test_a_service_that_a_server_has_not_is_its_answer",
     ),
     _row(
-        "saxutil create, delete, export, save",
-        "fail or do nothing in what Google published, but save",
+        "saxutil create, delete",
+        "fail or do nothing in what Google published",
         "refused in words that say what to do instead",
         "different",
         f"{_TOOL}::test_what_cannot_be_done_is_said_in_words",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from model_server.checkpoints.orbax.pax.dialect import PRAXIS_ONLY, SAXML_SIZES
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys
 from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe
@@ -56,6 +57,7 @@ _TEMPLATE: Values = {
     "ENABLE_GENERATE": True,  # false: streams only
     "QUANTIZE_KV": False,  # KV_CACHE_DTYPE "int8"
 }
+_MOST = 2**24  # of any size: a slip otherwise
 _SOS_ID = 0  # of Saxml's template, where no tokenizer says otherwise
 _SIZES = (
     "NUM_LAYERS",
@@ -79,7 +81,7 @@ class SaxmlArchitecture:
     configure: Callable[[Values | None, Values], Recipe]
     # Maps a class's values and a context to what `configure` reads: a config.json, or the values.
     config: Callable[[Values, int], Values] = _own_config
-    keys: KnownKeys | None = None  # of matching checkpoints; None: random weights only
+    keys: KnownKeys  # of matching checkpoints
     sizes: Callable[[ConfigKeys], Values] = lambda keys: {}  # config.json sizes in Saxml's names
 
 
@@ -109,10 +111,10 @@ def saxml_class(
     def configure(config: Values | None, given: Values) -> Recipe:
         given = normal(given)
         _check(given)
-        if config is None:
-            config = architecture.config(_whole(given), given["MAX_CONTEXT"] or _length(given))
-        else:
-            _agree(name, architecture, config, given, defaults)
+        stored = {} if config is None else _agreed(name, architecture, config, given, defaults)
+        if config is None or SAXML_SIZES in config:
+            context = given["MAX_CONTEXT"] or _length(given)
+            config = architecture.config({**_whole(given), **stored}, context)
         recipe = architecture.configure(config, _served(given))
         ended = replace(recipe.defaults, **_ends(given, recipe.vocab))
         return replace(
@@ -127,7 +129,15 @@ def saxml_class(
             replies=replies(given),
         )
 
-    return ModelClass(f"{_PACKAGE}.{module}.{name}", False, defaults, configure)
+    def config_of(config: Values, given: Values) -> Values:
+        given = normal(given)
+        stored = _agreed(name, architecture, config, given, defaults)
+        if architecture.config is _own_config:  # Praxis' own, which has no other config.json
+            return config
+        return architecture.config({**_whole(given), **stored}, _length(given))
+
+    path = f"{_PACKAGE}.{module}.{name}"
+    return ModelClass(path, False, defaults, configure, config_of)
 
 
 def _check(given: Values) -> None:
@@ -162,30 +172,50 @@ def _length(given: Values) -> int:
     return given["INPUT_SEQ_LEN"] + given["MAX_DECODE_STEPS"]
 
 
-def _agree(
+def pax_keys(family: str) -> KnownKeys:
+    """The config.json of a model that no library but Praxis has: its sizes, in Saxml's names."""
+    return KnownKeys(family, (SAXML_SIZES,), {})
+
+
+def _agreed(
     name: str, architecture: SaxmlArchitecture, config: Values, given: Values, defaults: Values
-) -> None:
-    """Raises CheckpointError if the checkpoint does not match the class."""
+) -> Values:
+    """Return the checkpoint's sizes. Raises CheckpointError if they are not the class's."""
     known, model_type = architecture.keys, config.get("model_type")
-    if known is None:
-        raise CheckpointError(
-            f'{name} takes checkpoint "None" (random weights): no supported format holds its '
-            "weights"
-        )
     fitting = known.family
     if model_type != fitting:
+        pax_only = ', which are Pax\'s, or "None"' if fitting in PRAXIS_ONLY else ""
         raise CheckpointError(
-            f"{name} loads checkpoints of model_type {fitting!r}, not {model_type!r}"
+            f"{name} loads checkpoints of model_type {fitting!r}{pax_only}, not {model_type!r}"
         )
     wanted = _whole(given)
-    for key, found in architecture.sizes(ConfigKeys(config, known)).items():
+    if SAXML_SIZES in config:
+        stored = _pax_sizes(config)
+    else:
+        stored = architecture.sizes(ConfigKeys(config, known))
+    for key, found in stored.items():
         # Saxml rounds vocabularies up; trust the checkpoint unless VOCAB_SIZE was overridden.
         insisted = key != "VOCAB_SIZE" or given[key] != defaults[key]
-        if insisted and found != wanted[key]:
+        if insisted and found != wanted.get(key):
+            other = f"publish {fitting!r}, which takes its sizes from the checkpoint, or "
             raise CheckpointError(
-                f"the checkpoint's {key} is {found} but {name} has {wanted[key]}: publish "
-                f"{fitting!r}, which takes its sizes from the checkpoint, or override {key}"
+                f"the checkpoint's {key} is {found} but {name} has {wanted.get(key)}: "
+                f"{'' if SAXML_SIZES in config else other}override {key}"
             )
+    return stored
+
+
+def _pax_sizes(config: Values) -> Values:
+    """Return the sizes that a Pax checkpoint has. Raises CheckpointError."""
+    pax_keys(str(config.get("model_type"))).check(config)
+    sizes = config[SAXML_SIZES]
+    whole = isinstance(sizes, dict) and all(type(size) is int for size in sizes.values())
+    if not whole or not all(0 < size <= _MOST for size in sizes.values()):
+        raise CheckpointError(
+            f"config.json has {SAXML_SIZES} = {quoted(sizes)}; it takes whole numbers from 1 to "
+            f"{_MOST}"
+        )
+    return sizes
 
 
 def _served(given: Values) -> Values:

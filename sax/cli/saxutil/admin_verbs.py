@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from sax.auth.acl import ALL_METHODS, check_method
 from sax.cli.publication import parse_publication, warn_of
-from sax.cli.saxutil.go_flags import number_flag, switch, text_flag
-from sax.cli.saxutil.unsupported import CREATE, DELETE, EXPORT, SAVE, unsupported
+from sax.cli.saxutil.go_flags import number_flag, switch
+from sax.cli.saxutil.unsupported import CREATE, DELETE, unsupported
 from sax.cli.saxutil.verb import SaxutilCall, SaxutilVerb, show
 from sax.client.location import cells_below
 from sax.command import printable
@@ -213,11 +213,6 @@ _LS_FLAGS = (
     switch("details", "Show details of a model; of a cell's models only if given.", default=True),
     switch("acls", "Show the ACLs of a model's methods.", default=True),
 )
-_EXPORT_FLAGS = (
-    text_flag("rng_seed_mode", "stateful, stateless or fixed.", "stateful"),
-    text_flag("signatures", "Signatures with commas between them, one a method."),
-    switch("enable_gpu_multi_device_execution", "For several GPUs.", default=True),
-)
 _PUBLICATION = "MODEL MODEL_PATH CHECKPOINT REPLICAS [KEY=JSON ...]"
 _REPLICAS = (number_flag("replicas", "Number of replicas.", -1),)
 
@@ -238,14 +233,4 @@ VERBS = (
     SaxutilVerb("getacl", "Show access lists.", "CELL | MODEL [all | METHOD]", getacl, 1, 2),
     SaxutilVerb("setacl", "Set an access list.", "CELL | MODEL [METHOD] ACL", setacl, 2, 3),
     SaxutilVerb("watch", "Watch a model's replicas.", "MODEL", watch, 1, 1),
-    SaxutilVerb(
-        "export",
-        "Export a model.",
-        "[FLAGS] MODEL METHOD,... PATH",
-        _refuse(EXPORT),
-        3,
-        3,
-        _EXPORT_FLAGS,
-    ),
-    SaxutilVerb("save", "Save a model.", "MODEL PATH", _refuse(SAVE), 2, 2),
 )

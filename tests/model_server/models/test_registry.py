@@ -64,7 +64,7 @@ def test_a_model_of_sizes_unknown_needs_a_checkpoint() -> None:
 
 
 def test_random_weight_models_refuse_a_checkpoint() -> None:
-    with pytest.raises(CheckpointError, match='checkpoint "None"'):
+    with pytest.raises(CheckpointError, match="are Pax's, or"):
         make_recipe(TEST_2B, LLAMA, {})
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from sax.cli.saxutil.main import run
 from sax.proto import admin_pb2
+from sax.proto.modelet_pb2 import ExportRequest, SaveRequest
 from tests.sax.cli.saxutil.fake_media import FakeMedia
 from tests.sax.client.test_blocking_client import Cell
 from tests.sax.conftest import MODEL
@@ -228,8 +229,8 @@ def test_media_go_to_a_server_that_has_the_services(
     [
         (("create", "/sax/x", "/tmp", "acl"), "admin server"),
         (("delete", "/sax/x"), "unpublish"),
-        (("export", "-rng_seed_mode=fixed", "-signatures=a,b", MODEL, "lm.score", "/x"), "convert"),
-        (("save", MODEL, "/x"), "versions"),
+        (("export", "-rng_seed_mode=odd", MODEL, "lm.score", "/x"), "stateful, stateless, fixed"),
+        (("save", "nothing", "/x"), "/sax/"),
         (("getacl", "/sax/test", "all"), "for operators only"),
         (("setacl", "/sax/test", "lm.score", "acl/all"), "for operators only"),
         (("vm.classify", MODEL, "/no/such/file"), "cannot be read"),
@@ -241,6 +242,20 @@ def test_what_cannot_be_done_is_said_in_words(
     status, _, err = saxutil(*words)
     assert status == 1
     assert told in err
+
+
+def test_save_and_export_ask_the_models_server(cell: Cell, saxutil: Saxutil) -> None:
+    assert saxutil("save", MODEL, "/checkpoints/m")[0] == 0
+    asked = cell.replica.modelet_calls
+    assert asked == [SaveRequest(model_key=MODEL, checkpoint_path="/checkpoints/m")]
+    assert saxutil("export", "-signatures=a,b", MODEL, "lm.score,lm.score", "/e")[0] == 0
+    assert asked[1] == ExportRequest(
+        model_key=MODEL,
+        method_names=["lm.score", "lm.score"],
+        signatures=["a", "b"],
+        export_path="/e",
+        serialized_model_format=ExportRequest.JAX_EXPORT,
+    )
 
 
 @pytest.mark.parametrize(
