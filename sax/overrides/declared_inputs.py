@@ -26,7 +26,9 @@ def with_declared(
     given = {k: v for k, v in declared.items() if v is not None or k not in _SAXMLS}
     for key, value in given.items():
         _check_value(key, value)
-    heeded = {k: v for k, v in given.items() if not (searches and k in OF_SAMPLES)}
+    heeded: dict[str, Any] = {
+        key: value for key, value in given.items() if not (searches and key in OF_SAMPLES)
+    }
     try:
         return sampling_from_extra_inputs(encode_extra_inputs(heeded), defaults)
     except InvalidRequest as error:
