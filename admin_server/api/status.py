@@ -134,6 +134,7 @@ def _model(model: PublishedModel) -> dict[str, Any]:
         "ready_replicas": model.ready_replicas,
         "autoscaling": _autoscaling(spec.autoscaling),
         "scaling_reason": model.scaling_reason,
+        "warnings": list(model.warnings),
         "canary": _canary(model),
         "placement": _placement(spec.placement),
         "replicas": [_replica(replica) for replica in replicas[:_REPLICAS_SHOWN]],

@@ -50,6 +50,7 @@ from sax import names
 from sax.canary import replicas_with_canary
 from sax.errors import Cancelled, ModelPathNotFound, NotLeading, SaxError, Unavailable
 from sax.format import describe_paths
+from sax.overrides.saxml_overrides import override_warnings
 from sax.types import (
     Event,
     JoinedServer,
@@ -411,14 +412,16 @@ class Cell:
     def _describe(self, spec: ModelSpec) -> PublishedModel:
         report = self._plan.models.get(spec.model_id)
         wanted = replicas_with_canary(self.scaler.wanted(spec), spec.canary)
-        why = self.scaler.reason(spec)
+        why, methods = self.scaler.reason(spec), ()
         if report is None:
             waiting = ReplicaStatus("", ServableStatus.NONE, "published a moment ago")
-            return PublishedModel(spec, (waiting,) * wanted, (), wanted, why)
-        replicas = report.replicas
-        if self.provisioner is not None and not all(replica.address for replica in replicas):
-            replicas = with_notes(replicas, self.provisioner.notes(spec.model_id))
-        return PublishedModel(spec, replicas, self._methods(spec.model_id), wanted, why)
+            replicas = (waiting,) * wanted
+        else:
+            replicas, methods = report.replicas, self._methods(spec.model_id)
+            if self.provisioner is not None and not all(replica.address for replica in replicas):
+                replicas = with_notes(replicas, self.provisioner.notes(spec.model_id))
+        warnings = override_warnings(spec.model_path, spec.overrides)
+        return PublishedModel(spec, replicas, methods, wanted, why, warnings=warnings)
 
     def _methods(self, model_id: str) -> tuple[str, ...]:
         held = self._seen.model(model_id).held.values()

@@ -30,6 +30,8 @@ from sax.adapters import ADAPTER_PATH, BASE, base_of, parse_base
 from sax.auth.acl import parse_acl, parse_acls
 from sax.errors import InvalidRequest, ModelExists, ModelNotFound, NotFound
 from sax.format import listing, quoted, shortened
+from sax.overrides.json_text import json_remedy
+from sax.overrides.saxml_overrides import read_saxml_overrides
 from sax.scaling import check_replicas
 from sax.types import ModelSpec, Version
 
@@ -180,6 +182,7 @@ def check_settings(spec: ModelSpec) -> None:
     check_autoscaling(spec.autoscaling)
     for key, text in spec.overrides.items():
         _check_override(key, text)
+    read_saxml_overrides(spec.model_path, spec.overrides)
     check_placement(spec)
     parse_acl(spec.admin_acl, "admin_acl")
     parse_acls(spec.acls, "acls")
@@ -274,9 +277,9 @@ def _check_override(key: str, text: str) -> None:
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as exc:
+        remedy = json_remedy(text)
         raise InvalidRequest(
-            f"override {shortened(key)}={quoted(text)} is not JSON text ({exc}): leave numbers and "
-            'booleans unquoted and put strings in double quotes, as in "bfloat16"',
+            f"override {shortened(key)}={quoted(text)} is not JSON text ({exc}): {remedy}",
             param="overrides",
         ) from exc
 

@@ -25,6 +25,7 @@ class ListedModel(TypedDict):
     active_replicas: int
     reason: NotRequired[str]
     note: NotRequired[str]
+    warnings: NotRequired[list[str]]
     canary: NotRequired[CanaryReply]
 
 

@@ -141,7 +141,15 @@ class SaxmlRoutes:
         body = await _body_or_query(request, ModelBody, RequestRoute.LISTCELL)
         check_allowed(body.model)
         model = await self._client.list(body.model)
-        return pretty({**listed(model), **_shortage(model), **_note(model), **_canary(model)})
+        return pretty(
+            {
+                **listed(model),
+                **_shortage(model),
+                **_note(model),
+                **_warnings(model),
+                **_canary(model),
+            }
+        )
 
     async def listall(self, request: Request) -> Response:
         """List the full names of a cell's models that the caller's key may use."""
@@ -192,6 +200,11 @@ def _shortage(model: PublishedModel) -> dict[str, object]:
 def _note(model: PublishedModel) -> dict[str, object]:
     """Return `note`, a field not in Saxml, if it is not served as its model path says."""
     return {"note": "; ".join(model.notes)} if model.notes else {}
+
+
+def _warnings(model: PublishedModel) -> dict[str, object]:
+    """Return `warnings`, a field not in Saxml, of overrides without effect."""
+    return {"warnings": list(model.warnings)} if model.warnings else {}
 
 
 def _canary(model: PublishedModel) -> dict[str, object]:

@@ -22,7 +22,7 @@ class Checkpoint(Protocol):
 
     @property
     def format(self) -> str:
-        """gguf, safetensors or orbax."""
+        """gguf, safetensors, orbax or pax."""
         ...
 
     @property

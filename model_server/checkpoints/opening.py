@@ -11,7 +11,7 @@ from model_server.checkpoints.huggingface.safetensors_header import ErrorHandler
 from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES
 from model_server.checkpoints.orbax.checkpoint import OrbaxCheckpoint
 from model_server.checkpoints.orbax.folder import REMOTE, Folder
-from model_server.checkpoints.orbax.layout import find_layout
+from model_server.checkpoints.orbax.layout import find_layout, is_msgpack_map, layout_of_file
 from model_server.checkpoints.roots import local_place
 from model_server.checkpoints.text_part import text_part_of
 from sax.errors import CheckpointError
@@ -21,11 +21,12 @@ _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
 def open_checkpoint(path: str, on_error: ErrorHandler = raise_error) -> Checkpoint:
-    """Open a GGUF file (or a folder around one), a Hugging Face folder or an Orbax checkpoint.
+    """Open a GGUF file, a Hugging Face folder, or an Orbax or Pax checkpoint.
 
-    Orbax checkpoints may also be at gs:// or s3://. Raises CheckpointError, naming the file, if it
-    is missing, unreadable or truncated. If `on_error` returns instead of raising, a Hugging Face
-    folder opens even if some of its weight files are broken.
+    A folder may also hold one GGUF file. Orbax and Pax checkpoints may be at gs:// or s3://. Raises
+    CheckpointError, naming the file, if it is missing, unreadable or truncated. If `on_error`
+    returns instead of raising, a Hugging Face folder opens even if some of its weight files are
+    broken.
     """
     if path.partition("://")[0] in REMOTE and "://" in path:
         return _open_remote(path)
@@ -79,6 +80,8 @@ def _open(place: Path, on_error: ErrorHandler) -> Checkpoint:
         )
     if place.suffix in _PICKLED:
         raise _pickled(place.parent, [place.name])
+    if place.is_file() and is_msgpack_map(place):
+        return OrbaxCheckpoint(layout_of_file(Folder(str(place.parent)), place.name))
     return GgufCheckpoint(place)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 # On XLA:CPU a matmul with one bf16 row takes a path many times slower than with two.
@@ -25,18 +25,24 @@ class Bucket:
 
 
 def closed_set(
-    slots: int, prefill_blocks: Iterable[int], *, skips: bool = False
+    slots: int,
+    prefill_blocks: Iterable[int],
+    *,
+    skips: bool = False,
+    batches: Collection[int] = (),
 ) -> tuple[Bucket, ...]:
     """Return decode-only buckets, doubling up to `slots`, then buckets with prompt blocks.
 
     Each bucket costs seconds at every start. Decode rows that prompts leave idle cost next to
     nothing on a CPU (160 rows take as long as 130), so prompt buckets always have room for every
     decode. skips: padding rows are not multiplied, so that three sizes of decodes do, and two of
-    prompts.
+    prompts. batches: sizes of decodes that were asked for, instead of doublings.
     """
     most = max(slots, _FEWEST_ROWS)
     doublings = [rows for rows in (2**power for power in range(3, 31)) if rows < most]
     some = doublings[:1] if skips else doublings
+    if batches:
+        some = [rows for rows in batches if _FEWEST_ROWS < rows < most]
     sizes = sorted(prefill_blocks)
     decodes = sorted({_FEWEST_ROWS, *some, most})
     return (

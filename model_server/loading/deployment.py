@@ -370,7 +370,10 @@ class Deployment(PlacedModel):
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
-        return closed_set(self.limits.decodes, PREFILL_BLOCKS, skips=self.program.skips)
+        asked = self.recipe.batches
+        return closed_set(
+            self.limits.decodes, PREFILL_BLOCKS, skips=self.program.skips, batches=asked
+        )
 
     @cached_property
     def pool_shapes(self) -> tuple[Pages, ...]:

@@ -16,6 +16,7 @@ from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Runner
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.loading.island_loads import IslandLoads
+from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.tasks import Sizes
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.dialect import AnswerDialect
@@ -38,6 +39,7 @@ class Loaded:
     tokenized_input: bool = False  # a Saxml query is a list of token ids, "5,6,7"
     tokenized_output: bool = False  # and so is its answer
     start_token: int | None = None  # of its class, for an empty text; None: the tokenizer's
+    replies: SaxmlReplies = PLAIN_REPLIES
     grammars: GrammarCompiler | None = None  # None: it answers under no constraint
     note: str = ""  # where it does not do as its model path says
     defaults: SamplingParams  # for fields that a Saxml request omits

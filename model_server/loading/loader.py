@@ -247,6 +247,7 @@ class ModelLoader:
         tokenizer, template = self._text(spec, recipe, checkpoint)
         as_chat = chat_queries(recipe, template)
         check_vocabulary(tokenizer, recipe, self._draft_tokenizer)
+        replies = recipe.replies.of_tokenizer(tokenizer.eos_ids)
         check_behind_proxy(recipe, self._config)
         load = self._planned(spec, recipe, checkpoint, tasks=tasks_of(recipe, checkpoint))
         self._check_order(load.order)
@@ -273,6 +274,7 @@ class ModelLoader:
             tokenized_input=recipe.tokenized_input,
             tokenized_output=recipe.tokenized_output,
             start_token=recipe.start_token if checkpoint is None else None,
+            replies=replies,
             grammars=GrammarCompiler(tokenizer, recipe.vocab),
             note=recipe.note,
             defaults=recipe.defaults,
@@ -282,7 +284,7 @@ class ModelLoader:
             kernels=kernels_of(load.deployment),
             devices=load.deployment.layout.mesh.size,
             methods=(
-                *_METHODS,
+                *replies.served(_METHODS),
                 *(embedder.methods if embedder else ()),
                 *(("lm.gradient",) if gradients else ()),
             ),

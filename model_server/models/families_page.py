@@ -79,7 +79,22 @@ _MEANINGS = {
     "`per_example_max_decode_steps`; for Saxml's classes also part of the context",
     "PER_EXAMPLE_MAX_DECODE_STEPS": "lowers that default, if less than `MAX_DECODE_STEPS`",
     "INPUT_SEQ_LEN": "plus `MAX_DECODE_STEPS`: the context",
-    "BATCH_SIZE": "concurrent requests, if `NUM_CACHE_SLOTS` is null",
+    "BATCH_SIZE": "concurrent requests, if `NUM_CACHE_SLOTS` is null; of a list of sizes the "
+    "largest, and steps of each are compiled",
+    "MAX_SEQ_LEN": "the context, instead of `INPUT_SEQ_LEN` and `MAX_DECODE_STEPS`",
+    "SORT_SAMPLES": "samples of a Saxml call come best first, else as they were drawn",
+    "EXTRA_INPUTS": "defaults of Saxml calls, in the names of extra inputs; null: as "
+    "`TEMPERATURE`, `TOP_K`, `TOP_P` and `PER_EXAMPLE_MAX_DECODE_STEPS` say",
+    "INCLUDE_PREFIX_IN_RESULT": "answers of Saxml calls begin with their query",
+    "GENERATION_USE_GEOMEAN_PROB_SCORE": "the score of a sample is the geometric mean of its "
+    "tokens' probabilities",
+    "SCORING_USE_GEOMEAN_PROB_SCORE": "likewise of Score",
+    "SCORING_INCLUDE_EOS_SCORE": "Score counts the end token after each suffix (`EOS_ID`, else the "
+    "tokenizer's)",
+    "GENERATE_ONLY": "true: Score is not served",
+    "SCORE_ONLY": "Generate and GenerateStream are not served",
+    "ENABLE_GENERATE": "false: Generate is not served, only GenerateStream",
+    "QUANTIZE_KV": '`KV_CACHE_DTYPE="int8"`',
     "EOS_ID": "token that ends an answer; null: the tokenizer's",
     "STOP_TOKEN_IDS": "likewise, a list of tokens",
     "USE_BEAM_SEARCH": "answers of a Saxml call are those of a beam search, not samples",

@@ -15,6 +15,7 @@ from model_server.checkpoints.packed import Packing
 from model_server.kernels.pages import CacheShape, StateArray
 from model_server.models.chat_settings import CHAT_DEFAULTS, ChatSettings, parse_chat
 from model_server.models.layers.decoder import Decoder
+from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.speculation import (
     SPECULATION_DEFAULTS,
     Speculation,
@@ -91,6 +92,8 @@ class Recipe:
     tokenized_input: bool = False  # a Saxml query is a list of token ids
     tokenized_output: bool = False  # and so is its answer
     start_token: int | None = None  # for an empty text, without a tokenizer of its own
+    replies: SaxmlReplies = PLAIN_REPLIES
+    batches: tuple[int, ...] = ()  # sequences of decode steps to compile; (): doubling to the slots
     note: str = ""  # where it does not do as its model path says
     # prefixes of checkpoint tensors that the model deliberately ignores
     unused: tuple[str, ...] = ()
@@ -243,6 +246,8 @@ class ModelClass:
     overridable: Mapping[str, Any]
     # config.json of the checkpoint (None: random weights), checked override values -> recipe
     configure: Callable[[Mapping[str, Any] | None, Mapping[str, Any]], Recipe]
+    # what a Pax checkpoint says, checked override values -> config.json; None: without own sizes
+    config_of: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

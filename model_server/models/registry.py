@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from model_server.checkpoints.orbax.pax.dialect import SAXML_SIZES
 from model_server.models import families as family_modules
 from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
@@ -115,11 +116,39 @@ def make_recipe(
         )
     if config is not None:
         found = _of_checkpoint(found, config)
-    values = apply_overrides(found.overridable, overrides)
+    values = apply_overrides(found.overridable, overrides, found.path)
     if isinstance(found, EmbedderClass):
         return found.configure(config, values)
     recipe, asked = found.configure(config, without_auto(values)), values.get("MAX_CONTEXT")
     return recipe if asked is None else replace(recipe, auto_context=asked == AUTO)
+
+
+def full_config(
+    path: str, config: Mapping[str, Any], overrides: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """Return the config.json of a Pax checkpoint as this class of Saxml's serves it.
+
+    Raises ModelPathNotFound, InvalidRequest, and CheckpointError if its sizes are not the class's.
+    """
+    found = find(path)
+    if not isinstance(found, ModelClass) or found.config_of is None:
+        raise InvalidRequest(
+            f"{path} has no sizes of its own: name a class of {_SAXML_ROOT}*", param="model_path"
+        )
+    return found.config_of(config, apply_overrides(found.overridable, overrides, found.path))
+
+
+def fitting_classes(config: Mapping[str, Any]) -> list[str]:
+    """Return the model paths of the classes that have a Pax checkpoint's sizes."""
+    return [path for path in _ENTRIES if _fits(path, config)]
+
+
+def _fits(path: str, config: Mapping[str, Any]) -> bool:
+    try:
+        full_config(path, config, {})
+    except (CheckpointError, InvalidRequest):
+        return False
+    return True
 
 
 def check_overrides(path: str, overrides: Mapping[str, str]) -> None:
@@ -132,10 +161,12 @@ def check_overrides(path: str, overrides: Mapping[str, str]) -> None:
     defaults = entry.overridable
     if entry.path == AUTO:  # the checkpoint decides which of these it takes
         defaults = {k: v for each in families() for k, v in each.model_class().overridable.items()}
-    values = apply_overrides(defaults, overrides)
+    values = apply_overrides(defaults, overrides, entry.path)
     if isinstance(entry, AdapterClass):
         parse_base(overrides)
-    if values.keys() >= SERVING_DEFAULTS.keys():
+    elif isinstance(entry, ModelClass) and not entry.needs_checkpoint:
+        make_recipe(path, None, overrides)  # its sizes are its own
+    elif values.keys() >= SERVING_DEFAULTS.keys():
         serving(without_auto(values), sys.maxsize)
 
 
@@ -154,6 +185,11 @@ def _overview() -> str:
 def _of_checkpoint(found: _Recipes, config: Mapping[str, Any]) -> _Recipes:
     """Resolve `auto` by the checkpoint; otherwise check that the named family matches it."""
     kept = next((each for each in families() if config.get("model_type") in each.model_types), None)
+    if SAXML_SIZES in config and getattr(found, "config_of", None) is None:
+        raise CheckpointError(
+            "this Pax checkpoint says its sizes and nothing else, such as how positions are "
+            f"rotated: publish it as its class in {_SAXML_ROOT}*, or put a config.json beside it"
+        )
     if found.path == AUTO:
         return _known(kept, config).model_class()
     if kept and kept.path != found.path and found.path in {each.path for each in families()}:

@@ -22,6 +22,7 @@ from model_server.config import ANY_ADDRESS, ModelServerConfig, advertised_host
 from model_server.disaggregation.prefill_servers import PrefillServers
 from model_server.loading.loaded import Loader
 from model_server.loading.memory_plan import Devices
+from model_server.loading.saving.saver import Saver
 from model_server.process.admin_process import AdminProcess, admin_command
 from model_server.process.hang import tell_of_hang
 from model_server.process.health_page import HealthPage, LoopWatch, why_not_ready
@@ -324,6 +325,7 @@ class ModelServer:
             fencing=fencing,
             security=config.security,
             keeps_own=config.keep_statically_loaded_models,
+            saver=Saver(config.checkpoint_roots),
         )
         modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)
         control = ControlService(

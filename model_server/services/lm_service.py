@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.services.account import account_of_call, time_left_s, traceparent_of_call
 from model_server.services.connection import Delivery, TokenStream
 from model_server.serving.engine_request import sample_seeds
@@ -58,17 +59,27 @@ def start_samples(
 
 
 class Samples:
-    def __init__(self, count: int, *, as_ids: bool = False) -> None:
-        """as_ids: texts are lists of token ids instead."""
+    def __init__(
+        self,
+        count: int,
+        *,
+        as_ids: bool = False,
+        begin: str = "",
+        replies: SaxmlReplies = PLAIN_REPLIES,
+    ) -> None:
+        """as_ids: texts are lists of token ids instead. begin: of every answer."""
         self.all = [Sample() for _ in range(count)]
         self.prompt_tokens = 0
         self._as_ids = as_ids
+        self._begin = begin
+        self._replies = replies
 
     def add(self, deliveries: Iterable[Delivery]) -> None:
         """Add new deliveries. Raises the first error: one failed sample fails the request."""
         for sample in self.all:
             sample.text += sample.piece
-            sample.piece = ""
+            sample.piece = self._begin
+        self._begin = ""
         for delivery in deliveries:
             if isinstance(delivery.chunk, SaxError):
                 raise delivery.chunk
@@ -77,26 +88,26 @@ class Samples:
                 self._take(delivery.chunk)
                 continue
             sample = self.all[delivery.id]
-            sample.piece += self._text(sample, delivery.chunk)
-            sample.score = delivery.chunk.score
+            sample.piece += self._text(sample, delivery.chunk.text, delivery.chunk.token_ids)
             sample.tokens = delivery.chunk.completion_tokens
+            sample.score = self._replies.sampled(delivery.chunk.score, sample.tokens)
             sample.note(delivery.chunk)
 
     def _take(self, found: TokenChunk) -> None:
         """Take the answers of a beam search, which come all at once."""
         for sample, each in zip(self.all, found.hypotheses, strict=False):
-            sample.piece = join_ids(each.token_ids) if self._as_ids else each.text
+            sample.piece += self._text(sample, each.text, each.token_ids)
             sample.score = each.score
             sample.tokens = len(each.token_ids)
             sample.over = True
         del self.all[len(found.hypotheses) :]
         self.all[0].computed = found.prompt_tokens + sum(sample.tokens for sample in self.all)
 
-    def _text(self, sample: Sample, chunk: TokenChunk) -> str:
+    def _text(self, sample: Sample, text: str, token_ids: Sequence[int]) -> str:
         if not self._as_ids:
-            return chunk.text
-        goes_on = chunk.token_ids and (sample.text or sample.piece)
-        return ("," if goes_on else "") + join_ids(chunk.token_ids)
+            return text
+        goes_on = token_ids and (sample.text or sample.piece)
+        return ("," if goes_on else "") + join_ids(token_ids)
 
     @property
     def over(self) -> bool:
@@ -107,8 +118,10 @@ class Samples:
         """Tokens that were computed for all samples."""
         return sum(sample.computed for sample in self.all)
 
-    def best_first(self) -> list[Sample]:
-        """Sort by score; on a tie, the lower request id comes first."""
+    def ordered(self) -> list[Sample]:
+        """Sort by score, unless the model says otherwise; on a tie the first one drawn leads."""
+        if not self._replies.best_first:
+            return self.all
         return sorted(self.all, key=lambda sample: -sample.score)
 
 
@@ -128,7 +141,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         _tell_cost(context, meter, last.computed)
         texts = [
             lm_pb2.DecodedText(text=sample.text + sample.piece, score=sample.score)
-            for sample in last.best_first()
+            for sample in last.ordered()
         ]
         return lm_pb2.GenerateResponse(
             texts=texts,
@@ -180,9 +193,10 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         """Yield the samples as they grow: the same object after every step that added to it."""
         defaults, count = self._handler.defaults(request.model_key)
         sampling = sampling_from_extra_inputs(request.extra_inputs, defaults)
+        prompt = self._handler.query(request.model_key, request.text)
         question = GenerateRequest(
             model_id=request.model_key,
-            prompt=self._handler.query(request.model_key, request.text),
+            prompt=prompt,
             sampling=sampling,
             account=account_of_call(context),
             timeout_s=time_left_s(context),
@@ -190,7 +204,12 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         )
         beams = sampling.beam_size
         temperatures = sample_temperatures(request.extra_inputs, 1 if beams else count)
-        samples = Samples(beams or count, as_ids=self._handler.answers_ids(request.model_key))
+        samples = Samples(
+            beams or count,
+            as_ids=self._handler.answers_ids(request.model_key),
+            begin=await self._handler.query_begin(request.model_key, request.text, prompt),
+            replies=self._handler.replies(request.model_key),
+        )
         connection = TokenStream(self._handler, method)
         try:
             asked = self._handler.seeded(question)

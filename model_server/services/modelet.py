@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from dataclasses import replace
 from typing import Any
 
+from model_server.loading.saving.saver import Saver
+from model_server.services.export_request import exported_methods
 from model_server.services.fencing import Fencing
 from model_server.serving.admission import Admission, check_admin, check_enforceable
 from model_server.serving.method_stats import MethodSnapshot
@@ -14,13 +17,7 @@ from model_server.serving.servable import Servable
 from model_server.serving.servables import Servables
 from sax.auth.acl import caller
 from sax.auth.security import OPEN_TO_ALL, Security
-from sax.errors import (
-    InvalidName,
-    InvalidRequest,
-    StaleRevision,
-    Unavailable,
-    UnsupportedParameter,
-)
+from sax.errors import InvalidName, InvalidRequest, StaleRevision, Unavailable
 from sax.format import shortened
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.proto import modelet_pb2, modelet_pb2_grpc
@@ -49,6 +46,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         fencing: Fencing | None = None,
         security: Security = OPEN_TO_ALL,
         keeps_own: bool = False,
+        saver: Saver | None = None,
     ) -> None:
         """keeps_own: the server holds what its flags name, and nothing else."""
         self._servables = servables
@@ -59,6 +57,8 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         self._fencing = fencing or Fencing()
         self._security = security
         self._keeps_own = keeps_own
+        self._saver = saver or Saver(())
+        self._writing = asyncio.Lock()  # one at a time: it reads and writes whole models
 
     async def Load(self, request: Any, context: Any) -> modelet_pb2.LoadResponse:
         """Return once the model is LOADED; GetStatus shows progress meanwhile."""
@@ -122,20 +122,30 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         return reply
 
     async def Export(self, request: Any, context: Any) -> modelet_pb2.ExportResponse:
-        raise UnsupportedParameter(
-            "Export is not supported: this server writes no TF SavedModel; "
-            "`sax convert` writes a Hugging Face folder"
-        )
+        """Return once programs of the model and its weights are written."""
+        self._check_admin("export models")
+        methods = exported_methods(request)
+        spec = self._loaded_spec(request.model_key)
+        async with self._writing:
+            await asyncio.to_thread(self._saver.export, spec, request.export_path, methods)
+        return modelet_pb2.ExportResponse()
 
     async def Save(self, request: Any, context: Any) -> modelet_pb2.SaveResponse:
-        raise UnsupportedParameter(
-            "Save is not supported: a server does not change weights, so the checkpoint it was "
-            "loaded from is still what it serves"
-        )
+        """Return once the model's checkpoint is written in our own format."""
+        self._check_admin("save models")
+        spec = self._loaded_spec(request.model_key)
+        async with self._writing:
+            await asyncio.to_thread(self._saver.save, spec, request.checkpoint_path)
+        return modelet_pb2.SaveResponse()
 
     async def WakeUp(self, request: Any, context: Any) -> modelet_pb2.WakeUpResponse:
         """Does nothing: islands that are lost come back by themselves, nothing else sleeps."""
         return modelet_pb2.WakeUpResponse()
+
+    def _loaded_spec(self, model_key: str) -> ModelSpec:
+        """Return the spec of a model that is in memory. Raises NotLoaded."""
+        self._servables.get(model_key)
+        return self._servables.spec(model_key)
 
     def _check_admin(self, doing: str) -> None:
         if self._security.authenticates:

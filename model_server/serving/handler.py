@@ -18,6 +18,7 @@ from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.types import Grammar, RowResult
 from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.loading.loaded import Loaded
+from model_server.models.saxml_replies import SaxmlReplies
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.answers.answer_trace import AnswerTrace
 from model_server.serving.answers.detokenizer import Detokenizer
@@ -43,7 +44,7 @@ from model_server.serving.engine_request import (
 )
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics.registry import ModelServerMetrics
-from model_server.serving.query import prompt_of, scored_ids, scored_prompt
+from model_server.serving.query import begin_of, prompt_of, scored_ids, scored_prompt
 from model_server.serving.query_cost import CostMeter
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables
@@ -189,7 +190,7 @@ class Handler:
 
     def defaults(self, model_id: str) -> tuple[SamplingParams, int]:
         """Return default sampling parameters and samples of a Saxml request. Raises NotLoaded."""
-        loaded = self._language_model(model_id, GENERATE).loaded
+        loaded = self._generating(model_id).loaded
         return loaded.defaults, loaded.samples
 
     def cost_meter(self, model_id: str, method: str) -> CostMeter:
@@ -198,11 +199,23 @@ class Handler:
 
     def query(self, model_id: str, text: str) -> Prompt:
         """Return the prompt for a Saxml query. Raises NotLoaded, InvalidRequest."""
-        return prompt_of(text, self._language_model(model_id, GENERATE).loaded)
+        return prompt_of(text, self._generating(model_id).loaded)
+
+    async def query_begin(self, model_id: str, text: str, prompt: Prompt) -> str:
+        """Return what the answers to a Saxml query begin with. Raises NotLoaded, InvalidRequest."""
+        loaded = self._generating(model_id).loaded
+        if not loaded.replies.begins_with_query:
+            return ""
+        ids = await self._encoded(await rendered(prompt, loaded), loaded)
+        return begin_of(text, ids, loaded)
+
+    def replies(self, model_id: str) -> SaxmlReplies:
+        """Return the form of Saxml's answers. Raises NotLoaded."""
+        return self._generating(model_id).loaded.replies
 
     def answers_ids(self, model_id: str) -> bool:
         """True if a Saxml answer is a list of token ids. Raises NotLoaded."""
-        return self._language_model(model_id, GENERATE).loaded.tokenized_output
+        return self._generating(model_id).loaded.tokenized_output
 
     def _begin(self, model_id: str, method: str, sink: Sink) -> RunningRequest:
         self.admission.check_open()
@@ -230,9 +243,16 @@ class Handler:
 
     def _called_model(self, model_id: str) -> LmServable:
         """Return a model that the caller may use. Raises NotLoaded, PermissionDenied."""
-        servable = self._language_model(model_id, GENERATE)
+        servable = self._generating(model_id)
         check_method(caller(), model_id, GENERATE, self._servables.acls(model_id))
         return servable
+
+    def _generating(self, model_id: str) -> LmServable:
+        """Return a model that generates: whatever does also streams, which Generate may be without.
+
+        Raises as `_language_model`.
+        """
+        return self._language_model(model_id, GENERATE_STREAM)
 
     def _language_model(self, model_id: str, method: str) -> LmServable:
         """Raise NotLoaded, or InvalidRequest for a model without this method."""
@@ -343,7 +363,8 @@ class Handler:
             self._refuse(running, exc)
             raise
         try:
-            return await outcome, len(ids) + len(target)
+            score = loaded.replies.scored(await outcome, len(target))
+            return score, len(ids) + len(target)
         finally:
             running.cancel()
 

@@ -6,11 +6,14 @@ One rule for Generate and Score: token ids (TOKENIZED_INPUT), a user's turn of a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from model_server.loading.loaded import Loaded
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
 from model_server.serving.engine_request import check_ids, check_length, prompt_ids, text_ids
 from model_server.text.continuation import split_ids
-from model_server.text.id_list import parse_ids
+from model_server.text.id_list import join_ids, parse_ids
+from model_server.text.text_decoder import whole_text
 from sax.errors import InvalidRequest
 from sax.types import Message
 
@@ -25,6 +28,15 @@ def prompt_of(text: str, loaded: Loaded) -> Prompt:
     if loaded.tokenized_input:
         return tuple(_listed(text, "text", loaded, start=True))
     return (Message("user", text),) if loaded.chat_queries else text
+
+
+def begin_of(text: str, ids: Sequence[int], loaded: Loaded) -> str:
+    """Return what an answer begins with: "", or its query, read as these ids."""
+    if not loaded.replies.begins_with_query:
+        return ""
+    if loaded.tokenized_output:
+        return join_ids(ids)
+    return whole_text(loaded.tokenizer.decoder(), ids) if loaded.tokenized_input else text
 
 
 def scored_prompt(prefix: str, loaded: Loaded) -> Prompt:
@@ -47,6 +59,13 @@ def scored_ids(
 
     In a chat the suffix is the assistant's answer. Raises InvalidRequest, PromptTooLong.
     """
+    before, after = _split(prefix, suffix, loaded)
+    return before, [*after, *loaded.replies.ending]
+
+
+def _split(
+    prefix: Prompt | RenderedChat, suffix: str, loaded: Loaded
+) -> tuple[list[int], list[int]]:
     sizes = loaded.tokenizer, loaded.runner.limits.max_context
     if not isinstance(prefix, str):
         return prompt_ids(prefix, loaded), text_ids(suffix, *sizes, "suffix", add_bos=False)

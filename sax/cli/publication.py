@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sax.command import parse_overrides
+from sax.command import parse_overrides, say
 from sax.errors import InvalidRequest
 from sax.format import quoted
 from sax.names import NO_CHECKPOINT, ModelId, check_checkpoint, check_model_path
+from sax.overrides.saxml_overrides import override_warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,12 @@ def parse_publication(words: Sequence[str], cell: str = "") -> Publication:
         replicas,
         parse_overrides(pairs),
     )
+
+
+def warn_of(published: Publication) -> None:
+    """Print a line for each override without effect, as `sax ls` shows it from now on."""
+    for warning in override_warnings(published.model_path, published.overrides):
+        say(f"warning: {warning}")
 
 
 def _split(rest: Sequence[str]) -> tuple[int, Sequence[str]]:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from sax.proto import common_pb2 as sax_dot_proto_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sax/proto/modelet.proto\x12\x03sax\x1a\x16sax/proto/common.proto\"\xf6\x01\n\x0bLoadRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x12\n\nmodel_path\x18\x02 \x01(\t\x12\x17\n\x0f\x63heckpoint_path\x18\x03 \x01(\t\x12%\n\x04\x61\x63ls\x18\x04 \x01(\x0b\x32\x17.sax.AccessControlLists\x12\x32\n\toverrides\x18\x05 \x03(\x0b\x32\x1f.sax.LoadRequest.OverridesEntry\x12\x0c\n\x04uuid\x18\x64 \x01(\x0c\x12\x0c\n\x04term\x18\x65 \x01(\x03\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x0e\n\x0cLoadResponse\"\x84\x01\n\x13UpdateLoadedRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12%\n\x04\x61\x63ls\x18\x02 \x01(\x0b\x32\x17.sax.AccessControlLists\x12\x17\n\x0f\x63heckpoint_path\x18\x03 \x01(\t\x12\x0c\n\x04uuid\x18\x64 \x01(\x0c\x12\x0c\n\x04term\x18\x65 \x01(\x03\"\x16\n\x14UpdateLoadedResponse\"0\n\rUnloadRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x64 \x01(\x03\"\x10\n\x0eUnloadResponse\"\xb8\x03\n\rExportRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x14\n\x0cmethod_names\x18\x06 \x03(\t\x12\x12\n\nsignatures\x18\x07 \x03(\t\x12\x13\n\x0b\x65xport_path\x18\x03 \x01(\t\x12I\n\x17serialized_model_format\x18\x04 \x01(\x0e\x32(.sax.ExportRequest.SerializedModelFormat\x12\x35\n\rrng_seed_mode\x18\x05 \x01(\x0e\x32\x1e.sax.ExportRequest.RngSeedMode\x12)\n!enable_gpu_multi_device_execution\x18\x08 \x01(\x08\"R\n\x15SerializedModelFormat\x12#\n\x1fSERIALIZED_MODEL_FORMAT_UNKNOWN\x10\x00\x12\x14\n\x10TF_SAVEDMODEL_V0\x10\x01\"T\n\x0bRngSeedMode\x12\x1d\n\x19RNG_SEED_MODE_UNSPECIFIED\x10\x00\x12\r\n\tSTATELESS\x10\x01\x12\x0c\n\x08STATEFUL\x10\x02\x12\t\n\x05\x46IXED\x10\x03\"\x10\n\x0e\x45xportResponse\"_\n\x10GetStatusRequest\x12\x1f\n\x17include_failure_reasons\x18\x01 \x01(\x08\x12\x1c\n\x14include_method_stats\x18\x02 \x01(\x08\x12\x0c\n\x04term\x18\x64 \x01(\x03\"C\n\x04Need\x12\x0f\n\x07\x64\x65vices\x18\x01 \x01(\x05\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x03\x12\x14\n\x0cweight_bytes\x18\x03 \x01(\x03\"\x93\x0c\n\x11GetStatusResponse\x12\x36\n\x06models\x18\x01 \x03(\x0b\x32&.sax.GetStatusResponse.ModelWithStatus\x12?\n\rserver_status\x18\x02 \x01(\x0b\x32#.sax.GetStatusResponse.ServerStatusH\x00\x88\x01\x01\x1a\xe2\x03\n\x0bMethodStats\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x14\n\x0cpending_reqs\x18\t \x01(\x03\x12\x19\n\x11\x65rrors_per_second\x18\x02 \x01(\x02\x12\x1c\n\x14successes_per_second\x18\x03 \x01(\x02\x12/\n\"mean_latency_on_success_per_second\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12.\n!p50_latency_on_success_per_second\x18\x05 \x01(\x02H\x01\x88\x01\x01\x12.\n!p95_latency_on_success_per_second\x18\x06 \x01(\x02H\x02\x88\x01\x01\x12.\n!p99_latency_on_success_per_second\x18\x07 \x01(\x02H\x03\x88\x01\x01\x12\x1a\n\x12recent_batch_sizes\x18\x08 \x03(\x05\x42%\n#_mean_latency_on_success_per_secondB$\n\"_p50_latency_on_success_per_secondB$\n\"_p95_latency_on_success_per_secondB$\n\"_p99_latency_on_success_per_second\x1a\xfa\x03\n\x0fModelWithStatus\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12&\n\x0cmodel_status\x18\x02 \x01(\x0e\x32\x10.sax.ModelStatus\x12\x16\n\x0e\x66\x61ilure_reason\x18\x03 \x01(\t\x12\x38\n\x0cmethod_stats\x18\x04 \x03(\x0b\x32\".sax.GetStatusResponse.MethodStats\x12\x1f\n\x08progress\x18\x64 \x01(\x0b\x32\r.sax.Progress\x12\x0c\n\x04uuid\x18\x65 \x01(\x0c\x12\x14\n\x0cmemory_bytes\x18\x66 \x01(\x03\x12\x0f\n\x07methods\x18g \x03(\t\x12\x17\n\x0fqueued_requests\x18h \x01(\x03\x12\x18\n\x10running_requests\x18i \x01(\x03\x12\x18\n\x10\x61rrived_requests\x18k \x01(\x03\x12%\n\x04\x61\x63ls\x18j \x01(\x0b\x32\x17.sax.AccessControlLists\x12\x17\n\x04need\x18l \x01(\x0b\x32\t.sax.Need\x12\x0c\n\x04note\x18m \x01(\t\x12\'\n\x0cmemory_parts\x18\x8c\x01 \x01(\x0b\x32\x10.sax.MemoryParts\x12\x10\n\x07kernels\x18\xaa\x01 \x01(\t\x12 \n\x08\x61\x63tivity\x18\xd2\x01 \x01(\x0b\x32\r.sax.Activity\x12\x0c\n\x03own\x18\xf0\x01 \x01(\x08\x1a\x90\x03\n\x0cServerStatus\x12=\n\x05state\x18\x01 \x01(\x0e\x32).sax.GetStatusResponse.ServerStatus.StateH\x00\x88\x01\x01\x12\x18\n\x0b\x65xplanation\x18\x02 \x01(\tH\x01\x88\x01\x01\x12=\n\x05stats\x18\x03 \x01(\x0b\x32).sax.GetStatusResponse.ServerStatus.StatsH\x02\x88\x01\x01\x12\x16\n\x0eincarnation_id\x18\x64 \x01(\t\x12\x1a\n\x12memory_total_bytes\x18\x65 \x01(\x03\x12\x19\n\x11memory_used_bytes\x18\x66 \x01(\x03\x12\x10\n\x08\x64raining\x18g \x01(\x08\x1a\x32\n\x05Stats\x12)\n!early_rejection_errors_per_second\x18\x01 \x01(\x02\"/\n\x05State\x12\r\n\tUNDEFINED\x10\x00\x12\n\n\x06\x41\x43TIVE\x10\x01\x12\x0b\n\x07\x44ORMANT\x10\x02\x42\x08\n\x06_stateB\x0e\n\x0c_explanationB\x08\n\x06_statsB\x10\n\x0e_server_status\"9\n\x0bSaveRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x17\n\x0f\x63heckpoint_path\x18\x02 \x01(\t\"\x0e\n\x0cSaveResponse\"\x0f\n\rWakeUpRequest\"\x10\n\x0eWakeUpResponse2\xfd\x02\n\x07Modelet\x12+\n\x04Load\x12\x10.sax.LoadRequest\x1a\x11.sax.LoadResponse\x12\x43\n\x0cUpdateLoaded\x12\x18.sax.UpdateLoadedRequest\x1a\x19.sax.UpdateLoadedResponse\x12\x31\n\x06Unload\x12\x12.sax.UnloadRequest\x1a\x13.sax.UnloadResponse\x12\x31\n\x06\x45xport\x12\x12.sax.ExportRequest\x1a\x13.sax.ExportResponse\x12:\n\tGetStatus\x12\x15.sax.GetStatusRequest\x1a\x16.sax.GetStatusResponse\x12+\n\x04Save\x12\x10.sax.SaveRequest\x1a\x11.sax.SaveResponse\x12\x31\n\x06WakeUp\x12\x12.sax.WakeUpRequest\x1a\x13.sax.WakeUpResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sax/proto/modelet.proto\x12\x03sax\x1a\x16sax/proto/common.proto\"\xf6\x01\n\x0bLoadRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x12\n\nmodel_path\x18\x02 \x01(\t\x12\x17\n\x0f\x63heckpoint_path\x18\x03 \x01(\t\x12%\n\x04\x61\x63ls\x18\x04 \x01(\x0b\x32\x17.sax.AccessControlLists\x12\x32\n\toverrides\x18\x05 \x03(\x0b\x32\x1f.sax.LoadRequest.OverridesEntry\x12\x0c\n\x04uuid\x18\x64 \x01(\x0c\x12\x0c\n\x04term\x18\x65 \x01(\x03\x1a\x30\n\x0eOverridesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x0e\n\x0cLoadResponse\"\x84\x01\n\x13UpdateLoadedRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12%\n\x04\x61\x63ls\x18\x02 \x01(\x0b\x32\x17.sax.AccessControlLists\x12\x17\n\x0f\x63heckpoint_path\x18\x03 \x01(\t\x12\x0c\n\x04uuid\x18\x64 \x01(\x0c\x12\x0c\n\x04term\x18\x65 \x01(\x03\"\x16\n\x14UpdateLoadedResponse\"0\n\rUnloadRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x64 \x01(\x03\"\x10\n\x0eUnloadResponse\"\xc8\x03\n\rExportRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x14\n\x0cmethod_names\x18\x06 \x03(\t\x12\x12\n\nsignatures\x18\x07 \x03(\t\x12\x13\n\x0b\x65xport_path\x18\x03 \x01(\t\x12I\n\x17serialized_model_format\x18\x04 \x01(\x0e\x32(.sax.ExportRequest.SerializedModelFormat\x12\x35\n\rrng_seed_mode\x18\x05 \x01(\x0e\x32\x1e.sax.ExportRequest.RngSeedMode\x12)\n!enable_gpu_multi_device_execution\x18\x08 \x01(\x08\"b\n\x15SerializedModelFormat\x12#\n\x1fSERIALIZED_MODEL_FORMAT_UNKNOWN\x10\x00\x12\x14\n\x10TF_SAVEDMODEL_V0\x10\x01\x12\x0e\n\nJAX_EXPORT\x10\x64\"T\n\x0bRngSeedMode\x12\x1d\n\x19RNG_SEED_MODE_UNSPECIFIED\x10\x00\x12\r\n\tSTATELESS\x10\x01\x12\x0c\n\x08STATEFUL\x10\x02\x12\t\n\x05\x46IXED\x10\x03\"\x10\n\x0e\x45xportResponse\"_\n\x10GetStatusRequest\x12\x1f\n\x17include_failure_reasons\x18\x01 \x01(\x08\x12\x1c\n\x14include_method_stats\x18\x02 \x01(\x08\x12\x0c\n\x04term\x18\x64 \x01(\x03\"C\n\x04Need\x12\x0f\n\x07\x64\x65vices\x18\x01 \x01(\x05\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x03\x12\x14\n\x0cweight_bytes\x18\x03 \x01(\x03\"\x93\x0c\n\x11GetStatusResponse\x12\x36\n\x06models\x18\x01 \x03(\x0b\x32&.sax.GetStatusResponse.ModelWithStatus\x12?\n\rserver_status\x18\x02 \x01(\x0b\x32#.sax.GetStatusResponse.ServerStatusH\x00\x88\x01\x01\x1a\xe2\x03\n\x0bMethodStats\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x14\n\x0cpending_reqs\x18\t \x01(\x03\x12\x19\n\x11\x65rrors_per_second\x18\x02 \x01(\x02\x12\x1c\n\x14successes_per_second\x18\x03 \x01(\x02\x12/\n\"mean_latency_on_success_per_second\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12.\n!p50_latency_on_success_per_second\x18\x05 \x01(\x02H\x01\x88\x01\x01\x12.\n!p95_latency_on_success_per_second\x18\x06 \x01(\x02H\x02\x88\x01\x01\x12.\n!p99_latency_on_success_per_second\x18\x07 \x01(\x02H\x03\x88\x01\x01\x12\x1a\n\x12recent_batch_sizes\x18\x08 \x03(\x05\x42%\n#_mean_latency_on_success_per_secondB$\n\"_p50_latency_on_success_per_secondB$\n\"_p95_latency_on_success_per_secondB$\n\"_p99_latency_on_success_per_second\x1a\xfa\x03\n\x0fModelWithStatus\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12&\n\x0cmodel_status\x18\x02 \x01(\x0e\x32\x10.sax.ModelStatus\x12\x16\n\x0e\x66\x61ilure_reason\x18\x03 \x01(\t\x12\x38\n\x0cmethod_stats\x18\x04 \x03(\x0b\x32\".sax.GetStatusResponse.MethodStats\x12\x1f\n\x08progress\x18\x64 \x01(\x0b\x32\r.sax.Progress\x12\x0c\n\x04uuid\x18\x65 \x01(\x0c\x12\x14\n\x0cmemory_bytes\x18\x66 \x01(\x03\x12\x0f\n\x07methods\x18g \x03(\t\x12\x17\n\x0fqueued_requests\x18h \x01(\x03\x12\x18\n\x10running_requests\x18i \x01(\x03\x12\x18\n\x10\x61rrived_requests\x18k \x01(\x03\x12%\n\x04\x61\x63ls\x18j \x01(\x0b\x32\x17.sax.AccessControlLists\x12\x17\n\x04need\x18l \x01(\x0b\x32\t.sax.Need\x12\x0c\n\x04note\x18m \x01(\t\x12\'\n\x0cmemory_parts\x18\x8c\x01 \x01(\x0b\x32\x10.sax.MemoryParts\x12\x10\n\x07kernels\x18\xaa\x01 \x01(\t\x12 \n\x08\x61\x63tivity\x18\xd2\x01 \x01(\x0b\x32\r.sax.Activity\x12\x0c\n\x03own\x18\xf0\x01 \x01(\x08\x1a\x90\x03\n\x0cServerStatus\x12=\n\x05state\x18\x01 \x01(\x0e\x32).sax.GetStatusResponse.ServerStatus.StateH\x00\x88\x01\x01\x12\x18\n\x0b\x65xplanation\x18\x02 \x01(\tH\x01\x88\x01\x01\x12=\n\x05stats\x18\x03 \x01(\x0b\x32).sax.GetStatusResponse.ServerStatus.StatsH\x02\x88\x01\x01\x12\x16\n\x0eincarnation_id\x18\x64 \x01(\t\x12\x1a\n\x12memory_total_bytes\x18\x65 \x01(\x03\x12\x19\n\x11memory_used_bytes\x18\x66 \x01(\x03\x12\x10\n\x08\x64raining\x18g \x01(\x08\x1a\x32\n\x05Stats\x12)\n!early_rejection_errors_per_second\x18\x01 \x01(\x02\"/\n\x05State\x12\r\n\tUNDEFINED\x10\x00\x12\n\n\x06\x41\x43TIVE\x10\x01\x12\x0b\n\x07\x44ORMANT\x10\x02\x42\x08\n\x06_stateB\x0e\n\x0c_explanationB\x08\n\x06_statsB\x10\n\x0e_server_status\"9\n\x0bSaveRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x17\n\x0f\x63heckpoint_path\x18\x02 \x01(\t\"\x0e\n\x0cSaveResponse\"\x0f\n\rWakeUpRequest\"\x10\n\x0eWakeUpResponse2\xfd\x02\n\x07Modelet\x12+\n\x04Load\x12\x10.sax.LoadRequest\x1a\x11.sax.LoadResponse\x12\x43\n\x0cUpdateLoaded\x12\x18.sax.UpdateLoadedRequest\x1a\x19.sax.UpdateLoadedResponse\x12\x31\n\x06Unload\x12\x12.sax.UnloadRequest\x1a\x13.sax.UnloadResponse\x12\x31\n\x06\x45xport\x12\x12.sax.ExportRequest\x1a\x13.sax.ExportResponse\x12:\n\tGetStatus\x12\x15.sax.GetStatusRequest\x1a\x16.sax.GetStatusResponse\x12+\n\x04Save\x12\x10.sax.SaveRequest\x1a\x11.sax.SaveResponse\x12\x31\n\x06WakeUp\x12\x12.sax.WakeUpRequest\x1a\x13.sax.WakeUpResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,37 +49,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UNLOADRESPONSE']._serialized_start=530
   _globals['_UNLOADRESPONSE']._serialized_end=546
   _globals['_EXPORTREQUEST']._serialized_start=549
-  _globals['_EXPORTREQUEST']._serialized_end=989
+  _globals['_EXPORTREQUEST']._serialized_end=1005
   _globals['_EXPORTREQUEST_SERIALIZEDMODELFORMAT']._serialized_start=821
-  _globals['_EXPORTREQUEST_SERIALIZEDMODELFORMAT']._serialized_end=903
-  _globals['_EXPORTREQUEST_RNGSEEDMODE']._serialized_start=905
-  _globals['_EXPORTREQUEST_RNGSEEDMODE']._serialized_end=989
-  _globals['_EXPORTRESPONSE']._serialized_start=991
-  _globals['_EXPORTRESPONSE']._serialized_end=1007
-  _globals['_GETSTATUSREQUEST']._serialized_start=1009
-  _globals['_GETSTATUSREQUEST']._serialized_end=1104
-  _globals['_NEED']._serialized_start=1106
-  _globals['_NEED']._serialized_end=1173
-  _globals['_GETSTATUSRESPONSE']._serialized_start=1176
-  _globals['_GETSTATUSRESPONSE']._serialized_end=2731
-  _globals['_GETSTATUSRESPONSE_METHODSTATS']._serialized_start=1319
-  _globals['_GETSTATUSRESPONSE_METHODSTATS']._serialized_end=1801
-  _globals['_GETSTATUSRESPONSE_MODELWITHSTATUS']._serialized_start=1804
-  _globals['_GETSTATUSRESPONSE_MODELWITHSTATUS']._serialized_end=2310
-  _globals['_GETSTATUSRESPONSE_SERVERSTATUS']._serialized_start=2313
-  _globals['_GETSTATUSRESPONSE_SERVERSTATUS']._serialized_end=2713
-  _globals['_GETSTATUSRESPONSE_SERVERSTATUS_STATS']._serialized_start=2578
-  _globals['_GETSTATUSRESPONSE_SERVERSTATUS_STATS']._serialized_end=2628
-  _globals['_GETSTATUSRESPONSE_SERVERSTATUS_STATE']._serialized_start=2630
-  _globals['_GETSTATUSRESPONSE_SERVERSTATUS_STATE']._serialized_end=2677
-  _globals['_SAVEREQUEST']._serialized_start=2733
-  _globals['_SAVEREQUEST']._serialized_end=2790
-  _globals['_SAVERESPONSE']._serialized_start=2792
-  _globals['_SAVERESPONSE']._serialized_end=2806
-  _globals['_WAKEUPREQUEST']._serialized_start=2808
-  _globals['_WAKEUPREQUEST']._serialized_end=2823
-  _globals['_WAKEUPRESPONSE']._serialized_start=2825
-  _globals['_WAKEUPRESPONSE']._serialized_end=2841
-  _globals['_MODELET']._serialized_start=2844
-  _globals['_MODELET']._serialized_end=3225
+  _globals['_EXPORTREQUEST_SERIALIZEDMODELFORMAT']._serialized_end=919
+  _globals['_EXPORTREQUEST_RNGSEEDMODE']._serialized_start=921
+  _globals['_EXPORTREQUEST_RNGSEEDMODE']._serialized_end=1005
+  _globals['_EXPORTRESPONSE']._serialized_start=1007
+  _globals['_EXPORTRESPONSE']._serialized_end=1023
+  _globals['_GETSTATUSREQUEST']._serialized_start=1025
+  _globals['_GETSTATUSREQUEST']._serialized_end=1120
+  _globals['_NEED']._serialized_start=1122
+  _globals['_NEED']._serialized_end=1189
+  _globals['_GETSTATUSRESPONSE']._serialized_start=1192
+  _globals['_GETSTATUSRESPONSE']._serialized_end=2747
+  _globals['_GETSTATUSRESPONSE_METHODSTATS']._serialized_start=1335
+  _globals['_GETSTATUSRESPONSE_METHODSTATS']._serialized_end=1817
+  _globals['_GETSTATUSRESPONSE_MODELWITHSTATUS']._serialized_start=1820
+  _globals['_GETSTATUSRESPONSE_MODELWITHSTATUS']._serialized_end=2326
+  _globals['_GETSTATUSRESPONSE_SERVERSTATUS']._serialized_start=2329
+  _globals['_GETSTATUSRESPONSE_SERVERSTATUS']._serialized_end=2729
+  _globals['_GETSTATUSRESPONSE_SERVERSTATUS_STATS']._serialized_start=2594
+  _globals['_GETSTATUSRESPONSE_SERVERSTATUS_STATS']._serialized_end=2644
+  _globals['_GETSTATUSRESPONSE_SERVERSTATUS_STATE']._serialized_start=2646
+  _globals['_GETSTATUSRESPONSE_SERVERSTATUS_STATE']._serialized_end=2693
+  _globals['_SAVEREQUEST']._serialized_start=2749
+  _globals['_SAVEREQUEST']._serialized_end=2806
+  _globals['_SAVERESPONSE']._serialized_start=2808
+  _globals['_SAVERESPONSE']._serialized_end=2822
+  _globals['_WAKEUPREQUEST']._serialized_start=2824
+  _globals['_WAKEUPREQUEST']._serialized_end=2839
+  _globals['_WAKEUPRESPONSE']._serialized_start=2841
+  _globals['_WAKEUPRESPONSE']._serialized_end=2857
+  _globals['_MODELET']._serialized_start=2860
+  _globals['_MODELET']._serialized_end=3241
 # @@protoc_insertion_point(module_scope)

@@ -73,8 +73,10 @@ class ExportRequest(_message.Message):
         __slots__ = ()
         SERIALIZED_MODEL_FORMAT_UNKNOWN: _ClassVar[ExportRequest.SerializedModelFormat]
         TF_SAVEDMODEL_V0: _ClassVar[ExportRequest.SerializedModelFormat]
+        JAX_EXPORT: _ClassVar[ExportRequest.SerializedModelFormat]
     SERIALIZED_MODEL_FORMAT_UNKNOWN: ExportRequest.SerializedModelFormat
     TF_SAVEDMODEL_V0: ExportRequest.SerializedModelFormat
+    JAX_EXPORT: ExportRequest.SerializedModelFormat
     class RngSeedMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RNG_SEED_MODE_UNSPECIFIED: _ClassVar[ExportRequest.RngSeedMode]

@@ -26,6 +26,7 @@ class ModelDetail:
     max_replicas: int  # wanted
     active_replicas: int  # ready
     overrides: dict[str, str]
+    warnings: tuple[str, ...] = ()  # of overrides without effect here; not in Saxml
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def ListDetail(id: str, options: AdminOptions | None = None) -> ModelDetail:
         max_replicas=model.spec.replicas,
         active_replicas=model.ready_replicas,
         overrides=dict(model.spec.overrides),
+        warnings=model.warnings,
     )
 
 

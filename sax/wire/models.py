@@ -73,6 +73,7 @@ def encode_published(model: PublishedModel) -> admin_pb2.PublishedModel:
         replicas=[_encode_replica(replica) for replica in model.replicas],
         wanted_replicas=model.wanted,
         scaling_reason=model.scaling_reason,
+        warnings=model.warnings,
     )
 
 
@@ -102,6 +103,7 @@ def decode_published(msg: admin_pb2.PublishedModel, max_context: int = 0) -> Pub
         wanted=msg.wanted_replicas,
         scaling_reason=msg.scaling_reason,
         max_context=max_context,
+        warnings=tuple(msg.warnings),
     )
 
 

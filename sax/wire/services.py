@@ -1,4 +1,4 @@
-"""Methods of Saxml's data services: path and reply of each.
+"""Methods of Saxml's services that its tools and clients ask a model server: path and reply.
 
 Language and custom methods are served here. Vision, audio and multimodal ones are not: their
 callers get the "Method not found" of the server that they ask.
@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
-from sax.proto import audio_pb2, custom_pb2, lm_pb2, multimodal_pb2, vision_pb2
+from sax.proto import audio_pb2, custom_pb2, lm_pb2, modelet_pb2, multimodal_pb2, vision_pb2
 
 Reply = TypeVar("Reply", bound=Message)
 
@@ -29,6 +29,9 @@ GENERATE_STREAM = RpcMethod(
 )
 CUSTOM = RpcMethod("/sax.server.custom.CustomService/Custom", custom_pb2.CustomResponse)
 RECOGNIZE = RpcMethod("/sax.server.audio.AudioService/Recognize", audio_pb2.AsrResponse)
+
+SAVE = RpcMethod("/sax.Modelet/Save", modelet_pb2.SaveResponse)
+EXPORT = RpcMethod("/sax.Modelet/Export", modelet_pb2.ExportResponse)
 
 _MULTIMODAL = "/sax.server.multimodal.MultimodalService"
 MM_GENERATE = RpcMethod(f"{_MULTIMODAL}/Generate", multimodal_pb2.GenerateRpcResponse)

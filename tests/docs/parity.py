@@ -1,6 +1,6 @@
 """Rows of the parity table in docs/coming_from_saxml.md, each with the tests that prove it.
 
-    python -m tests.docs.parity   # writes the table into the page (make docs)
+    python -m tests.docs.parity   # writes the tables into the page (make docs)
 
 A verdict is "same", "better", "different" or "missing". The first two have a test that proves them;
 the others say why.
@@ -8,14 +8,16 @@ the others say why.
 
 from __future__ import annotations
 
-import re
+import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from sax.overrides.saxml_parameter import SaxmlParameter
+from sax.overrides.saxml_parameters import GROUPS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "coming_from_saxml.md"
 VERDICTS = ("same", "better", "different", "missing")
-_ON_PAGE = re.compile(r"(?<=<!-- parity -->\n).*?(?=<!-- end of parity -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,12 @@ _TOOL = "sax/cli/saxutil/test_main.py"
 _HTTP = "http_gateway/saxml/test_routes.py"
 _HTTP_1 = "http_gateway/saxml/test_generation_1.py"
 _EXTRA = "sax/wire/test_extra_inputs.py"
+_PAX = "model_server/checkpoints/orbax/pax/test_dialect.py"
 _RECONCILER = "admin_server/cell/test_reconciler.py"
+
+_CHECKS = "admin_server/cell/test_saxml_overrides.py"
+_CALL_VALUES = "model_server/models/saxml/test_call_values.py"
+_REPLIES = "model_server/services/test_saxml_replies.py"
 
 ROWS = (
     _row(
@@ -56,6 +63,38 @@ ROWS = (
         f"{_ADMIN}::test_a_path_that_no_joined_server_serves_is_refused_with_the_nearest",
         "admin_server/api/test_saxml_fields.py"
         "::test_a_generic_client_publishes_without_any_field_of_ours",
+    ),
+    _row(
+        "Overrides of a publish",
+        "unknown ones and bad JSON are passed over; another type fails at load",
+        "refused at publish by name, also where no server has joined; one without effect is "
+        "accepted, and a warning stays in listings",
+        "better",
+        f"{_CHECKS}::test_an_admin_server_alone_refuses_what_no_load_can_take",
+        f"{_CHECKS}::test_what_has_no_effect_is_warned_of_as_long_as_it_is_published",
+        "end_to_end/test_saxml_parameters.py"
+        "::test_a_line_of_saxmls_documentation_is_served_and_warned_of_at_every_door",
+    ),
+    _row(
+        "Class parameters: EXTRA_INPUTS, BATCH_SIZE and MAX_DECODE_STEPS as lists, MAX_SEQ_LEN",
+        "defaults, shapes and limits of the class",
+        "likewise; requests may send any extra input",
+        "same",
+        f"{_CALL_VALUES}::test_declared_extra_inputs_are_what_a_call_gets",
+        f"{_CALL_VALUES}::test_a_list_of_batch_sizes_is_compiled",
+        f"{_CALL_VALUES}::test_the_longest_of_several_decode_lengths_counts",
+    ),
+    _row(
+        "Class parameters: INCLUDE_PREFIX_IN_RESULT, SCORING_INCLUDE_EOS_SCORE, SORT_SAMPLES, "
+        "geometric means, SCORE_ONLY, GENERATE_ONLY",
+        "form of answers and scores",
+        "likewise",
+        "same",
+        f"{_REPLIES}::test_an_answer_begins_with_its_query",
+        f"{_REPLIES}::test_a_score_counts_the_end_token",
+        f"{_REPLIES}::test_samples_come_as_they_were_drawn",
+        f"{_REPLIES}::test_scores_are_geometric_means_of_probabilities",
+        f"{_REPLIES}::test_a_method_that_is_withheld_is_refused_by_name",
     ),
     _row(
         "Admin.Update",
@@ -124,11 +163,43 @@ ROWS = (
         "::test_an_unloaded_model_is_gone_and_wake_up_changes_nothing",
     ),
     _row(
-        "Modelet.Save, Export",
-        "Save writes a Pax checkpoint; Export is not implemented in what Google published",
-        "refused in words: a server never changes weights, and `sax convert` writes them",
+        "Modelet.Save, saxutil save",
+        "writes a Pax checkpoint anywhere that the server may write",
+        "writes a Hugging Face folder of the checkpoint that was loaded, below --checkpoint_roots",
+        "better",
+        "model_server/loading/saving/test_saver.py"
+        "::test_every_byte_of_the_weights_is_that_of_the_checkpoint",
+        "model_server/loading/saving/test_saver.py::test_nothing_is_written_outside_the_roots",
+        "model_server/serving/test_access.py::test_only_the_admin_may_load_unload_and_update",
+        f"{_TOOL}::test_save_and_export_ask_the_models_server",
+    ),
+    _row(
+        "Modelet.Export, saxutil export",
+        "a TensorFlow SavedModel; not implemented in what Google published",
+        "a program of jax.export for lm.score, with the weights; a SavedModel, seeds and other "
+        "methods are refused by name",
         "different",
-        f"{_LM}::test_what_is_not_served_is_refused_by_name",
+        "model_server/loading/saving/test_exporting.py"
+        "::test_its_logits_are_the_reference_implementations",
+        "model_server/services/test_export_request.py"
+        "::test_what_is_not_written_is_refused_by_its_field",
+    ),
+    _row(
+        "Pax checkpoints",
+        "the only format: arrays of their own, OCDBT or one flax file",
+        "read where they lie for Llama, GPT-J, Gemma, LmCloudSpmd and C4SpmdGpt3, beside Hugging "
+        "Face, GGUF and Orbax; `sax convert` writes any of these",
+        "better",
+        f"{_PAX}::test_logits_equal_those_of_praxis",
+        f"{_PAX}::test_convert_takes_from_the_class_what_the_sizes_do_not_say",
+    ),
+    _row(
+        "Pax checkpoints quantised offline, averages of weights (EMA)",
+        "read by classes that are made for them",
+        "quantised ones are refused by name: QUANTIZE quantises the original as it is loaded; the "
+        "weights of a training are read, not their average",
+        "different",
+        f"{_PAX}::test_int8_weights_are_refused_by_name",
     ),
     _row(
         "LMService.Generate",
@@ -453,8 +524,8 @@ ROWS = (
         f"{_TOOL}::test_a_service_that_a_server_has_not_is_its_answer",
     ),
     _row(
-        "saxutil create, delete, export, save",
-        "fail or do nothing in what Google published, but save",
+        "saxutil create, delete",
+        "fail or do nothing in what Google published",
         "refused in words that say what to do instead",
         "different",
         f"{_TOOL}::test_what_cannot_be_done_is_said_in_words",
@@ -658,9 +729,31 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def parameters_table() -> str:
+    """Return the table of the parameters of Saxml's classes, from their declaration."""
+    lines = ["| override | | value | what it does, or why it does not |", "|---|---|---|---|"]
+    for heading, group in GROUPS.items():
+        lines.append(f"| **{heading}** | | | |")
+        lines += [_parameter_line(each) for each in group]
+    return "\n".join(lines) + "\n"
+
+
+def _parameter_line(each: SaxmlParameter) -> str:
+    usual = ", ".join(f"`{json.dumps(value)}`" for value in each.usual)
+    fits = f"; {usual} {'is' if len(each.usual) == 1 else 'are'} so anyway" if usual else ""
+    return f"| `{each.name}` | {each.verdict} | {each.rule.words} | {each.why}{fits} |"
+
+
+_TABLES = {"parity": table, "parameters": parameters_table}
+
+
 def written(page: str) -> str:
-    """Return the page with the current table."""
-    return _ON_PAGE.sub(lambda _: table(), page)
+    """Return the page with the current tables."""
+    for name, make in _TABLES.items():
+        start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        before, _, rest = page.partition(start)
+        page = f"{before}{start}{make()}{end}{rest.partition(end)[2]}"
+    return page
 
 
 if __name__ == "__main__":

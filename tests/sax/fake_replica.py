@@ -4,7 +4,8 @@ With max_tokens n the chunks are "0", "1" ... "n-1", the last with finish_reason
 with seed 7; one message carries the next chunk of every open request. Score gives -len(suffix);
 Gradient has nine numbers for "many" and one for "few"; Generate gives the text reversed, which took
 a token for each letter and two more; GenerateStream gives it letter by letter. The vector of an
-input is [its length, 1/2]; Custom answers with the method and the bytes reversed.
+input is [its length, 1/2]; Custom answers with the method and the bytes reversed. Save and Export
+write nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from sax.proto import (
     custom_pb2_grpc,
     lm_pb2,
     lm_pb2_grpc,
+    modelet_pb2,
+    modelet_pb2_grpc,
     tokens_pb2,
     tokens_pb2_grpc,
 )
@@ -35,6 +38,7 @@ class FakeReplica(
     tokens_pb2_grpc.TokenServiceServicer,
     lm_pb2_grpc.LMServiceServicer,
     custom_pb2_grpc.CustomServiceServicer,
+    modelet_pb2_grpc.ModeletServicer,
 ):
     """Tests read and write its state."""
 
@@ -44,6 +48,7 @@ class FakeReplica(
         self.fail: list[SaxError] = []  # the answers to the next requests
         self.interrupt: SaxError | None = None  # ends every answer after its next token
         self.lm_calls: list[str] = []
+        self.modelet_calls: list[Any] = []  # of Save and Export
         self.hold = asyncio.Event()  # clear: after its first token every answer waits
         self.hold.set()
         self.streams = 0  # how many were ever opened
@@ -63,6 +68,8 @@ class FakeReplica(
         add_lm(self, self._server)
         add_custom: Any = custom_pb2_grpc.add_CustomServiceServicer_to_server
         add_custom(self, self._server)
+        add_modelet: Any = modelet_pb2_grpc.add_ModeletServicer_to_server
+        add_modelet(self, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
         await self._server.start()
         return self.address
@@ -152,6 +159,14 @@ class FakeReplica(
         self.extra = request.extra_inputs
         if self.fail:
             raise self.fail.pop(0)
+
+    async def Save(self, request: modelet_pb2.SaveRequest, context: Any) -> Any:
+        self.modelet_calls.append(request)
+        return modelet_pb2.SaveResponse()
+
+    async def Export(self, request: modelet_pb2.ExportRequest, context: Any) -> Any:
+        self.modelet_calls.append(request)
+        return modelet_pb2.ExportResponse()
 
     async def Score(self, request: lm_pb2.ScoreRequest, context: Any) -> Any:
         self._begin("Score", request)

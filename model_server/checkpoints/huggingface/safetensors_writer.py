@@ -9,12 +9,11 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from model_server.checkpoints.cast import DTYPES, cast
-from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.huggingface.safetensors_header import DTYPES as STORED
 from sax.types import Progress
 
@@ -23,8 +22,16 @@ MAX_SHARD = 5 * 10**9  # bytes, as in transformers
 _STORED_NAME = {str(dtype): name for name, dtype in STORED.items()}
 
 
+class TensorSource(Protocol):
+    """What is written: tensors by name, such as those of an open checkpoint."""
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def read(self, name: str) -> np.ndarray: ...
+
+
 def write_safetensors(
-    source: Checkpoint,
+    source: TensorSource,
     folder: Path,
     dtypes: Mapping[str, str],
     report: Callable[[Progress], None],
@@ -51,7 +58,7 @@ def write_safetensors(
     report(Progress("writing", done, len(dtypes), "tensors"))
 
 
-def _nbytes(source: Checkpoint, name: str, dtype: str) -> int:
+def _nbytes(source: TensorSource, name: str, dtype: str) -> int:
     return math.prod(source.shape(name)) * DTYPES[dtype].itemsize
 
 
@@ -83,7 +90,7 @@ def _write_index(
     path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _header(source: Checkpoint, dtypes: Mapping[str, str]) -> bytes:
+def _header(source: TensorSource, dtypes: Mapping[str, str]) -> bytes:
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, dtype in dtypes.items():

@@ -6,6 +6,7 @@ arrays are read; other leaves (strings, Python objects) are ignored, and nothing
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from model_server.checkpoints.orbax.layout import MANIFEST, METADATA
 from sax.errors import CheckpointError
 
 _NOT_ARRAYS = ("string", "None", "Dict", "List", "Tuple", "NamedTuple")
+_LARGEST_CHUNK = 1 << 28  # bytes, whatever the size of its array
 _ZARRAY, _ZARR_JSON = ".zarray", "zarr.json"
 # Cache inner nodes of OCDBT's tree, but not chunks, which are read once.
 _CONTEXT = {
@@ -35,6 +37,14 @@ class Tree:
     zeros_are_stored: bool  # if so, a missing chunk means damage
     arrays: Mapping[str, tuple[str, bool]]  # path a/b/c -> name on disk, True for zarr 3
 
+    @property
+    def paths(self) -> Iterable[str]:
+        return self.arrays
+
+    def open(self, paths: Iterable[str]) -> dict[str, Any]:
+        """Open arrays for reading, by path. Raises CheckpointError, naming a missing array."""
+        return _open_arrays(self, paths)
+
 
 def read_tree(folder: Folder) -> Tree:
     """Read the metadata. Raises CheckpointError if it is invalid."""
@@ -48,8 +58,7 @@ def read_tree(folder: Folder) -> Tree:
         raise CheckpointError(f"{folder.url}/{METADATA} is not what Orbax writes: {exc!r}") from exc
 
 
-def open_arrays(tree: Tree, paths: Iterable[str]) -> dict[str, Any]:
-    """Open arrays for reading, by path. Raises CheckpointError, naming a missing array."""
+def _open_arrays(tree: Tree, paths: Iterable[str]) -> dict[str, Any]:
     context = ts.Context(_CONTEXT)
     wanted = {path: tree.arrays[path] for path in paths}
     opening = {
@@ -65,7 +74,19 @@ def open_arrays(tree: Tree, paths: Iterable[str]) -> dict[str, Any]:
                 f"{tree.folder.url} lacks the array {wanted[path][0]} or it is damaged: "
                 f"{reason(exc)}"
             ) from exc
+        _check_chunks(tree, wanted[path][0], opened[path])
     return opened
+
+
+def _check_chunks(tree: Tree, name: str, array: Any) -> None:
+    """Raise CheckpointError for chunks that take far more memory than the whole array."""
+    chunk, itemsize = array.chunk_layout.read_chunk.shape, array.dtype.numpy_dtype.itemsize
+    size = math.prod(chunk or ()) * itemsize
+    if size > max(_LARGEST_CHUNK, 4 * math.prod(array.shape) * itemsize):
+        raise CheckpointError(
+            f"{tree.folder.url}: the array {name} is {list(array.shape)} in chunks of "
+            f"{list(chunk)}, each of which takes {size} bytes to read"
+        )
 
 
 def _described(folder: Folder, ocdbt: bool, metadata: dict[str, Any]) -> Tree:

@@ -1,17 +1,17 @@
 """Opens an Orbax checkpoint (OCDBT or a folder per array) on this machine or in a bucket.
 
-config.json and the tokenizer files are beside the arrays, as in a Hugging Face folder. The tree
-may be in any of `DIALECTS`; tensors are returned under Hugging Face names and in its layouts.
+config.json and the tokenizer files are beside the arrays, as in a Hugging Face folder; Pax's need
+no config.json. The tree may be in any of `DIALECTS`; tensors are returned under Hugging Face names
+and in its layouts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
@@ -27,12 +27,10 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
     files_of_modules,
 )
 from model_server.checkpoints.json_file import read_json
-from model_server.checkpoints.orbax.arrays import Tree, open_arrays, read_tree
-from model_server.checkpoints.orbax.dialect import EXACT, FLAX, find_dialect, translate
+from model_server.checkpoints.orbax.contents import read_contents
 from model_server.checkpoints.orbax.folder import Folder, reason
-from model_server.checkpoints.orbax.gemma import GEMMA
 from model_server.checkpoints.orbax.layout import OrbaxLayout
-from model_server.checkpoints.orbax.maxtext import MAXTEXT
+from model_server.checkpoints.orbax.pax.dialect import PRAXIS
 from model_server.checkpoints.orbax.view import OrbaxView
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region
@@ -41,8 +39,6 @@ from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
 from sax.errors import CheckpointError
 
-# Tried in order, the most specific marks first.
-DIALECTS = (GEMMA, MAXTEXT, FLAX, EXACT)
 # Files fetched from a bucket; the arrays stay there.
 _BESIDE = (
     "config.json",
@@ -67,41 +63,44 @@ _BESIDE = (
 class OrbaxCheckpoint:
     """An open Orbax checkpoint. Reading is thread-safe."""
 
-    format = "orbax"
-
     def __init__(self, layout: OrbaxLayout) -> None:
         """Raises CheckpointError, naming the file or array, if it cannot be opened."""
         self._arrays_at = layout.arrays
         self._fetched: TemporaryDirectory[str] | None = None
         self._closed = False
         try:
-            if layout.arrays.is_local:
+            if layout.arrays.is_local and layout.file is None:
                 check_files_below(layout.arrays.path)
-            self._folder = self._folder_with_config(layout)
+            self._folder = self._folder_beside(layout)
             self.folder: Path | None = self._folder
-            self.config = read_config(self._folder)
+            here = (self._folder / "config.json").exists()
+            self._contents = read_contents(layout, read_config(self._folder) if here else None)
+            self.config = self._contents.config
             self.generation_config = read_json(self._folder / "generation_config.json", missing={})
-            self._views, self._arrays = self._open(read_tree(layout.arrays))
         except BaseException:
             self.close()
             raise
 
+    @property
+    def format(self) -> str:
+        return "pax" if self._contents.dialect is PRAXIS else "orbax"
+
     def names(self) -> list[str]:
-        return list(self._views)
+        return list(self._contents.views)
 
     def shape(self, name: str) -> tuple[int, ...]:
         view = self._find(name)
-        return view.shape(tuple(self._arrays[view.path].shape))
+        return view.shape(tuple(self._contents.arrays[view.path].shape))
 
     def dtype(self, name: str) -> str:
         view = self._find(name)
-        kind = self._arrays[view.path].dtype.name
+        kind = self._contents.arrays[view.path].dtype.name
         if kind not in DTYPES:
             raise CheckpointError(
                 f"tensor {name} (array {view.path} in {self._arrays_at.url}) is stored as {kind}; "
                 f"supported are {', '.join(DTYPES)}"
             )
-        return kind
+        return "float32" if self._contents.in_float32(name) else kind
 
     def nbytes(self, name: str) -> int:
         return math.prod(self.shape(name)) * DTYPES[self.dtype(name)].itemsize
@@ -115,7 +114,7 @@ class OrbaxCheckpoint:
         if self._closed:
             raise CheckpointError(f"{self._arrays_at.url} cannot be read: it is closed")
         try:
-            return view.read(self._arrays[view.path], region, out)
+            return self._contents.read(name, region, out)
         except (ValueError, OSError) as exc:
             raise CheckpointError(
                 f"tensor {name} (array {view.path} in {self._arrays_at.url}) cannot be read: it "
@@ -144,37 +143,17 @@ class OrbaxCheckpoint:
         if self._fetched is not None:
             self._fetched.cleanup()
 
-    def _open(self, tree: Tree) -> tuple[dict[str, OrbaxView], dict[str, Any]]:
-        weights = _weights(tree.arrays)
-        dialect = find_dialect(DIALECTS, weights)
-        if dialect is None:
-            some = ", ".join(list(weights)[:3]) or "nothing"
-            known = "; ".join(dialect.name for dialect in DIALECTS)
-            raise CheckpointError(
-                f"{self._arrays_at.url} has an unknown layout of weights: it holds {some}. "
-                f"Known are {known}"
-            )
-        opened = open_arrays(tree, weights.values())
-        arrays = {short: opened[path] for short, path in weights.items()}
-        shapes = {path: tuple(array.shape) for path, array in arrays.items()}
-        try:
-            return translate(dialect, self.config, shapes), arrays
-        except CheckpointError as exc:
-            raise CheckpointError(f"{self._arrays_at.url}: {exc.text}") from exc
-
     def _find(self, name: str) -> OrbaxView:
         try:
-            return self._views[name]
+            return self._contents.views[name]
         except KeyError:
             raise CheckpointError(f"{self._arrays_at.url} has no tensor {name}") from None
 
-    def _folder_with_config(self, layout: OrbaxLayout) -> Path:
-        place = next((folder for folder in layout.beside if folder.has("config.json")), None)
-        if place is None:
-            raise CheckpointError(
-                f"{layout.arrays.url} holds Orbax arrays but no config.json: put the model's "
-                "config.json and tokenizer files beside them"
-            )
+    def _folder_beside(self, layout: OrbaxLayout) -> Path:
+        """Return a folder on this machine that has config.json, or at least a tokenizer."""
+        names = (("config.json",), (*_BESIDE, *BESIDE))
+        places = (each for some in names for each in layout.beside if each.has(*some))
+        place = next(places, layout.arrays)
         return place.path if place.is_local else self._fetch(place)
 
     def _fetch(self, place: Folder) -> Path:
@@ -190,18 +169,3 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-
-
-def _weights(paths: Iterable[str]) -> dict[str, str]:
-    """Return the weights of a training state: short path -> path, without common prefixes."""
-    found = {path: path for path in paths}
-    while inner := {
-        short.removeprefix("params/"): path
-        for short, path in found.items()
-        if short.startswith("params/")
-    }:
-        found = inner
-    # nnx saves every variable as an object with the single field `value`.
-    if found and all(short.endswith("/value") for short in found):
-        found = {short.removesuffix("/value"): path for short, path in found.items()}
-    return found

@@ -28,6 +28,7 @@ class Part:
     each: tuple[tuple[str, int], ...] = ()  # placeholder, axis: one tensor for every index
     rows: int | None = None  # OrbaxView.rows
     scale: float = 1.0
+    offset: float = 0.0  # OrbaxView.offset
     paired: bool = False  # OrbaxView.paired
 
     @property
@@ -77,7 +78,8 @@ def translate(
     for path, shape in shapes.items():
         if any(pattern.fullmatch(path) for pattern in ignored):
             continue
-        views |= _translated(path, shape, rules) or {path.replace("/", "."): as_stored(path, shape)}
+        found = _translated(path, shape, rules)
+        views |= {path.replace("/", "."): as_stored(path, shape)} if found is None else found
     return views
 
 
@@ -87,7 +89,8 @@ def as_stored(path: str, shape: Shape) -> OrbaxView:
 
 def _translated(
     path: str, shape: Shape, rules: Iterable[tuple[re.Pattern[str], Rule]]
-) -> dict[str, OrbaxView]:
+) -> dict[str, OrbaxView] | None:
+    """Return the views of one array; None if no rule is about it."""
     for pattern, rule in rules:
         if match := pattern.fullmatch(path):
             return {
@@ -95,7 +98,7 @@ def _translated(
                 for part in rule.parts
                 for name, view in _views(path, shape, part, match.groupdict())
             }
-    return {}
+    return None
 
 
 def _views(
@@ -107,7 +110,9 @@ def _views(
     for indices in product(*(range(shape[axis]) for axis in axes)):
         words = dict(zip((word for word, _ in part.each), map(str, indices), strict=True))
         taken = (*part.take, *zip(axes, indices, strict=True))
-        view = OrbaxView(path, part.dims, taken, part.rows, part.scale, part.paired)
+        view = OrbaxView(
+            path, part.dims, taken, part.rows, part.scale, part.offset, paired=part.paired
+        )
         yield _filled(part.name, {**groups, **words}), view
 
 
@@ -130,5 +135,6 @@ def _flax(config: Config, shapes: Mapping[str, Shape]) -> tuple[Rule, ...]:
     )
 
 
-EXACT = Dialect("Hugging Face names", r".+/weight", _exact)
+# The second mark is that of Praxis' models, which Hugging Face does not have, under our names.
+EXACT = Dialect("Hugging Face names", r".+/weight|embedding/table", _exact)
 FLAX = Dialect("transformers' Flax models", r"(?:.+/)?embedding", _flax)

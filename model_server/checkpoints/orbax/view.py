@@ -7,7 +7,7 @@ one tensor per layer. Reading a region reads no more of the array than it needs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ class OrbaxView:
     taken: tuple[tuple[int, int], ...] = ()  # axis, index
     rows: int | None = None  # rows without the array's padding
     scale: float = 1.0
+    offset: float = 0.0  # added in float32, in which such a view is read
     # Rotary pairs are neighbours on the last axis of the first dimension; Hugging Face keeps the
     # first and the second elements of all pairs in two halves.
     paired: bool = False
@@ -36,11 +37,17 @@ class OrbaxView:
     def read(
         self, array: Any, region: Region | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """Read a region of the view. `array` is a tensorstore, which reads only what is indexed."""
+        """Read a region of the view.
+
+        array: a tensorstore, or what is indexed and read as one; only what is indexed is read.
+        """
         stored = tuple(array.shape)
         if not self.dims:
             return deliver(np.asarray(array.read().result()), out)
         wanted = explicit(region or (), self.shape(stored))
+        if narrow := self._narrowed(wanted[0], stored):
+            view, rows = narrow
+            return view.read(array, (rows, *wanted[1:]), out)
         parts = [_widened(part, axes, stored) for part, axes in zip(wanted, self.dims, strict=True)]
         if self.paired and len(self.dims[0]) == 1:  # a pair may be far apart: read all
             parts[0] = (slice(None), wanted[0])
@@ -59,8 +66,24 @@ class OrbaxView:
         return deliver(cut.reshape(region_shape(wanted)), out)
 
     def _lies_as(self, array: Any, out: np.ndarray) -> bool:
-        alone = all(len(axes) == 1 for axes in self.dims)
-        return alone and not self.paired and self.scale == 1.0 and array.dtype == out.dtype
+        alone = isinstance(array, ts.TensorStore) and all(len(axes) == 1 for axes in self.dims)
+        plain = not self.paired and self.scale == 1.0 and not self.offset
+        return alone and plain and array.dtype == out.dtype
+
+    def _narrowed(self, rows: slice, stored: tuple[int, ...]) -> tuple[OrbaxView, slice] | None:
+        """Fix the slowest of three merged axes if all rows have one index there."""
+        slowest, *rest = self.dims[0]
+        inner = math.prod(stored[axis] for axis in rest)
+        if (
+            len(rest) < 2
+            or rows.start >= rows.stop
+            or rows.start // inner != (rows.stop - 1) // inner
+        ):
+            return None
+        index = rows.start // inner
+        taken = (*self.taken, (slowest, index))
+        view = replace(self, dims=(tuple(rest), *self.dims[1:]), taken=taken, rows=None)
+        return view, slice(rows.start - index * inner, rows.stop - index * inner)
 
     @property
     def _order(self) -> list[int]:
@@ -74,6 +97,8 @@ class OrbaxView:
             values = _halves(values, len(self.dims[0]) - 1)
         if self.scale != 1.0:
             values = (values.astype(np.float32) * np.float32(self.scale)).astype(values.dtype)
+        if self.offset:
+            values = values.astype(np.float32) + np.float32(self.offset)
         sizes = iter(values.shape)
         return values.reshape([math.prod(next(sizes) for _ in axes) for axes in self.dims])
 

@@ -76,10 +76,13 @@ class Decoder(nnx.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Maps f32[R, D] to f32[R, V]."""
-        made: Any = self.embedding.logits(hidden) if self.head is None else self.head(hidden)
-        scale, cap = self.logits_scale, self.logits_softcap
-        made = made if scale == 1.0 else made * scale
+        made, cap = self.made_logits(hidden), self.logits_softcap
         return made if cap is None else cap * jnp.tanh(made / cap)
+
+    def made_logits(self, hidden: jax.Array) -> jax.Array:
+        """Maps f32[R, D] to f32[R, V], before any cap."""
+        made: Any = self.embedding.logits(hidden) if self.head is None else self.head(hidden)
+        return made if self.logits_scale == 1.0 else made * self.logits_scale
 
     def keep(self, stage: Stage) -> None:
         """Drop the parts of other stages; both first and last keep a tied embedding."""

@@ -1,8 +1,8 @@
 """C4SpmdGpt3AdamOrgHP: the size and architecture of GPT-3, as MLPerf trained it.
 
 Source: `paxml.tasks.lm.params.c4` and `saxml.server.pax.lm.params.c4`: learned positions, biases
-everywhere, no soft caps. Answers come from a beam search of width 4. No supported format can store
-this model; checkpoint "None" fills it with random weights.
+everywhere but in the logits, no soft caps. Answers come from a beam search of width 4. Pax
+checkpoints are loaded; checkpoint "None" fills it with random weights.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from model_server.models.saxml.saxml_class import (
     SaxmlArchitecture,
     Values,
     mesh,
+    pax_keys,
     saxml_class,
     sizes,
 )
@@ -35,6 +36,7 @@ def configure(config: Values | None, values: Values) -> Recipe:
         head_dim=head_dim,
         vocab=config["VOCAB_SIZE"],
         biased=True,
+        biased_head=False,
         epsilon=1e-5,
         positions=config[_TABLE],
     )
@@ -47,7 +49,7 @@ def configure(config: Values | None, values: Values) -> Recipe:
     )
 
 
-_ARCHITECTURE = SaxmlArchitecture(configure=configure)
+_ARCHITECTURE = SaxmlArchitecture(configure=configure, keys=pax_keys("saxml_c4"))
 _GPT3: Values = {
     **sizes(96, 12288, 49152, 96, vocab=50257),
     **mesh(64),

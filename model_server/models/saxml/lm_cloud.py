@@ -1,8 +1,8 @@
-"""The LmCloudSpmd models of the Saxml tutorials: a plain decoder with random weights.
+"""The LmCloudSpmd models of the Saxml tutorials: a plain decoder.
 
-Source: the recipe of `saxml.server.pax.lm.params.lm_cloud`: sinusoidal positions, no biases,
-attention logits soft-capped at 50 and output logits at 30. No supported format can store
-these models; checkpoint "None" fills them with random weights.
+Source: the recipe of `saxml.server.pax.lm.params.lm_cloud`: sinusoidal positions, no biases in
+attention, attention logits soft-capped at 50 and output logits at 30. Pax checkpoints are loaded;
+checkpoint "None" fills them with random weights.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from model_server.models.saxml.saxml_class import (
     SaxmlArchitecture,
     Values,
     mesh,
+    pax_keys,
     saxml_class,
     sizes,
 )
@@ -31,6 +32,7 @@ def configure(config: Values | None, values: Values) -> Recipe:
         head_dim=head_dim,
         vocab=config["VOCAB_SIZE"],
         biased=False,
+        biased_head=True,
         epsilon=1e-6,
         positions=None,
         embedding_scale=embed**0.5,
@@ -46,7 +48,7 @@ def configure(config: Values | None, values: Values) -> Recipe:
     )
 
 
-_ARCHITECTURE = SaxmlArchitecture(configure=configure)
+_ARCHITECTURE = SaxmlArchitecture(configure=configure, keys=pax_keys("saxml_lm_cloud"))
 # Saxml feeds the 2B models the 1,000 pieces of a test vocabulary; with random weights here they
 # read bytes.
 _2B = sizes(18, 3072, 12288, 24)

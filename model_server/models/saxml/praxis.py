@@ -1,14 +1,17 @@
 """The plain decoder of LmCloudSpmd and C4SpmdGpt3, as the Praxis library builds it.
 
-Pre-norm, fused QKV, ungated GELU, tied embedding. No supported format stores these models; their
-tensor names only key the random weights.
+Pre-norm, fused QKV, ungated GELU, tied embedding. A Pax checkpoint's variables are read under these
+tensor names (`checkpoints/orbax/pax`); without one they key the random weights.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.feed_forward import FeedForward
@@ -16,7 +19,25 @@ from model_server.models.layers.layers import Embedding, LayerNorm
 from model_server.models.layers.positions import LearnedPositions, PositionedDecoder, Sinusoids
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.weights.source import Tensor, WeightSource, cut
-from model_server.models.weights.weight import WeightForm
+from model_server.models.weights.stage import Stage
+from model_server.models.weights.weight import WeightForm, weight
+
+
+class BiasedDecoder(PositionedDecoder):
+    """A decoder whose logits have a bias, although its head is the embedding."""
+
+    def __init__(self, *, vocab: int, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.bias = weight((vocab,), ("vocab",), ("head.bias",), dtype=jnp.float32, spread=0.0)
+
+    def made_logits(self, hidden: jax.Array) -> jax.Array:
+        made = super().made_logits(hidden)
+        return made + lax.broadcast_to_rank(self.bias[...], made.ndim)
+
+    def keep(self, stage: Stage) -> None:
+        super().keep(stage)
+        if not stage.is_last:
+            del self.bias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +50,8 @@ class PraxisDecoder:
     heads: int
     head_dim: int
     vocab: int
-    biased: bool  # the projections
+    biased: bool  # the projections of attention; those of the feed-forward always are
+    biased_head: bool
     epsilon: float  # of the norms
     positions: int | None  # rows of a table of learned positions; None: sinusoids
     embedding_scale: float = 1.0
@@ -37,7 +59,10 @@ class PraxisDecoder:
     logits_softcap: float | None = None
 
     def build(self, form: WeightForm) -> PositionedDecoder:
-        return PositionedDecoder(
+        made, bias = (
+            (BiasedDecoder, {"vocab": self.vocab}) if self.biased_head else (PositionedDecoder, {})
+        )
+        return made(
             embedding=Embedding(self.vocab, self.embed, ("embedding.table",), form=form),
             positions=self._positions(form),
             layers=[self._layer(f"layers.{index}", form) for index in range(self.layers)],
@@ -46,6 +71,7 @@ class PraxisDecoder:
             ropes=[None] * self.layers,
             embedding_scale=self.embedding_scale,
             logits_softcap=self.logits_softcap,
+            **bias,
         )
 
     def _positions(self, form: WeightForm) -> LearnedPositions | Sinusoids:
@@ -98,5 +124,5 @@ class PraxisDecoder:
             down=(f"{name}.down.kernel",),
             activation=jax.nn.gelu,
             form=form,
-            biases=((f"{name}.up.bias",), (f"{name}.down.bias",)) if self.biased else None,
+            biases=((f"{name}.up.bias",), (f"{name}.down.bias",)),
         )

@@ -66,6 +66,8 @@ _6B: Values = {
     "TOP_P": 0.95,
     "USE_BEAM_SEARCH": True,
     "MIN_DECODE_STEPS": 30,
+    "LENGTH_NORM_ALPHA": 0.5,
+    "TOKENS_PER_BEAM": 4,
 }
 _6B_IN_BATCHES = {**_6B, **mesh(4), "DTYPE": "bfloat16", "BATCH_SIZE": 32}
 _CLASSES: Mapping[str, Values] = {

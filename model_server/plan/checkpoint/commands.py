@@ -11,7 +11,13 @@ from typing import Annotated
 
 import typer
 
-from sax.command import AsJson, CheckpointSource, check_installed
+from sax.command import (
+    AsJson,
+    CheckpointSource,
+    Overrides,
+    check_installed,
+    parse_overrides,
+)
 from sax.types import Progress
 
 _WOULD_NOT_LOAD = 1
@@ -42,12 +48,17 @@ def convert(
         str,
         typer.Option(metavar="SIZE", help="Maximum file size in a Hugging Face folder."),
     ] = "5GB",
+    model_path: Annotated[
+        str | None, typer.Option(help="Saxml's class of a Pax checkpoint without a config.json.")
+    ] = None,
+    override: Overrides = None,
 ) -> None:
     """Convert a checkpoint to another format.
 
-    Hugging Face folders, GGUF files and Orbax checkpoints can each become any other. A Hugging Face
-    folder holds config.json, model.safetensors (or its shards) and tokenizer.json. An Orbax folder
-    holds the same files, with the weights as Orbax arrays under the same names.
+    Hugging Face folders, GGUF files and Orbax checkpoints can each become any other, and Pax
+    checkpoints any of these: name the class that Saxml serves them as. A Hugging Face folder holds
+    config.json, model.safetensors (or its shards) and tokenizer.json. An Orbax folder holds the
+    same files, with the weights as Orbax arrays under the same names.
 
     \b
     Examples:
@@ -56,6 +67,7 @@ def convert(
       sax convert ./smollm2 smollm2.gguf
       sax convert ./smollm2 ./smollm2-orbax --to orbax
       sax convert gs://bucket/checkpoints/100 ./mine --max-shard-size 2GB
+      sax convert ./checkpoint_00000000 ./llama --model-path pax.lm.params.lm_cloud.LLaMA7B
     """
     check_installed(ctx)
     from rich.console import Console
@@ -81,6 +93,8 @@ def convert(
             dtype=dtype,
             max_shard=converting.size_of(max_shard_size),
             report=report,
+            model_path=model_path,
+            overrides=parse_overrides(override or ()),
         )
 
 

@@ -16,15 +16,15 @@ from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.hub.fetching import local_copy
 from model_server.checkpoints.huggingface.sentence_transformers import read_sentence_settings
 from model_server.checkpoints.opening import open_checkpoint
+from model_server.checkpoints.orbax.pax.dialect import SAXML_SIZES
 from model_server.loading.weights import mismatches
 from model_server.models.recipe import Recipe
-from model_server.models.registry import families, make_recipe
+from model_server.models.registry import families, fitting_classes, make_recipe
 from model_server.models.weights.weight import Blueprint
 from model_server.plan.checkpoint.inspect_report import Report, TokenizerFacts
 from model_server.plan.checkpoint.inspect_storage import stored_files, stored_kinds
 from sax.errors import CheckpointError, SaxError
 
-_AUTO = "auto"  # the registry's path for "choose by config.json"
 _NAMED = 20  # tensors listed per problem
 _QUANTIZED = ("int8", "int4")
 
@@ -83,7 +83,10 @@ def _first_text(given: Any) -> str | None:
 
 def _fit(report: Report, checkpoint: Checkpoint) -> None:
     config = checkpoint.config
-    recipe = make_recipe(_AUTO, config, {})
+    if SAXML_SIZES in config:
+        report.family = "a class of Saxml's"
+        report.family = report.path_as = _class_of(config)
+    recipe = make_recipe(report.path_as, config, {})
     if isinstance(recipe, Recipe):
         module = recipe.blueprint(checkpoint=checkpoint)
         report.context = recipe.max_context
@@ -94,10 +97,21 @@ def _fit(report: Report, checkpoint: Checkpoint) -> None:
     report.vocabulary = recipe.vocab
     needed = without_prefixes(checkpoint, recipe.unused)
     report.problems += mismatches(module.declarations, needed, shown=_NAMED)
-    report.memory = dict(_memory(config, checkpoint))
+    report.memory = dict(_memory(report.path_as, config, checkpoint))
 
 
-def _memory(config: dict[str, Any], checkpoint: Checkpoint) -> Iterator[tuple[str, int]]:
+def _class_of(config: dict[str, Any]) -> str:
+    """Return the class that a Pax checkpoint is published as. Raises CheckpointError."""
+    if found := fitting_classes(config):
+        return found[0]
+    sizes = ", ".join(f"{name} {size}" for name, size in config[SAXML_SIZES].items())
+    raise CheckpointError(
+        f"no class of saxml.server.pax.lm.params has its sizes ({sizes}): publish it as a class of "
+        "its kind with overrides for those that differ"
+    )
+
+
+def _memory(path: str, config: dict[str, Any], checkpoint: Checkpoint) -> Iterator[tuple[str, int]]:
     """Yield the bytes of the weights on the devices, per number format that can be published."""
     asked = [("bfloat16", {"DTYPE": "bfloat16"})]
     asked += [(kind, {"QUANTIZE": kind}) for kind in _QUANTIZED]
@@ -106,7 +120,7 @@ def _memory(config: dict[str, Any], checkpoint: Checkpoint) -> Iterator[tuple[st
     for kind, overrides in asked:
         as_json = {key: json.dumps(value) for key, value in overrides.items()}
         try:
-            module = _blueprint(config, checkpoint, as_json)
+            module = _blueprint(path, config, checkpoint, as_json)
         except SaxError:  # the family does not support this format
             continue
         # Native CPU products pad some matrices; the report is the same on every machine.
@@ -114,9 +128,9 @@ def _memory(config: dict[str, Any], checkpoint: Checkpoint) -> Iterator[tuple[st
 
 
 def _blueprint(
-    config: dict[str, Any], checkpoint: Checkpoint, overrides: dict[str, str]
+    path: str, config: dict[str, Any], checkpoint: Checkpoint, overrides: dict[str, str]
 ) -> Blueprint:
-    recipe = make_recipe(_AUTO, config, overrides)
+    recipe = make_recipe(path, config, overrides)
     return (
         recipe.blueprint(checkpoint=checkpoint)
         if isinstance(recipe, Recipe)

@@ -13,6 +13,7 @@ _FORMATS = {
     "safetensors": "Hugging Face folder (safetensors)",
     "gguf": "GGUF",
     "orbax": "Orbax",
+    "pax": "Pax",
 }
 _WIDTH = 15  # heading column
 _TEMPLATE_LINES = 3  # shown
@@ -58,6 +59,7 @@ class Report:
     model_type: str | None = None
     architecture: str | None = None
     family: str | None = None  # name in the registry; None: not supported
+    path_as: str = "auto"  # model path to publish it as
     parameters: int | None = None
     stored: list[StoredKind] = field(default_factory=list)
     context: int | None = None

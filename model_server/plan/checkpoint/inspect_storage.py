@@ -21,7 +21,7 @@ def stored_files(path: str, checkpoint: Checkpoint) -> list[StoredFile]:
     place = _local(path)
     if place is None:
         return [StoredFile(path, 0)]
-    if checkpoint.format == "orbax":
+    if checkpoint.format in ("orbax", "pax") and place.is_dir():
         return [StoredFile(place.name, _size(place))]
     found = [place] if place.is_file() else sorted(place.glob(_PATTERN[checkpoint.format]))
     return [StoredFile(file.name, file.stat().st_size) for file in found]

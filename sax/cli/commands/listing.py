@@ -129,7 +129,7 @@ def model_row(model: PublishedModel) -> tuple[str, ...]:
         spec.checkpoint,
         ready,
         summary(model) + (f", canary {canary.percent:g}%" if (canary := spec.canary) else ""),
-        reason(model) or "; ".join(model.notes),
+        reason(model) or "; ".join((*model.notes, *model.warnings)),
     )
 
 
@@ -149,6 +149,7 @@ def details(model: PublishedModel) -> list[tuple[str, str]]:
         ("autoscaling", bounds(spec.autoscaling)),
         ("scaling", model.scaling_reason),
         *(("note", note) for note in model.notes),
+        *(("warning", warning) for warning in model.warnings),
     ]
     lines += [("acl", f"{method}: {acl}") for method, acl in sorted(spec.acls.items()) if acl]
     lines += [("override", f"{key}={value}") for key, value in sorted(spec.overrides.items())]

@@ -10,7 +10,7 @@ import typer
 from sax.canary import read_percent
 from sax.cli.commands.wait import wait_until_ready
 from sax.cli.model_argument import Model, NewModel
-from sax.cli.publication import absolute_checkpoint, parse_publication
+from sax.cli.publication import absolute_checkpoint, parse_publication, warn_of
 from sax.cli.terminal import open_client
 from sax.command import AsJson, Wait, parse_overrides
 from sax.scaling import Scaling, named
@@ -74,6 +74,7 @@ def publish(
             wanted.overrides,
             autoscaling=named(min_replicas, max_replicas, target_queue),
         )
+    warn_of(wanted)
     _say_done("published", wanted.model_id, as_json=as_json)
     if wait:
         wait_until_ready(ctx, wanted.model_id)

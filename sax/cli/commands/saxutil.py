@@ -95,7 +95,7 @@ def delete(ctx: typer.Context, words: Words = None) -> None:
 
 
 def export(ctx: typer.Context, words: Words = None) -> None:
-    """Not supported: no server writes a TensorFlow SavedModel.
+    """Not supported: `saxutil export` writes a program and weights.
 
     \b
     Example:
@@ -105,7 +105,7 @@ def export(ctx: typer.Context, words: Words = None) -> None:
 
 
 def save(ctx: typer.Context, words: Words = None) -> None:
-    """Not supported: servers never change weights, so there is nothing to save.
+    """Not supported: `saxutil save` writes the checkpoint of a loaded model.
 
     \b
     Example:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Callable
 
 from sax.auth.acl import ALL_METHODS, check_method
-from sax.cli.publication import parse_publication
-from sax.cli.saxutil.go_flags import number_flag, switch, text_flag
-from sax.cli.saxutil.unsupported import CREATE, DELETE, EXPORT, SAVE, unsupported
+from sax.cli.publication import parse_publication, warn_of
+from sax.cli.saxutil.go_flags import number_flag, switch
+from sax.cli.saxutil.unsupported import CREATE, DELETE, unsupported
 from sax.cli.saxutil.verb import SaxutilCall, SaxutilVerb, show
 from sax.client.location import cells_below
 from sax.command import printable
@@ -41,6 +42,7 @@ def publish(call: SaxutilCall) -> None:
             wanted.overrides,
             timeout_s=call.timeout_s,
         )
+    warn_of(wanted)
 
 
 def unpublish(call: SaxutilCall) -> None:
@@ -103,6 +105,7 @@ def _show_model(call: SaxutilCall, model: PublishedModel) -> None:
         raise InvalidRequest("-details=false and -acls=false leave nothing to show: drop one")
     if call.flag("details"):
         show(_MODEL_HEADINGS, [_model_row(model)], as_csv=as_csv)
+        _warn(model)
     if call.flag("acls"):
         show(("Method", "ACL"), sorted(_shown_acls(model).items()), as_csv=as_csv)
 
@@ -118,6 +121,12 @@ def _model_row(model: PublishedModel) -> tuple[str, ...]:
         random.choice(ready) if ready else "",
         ", ".join(model.methods),
     )
+
+
+def _warn(model: PublishedModel) -> None:
+    """Print warnings beside the table, which programs read."""
+    for warning in model.warnings:
+        print(printable(f"warning: {warning}"), file=sys.stderr)
 
 
 def _is_ready(replica: ReplicaStatus) -> bool:
@@ -204,11 +213,6 @@ _LS_FLAGS = (
     switch("details", "Show details of a model; of a cell's models only if given.", default=True),
     switch("acls", "Show the ACLs of a model's methods.", default=True),
 )
-_EXPORT_FLAGS = (
-    text_flag("rng_seed_mode", "stateful, stateless or fixed.", "stateful"),
-    text_flag("signatures", "Signatures with commas between them, one a method."),
-    switch("enable_gpu_multi_device_execution", "For several GPUs.", default=True),
-)
 _PUBLICATION = "MODEL MODEL_PATH CHECKPOINT REPLICAS [KEY=JSON ...]"
 _REPLICAS = (number_flag("replicas", "Number of replicas.", -1),)
 
@@ -229,14 +233,4 @@ VERBS = (
     SaxutilVerb("getacl", "Show access lists.", "CELL | MODEL [all | METHOD]", getacl, 1, 2),
     SaxutilVerb("setacl", "Set an access list.", "CELL | MODEL [METHOD] ACL", setacl, 2, 3),
     SaxutilVerb("watch", "Watch a model's replicas.", "MODEL", watch, 1, 1),
-    SaxutilVerb(
-        "export",
-        "Export a model.",
-        "[FLAGS] MODEL METHOD,... PATH",
-        _refuse(EXPORT),
-        3,
-        3,
-        _EXPORT_FLAGS,
-    ),
-    SaxutilVerb("save", "Save a model.", "MODEL PATH", _refuse(SAVE), 2, 2),
 )

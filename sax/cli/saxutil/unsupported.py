@@ -13,12 +13,12 @@ DELETE = (
     "the folder or bucket given as their --fs_root"
 )
 EXPORT = (
-    "export is not supported: no server here writes a TensorFlow SavedModel; "
-    "`sax convert` writes a Hugging Face folder"
+    "sax has no export: `saxutil export MODEL lm.score PATH` writes a program of jax.export with "
+    "the model's weights, and `sax convert` writes a Hugging Face folder"
 )
 SAVE = (
-    "save is not supported: servers never change weights, so a model always equals the "
-    "checkpoint it was loaded from; `sax versions` shows which one"
+    "sax has no save: `saxutil save MODEL PATH` writes the checkpoint of a loaded model, and "
+    "`sax versions` shows which one that is"
 )
 
 

@@ -1,9 +1,9 @@
 """Saxml's own families, which transformers does not have: a plain torch decoder from their recipe.
 
-LmCloudSpmd: sinusoidal positions added to embeddings times sqrt(D), no biases in the projections,
-attention logits capped at 50 and output logits at 30. C4SpmdGpt3: trained positions, embeddings as
-they are, biases everywhere but in the output, no caps. Both: LayerNorm before, combined QKV, tanh
-GELU, tied embedding. Source: the recipes named in SOURCES.
+LmCloudSpmd: sinusoidal positions added to embeddings times sqrt(D), biases in the feed-forward and
+the output but none in attention, attention logits capped at 50 and output logits at 30. C4SpmdGpt3:
+trained positions, embeddings as they are, biases everywhere but in the output, no caps. Both:
+LayerNorm before, combined QKV, tanh GELU, tied embedding. Source: the recipes named in SOURCES.
 
 Written over whole [S, S] score matrices and loops over heads: nothing here is like the server's
 code but the names of the weights, which are the paths in its modules.
@@ -43,7 +43,8 @@ class PraxisCase:
     head_dim: int
     vocab: int
     trained_positions: int = 0  # rows of the table; 0: sines
-    biased: bool = False
+    biased: bool = False  # attention
+    biased_head: bool = False
     epsilon: float
     attention_cap: float | None = None
     logits_cap: float | None = None
@@ -70,6 +71,8 @@ class PraxisCase:
             shapes["positions.table"] = (self.trained_positions, self.embed)
         for i in range(self.layers):
             shapes |= self._layer(f"layers.{i}")
+        if self.biased_head:
+            shapes["head.bias"] = (self.vocab,)
         return shapes | _norm("final_norm", self.embed)
 
     def _layer(self, prefix: str) -> Shapes:
@@ -81,8 +84,8 @@ class PraxisCase:
             "down": (self.embed, self.ffw),
         }
         shapes: Shapes = {f"{prefix}.{name}.kernel": size for name, size in sizes.items()}
-        if self.biased:
-            shapes |= {f"{prefix}.{name}.bias": size[:1] for name, size in sizes.items()}
+        biased = sizes if self.biased else ("up", "down")
+        shapes |= {f"{prefix}.{name}.bias": sizes[name][:1] for name in biased}
         for name in ("before_attention", "before_ffw"):
             shapes |= _norm(f"{prefix}.{name}", self.embed)
         return shapes
@@ -99,6 +102,7 @@ CASES = [
         head_dim=16,
         vocab=97,
         epsilon=1e-6,
+        biased_head=True,
         attention_cap=50.0,
         logits_cap=30.0,
     ),
@@ -112,6 +116,7 @@ CASES = [
         head_dim=10,
         vocab=101,
         epsilon=1e-6,
+        biased_head=True,
         attention_cap=50.0,
         logits_cap=30.0,
     ),
@@ -169,6 +174,8 @@ def _logits(
         up = _dense(weights, f"layers.{i}.up", _normed(case, weights, f"layers.{i}.before_ffw", x))
         x = x + _dense(weights, f"layers.{i}.down", gelu(up, approximate="tanh"))
     logits = _normed(case, weights, "final_norm", x) @ weights["embedding.table"].T
+    if case.biased_head:
+        logits = logits + weights["head.bias"]
     return _capped(logits, case.logits_cap)
 
 

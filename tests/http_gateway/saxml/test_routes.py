@@ -89,6 +89,13 @@ async def test_listcell_says_where_a_model_does_not_do_as_its_path_says(
     assert answer.json()["note"] == "answers are sampled"
 
 
+async def test_listcell_warns_of_overrides_without_effect(cell: FakeCell, http: httpx.AsyncClient):
+    ready = published("/sax/test/m", ready=2, replicas=2)
+    cell.models["/sax/test/m"] = replace(ready, warnings=("BUCKET_KEYS has no effect here",))
+    answer = await http.request("GET", "/listcell", json={"model": "/sax/test/m"})
+    assert answer.json()["warnings"] == ["BUCKET_KEYS has no effect here"]
+
+
 async def test_listcell_says_why_replicas_are_missing(cell: FakeCell, http: httpx.AsyncClient):
     short = published("/sax/test/m", ready=1, replicas=3, reason="needs 32 devices")
     cell.models["/sax/test/m"] = short

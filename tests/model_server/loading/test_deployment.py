@@ -82,6 +82,13 @@ def test_guesses_take_the_rows_that_slots_leave_unless_they_were_asked_for() -> 
     assert (few.limits.guesses, few.buckets) == (2, plain.buckets)
 
 
+def test_batch_sizes_that_were_asked_for_are_those_that_are_compiled() -> None:
+    made = deployed(BATCH_SIZE="[3, 6, 20]", NUM_SAMPLES="1", NUM_CACHE_SLOTS="null")
+    assert made.limits.slots == 20
+    assert [each.decodes for each in made.buckets if not each.blocks] == [2, 3, 6, 20]
+    assert {each.decodes for each in made.buckets if each.blocks} == {20}
+
+
 def test_a_pipeline_guesses_only_if_it_was_asked_to() -> None:
     for mode, guesses in (("null", 0), ('"ngram"', 8)):
         stage = recipe(SPECULATION=mode, NUM_STAGES="2").cut()[0]

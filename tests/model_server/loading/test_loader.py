@@ -112,6 +112,19 @@ def test_prompts_longer_than_the_largest_bucket_are_served(loader: ModelLoader) 
         engine.close()
 
 
+def test_a_score_with_an_end_token_needs_to_know_which(loader: ModelLoader) -> None:
+    with pytest.raises(InvalidRequest, match="the tokenizer has 0: say which with EOS_ID"):
+        loader(spec(overrides=SHRUNK | {"SCORING_INCLUDE_EOS_SCORE": "true"}), quiet)
+
+
+@pytest.mark.extended
+def test_a_loaded_model_replies_as_its_class_says(loader: ModelLoader) -> None:
+    said = {"SCORE_ONLY": "true", "SCORING_INCLUDE_EOS_SCORE": "true", "EOS_ID": "7"}
+    loaded = loader(spec(overrides=SHRUNK | said), quiet)
+    loaded.runner.close()
+    assert (loaded.methods, loaded.replies.ending) == (("lm.score",), (7,))
+
+
 def test_stages_want_as_many_groups_of_hosts(loader: ModelLoader) -> None:
     with pytest.raises(InvalidRequest, match="NUM_STAGES is 2, .* 1 host, which do not") as caught:
         loader(spec(overrides=SHRUNK | {"NUM_LAYERS": "2", "NUM_STAGES": "2"}), quiet)

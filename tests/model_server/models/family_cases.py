@@ -90,7 +90,7 @@ def load_leaves(
     layout, path = layout_of(mesh_shape, rules).placed(), config_of(name).get("model_path")
     with closing(open_checkpoint(str(checkpoint_of(name)))) as checkpoint:
         config = None if path else checkpoint.config
-        recipe = make_recipe(path or "auto", config, F32 | _overrides(name))
+        recipe = make_recipe(path or "auto", config, F32 | overrides_of(name))
         assert isinstance(recipe, Recipe)
         module = recipe.blueprint(layout, checkpoint)
         needed = without_prefixes(checkpoint, recipe.unused)
@@ -113,7 +113,8 @@ def _shapes(name: str) -> dict[str, tuple[int, ...]]:
     return {tensor: tuple(shape) for tensor, shape in stored.items()}
 
 
-def _overrides(name: str) -> dict[str, str]:
+def overrides_of(name: str) -> dict[str, str]:
+    """Overrides of the publish, as JSON texts."""
     path = FAMILIES / name / "overrides.json"
     return json.loads(path.read_text()) if path.exists() else {}
 

@@ -28,9 +28,10 @@ from tests.model_server.models.quick import quick
 from tests.model_server.tiny import PAGE, one_prompt
 
 
-def mesh_logits(model: Any, name: str, recipe: Recipe, shape: tuple[int, int, int]) -> np.ndarray:
+def mesh_logits(
+    model: Any, prompt: np.ndarray, recipe: Recipe, shape: tuple[int, int, int]
+) -> np.ndarray:
     """f32[S, V], over pages that lie on the mesh as the server would put them."""
-    prompt = golden_of(name)["prompt"]
     pages = _pages(recipe, shape, -(-len(prompt) // PAGE))
     tokens, positions = np.pad(prompt, (1, 0)), np.pad(np.arange(len(prompt)), (1, 0))
 
@@ -71,7 +72,7 @@ def main() -> None:
         shape = (replica, data, inner)
         try:
             model, recipe = load(name, shape)
-            results[run] = mesh_logits(model, name, recipe, shape)
+            results[run] = mesh_logits(model, golden_of(name)["prompt"], recipe, shape)
             results[f"{run} share"] = np.asarray(largest_share(model))
         except Exception:
             results[f"{run} error"] = np.asarray(traceback.format_exc())

@@ -14,7 +14,7 @@ from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabularies.sentence_piece import PieceKind, Pieces, sentence_piece
 from sax.errors import InvalidRequest, NotLoaded, UnsupportedParameter
-from sax.proto import common_pb2, lm_pb2, modelet_pb2
+from sax.proto import common_pb2, lm_pb2
 from sax.types import ModelSpec, Progress, SamplingParams
 from tests.model_server.engine.fake_runner import logprob
 from tests.model_server.fake_model import FakeModels, answer_to, text_of
@@ -322,16 +322,6 @@ async def test_the_cost_of_a_query_comes_behind_the_reply() -> None:
 
 def cost_in(trailer: Any) -> str:
     return dict(trailer)["query_cost_v0"]
-
-
-async def test_what_is_not_served_is_refused_by_name() -> None:
-    async with serving(FakeModels()) as served:
-        calls = [
-            served.modelet.Export(modelet_pb2.ExportRequest(model_key=MODEL)),
-            served.modelet.Save(modelet_pb2.SaveRequest(model_key=MODEL)),
-        ]
-        for call in calls:
-            assert isinstance(await error_of(call), UnsupportedParameter)
 
 
 async def test_a_caller_of_generate_that_goes_away_frees_its_slots() -> None:

@@ -8,6 +8,7 @@ import pytest
 from sax.errors import (
     CheckpointError,
     InvalidName,
+    InvalidRequest,
     NotLoaded,
     Unavailable,
     UnsupportedParameter,
@@ -178,3 +179,31 @@ async def test_kept_models_outlive_every_order_and_no_others_are_loaded() -> Non
         assert await own_models(served) == {MODEL: True}
         assert (await served.lm.Generate(lm_request())).texts[0].text
         assert served.server.info().model_paths == ("fake",)
+
+
+async def test_a_server_without_roots_saves_and_exports_nothing() -> None:
+    async with serving(FakeModels()) as served:
+        for call in (
+            served.modelet.Save(modelet_pb2.SaveRequest(model_key=MODEL, checkpoint_path="/m")),
+            served.modelet.Export(
+                modelet_pb2.ExportRequest(
+                    model_key=MODEL, method_names=["lm.score"], export_path="/m"
+                )
+            ),
+        ):
+            error = await error_of(call)
+            assert isinstance(error, InvalidRequest)
+            assert "--checkpoint_roots" in error.text
+
+
+async def test_only_what_is_loaded_is_saved_and_exported() -> None:
+    async with serving(FakeModels()) as served:
+        for call in (
+            served.modelet.Save(modelet_pb2.SaveRequest(model_key=OTHER, checkpoint_path="/m")),
+            served.modelet.Export(
+                modelet_pb2.ExportRequest(
+                    model_key=OTHER, method_names=["lm.score"], export_path="/m"
+                )
+            ),
+        ):
+            assert isinstance(await error_of(call), NotLoaded)

@@ -223,6 +223,8 @@ async def test_only_the_admin_may_load_unload_and_update(tmp_path: Path) -> None
             (served.modelet.UpdateLoaded, modelet_pb2.UpdateLoadedRequest(model_key=MODEL)),
             (served.modelet.Load, encode_load(spec)),
             (served.modelet.Unload, modelet_pb2.UnloadRequest(model_key="/sax/test/x")),
+            (served.modelet.Save, modelet_pb2.SaveRequest(model_key=MODEL)),
+            (served.modelet.Export, modelet_pb2.ExportRequest(model_key=MODEL)),
         ):
 
             async def ask(who: str, call: Any = call, request: Any = request) -> None:

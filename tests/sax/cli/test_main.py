@@ -101,6 +101,13 @@ def test_ls_of_a_model_shows_its_replicas_and_overrides(cell: FakeCell, sax: Sax
     assert cell.address in text
 
 
+def test_publish_and_ls_warn_of_overrides_without_effect(cell: FakeCell, sax: Sax) -> None:
+    path = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"
+    told = sax("publish", MODEL, path, "None", "1", "BUCKET_KEYS=[128]")
+    assert "warning: BUCKET_KEYS has no effect here: prompts of any length" in told.stderr
+    assert told.stdout == f"published {MODEL}\n"
+
+
 def test_ls_and_wait_show_where_a_ready_model_does_not_do_as_its_path_says(
     cell: FakeCell, sax: Sax
 ) -> None:

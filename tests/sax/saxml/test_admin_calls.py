@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import sax
@@ -44,6 +46,12 @@ def test_publish_list_update_unpublish_return_saxmls_values(cell: Cell) -> None:
     sax.Unpublish(name)
     with pytest.raises(ModelNotFound):
         sax.List(name)
+
+
+def test_details_warn_of_overrides_without_effect(cell: Cell) -> None:
+    assert sax.ListDetail(MODEL).warnings == ()
+    cell.admin.models[MODEL] = replace(cell.admin.models[MODEL], warnings=("one", "two"))
+    assert sax.ListDetail(MODEL).warnings == ("one", "two")
 
 
 def test_active_replicas_are_ready_ones(cell: Cell) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from model_server.checkpoints.orbax.folder import Folder
-from model_server.checkpoints.orbax.layout import find_layout
+from model_server.checkpoints.orbax.layout import find_layout, layout_of_file
 from sax.errors import CheckpointError
 
 
@@ -83,7 +83,22 @@ def test_parts_of_processes_that_were_never_merged_are_refused(tmp_path: Path) -
         _found(tmp_path)
 
 
-def test_one_msgpack_file_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    _touch(tmp_path / "checkpoint")
-    with pytest.raises(CheckpointError, match=r"msgpack.*Restore it with Orbax"):
-        _found(tmp_path)
+@pytest.mark.parametrize("place", ["", "state/", "checkpoint_7/", "checkpoint_7/state/"])
+def test_one_msgpack_file_may_hold_all_arrays(tmp_path: Path, place: str) -> None:
+    _touch(tmp_path / f"{place}checkpoint")
+    layout = find_layout(Folder(str(tmp_path)))
+    assert layout is not None
+    assert (layout.arrays.path, layout.file) == (tmp_path / place, "checkpoint")
+
+
+@pytest.mark.parametrize("item", ["state", "default", "params"])
+def test_an_item_may_hold_plain_arrays(tmp_path: Path, item: str) -> None:
+    arrays = tmp_path / "checkpoint_00000007" / item
+    _touch(arrays / "mdl_vars.params.lm.final_ln.scale" / ".zarray")
+    for named in (tmp_path, tmp_path / "checkpoint_00000007", arrays):
+        assert _found(named) == str(arrays)
+
+
+def test_a_msgpack_file_in_a_bucket_is_refused_with_the_remedy() -> None:
+    with pytest.raises(CheckpointError, match="copy it to this machine"):
+        layout_of_file(Folder("gs://bucket/run/checkpoint_7"), "checkpoint")

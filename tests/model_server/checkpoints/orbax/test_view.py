@@ -78,6 +78,16 @@ def test_a_region_reads_only_the_heads_it_touches() -> None:
     assert read == [1 * 2 * 4]  # one head of eight, two columns of five
 
 
+def test_rows_with_one_index_on_the_slowest_axis_are_read_alone() -> None:
+    array, values = _stored((3, 5, 4, 2))  # [3, D, H, Q]
+    read: list[int] = []
+    view = OrbaxView("w", ((0, 2, 3), (1,)))
+    region = (slice(10, 14), slice(0, 5))  # heads 1 and 2 of the second of three
+    found = view.read(_Counting(array, read), region)
+    np.testing.assert_array_equal(found, values.transpose(0, 2, 3, 1).reshape(24, 5)[10:14])
+    assert read == [2 * 2 * 5]
+
+
 @given(st.data())
 def test_a_region_is_cut_out_of_the_whole(data: st.DataObject) -> None:
     sizes = st.integers(1, 4)

@@ -9,6 +9,7 @@ import pytest
 
 from model_server.models.registry import find, make_recipe
 from sax.errors import CheckpointError, InvalidRequest
+from sax.overrides.saxml_overrides import override_warnings
 from sax.types import SamplingParams
 
 ROOT = "saxml.server.pax.lm.params."
@@ -60,9 +61,9 @@ def test_a_batch_is_slots_for_every_sample_of_its_requests() -> None:
     assert make_recipe(LM, None, {"NUM_CACHE_SLOTS": "5"}).slots == 5
 
 
-def test_a_prefill_batch_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="prompts share each step's tokens"):
-        make_recipe(LLAMA, None, {"BATCH_SIZE": "2"})
+def test_a_prefill_batch_changes_no_slots() -> None:
+    assert make_recipe(LLAMA, None, {"BATCH_SIZE": "2"}).slots == 16
+    assert make_recipe(LLAMA, None, {"BATCH_SIZE": "2", "NUM_CACHE_SLOTS": "0"}).slots == 2
 
 
 def test_end_tokens_replace_the_tokenizers() -> None:
@@ -128,35 +129,40 @@ def test_sampling_values_are_the_defaults_of_a_call() -> None:
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        ({"NUM_LAYERS": "0"}, "NUM_LAYERS must be at least 1"),
-        ({"NUM_LAYERS": "null"}, "NUM_LAYERS must be at least 1, not None"),
-        ({"INPUT_SEQ_LEN": "-1"}, "INPUT_SEQ_LEN must be at least 1"),
-        ({"BATCH_SIZE": "0"}, "BATCH_SIZE must be at least 1"),
-        ({"BATCH_SIZE": "[1, 4]"}, "BATCH_SIZE must be at least 1"),
-        ({"PER_EXAMPLE_MAX_DECODE_STEPS": '"x"'}, "PER_EXAMPLE_MAX_DECODE_STEPS must be"),
-        ({"MAX_DECODE_STEPS": "[32, 64]"}, "MAX_DECODE_STEPS"),
+        ({"NUM_LAYERS": "0"}, "NUM_LAYERS=0: give a whole number of 1 or more"),
+        ({"NUM_LAYERS": "null"}, "NUM_LAYERS=null: give a whole number of 1 or more"),
+        ({"INPUT_SEQ_LEN": "-1"}, "INPUT_SEQ_LEN=-1: give a whole number of 1 or more"),
+        ({"BATCH_SIZE": "0"}, "BATCH_SIZE=0: give a whole number of 1 or more, or a list of them"),
+        ({"BATCH_SIZE": "[1, 0]"}, "BATCH_SIZE=.1, 0.: give a whole number of 1 or more"),
+        ({"PER_EXAMPLE_MAX_DECODE_STEPS": '"x"'}, "PER_EXAMPLE_MAX_DECODE_STEPS is 'x'"),
+        ({"MAX_DECODE_STEPS": "[]"}, "MAX_DECODE_STEPS"),
         ({"EOS_ID": "32000"}, "EOS_ID is 32000: give token ids from 0 to 31999"),
         ({"EOS_ID": '"</s>"'}, "EOS_ID"),
         ({"STOP_TOKEN_IDS": "[1, -1]"}, "STOP_TOKEN_IDS"),
-        ({"BEAM_SIZE": "2"}, "BEAM_SIZE has no effect here: USE_BEAM_SEARCH is false"),
-        ({"USE_BEAM_SEARCH": "true", "TOP_K": "3"}, "TOP_K has no effect here.*no samples"),
-        ({"USE_BEAM_SEARCH": "true", "BEAM_SIZE": "0"}, "BEAM_SIZE is 0: .* from 1 to 16"),
-        ({"USE_BEAM_SEARCH": "true", "BEAM_SIZE": "null"}, "BEAM_SIZE is None"),
+        ({"STOP_TOKEN_IDS": "[1]", "EOS_ID": "32000"}, "EOS_ID is 32000"),
+        ({"BEAM_SIZE": "0"}, "BEAM_SIZE=0: give a whole number from 1 to 16"),
+        ({"BEAM_SIZE": "null"}, "BEAM_SIZE=null"),
         ({"USE_BEAM_SEARCH": "true", "MIN_DECODE_STEPS": "32"}, "MIN_DECODE_STEPS is 32"),
-        ({"TOKENS_PER_BEAM": "2"}, "TOKENS_PER_BEAM has no effect here"),
-        ({"USE_BEAM_SEARCH": "true", "TOKENS_PER_BEAM": "0"}, "TOKENS_PER_BEAM is 0: .* 1 to 20"),
-        ({"USE_BEAM_SEARCH": "true", "TOKENS_PER_BEAM": "true"}, "TOKENS_PER_BEAM is True"),
+        ({"TOKENS_PER_BEAM": "0"}, "TOKENS_PER_BEAM=0: give a whole number from 1 to 20, or null"),
+        ({"TOKENS_PER_BEAM": "true"}, "TOKENS_PER_BEAM=true"),
+        ({"MAX_SEQ_LEN": "64", "MAX_CONTEXT": "32"}, "MAX_SEQ_LEN and MAX_CONTEXT set the same"),
+        ({"QUANTIZE_KV": "true", "KV_CACHE_DTYPE": '"int8"'}, "QUANTIZE_KV and KV_CACHE_DTYPE"),
+        ({"GENERATE_ONLY": "true", "SCORE_ONLY": "true"}, "leave no method"),
+        (
+            {"GENERATION_USE_GEOMEAN_PROB_SCORE": "true", "USE_BEAM_SEARCH": "true"},
+            "GENERATION_USE_GEOMEAN_PROB_SCORE is of samples",
+        ),
         (
             {"USE_BEAM_SEARCH": "true", "MIN_DECODE_STEPS": "3", "TOKENS_PER_BEAM": "20"},
             "TOKENS_PER_BEAM is 20: with MIN_DECODE_STEPS 3 give a number from 1 to 19",
         ),
-        ({"BUCKET_KEYS": "[128]"}, "no buckets"),
         ({"QUANTIZE": '"int3"'}, "QUANTIZE"),
-        ({"TEMPERATURE": "-1"}, "TEMPERATURE is -1"),
-        ({"TEMPERATURE": "null"}, "TEMPERATURE is None"),
-        ({"TOP_K": "-2"}, "TOP_K is -2"),
-        ({"TOP_P": "0"}, "TOP_P is 0"),
-        ({"ICI_MESH_SHAPE": "null", "NUM_CACHE_SLOTS": '"x"'}, "NUM_CACHE_SLOTS is 'x'"),
+        ({"TEMPERATURE": "-1"}, "TEMPERATURE=-1"),
+        ({"TEMPERATURE": "null"}, "TEMPERATURE=null"),
+        ({"TOP_K": "-2"}, "TOP_K=-2"),
+        ({"TOP_P": "0"}, "TOP_P=0: give a number above 0 and at most 1"),
+        ({"ICI_MESH_SHAPE": "null", "NUM_CACHE_SLOTS": '"x"'}, "NUM_CACHE_SLOTS=.x.: give"),
+        ({"ICI_MESH_SHAPE": "[1, 4]"}, "a list of three sizes"),
     ],
 )
 def test_values_out_of_range_are_refused(overrides: dict[str, str], says: str) -> None:
@@ -183,6 +189,9 @@ UNSAID = {
     "QUERY_FORMAT": "raw",
     "QUANTIZE": "int8",
     "PER_EXAMPLE_MAX_DECODE_STEPS": 3,
+    "MAX_SEQ_LEN": 40,
+    "EXTRA_INPUTS": {"temperature": 0.25, "per_example_max_decode_steps": 3},
+    "GENERATE_ONLY": True,
     "MIN_DECODE_STEPS": 3,
     "TOKENS_PER_BEAM": 3,
     "CHAT_TEMPLATE": "{{ messages }}",
@@ -210,8 +219,10 @@ def test_no_value_of_a_class_is_overridden_and_ignored(path: str) -> None:
     plain = facts(path, one_layer)
     for key, value in find(path).overridable.items():
         other = UNSAID[key] if key in UNSAID else HALVED[type(value)](value)
-        found = facts_or_refusal(path, one_layer | {key: json.dumps(other)})
-        assert found != plain, key
+        changed = one_layer | {key: json.dumps(other)}
+        found = facts_or_refusal(path, changed)
+        warned = any(key in warning for warning in override_warnings(path, changed))
+        assert found != plain or warned, key
         assert not isinstance(found, str) or key in found
 
 
@@ -248,6 +259,8 @@ def facts(path: str, overrides: dict[str, str]) -> Any:
         recipe.adapters,
         recipe.speculation,
         recipe.chat,
+        recipe.replies,
+        recipe.batches,
     )
 
 
@@ -287,7 +300,9 @@ def test_a_checkpoint_of_another_family_is_refused() -> None:
 
 
 def test_models_without_checkpoints_say_so() -> None:
-    with pytest.raises(CheckpointError, match='LmCloudSpmd2BTest takes checkpoint "None"'):
+    with pytest.raises(
+        CheckpointError, match='LmCloudSpmd2BTest loads checkpoints.*Pax.*or "None"'
+    ):
         make_recipe(LM, CONFIG, {})
 
 

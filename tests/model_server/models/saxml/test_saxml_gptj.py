@@ -38,6 +38,11 @@ def test_classes_are_served_as_saxml_declares_them(name: str, wanted: tuple[obje
     assert len(model_classes()) == 3
 
 
+def test_answers_are_searched_for_as_saxml_declares_it() -> None:
+    found = make_recipe(f"{PACKAGE}GPTJ", None, {}).defaults
+    assert (found.beam_size, found.tokens_per_beam, found.length_penalty) == (BEAMS, 4, 0.5)
+
+
 def test_the_published_checkpoint_fits() -> None:
     assert make_recipe(f"{PACKAGE}GPTJ", GPT_J_6B, {}).vocab == 50400
 

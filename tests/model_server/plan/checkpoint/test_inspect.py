@@ -13,11 +13,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from model_server.models.registry import fitting_classes
 from model_server.plan.checkpoint import commands
 from model_server.plan.checkpoint.convert import convert
 from model_server.plan.checkpoint.inspect import inspect
 from sax.command import run_alone
+from tests.golden.pax_maker.cases import CASES
+from tests.golden.pax_maker.model import variables_of
 from tests.model_server.checkpoints.bucket_server import BucketServer
+from tests.model_server.checkpoints.pax_writer import write_arrays
 from tests.model_server.checkpoints.tiny_folder import (
     CONFIG,
     CONTROL,
@@ -210,3 +214,26 @@ def test_nonsense_in_the_configuration_is_a_problem_not_a_crash(
     report = inspect(str(folder))
     assert report.loads is (key == "architectures")
     assert report.as_text()
+
+
+def test_a_pax_checkpoint_of_unusual_sizes_says_them(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "llama")
+    write_arrays(tmp_path, variables_of(case))
+    report = inspect(str(tmp_path))
+    assert report.format == "pax"
+    assert report.model_type == "llama"
+    text = " ".join(report.problems)
+    assert (
+        "no class of saxml.server.pax.lm.params has its sizes (NUM_LAYERS 2, MODEL_DIMS 16" in text
+    )
+
+
+def test_a_pax_checkpoint_of_a_classs_sizes_names_the_class() -> None:
+    sizes = {"NUM_LAYERS": 32, "MODEL_DIMS": 4096, "HIDDEN_DIMS": 14336, "NUM_HEADS": 32}
+    sizes |= {"DIMS_PER_HEAD": 128, "VOCAB_SIZE": 128256, "NUM_KV_HEADS": 8}
+    found = fitting_classes({"model_type": "llama", "saxml_sizes": sizes})
+    assert [path.rpartition(".")[2] for path in found] == [
+        "LLaMA3_8BFP16x4",
+        "LLaMA3_8BFP16Testx4",
+        "LLaMA3_8BFP16x1",
+    ]

@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from sax.cli.saxutil.main import run
 from sax.proto import admin_pb2
+from sax.proto.modelet_pb2 import ExportRequest, SaveRequest
 from tests.sax.cli.saxutil.fake_media import FakeMedia
 from tests.sax.client.test_blocking_client import Cell
 from tests.sax.conftest import MODEL
@@ -128,6 +130,15 @@ def test_ls_of_a_model_has_details_and_acls(cell: Cell, saxutil: Saxutil) -> Non
     assert saxutil("ls", "-csv", "-details", "/sax/test")[1].startswith("# #,Model ID,Methods\n")
 
 
+def test_publish_and_ls_warn_of_overrides_without_effect(cell: Cell, saxutil: Saxutil) -> None:
+    path = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"
+    told = saxutil("publish", "/sax/test/warned", path, "None", "1", "BUCKET_KEYS=[128]")[2]
+    assert told.startswith("warning: BUCKET_KEYS has no effect here: ")
+    warned = replace(cell.admin.models[MODEL], warnings=("one", "two"))
+    cell.admin.models[MODEL] = warned
+    assert saxutil("ls", MODEL)[2] == "warning: one\nwarning: two\n"
+
+
 def test_acls_are_set_and_shown(cell: Cell, saxutil: Saxutil) -> None:
     assert saxutil("getacl", MODEL)[1] == "No admin ACLs set for model.\n"
     assert saxutil("setacl", MODEL, "carol") == (0, "", "")
@@ -218,8 +229,8 @@ def test_media_go_to_a_server_that_has_the_services(
     [
         (("create", "/sax/x", "/tmp", "acl"), "admin server"),
         (("delete", "/sax/x"), "unpublish"),
-        (("export", "-rng_seed_mode=fixed", "-signatures=a,b", MODEL, "lm.score", "/x"), "convert"),
-        (("save", MODEL, "/x"), "versions"),
+        (("export", "-rng_seed_mode=odd", MODEL, "lm.score", "/x"), "stateful, stateless, fixed"),
+        (("save", "nothing", "/x"), "/sax/"),
         (("getacl", "/sax/test", "all"), "for operators only"),
         (("setacl", "/sax/test", "lm.score", "acl/all"), "for operators only"),
         (("vm.classify", MODEL, "/no/such/file"), "cannot be read"),
@@ -231,6 +242,20 @@ def test_what_cannot_be_done_is_said_in_words(
     status, _, err = saxutil(*words)
     assert status == 1
     assert told in err
+
+
+def test_save_and_export_ask_the_models_server(cell: Cell, saxutil: Saxutil) -> None:
+    assert saxutil("save", MODEL, "/checkpoints/m")[0] == 0
+    asked = cell.replica.modelet_calls
+    assert asked == [SaveRequest(model_key=MODEL, checkpoint_path="/checkpoints/m")]
+    assert saxutil("export", "-signatures=a,b", MODEL, "lm.score,lm.score", "/e")[0] == 0
+    assert asked[1] == ExportRequest(
+        model_key=MODEL,
+        method_names=["lm.score", "lm.score"],
+        signatures=["a", "b"],
+        export_path="/e",
+        serialized_model_format=ExportRequest.JAX_EXPORT,
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,142 @@
+"""Opens the arrays of a checkpoint and finds out in which dialect they are named.
+
+A Pax checkpoint needs no config.json: Saxml's class brings what its sizes do not say.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from model_server.checkpoints.orbax.arrays import read_tree
+from model_server.checkpoints.orbax.dialect import (
+    EXACT,
+    FLAX,
+    Dialect,
+    Shape,
+    find_dialect,
+    translate,
+)
+from model_server.checkpoints.orbax.gemma import GEMMA
+from model_server.checkpoints.orbax.layout import OrbaxLayout
+from model_server.checkpoints.orbax.maxtext import MAXTEXT
+from model_server.checkpoints.orbax.pax.dialect import PRAXIS, query_scales, sizes_only
+from model_server.checkpoints.orbax.pax.flax_file import read_flax_tree
+from model_server.checkpoints.orbax.pax.query_scale import QueryScales
+from model_server.checkpoints.orbax.pax.unpadded import without_padding
+from model_server.checkpoints.orbax.view import OrbaxView
+from model_server.checkpoints.region import Region
+from sax.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+# Tried in order, the most specific marks first.
+DIALECTS = (PRAXIS, GEMMA, MAXTEXT, FLAX, EXACT)
+_MODEL = "mdl_vars/"  # of Pax's train states, beside step, opt_states and extra_state
+
+
+class _ListedArrays(Protocol):
+    """Arrays that are listed, but not opened."""
+
+    @property
+    def paths(self) -> Iterable[str]: ...
+
+    def open(self, paths: Iterable[str]) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A checkpoint's tensors, by Hugging Face's names, in arrays that are open."""
+
+    dialect: Dialect
+    config: dict[str, Any]
+    views: Mapping[str, OrbaxView]
+    arrays: Mapping[str, Any]  # tensorstores by path
+    scales: QueryScales | None = None
+
+    def in_float32(self, name: str) -> bool:
+        """Tell whether a tensor is computed from what is stored, so that it is not rounded."""
+        scaled = self.scales is not None and self.scales.concerns(name)
+        return scaled or bool(self.views[name].offset)
+
+    def read(self, name: str, region: Region | None, out: np.ndarray | None) -> np.ndarray:
+        """Read a tensor or a region of it. Raises ValueError or OSError for damaged arrays."""
+        view = self.views[name]
+        array = self.arrays[view.path]
+        if self.scales is None or not self.scales.concerns(name):
+            return view.read(array, region, out)
+        return self.scales.read(name, view.read(array, region), region, out)
+
+
+def read_contents(layout: OrbaxLayout, config: dict[str, Any] | None) -> Contents:
+    """Open all arrays of the model. `config`: config.json, None if there is none.
+
+    Raises CheckpointError, naming the place and the array.
+    """
+    tree: _ListedArrays = (
+        read_flax_tree(layout.arrays, layout.file) if layout.file else read_tree(layout.arrays)
+    )
+    weights = _weights(tree.paths)
+    dialect = find_dialect(DIALECTS, weights)
+    if dialect is None or (config is None and dialect is not PRAXIS):
+        raise CheckpointError(_unreadable(layout, weights, dialect))
+    opened = tree.open(weights.values())
+    arrays = {short: opened[path] for short, path in weights.items()}
+    if dialect is PRAXIS:
+        arrays = without_padding(layout, arrays)
+    shapes = {path: tuple(array.shape) for path, array in arrays.items()}
+    try:
+        return _translated(dialect, config, arrays, shapes)
+    except CheckpointError as exc:
+        raise CheckpointError(f"{layout.arrays.url}: {exc.text}") from exc
+
+
+def _translated(
+    dialect: Dialect,
+    config: dict[str, Any] | None,
+    arrays: Mapping[str, Any],
+    shapes: Mapping[str, Shape],
+) -> Contents:
+    known = sizes_only(shapes) if config is None else config
+    scales = query_scales(shapes, arrays) if dialect is PRAXIS else None
+    return Contents(dialect, known, translate(dialect, known, shapes), arrays, scales)
+
+
+def _unreadable(layout: OrbaxLayout, weights: Mapping[str, str], dialect: Dialect | None) -> str:
+    url = layout.arrays.url
+    if dialect is not None:
+        return (
+            f"{url} holds Orbax arrays but no config.json: put the model's config.json and "
+            "tokenizer files beside them"
+        )
+    some = ", ".join(list(weights)[:3]) or "nothing"
+    known = "; ".join(dialect.name for dialect in DIALECTS)
+    return f"{url} has an unknown layout of weights: it holds {some}. Known are {known}"
+
+
+def _weights(paths: Iterable[str]) -> dict[str, str]:
+    """Return the weights of a training state: short path -> path, without common prefixes."""
+    found = {path: path for path in paths}
+    if model := {path: path for path in found if path.startswith(_MODEL)}:
+        if others := [path for path in found if path not in model]:
+            logger.info(
+                "reading the model of a train state; ignoring %d arrays of its optimizer and "
+                "others, such as %s",
+                len(others),
+                others[0],
+            )
+        return model
+    while inner := {
+        short.removeprefix("params/"): path
+        for short, path in found.items()
+        if short.startswith("params/")
+    }:
+        found = inner
+    # nnx saves every variable as an object with the single field `value`.
+    if found and all(short.endswith("/value") for short in found):
+        found = {short.removesuffix("/value"): path for short, path in found.items()}
+    return found

@@ -1,0 +1,172 @@
+"""Opens the one file that flax serialises a whole tree to, as arrays that are read in parts.
+
+The file is mapped into memory, so that only the pages of a region are read. Flax cuts arrays of
+more than a gigabyte into pieces. Nothing is unpickled: flax writes msgpack.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from model_server.checkpoints.orbax.folder import Folder
+from model_server.checkpoints.orbax.pax.mapped_array import MappedArray
+from model_server.checkpoints.orbax.pax.msgpack_index import BadMsgpack, Bytes, Value, index
+from model_server.checkpoints.orbax.pax.tree_text import BadTree, leaf_paths
+from model_server.checkpoints.regular_file import open_regular
+from sax.errors import CheckpointError
+
+_ARRAY, _SCALAR = 1, 3  # flax's extension types
+_CHUNKED = "__msgpack_chunked_array__"
+_FLAT, _STRUCTURE = "flattened_state", "str_pytree_state"  # of Pax: leaves, and where they belong
+_NUMBERS = ("float", "int", "uint", "bool")
+_LARGEST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """An array, or one piece of it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    start: int  # byte
+
+
+@dataclass(frozen=True, slots=True)
+class FlaxTree:
+    """The arrays of one file, by path."""
+
+    folder: Folder
+    name: str
+    data: mmap.mmap
+    stored: Mapping[str, tuple[tuple[int, ...], list[_Stored]]]  # path -> whole shape, pieces
+
+    @property
+    def paths(self) -> Iterable[str]:
+        return self.stored
+
+    def open(self, paths: Iterable[str]) -> dict[str, Any]:
+        """Open arrays for reading, by path."""
+        return {path: _opened(self.data, *self.stored[path]) for path in paths}
+
+
+def read_flax_tree(folder: Folder, name: str) -> FlaxTree:
+    """Read the structure of a file on this machine. Raises CheckpointError, naming it."""
+    path = folder.path / name
+    try:
+        data = _mapped(path)
+        return FlaxTree(folder, name, data, _arrays(memoryview(data)))
+    except OSError as exc:
+        raise CheckpointError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+    except (BadMsgpack, BadTree) as exc:
+        raise CheckpointError(f"{path} is not what flax writes: {exc}") from exc
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    descriptor = open_regular(path)
+    try:
+        if not os.fstat(descriptor).st_size:
+            raise BadMsgpack("it is empty")
+        return mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
+
+
+def _arrays(data: memoryview) -> dict[str, tuple[tuple[int, ...], list[_Stored]]]:
+    tree = index(data)
+    if isinstance(tree, dict) and tree.keys() == {_FLAT, _STRUCTURE}:
+        tree = _unflattened(tree)
+    return dict(_leaves(data, tree, ()))
+
+
+def _unflattened(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the leaves of a train state back under their paths."""
+    leaves, text = tree[_FLAT], tree[_STRUCTURE]
+    paths = leaf_paths(text if isinstance(text, str) else "")
+    if not isinstance(leaves, dict) or len(leaves) != len(paths):
+        raise BadTree(f"its structure has {len(paths)} leaves, but it does not hold as many")
+    return {path: leaves.get(str(number)) for number, path in enumerate(paths)}
+
+
+def _leaves(
+    data: memoryview, value: Value, keys: tuple[str, ...]
+) -> Iterator[tuple[str, tuple[tuple[int, ...], list[_Stored]]]]:
+    """Yield the arrays; numbers and texts between them are passed over."""
+    path = "/".join(keys)
+    if isinstance(value, Bytes) and value.code in (_ARRAY, _SCALAR):
+        piece = _stored(data, value, path)
+        yield path, (piece.shape, [piece])
+    elif isinstance(value, dict) and _CHUNKED in value:
+        yield path, _pieces(data, value, path)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(data, inner, (*keys, key.replace(".", "/")))
+
+
+def _pieces(
+    data: memoryview, value: Mapping[str, Any], path: str
+) -> tuple[tuple[int, ...], list[_Stored]]:
+    shape = _shape(_in_order(value.get("shape")), path)
+    chunks = _in_order(value.get("chunks"))
+    pieces = [_stored(data, chunk, path) for chunk in chunks]
+    if not pieces or len({piece.dtype for piece in pieces}) != 1:
+        raise BadMsgpack(f"the pieces of {path} do not have one number format")
+    if sum(math.prod(piece.shape) for piece in pieces) != math.prod(shape):
+        raise BadMsgpack(f"the pieces of {path} do not make up an array of {list(shape)}")
+    return shape, pieces
+
+
+def _in_order(numbered: Any) -> list[Any]:
+    """Return what flax stores in place of a list: {"0": ..., "1": ...}."""
+    if isinstance(numbered, list):
+        return numbered
+    if not isinstance(numbered, dict) or set(numbered) != set(map(str, range(len(numbered)))):
+        raise BadMsgpack("a list in it is not numbered from 0 on")
+    return [numbered[str(number)] for number in range(len(numbered))]
+
+
+def _stored(data: memoryview, value: Any, path: str) -> _Stored:
+    """Read an array's header: (shape, number format, bytes), packed once more."""
+    if not isinstance(value, Bytes):
+        raise BadMsgpack(f"{path} has pieces that are no arrays")
+    inner = index(data, value.start, value.start + value.size)
+    match inner:
+        case [list(shape), str(kind), Bytes(start=start, size=size)]:
+            dtype, whole = _dtype(kind, path), _shape(shape, path)
+            if math.prod(whole) * dtype.itemsize != size:
+                raise BadMsgpack(f"{path} has {size} bytes, not those of {list(whole)} {kind}")
+            return _Stored(whole, dtype, start)
+        case _:
+            raise BadMsgpack(f"{path} is no array as flax packs it")
+
+
+def _shape(sizes: list[Any], path: str) -> tuple[int, ...]:
+    if not all(type(size) is int and size >= 0 for size in sizes) or (math.prod(sizes) > _LARGEST):
+        raise BadMsgpack(f"{path} has no sensible shape")
+    return tuple(sizes)
+
+
+def _dtype(kind: str, path: str) -> np.dtype[Any]:
+    if kind == "bfloat16":
+        return np.dtype(ml_dtypes.bfloat16)
+    if not kind.startswith(_NUMBERS):
+        raise BadMsgpack(f"{path} holds {kind[:40]!r}, which are no numbers")
+    try:
+        return np.dtype(kind)
+    except TypeError as exc:
+        raise BadMsgpack(f"{path} has an unknown number format, {kind[:40]!r}") from exc
+
+
+def _opened(data: mmap.mmap, shape: tuple[int, ...], pieces: list[_Stored]) -> MappedArray:
+    return MappedArray(
+        shape,
+        [np.frombuffer(data, p.dtype, math.prod(p.shape), p.start) for p in pieces],
+    )

@@ -1,0 +1,99 @@
+"""Writes an open checkpoint in one of our formats; it has its name only once it is complete."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.gguf.writer import write_gguf
+from model_server.checkpoints.huggingface.folder_writer import write_beside
+from model_server.checkpoints.huggingface.safetensors_writer import MAX_SHARD, write_safetensors
+from model_server.checkpoints.huggingface.sentence_transformers import (
+    check_sentence_settings,
+    copy_sentence_settings,
+)
+from model_server.checkpoints.orbax.writer import write_orbax
+from sax.errors import CheckpointError
+from sax.types import Progress
+
+SAME = "same"
+HUGGINGFACE, GGUF, ORBAX = FORMATS = ("huggingface", "gguf", "orbax")
+
+Report = Callable[[Progress], None]
+
+
+def quiet(progress: Progress) -> None:
+    """Report nothing."""
+
+
+def check_absent(place: Path) -> None:
+    """Raise CheckpointError if something is at the place already."""
+    if place.exists() or place.is_symlink():
+        raise CheckpointError(f"{place} already exists; remove it or choose another name")
+
+
+def write_checkpoint(
+    checkpoint: Checkpoint,
+    place: Path,
+    to: str,
+    *,
+    dtype: str = SAME,
+    max_shard: int = MAX_SHARD,
+    report: Report = quiet,
+) -> None:
+    """Write every tensor, with the files beside the weights. Raises CheckpointError.
+
+    dtype: "same" keeps the number format in which each tensor is read.
+    """
+    dtypes = {n: checkpoint.dtype(n) if dtype == SAME else dtype for n in checkpoint.names()}
+    if to == GGUF:
+        check_sentence_settings(checkpoint.folder)
+
+    def write(path: Path) -> None:
+        _write(checkpoint, path, to, dtypes, max_shard, report)
+        if to != GGUF:
+            copy_sentence_settings(checkpoint.folder, path)
+
+    write_then_rename(place, write)
+
+
+def write_then_rename(place: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` make a file or folder elsewhere, then give it its name.
+
+    Raises CheckpointError if something is there already, or it cannot be written.
+    """
+    check_absent(place)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+        try:
+            unfinished = work / place.name
+            write(unfinished)
+            check_absent(place)
+            unfinished.rename(place)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    except OSError as exc:
+        raise CheckpointError(f"{place} cannot be written: {exc.strerror or exc}") from exc
+
+
+def _write(
+    checkpoint: Checkpoint,
+    path: Path,
+    to: str,
+    dtypes: Mapping[str, str],
+    max_shard: int,
+    report: Report,
+) -> None:
+    if to == GGUF:
+        write_gguf(checkpoint, path, dtypes, report)
+        return
+    path.mkdir()
+    write_beside(checkpoint, path, dtypes)
+    if to == ORBAX:
+        write_orbax(checkpoint, path, dtypes, report)
+    else:
+        write_safetensors(checkpoint, path, dtypes, report, max_shard)

@@ -1,0 +1,116 @@
+"""What a server saves is the checkpoint it loaded, byte by byte, and only where it may write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.loading.saving.saver import Saver
+from sax.adapters import ADAPTER_PATH
+from sax.errors import CheckpointError, InvalidRequest, SaxError, UnsupportedParameter
+from sax.types import ModelSpec
+from tests.golden.pax_maker.cases import CASES
+from tests.golden.pax_maker.model import variables_of
+from tests.model_server.checkpoints.pax_writer import write_arrays
+from tests.model_server.checkpoints.tiny_folder import tokenizer_json, write_tiny
+
+
+def spec_of(
+    checkpoint: str, path: str = "auto", overrides: Mapping[str, str] | None = None
+) -> ModelSpec:
+    return ModelSpec(
+        model_id="/sax/test/m",
+        model_path=path,
+        checkpoint=checkpoint,
+        replicas=1,
+        overrides=overrides or {},
+    )
+
+
+def saver_below(folder: Path) -> Saver:
+    return Saver((str(folder),))
+
+
+def test_every_byte_of_the_weights_is_that_of_the_checkpoint(tmp_path: Path) -> None:
+    source, made = write_tiny(tmp_path / "source"), tmp_path / "made"
+    saver_below(tmp_path).save(spec_of(str(source)), str(made))
+    wanted, found = (load_file(folder / "model.safetensors") for folder in (source, made))
+    assert found.keys() == wanted.keys()
+    for name, values in wanted.items():
+        assert values.dtype == found[name].dtype
+        assert values.tobytes() == found[name].tobytes()
+    with closing(open_checkpoint(str(made))) as saved:
+        assert saved.tokenizer().encode("he")
+    assert not [each for each in tmp_path.iterdir() if each.name.startswith(".")]
+
+
+def test_a_pax_checkpoint_becomes_one_that_says_everything(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "gptj")
+    write_arrays(tmp_path / "pax", variables_of(case))
+    (tmp_path / "pax" / "tokenizer.json").write_text(tokenizer_json())
+    spec = spec_of(str(tmp_path / "pax"), case.path, case.overrides)
+    saver_below(tmp_path).save(spec, str(tmp_path / "made"))
+    with closing(open_checkpoint(str(tmp_path / "made"))) as saved:
+        assert saved.config["rotary_dim"] == case.rotary
+        wanted = variables_of(case)["transformer.x_layers_1.ff_layer.ffn_layer1.linear.w"].T
+        np.testing.assert_array_equal(saved.read("transformer.h.1.mlp.fc_in.weight"), wanted)
+
+
+def refused(saver: Saver, spec: ModelSpec, place: str) -> SaxError:
+    with pytest.raises(SaxError) as caught:
+        saver.save(spec, place)
+    return caught.value
+
+
+def test_nothing_is_written_without_roots(tmp_path: Path) -> None:
+    source = write_tiny(tmp_path / "source")
+    error = refused(Saver(()), spec_of(str(source)), str(tmp_path / "made"))
+    assert isinstance(error, InvalidRequest)
+    assert "--checkpoint_roots" in error.text
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("place", ["{root}/../made", "{root}/link/made", "/etc/sax-made"])
+def test_nothing_is_written_outside_the_roots(tmp_path: Path, place: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(tmp_path)
+    source = write_tiny(root / "source")
+    error = refused(saver_below(root), spec_of(str(source)), place.format(root=root))
+    assert isinstance(error, CheckpointError)
+    assert "is not below --checkpoint_roots" in error.text
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("place", ["made", "", "gs://bucket/made", "file:///tmp/made"])
+def test_only_absolute_paths_of_this_machine_are_written(tmp_path: Path, place: str) -> None:
+    error = refused(saver_below(tmp_path), spec_of("None"), place)
+    assert "no absolute path" in error.text
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    source = write_tiny(tmp_path / "source")
+    error = refused(saver_below(tmp_path), spec_of(str(source)), str(source))
+    assert "already exists" in error.text
+
+
+def test_random_weights_and_other_kinds_of_models_are_refused_in_words(tmp_path: Path) -> None:
+    saver, place = saver_below(tmp_path), str(tmp_path / "made")
+    test = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"
+    random = refused(saver, spec_of("None", test), place)
+    assert isinstance(random, UnsupportedParameter)
+    assert "random weights" in random.text
+    adapter = refused(saver, spec_of(str(tmp_path), ADAPTER_PATH), place)
+    assert "only language models are written" in adapter.text
+
+
+def test_a_checkpoint_that_is_gone_is_named(tmp_path: Path) -> None:
+    error = refused(saver_below(tmp_path), spec_of(str(tmp_path / "gone")), str(tmp_path / "made"))
+    assert "was loaded from is read again" in error.text
+    assert str(tmp_path / "gone") in error.text
