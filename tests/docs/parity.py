@@ -196,10 +196,12 @@ ROWS = (
     _row(
         "Pax checkpoints quantised offline, averages of weights (EMA)",
         "read by classes that are made for them",
-        "quantised ones are refused by name: QUANTIZE quantises the original as it is loaded; the "
+        "8 bits with a scale per channel are read; zero points, scales of parts of a channel and "
+        "packed int4 are refused by name: QUANTIZE quantises the original as it is loaded; the "
         "weights of a training are read, not their average",
         "different",
-        f"{_PAX}::test_int8_weights_are_refused_by_name",
+        f"{_PAX}::test_int8_weights_are_dequantised_as_they_are_read",
+        f"{_PAX}::test_zero_points_are_refused_by_name",
     ),
     _row(
         "LMService.Generate",

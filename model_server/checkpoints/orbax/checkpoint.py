@@ -95,7 +95,7 @@ class OrbaxCheckpoint:
     def dtype(self, name: str) -> str:
         view = self._find(name)
         kind = self._contents.arrays[view.path].dtype.name
-        if kind not in DTYPES:
+        if kind not in DTYPES and not (kind == "int8" and self._contents.is_quantized(name)):
             raise CheckpointError(
                 f"tensor {name} (array {view.path} in {self._arrays_at.url}) is stored as {kind}; "
                 f"supported are {', '.join(DTYPES)}"

@@ -26,10 +26,12 @@ from model_server.checkpoints.orbax.layout import OrbaxLayout
 from model_server.checkpoints.orbax.maxtext import MAXTEXT
 from model_server.checkpoints.orbax.pax.dialect import PRAXIS, query_scales, sizes_only
 from model_server.checkpoints.orbax.pax.flax_file import read_flax_tree
+from model_server.checkpoints.orbax.pax.model import praxis_model
 from model_server.checkpoints.orbax.pax.query_scale import QueryScales
+from model_server.checkpoints.orbax.pax.row_scales import RowScales
 from model_server.checkpoints.orbax.pax.unpadded import without_padding
 from model_server.checkpoints.orbax.view import OrbaxView
-from model_server.checkpoints.region import Region
+from model_server.checkpoints.region import Region, deliver
 from sax.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -57,19 +59,28 @@ class Contents:
     views: Mapping[str, OrbaxView]
     arrays: Mapping[str, Any]  # tensorstores by path
     scales: QueryScales | None = None
+    row_scales: RowScales | None = None  # of quantised variables
+
+    def is_quantized(self, name: str) -> bool:
+        return self.row_scales is not None and self.row_scales.concerns(self.views[name])
 
     def in_float32(self, name: str) -> bool:
         """Tell whether a tensor is computed from what is stored, so that it is not rounded."""
         scaled = self.scales is not None and self.scales.concerns(name)
-        return scaled or bool(self.views[name].offset)
+        return scaled or self.is_quantized(name) or bool(self.views[name].offset)
 
     def read(self, name: str, region: Region | None, out: np.ndarray | None) -> np.ndarray:
         """Read a tensor or a region of it. Raises ValueError or OSError for damaged arrays."""
         view = self.views[name]
         array = self.arrays[view.path]
-        if self.scales is None or not self.scales.concerns(name):
+        if not self.in_float32(name):
             return view.read(array, region, out)
-        return self.scales.read(name, view.read(array, region), region, out)
+        numbers = view.read(array, region)
+        if self.row_scales is not None and self.is_quantized(name):
+            numbers = self.row_scales.apply(view, numbers, region)
+        if self.scales is not None and self.scales.concerns(name):
+            numbers = self.scales.apply(name, numbers, region)
+        return deliver(numbers, out)
 
 
 def read_contents(layout: OrbaxLayout, config: dict[str, Any] | None) -> Contents:
@@ -102,8 +113,11 @@ def _translated(
     shapes: Mapping[str, Shape],
 ) -> Contents:
     known = sizes_only(shapes) if config is None else config
-    scales = query_scales(shapes, arrays) if dialect is PRAXIS else None
-    return Contents(dialect, known, translate(dialect, known, shapes), arrays, scales)
+    views = translate(dialect, known, shapes)
+    if dialect is not PRAXIS:
+        return Contents(dialect, known, views, arrays)
+    rows = RowScales(praxis_model(shapes), arrays)
+    return Contents(dialect, known, views, arrays, query_scales(shapes, arrays), rows)
 
 
 def _unreadable(layout: OrbaxLayout, weights: Mapping[str, str], dialect: Dialect | None) -> str:

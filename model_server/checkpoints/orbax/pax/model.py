@@ -27,7 +27,7 @@ _LAYER = re.compile(
     r"(?P<stem>transformer/(?P<stacked>repeat/sub/)?x_layers_)(?P<index>\d{1,6})/(?P<rest>.+)",
     re.DOTALL,
 )
-_QUANTIZED = ("_quantized_scale", "_quantized_zp")
+_SCALE, _ZERO_POINT = "_quantized_scale", "_quantized_zp"  # behind a quantised variable's name
 _MOST_LAYERS = 4096
 _SHOWN = 3
 
@@ -40,11 +40,17 @@ class PraxisModel:
     sizes: Mapping[str, int]  # by letter
     variables: Mapping[str, PaxVariable]  # by path
     stacked: bool
+    scales: Mapping[str, str]  # path of a quantised variable -> path of its scale
 
     @property
     def saxml_sizes(self) -> dict[str, int]:
         """Return the sizes under their names in Saxml's classes."""
         return {name: self.sizes[letter] for letter, name in self.architecture.sizes.items()}
+
+    def axes(self, path: str) -> str:
+        """Return the letters of a variable's axes."""
+        in_layer = self.stacked and _layer_of(path) is not None
+        return (LAYER_AXIS if in_layer else "") + self.variables[path].axes
 
     def rules(self) -> tuple[Rule, ...]:
         """Return a rule for every variable; equal ones of separate layers share theirs."""
@@ -67,8 +73,8 @@ class PraxisModel:
 
 def praxis_model(shapes: Mapping[str, Shape]) -> PraxisModel:
     """Recognise the model. Raises CheckpointError, naming a missing, unknown or unfit variable."""
-    _refuse_quantized(shapes)
-    tree = _LayerTree.of(shapes)
+    _refuse_zero_points(shapes)
+    tree = _LayerTree.of({path: shape for path, shape in shapes.items() if not _is_scale(path)})
     first = tree.layers[min(tree.layers)]
     architecture = architecture_of(set(tree.top), set(first))
     if architecture is None:
@@ -77,6 +83,8 @@ def praxis_model(shapes: Mapping[str, Shape]) -> PraxisModel:
             "softmax; read are Llama, GPT-J, Gemma, LmCloudSpmd and C4SpmdGpt3"
         )
     variables = dict(_declared(tree, architecture, shapes))
+    scales = {path: path + _SCALE for path in variables if path + _SCALE in shapes}
+    variables |= dict(_scales(scales, variables))
     if unknown := [path for path in shapes if path not in variables]:
         raise CheckpointError(
             f"it has variables that {architecture.title} does not have: {_named(unknown)}"
@@ -88,7 +96,7 @@ def praxis_model(shapes: Mapping[str, Shape]) -> PraxisModel:
     whole = {LAYER_AXIS: len(tree.layers), "K": heads, **sizes.found}
     if whole[LAYER_AXIS] > _MOST_LAYERS:
         raise CheckpointError(f"it has {whole[LAYER_AXIS]} layers; at most {_MOST_LAYERS} are read")
-    return PraxisModel(architecture, whole, variables, tree.stacked)
+    return PraxisModel(architecture, whole, variables, tree.stacked, scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +196,24 @@ class _AxisSizes:
         return f"variable {_dots(path)} is {list(self.shapes[path])}; it should be [{wanted}]{by}"
 
 
-def _refuse_quantized(shapes: Mapping[str, Shape]) -> None:
-    if found := [path for path in shapes if path.endswith(_QUANTIZED)]:
+def _scales(
+    scales: Mapping[str, str], variables: Mapping[str, PaxVariable]
+) -> Iterator[tuple[str, PaxVariable]]:
+    for path, scale in scales.items():
+        if declared := variables[path].scale:
+            yield scale, declared
+
+
+def _is_scale(path: str) -> bool:
+    return path.endswith(_SCALE)
+
+
+def _refuse_zero_points(shapes: Mapping[str, Shape]) -> None:
+    if found := [path for path in shapes if path.endswith(_ZERO_POINT)]:
         raise CheckpointError(
-            f"its weights were quantised offline (it has {_named(found)}), which is not read: load "
-            "the checkpoint that it was made from, with QUANTIZE to quantise it as it is loaded"
+            f"its weights were quantised with zero points (it has {_named(found)}), which are not "
+            "read: load the checkpoint that it was made from, with QUANTIZE to quantise it as it "
+            "is loaded"
         )
 
 

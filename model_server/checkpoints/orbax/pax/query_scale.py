@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from model_server.checkpoints.region import Region, deliver
+from model_server.checkpoints.region import Region
 
 # The projections of one layer: rows of queries, then of keys and values.
 _PROJECTIONS = re.compile(r"layers\.(\d+)\.qkv\.kernel")
@@ -30,9 +30,7 @@ class QueryScales:
         """Tell whether the tensor holds queries."""
         return _PROJECTIONS.fullmatch(name) is not None
 
-    def read(
-        self, name: str, numbers: np.ndarray, region: Region | None, out: np.ndarray | None
-    ) -> np.ndarray:
+    def apply(self, name: str, numbers: np.ndarray, region: Region | None) -> np.ndarray:
         """Return a region of a tensor that holds queries, with these scaled: f32."""
         layer = _PROJECTIONS.fullmatch(name)
         assert layer is not None, "it holds no queries"
@@ -40,7 +38,7 @@ class QueryScales:
         rows = np.arange(start, start + len(numbers))
         factor = self._factor(int(layer[1]))
         scale = np.where(rows < self.rows, factor[rows % len(factor)], np.float32(1))
-        return deliver(numbers.astype(np.float32) * scale[:, None], out)
+        return numbers.astype(np.float32) * scale[:, None]
 
     def _factor(self, layer: int) -> np.ndarray:
         """Return f32[Q]."""

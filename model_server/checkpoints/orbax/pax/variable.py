@@ -33,6 +33,12 @@ class PaxVariable:
     targets: tuple[Target, ...] = ()  # (): used otherwise
     needed: bool = True
 
+    @property
+    def scale(self) -> PaxVariable | None:
+        """Return the scale of this variable if it is quantised; None: it never is."""
+        summed = next((t.dims.partition(",")[2] for t in self.targets), "")
+        return PaxVariable("".join(a for a in self.axes if a not in summed)) if summed else None
+
     def parts(self, *, stacked: bool) -> tuple[Part, ...]:
         """Return how to read its tensors; `stacked`: all layers lie along its first axis."""
         axes = LAYER_AXIS + self.axes if stacked else self.axes

@@ -23,9 +23,16 @@ from model_server.models.weights.sharding import layout_of
 from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
 from tests.golden.pax_maker.cases import CASES, PaxCase
+from tests.golden.pax_maker.model import logits_of as reference_logits
 from tests.golden.pax_maker.model import prompt_of, variables_of
 from tests.model_server.checkpoints.bucket_server import BucketServer
-from tests.model_server.checkpoints.pax_writer import STEP, WRITERS, write_arrays, write_zarr
+from tests.model_server.checkpoints.pax_writer import (
+    STEP,
+    WRITERS,
+    Variables,
+    write_arrays,
+    write_zarr,
+)
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json, write_json
 from tests.model_server.models.quick import quick
 from tests.model_server.tiny import logits_of
@@ -35,6 +42,7 @@ ON_MESH = "tests.model_server.checkpoints.orbax.pax.on_mesh"
 GOLDEN = ROOT / "tests" / "golden" / "pax"
 BY_NAME = {case.name: case for case in CASES}
 F32 = {"DTYPE": '"float32"'}
+_EXTENDED = pytest.mark.extended
 # Each kind of model once, and each way of saving; the rest of the grid is extended.
 QUICK = {
     ("llama", "flax leaves"),
@@ -222,13 +230,69 @@ def test_a_config_beside_it_counts_and_must_be_of_its_kind(tmp_path: Path) -> No
         open_checkpoint(str(step))
 
 
-def test_int8_weights_are_refused_by_name(tmp_path: Path) -> None:
+# A name's end -> the axes that are summed over, counted from the last.
+_SUMMED = {
+    "combined_qkv.w": (-3,),
+    "query.w": (-3,),
+    "post.w": (-2, -1),
+    "linear.w": (-2,),
+    "emb_var": (-1,),
+    "softmax.w": (-1,),
+}
+
+
+def _quantized(variables: Variables, case: PaxCase) -> tuple[Variables, Variables]:
+    """Variables as Saxml's quantiser stores them in 8 bits, and what they then stand for."""
+    stored, meant = dict(variables), dict(variables)
+    for path, values in variables.items():
+        ends = [axes for end, axes in _SUMMED.items() if path.endswith(end)]
+        if path.endswith(("key.w", "value.w")):  # without an axis for an only head
+            ends = [(-2,) if case.kv_heads == 1 else (-3,)]
+        if not ends or "position" in path:
+            continue
+        wide = values.astype(np.float32)
+        scale = np.abs(wide).max(ends[0], keepdims=True) / 127
+        stored[path] = np.rint(wide / scale).astype(np.int8)
+        stored[f"{path}_quantized_scale"] = scale.squeeze(ends[0])
+        meant[path] = stored[path].astype(np.float32) * scale
+    return stored, meant
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("llama", "lm_cloud_stacked") else _EXTENDED)
+        for name in BY_NAME
+    ],
+)
+def test_int8_weights_are_dequantised_as_they_are_read(tmp_path: Path, name: str) -> None:
+    case = BY_NAME[name]
+    stored, meant = _quantized(variables_of(case), case)
+    model, recipe = loaded(write_arrays(tmp_path, stored), case, (1, 1, 1))
+    prompt = prompt_of(case)
+
+    def run(model: Any) -> jax.Array:
+        return logits_of(model, recipe, prompt)
+
+    wanted = reference_logits(case, meant, prompt)
+    found = np.asarray(quick(run, model)(model))
+    np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max(), rtol=1e-4)
+
+
+def test_scales_of_another_shape_are_named(tmp_path: Path) -> None:
+    case = BY_NAME["llama"]
+    stored = dict(_quantized(variables_of(case), case)[0])
+    path = "transformer.x_layers_1.self_attention.post.w_quantized_scale"
+    stored[path] = np.ones((2, 16), np.float32)  # of parts of a channel
+    with pytest.raises(CheckpointError, match=r"post\.w_quantized_scale is \[2, 16\].*\[16\]"):
+        open_checkpoint(str(write_arrays(tmp_path, stored)))
+
+
+def test_zero_points_are_refused_by_name(tmp_path: Path) -> None:
     step = write_arrays(tmp_path, variables_of(BY_NAME["llama"]))
-    name = "mdl_vars.params.lm.transformer.x_layers_0.self_attention.post.w_quantized_scale"
+    name = "mdl_vars.params.lm.transformer.x_layers_0.self_attention.post.w_quantized_zp"
     write_zarr(step / "state" / name, np.ones(16, np.float32))
-    with pytest.raises(
-        CheckpointError, match=r"quantised offline.*post\.w_quantized_scale.*QUANTIZE"
-    ):
+    with pytest.raises(CheckpointError, match=r"zero points.*post\.w_quantized_zp.*QUANTIZE"):
         open_checkpoint(str(step))
 
 
