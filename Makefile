@@ -25,6 +25,11 @@ RACE_FLAGS ?=
 # For `make stress`: runs of every attack.
 RUNS_OF_ATTACK ?= 5
 SOAK_SECONDS ?= 600
+# For `make golang`: sources of gRPC and protobuf, and Go itself where there is none.
+GO_PACKAGES := golang-google-grpc-dev golang-google-protobuf-dev golang-github-golang-protobuf-1-5-dev
+GO_PACKAGES += $(if $(shell command -v go 2>/dev/null),,golang-go)
+APT_INSTALL := env DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends
+AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo -n)
 # For `make conformance`: jaxlib 0.11 and newer need Python 3.12; RECORD= checks the records only.
 CONFORMANCE_PYTHON ?= python3.12
 RECORD ?= --record
@@ -36,7 +41,7 @@ CPU_LIBRARY := $(CPU_KERNELS)/_native*.so
 SANITIZED := $(CACHE)/kernels-sanitized
 
 .PHONY: help demo test test-all slow check manifests format bench race chaos stress soak proto proto-check docs plans locks images install dev \
-	clients conformance kernels kernels-sanitize model gemma minilm azurite clean
+	clients golang go-client conformance kernels kernels-sanitize model gemma minilm azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, send it one prompt, keep serving'
@@ -51,6 +56,7 @@ help:
 	@echo 'make stress  attack a cell as a careless or hostile user would (docs/reliability.md)'
 	@echo 'make soak    send a cell random requests of all kinds for $(SOAK_SECONDS) seconds'
 	@echo 'make clients run clients of other makers against a cell, write docs/compatibility.md'
+	@echo 'make go-client  run a client in Go against a cell (installs Go with apt-get, 550 MB)'
 	@echo 'make conformance  run pathways with every version of jaxlib, write their records and table'
 	@echo 'make format  format the code'
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
@@ -148,6 +154,24 @@ $(CACHE)/clients/%/installed: pyproject.toml
 	$(@D)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(@D)/bin/python -m pip install --quiet --group $*
 	@touch $@
+
+# Stubs that Go's plugins make from sax/proto, on Go's own gRPC (tests/end_to_end/go_client).
+go-client: dev model golang $(PROTOC)/installed
+	$(BIN)/python -m pytest -q -m extended tests/end_to_end/go_client $(PYTEST_FLAGS)
+
+# 91 MB from Debian or Ubuntu. Without them the tests of the Go client are skipped; it never fails.
+# Only the download has a limit: dpkg must not be stopped.
+golang:
+	@if command -v go >/dev/null && [ -d /usr/share/gocode/src/google.golang.org/grpc ]; then :; \
+	elif ! command -v apt-get >/dev/null; then \
+	  echo 'apt-get is not here: the tests of the Go client will be skipped'; \
+	else \
+	  echo 'installing Go and the sources of its gRPC (once, 550 MB)'; \
+	  { $(AS_ROOT) timeout 60 apt-get -qq update && \
+	    $(AS_ROOT) timeout 120 $(APT_INSTALL) --download-only $(GO_PACKAGES) && \
+	    $(AS_ROOT) $(APT_INSTALL) $(GO_PACKAGES); } >/dev/null || \
+	    echo 'apt-get failed: the tests of the Go client will be skipped'; \
+	fi
 
 # Every promised version of jaxlib, in an environment of its own, as server and as client.
 JAXLIBS := 0.10 0.11 0.12

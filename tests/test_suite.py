@@ -39,6 +39,7 @@ def test_the_targets_are_those_that_the_page_names() -> None:
 def test_ci_runs_both_targets() -> None:
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     assert [line for line in lines if line.startswith("make")] == [
+        "make golang",
         "make check",
         "make test",
         "make test-all",

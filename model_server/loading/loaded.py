@@ -122,6 +122,7 @@ class LoadedEmbedder:
     normalised: bool = True  # vectors have length 1
     labels: tuple[str, ...] = ()  # the vector of a classifier has a score for each; empty: embeds
     queue: int  # inputs that may wait
+    devices: int = 1  # that compute a batch together
     memory: int  # bytes of weights and workspace
     parts: MemoryParts = MemoryParts()
     methods: tuple[str, ...] = ("lm.embed", "lm.rerank")
@@ -163,6 +164,7 @@ class LoadedGradients:
     runner: GradientsRunner
     max_context: int  # tokens of prefix and suffix
     queue: int  # inputs that may wait
+    devices: int = 1  # that compute a batch together
 
 
 class CustomRunner(Protocol):

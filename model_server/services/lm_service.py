@@ -10,11 +10,12 @@ from typing import Any
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.services.account import account_of_call, time_left_s, traceparent_of_call
 from model_server.services.connection import Delivery, TokenStream
+from model_server.services.cost_trailer import tell_cost
 from model_server.serving.engine_request import sample_seeds
 from model_server.serving.handler import GENERATE, GENERATE_STREAM, SCORE, Handler
 from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.passes.gradients import GradientCalls
-from model_server.serving.query_cost import TRAILER, CostMeter
+from model_server.serving.query_cost import BatchCost
 from model_server.text.id_list import join_ids
 from sax.errors import SaxError
 from sax.proto import lm_pb2, lm_pb2_grpc
@@ -138,7 +139,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         async with contextlib.aclosing(self._sample(request, GENERATE, context)) as stream:
             async for samples in stream:
                 last = samples
-        _tell_cost(context, meter, last.computed)
+        tell_cost(context, meter.milliseconds(last.computed))
         texts = [
             lm_pb2.DecodedText(text=sample.text + sample.piece, score=sample.score)
             for sample in last.ordered()
@@ -159,7 +160,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
             async for samples in stream:
                 items = [_stream_item(sample) for sample in samples.all]
                 if samples.over:
-                    _tell_cost(context, meter, samples.computed)
+                    tell_cost(context, meter.milliseconds(samples.computed))
                 yield lm_pb2.GenerateStreamResponse(items=items)
 
     async def Score(self, request: Any, context: Any) -> lm_pb2.ScoreResponse:
@@ -173,21 +174,26 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
             account_of_call(context),
             time_left_s(context),
         )
-        _tell_cost(context, meter, scores.tokens)
+        tell_cost(context, meter.milliseconds(scores.tokens))
         return lm_pb2.ScoreResponse(logp=scores.logprobs)
 
     async def Embed(self, request: Any, context: Any) -> lm_pb2.EmbedResponse:
         check_question(request)
         refuse_extra_inputs(request.extra_inputs, "Embed")
-        embedded = await self._embeddings.embed(request.model_key, [request.text])
+        cost = BatchCost()
+        embedded = await self._embeddings.embed(request.model_key, [request.text], cost=cost)
+        tell_cost(context, cost.milliseconds)
         return lm_pb2.EmbedResponse(embedding=embedded.vectors[0])
 
     async def Gradient(self, request: Any, context: Any) -> lm_pb2.GradientResponse:
         check_gradient(request)
         refuse_extra_inputs(request.extra_inputs, "Gradient")
-        return encode_gradients(
-            await self._gradients.gradient(request.model_key, request.prefix, request.suffix)
+        cost = BatchCost()
+        found = await self._gradients.gradient(
+            request.model_key, request.prefix, request.suffix, cost
         )
+        tell_cost(context, cost.milliseconds)
+        return encode_gradients(found)
 
     async def _sample(self, request: Any, method: str, context: Any) -> AsyncGenerator[Samples]:
         """Yield the samples as they grow: the same object after every step that added to it."""
@@ -219,12 +225,6 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
                 yield samples
         finally:
             connection.close()
-
-
-def _tell_cost(context: Any, meter: CostMeter, tokens: int) -> None:
-    """Send the cost behind the reply, as Saxml does."""
-    if cost := meter.milliseconds(tokens):
-        context.set_trailing_metadata(((TRAILER, str(cost)),))
 
 
 def _stream_item(sample: Sample) -> lm_pb2.GenerateStreamItem:

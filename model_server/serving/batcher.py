@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from model_server.engine.worker import Worker
 from model_server.loading.loaded import CustomRunner, EmbedRunner, GradientsRunner
+from model_server.serving.query_cost import BatchCost
 from sax.errors import Internal, NotLoaded, QueueFull, SaxError
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ class _QueuedItem(Generic[Item, Answer]):
     group: Hashable
     since_s: float
     answer: asyncio.Future[Answer]
+    cost: BatchCost | None
 
 
 class Batcher(Generic[Item, Answer]):
@@ -48,8 +51,10 @@ class Batcher(Generic[Item, Answer]):
         queue: int,  # items that may wait
         group: Callable[[Item], Hashable] = lambda item: None,
         on_batch: Callable[[int], None] = lambda size: None,
+        devices: int = 1,  # that compute a batch together
     ) -> None:
         self._run = run
+        self._devices = devices
         self._worker = worker
         self._name = name
         self._most = most
@@ -71,8 +76,9 @@ class Batcher(Generic[Item, Answer]):
     def running(self) -> int:
         return len(self._batch)
 
-    async def ask(self, item: Item) -> Answer:
-        """Return the item's answer. Cancelling the call removes the item from the queue.
+    async def ask(self, item: Item, cost: BatchCost | None = None) -> Answer:
+        """Return the item's answer, and add its part of its batch to the cost. Cancelling the call
+        removes the item from the queue.
 
         Raises QueueFull, NotLoaded when closed, and the item's own error.
         """
@@ -85,13 +91,14 @@ class Batcher(Generic[Item, Answer]):
                 retry_after_s=_RETRY_S,
             )
         loop = asyncio.get_running_loop()
-        waiting = _QueuedItem(item, self._group(item), loop.time(), loop.create_future())
+        answer: asyncio.Future[Answer] = loop.create_future()
+        waiting = _QueuedItem(item, self._group(item), loop.time(), answer, cost)
         self._waiting.append(waiting)
         self._arrived.set()
         if self._serving is None or self._serving.done():
             self._serving = asyncio.create_task(self._serve())
         try:
-            return await waiting.answer
+            return await answer
         finally:
             if waiting in self._waiting:  # the caller went away
                 self._waiting.remove(waiting)
@@ -141,7 +148,8 @@ class Batcher(Generic[Item, Answer]):
         items = [waiting.item for waiting in batch]
         answers: Sequence[Answer | SaxError]
         try:
-            answers = await self._worker.run(lambda: self._run(items))
+            answers, seconds = await self._worker.run(lambda: self._timed(items))
+            self._charge(batch, seconds)
         except Exception:
             logger.exception("a batch of %s failed", self._name)
             answers = [Internal("internal error; the server's log has the details") for _ in batch]
@@ -152,6 +160,17 @@ class Batcher(Generic[Item, Answer]):
                 waiting.answer.set_exception(answer)
             else:
                 waiting.answer.set_result(answer)
+
+    def _timed(self, items: list[Item]) -> tuple[Sequence[Answer | SaxError], float]:
+        """Run on the worker; return the seconds too."""
+        began_s = time.perf_counter()
+        answers = self._run(items)
+        return answers, time.perf_counter() - began_s
+
+    def _charge(self, batch: list[_QueuedItem[Item, Answer]], seconds: float) -> None:
+        for waiting in batch:
+            if waiting.cost is not None:
+                waiting.cost.add(seconds, self._devices, len(batch))
 
     def _unloaded(self) -> NotLoaded:
         return NotLoaded(f"{self._name} was unloaded before this request was done")

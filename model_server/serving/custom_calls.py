@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.custom_servable import CustomServable
+from model_server.serving.query_cost import BatchCost
 from model_server.serving.servables import Servables
 from sax.auth.acl import caller
 
@@ -15,8 +16,11 @@ class CustomCalls:
         self._servables = servables
         self._admission = admission
 
-    async def call(self, model_id: str, method: str, request: bytes) -> bytes:
-        """Return the answer; without a method name, `custom` or the model's only method is called.
+    async def call(
+        self, model_id: str, method: str, request: bytes, cost: BatchCost | None = None
+    ) -> bytes:
+        """Return the answer, and add its device time to the cost; without a method name, `custom`
+        or the model's only method is called.
 
         Raises the request's own error, InvalidRequest, PermissionDenied, NotLoaded, QueueFull,
         ShuttingDown.
@@ -30,7 +34,7 @@ class CustomCalls:
             raise refusal(servable, name)
         check_method(caller(), model_id, name, self._servables.acls(model_id))
         with self._admission.request(servable, name):
-            return await servable.ask(name, request)
+            return await servable.ask(name, request, cost)
 
 
 def _default_method(servable: CustomServable) -> str:

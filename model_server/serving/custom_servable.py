@@ -8,6 +8,7 @@ from functools import partial
 from model_server.loading.loaded import LoadedCustom
 from model_server.serving.batcher import Batcher, RunnerThread
 from model_server.serving.method_stats import MethodStats
+from model_server.serving.query_cost import BatchCost
 from sax.activity import IDLE
 
 _RECENT_BATCHES = 10
@@ -52,9 +53,9 @@ class CustomServable:
     def waiting(self) -> int:
         return sum(batcher.waiting for batcher in self._batchers.values())
 
-    async def ask(self, method: str, request: bytes) -> bytes:
+    async def ask(self, method: str, request: bytes, cost: BatchCost | None = None) -> bytes:
         """Return the answer to a request. Raises the request's own error, QueueFull, NotLoaded."""
-        return await self._batchers[method].ask(request)
+        return await self._batchers[method].ask(request, cost)
 
     async def close(self, drain_s: float) -> None:
         await self._thread.close(list(self._batchers.values()), drain_s)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from model_server.loading.loaded import LoadedEmbedder
 from model_server.serving.batcher import Batcher, RunnerThread
 from model_server.serving.method_stats import MethodStats
+from model_server.serving.query_cost import BatchCost
 from sax.activity import IDLE
 
 Vector = list[float]
@@ -47,6 +48,7 @@ class EmbedServable:
             queue=loaded.queue,
             group=lambda ids: loaded.runner.length(len(ids)),
             on_batch=self._count,
+            devices=loaded.devices,
         )
 
     @property
@@ -62,13 +64,15 @@ class EmbedServable:
     def waiting(self) -> int:
         return self._batcher.waiting
 
-    async def embed(self, inputs: Sequence[Sequence[int]]) -> list[Vector]:
+    async def embed(
+        self, inputs: Sequence[Sequence[int]], cost: BatchCost | None = None
+    ) -> list[Vector]:
         """Return the vector of each input, in order. Raises QueueFull, NotLoaded."""
         room = asyncio.Semaphore(self._ahead)
 
         async def one(ids: Sequence[int]) -> Vector:
             async with room:
-                vector = await self._batcher.ask(ids)
+                vector = await self._batcher.ask(ids, cost)
             self.prompt_tokens += len(ids)
             return vector
 

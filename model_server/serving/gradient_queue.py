@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from model_server.loading.loaded import GradientInput, LoadedGradients
 from model_server.serving.batcher import Batcher, RunnerThread
+from model_server.serving.query_cost import BatchCost
 from sax.types import Gradients
 
 _WAIT_S = 0.002  # well below one step
@@ -23,11 +24,12 @@ class GradientQueue:
             wait_s=_WAIT_S,
             queue=loaded.queue,
             group=lambda each: loaded.runner.length(len(each.ids)),
+            devices=loaded.devices,
         )
 
-    async def gradients(self, given: GradientInput) -> Gradients:
+    async def gradients(self, given: GradientInput, cost: BatchCost | None = None) -> Gradients:
         """Return the gradients of one text. Raises QueueFull, NotLoaded."""
-        return await self._batcher.ask(given)
+        return await self._batcher.ask(given, cost)
 
     async def close(self, drain_s: float) -> None:
         await self._thread.close([self._batcher], drain_s)

@@ -1,16 +1,32 @@
 """Query cost: device time of one request, as Saxml's trailer `query_cost_v0` tells it.
 
 Steps serve many requests at once. A request is charged the time that the engine spent on steps
-while it ran, on every device, by its share of the tokens that were computed meanwhile.
+while it ran, on every device, by its share of the tokens that were computed meanwhile. Passes that
+share no steps, and custom calls, run in batches: each request of a batch pays the same part of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from model_server.engine.engine import EngineStats
 
-TRAILER = "query_cost_v0"
+
+@dataclass(slots=True)
+class BatchCost:
+    """Device time that batches spent on one request, whose inputs may be in several."""
+
+    device_s: float = 0.0
+
+    def add(self, seconds: float, devices: int, size: int) -> None:
+        """Charge this request one input's part of a batch of `size` inputs."""
+        self.device_s += seconds * devices / size
+
+    @property
+    def milliseconds(self) -> int:
+        """Device-ms: at least 1 once a batch ran."""
+        return max(1, round(1000 * self.device_s)) if self.device_s else 0
 
 
 class CostMeter:

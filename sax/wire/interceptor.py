@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from inspect import isasyncgenfunction
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import grpc
@@ -33,12 +33,14 @@ if TYPE_CHECKING:  # generic in the stubs only
     Context = grpc.aio.ServicerContext[Any, Any]
 Method = Callable[[Any, "Context"], Any]
 Enter = Callable[["Context"], None]
-Take = Callable[[Any], Awaitable[Any]]  # from what gRPC hands over to what the method reads
+_Abort = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]  # of `context.abort`
+Take = Callable[[Any, "Context"], Awaitable[Any]]  # from what gRPC gives to what the method reads
 
 # Percent-encoded bytes; gRPC refuses headers larger than about 8 KiB in total.
 _MAX_TEXT = 4000
 _MAX_PARAM = 400
 
+_EOF: Any = vars(grpc.aio)["EOF"]  # not in its stubs
 _CANCELLED_BY_CALLER = (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit)
 
 
@@ -92,7 +94,7 @@ def _refusing(error: SaxError) -> Handler:
     """Return a handler that ends a call of any kind without reading its message."""
 
     async def refuse(requests: Any, context: Context) -> None:
-        await _abort(context, error)
+        await context.abort(*_abort_of(error))
 
     return grpc.stream_stream_rpc_method_handler(refuse)
 
@@ -142,13 +144,23 @@ def _reading(
 def _taking(streaming: bool, strangers: Strangers | None) -> Take:
     """Return how a method gets its message, or its iterator of messages."""
 
-    async def take_one(request: Any) -> Any:
-        return _readable(request if strangers is None else await strangers.read(request))
+    async def take_one(request: Any, context: Context) -> Any:
+        if strangers is not None:
+            request = await strangers.read(_messages(context))
+        return _readable(request)
 
-    async def take_many(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        return _each_readable(requests if strangers is None else strangers.read_each(requests))
+    async def take_many(_: Any, context: Context) -> AsyncIterator[Any]:
+        messages = _messages(context)
+        return _each_readable(messages if strangers is None else strangers.read_each(messages))
 
     return take_many if streaming else take_one
+
+
+async def _messages(context: Context) -> AsyncIterator[Any]:
+    """Yield what comes. gRPC's own iterator is in a cycle with itself: after a call that ended
+    before its messages did, the last of them would stay until the garbage collector comes by."""
+    while (message := await context.read()) is not _EOF:
+        yield message
 
 
 def _readable(message: Any) -> Any:
@@ -163,36 +175,47 @@ async def _each_readable(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
 
 
 def _guard(method: Method, enter: Enter, take: Take) -> Method:
-    """Wrap a servicer method, a coroutine or an async generator, mapping its exceptions."""
+    """Wrap a servicer method, a coroutine or an async generator, mapping its exceptions.
+
+    gRPC keeps the exception of `abort` in a cycle with its call until the garbage collector comes
+    by, and with it all that its frames refer to. A refused message may be of megabytes: it must
+    be none of that, and neither may the exception, whose own frames have it.
+    """
     if isasyncgenfunction(method):
 
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
             try:
                 enter(context)
-                async with aclosing(method(await take(request), context)) as replies:
+                async with aclosing(method(await take(request, context), context)) as replies:
                     async for reply in replies:
                         yield reply
+                return
             except _CANCELLED_BY_CALLER:
                 raise
             except Exception as exc:
-                await _abort(context, exc)
+                answer = _abort_of(exc)
+            del request
+            await context.abort(*answer)
 
         return stream
 
     async def unary(request: Any, context: Context) -> Any:
         try:
             enter(context)
-            return await method(await take(request), context)
+            return await method(await take(request, context), context)
         except _CANCELLED_BY_CALLER:
             raise
         except Exception as exc:
-            await _abort(context, exc)
+            answer = _abort_of(exc)
+        del request
+        await context.abort(*answer)
 
     return unary
 
 
-async def _abort(context: Context, exc: Exception) -> NoReturn:
-    """End the call with the table's code; log anything but a SaxError, which is a bug."""
+def _abort_of(exc: Exception) -> _Abort:
+    """Return the end of a call, with the table's code; log anything but a SaxError, which is a
+    bug."""
     if isinstance(exc, SaxError):
         error = exc
     else:
@@ -200,7 +223,7 @@ async def _abort(context: Context, exc: Exception) -> NoReturn:
         error = Internal("internal error; the server's log has the details")
     code = grpc.StatusCode[errors.meaning(error).grpc]
     text = _fit(without_long_words(error.text), _MAX_TEXT)
-    await context.abort(code, text, error_metadata(error))
+    return code, text, error_metadata(error)
 
 
 def error_metadata(error: SaxError) -> tuple[tuple[str, str], ...]:

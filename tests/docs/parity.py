@@ -44,6 +44,7 @@ _MODEL = "sax/saxml/test_model.py"
 _TOOL = "sax/cli/saxutil/test_main.py"
 _HTTP = "http_gateway/saxml/test_routes.py"
 _HTTP_1 = "http_gateway/saxml/test_generation_1.py"
+_GO = "end_to_end/go_client/test_go_client.py"
 _EXTRA = "sax/wire/test_extra_inputs.py"
 _PAX = "model_server/checkpoints/orbax/pax/test_dialect.py"
 _RECONCILER = "admin_server/cell/test_reconciler.py"
@@ -272,8 +273,14 @@ ROWS = (
     _row(
         "Trailer query_cost_v0 of Embed, Gradient, Custom",
         "likewise",
-        "not sent: these passes share no steps, and their time is the call's own",
-        "different",
+        "likewise, of the batch that the request was in",
+        "same",
+        f"{_LM}::test_the_cost_of_a_gradient_comes_behind_it",
+        f"{_LM}::test_the_cost_of_an_embedding_comes_behind_it",
+        "model_server/services/test_custom_service.py"
+        "::test_the_cost_of_a_call_comes_behind_the_answer",
+        "model_server/serving/test_query_cost.py"
+        "::test_the_inputs_of_a_batch_pay_its_time_on_every_device_in_equal_parts",
     ),
     _row(
         "VisionService, MultimodalService",
@@ -439,6 +446,22 @@ ROWS = (
         "same",
         "sax/saxml/test_tutorial_servers.py::test_the_first_generation_runs_on_our_calls",
         "sax/saxml/test_tutorial_servers.py::test_the_second_generation_runs_by_saxmls_import_path",
+        "end_to_end/test_tutorial_servers.py"
+        "::test_every_curl_of_the_tutorial_gets_what_our_gateway_gives",
+    ),
+    _row(
+        "Clients in Go",
+        "a package of Saxml's, built with Bazel",
+        "no package: stubs made from the protos find the admin server below `--sax_root`, publish, "
+        "watch and generate",
+        "same",
+        f"{_GO}::test_go_lists_what_python_lists",
+        f"{_GO}::test_go_reads_the_servers_of_the_cell_by_kind",
+        f"{_GO}::test_go_generates_what_python_generates",
+        f"{_GO}::test_a_stream_in_go_grows_into_the_whole_text",
+        f"{_GO}::test_go_scores_as_python_does",
+        f"{_GO}::test_an_error_has_its_code_and_words_in_go",
+        f"{_GO}::test_a_watch_in_go_follows_a_model_and_outlives_its_admin_server",
     ),
     _row(
         "HTTP, generation 2",

@@ -97,8 +97,10 @@ def test_a_client_made_from_saxmls_proto_is_answered(cell: Cell) -> None:
         request = custom_pb2.CustomRequest(
             model_key=FLOWERS, request=VIRGINICA, method_name="classify"
         )
-        told = shares(stub.Custom(request).response)
+        reply, call = stub.Custom.with_call(request)
+    told = shares(reply.response)
     assert max(told, key=told.__getitem__) == "virginica"
+    assert int(dict(call.trailing_metadata())["query_cost_v0"]) >= 1
 
 
 def test_bad_requests_among_many_harm_nobody(cell: Cell) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sax.cli.local.cell_plan import CellPlan
+from tests.end_to_end import tutorial_reader
 from tests.end_to_end.cell import Cell
 
 pytestmark = pytest.mark.timeout(600)
@@ -17,24 +17,8 @@ pytestmark = pytest.mark.timeout(600)
 MODEL = "/sax/test/tutorial"
 
 
-def shell(plan: CellPlan, command: str) -> str:
-    """Run a line as the tutorial's reader would."""
-    environment = {
-        "LB_IP": plan.gateway_host,
-        "PORT": str(plan.gateway_port),
-        "PATH": "/usr/bin:/bin",
-    }
-    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
 def curl(plan: CellPlan, method: str, route: str, data: object) -> str:
-    return shell(
-        plan,
-        f'curl --request {method} --header "Content-type: application/json" -s '
-        f"${{LB_IP}}:${{PORT}}/{route} --data '{json.dumps(data)}'",
-    )
+    return tutorial_reader.curl(plan.gateway_host, plan.gateway_port, method, route, data)
 
 
 @pytest.fixture

@@ -10,10 +10,17 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from model_server.loading.loaded import Batching, LoadedCustom, LoadedEmbedder
+from model_server.loading.loaded import (
+    Batching,
+    GradientInput,
+    LoadedCustom,
+    LoadedEmbedder,
+    LoadedGradients,
+)
 from model_server.loading.passes.embed_loading import methods_of
 from model_server.text.tokenizer import ByteTokenizer
 from sax.errors import Internal, InvalidRequest, SaxError, UnsupportedParameter
+from sax.types import Gradients
 
 MEMORY = 500
 CONTEXT = 100
@@ -38,6 +45,25 @@ class FakeEmbedRunner:
         self.batches.append(len(inputs))
         assert self._gate.wait(30)
         return [[float(sum(ids)), float(len(ids))][: self._numbers] for ids in inputs]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeGradientRunner:
+    """The score of a text is its number of ids, and its gradient these ids."""
+
+    closed = False
+    batch = 4
+
+    def length(self, count: int) -> int:
+        return CONTEXT
+
+    def gradients(self, inputs: Sequence[GradientInput]) -> list[Gradients]:
+        return [
+            Gradients([float(len(ids))], {"ids": [float(each) for each in ids]})
+            for ids, _ in inputs
+        ]
 
     def close(self) -> None:
         self.closed = True
@@ -97,6 +123,10 @@ def fake_embedder(gate: threading.Event, *, queue: int = 8) -> LoadedEmbedder:
         queue=queue,
         memory=MEMORY,
     )
+
+
+def fake_gradients() -> LoadedGradients:
+    return LoadedGradients(FakeGradientRunner(), CONTEXT, queue=8)
 
 
 def fake_custom(gate: threading.Event) -> LoadedCustom:

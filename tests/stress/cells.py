@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from pathlib import Path
 from tempfile import mkdtemp
@@ -10,9 +11,12 @@ from tests.demo_model import demo_model
 from tests.end_to_end.cell import Cell, local_plan
 from tests.identities import Identities
 from tests.stress.row import Row
+from tests.stress.users import Users
 
 # The same everywhere, so that steps compile once.
-FLAGS = ("--slots=8", "--max_context=2048")
+SLOTS = 8
+FLAGS = (f"--slots={SLOTS}", "--max_context=2048")
+_WARM_TOKENS = 420
 
 OPERATOR = "ops"
 PEOPLE = (OPERATOR, "alice", "bob")  # the names of a cell with tokens
@@ -59,7 +63,17 @@ class Cells:
         )
         cell = Cell(plan, people).__enter__()
         cell.publish(str(demo_model()), replicas=row.servers)
+        asyncio.run(_warm(cell, row.servers * SLOTS))
         return cell
+
+
+async def _warm(cell: Cell, streams: int) -> None:
+    """Serve as many requests at once as there are slots. The first steps of a size take memory that
+    the server keeps for the next ones (model_server.process.heap); an attack is not to pay it.
+    """
+    async with Users(cell) as users:
+        ended = [await each for each in [users.begin(_WARM_TOKENS) for _ in range(streams)]]
+    assert not any(one.error for one in ended), ended
 
 
 def _shape(row: Row) -> tuple[object, ...]:

@@ -99,6 +99,7 @@ class Beside:
             sizes=sizes_of(config) if own is None else own,
             normalised=self.settings.normalise,
             queue=queue,
+            devices=self.placed.layout.mesh.size,
             memory=0,  # counted by the language model
         )
 
@@ -110,7 +111,7 @@ class Beside:
             return None
         runner = GradientRunner(self.gradient, leaves)
         runner.warm(report)
-        return LoadedGradients(runner, self.context, queue)
+        return LoadedGradients(runner, self.context, queue, self.placed.layout.mesh.size)
 
 
 def beside_of(

@@ -16,6 +16,7 @@ from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.passes.inputs import EACH, inputs_ids, pairs_ids, texts_ids
+from model_server.serving.query_cost import BatchCost
 from model_server.serving.servable import Servable
 from model_server.serving.servables import Servables
 from model_server.text.encoding import EncodingThreads
@@ -47,8 +48,10 @@ class Embeddings:
         inputs: Sequence[EmbedInput],
         dimensions: int = 0,
         prompt_name: str = "",
+        cost: BatchCost | None = None,
     ) -> Embedded:
-        """Return the vector of each input, in order, cut to so many dimensions; 0: whole.
+        """Return the vector of each input, in order, cut to so many dimensions; 0: whole. Add
+        their device time to the cost.
 
         Raises InvalidRequest and its subclasses naming the input, PermissionDenied, NotLoaded,
         QueueFull, ShuttingDown.
@@ -60,7 +63,7 @@ class Embeddings:
                 check_size(dimensions, loaded.dimensions, loaded.sizes)
             _check_some(inputs, "input")
             ids = await self._encode(inputs, lambda: inputs_ids(inputs, loaded, prompt_name))
-            vectors = await passes.embed(ids)
+            vectors = await passes.embed(ids, cost)
             if 0 < dimensions < loaded.dimensions:
                 vectors = await self._compute(
                     vectors, lambda whole: cut(whole, dimensions, loaded.normalised)

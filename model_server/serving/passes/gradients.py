@@ -12,6 +12,7 @@ from model_server.serving.gradient_queue import GradientQueue
 from model_server.serving.handler import check_scorable
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.query import scored_ids, scored_prompt
+from model_server.serving.query_cost import BatchCost
 from model_server.serving.servables import Servables
 from model_server.text.encoding import EncodingThreads
 from model_server.text.vocabulary_fit import check_rows
@@ -33,8 +34,11 @@ class GradientCalls:
         self._admission = admission
         self._encoding = encoding or EncodingThreads()
 
-    async def gradient(self, model_id: str, prefix: str, suffix: str) -> Gradients:
-        """Return the suffix's log-probability and the gradients of the loss of both texts.
+    async def gradient(
+        self, model_id: str, prefix: str, suffix: str, cost: BatchCost | None = None
+    ) -> Gradients:
+        """Return the suffix's log-probability and the gradients of the loss of both texts, and add
+        their device time to the cost.
 
         Raises InvalidRequest and its subclasses, PermissionDenied, NotLoaded, QueueFull,
         ShuttingDown.
@@ -51,11 +55,12 @@ class GradientCalls:
             )
         check_method(caller(), model_id, GRADIENT, self._servables.acls(model_id))
         with self._admission.request(servable, GRADIENT):
-            return await self._answer(servable, servable.gradients, prefix, suffix)
+            given = await self._given(servable, servable.gradients, prefix, suffix)
+            return await servable.gradients.gradients(given, cost)
 
-    async def _answer(
+    async def _given(
         self, servable: LmServable, queue: GradientQueue, prefix: str, suffix: str
-    ) -> Gradients:
+    ) -> GradientInput:
         loaded = servable.loaded
         asked = await rendered(scored_prompt(prefix, loaded), loaded)
         ids, target = await self._encoding.run(
@@ -70,4 +75,4 @@ class GradientCalls:
                 f"{queue.max_context}: send less text, or publish with a larger PASS_CONTEXT",
                 param="suffix",
             )
-        return await queue.gradients(GradientInput(whole, len(ids)))
+        return GradientInput(whole, len(ids))

@@ -37,6 +37,15 @@ async def test_bytes_go_to_the_method_that_is_named() -> None:
         assert await ask(served, b"") == b""
 
 
+async def test_the_cost_of_a_call_comes_behind_the_answer() -> None:
+    async with serving(FakeModels()) as served:
+        await served.load(CUSTOM, "fake.Custom")
+        message = custom_pb2.CustomRequest(model_key=CUSTOM, request=b"a", method_name="upper")
+        call = served.custom.Custom(message)
+        await call
+        assert int(dict(await call.trailing_metadata())["query_cost_v0"]) >= 1
+
+
 async def test_the_message_numbers_are_saxmls() -> None:
     message = custom_pb2.CustomRequest(model_key="m", request=b"r", method_name="n")
     assert message.SerializeToString() == b"\x0a\x01m\x12\x01r\x22\x01n"

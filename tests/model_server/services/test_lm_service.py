@@ -17,6 +17,7 @@ from sax.errors import InvalidRequest, NotLoaded, UnsupportedParameter
 from sax.proto import common_pb2, lm_pb2
 from sax.types import ModelSpec, Progress, SamplingParams
 from tests.model_server.engine.fake_runner import logprob
+from tests.model_server.fake_batched import fake_gradients
 from tests.model_server.fake_model import FakeModels, answer_to, text_of
 from tests.model_server.fake_server import (
     MODEL,
@@ -318,6 +319,29 @@ async def test_the_cost_of_a_query_comes_behind_the_reply() -> None:
         stream = served.lm.GenerateStream(request)
         assert [reply async for reply in stream]
         assert int(cost_in(await stream.trailing_metadata())) >= 1
+
+
+async def test_the_cost_of_a_gradient_comes_behind_it() -> None:
+    methods = ("lm.score", "lm.gradient")
+    async with serving(Changed(gradients=fake_gradients(), methods=methods)) as served:
+        call = served.lm.Gradient(lm_pb2.GradientRequest(model_key=MODEL, prefix="ab", suffix="c"))
+        assert list((await call).score) == [3.0]
+        assert int(cost_in(await call.trailing_metadata())) >= 1
+
+
+async def test_the_cost_of_an_embedding_comes_behind_it() -> None:
+    async with serving(FakeModels()) as served:
+        await served.load("/sax/test/embedder", "fake.Embedder")
+        call = served.lm.Embed(lm_pb2.EmbedRequest(model_key="/sax/test/embedder", text="ab"))
+        await call
+        assert int(cost_in(await call.trailing_metadata())) >= 1
+
+
+async def test_nothing_computed_sends_no_cost() -> None:
+    async with serving(FakeModels()) as served:
+        call = served.lm.Score(lm_pb2.ScoreRequest(model_key=MODEL, prefix="ab"))
+        assert not (await call).logp
+        assert "query_cost_v0" not in dict(await call.trailing_metadata())
 
 
 def cost_in(trailer: Any) -> str:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from model_server.engine.worker import Worker
 from model_server.serving.batcher import Batcher
+from model_server.serving.query_cost import BatchCost
 from sax.errors import Internal, InvalidRequest, NotLoaded, QueueFull, SaxError
 from tests.model_server.fake_server import until
 
@@ -36,7 +37,13 @@ class Tens:
 
 @asynccontextmanager
 async def batching(
-    tens: Tens, *, most: int = 4, wait_s: float = 0.0, queue: int = 100, by_parity: bool = False
+    tens: Tens,
+    *,
+    most: int = 4,
+    wait_s: float = 0.0,
+    queue: int = 100,
+    by_parity: bool = False,
+    devices: int = 1,
 ) -> AsyncIterator[Batcher[int, int]]:
     worker = Worker("batches under test")
     batcher: Batcher[int, int] = Batcher(
@@ -47,6 +54,7 @@ async def batching(
         wait_s=wait_s,
         queue=queue,
         group=(lambda n: n % 2) if by_parity else (lambda n: None),
+        devices=devices,
     )
     try:
         yield batcher
@@ -211,3 +219,37 @@ def test_everyone_gets_the_answer_to_his_own_question(
         assert all(len(batch) <= most for batch in tens.batches)
 
     asyncio.run(run())
+
+
+class Charges(BatchCost):
+    """Remembers what it was charged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[tuple[float, int, int]] = []
+
+    def add(self, seconds: float, devices: int, size: int) -> None:
+        self.all.append((seconds, devices, size))
+        super().add(seconds, devices, size)
+
+
+async def test_each_item_is_charged_its_part_of_its_batch_before_it_is_answered() -> None:
+    tens, costs = Tens(), [Charges() for _ in range(3)]
+    async with batching(tens, most=2, wait_s=30, devices=8) as batcher:
+        first = [asyncio.create_task(batcher.ask(n, cost)) for n, cost in enumerate(costs[:2])]
+        assert await asyncio.gather(*first) == [0, 10]
+        (seconds, devices, size), *more = costs[0].all
+        assert (devices, size, more) == (8, 2, [])
+        assert costs[1].all == costs[0].all
+        assert seconds > 0
+        with pytest.raises(InvalidRequest):  # its batch took time as well
+            await asyncio.gather(batcher.ask(-1, costs[2]), batcher.ask(1))
+        assert [each[1:] for each in costs[2].all] == [(8, 2)]
+
+
+async def test_a_batch_that_broke_is_charged_to_nobody() -> None:
+    async with batching(Tens()) as batcher:
+        cost = Charges()
+        with pytest.raises(Internal):
+            await batcher.ask(666, cost)
+        assert cost.milliseconds == 0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.engine.engine import EngineStats
-from model_server.serving.query_cost import cost_ms
+from model_server.serving.query_cost import BatchCost, cost_ms
 
 NAMES = [each.name for each in dataclasses.fields(EngineStats)]
 
@@ -40,3 +40,22 @@ def test_requests_that_run_together_are_charged_the_time_once(
     before, after = stats(0, 0, 0.0), stats(sum(tokens), 0, busy_s)
     costs = [cost_ms(before, after, each, 1) for each in tokens]
     assert abs(sum(costs) - 1000 * busy_s) <= len(tokens)
+
+
+@given(st.integers(1, 32), st.integers(1, 8), st.floats(0.1, 100))
+def test_the_inputs_of_a_batch_pay_its_time_on_every_device_in_equal_parts(
+    size: int, devices: int, seconds: float
+) -> None:
+    whole, one = BatchCost(), BatchCost()
+    for _ in range(size):
+        whole.add(seconds, devices, size)
+    one.add(seconds, devices, size)
+    assert abs(whole.milliseconds - 1000 * seconds * devices) <= 1
+    assert abs(one.milliseconds * size - whole.milliseconds) <= size
+
+
+def test_a_request_that_ran_in_no_batch_costs_nothing() -> None:
+    assert BatchCost().milliseconds == 0
+    short = BatchCost()
+    short.add(1e-6, 1, 16)
+    assert short.milliseconds == 1

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,43 +10,31 @@ from typing import Any
 import httpx
 import pytest
 
-from sax.saxml import shim
 from tests.sax.client.test_blocking_client import Cell
 from tests.sax.conftest import MODEL
+from tests.sax.saxml.tutorial_servers.running import running
 
-SERVERS = Path(__file__).parent / "tutorial_servers"
-ROOT = Path(__file__).parents[3]
 NEW = {"model": "/sax/test/new", "model_path": "llama", "checkpoint": "None", "replicas": 2}
 
 
 @contextmanager
-def serving(name: str, cell: Cell, packages: Path) -> Iterator[httpx.Client]:
-    """Run a server of the tutorial beside the shim."""
-    shim.install(packages)
-    path = os.pathsep.join([str(ROOT), str(packages)])
-    env = {**os.environ, "SAX_ADMIN": cell.admin.address, "PYTHONPATH": path}
-    words = [sys.executable, str(SERVERS / name)]
-    with subprocess.Popen(
-        words, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as server:
-        try:
-            assert server.stdout is not None
-            port = int(server.stdout.readline())
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-                yield client
-        finally:
-            server.kill()
+def serving(generation: int, cell: Cell, packages: Path) -> Iterator[httpx.Client]:
+    with (
+        running(generation, cell.admin.address, packages) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
+    ):
+        yield client
 
 
 @pytest.fixture
 def one(cell: Cell, tmp_path: Path) -> Iterator[httpx.Client]:
-    with serving("generation_one.py", cell, tmp_path) as client:
+    with serving(1, cell, tmp_path) as client:
         yield client
 
 
 @pytest.fixture
 def two(cell: Cell, tmp_path: Path) -> Iterator[httpx.Client]:
-    with serving("generation_two.py", cell, tmp_path) as client:
+    with serving(2, cell, tmp_path) as client:
         yield client
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,18 @@ from sax.proto import admin_pb2
 from sax.wire.interceptor import ErrorInterceptor
 from sax.wire.rpc import ERROR_KEY, open_channel, server_options, to_sax_error
 from tests.identities import Identities
+from tests.sax.client.test_connection import until
 
 LIMIT = 1 << 20
 GARBAGE = b"\xff\xff\xff"
 METHODS = ("Unary", "UnaryStream", "StreamUnary", "Both")
+
+
+class Refused:
+    """A message that no method takes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
 
 
 class Echo(grpc.GenericRpcHandler):
@@ -33,32 +43,37 @@ class Echo(grpc.GenericRpcHandler):
         self.seen: list[Any] = []
         self.parsed = 0
 
-    def parse(self, data: bytes) -> admin_pb2.ListRequest:
+    def parse(self, data: bytes) -> Any:
         self.parsed += 1
         return admin_pb2.ListRequest.FromString(data)
 
-    async def one(self, request: Any, context: Any) -> Any:
+    def take(self, request: Any) -> None:
+        if isinstance(request, Refused):
+            raise InvalidRequest("it is refused")
         self.seen.append(request)
+
+    async def one(self, request: Any, context: Any) -> Any:
+        self.take(request)
         return request
 
     async def one_to_many(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        self.seen.append(request)
+        self.take(request)
         while True:
             yield request
             await asyncio.sleep(0.01)
 
     async def many_to_one(self, requests: Any, context: Any) -> Any:
         async for request in requests:
-            self.seen.append(request)
+            self.take(request)
         return admin_pb2.ListRequest()
 
     async def both(self, requests: Any, context: Any) -> AsyncIterator[Any]:
         async for request in requests:
-            self.seen.append(request)
+            self.take(request)
             yield request
 
     def service(self, details: Any) -> Any:
-        codec = (self.parse, admin_pb2.ListRequest.SerializeToString)
+        codec = (lambda data: self.parse(data), admin_pb2.ListRequest.SerializeToString)
         kinds = {
             "Unary": (grpc.unary_unary_rpc_method_handler, self.one),
             "UnaryStream": (grpc.unary_stream_rpc_method_handler, self.one_to_many),
@@ -234,6 +249,32 @@ async def test_a_message_that_unpacks_to_more_than_the_limit_is_refused(
         await call(bytes(64 * LIMIT), compression=grpc.Compression.Gzip, timeout=20)
     assert type(to_sax_error(caught.value, "the peer")) is InvalidRequest
     assert open_to_all.echo.parsed == 0
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """No collection of garbage meanwhile: what is in a cycle stays."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.usefixtures("uncollected")
+async def test_a_refused_message_is_freed_at_once(open_to_all: Served, method: str) -> None:
+    echo, kept = open_to_all.echo, list[weakref.ref[Refused]]()
+
+    def parse(data: bytes) -> Refused:
+        message = Refused(data)
+        kept.append(weakref.ref(message))
+        return message
+
+    echo.parse = parse
+    for _ in range(3):
+        error = await open_to_all.refusal(f"/test.Echo/{method}", b"any")
+        assert "refused" in error.text
+    assert len(kept) >= 3
+    await until(lambda: all(each() is None for each in kept))
 
 
 @pytest.mark.parametrize("method", METHODS)
