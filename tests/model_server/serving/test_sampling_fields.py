@@ -118,6 +118,7 @@ def asked(loaded: Loaded) -> Iterator[Asked]:
     made = Asked(loaded)
     yield made
     made.engine.drain(10)
+    made.engine.close()
 
 
 @dataclass(frozen=True)
