@@ -169,6 +169,7 @@ CUTTINGS: Mapping[str, Cutting] = MappingProxyType(
         "deepseek-llm": Cutting((*_DEEPSEEK_LLM, BYTES_ONLY)),
         "deepseek-coder": Cutting((*_DEEPSEEK_CODER, BYTES_ONLY)),
         "deepseek-v3": Cutting((*_DEEPSEEK3, BYTES_ONLY)),
+        "hunyuan-dense": Cutting((*_DEEPSEEK3, BYTES_ONLY)),
         "tekken": by_pattern(_o200k(r"\p{N}", ""), whole_words_first=True, adds_bos=True),
         "gpt-4o": O200K,
         "llama4": O200K,

@@ -34,7 +34,7 @@ def test_digits_go_together_as_each_family_was_trained() -> None:
     deepseek = ("deepseek-coder", "deepseek-llm")
     for single in ("qwen2", "qwen35", "smollm", "tekken", "seed-coder", *deepseek):
         assert words(single, "a1234") == ["a", "1", "2", "3", "4"]
-    for triple in ("llama-bpe", "dbrx", "deepseek-v3", "glm4", "gpt-4o"):
+    for triple in ("llama-bpe", "dbrx", "deepseek-v3", "glm4", "hunyuan-dense", "gpt-4o"):
         assert words(triple, "a1234") == ["a", "123", "4"]
 
 
