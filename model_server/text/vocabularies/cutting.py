@@ -88,6 +88,10 @@ def _kimi() -> str:
 _DIGITS = {"type": "Digits", "individual_digits": True}
 _LLAMA3 = _cl100k(r"\p{N}{1,3}")
 _QWEN2 = _cl100k(r"\p{N}")
+_SEED = (  # newlines do not end a run of punctuation
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
+    r" ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _QWEN35 = (  # combining marks belong to words
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|"
     r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -168,12 +172,16 @@ CUTTINGS: Mapping[str, Cutting] = MappingProxyType(
         "llama-v3": LLAMA3,
         "dbrx": CL100K,
         "smaug-bpe": CL100K,
+        "glm4": CL100K,
+        "chatglm-bpe": CL100K,
+        "seed-coder": by_pattern(_SEED),
         "qwen2": QWEN2,
         "deepseek-r1-qwen": QWEN2,
         "qwen35": by_pattern(_QWEN35),
         "deepseek-llm": Cutting((*_DEEPSEEK_LLM, BYTES_ONLY)),
         "deepseek-coder": Cutting((*_DEEPSEEK_CODER, BYTES_ONLY)),
         "deepseek-v3": Cutting((*_DEEPSEEK3, BYTES_ONLY)),
+        "hunyuan-dense": Cutting((*_DEEPSEEK3, BYTES_ONLY)),
         "tekken": by_pattern(_o200k(r"\p{N}", ""), whole_words_first=True, adds_bos=True),
         "gpt-4o": O200K,
         "kimi-k2": KIMI,

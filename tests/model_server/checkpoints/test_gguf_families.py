@@ -42,7 +42,8 @@ SILENT = (
     *("layer_norm_epsilon", "norm_type", "residual_dropout", "scale_attention_softmax_in_fp32"),
     *("order_of_interleaved_layers", "position_embedding_type", "rotary_pct"),
     *("use_embedding_sharing", "use_gated_activation", "use_parallel_block"),
-    "use_parallel_embedding",
+    *("use_parallel_embedding", "add_classification_head", "attention_head_dim", "class_num"),
+    "eod_token_id",
     # of the part that sees images
     *("boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"),
     *("text_config", "vision_config", "multimodal_projector_bias", "projector_hidden_act"),

@@ -19,6 +19,7 @@ from model_server.checkpoints.gguf.architectures.llama_kin import (
     ARCEE,
     ERNIE4_5,
     GRANITE,
+    HUNYUAN_DENSE,
     SEED_OSS,
     SMOLLM3,
 )
@@ -46,6 +47,7 @@ _ALL = (
     SEED_OSS,
     ERNIE4_5,
     ARCEE,
+    HUNYUAN_DENSE,
     EXAONE4,
     CHATGLM,
     GLM4,

@@ -1,7 +1,8 @@
-"""Llama's kin: SmolLM3, Granite, Seed-OSS, ERNIE 4.5 and Arcee AFM.
+"""Llama's kin: SmolLM3, Granite, Seed-OSS, ERNIE 4.5, Hunyuan and Arcee AFM.
 
 SmolLM3, Granite and Arcee reach llama.cpp's converter as Llamas, so rows of queries and keys are
-reordered. Seed-OSS's are as published; ERNIE rotates neighbouring dimensions as llama.cpp does.
+reordered. Seed-OSS's and Hunyuan's are as published; ERNIE rotates neighbouring dimensions as
+llama.cpp does. Files of Hunyuan hold the base of its positions as `alpha` has raised it.
 """
 
 from __future__ import annotations
@@ -145,4 +146,20 @@ ERNIE4_5 = GgufArchitecture(
     more_config=_with_biases({"use_bias": _Q}),
     more_metadata=rotary_heads_metadata,
     factors=rope_factors,
+)
+HUNYUAN_DENSE = GgufArchitecture(
+    name="hunyuan-dense",
+    model_types={"hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM"},
+    tensors=TENSORS,
+    layer_tensors={
+        **NORMS,
+        **PROJECTIONS,
+        **feed_forward(),
+        "attn_q_norm": place("self_attn.query_layernorm"),
+        "attn_k_norm": place("self_attn.key_layernorm"),
+    },
+    keys=DECODER,
+    fixed={"hidden_act": "silu", "mlp_bias": False, "use_cla": False, "use_qk_norm": True},
+    more_config=_with_biases({"attention_bias": _Q}),
+    more_metadata=rotary_heads_metadata,
 )

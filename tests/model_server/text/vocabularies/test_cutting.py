@@ -31,9 +31,11 @@ def test_every_way_of_cutting_keeps_every_byte(name: str, text: str) -> None:
 
 def test_digits_go_together_as_each_family_was_trained() -> None:
     assert words("gpt-2", "a1234") == ["a", "1234"]
-    for single in ("qwen2", "qwen35", "smollm", "tekken", "deepseek-coder", "deepseek-llm"):
+    deepseek = ("deepseek-coder", "deepseek-llm")
+    for single in ("qwen2", "qwen35", "smollm", "tekken", "seed-coder", *deepseek):
         assert words(single, "a1234") == ["a", "1", "2", "3", "4"]
-    for triple in ("llama-bpe", "dbrx", "deepseek-v3", "gpt-4o", "kimi-k2"):
+    both = ("gpt-4o", "kimi-k2")
+    for triple in ("llama-bpe", "dbrx", "deepseek-v3", "glm4", "hunyuan-dense", *both):
         assert words(triple, "a1234") == ["a", "123", "4"]
 
 
@@ -60,6 +62,7 @@ def test_suffixes_belong_to_words_in_some_families() -> None:
 def test_white_space_goes_with_the_next_word_or_the_line() -> None:
     assert words("gpt-2", "a  b\n\nc") == ["a", " ", " b", "\u010a", "\u010a", "c"]
     assert words("llama-bpe", "a  b.\n\nc") == ["a", " ", " b", ".\u010a\u010a", "c"]
+    assert words("seed-coder", "a  b.\n\nc") == ["a", " ", " b", ".", "\u010a\u010a", "c"]
     assert words("deepseek-v3", "a.b /x") == ["a", ".b", " /", "x"]
 
 
