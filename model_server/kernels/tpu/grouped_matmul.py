@@ -87,20 +87,17 @@ def gated_grouped_matmul(
     gate: Packed,  # of E matrices [out, in]
     up: Packed,  # likewise, of the same form
     sizes: jax.Array,
-    activation: Callable[[jax.Array], jax.Array],
+    finish: Callable[[jax.Array, jax.Array], jax.Array],
     dtype: Any,  # of the result
     *,
+    biases: Sequence[jax.Array] = (),  # f32[E, out] of both products, or none
     interpret: bool = False,
 ) -> jax.Array:
-    """[N, out]: activation(gate product) * up product, rounded once, from f32.
+    """[N, out]: what `finish` makes of the products with gate and up, rounded once, from f32.
 
     Neither product is ever in HBM. Rows without a group are undefined.
     """
-
-    def finish(opening: jax.Array, up: jax.Array) -> jax.Array:
-        return activation(opening) * up
-
-    return _run(x, [gate, up], sizes, finish, dtype, interpret)[0]
+    return _run(x, [gate, up], sizes, finish, dtype, interpret, biases)[0]
 
 
 def can_gate(gate: Packed, up: Packed) -> bool:
@@ -129,6 +126,7 @@ def _run(
     finish: Finish,
     dtype: Any,
     interpret: bool,
+    biases: Sequence[jax.Array] = (),
 ) -> tuple[jax.Array, Visits]:
     """Unvisited tiles hold undefined rows."""
     packed = weights[0]
@@ -139,7 +137,7 @@ def _run(
     sums = None if packed.offsets is None else _padded(form.sums(x), tiles.rows)
     visits = visits_of(sizes.astype(jnp.int32), parts.shape[1] // tiles.rows, tiles.rows)
     lying = [form.lying(each) for each in weights]
-    made = _call(parts, sums, lying, form, visits, tiles, finish, dtype, interpret)
+    made = _call(parts, sums, lying, form, visits, tiles, finish, dtype, interpret, biases)
     return made[: len(x)], visits
 
 
@@ -180,6 +178,7 @@ def _call(
     finish: Finish,
     dtype: Any,
     interpret: bool,
+    biases: Sequence[jax.Array],
 ) -> jax.Array:
     rows, outputs = tiles
 
@@ -205,10 +204,13 @@ def _call(
     if sums is not None:
         inputs.append(sums)
         specs.append(pl.BlockSpec((rows, sums.shape[1]), lambda o, v, on: (on.tile[v], 0)))
+    for bias in biases:
+        inputs.append(bias[:, None])
+        specs.append(pl.BlockSpec((None, 1, outputs), lambda o, v, on: (on.expert[v], 0, o)))
     scratch = [pltpu.VMEM((outputs, form.spread_lanes), jnp.float32)] if form.spread_lanes else []
     result = jax.ShapeDtypeStruct((parts.shape[1], form.outputs), dtype)
     return pl.pallas_call(
-        functools.partial(_body, form=form, count=len(weights), finish=finish),
+        functools.partial(_body, form=form, count=len(weights), biased=len(biases), finish=finish),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=(pl.cdiv(form.outputs, outputs), visits.count),
@@ -244,7 +246,9 @@ def _cost(
     )
 
 
-def _body(on: Visits, x: Any, *refs: Any, form: Form, count: int, finish: Finish) -> None:
+def _body(
+    on: Visits, x: Any, *refs: Any, form: Form, count: int, biased: int, finish: Finish
+) -> None:
     """One tile of rows times one tile of one group's matrix, or of its matrices."""
     rest = iter(refs)
     weights = [
@@ -252,8 +256,12 @@ def _body(on: Visits, x: Any, *refs: Any, form: Form, count: int, finish: Finish
         for _ in range(count)
     ]
     sums = next(rest) if form.offset else None
+    biases = [next(rest) for _ in range(biased)]
     out, spread = next(rest), next(rest, None)
-    made = finish(*(_products(x, each, sums, spread, out.shape, form) for each in weights))
+    products = [_products(x, each, sums, spread, out.shape, form) for each in weights]
+    for index, bias in enumerate(biases):
+        products[index] += bias[...]
+    made = finish(*products)
     visit, rows = pl.program_id(1), out.shape[0]
     row = on.tile[visit] * rows + jax.lax.broadcasted_iota(jnp.int32, out.shape, 0)
     expert = on.expert[visit]

@@ -6,6 +6,7 @@ experts are not read; the others are read in their stored, quantised form.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from model_server.kernels.tpu.grouped_matmul import (
     grouped_matmul,
 )
 from model_server.models.layers.expert_blocks import ExpertBiases, Kernel, Kernels, count_of
-from model_server.models.layers.layers import Activation, gate_of, gated
+from model_server.models.layers.layers import Activation, ClampedGate, gate_of, gated
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantized import Quantized
 
@@ -49,8 +50,8 @@ def in_groups(
     seen = x.at[order // chosen].get(mode="promise_in_bounds")
     if weigh_inputs:
         seen = seen * routes.weights.reshape(-1)[order][:, None]
-    if sum_inputs is None and biases is None and _can_gate(kernels, activation):
-        inner = groups.gated(seen, kernels, activation)
+    if sum_inputs is None and _can_gate(kernels, activation):
+        inner = groups.gated(seen, kernels, activation, biases)
     else:
         add = sum_inputs or _as_it_is
         gate, up = (add(groups.product(seen, each)) for each in (kernels.gate, kernels.up))
@@ -81,7 +82,13 @@ class _Groups:
         x = x.astype(kernel.dtype)
         return grouped_matmul(x, packed_of(kernel), self.sizes, interpret=self.interpret)
 
-    def gated(self, x: jax.Array, kernels: Kernels, activation: Activation) -> jax.Array:
+    def gated(
+        self,
+        x: jax.Array,
+        kernels: Kernels,
+        activation: Activation,
+        biases: ExpertBiases | None,
+    ) -> jax.Array:
         """activation(gate) * up, as the down product takes it: rounded, in half the bytes."""
         gate, up, down = kernels
         return gated_grouped_matmul(
@@ -89,15 +96,17 @@ class _Groups:
             packed_of(gate),
             packed_of(up),
             self.sizes,
-            activation,
+            functools.partial(gated, activation),
             down.dtype,
+            biases=biases or (),
             interpret=self.interpret,
         )
 
 
 def _can_gate(kernels: Kernels, activation: Activation) -> bool:
     """True if one kernel can compute gate, activation and up: not every one is known on TPUs."""
-    if gate_of(activation) is None or kernels.gate.dtype != kernels.up.dtype:
+    known = gate_of(activation) is not None or isinstance(activation, ClampedGate)
+    if not known or kernels.gate.dtype != kernels.up.dtype:
         return False
     return can_gate(packed_of(kernels.gate), packed_of(kernels.up))
 

@@ -23,6 +23,10 @@ from tests.model_server.kernels.tpu.pallas_calls import blocks_brought, kernel_c
 OUTPUTS, INPUTS = 1024, 256
 
 
+def _gated(opening: jax.Array, up: jax.Array) -> jax.Array:
+    return jax.nn.silu(opening) * up
+
+
 def experts_brought(sizes: list[int], rows: int, weights: int) -> list[Counter[int]]:
     """Return how many outputs of each expert are brought, for each weight of a call.
 
@@ -35,7 +39,7 @@ def experts_brought(sizes: list[int], rows: int, weights: int) -> list[Counter[i
     def product(x: jax.Array, packed: Packed, counts: jax.Array) -> jax.Array:
         if weights == 1:
             return grouped_matmul(x, packed, counts, interpret=True)
-        return gated_grouped_matmul(x, packed, packed, counts, jax.nn.silu, x.dtype, interpret=True)
+        return gated_grouped_matmul(x, packed, packed, counts, _gated, x.dtype, interpret=True)
 
     of_x, *of_weights, _ = (
         kernel_call(product, x, packed, counts).params["grid_mapping"].block_mappings

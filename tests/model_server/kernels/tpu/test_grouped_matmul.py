@@ -26,6 +26,10 @@ from tests.model_server.tpu_compiler import CHIPS, compiled, needs_compiler, one
 pytestmark = pytest.mark.extended
 
 
+def _gated(opening: jax.Array, up: jax.Array) -> jax.Array:
+    return jax.nn.silu(opening) * up
+
+
 def check(
     sizes: list[int], rows: int, outputs: int, inputs: int, kind: str, blocks: int, offset: bool
 ) -> None:
@@ -113,7 +117,7 @@ def test_gate_activation_and_up_in_one_call_are_those_of_two_rounded_once(
         opening, other = (grouped_matmul(x, each, sizes, interpret=True) for each in (gate, up))
         apart = (jax.nn.silu(opening) * other).astype(jnp.bfloat16)
         options = {"interpret": True}
-        return apart, gated_grouped_matmul(x, gate, up, sizes, jax.nn.silu, jnp.bfloat16, **options)
+        return apart, gated_grouped_matmul(x, gate, up, sizes, _gated, jnp.bfloat16, **options)
 
     apart, together = (np.asarray(each, np.float32)[:29] for each in both(x))
     np.testing.assert_array_equal(together, apart)
