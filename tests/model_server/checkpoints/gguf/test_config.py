@@ -235,7 +235,7 @@ def test_a_list_where_one_value_belongs_does_no_harm(
 
 @pytest.mark.parametrize("name", ["mamba", None, 5, ["llama"]])
 def test_an_unknown_architecture_is_named(name: object) -> None:
-    with pytest.raises(CheckpointError, match="supported from GGUF: bert, .*llama"):
+    with pytest.raises(CheckpointError, match="supported from GGUF: arcee, bert, .*llama"):
         architecture_of(GgufHeader({"general.architecture": name}, {}))
 
 
