@@ -36,7 +36,8 @@ def pool(
         numbers = rng.integers(-128, 127, leaf.shape).astype(leaf.dtype)
         return jax.device_put(numbers, leaf.sharding)
 
-    return jax.tree.map(filled, allocate(cache, 20, 8, jnp.dtype(dtype), lambda _: sharding))
+    where = None if sharding is None else lambda _: sharding
+    return jax.tree.map(filled, allocate(cache, 20, 8, jnp.dtype(dtype), where))
 
 
 class Side:

@@ -223,8 +223,6 @@ async def test_only_the_admin_may_load_unload_and_update(tmp_path: Path) -> None
             (served.modelet.UpdateLoaded, modelet_pb2.UpdateLoadedRequest(model_key=MODEL)),
             (served.modelet.Load, encode_load(spec)),
             (served.modelet.Unload, modelet_pb2.UnloadRequest(model_key="/sax/test/x")),
-            (served.modelet.Save, modelet_pb2.SaveRequest(model_key=MODEL)),
-            (served.modelet.Export, modelet_pb2.ExportRequest(model_key=MODEL)),
         ):
 
             async def ask(who: str, call: Any = call, request: Any = request) -> None:
@@ -232,6 +230,17 @@ async def test_only_the_admin_may_load_unload_and_update(tmp_path: Path) -> None
 
             assert await refused(ask) == {*UNKNOWN, "alice", "bob"}
         assert len(models.loads) == loads + 1
+        for call, request in (
+            (served.modelet.Save, modelet_pb2.SaveRequest(model_key=MODEL, checkpoint_path="/x")),
+            (served.modelet.Export, modelet_pb2.ExportRequest(model_key=MODEL, export_path="/x")),
+        ):
+            who = {
+                each: await outcome(call(request, metadata=people.metadata(each)))
+                for each in EVERYONE
+            }
+            denied = {each for each, error in who.items() if error is PermissionDenied}
+            assert denied == {"alice", "bob"}
+            assert who["admin"] is InvalidRequest, "nothing is written without --checkpoint_roots"
 
         async def look(who: str) -> None:
             request = modelet_pb2.GetStatusRequest()
