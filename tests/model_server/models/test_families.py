@@ -13,6 +13,7 @@ from model_server.kernels import xla
 from model_server.models.layers.embedder import pooled
 from tests.model_server.models.family_cases import (
     case_names,
+    config_of,
     first_of_each_family,
     golden_of,
     is_encoder,
@@ -26,6 +27,16 @@ from tests.model_server.tiny import logits_of
 FIRST = first_of_each_family()
 CASES = [  # `make test` takes one of each family
     pytest.param(name, marks=[] if name in FIRST else pytest.mark.extended) for name in case_names()
+]
+# Of families whose layers cache something else than others do; `make test-all` takes every one.
+CACHES = ("llama", "gemma3_text", "deepseek_v3", "gpt_oss", "llama4_text", "lfm2", "mamba2")
+CHUNKED = [
+    pytest.param(
+        name,
+        marks=[] if config_of(name).get("model_type") in CACHES else pytest.mark.extended,
+    )
+    for name in FIRST
+    if not is_encoder(name)
 ]
 DECODERS = [case for case in CASES if not is_encoder(str(case.values[0]))]
 ENCODERS = [case for case in CASES if is_encoder(str(case.values[0]))]
@@ -64,7 +75,7 @@ def _encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
     return model(tokens, lengths)
 
 
-@pytest.mark.parametrize("name", [n for n in FIRST if not is_encoder(n)])
+@pytest.mark.parametrize("name", CHUNKED)
 def test_chunks_and_single_tokens_give_the_logits_of_the_whole_prompt(name: str) -> None:
     """Two chunks that end inside pages, then one token at a time, over the cached ones."""
     golden = golden_of(name)
