@@ -24,6 +24,6 @@ def most_near(limits: EngineLimits) -> int:
     # Two positions may be done again; guesses lie behind the next one, and some came true since.
     seen = limits.near_window + 2 + 2 * limits.guesses
     window = -(-seen // limits.page_size) + 1
-    begun, copied = 1, 1
+    begun, copied = 1, not limits.recurrent  # of a page with a state no part is copied
     pages = limits.slots * (window + begun + copied) + limits.token_budget // limits.page_size
     return pages if limits.prefix_cache == "off" else 2 * pages
