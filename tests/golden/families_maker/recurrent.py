@@ -1,4 +1,4 @@
-"""The grid of families whose layers keep a state: LFM2."""
+"""The grid of families whose layers keep a state: LFM2, Mamba-2, Qwen3-Next, Granite 4."""
 
 from __future__ import annotations
 
@@ -109,7 +109,62 @@ def mamba2(**sizes: Any) -> dict[str, Any]:
     } | sizes
 
 
+def granitemoehybrid(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "attention_multiplier": 0.5,
+        "embedding_multiplier": 3,
+        "init_method": "mup",
+        "intermediate_size": 20,
+        "layer_types": ["mamba", "attention"],
+        "logits_scaling": 0.25,
+        "mamba_chunk_size": 256,
+        "mamba_conv_bias": True,
+        "mamba_d_conv": 4,
+        "mamba_d_head": 12,
+        "mamba_d_state": 10,
+        "mamba_expand": 2,
+        "mamba_n_groups": 1,
+        "mamba_n_heads": 8,
+        "mamba_proj_bias": False,
+        "normalization_function": "rmsnorm",
+        "num_experts_per_tok": 3,
+        "num_local_experts": 8,
+        "position_embedding_type": "nope",
+        "residual_multiplier": 0.7,
+        "rms_norm_eps": 1e-05,
+        "shared_intermediate_size": 28,
+        "tie_word_embeddings": True,
+    }
+    return decoder("GraniteMoeHybridForCausalLM", "granitemoehybrid", **own | sizes)
+
+
 CASES = [
+    Case(
+        name="granitemoehybrid",
+        config=granitemoehybrid(),
+        without={
+            "attention": {"attention_multiplier": 1.0},
+            "embedding": {"embedding_multiplier": 1},
+            "residual": {"residual_multiplier": 1.0},
+            "logits": {"logits_scaling": 1},
+        },
+    ),
+    Case(
+        name="granitemoehybrid_rope_no_experts",
+        config=granitemoehybrid(
+            attention_bias=True,
+            layer_types=["attention", "mamba"],
+            mamba_n_groups=2,
+            mamba_proj_bias=True,
+            mamba_conv_bias=False,
+            num_experts_per_tok=0,
+            num_local_experts=0,
+            position_embedding_type="rope",
+            tie_word_embeddings=False,
+        ),
+        without={"rope": {"position_embedding_type": "nope"}},
+    ),
     Case(
         name="mamba2",
         config=mamba2(),

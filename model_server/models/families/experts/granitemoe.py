@@ -54,14 +54,15 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shapes=[shape] * keys.whole("num_hidden_layers"),
         rope=rope_of(keys.all, shape.head_dim),
         attention=biased_attention(keys),
-        ffw=_routed_ffw(keys),
+        ffw=routed_ffw(keys),
         scale=keys.number("residual_multiplier", 1.0),
         embedding_scale=lambda form: embedding_scale,
         logits_scale=1.0 / keys.number("logits_scaling", 1.0),
     )
 
 
-def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
+def routed_ffw(keys: ConfigKeys, shared: BuildFfw | None = None) -> BuildFfw:
+    """Builder of a layer's experts; shared: of what every token uses."""
     embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
     experts = keys.whole("num_local_experts")
     choice = SoftmaxChoice(checked_count(keys, experts), normalised=True)
@@ -79,6 +80,7 @@ def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
         return RoutedFeedForward(
             Router(embed, experts, choice, (f"{name}.router.layer.weight",)),
             Experts(embed, ffw, sources, activation=activation, form=form),
+            shared and shared(prefix, form),
         )
 
     return build

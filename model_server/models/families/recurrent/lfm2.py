@@ -14,6 +14,7 @@ from flax import nnx
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import decoder_recipe
 from model_server.models.families.llama import attention_shape
+from model_server.models.families.recurrent.mixers import kinds_of_layers
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.convolution import ShortConvolution, ShortConvShape
@@ -23,7 +24,6 @@ from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
-from sax.errors import CheckpointError
 
 _FFW = ("block_auto_adjust_ff_dim", "block_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of")
 KEYS = KnownKeys(
@@ -61,7 +61,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
     shape, epsilon = attention_shape(keys), keys.number("norm_eps")
     conv = ShortConvShape(embed=shape.embed, width=keys.whole("conv_L_cache"))
-    attends, ffw, biased = _attending(keys), _ffw_size(keys), keys.flag("conv_bias")
+    attends, ffw, biased = attending(keys), _ffw_size(keys), keys.flag("conv_bias")
 
     def norm(size: int, name: str) -> RmsNorm:
         return RmsNorm(size, (f"{name}.weight",), epsilon=epsilon)
@@ -105,19 +105,14 @@ def _attention(name: str, shape: AttentionShape, norm: Any, form: WeightForm) ->
     return Attention(shape, sources, form, **norms)
 
 
-def _attending(keys: ConfigKeys) -> list[bool]:
+def attending(keys: ConfigKeys) -> list[bool]:
     """One flag per layer: True if it attends. Raises CheckpointError."""
-    layers, kinds = keys.whole("num_hidden_layers"), keys.get("layer_types")
-    if kinds is None:
-        chosen = keys.get("full_attn_idxs", list(range(layers)))
-        return [index in chosen for index in range(layers)]
-    known = {"conv", "full_attention"}
-    if not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= known:
-        raise CheckpointError(
-            f"config.json has layer_types = {kinds!r}; the lfm2 family needs one of conv and "
-            f"full_attention for each of {layers} layers"
-        )
-    return [kind == "full_attention" for kind in kinds]
+    found = kinds_of_layers(keys, {"conv": False, "full_attention": True})
+    if found is not None:
+        return found
+    layers = range(keys.whole("num_hidden_layers"))
+    chosen = keys.get("full_attn_idxs", list(layers))
+    return [index in chosen for index in layers]
 
 
 def _ffw_size(keys: ConfigKeys) -> int:
