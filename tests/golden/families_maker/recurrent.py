@@ -139,7 +139,84 @@ def granitemoehybrid(**sizes: Any) -> dict[str, Any]:
     return decoder("GraniteMoeHybridForCausalLM", "granitemoehybrid", **own | sizes)
 
 
+def nemotron_h(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "chunk_size": 128,
+        "conv_kernel": 4,
+        "expand": 2,
+        "head_dim": 12,
+        "hidden_dropout": 0.0,
+        "hybrid_override_pattern": "ME*",
+        "layer_norm_epsilon": 1e-05,
+        "mamba_head_dim": 8,
+        "mamba_hidden_act": "silu",
+        "mamba_num_heads": 6,
+        "mamba_proj_bias": False,
+        "mamba_ssm_cache_dtype": "float32",
+        "mlp_bias": False,
+        "mlp_hidden_act": "relu2",
+        "moe_intermediate_size": 20,
+        "moe_shared_expert_intermediate_size": 28,
+        "moe_shared_expert_overlap": False,
+        "n_group": 1,
+        "n_groups": 2,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "norm_eps": 1e-05,
+        "norm_topk_prob": True,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 3,
+        "num_logits_to_keep": 1,
+        "partial_rotary_factor": 1.0,
+        "rescale_prenorm_residual": False,
+        "residual_in_fp32": False,
+        "routed_scaling_factor": 2.5,
+        "sliding_window": None,
+        "ssm_state_size": 10,
+        "time_step_floor": 0.0001,
+        "time_step_limit": [0.0, float("inf")],
+        "time_step_max": 0.1,
+        "time_step_min": 0.001,
+        "topk_group": 1,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "use_mamba_kernels": True,
+    }
+    made = decoder("NemotronHForCausalLM", "nemotron_h", **own | sizes)
+    return {
+        k: v for k, v in made.items() if k not in ("hidden_act", "rms_norm_eps", "rope_scaling")
+    }
+
+
 CASES = [
+    Case(
+        name="nemotron_h",
+        config=nemotron_h(),
+        without={
+            "scaling": {"routed_scaling_factor": 1.0},
+            "normalised": {"norm_topk_prob": False},
+        },
+    ),
+    Case(
+        name="nemotron_h_dense",
+        config=nemotron_h(
+            hybrid_override_pattern="M-*-",
+            mlp_bias=True,
+            n_groups=1,
+            num_hidden_layers=4,
+            use_bias=True,
+        ),
+    ),
+    Case(
+        name="nemotron_h_latent",
+        config=nemotron_h(
+            hybrid_override_pattern="EM*",
+            moe_latent_size=20,
+            n_group=4,
+            topk_group=2,
+        ),
+    ),
     Case(
         name="granitemoehybrid",
         config=granitemoehybrid(),

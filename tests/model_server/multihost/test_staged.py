@@ -33,6 +33,7 @@ RECURRENT = (  # search nothing
     "granitemoehybrid",
     "lfm2",
     "mamba2",
+    "nemotron_h",
     "qwen3_5",
     "qwen3_next",
 )

@@ -83,13 +83,15 @@ def kinds_of_layers(
 
     Raises CheckpointError for an unknown name or a list of the wrong length.
     """
-    layers, given = keys.whole("num_hidden_layers"), keys.get(key)
+    given = keys.get(key)
     if given is None:
         return None
-    if not isinstance(given, list) or len(given) != layers or not {*given} <= kinds.keys():
+    layers = keys.whole_or_none("num_hidden_layers")  # the list says it in some files
+    fits = isinstance(given, list) and layers in (None, len(given)) and {*given} <= kinds.keys()
+    if not given or not fits:
         *names, last = kinds
         raise CheckpointError(
             f"config.json has {key} = {given!r}; the {keys.family} family needs one of "
-            f"{', '.join(names)} and {last} for each of {layers} layers"
+            f"{', '.join(names)} and {last} for each of {layers or 'its'} layers"
         )
     return [kinds[name] for name in given]

@@ -13,7 +13,7 @@ from tests.model_server.models.family_cases import config_of
 GRANITE = config_of("granitemoehybrid")
 
 
-def refused(**changes: Any) -> Any:
+def refused(**changes: Any) -> str:
     with pytest.raises(CheckpointError) as error:
         make_recipe("auto", GRANITE | changes, {})
     return str(error.value)
@@ -21,7 +21,8 @@ def refused(**changes: Any) -> Any:
 
 def test_mamba_layers_keep_states_and_the_others_attend() -> None:
     states = make_recipe("auto", GRANITE, {}).cache(1).states
-    assert states[0] is not None and states[1] is None
+    assert states[0] is not None
+    assert states[1] is None
     assert [array.shape for array in states[0]] == [(96, 3), (10, 3), (10, 3), (8, 12, 10)]
 
 
