@@ -14,7 +14,7 @@ from model_server.models.layers.expert_blocks import ExpertBiases, Kernels
 from model_server.models.layers.expert_division import ExpertDivision
 from model_server.models.layers.layers import Activation, Names
 from model_server.models.layers.routing import Routes
-from model_server.models.weights.source import Stacked, Tensor
+from model_server.models.weights.source import Portion, Stacked, Tensor
 from model_server.models.weights.weight import WeightForm, weight
 
 _UP_AXES, _DOWN_AXES = ("experts", "ffw", "embed"), ("experts", "embed", "ffw")
@@ -37,7 +37,15 @@ class ExpertSources:
         def of(part: str) -> Stacked:
             return Stacked(tuple(Tensor(f"{prefix}.{e}.{part}.weight") for e in range(count)))
 
-        return cls(count=count, gate=gate and of(gate), up=of(up), down=of(down))
+        gated = None if gate is None else of(gate)
+        return cls(count=count, gate=gated, up=of(up), down=of(down))
+
+    @classmethod
+    def together(cls, count: int, ffw: int, *, gate_up: str, down: str) -> ExpertSources:
+        """Sources in two tensors: gates above ups, [E, 2 F, D], and downs, [E, D, F]."""
+        both = Tensor(gate_up)
+        gate, up = (Portion(both, 1, at, at + ffw, of=2 * ffw) for at in (0, ffw))
+        return cls(count=count, gate=gate, up=up, down=(down,))
 
 
 class Experts(nnx.Module):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from tests.golden.families_maker.case import Case
+from tests.golden.families_maker.case import Case, Shapes
 from tests.golden.families_maker.decoders import decoder
 
 
@@ -72,6 +73,34 @@ def qwen3_5(**sizes: Any) -> dict[str, Any]:
         "model_type": "qwen3_5_text",
         "rope_parameters": rope,
     }
+
+
+def qwen3_5_moe(**sizes: Any) -> dict[str, Any]:
+    dense, sparse = qwen3_5(**sizes), qwen3_next(**sizes)
+    own = {k: v for k, v in sparse.items() if "expert" in k or k == "moe_intermediate_size"}
+    whole = dense | own | {"architectures": ["Qwen3_5MoeForCausalLM"]}
+    return {k: v for k, v in whole.items() if k != "intermediate_size"} | {
+        "model_type": "qwen3_5_moe_text"
+    }
+
+
+def experts_together(shapes: Shapes) -> Shapes:
+    """Merge the matrices of a layer's experts into two tensors, gates above ups."""
+    made: Shapes = {}
+    counts: Counter[str] = Counter()
+    for name, shape in shapes.items():
+        layer, found, rest = name.partition(".mlp.experts.")
+        if not found:
+            made[name] = shape
+            continue
+        part = rest.split(".")[1]
+        counts[f"{layer} {part}"] += 1
+        count, (rows, columns) = counts[f"{layer} {part}"], shape
+        if part == "down_proj":
+            made[f"{layer}{found}down_proj"] = (count, rows, columns)
+        else:
+            made[f"{layer}{found}gate_up_proj"] = (count, 2 * rows, columns)
+    return made
 
 
 def mamba2(**sizes: Any) -> dict[str, Any]:
@@ -280,6 +309,15 @@ CASES = [
     Case(
         name="qwen3_5",
         config=qwen3_5(linear_num_value_heads=6),
+    ),
+    Case(
+        name="qwen3_5_moe",
+        config=qwen3_5_moe(num_hidden_layers=2, full_attention_interval=2),
+        stored=experts_together,
+    ),
+    Case(
+        name="qwen3_5_moe_experts_apart",
+        config=qwen3_5_moe(num_hidden_layers=2, full_attention_interval=2, num_experts=6),
     ),
     Case(
         name="qwen3_next_dense_layers",

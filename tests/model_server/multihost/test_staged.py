@@ -35,6 +35,7 @@ RECURRENT = (  # search nothing
     "mamba2",
     "nemotron_h",
     "qwen3_5",
+    "qwen3_5_moe",
     "qwen3_next",
 )
 SAXML = ("lm_cloud", "c4_spmd_gpt3")  # take no checkpoint; the same module as each other

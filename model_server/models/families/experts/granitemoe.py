@@ -19,7 +19,6 @@ from model_server.models.layers.layers import activation_of
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.routing import Router, SoftmaxChoice, checked_count
 from model_server.models.recipe import Family, Recipe, serving
-from model_server.models.weights.source import Portion, Tensor
 from model_server.models.weights.weight import WeightForm
 
 KEYS = KnownKeys(
@@ -70,12 +69,11 @@ def routed_ffw(keys: ConfigKeys, shared: BuildFfw | None = None) -> BuildFfw:
 
     def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
         name = f"{prefix}.block_sparse_moe"
-        both = Tensor(f"{name}.input_linear.weight")  # [E, 2 F, D]
-        sources = ExpertSources(
-            count=experts,
-            gate=Portion(both, 1, 0, ffw, of=2 * ffw),
-            up=Portion(both, 1, ffw, 2 * ffw, of=2 * ffw),
-            down=(f"{name}.output_linear.weight",),
+        sources = ExpertSources.together(
+            experts,
+            ffw,
+            gate_up=f"{name}.input_linear.weight",
+            down=f"{name}.output_linear.weight",
         )
         return RoutedFeedForward(
             Router(embed, experts, choice, (f"{name}.router.layer.weight",)),
