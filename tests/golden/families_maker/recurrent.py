@@ -26,6 +26,23 @@ def lfm2(**sizes: Any) -> dict[str, Any]:
     return {k: v for k, v in made.items() if k not in _NOT_OF_LFM2}
 
 
+def lfm2_moe(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "architectures": ["Lfm2MoeForCausalLM"],
+        "layer_types": ["conv", "full_attention"],
+        "model_type": "lfm2_moe",
+        "moe_intermediate_size": 24,
+        "norm_topk_prob": True,
+        "num_dense_layers": 1,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 2,
+        "routed_scaling_factor": 1.5,
+        "use_expert_bias": True,
+    }
+    return {k: v for k, v in lfm2().items() if not k.startswith("block_")} | own | sizes
+
+
 _NOT_OF_LFM2 = ("hidden_act", "rms_norm_eps", "rope_scaling", "tie_word_embeddings")
 
 
@@ -299,6 +316,24 @@ CASES = [
             num_key_value_heads=1,
             block_auto_adjust_ff_dim=False,
             layer_types=["conv", "conv", "full_attention"],
+        ),
+    ),
+    Case(
+        name="lfm2_moe",
+        config=lfm2_moe(),
+        without={
+            "scaling": {"routed_scaling_factor": 1.0},
+            "normalised": {"norm_topk_prob": False},
+        },
+    ),
+    Case(
+        name="lfm2_moe_unbiased",
+        config=lfm2_moe(
+            conv_bias=True,
+            layer_types=["full_attention", "conv"],
+            num_dense_layers=0,
+            tie_embedding=False,
+            use_expert_bias=False,
         ),
     ),
     Case(

@@ -32,6 +32,7 @@ MORE = (
 RECURRENT = (  # search nothing
     "granitemoehybrid",
     "lfm2",
+    "lfm2_moe",
     "mamba2",
     "nemotron_h",
     "qwen3_5",
