@@ -155,6 +155,27 @@ def mamba2(**sizes: Any) -> dict[str, Any]:
     } | sizes
 
 
+def bamba(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "attn_layer_indices": [1],
+        "mamba_chunk_size": 256,
+        "mamba_conv_bias": True,
+        "mamba_d_conv": 4,
+        "mamba_d_head": 12,
+        "mamba_d_state": 10,
+        "mamba_expand": 2,
+        "mamba_n_groups": 1,
+        "mamba_n_heads": 8,
+        "mamba_proj_bias": False,
+        "mlp_bias": False,
+        "num_logits_to_keep": 1,
+        "z_loss_coefficient": 0.0,
+    }
+    made = decoder("BambaForCausalLM", "bamba", **own | sizes)
+    return {k: v for k, v in made.items() if k != "rope_scaling"}
+
+
 def granitemoehybrid(**sizes: Any) -> dict[str, Any]:
     own = {
         "attention_bias": False,
@@ -236,6 +257,21 @@ def nemotron_h(**sizes: Any) -> dict[str, Any]:
 
 
 CASES = [
+    Case(name="bamba", config=bamba()),
+    Case(
+        name="bamba_biases_tied",
+        config=bamba(
+            attention_bias=True,
+            attn_layer_indices=[0],
+            attn_rotary_emb=6,
+            mamba_d_head="auto",
+            mamba_n_groups=2,
+            mamba_proj_bias=True,
+            mlp_bias=True,
+            num_key_value_heads=1,
+            tie_word_embeddings=True,
+        ),
+    ),
     Case(
         name="nemotron_h",
         config=nemotron_h(),

@@ -30,6 +30,7 @@ MORE = (
     "llama_untied_mqa:2:1x2x2",
 )
 RECURRENT = (  # search nothing
+    "bamba",
     "granitemoehybrid",
     "lfm2",
     "lfm2_moe",

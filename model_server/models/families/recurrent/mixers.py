@@ -87,8 +87,8 @@ def kinds_of_layers(
     if given is None:
         return None
     layers = keys.whole_or_none("num_hidden_layers")  # the list says it in some files
-    fits = isinstance(given, list) and layers in (None, len(given)) and {*given} <= kinds.keys()
-    if not given or not fits:
+    known = isinstance(given, list) and all(type(name) is str and name in kinds for name in given)
+    if not given or not known or layers not in (None, len(given)):
         *names, last = kinds
         raise CheckpointError(
             f"config.json has {key} = {given!r}; the {keys.family} family needs one of "

@@ -33,6 +33,7 @@ def test_the_size_of_a_mamba_head_may_follow_from_their_number() -> None:
 
 def test_unknown_kinds_of_layers_and_sizes_that_do_not_fit_are_refused_by_name() -> None:
     assert "layer_types = ['mamba', 'moe']" in refused(layer_types=["mamba", "moe"])
+    assert "layer_types = [['mamba'], 1]" in refused(layer_types=[["mamba"], 1])
     assert "for each of 2 layers" in refused(layer_types=["mamba"])
     assert "hidden_size * mamba_expand = 96" in refused(mamba_d_head=16)
     assert "time_step_limit = [0.1]" in refused(time_step_limit=[0.1])
