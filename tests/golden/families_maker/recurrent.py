@@ -120,6 +120,20 @@ def experts_together(shapes: Shapes) -> Shapes:
     return made
 
 
+def as_olmo_hybrid(shapes: Shapes) -> Shapes:
+    """As Ai2 names them; transformers divides convolutions evenly when it saves."""
+    made: Shapes = {}
+    for name, shape in shapes.items():
+        layer = name.partition(".feedforward_layer_norm.")[0]
+        if f"{layer}.self_attn.q_proj.weight" in shapes:
+            name = f"{layer}.post_attention_layernorm.weight"
+        if "_conv1d." in name:
+            rows, _ = shapes[name.replace("_conv1d.", "_proj.")]
+            shape = (rows, *shape[1:])
+        made[name] = shape
+    return made
+
+
 def mamba2(**sizes: Any) -> dict[str, Any]:
     return {
         "architectures": ["Mamba2ForCausalLM"],
@@ -256,7 +270,47 @@ def nemotron_h(**sizes: Any) -> dict[str, Any]:
     }
 
 
+def olmo_hybrid(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_a_log_max": 16.0,
+        "linear_a_log_min": 0.0,
+        "linear_allow_neg_eigval": True,
+        "linear_conv_kernel_dim": 4,
+        "linear_dt_init_floor": 0.0001,
+        "linear_dt_max": 0.1,
+        "linear_dt_min": 0.001,
+        "pad_token_id": 0,
+        "linear_key_head_dim": 8,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_value_head_dim": 12,
+        "rope_parameters": {"rope_theta": None, "rope_type": "default"},
+    }
+    made = decoder("OlmoHybridForCausalLM", "olmo_hybrid", **own | sizes)
+    return {k: v for k, v in made.items() if k not in ("rope_scaling", "rope_theta")}
+
+
 CASES = [
+    Case(
+        name="olmo_hybrid",
+        config=olmo_hybrid(),
+        stored=as_olmo_hybrid,
+        without={"rate": {"linear_allow_neg_eigval": False}},
+    ),
+    Case(
+        name="olmo_hybrid_rope",
+        config=olmo_hybrid(
+            layer_types=["full_attention", "linear_attention"],
+            linear_allow_neg_eigval=False,
+            linear_conv_kernel_dim=3,
+            linear_num_key_heads=4,
+            num_key_value_heads=4,
+            rope_parameters={"rope_theta": 10000.0, "rope_type": "default"},
+        ),
+        stored=as_olmo_hybrid,
+    ),
     Case(name="bamba", config=bamba()),
     Case(
         name="bamba_biases_tied",

@@ -36,6 +36,7 @@ RECURRENT = (  # search nothing
     "lfm2_moe",
     "mamba2",
     "nemotron_h",
+    "olmo_hybrid",
     "qwen3_5",
     "qwen3_5_moe",
     "qwen3_next",
