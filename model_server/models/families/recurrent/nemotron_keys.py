@@ -25,7 +25,9 @@ KEYS = KnownKeys(
     ),
     {
         **{key: off for key, off in DECODER_OFF.items() if key not in _OTHERWISE},
-        # How steps are drawn before training and how products are divided.
+        # How steps are drawn before training and how products are divided. Of time_step_min,
+        # transformers makes a least step, but only of several tokens at once; NVIDIA's own code
+        # does not, and obeys time_step_limit as here.
         **ignored("chunk_size", "mamba_ssm_cache_dtype", "num_logits_to_keep", "use_mamba_kernels"),
         **ignored("expand", "rescale_prenorm_residual", "residual_in_fp32", "time_step_rank"),
         **ignored("time_step_floor", "time_step_max", "time_step_min", "moe_shared_expert_overlap"),
