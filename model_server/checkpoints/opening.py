@@ -13,6 +13,7 @@ from model_server.checkpoints.orbax.checkpoint import OrbaxCheckpoint
 from model_server.checkpoints.orbax.folder import REMOTE, Folder
 from model_server.checkpoints.orbax.layout import find_layout, is_msgpack_map, layout_of_file
 from model_server.checkpoints.roots import local_place
+from model_server.checkpoints.stored_experts import with_stored_experts
 from model_server.checkpoints.text_part import text_part_of
 from sax.errors import CheckpointError
 
@@ -55,7 +56,7 @@ def _open_remote(url: str) -> Checkpoint:
 def _checked(checkpoint: Checkpoint) -> Checkpoint:
     """Return the text part. Raises CheckpointError for absurd layer counts: no build would end."""
     try:
-        part = text_part_of(checkpoint)
+        part = with_stored_experts(text_part_of(checkpoint))
         tensors = len(part.names())
         for key in _LAYER_KEYS:
             layers = part.config.get(key)

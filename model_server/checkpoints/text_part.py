@@ -22,6 +22,7 @@ _TEXT_TYPES = {
     "llama4": "llama4_text",
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
 }
 # Prefix of the text part's tensors -> prefix in a text model. `language_model.` alone is not
 # enough: the head is below it, too.

@@ -80,6 +80,7 @@ class TensorPlace:
     name: str
     order: RowOrder | None = None
     transposed: bool = False  # [in, out] here, [out, in] in the file
+    filters: bool = False  # one per row: [D, 1, K] here, [D, K] in the file
     plus: float = 0.0  # the converter added this to every value
     # Says which layers must have the tensor; called with layer 0 for tensors outside the layers.
     needed: Callable[[Config, int], bool] = lambda config, layer: True

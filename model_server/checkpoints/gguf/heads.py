@@ -27,19 +27,27 @@ WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
-def read_heads(facts: Facts, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return num_key_value_heads and head_dim, for heads whose dimensions all rotate."""
-    heads = read_partly_rotated_heads(facts, config)
+def read_heads(
+    facts: Facts, config: Mapping[str, Any], kv_heads: int | None = None
+) -> dict[str, Any]:
+    """Return num_key_value_heads and head_dim, for heads whose dimensions all rotate.
+
+    kv_heads: of the layers that attend, where the file gives a number for each layer.
+    """
+    heads = read_partly_rotated_heads(facts, config, kv_heads)
     rotated, size = heads.pop("rotated"), heads["head_dim"]
     if rotated != size:
         raise CheckpointError(f"it rotates {rotated} of {size} head dimensions; all must rotate")
     return heads
 
 
-def read_partly_rotated_heads(facts: Facts, config: Mapping[str, Any]) -> dict[str, Any]:
+def read_partly_rotated_heads(
+    facts: Facts, config: Mapping[str, Any], kv_heads: int | None = None
+) -> dict[str, Any]:
     """Like `read_heads`, plus `rotated`, the number of dimensions per head that rotate."""
     heads = config["num_attention_heads"]
-    kv_heads = facts.whole("attention.head_count_kv", heads)
+    if kv_heads is None:
+        kv_heads = facts.whole("attention.head_count_kv", heads)
     if heads % kv_heads:
         raise CheckpointError(f"its {heads} query heads are not a multiple of {kv_heads} key heads")
     size = facts.whole("attention.key_length", config["hidden_size"] // heads or None)

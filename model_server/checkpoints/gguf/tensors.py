@@ -101,6 +101,8 @@ def _view(matrix: Matrix, shape: tuple[int, ...], named: Named, config: Config) 
         order = place.order.for_tensor(shape[0], config, matrix.tensor.name)
     if place.transposed and len(shape) == 2:
         shape = shape[::-1]
+    if place.filters and len(shape) == 2:
+        shape = (shape[0], 1, shape[1])
     return StoredView(matrix, shape, place, order)
 
 

@@ -57,6 +57,10 @@ class StoredView:
     def _read(self, region: Region, out: np.ndarray | None) -> np.ndarray:
         if len(self.shape) == 1:
             return deliver(self._vector(region[0]), out)
+        if len(self.shape) == 3:
+            rows, one, columns = region
+            filters = self.matrix.read(self._file_rows(rows), columns)
+            return deliver(filters[:, None][:, one], out)
         if self.place.transposed:
             columns, rows = region
             turned = None if out is None else out.T

@@ -49,7 +49,12 @@ _FILE_TYPES = {
 }
 QUANTISED = ("q8_0", "q4_0")
 # llama.cpp requires float32 for these, as for everything that is not a matrix.
-_FLOAT32 = ("position_embd.weight", "token_types.weight", "ffn_gate_inp.weight")
+_FLOAT32 = (
+    "position_embd.weight",
+    "token_types.weight",
+    "ffn_gate_inp.weight",
+    "shortconv.conv.weight",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,8 @@ def _entry(
     (shape,) = shapes
     if place.transposed and len(shape) == 2:
         shape = shape[::-1]
+    if place.filters and len(shape) == 3:
+        shape = (shape[0], shape[2])
     dtype = _stored_dtype(gguf_name, shape, dtypes[names[0]])
     return _TensorToWrite(
         gguf_name, names, place, (len(names), *shape) if place.experts else shape, dtype
@@ -201,6 +208,8 @@ def _stored(name: str, values: np.ndarray, entry: _TensorToWrite, config: Config
     place = entry.place
     if place.transposed and values.ndim == 2:
         values = values.T
+    if place.filters and values.ndim == 3:
+        values = values[:, 0]
     values = np.ascontiguousarray(values)  # others are written one number at a time
     if place.order is not None:
         values = values[inverse(place.order.for_tensor(len(values), config, name))]

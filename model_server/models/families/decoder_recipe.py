@@ -34,6 +34,7 @@ def decoder_recipe(
     ropes: Sequence[Rope | None],
     layer: BuildLayer,
     norm: BuildNorm | None = None,
+    table: str = "model.embed_tokens",
     head: Callable[[WeightForm], Linear] | None = None,
     plus_one: bool = False,
     tied: bool = False,
@@ -49,6 +50,7 @@ def decoder_recipe(
     shape: attention shape of any layer; all layers cache the same.
     ropes: one per layer, None: it knows no positions.
     norm: of the last hidden states; None: an RMS norm.
+    table: the embedding's tensor, without .weight.
     head: None: the usual one, or none if it is tied.
     plus_one: the checkpoint stores the final norm's scale minus one.
     windows: tokens that a query sees at most, one per layer, None: all; (): all in all layers.
@@ -62,7 +64,7 @@ def decoder_recipe(
 
     def build(form: WeightForm) -> Decoder:
         return Decoder(
-            embedding=embedding_of(keys, form),
+            embedding=embedding_of(keys, form, table),
             layers=[layer(index, form) for index in range(len(ropes))],
             final_norm=(norm or rms_norms(keys, plus_one=plus_one))("model.norm"),
             head=head(form) if head else head_of(keys, form, tied=tied),
@@ -184,11 +186,13 @@ def plain_ffw(
     return build
 
 
-def embedding_of(keys: ConfigKeys, form: WeightForm) -> Embedding:
+def embedding_of(
+    keys: ConfigKeys, form: WeightForm, table: str = "model.embed_tokens"
+) -> Embedding:
     return Embedding(
         keys.whole("vocab_size"),
         keys.whole("hidden_size"),
-        ("model.embed_tokens.weight",),
+        (f"{table}.weight",),
         form=form,
     )
 

@@ -140,7 +140,10 @@ def _sharpened(keys: ConfigKeys) -> float:
 def routed_ffw(keys: ConfigKeys) -> BuildFfw:
     embed, ffw = keys.whole("hidden_size"), keys.whole("moe_intermediate_size", 2048)
     experts, shared = keys.whole("n_routed_experts"), keys.whole("n_shared_experts", 0, least=0)
-    choice, activation = _choice(keys, experts), activation_of(keys.get("hidden_act", "silu"))
+    choice, activation = (
+        sigmoid_choice(keys, experts),
+        activation_of(keys.get("hidden_act", "silu")),
+    )
     keys.only("moe_layer_freq", 1)
 
     def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
@@ -164,7 +167,8 @@ def routed_ffw(keys: ConfigKeys) -> BuildFfw:
     return build
 
 
-def _choice(keys: ConfigKeys, experts: int) -> GroupedSigmoidChoice:
+def sigmoid_choice(keys: ConfigKeys, experts: int) -> GroupedSigmoidChoice:
+    """Read how experts are chosen. Raises CheckpointError."""
     keys.only("scoring_func", "sigmoid")
     keys.only("topk_method", "noaux_tc")
     groups, kept = keys.whole("n_group", 1), keys.whole("topk_group", 1)

@@ -97,10 +97,13 @@ def routed_ffw(
     keys: ConfigKeys,
     width: str = "moe_intermediate_size",
     shared: Callable[[str, WeightForm], nnx.Module] | None = None,
+    *,
+    together: bool = False,
 ) -> BuildFfw:
     """Builder of a layer's experts.
 
     width: the config's key for it. shared: builds what every token uses, from the prefix.
+    together: all experts are stored in two tensors.
     """
     embed, ffw = keys.whole("hidden_size"), keys.whole(width)
     experts = keys.whole_or_none("num_experts")
@@ -111,8 +114,15 @@ def routed_ffw(
 
     def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
         name = f"{prefix}.mlp"
-        sources = ExpertSources.hugging_face(
-            f"{name}.experts", experts, gate="gate_proj", up="up_proj", down="down_proj"
+        held = f"{name}.experts"
+        sources = (
+            ExpertSources.together(
+                experts, ffw, gate_up=f"{held}.gate_up_proj", down=f"{held}.down_proj"
+            )
+            if together
+            else ExpertSources.hugging_face(
+                held, experts, gate="gate_proj", up="up_proj", down="down_proj"
+            )
         )
         return RoutedFeedForward(
             Router(embed, experts, choice, (f"{name}.gate.weight",)),

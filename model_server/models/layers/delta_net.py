@@ -38,6 +38,7 @@ class DeltaShape:
     value_dim: int  # dv, of a head
     width: int  # of the convolution
     epsilon: float
+    most_rate: float = 1.0  # that a head takes in; above 1 it may turn what it remembers around
 
     @property
     def parts(self) -> tuple[int, int, int]:
@@ -85,7 +86,7 @@ class DeltaInputs(NamedTuple):
     q: jax.Array  # f32[C, channels]
     k: jax.Array
     v: jax.Array
-    rate: jax.Array  # f32[C, Hv]: between 0 and 1
+    rate: jax.Array  # f32[C, Hv]: between 0 and `most_rate`
     decay: jax.Array  # f32[C, Hv]: logarithm, at most 0
 
 
@@ -127,7 +128,7 @@ class GatedDeltaNet(nnx.Module):
         """Returns f32[T, D] and the states with those of the new tokens."""
         decay = jax.nn.softplus(self.decay(x) + self.decay_bias[...][None])
         decay = -jnp.exp(self.log_decay[...])[None] * decay
-        rate = jax.nn.sigmoid(self.rate(x))
+        rate = self.shape.most_rate * jax.nn.sigmoid(self.rate(x))
         tokens = DeltaInputs(self.q(x), self.k(x), self.v(x), rate, decay)
         blank = tuple(jnp.zeros(each.shape, jnp.float32) for each in self.shape.states(1))
         mixed, pages = batch.advance(pages, blank, tokens, self._step)

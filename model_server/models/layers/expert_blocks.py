@@ -28,7 +28,7 @@ _MOST_ROWS = 64  # per block; larger blocks hold more padding and are no faster
 class Kernels(NamedTuple):
     """Weights of some experts, or of one."""
 
-    gate: Kernel  # [E, F, D]
+    gate: Kernel | None  # [E, F, D]; None: the activation is of what goes up
     up: Kernel  # [E, F, D]
     down: Kernel  # [E, D, F]
 
@@ -67,13 +67,23 @@ def in_blocks(
         seen = x.at[token].get(mode="fill", fill_value=0)
         share = jnp.where(live, weights[route], 0.0)[:, None]
         seen = seen * share if weigh_inputs else seen
-        opening, up = project(seen, mine.gate), project(seen, mine.up)
-        if added is not None:
-            opening, up = opening + added.gate[None], up + added.up[None]
-        made = project(gated(activation, opening, up), mine.down)
+        made = project(_inner(seen, mine, added, activation), mine.down)
         return out.at[token].add(made if weigh_inputs else made * share, mode="drop")
 
     return jax.lax.fori_loop(0, plan.blocks, one_block, jnp.zeros(x.shape, jnp.float32))
+
+
+def _inner(
+    seen: jax.Array, mine: Kernels, added: ExpertBiases | None, activation: Activation
+) -> jax.Array:
+    """f32[rows, F]: what one expert's down product takes."""
+    up = project(seen, mine.up)
+    if mine.gate is None:
+        return activation(up)
+    opening = project(seen, mine.gate)
+    if added is not None:
+        opening, up = opening + added.gate[None], up + added.up[None]
+    return gated(activation, opening, up)
 
 
 class _BlockOrder(NamedTuple):

@@ -49,7 +49,7 @@ class ExpertDivision:
         if ffw == experts or _uneven(kernels.down, layout.shards("ffw")):
             ffw = None
         embed, rows = layout.axis("embed"), layout.axis("tokens")
-        if embed in (experts, ffw) or _uneven(kernels.gate, layout.shards("embed")):
+        if embed in (experts, ffw) or _uneven(kernels.up, layout.shards("embed")):
             embed = None
         if rows in (experts, ffw, embed):
             rows = None
@@ -152,7 +152,7 @@ class ExpertDivision:
         return jax.tree.map(lambda _: PartitionSpec(self.experts, self.ffw), biases)
 
     def _specs(self, kernels: Kernels, embed: str | None = None) -> Kernels:
-        def lying(kernel: Kernel, outputs: str | None, inputs: str | None) -> Any:
+        def lying(kernel: Kernel | None, outputs: str | None, inputs: str | None) -> Any:
             def spec(array: jax.Array) -> PartitionSpec:
                 return PartitionSpec(self.experts, outputs, None if array.shape[2] == 1 else inputs)
 

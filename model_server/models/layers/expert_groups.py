@@ -50,10 +50,12 @@ def in_groups(
     seen = x.at[order // chosen].get(mode="promise_in_bounds")
     if weigh_inputs:
         seen = seen * routes.weights.reshape(-1)[order][:, None]
-    if sum_inputs is None and _can_gate(kernels, activation):
+    add = sum_inputs or _as_it_is
+    if kernels.gate is None:
+        inner = activation(add(groups.product(seen, kernels.up)))
+    elif sum_inputs is None and _can_gate(kernels.gate, kernels.up, activation):
         inner = groups.gated(seen, kernels, activation, biases)
     else:
-        add = sum_inputs or _as_it_is
         gate, up = (add(groups.product(seen, each)) for each in (kernels.gate, kernels.up))
         if biases is not None:
             of_rows = jnp.minimum(mine[order], count - 1)
@@ -91,6 +93,7 @@ class _Groups:
     ) -> jax.Array:
         """activation(gate) * up, as the down product takes it: rounded, in half the bytes."""
         gate, up, down = kernels
+        assert gate is not None
         return gated_grouped_matmul(
             x.astype(gate.dtype),
             packed_of(gate),
@@ -103,12 +106,12 @@ class _Groups:
         )
 
 
-def _can_gate(kernels: Kernels, activation: Activation) -> bool:
+def _can_gate(gate: Kernel, up: Kernel, activation: Activation) -> bool:
     """True if one kernel can compute gate, activation and up: not every one is known on TPUs."""
     known = gate_of(activation) is not None or isinstance(activation, ClampedGate)
-    if not known or kernels.gate.dtype != kernels.up.dtype:
+    if not known or gate.dtype != up.dtype:
         return False
-    return can_gate(packed_of(kernels.gate), packed_of(kernels.up))
+    return can_gate(packed_of(gate), packed_of(up))
 
 
 def _as_it_is(made: jax.Array) -> jax.Array:
@@ -120,4 +123,4 @@ def packed_of(kernel: Kernel) -> Packed:
 
 
 def can_group(kernels: Kernels) -> bool:
-    return all(fits(packed_of(kernel)) for kernel in kernels)
+    return all(fits(packed_of(kernel)) for kernel in kernels if kernel is not None)

@@ -14,7 +14,7 @@ from model_server.models.layers.expert_blocks import ExpertBiases, Kernels
 from model_server.models.layers.expert_division import ExpertDivision
 from model_server.models.layers.layers import Activation, Names
 from model_server.models.layers.routing import Routes
-from model_server.models.weights.source import Stacked, Tensor
+from model_server.models.weights.source import Portion, Stacked, Tensor
 from model_server.models.weights.weight import WeightForm, weight
 
 _UP_AXES, _DOWN_AXES = ("experts", "ffw", "embed"), ("experts", "embed", "ffw")
@@ -25,23 +25,31 @@ class ExpertSources:
     """Sources of E matrices each: one per expert, or one [E, out, in] of them all."""
 
     count: int
-    gate: Names
+    gate: Names | None  # None: not gated
     up: Names
     down: Names
-    biases: tuple[Names, Names, Names] | None = None  # of gate, up and down: [E, out]
+    biases: tuple[Names, Names, Names] | None = None  # gated: of gate, up and down: [E, out]
 
     @classmethod
     def hugging_face(
-        cls, prefix: str, count: int, *, gate: str, up: str, down: str
+        cls, prefix: str, count: int, *, gate: str | None, up: str, down: str
     ) -> ExpertSources:
         def of(part: str) -> Stacked:
             return Stacked(tuple(Tensor(f"{prefix}.{e}.{part}.weight") for e in range(count)))
 
-        return cls(count=count, gate=of(gate), up=of(up), down=of(down))
+        gated = None if gate is None else of(gate)
+        return cls(count=count, gate=gated, up=of(up), down=of(down))
+
+    @classmethod
+    def together(cls, count: int, ffw: int, *, gate_up: str, down: str) -> ExpertSources:
+        """Sources in two tensors: gates above ups, [E, 2 F, D], and downs, [E, D, F]."""
+        both = Tensor(gate_up)
+        gate, up = (Portion(both, 1, at, at + ffw, of=2 * ffw) for at in (0, ffw))
+        return cls(count=count, gate=gate, up=up, down=(down,))
 
 
 class Experts(nnx.Module):
-    """Gated feed-forwards; a token gets the weighted sum of the experts on its routes."""
+    """Feed-forwards, gated or not; a token gets the weighted sum of the experts on its routes."""
 
     def __init__(
         self,
@@ -66,7 +74,9 @@ class Experts(nnx.Module):
                 layout=form.layout,
             )
 
-        self.gate = stacked(ffw, embed, _UP_AXES, sources.gate)
+        self.gated = sources.gate is not None
+        if sources.gate is not None:
+            self.gate = stacked(ffw, embed, _UP_AXES, sources.gate)
         self.up = stacked(ffw, embed, _UP_AXES, sources.up)
         self.down = stacked(embed, ffw, _DOWN_AXES, sources.down)
         self.activation = activation
@@ -91,7 +101,8 @@ class Experts(nnx.Module):
         return made + weighted_rows(routes, self.down_bias[...])
 
     def _kernels(self) -> Kernels:
-        return Kernels(*(part.get_value() for part in (self.gate, self.up, self.down)))
+        gate = self.gate.get_value() if self.gated else None
+        return Kernels(gate, self.up.get_value(), self.down.get_value())
 
 
 def weighted_rows(routes: Routes, table: jax.Array) -> jax.Array:
@@ -105,7 +116,10 @@ class RoutedFeedForward(nnx.Module):
     """A router, its experts and, optionally, a shared feed-forward that every token uses."""
 
     def __init__(
-        self, router: nnx.Module, experts: Experts, shared: nnx.Module | None = None
+        self,
+        router: nnx.Module,
+        experts: Experts | NarrowedExperts,
+        shared: nnx.Module | None = None,
     ) -> None:
         self.router = router
         self.experts = experts
@@ -114,3 +128,15 @@ class RoutedFeedForward(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         routed = self.experts(x, self.router(x))
         return routed if self.shared is None else routed + self.shared(x)
+
+
+class NarrowedExperts(nnx.Module):
+    """Experts that see a projection of a token, and whose sum is projected back."""
+
+    def __init__(self, down: nnx.Module, experts: Experts, up: nnx.Module) -> None:
+        self.down = down
+        self.experts = experts
+        self.up = up
+
+    def __call__(self, x: jax.Array, routes: Routes) -> jax.Array:
+        return self.up(self.experts(self.down(x), routes))

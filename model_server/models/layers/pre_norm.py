@@ -126,3 +126,16 @@ class MixerLayer(nnx.Module):
     ) -> tuple[jax.Array, LayerPages]:
         mixed, pages = self.mixer(self.before_mixer(x), rotation, pages, batch)
         return x + mixed, pages
+
+
+class FeedForwardLayer(nnx.Module):
+    """x + ffw(norm(x)): a layer that looks at no other token, and keeps nothing."""
+
+    def __init__(self, before_ffw: nnx.Module, ffw: nnx.Module) -> None:
+        self.before_ffw = before_ffw
+        self.ffw = ffw
+
+    def __call__(
+        self, x: jax.Array, rotation: Rotary | None, pages: LayerPages, batch: PagedBatch
+    ) -> tuple[jax.Array, LayerPages]:
+        return x + self.ffw(self.before_ffw(x)), pages

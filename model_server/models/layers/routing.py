@@ -88,6 +88,7 @@ class GroupedSigmoidChoice:
     kept: int  # groups whose experts may be chosen
     normalised: bool
     scale: float  # of the weights
+    least: float = 1e-20  # added to the sum that they are divided by
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
         squashed = jax.nn.sigmoid(scores)
@@ -95,7 +96,7 @@ class GroupedSigmoidChoice:
         _, experts = jax.lax.top_k(wanted, self.count)
         weights = jnp.take_along_axis(squashed, experts, axis=-1)
         if self.normalised:
-            weights /= weights.sum(-1, keepdims=True) + 1e-20
+            weights /= weights.sum(-1, keepdims=True) + self.least
         return Routes(experts, weights * self.scale)
 
     def _in_kept_groups(self, wanted: jax.Array) -> jax.Array:

@@ -13,6 +13,10 @@ def same_name(name: str) -> str:
     return name
 
 
+def same_tensors(shapes: Shapes) -> Shapes:
+    return shapes
+
+
 def nothing(config: Mapping[str, Any]) -> Shapes:
     return {}
 
@@ -31,6 +35,8 @@ class Case:
     known_as: Mapping[str, Any] = field(default_factory=dict)
     # What transformers calls a tensor -> what published checkpoints call it.
     published: Callable[[str], str] = same_name
+    # Tensors as transformers saves them -> as published checkpoints hold the same numbers.
+    stored: Callable[[Shapes], Shapes] = same_tensors
     # Tensors that published checkpoints hold and the model does not need.
     spare: Callable[[Mapping[str, Any]], Shapes] = nothing
     # Override texts that the model is served with.

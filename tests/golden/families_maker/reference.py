@@ -43,7 +43,7 @@ def tensors_of(case: Case) -> Shapes:
         _auto(case).from_config(config).save_pretrained(folder)
         with safe_open(Path(folder) / "model.safetensors", "np") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
-    return {case.published(name): shape for name, shape in shapes.items()}
+    return case.stored({case.published(name): shape for name, shape in shapes.items()})
 
 
 def outputs_of(case: Case, shapes: Shapes) -> dict[str, np.ndarray]:

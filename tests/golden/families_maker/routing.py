@@ -15,7 +15,7 @@ def smallest_margin(model: Any) -> Iterator[list[float]]:
     margins: list[float] = []
 
     def watch(router: Any, given: Any, out: Any) -> None:
-        if len(given) > 1:  # its bias
+        if len(given) > 1 and given[1] is not None:  # its bias
             return margins.extend(_gap(out[0].sigmoid() + given[1], router.top_k))
         margins.extend(_margins(router, out[0], out[2]))
 

@@ -31,6 +31,7 @@ REFUSED = {
     "olmo3_by_kind": "a rope of their own",
     "cohere_untied": "tie_word_embeddings",
     "phi_normed_heads": "qk_layernorm",
+    "lfm2_wide_conv_biased": "conv_bias",
     "hunyuan": "of type 'dynamic' cannot be written",
     "hunyuan_rope_parameters": "of type 'dynamic' cannot be written",
 }

@@ -26,6 +26,7 @@ from tests.model_server.models.family_cases import FAMILIES, config_of
 from tests.model_server.tiny import WholeSequences
 
 F32 = {"DTYPE": '"float32"'}
+MORE = ("mamba2", "qwen3_next", "nemotron_h")  # the last has layers that keep nothing
 CONFIG = ModelServerConfig(slots=2, page_size=16, prefix_cache="tenant")
 
 
@@ -65,7 +66,7 @@ def spec(checkpoint: str, **overrides: str) -> ModelSpec:
 
 @pytest.mark.parametrize(
     "name",
-    ["lfm2", *(pytest.param(n, marks=pytest.mark.extended) for n in ("mamba2", "qwen3_next"))],
+    ["lfm2", *(pytest.param(n, marks=pytest.mark.extended) for n in MORE)],
 )
 def test_a_loaded_model_gives_the_tokens_of_whole_sequences(name: str, tmp_path: Path) -> None:
     checkpoint = folder_of(name, tmp_path)

@@ -42,8 +42,7 @@ def collectives(case: str) -> list[str]:
     """What the devices exchange in the last layer of a golden case, over a prompt of 32 tokens."""
     recipe: Any = make_recipe("auto", config_of(case), {"DTYPE": '"float32"'})
     module, cache = recipe.blueprint(LAYOUT), recipe.cache(4)
-    heads = LAYOUT.pages(cache.axis)
-    pages = allocate(cache, 32 // PAGE, PAGE, jnp.dtype("float32"), heads)[-1]
+    pages = allocate(cache, 32 // PAGE, PAGE, jnp.dtype("float32"), LAYOUT.pages)[-1]
 
     def last_layer(leaves: Any, pages: LayerPages, x: jax.Array) -> Any:
         model = module.assemble(leaves)

@@ -29,7 +29,18 @@ MORE = (
     "gemma3:4:1x1x2",
     "llama_untied_mqa:2:1x2x2",
 )
-RECURRENT = ("lfm2", "mamba2", "qwen3_5", "qwen3_next")  # search nothing
+RECURRENT = (  # search nothing
+    "bamba",
+    "granitemoehybrid",
+    "lfm2",
+    "lfm2_moe",
+    "mamba2",
+    "nemotron_h",
+    "olmo_hybrid",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_next",
+)
 SAXML = ("lm_cloud", "c4_spmd_gpt3")  # take no checkpoint; the same module as each other
 EVERY = tuple(
     f"{name}:2:1x1x1"

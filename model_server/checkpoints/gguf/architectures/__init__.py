@@ -14,6 +14,7 @@ from model_server.checkpoints.gguf.architectures.glm import CHATGLM, GLM4
 from model_server.checkpoints.gguf.architectures.gpt import GPT2, GPTJ, GPTNEOX
 from model_server.checkpoints.gguf.architectures.gpt_oss import GPT_OSS
 from model_server.checkpoints.gguf.architectures.layer_normed import PHI2, STARCODER2
+from model_server.checkpoints.gguf.architectures.lfm2 import LFM2
 from model_server.checkpoints.gguf.architectures.llama import LLAMA
 from model_server.checkpoints.gguf.architectures.llama_kin import (
     ARCEE,
@@ -56,5 +57,6 @@ _ALL = (
     STARCODER2,
     PHI2,
     GPT_OSS,
+    LFM2,
 )
 ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType({a.name: a for a in _ALL})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import gated_ffw, pre_norm_recipe
@@ -29,10 +29,8 @@ KEYS = KnownKeys("granite", (*DECODER, *MULTIPLIERS, "attention_bias", "mlp_bias
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, {"max_position_embeddings": 2048})
-    scores, embedding, logits, layers = (keys.number(key, 1.0) for key in MULTIPLIERS)
-    if logits <= 0:
-        raise CheckpointError(f"config.json has logits_scaling = {logits}, which must be above 0")
-    shape = replace(attention_shape(keys), scale=scores)
+    by = multipliers(keys)
+    shape = replace(attention_shape(keys), scale=by.scores)
     return pre_norm_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings")),
@@ -40,10 +38,29 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         rope=rope_of(keys.all, shape.head_dim),
         attention=biased_attention(keys),
         ffw=gated_ffw(keys, biased=keys.flag("mlp_bias")),
-        scale=layers,
-        embedding_scale=lambda form: embedding,
-        logits_scale=1 / logits,
+        scale=by.layers,
+        embedding_scale=lambda form: by.embedding,
+        logits_scale=1 / by.logits,
     )
+
+
+class Multipliers(NamedTuple):
+    """The numbers of MULTIPLIERS, 1 where the config has none."""
+
+    scores: float
+    embedding: float
+    logits: float  # divides them
+    layers: float
+
+
+def multipliers(keys: ConfigKeys) -> Multipliers:
+    """Read the config's. Raises CheckpointError."""
+    found = Multipliers(*(keys.number(key, 1.0) for key in MULTIPLIERS))
+    if found.logits <= 0:
+        raise CheckpointError(
+            f"config.json has logits_scaling = {found.logits}, which must be above 0"
+        )
+    return found
 
 
 FAMILY = Family(

@@ -19,7 +19,6 @@ from model_server.models.layers.layers import activation_of
 from model_server.models.layers.rope import rope_of
 from model_server.models.layers.routing import Router, SoftmaxChoice, checked_count
 from model_server.models.recipe import Family, Recipe, serving
-from model_server.models.weights.source import Portion, Tensor
 from model_server.models.weights.weight import WeightForm
 
 KEYS = KnownKeys(
@@ -54,14 +53,15 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shapes=[shape] * keys.whole("num_hidden_layers"),
         rope=rope_of(keys.all, shape.head_dim),
         attention=biased_attention(keys),
-        ffw=_routed_ffw(keys),
+        ffw=routed_ffw(keys),
         scale=keys.number("residual_multiplier", 1.0),
         embedding_scale=lambda form: embedding_scale,
         logits_scale=1.0 / keys.number("logits_scaling", 1.0),
     )
 
 
-def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
+def routed_ffw(keys: ConfigKeys, shared: BuildFfw | None = None) -> BuildFfw:
+    """Builder of a layer's experts; shared: of what every token uses."""
     embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
     experts = keys.whole("num_local_experts")
     choice = SoftmaxChoice(checked_count(keys, experts), normalised=True)
@@ -69,16 +69,16 @@ def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
 
     def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
         name = f"{prefix}.block_sparse_moe"
-        both = Tensor(f"{name}.input_linear.weight")  # [E, 2 F, D]
-        sources = ExpertSources(
-            count=experts,
-            gate=Portion(both, 1, 0, ffw, of=2 * ffw),
-            up=Portion(both, 1, ffw, 2 * ffw, of=2 * ffw),
-            down=(f"{name}.output_linear.weight",),
+        sources = ExpertSources.together(
+            experts,
+            ffw,
+            gate_up=f"{name}.input_linear.weight",
+            down=f"{name}.output_linear.weight",
         )
         return RoutedFeedForward(
             Router(embed, experts, choice, (f"{name}.router.layer.weight",)),
             Experts(embed, ffw, sources, activation=activation, form=form),
+            shared and shared(prefix, form),
         )
 
     return build

@@ -6,14 +6,15 @@ of Hugging Face's `Lfm2ForCausalLM`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.decoder_recipe import decoder_recipe
+from model_server.models.families.decoder_recipe import BuildFfw, decoder_recipe
 from model_server.models.families.llama import attention_shape
+from model_server.models.families.recurrent.mixers import kinds_of_layers
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.convolution import ShortConvolution, ShortConvShape
@@ -23,21 +24,15 @@ from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
-from sax.errors import CheckpointError
 
 _FFW = ("block_auto_adjust_ff_dim", "block_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of")
+LFM2 = (
+    *(key for key in DECODER if key not in ("hidden_act", "rms_norm_eps")),
+    *("conv_L_cache", "conv_bias", "full_attn_idxs", "layer_types", "norm_eps", "tie_embedding"),
+)
 KEYS = KnownKeys(
     "lfm2",
-    (
-        *(key for key in DECODER if key not in ("hidden_act", "rms_norm_eps")),
-        *_FFW,
-        "conv_L_cache",
-        "conv_bias",
-        "full_attn_idxs",
-        "layer_types",
-        "norm_eps",
-        "tie_embedding",
-    ),
+    (*LFM2, *_FFW),
     # Copies of other keys in published files.
     {
         **DECODER_OFF,
@@ -46,22 +41,33 @@ KEYS = KnownKeys(
         **ignored("conv_use_xavier_init", "num_heads", "theta", "use_pos_enc"),
     },
 )
-_DEFAULTS = {
+DEFAULTS = {
     "norm_eps": 1e-5,
     "rope_theta": 1e6,
     "max_position_embeddings": 128_000,
+    "conv_L_cache": 3,
+}
+_DEFAULTS = {
+    **DEFAULTS,
     "block_auto_adjust_ff_dim": True,
     "block_ffn_dim_multiplier": 1.0,
     "block_multiple_of": 256,
-    "conv_L_cache": 3,
 }
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
+    ffw = dense_ffw(keys, _ffw_size(keys))
+    return recipe_of(keys, values, lambda index: ffw)
+
+
+def recipe_of(
+    keys: ConfigKeys, values: Mapping[str, Any], ffw_of: Callable[[int], BuildFfw]
+) -> Recipe:
+    """Build the recipe of a decoder with these feed-forwards in its layers."""
     shape, epsilon = attention_shape(keys), keys.number("norm_eps")
     conv = ShortConvShape(embed=shape.embed, width=keys.whole("conv_L_cache"))
-    attends, ffw, biased = _attending(keys), _ffw_size(keys), keys.flag("conv_bias")
+    attends, biased = attending(keys), keys.flag("conv_bias")
 
     def norm(size: int, name: str) -> RmsNorm:
         return RmsNorm(size, (f"{name}.weight",), epsilon=epsilon)
@@ -73,15 +79,11 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
     def layer(index: int, form: WeightForm) -> PreNormLayer:
         prefix = f"model.layers.{index}"
-        gate, up, down = ((f"{prefix}.feed_forward.{name}.weight",) for name in ("w1", "w3", "w2"))
-        activation = activation_of("silu")
         return PreNormLayer(
             norm(shape.embed, f"{prefix}.operator_norm"),
             mixer(index, prefix, form),
             norm(shape.embed, f"{prefix}.ffn_norm"),
-            GatedFeedForward(
-                shape.embed, ffw, gate=gate, up=up, down=down, activation=activation, form=form
-            ),
+            ffw_of(index)(f"{prefix}.feed_forward", form),
         )
 
     rope = rope_of(keys.all, shape.head_dim)
@@ -97,6 +99,19 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     )
 
 
+def dense_ffw(keys: ConfigKeys, size: int) -> BuildFfw:
+    """Builder of a gated feed-forward from the prefix of its names."""
+    embed, activation = keys.whole("hidden_size"), activation_of("silu")
+
+    def build(name: str, form: WeightForm) -> GatedFeedForward:
+        gate, up, down = ((f"{name}.{part}.weight",) for part in ("w1", "w3", "w2"))
+        return GatedFeedForward(
+            embed, size, gate=gate, up=up, down=down, activation=activation, form=form
+        )
+
+    return build
+
+
 def _attention(name: str, shape: AttentionShape, norm: Any, form: WeightForm) -> Attention:
     sources = AttentionSources.hugging_face(name, out="out_proj")
     norms = {
@@ -105,19 +120,14 @@ def _attention(name: str, shape: AttentionShape, norm: Any, form: WeightForm) ->
     return Attention(shape, sources, form, **norms)
 
 
-def _attending(keys: ConfigKeys) -> list[bool]:
+def attending(keys: ConfigKeys) -> list[bool]:
     """One flag per layer: True if it attends. Raises CheckpointError."""
-    layers, kinds = keys.whole("num_hidden_layers"), keys.get("layer_types")
-    if kinds is None:
-        chosen = keys.get("full_attn_idxs", list(range(layers)))
-        return [index in chosen for index in range(layers)]
-    known = {"conv", "full_attention"}
-    if not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= known:
-        raise CheckpointError(
-            f"config.json has layer_types = {kinds!r}; the lfm2 family needs one of conv and "
-            f"full_attention for each of {layers} layers"
-        )
-    return [kind == "full_attention" for kind in kinds]
+    found = kinds_of_layers(keys, {"conv": False, "full_attention": True})
+    if found is not None:
+        return found
+    layers = range(keys.whole("num_hidden_layers"))
+    chosen = keys.get("full_attn_idxs", list(layers))
+    return [index in chosen for index in layers]
 
 
 def _ffw_size(keys: ConfigKeys) -> int:

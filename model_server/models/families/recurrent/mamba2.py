@@ -11,6 +11,7 @@ from typing import Any
 
 from model_server.kernels.pages import CacheShape
 from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.recurrent.mixers import step_limits
 from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.layers import Embedding, Linear, RmsNorm
@@ -104,7 +105,7 @@ def _shape(keys: ConfigKeys) -> StateSpaceShape:
             f"config.json has num_heads = {heads} of head_dim = {size} and n_groups = {groups}; "
             f"they must make up hidden_size * expand = {int(embed * expand)}, in equal groups"
         )
-    least, most = _limits(keys.get("time_step_limit", [0.0, float("inf")]))
+    least, most = step_limits(keys)
     return StateSpaceShape(
         embed=embed,
         heads=heads,
@@ -119,19 +120,6 @@ def _shape(keys: ConfigKeys) -> StateSpaceShape:
         least_step=least,
         most_step=most,
     )
-
-
-def _limits(given: Any) -> tuple[float, float]:
-    """Return two numbers; Hugging Face writes infinity as `{"__float__": "Infinity"}`."""
-    try:
-        least, most = (
-            float(each["__float__"] if isinstance(each, Mapping) else each) for each in given
-        )
-    except (KeyError, TypeError, ValueError):
-        raise CheckpointError(
-            f"config.json has time_step_limit = {given!r}; give the least and the most"
-        ) from None
-    return least, most
 
 
 FAMILY = Family("mamba2", ("mamba2",), "Mamba-2, Codestral Mamba", configure)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.decoder_recipe import gated_ffw, norm_of
+from model_server.models.families.decoder_recipe import BuildFfw, gated_ffw, norm_of
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.recurrent.qwen3_next import (
     DELTA,
@@ -28,23 +28,23 @@ from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm
 
-KEYS = KnownKeys(
-    "qwen3_5",
-    (*DECODER, *DELTA),
-    {
-        **DECODER_OFF,
-        # Tokens of images, which are refused, and the layers that guess further tokens.
-        **ignored("image_token_id", "video_token_id", "vision_start_token_id"),
-        **ignored("vision_end_token_id", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"),
-        **ignored("mamba_ssm_dtype", "attn_output_gate"),
-    },
-)
+# Tokens of images, which are refused, and the layers that guess further tokens.
+OTHER_PARTS = {
+    **ignored("image_token_id", "video_token_id", "vision_start_token_id"),
+    **ignored("vision_end_token_id", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"),
+    **ignored("mamba_ssm_dtype", "attn_output_gate"),
+}
+KEYS = KnownKeys("qwen3_5", (*DECODER, *DELTA), {**DECODER_OFF, **OTHER_PARTS})
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, DELTA_DEFAULTS)
+    return recipe_of(keys, values, gated_ffw(keys))
+
+
+def recipe_of(keys: ConfigKeys, values: Mapping[str, Any], ffw: BuildFfw) -> Recipe:
+    """Build the recipe of a decoder with this feed-forward in all layers."""
     shape, delta, attends = attention_shape(keys), delta_shape(keys), attending(keys)
-    ffw = gated_ffw(keys)
 
     def layer(index: int, form: WeightForm) -> PreNormLayer:
         prefix = f"model.layers.{index}"

@@ -15,6 +15,7 @@ from model_server.models.families.decoder_recipe import decoder_recipe, gated_ff
 from model_server.models.families.experts.qwen2_moe import shared_ffw
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3_moe import routed_ffw, sparse_layers
+from model_server.models.families.recurrent.mixers import kinds_of_layers
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.delta_net import DeltaShape, DeltaSources, GatedDeltaNet
@@ -57,7 +58,6 @@ _EXPERTS = (
     "num_local_experts",
     "shared_expert_intermediate_size",
 )
-_KINDS = {"linear_attention": False, "full_attention": True}
 KEYS = KnownKeys(
     "qwen3_next",
     (*DECODER, *DELTA, *_EXPERTS),
@@ -144,16 +144,11 @@ def delta_shape(keys: ConfigKeys) -> DeltaShape:
 
 def attending(keys: ConfigKeys) -> list[bool]:
     """One flag per layer: True if it attends. Raises CheckpointError."""
-    layers, kinds = keys.whole("num_hidden_layers"), keys.get("layer_types")
-    if kinds is None:
-        every = keys.whole("full_attention_interval", 4)
-        return [(index + 1) % every == 0 for index in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= _KINDS.keys():
-        raise CheckpointError(
-            f"config.json has layer_types = {kinds!r}; the {keys.family} family needs one of "
-            f"{' and '.join(_KINDS)} for each of {layers} layers"
-        )
-    return [_KINDS[kind] for kind in kinds]
+    found = kinds_of_layers(keys, {"linear_attention": False, "full_attention": True})
+    if found is not None:
+        return found
+    every = keys.whole("full_attention_interval", 4)
+    return [(index + 1) % every == 0 for index in range(keys.whole("num_hidden_layers"))]
 
 
 def gated_attention(

@@ -33,7 +33,8 @@ LIMITS = EngineLimits(
     near_window=2,
     recurrent=True,
 )
-CASES = ["lfm2", *(pytest.param(n, marks=pytest.mark.extended) for n in ("mamba2", "qwen3_next"))]
+MORE = ("mamba2", "qwen3_next", "nemotron_h")  # the last has layers that keep nothing
+CASES = ["lfm2", *(pytest.param(n, marks=pytest.mark.extended) for n in MORE)]
 
 
 class Tiny:

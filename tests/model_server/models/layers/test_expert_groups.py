@@ -15,7 +15,7 @@ from model_server.checkpoints.packed import FLOAT4, Packing
 from model_server.models.layers.expert_blocks import ExpertBiases, Kernels, in_blocks
 from model_server.models.layers.expert_groups import in_groups
 from model_server.models.layers.experts import Experts, ExpertSources
-from model_server.models.layers.layers import ClampedGate
+from model_server.models.layers.layers import ClampedGate, activation_of
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantization import AsStored, parse_quantize
 from model_server.models.weights.quantized import Quantized, byte_shape
@@ -93,6 +93,14 @@ def test_groups_add_biases_and_weigh_as_blocks_do(kind: str, weigh_inputs: bool)
     gate, more = ClampedGate(0.5, 1.7), {"biases": some_biases(), "weigh_inputs": weigh_inputs}
     wanted = jax.jit(lambda *a: in_blocks(*a, gate, 0, 6, **more))(x, routes, kernels)
     found = jax.jit(lambda *a: in_groups(*a, gate, 0, interpret=True, **more))(x, routes, kernels)
+    np.testing.assert_allclose(found, wanted, atol=2e-3 * np.abs(wanted).max())
+
+
+def test_groups_without_a_gate_give_what_blocks_give() -> None:
+    kernels = some_experts("float32", 1)._replace(gate=None)
+    x, routes, squared = some_rows(9), some_routes(9, 6, 2), activation_of("relu2")
+    wanted = jax.jit(lambda *a: in_blocks(*a, squared, 0, 6))(x, routes, kernels)
+    found = jax.jit(lambda *a: in_groups(*a, squared, 0, interpret=True))(x, routes, kernels)
     np.testing.assert_allclose(found, wanted, atol=2e-3 * np.abs(wanted).max())
 
 

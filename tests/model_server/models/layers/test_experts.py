@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.models.layers.expert_blocks import Kernels, in_blocks
+from model_server.models.layers.layers import activation_of
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantized import Quantized
 
@@ -70,6 +71,17 @@ def test_blocks_give_what_each_token_gets_alone(
     np.testing.assert_allclose(
         blocks(x, routes, kernels), plainly(x, routes, kernels), rtol=1e-4, atol=1e-5
     )
+
+
+def test_experts_without_a_gate_square_a_relu_as_if_gate_and_up_were_one() -> None:
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(9, 6)), jnp.float32)
+    kernels, routes = some_kernels(5, 6, 4), some_routes(9, 5, 2)
+    alike = kernels._replace(gate=kernels.up)
+    wanted = jax.jit(lambda *a: in_blocks(*a, jax.nn.relu, 0, 5))(x, routes, alike)
+    squared = activation_of("relu2")
+    ungated = kernels._replace(gate=None)
+    found = jax.jit(lambda *a: in_blocks(*a, squared, 0, 5))(x, routes, ungated)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_parts_of_the_experts_add_up_to_all_of_them() -> None:

@@ -1,0 +1,52 @@
+"""What is particular to Nemotron-H; its logits are in test_families.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from model_server.models.registry import make_recipe
+from sax.errors import CheckpointError
+from tests.model_server.models.family_cases import config_of
+
+NEMOTRON = config_of("nemotron_h")
+
+
+def without(config: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name != key}
+
+
+def test_experts_and_feed_forwards_keep_nothing() -> None:
+    mamba, experts, attention = make_recipe("auto", NEMOTRON, {}).cache(1).states
+    assert [array.shape for array in mamba or ()][-1] == (6, 8, 10)
+    assert experts == ()
+    assert attention is None
+
+
+@pytest.mark.parametrize("key", ["layers_block_type", "layer_types"])
+@pytest.mark.parametrize(
+    "kinds", [["mamba", "moe", "attention"], ["linear_attention", "moe", "full_attention"]]
+)
+def test_a_list_of_kinds_says_what_the_pattern_says(key: str, kinds: list[str]) -> None:
+    listed = without(NEMOTRON, "hybrid_override_pattern") | {key: kinds}
+    given = make_recipe("auto", NEMOTRON, {}).cache(1)
+    assert make_recipe("auto", listed, {}).cache(1) == given
+    assert make_recipe("auto", without(listed, "num_hidden_layers"), {}).cache(1) == given
+
+
+@pytest.mark.parametrize("pattern", ["ME", "MEX", None])
+def test_a_pattern_that_does_not_fit_is_refused_by_name(pattern: str | None) -> None:
+    with pytest.raises(CheckpointError, match=r"hybrid_override_pattern = .* each of 3 layers"):
+        make_recipe("auto", NEMOTRON | {"hybrid_override_pattern": pattern}, {})
+
+
+def test_heads_that_groups_do_not_divide_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="mamba_num_heads = 6, which n_groups = 4"):
+        make_recipe("auto", NEMOTRON | {"n_groups": 4}, {})
+
+
+def test_older_files_call_the_size_of_a_head_differently() -> None:
+    older = without(NEMOTRON, "head_dim") | {"attention_head_dim": 12}
+    given = make_recipe("auto", NEMOTRON, {}).cache(1)
+    assert make_recipe("auto", older, {}).cache(1) == given
