@@ -55,7 +55,7 @@ def load(loader: ModelLoader, folder: Path, **overrides: str) -> LoadedEmbedder:
 
 
 # Like another that `make test` runs, but for labels or a model type's name.
-ALSO = {"bert_labels", "qwen2", "xlm_roberta"}
+ALSO = {"bert_labels", "modernbert_first", "qwen2", "xlm_roberta"}
 
 
 @pytest.mark.parametrize(
