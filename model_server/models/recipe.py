@@ -106,6 +106,7 @@ class Recipe:
     # A layer with a state needs the page of the token before, as if it saw two.
     windows: tuple[int | None, ...] = ()
     tasks: Tasks = Tasks()
+    causal: bool = True  # False: its tokens also see those after them, so it only embeds
     chat: ChatSettings = ChatSettings()
     draft: DraftRecipe | None = None  # of the model that guesses its tokens; the loader opens it
     # How checkpoints of this configuration store a tensor, by name, for plans without its files

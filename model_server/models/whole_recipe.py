@@ -23,7 +23,7 @@ def whole_recipe(recipe: Recipe) -> EmbedRecipe:
     def build(form: WeightForm) -> WholeDecoder:
         decoder = recipe.build(form)
         assert isinstance(decoder, Decoder), "every language model is a decoder"
-        return WholeDecoder(decoder)
+        return WholeDecoder(decoder, causal=recipe.causal)
 
     def classifier(form: WeightForm, labels: int) -> LastTokenHead:
         head = Linear(labels, recipe.embed, (None, "embed"), ("score.weight",), form=form)
@@ -42,8 +42,9 @@ def whole_recipe(recipe: Recipe) -> EmbedRecipe:
         unused_in_classes=(*recipe.unused, *_HEADS[:1]),
         tasks=recipe.tasks,
         quantize=recipe.quantize,
-        pooling="last",  # the only token that has seen all others
-        embeds_only=False,
+        # The last token is the only one of a causal model that has seen all others.
+        pooling="last" if recipe.causal else "mean",
+        embeds_only=not recipe.causal,
     )
 
 

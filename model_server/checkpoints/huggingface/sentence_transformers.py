@@ -13,6 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from model_server.checkpoints.huggingface.dense_modules import (
+    DENSE_WEIGHTS,
+    DenseModule,
+    read_dense_module,
+)
 from model_server.checkpoints.json_file import parse_json, read_json, read_text
 from sax.errors import CheckpointError
 
@@ -21,6 +26,7 @@ _PROMPTS = "config_sentence_transformers.json"
 _TEXT, _POOLING = "sentence_bert_config.json", "config.json"  # in the folder of a module
 # Beside the model itself; the others are in the folders named by modules.json.
 BESIDE = (MODULES, _PROMPTS)
+_DENSE = "Dense"
 _FLAG = "pooling_mode_"
 _FLAG_OF = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "last": "lasttoken"}
 
@@ -30,6 +36,7 @@ class SentenceSettings:
     """Steps before and after the model on the way from text to vector."""
 
     pooling: str | None = None  # cls, mean, max or last, over a text's tokens; None: not said
+    dense: tuple[DenseModule, ...] = ()  # over the pooled vector, before it is normalised
     normalise: bool = True
     max_length: int | None = None  # tokens; None: the model's number of positions
     lower_case: bool = False
@@ -48,17 +55,20 @@ def read_sentence_settings(folder: Path | None) -> SentenceSettings:
         return SentenceSettings()
     modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
-    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
+    normalise = kinds[-1:] == ["Normalize"]
+    last = len(kinds) - normalise
+    if kinds[:2] != ["Transformer", "Pooling"] or {*kinds[2:last]} - {_DENSE}:
         raise CheckpointError(
-            f"{folder / MODULES} lists {', '.join(kinds)}; supported are Transformer, Pooling and "
-            "optionally Normalize"
+            f"{folder / MODULES} lists {', '.join(kinds)}; supported are Transformer, Pooling, any "
+            "number of Dense, and optionally Normalize"
         )
     text = read_json(folder / modules[0][1] / _TEXT, missing={})
     length = text.get("max_seq_length")
     prompts = _prompts(folder)
     return SentenceSettings(
         pooling=_pooling(folder / modules[1][1] / _POOLING, prompts),
-        normalise=len(kinds) == 3,
+        dense=tuple(read_dense_module(folder, inner) for _, inner in modules[2:last]),
+        normalise=normalise,
         max_length=length if type(length) is int and length > 0 else None,
         lower_case=text.get("do_lower_case") is True,
         prefix=_prefix(folder, prompts),
@@ -144,8 +154,10 @@ def check_sentence_settings(source: Path | None) -> None:
 
 def files_of_modules(folder: Path) -> Iterator[str]:
     """Yield relative paths of files that modules may have. Raises CheckpointError."""
-    for _, path in read_modules(folder):
+    for kind, path in read_modules(folder):
         # The first module is the model itself, whose config.json is not a setting.
         yield str(path / _TEXT)
         if path.parts:
             yield str(path / _POOLING)
+        if kind == _DENSE:
+            yield str(path / DENSE_WEIGHTS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import jax
@@ -23,12 +24,14 @@ from model_server.config import AUTO, ModelServerConfig
 from model_server.loading.loaded import LoadedEmbedder
 from model_server.loading.memory_plan import FreeMemory
 from model_server.loading.passes.classes import ACTIVATIONS, activation_of, labels_of
+from model_server.loading.passes.dense_weights import check_dense, is_dense, read_dense
 from model_server.loading.passes.embed_runner import EmbedModelRunner, EmbedPrograms, Encode
 from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.layers.embedder import EmbedRecipe, pooled
 from model_server.models.recipe import quantization_of
 from model_server.models.tasks import CLASSIFY, Tasks, sizes_of
+from model_server.models.weights.sharding import own_device
 from model_server.models.weights.weight import Blueprint
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest
@@ -68,7 +71,7 @@ def load_embedder(
     programs = EmbedPrograms(plan.module, plan.encode, context=context, batch=recipe.batch)
     programs.compile(report)
     memory = free.reserve(weights=plan.module.bytes, workspace=programs.workspace)
-    leaves = read_weights(plan.module.declarations, plan.needed, report)
+    leaves = _read(plan, report)
     runner = EmbedModelRunner(programs, leaves, recipe.batch)
     runner.warm(report)
     return LoadedEmbedder(
@@ -76,7 +79,7 @@ def load_embedder(
         tokenizer=plan.tokenizer,
         vocab=recipe.vocab,
         max_context=context,
-        dimensions=recipe.embed,
+        dimensions=dimensions_of(recipe, plan.settings),
         sizes=sizes_of(checkpoint.config) if (own := recipe.tasks.matryoshka) is None else own,
         normalised=plan.settings.normalise,
         labels=plan.labels,
@@ -85,6 +88,24 @@ def load_embedder(
         parts=MemoryParts(weights=plan.module.bytes, workspace=programs.workspace),
         methods=methods_of(plan.labels),
     )
+
+
+def dimensions_of(recipe: EmbedRecipe, settings: SentenceSettings) -> int:
+    """Return the size of a vector: of the last dense layer if there are any."""
+    return settings.dense[-1].outputs if settings.dense else recipe.embed
+
+
+def _read(plan: _Plan, report: Report) -> list[jax.Array]:
+    """Read the weights of the encoder, and those over its vectors from files of their own."""
+    declared, layout = plan.module.declarations, own_device()
+    own = [weight for weight in declared if not is_dense(weight)]
+    leaves = iter(read_weights(own, plan.needed, report, layout))
+    over = read_dense(plan.needed.folder, plan.settings.dense, declared, layout)
+    return [
+        leaf
+        for weight in declared
+        for leaf in over.get(weight.path) or islice(leaves, len(weight.leaves))
+    ]
 
 
 def methods_of(labels: tuple[str, ...]) -> tuple[str, ...]:
@@ -102,10 +123,14 @@ def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
     labels = labels_of(checkpoint.config) if CLASSIFY in tasks else ()
     tokenizer = checkpoint.tokenizer()
     check_fit(tokenizer, recipe.vocab, path)
-    module = recipe.blueprint(quantization_of(recipe.quantize, checkpoint.packing), len(labels))
+    dense = () if labels else settings.dense
+    quantization = quantization_of(recipe.quantize, checkpoint.packing)
+    module = recipe.blueprint(quantization, len(labels), dense)
     needed = without_prefixes(checkpoint, recipe.unused_in_classes if labels else recipe.unused)
-    if found := next(mismatches(module.declarations, needed), None):
+    own = [weight for weight in module.declarations if not is_dense(weight)]
+    if found := next(mismatches(own, needed), None):
         raise CheckpointError(found)
+    check_dense(checkpoint.folder, dense, module.declarations, recipe.embed)
     own = SentenceTokenizer(tokenizer, settings)
     if labels:
         how = recipe.tasks.activation or activation_of(checkpoint.config, len(labels))
@@ -146,7 +171,11 @@ def embedding_as(settings: SentenceSettings, pooling: str, hidden: Encode = _cal
 
     def encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
         return pooled(
-            hidden(model, tokens, lengths), lengths, pooling=how, normalise=settings.normalise
+            hidden(model, tokens, lengths),
+            lengths,
+            pooling=how,
+            normalise=settings.normalise,
+            project=model.project if settings.dense else None,
         )
 
     return encode

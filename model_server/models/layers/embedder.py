@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.checkpoints.huggingface.dense_modules import DenseModule, weight_name
+from model_server.models.layers.layers import Activation, Linear, activation_of
 from model_server.models.tasks import TASK_DEFAULTS, Tasks, parse_tasks
 from model_server.models.weights.quantization import Quantization, Scheme
 from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
@@ -45,14 +47,62 @@ def pooled(
     *,
     pooling: str,
     normalise: bool,
+    project: Callable[[jax.Array], jax.Array] | None = None,
 ) -> jax.Array:
-    """f32[B, D]: one vector per text, of unit length if `normalise`."""
+    """f32[B, D]: one vector per text, through `project`, of unit length if `normalise`."""
     there = jnp.arange(hidden.shape[1])[None] < lengths[:, None]
     vectors = POOLINGS[pooling](hidden, there)
+    if project is not None:
+        vectors = project(vectors)
     if not normalise:
         return vectors
     size = jnp.sqrt(jnp.square(vectors).sum(-1, keepdims=True))
     return vectors / jnp.maximum(size, 1e-12)
+
+
+_DENSE_ACTIVATIONS: dict[str, Activation] = {
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+    **{name: activation_of(name) for name in ("gelu", "relu", "silu")},
+}
+DENSE = "projections"  # begins the paths of their weights
+
+
+class Projected(nnx.Module):
+    """An encoder with dense layers over the pooled vector of each input."""
+
+    def __init__(
+        self, encoder: nnx.Module, modules: Sequence[DenseModule], form: WeightForm
+    ) -> None:
+        form = replace(form, quantization=None)  # small, and the checkpoint says nothing of them
+        self.encoder = encoder
+        self.projections = nnx.List([_linear(module, form) for module in modules])
+        self.activations = tuple(module.activation for module in modules)
+
+    def __call__(
+        self, tokens: jax.Array, lengths: jax.Array, segments: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps i32[B, T] and lengths i32[B] to hidden states f32[B, T, D] of the encoder."""
+        return self.encoder(tokens, lengths, segments)
+
+    def project(self, vectors: jax.Array) -> jax.Array:
+        """Maps pooled hidden states f32[B, D] to vectors f32[B, outputs]."""
+        for linear, name in zip(self.projections, self.activations, strict=True):
+            made = linear(vectors)
+            vectors = made if name == "identity" else _DENSE_ACTIVATIONS[name](made)
+        return vectors
+
+
+def _linear(module: DenseModule, form: WeightForm) -> Linear:
+    kernel, bias = ((weight_name(module, part),) for part in ("weight", "bias"))
+    return Linear(
+        module.outputs,
+        module.inputs,
+        (None, "embed"),
+        kernel,
+        form=form,
+        bias=bias if module.biased else None,
+    )
 
 
 # Serving defaults of every embedder.
@@ -90,15 +140,25 @@ class EmbedRecipe:
     pooling: str = "mean"  # if neither the publish nor the checkpoint has one
     embeds_only: bool = True  # False: the family can also generate
 
-    def blueprint(self, quantization: Quantization | None = None, labels: int = 0) -> Blueprint:
+    def blueprint(
+        self,
+        quantization: Quantization | None = None,
+        labels: int = 0,
+        dense: Sequence[DenseModule] = (),
+    ) -> Blueprint:
         """Return the module without its weights; with a head if there are labels.
 
-        Raises InvalidRequest if `quantization` would change nothing.
+        dense: layers over its pooled vectors. Raises InvalidRequest if `quantization` would change
+        nothing.
         """
         form = WeightForm(dtype=jnp.dtype(self.dtype), quantization=quantization)
-        made = blueprint(
-            lambda: self.build_classifier(form, labels) if labels else self.build(form)
-        )
+
+        def build() -> nnx.Module:
+            if labels:
+                return self.build_classifier(form, labels)
+            return Projected(self.build(form), dense, form) if dense else self.build(form)
+
+        made = blueprint(build)
         if quantization is not None:
             quantization.check(each.packing for each in made.declarations if each.packing)
         return made

@@ -86,7 +86,8 @@ def test_lower_case_and_a_default_prompt_are_honoured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"kinds": (*KINDS[:2], "Dense")}, "lists Transformer, Pooling, Dense"),
+        ({"kinds": (*KINDS[:2], "LSTM")}, "lists Transformer, Pooling, LSTM"),
+        ({"kinds": (*KINDS, "Dense")}, "lists Transformer, Pooling, Normalize, Dense"),
         ({"kinds": ("WordEmbeddings", "Pooling")}, "lists WordEmbeddings, Pooling"),
         ({"pooling": {"pooling_mode_mean_sqrt_len_tokens": True}}, "pooling by mean_sqrt_len"),
         (
