@@ -58,8 +58,8 @@ _MEANINGS = {
     '`"mistral"`, `"gemma"`, `"deepseek"`, `"gpt_oss"` or `"none"`; null: as its template tells',
     "REASONING_PARSER": 'form in which it writes its reasoning: `"think"`, `"gpt_oss"` or '
     '`"none"`; null: as its template tells',
-    "TASKS": 'a list of `"generate"`, `"embed"`, `"classify"`, `"gradient"`; null: as the '
-    "checkpoint says ([vectors.md](vectors.md))",
+    "TASKS": 'a list of `"generate"`, `"embed"`, `"classify"`, `"gradient"`, or `"rerank"` alone; '
+    "null: as the checkpoint says ([vectors.md](vectors.md))",
     "POOLING": 'of embeddings: `"cls"`, `"mean"`, `"max"` or `"last"`; null: as the checkpoint '
     "says, else the last token of a decoder and the mean of an encoder",
     "NORMALIZE": "embeddings have length 1; null: as the checkpoint says",
@@ -67,6 +67,9 @@ _MEANINGS = {
     "null: as the checkpoint says",
     "CLASSIFY_ACTIVATION": 'makes scores of logits: `"softmax"`, `"sigmoid"` or `"none"`; null: as '
     "the checkpoint says",
+    "RERANK_TOKENS": "makes a reranker: texts of the tokens that say that a document fits a query, "
+    "and that it does not; null: as the checkpoint says ([vectors.md](vectors.md#ranking-and-"
+    "scores))",
     "PASS_CONTEXT": "most tokens of an input that is embedded or differentiated beside generating",
     "GRADIENT_WRT_INPUT_TENSOR_NAMES": 'Gradient differentiates by `"embeddings"`, `"weights"` (of '
     "the tokens in the loss), or both; null: `embeddings`",

@@ -7,7 +7,7 @@ import math
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.layers.layers import Linear
-from model_server.models.layers.whole_decoder import LastTokenHead, WholeDecoder
+from model_server.models.layers.whole_decoder import LastTokenHead, NextTokenScore, WholeDecoder
 from model_server.models.recipe import Recipe
 from model_server.models.weights.weight import WeightForm
 from sax.errors import InvalidRequest
@@ -20,10 +20,13 @@ def whole_recipe(recipe: Recipe) -> EmbedRecipe:
     """Return the recipe of an embedder or classifier. Raises InvalidRequest for one on a mesh."""
     _check_one_device(recipe)
 
+    def decoder(form: WeightForm) -> Decoder:
+        made = recipe.build(form)
+        assert isinstance(made, Decoder), "every language model is a decoder"
+        return made
+
     def build(form: WeightForm) -> WholeDecoder:
-        decoder = recipe.build(form)
-        assert isinstance(decoder, Decoder), "every language model is a decoder"
-        return WholeDecoder(decoder, causal=recipe.causal)
+        return WholeDecoder(decoder(form), causal=recipe.causal)
 
     def classifier(form: WeightForm, labels: int) -> LastTokenHead:
         head = Linear(labels, recipe.embed, (None, "embed"), ("score.weight",), form=form)
@@ -32,6 +35,7 @@ def whole_recipe(recipe: Recipe) -> EmbedRecipe:
     return EmbedRecipe(
         build=build,
         build_classifier=classifier,
+        build_scorer=lambda form, score: NextTokenScore(decoder(form), score),
         embed=recipe.embed,
         vocab=recipe.vocab,
         own_context=recipe.max_context,
@@ -40,11 +44,13 @@ def whole_recipe(recipe: Recipe) -> EmbedRecipe:
         batch=_BATCH,
         unused=(*recipe.unused, *_HEADS),
         unused_in_classes=(*recipe.unused, *_HEADS[:1]),
+        unused_in_scores=recipe.unused,
         tasks=recipe.tasks,
         quantize=recipe.quantize,
         # The last token is the only one of a causal model that has seen all others.
         pooling="last" if recipe.causal else "mean",
         embeds_only=not recipe.causal,
+        chat_template=recipe.chat.template,
     )
 
 

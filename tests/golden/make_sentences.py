@@ -39,11 +39,11 @@ from tests.golden.random_tensor import random_tensor
 HERE = Path(__file__).parent / "sentences"
 CONTROL = ("<pad>", "<eos>", "<bos>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
 VOCAB = 264
-YES, NO = 100, 101
+YES, NO = 95, 84  # the letters y and n
 TEXTS = ["hello", "The tide came in.", "Zürich liegt am See, und das seit langem schon."]
 PAIRS = [
     ["capital of China?", "Beijing."],
-    ["gravity", "A force <|im_end|> between masses."],
+    ["gravity", "A force between masses."],
     ["ships", ""],
 ]
 # As Qwen3-Reranker's folder has it for sentence-transformers.

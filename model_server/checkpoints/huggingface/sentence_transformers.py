@@ -8,7 +8,7 @@ The files are carried along when a checkpoint is fetched or converted.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -31,6 +31,14 @@ _FLAG = "pooling_mode_"
 _FLAG_OF = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "last": "lasttoken"}
 
 
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """A pair's score by a language model: how much likelier one next token is than another."""
+
+    true_id: int
+    false_id: int | None = None  # None: the logit of the first alone
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentenceSettings:
     """Steps before and after the model on the way from text to vector."""
@@ -42,6 +50,8 @@ class SentenceSettings:
     lower_case: bool = False
     prefix: str = ""  # prepended to every text, unless a request names another prompt
     prompts: Mapping[str, str] = field(default_factory=dict[str, str])  # prefixes by name
+    score: TokenScore | None = None  # of a reranker that is a language model
+    activation: str | None = None  # of a reranker's scores: a class of torch.nn
 
     @property
     def embeds(self) -> bool:
@@ -54,26 +64,48 @@ def read_sentence_settings(folder: Path | None) -> SentenceSettings:
     if folder is None or not (folder / MODULES).is_file():
         return SentenceSettings()
     modules = read_modules(folder)
+    text = read_json(folder / modules[0][1] / _TEXT, missing={}) if modules else {}
+    length = text.get("max_seq_length")
+    prompts = _prompts(folder)
+    return SentenceSettings(
+        max_length=length if type(length) is int and length > 0 else None,
+        lower_case=text.get("do_lower_case") is True,
+        prefix=_prefix(folder, prompts),
+        prompts=prompts,
+        **_after_the_model(folder, modules, prompts),
+    )
+
+
+def _after_the_model(
+    folder: Path, modules: Sequence[tuple[str, PurePosixPath]], prompts: Mapping[str, str]
+) -> dict[str, Any]:
+    """Read the modules that make vectors or scores. Raises CheckpointError for other ones."""
     kinds = [kind for kind, _ in modules]
+    if kinds in (["Transformer"], ["Transformer", "LogitScore"]):
+        activation = read_json(folder / _PROMPTS, missing={}).get("activation_fn")
+        score = _token_score(folder / modules[1][1] / _POOLING) if len(kinds) > 1 else None
+        return {"score": score, "activation": activation}
     normalise = kinds[-1:] == ["Normalize"]
     last = len(kinds) - normalise
     if kinds[:2] != ["Transformer", "Pooling"] or {*kinds[2:last]} - {_DENSE}:
         raise CheckpointError(
             f"{folder / MODULES} lists {', '.join(kinds)}; supported are Transformer, Pooling, any "
-            "number of Dense, and optionally Normalize"
+            "number of Dense, and optionally Normalize, or a reranker's Transformer and LogitScore"
         )
-    text = read_json(folder / modules[0][1] / _TEXT, missing={})
-    length = text.get("max_seq_length")
-    prompts = _prompts(folder)
-    return SentenceSettings(
-        pooling=_pooling(folder / modules[1][1] / _POOLING, prompts),
-        dense=tuple(read_dense_module(folder, inner) for _, inner in modules[2:last]),
-        normalise=normalise,
-        max_length=length if type(length) is int and length > 0 else None,
-        lower_case=text.get("do_lower_case") is True,
-        prefix=_prefix(folder, prompts),
-        prompts=prompts,
-    )
+    return {
+        "pooling": _pooling(folder / modules[1][1] / _POOLING, prompts),
+        "dense": tuple(read_dense_module(folder, inner) for _, inner in modules[2:last]),
+        "normalise": normalise,
+    }
+
+
+def _token_score(path: Path) -> TokenScore:
+    config = read_json(path)
+    ids = [config.get("true_token_id"), config.get("false_token_id")]
+    known = [token for token in ids if type(token) is int and token >= 0]
+    if len(known) != 1 + (ids[1] is not None):
+        raise CheckpointError(f"{path} names no tokens: {ids[0]!r} and {ids[1]!r}")
+    return TokenScore(*known)
 
 
 def read_modules(folder: Path) -> list[tuple[str, PurePosixPath]]:

@@ -20,8 +20,10 @@ def tasks_of(recipe: Recipe, checkpoint: Checkpoint | None) -> frozenset[str]:
             )
         return tasks
     config = checkpoint.config
-    own = bool(config.get("pooling")) or read_sentence_settings(checkpoint.folder).embeds
-    return recipe.tasks.of(config, embeds=own, generates=recipe.causal)
+    settings = read_sentence_settings(checkpoint.folder)
+    own = bool(config.get("pooling")) or settings.embeds
+    reranks = settings.score is not None
+    return recipe.tasks.of(config, embeds=own, generates=recipe.causal, reranks=reranks)
 
 
 def generates(recipe: Recipe, checkpoint: Checkpoint | None) -> bool:

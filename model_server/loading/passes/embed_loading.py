@@ -6,7 +6,7 @@ memory a batch takes, so nothing is placed before the plan is known to fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -26,11 +26,13 @@ from model_server.loading.memory_plan import FreeMemory
 from model_server.loading.passes.classes import ACTIVATIONS, activation_of, labels_of
 from model_server.loading.passes.dense_weights import check_dense, is_dense, read_dense
 from model_server.loading.passes.embed_runner import EmbedModelRunner, EmbedPrograms, Encode
+from model_server.loading.passes.pair_texts import pairs_of
 from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
+from model_server.loading.passes.token_score import score_of
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.layers.embedder import EmbedRecipe, pooled
 from model_server.models.recipe import quantization_of
-from model_server.models.tasks import CLASSIFY, Tasks, sizes_of
+from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, sizes_of
 from model_server.models.weights.sharding import own_device
 from model_server.models.weights.weight import Blueprint
 from model_server.text.vocabulary_fit import check_fit
@@ -52,6 +54,7 @@ class _Plan:
     module: Blueprint
     needed: Checkpoint
     encode: Encode
+    methods: tuple[str, ...]
 
 
 def load_embedder(
@@ -86,7 +89,7 @@ def load_embedder(
         queue=config.queue,
         memory=memory,
         parts=MemoryParts(weights=plan.module.bytes, workspace=programs.workspace),
-        methods=methods_of(plan.labels),
+        methods=plan.methods,
     )
 
 
@@ -118,26 +121,57 @@ def methods_of(labels: tuple[str, ...]) -> tuple[str, ...]:
 def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
     settings = settings_of(recipe, checkpoint)
     tasks = recipe.tasks.of(
-        checkpoint.config, embeds=settings.embeds, generates=not recipe.embeds_only
+        checkpoint.config,
+        embeds=settings.embeds,
+        generates=not recipe.embeds_only,
+        reranks=settings.score is not None,
     )
-    labels = labels_of(checkpoint.config) if CLASSIFY in tasks else ()
     tokenizer = checkpoint.tokenizer()
     check_fit(tokenizer, recipe.vocab, path)
-    dense = () if labels else settings.dense
+    labels = labels_of(checkpoint.config) if CLASSIFY in tasks else ()
+    score = score_of(recipe.tasks, settings, tokenizer) if RERANK in tasks else None
+    dense = settings.dense if EMBED in tasks else ()
     quantization = quantization_of(recipe.quantize, checkpoint.packing)
-    module = recipe.blueprint(quantization, len(labels), dense)
-    needed = without_prefixes(checkpoint, recipe.unused_in_classes if labels else recipe.unused)
+    module = recipe.blueprint(quantization, len(labels), dense, score)
+    needed = without_prefixes(checkpoint, _unused(recipe, tasks))
     own = [weight for weight in module.declarations if not is_dense(weight)]
     if found := next(mismatches(own, needed), None):
         raise CheckpointError(found)
     check_dense(checkpoint.folder, dense, module.declarations, recipe.embed)
-    own = SentenceTokenizer(tokenizer, settings)
+    pairs = None
+    if score is not None:
+        labels = (tokenizer.token_text(score.true_id),)
+        pairs = pairs_of(recipe.chat_template, checkpoint, settings.prefix)
+    encode = embedding_as(settings, recipe.pooling)
     if labels:
-        how = recipe.tasks.activation or activation_of(checkpoint.config, len(labels))
-        encode = classifying(how, tokenizer.separator)
-    else:
-        encode = embedding_as(settings, recipe.pooling)
-    return _Plan(recipe, settings, own, labels, module, needed, encode)
+        encode = classifying(_activation(recipe, checkpoint, settings, labels), tokenizer.separator)
+    return _Plan(
+        recipe,
+        settings,
+        SentenceTokenizer(tokenizer, settings, pairs),
+        labels,
+        module,
+        needed,
+        encode,
+        methods=("lm.rerank",) if score is not None else methods_of(labels),
+    )
+
+
+def _unused(recipe: EmbedRecipe, tasks: frozenset[str]) -> tuple[str, ...]:
+    """Return the prefixes of tensors that the tasks do not need."""
+    if RERANK in tasks:
+        return recipe.unused_in_scores
+    return recipe.unused_in_classes if CLASSIFY in tasks else recipe.unused
+
+
+def _activation(
+    recipe: EmbedRecipe, checkpoint: Checkpoint, settings: SentenceSettings, labels: Sequence[str]
+) -> str:
+    """Return which function makes scores: as published, else as sentence-transformers says."""
+    config = checkpoint.config
+    if settings.activation is not None:
+        config = {**config, "sentence_transformers": {"activation_fn": settings.activation}}
+    return recipe.tasks.activation or activation_of(config, len(labels))
 
 
 def settings_of(recipe: EmbedRecipe, checkpoint: Checkpoint) -> SentenceSettings:

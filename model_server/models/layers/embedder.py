@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_server.checkpoints.huggingface.dense_modules import DenseModule, weight_name
+from model_server.checkpoints.huggingface.sentence_transformers import TokenScore
 from model_server.models.layers.layers import Activation, Linear, activation_of
 from model_server.models.tasks import TASK_DEFAULTS, Tasks, parse_tasks
 from model_server.models.weights.quantization import Quantization, Scheme
@@ -139,21 +140,29 @@ class EmbedRecipe:
     quantize: Scheme | str | None = None  # a scheme; "stored"; None: unquantised
     pooling: str = "mean"  # if neither the publish nor the checkpoint has one
     embeds_only: bool = True  # False: the family can also generate
+    # The model that scores pairs by the next token; None: it makes no tokens.
+    build_scorer: Callable[[WeightForm, TokenScore], nnx.Module] | None = None
+    unused_in_scores: tuple[str, ...] = ()
+    chat_template: str | None = None  # from the publish; None: as the checkpoint says
 
     def blueprint(
         self,
         quantization: Quantization | None = None,
         labels: int = 0,
         dense: Sequence[DenseModule] = (),
+        score: TokenScore | None = None,
     ) -> Blueprint:
         """Return the module without its weights; with a head if there are labels.
 
-        dense: layers over its pooled vectors. Raises InvalidRequest if `quantization` would change
-        nothing.
+        dense: layers over its pooled vectors. score: of pairs, in place of labels.
+        Raises InvalidRequest if `quantization` would change nothing.
         """
         form = WeightForm(dtype=jnp.dtype(self.dtype), quantization=quantization)
 
         def build() -> nnx.Module:
+            if score is not None:
+                assert self.build_scorer is not None, "only language models have this task"
+                return self.build_scorer(form, score)
             if labels:
                 return self.build_classifier(form, labels)
             return Projected(self.build(form), dense, form) if dense else self.build(form)

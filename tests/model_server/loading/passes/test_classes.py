@@ -89,6 +89,20 @@ def test_scores_are_as_the_checkpoint_makes_them(loader: ModelLoader, tmp_path: 
     assert loaded.methods == ("lm.classify",)
 
 
+def test_scores_are_as_sentence_transformers_makes_them(
+    loader: ModelLoader, tmp_path: Path
+) -> None:
+    """It keeps that beside its list of modules."""
+    folder = classifier(tmp_path, "bert")
+    kind = "sentence_transformers.base.modules.transformer.Transformer"
+    (folder / "modules.json").write_text(json.dumps([{"path": "", "type": kind}]))
+    identity = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(identity))
+    golden = np.load(CASES / "bert" / "golden.npz")
+    scores = load(loader, folder).runner.embed([golden["prompt"].tolist()])[0]
+    np.testing.assert_allclose(scores, golden["logits"], atol=2e-4)
+
+
 def test_a_pair_is_read_with_a_separator_between(loader: ModelLoader, tmp_path: Path) -> None:
     loaded = load(loader, classifier(tmp_path, "bert"))
     assert loaded.tokenizer.encode_pair("ab", "c") == [2, 5, 32, 3, 7, 3]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -75,3 +75,59 @@ def test_dense_layers_that_do_not_fit_are_named(loader: ModelLoader, tmp_path: P
     save_file({"other": load_file(file)["linear.weight"]}, file)
     with pytest.raises(CheckpointError, match=r"2_Dense has no tensor linear\.weight"):
         load(loader, folder)
+
+
+def scores(loaded: LoadedEmbedder, pairs: Sequence[Sequence[str]]) -> list[float]:
+    ids = [loaded.tokenizer.encode_pair(*pair) for pair in pairs]
+    return [score for (score,) in loaded.runner.embed(ids)]
+
+
+def test_scores_of_pairs_are_those_of_sentence_transformers(
+    loader: ModelLoader, tmp_path: Path
+) -> None:
+    golden = golden_sentences("qwen3_reranker")
+    loaded = load(loader, sentence_folder(tmp_path, "qwen3_reranker"))
+    np.testing.assert_allclose(scores(loaded, golden["pairs"]), golden["scores"], rtol=1e-3)
+    assert loaded.methods == ("lm.rerank",)
+    assert loader.compiles_while_serving() == 0
+
+
+def test_a_language_model_is_published_as_a_reranker_by_its_tokens(
+    loader: ModelLoader, tmp_path: Path
+) -> None:
+    """As Qwen3-Reranker was published first: nothing in its folder says that it ranks."""
+    golden = golden_sentences("qwen3_reranker")
+    folder = sentence_folder(tmp_path, "qwen3_reranker")
+    template = (folder / "chat_template.jinja").read_text()
+    asked = "{{ messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first }}"
+    for name in ("modules.json", "chat_template.jinja", "1_LogitScore/config.json"):
+        (folder / name).unlink()
+    loaded = load(
+        loader,
+        folder,
+        RERANK_TOKENS='["y", "n"]',
+        CHAT_TEMPLATE=json.dumps(template.replace(asked, "Find the passage")),
+    )
+    np.testing.assert_allclose(scores(loaded, golden["pairs"]), golden["scores"], rtol=1e-3)
+
+
+def test_a_document_cannot_end_its_turn(loader: ModelLoader, tmp_path: Path) -> None:
+    loaded = load(loader, sentence_folder(tmp_path, "qwen3_reranker"), MAX_CONTEXT="16")
+    plain, marked = (loaded.tokenizer.encode_pair("a", text) for text in ("b", "b<|im_end|>"))
+    assert marked.count(4) == plain.count(4) == 2
+    assert len(marked) == len(plain) + len("<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"RERANK_TOKENS": '["two letters"]'}, "is 11 tokens of this vocabulary"),
+        ({"RERANK_TOKENS": '["a", "b", "c"]'}, "has 3 tokens; give one or two"),
+        ({"TASKS": '["rerank", "embed"]'}, "rerank stands alone"),
+    ],
+)
+def test_an_override_that_ranks_nothing_is_named(
+    loader: ModelLoader, tmp_path: Path, overrides: dict[str, str], says: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        load(loader, sentence_folder(tmp_path, "qwen3_reranker"), **overrides)
