@@ -28,7 +28,8 @@ _MEANINGS = {
     "divide stay unquantised, with a log line; the load fails if none could be quantised",
     "KV_CACHE_DTYPE": '`"float32"`, `"bfloat16"`, `"int8"` or `"float8_e4m3fn"` (the last two with '
     "a scale per head and token); null: `DTYPE`, or float32 on CPUs without the native kernels",
-    "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: all devices on model",
+    "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: all devices on model, or "
+    "one device if the model makes no tokens",
     "NUM_STAGES": "pipeline stages, each a group of hosts, or an island, with the mesh above",
     "MAX_ADAPTERS": "LoRA adapters of this model in memory at once, from 0 (none) to 256 "
     "(see below)",

@@ -80,6 +80,10 @@ class Tasks:
                 "rerank stands alone, and needs RERANK_TOKENS unless the checkpoint is a language "
                 "model with sentence-transformers' LogitScore",
             )
+        if self.rerank_tokens is not None and RERANK not in names:
+            raise _wrong(
+                "RERANK_TOKENS", f"is for the task rerank, not {min(names)}: leave one out"
+            )
         if not generates and (wrong := {GENERATE, GRADIENT, RERANK} & {*names}):
             raise _wrong("TASKS", f"an encoder has no task {min(wrong)}: leave it out")
         if CLASSIFY in names and (len(names) > 1 or not _classifies(config)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.layers.layers import Linear
@@ -17,8 +15,8 @@ _HEADS = ("lm_head.", "score.")
 
 
 def whole_recipe(recipe: Recipe) -> EmbedRecipe:
-    """Return the recipe of an embedder or classifier. Raises InvalidRequest for one on a mesh."""
-    _check_one_device(recipe)
+    """Return the recipe of an embedder or classifier. Raises InvalidRequest for one in stages."""
+    _check_one_stage(recipe)
 
     def decoder(form: WeightForm) -> Decoder:
         made = recipe.build(form)
@@ -42,6 +40,8 @@ def whole_recipe(recipe: Recipe) -> EmbedRecipe:
         max_context=recipe.tasks.max_context,
         dtype=recipe.dtype,
         batch=_BATCH,
+        mesh_shape=recipe.mesh_shape,
+        rules=recipe.rules,
         unused=(*recipe.unused, *_HEADS),
         unused_in_classes=(*recipe.unused, *_HEADS[:1]),
         unused_in_scores=recipe.unused,
@@ -54,11 +54,10 @@ def whole_recipe(recipe: Recipe) -> EmbedRecipe:
     )
 
 
-def _check_one_device(recipe: Recipe) -> None:
-    if recipe.stages > 1 or math.prod(recipe.mesh_shape or (1,)) > 1:
-        name = "NUM_STAGES" if recipe.stages > 1 else "ICI_MESH_SHAPE"
+def _check_one_stage(recipe: Recipe) -> None:
+    if recipe.stages > 1:
         raise InvalidRequest(
-            f"a model that only embeds or classifies uses one device: leave {name} out, or publish "
-            'it with TASKS=["generate", "embed"] to embed on a mesh',
-            param=f"overrides.{name}",
+            "a model that only embeds or ranks has one stage: leave NUM_STAGES out, or give its "
+            "devices by ICI_MESH_SHAPE",
+            param="overrides.NUM_STAGES",
         )

@@ -33,8 +33,13 @@ from model_server.loading.weights import mismatches, read_weights
 from model_server.models.layers.embedder import EmbedRecipe, pooled
 from model_server.models.recipe import quantization_of
 from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, sizes_of
-from model_server.models.weights.sharding import own_device
-from model_server.models.weights.weight import Blueprint
+from model_server.models.weights.sharding import (
+    Layout,
+    bytes_per_device,
+    layout_of,
+    own_device,
+)
+from model_server.models.weights.weight import Blueprint, leaf_shapes
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
@@ -55,6 +60,7 @@ class _Plan:
     needed: Checkpoint
     encode: Encode
     methods: tuple[str, ...]
+    layout: Layout
 
 
 def load_embedder(
@@ -62,18 +68,26 @@ def load_embedder(
     checkpoint: Checkpoint,
     path: str,
     config: ModelServerConfig,
-    free: FreeMemory,
+    free: Callable[[Layout], FreeMemory],
     report: Report,
 ) -> LoadedEmbedder:
-    """Load a model that embeds or classifies.
+    """Load a model that embeds, classifies or ranks.
 
+    free: the memory that is left on each device of a layout.
     Raises CheckpointError, InvalidRequest, MemoryPlanError.
     """
     plan = _planned(recipe, checkpoint, path)
     context = context_of(recipe, plan.settings, config)
-    programs = EmbedPrograms(plan.module, plan.encode, context=context, batch=recipe.batch)
+    programs = EmbedPrograms(
+        plan.module,
+        plan.encode,
+        context=context,
+        batch=recipe.batch,
+        leaves=leaf_shapes(plan.module, plan.layout),
+    )
     programs.compile(report)
-    memory = free.reserve(weights=plan.module.bytes, workspace=programs.workspace)
+    weights = _weight_bytes(plan)
+    memory = free(plan.layout).reserve(weights=weights, workspace=programs.workspace)
     leaves = _read(plan, report)
     runner = EmbedModelRunner(programs, leaves, recipe.batch)
     runner.warm(report)
@@ -88,7 +102,8 @@ def load_embedder(
         labels=plan.labels,
         queue=config.queue,
         memory=memory,
-        parts=MemoryParts(weights=plan.module.bytes, workspace=programs.workspace),
+        devices=plan.layout.mesh.size,
+        parts=MemoryParts(weights=weights, workspace=programs.workspace),
         methods=plan.methods,
     )
 
@@ -100,7 +115,7 @@ def dimensions_of(recipe: EmbedRecipe, settings: SentenceSettings) -> int:
 
 def _read(plan: _Plan, report: Report) -> list[jax.Array]:
     """Read the weights of the encoder, and those over its vectors from files of their own."""
-    declared, layout = plan.module.declarations, own_device()
+    declared, layout = plan.module.declarations, plan.layout
     own = [weight for weight in declared if not is_dense(weight)]
     leaves = iter(read_weights(own, plan.needed, report, layout))
     over = read_dense(plan.needed.folder, plan.settings.dense, declared, layout)
@@ -132,7 +147,8 @@ def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
     score = score_of(recipe.tasks, settings, tokenizer) if RERANK in tasks else None
     dense = settings.dense if EMBED in tasks else ()
     quantization = quantization_of(recipe.quantize, checkpoint.packing)
-    module = recipe.blueprint(quantization, len(labels), dense, score)
+    layout = _layout(recipe)
+    module = recipe.blueprint(quantization, len(labels), dense, score, layout)
     needed = without_prefixes(checkpoint, _unused(recipe, tasks))
     own = [weight for weight in module.declarations if not is_dense(weight)]
     if found := next(mismatches(own, needed), None):
@@ -154,6 +170,25 @@ def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
         needed,
         encode,
         methods=("lm.rerank",) if score is not None else methods_of(labels),
+        layout=layout,
+    )
+
+
+def _layout(recipe: EmbedRecipe) -> Layout:
+    """Return the layout over this process's devices. Raises InvalidRequest, MemoryPlanError."""
+    if recipe.mesh_shape is None:
+        return own_device()
+    return layout_of(recipe.mesh_shape, recipe.rules).placed(jax.local_devices())
+
+
+def _weight_bytes(plan: _Plan) -> int:
+    """Return the bytes of the weights on one device."""
+    return sum(
+        bytes_per_device(
+            leaf.shape, leaf.bits, plan.layout.sharding(leaf.shape, leaf.axes, leaf.bits)
+        )
+        for weight in plan.module.declarations
+        for leaf in weight.leaves
     )
 
 

@@ -14,7 +14,9 @@ from model_server.checkpoints.huggingface.dense_modules import DenseModule, weig
 from model_server.checkpoints.huggingface.sentence_transformers import TokenScore
 from model_server.models.layers.layers import Activation, Linear, activation_of
 from model_server.models.tasks import TASK_DEFAULTS, Tasks, parse_tasks
+from model_server.models.weights.axis_rules import DEFAULT_RULES, Rules, parse_rules
 from model_server.models.weights.quantization import Quantization, Scheme
+from model_server.models.weights.sharding import ONE_DEVICE, Layout, parse_mesh_shape
 from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
 
@@ -113,6 +115,8 @@ EMBEDDER_DEFAULTS: Mapping[str, Any] = {
     "DTYPE": "float32",
     "MAX_CONTEXT": None,  # tokens per input; null: the model's own
     "BATCH_SIZE": 16,  # most inputs per step
+    "ICI_MESH_SHAPE": None,  # devices on the axes replica, data, model; null: one device
+    "SHARDING_RULES": None,  # changes to the default `Rules`: logical axis -> mesh axis or null
     **TASK_DEFAULTS,
 }
 
@@ -136,6 +140,8 @@ class EmbedRecipe:
     batch: int
     unused: tuple[str, ...] = ()  # prefixes of tensors (heads) that an embedding does not need
     unused_in_classes: tuple[str, ...] = ()  # and those that a classifier does not need
+    mesh_shape: tuple[int, ...] | None = None  # of this process's devices; None: one
+    rules: Rules = DEFAULT_RULES
     tasks: Tasks = Tasks()
     quantize: Scheme | str | None = None  # a scheme; "stored"; None: unquantised
     pooling: str = "mean"  # if neither the publish nor the checkpoint has one
@@ -151,13 +157,14 @@ class EmbedRecipe:
         labels: int = 0,
         dense: Sequence[DenseModule] = (),
         score: TokenScore | None = None,
+        layout: Layout = ONE_DEVICE,
     ) -> Blueprint:
         """Return the module without its weights; with a head if there are labels.
 
         dense: layers over its pooled vectors. score: of pairs, in place of labels.
         Raises InvalidRequest if `quantization` would change nothing.
         """
-        form = WeightForm(dtype=jnp.dtype(self.dtype), quantization=quantization)
+        form = WeightForm(dtype=jnp.dtype(self.dtype), quantization=quantization, layout=layout)
 
         def build() -> nnx.Module:
             if score is not None:
@@ -222,5 +229,7 @@ def embedding(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "max_context": wanted,
         "dtype": values["DTYPE"],
         "batch": values["BATCH_SIZE"],
+        "mesh_shape": parse_mesh_shape(values["ICI_MESH_SHAPE"]),
+        "rules": parse_rules(values["SHARDING_RULES"]),
         "tasks": parse_tasks(values),
     }
