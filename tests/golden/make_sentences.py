@@ -34,6 +34,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 
 from tests.golden.families_maker.decoders import qwen3
 from tests.golden.families_maker.gemmas import gemma3_by_layer_types
+from tests.golden.families_maker.gpts import roberta
 from tests.golden.random_tensor import random_tensor
 
 HERE = Path(__file__).parent / "sentences"
@@ -57,8 +58,8 @@ RERANKER_CHAT = (
 )
 
 
-def tokenizer(frame: str) -> transformers.PreTrainedTokenizerFast:
-    """Bytes and a few control tokens; frame: around each text, as tokenizers write it."""
+def tokenizer(frame: str, pair: str | None = None) -> transformers.PreTrainedTokenizerFast:
+    """Bytes and a few control tokens; frame, pair: around texts, as tokenizers write it."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = tokenizers.Tokenizer(
         models.BPE({token: i for i, token in enumerate([*CONTROL, *letters])}, [])
@@ -67,18 +68,22 @@ def tokenizer(frame: str) -> transformers.PreTrainedTokenizerFast:
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens(list(CONTROL))
     special = [(token, i) for i, token in enumerate(CONTROL)]
-    made.post_processor = processors.TemplateProcessing(single=frame, special_tokens=special)
+    made.post_processor = processors.TemplateProcessing(
+        single=frame, pair=pair or "$A $B", special_tokens=special
+    )
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=made, pad_token="<pad>", eos_token="<eos>", bos_token="<bos>"
     )
 
 
-def encoder_files(folder: Path, config: Mapping[str, Any], auto: Any, frame: str) -> None:
+def encoder_files(
+    folder: Path, config: Mapping[str, Any], auto: Any, frame: str, pair: str | None = None
+) -> None:
     """Write a transformers folder with random weights."""
     (folder / "config.json").write_text(json.dumps({**config, "vocab_size": VOCAB}))
     auto.from_config(transformers.AutoConfig.from_pretrained(folder)).save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps({**config, "vocab_size": VOCAB}))
-    tokenizer(frame).save_pretrained(folder)
+    tokenizer(frame, pair).save_pretrained(folder)
 
 
 def embeddinggemma(folder: Path) -> SentenceTransformer:
@@ -130,10 +135,26 @@ def qwen3_reranker(folder: Path) -> CrossEncoder:
     )
 
 
+def xlm_roberta_reranker(folder: Path) -> CrossEncoder:
+    """As bge-reranker: one label, and two ends between the texts."""
+    config = roberta(
+        model_type="xlm-roberta",
+        architectures=["XLMRobertaForSequenceClassification"],
+        id2label={"0": "LABEL_0"},
+        pad_token_id=0,
+        max_position_embeddings=65,
+    )
+    pair = "<bos> $A <eos> <eos> $B <eos>"
+    auto = transformers.AutoModelForSequenceClassification
+    encoder_files(folder, config, auto, "<bos> $A <eos>", pair)
+    return CrossEncoder(str(folder), max_length=64)
+
+
 CASES: dict[str, Callable[[Path], Any]] = {
     "embeddinggemma": embeddinggemma,
     "qwen3_embedding": qwen3_embedding,
     "qwen3_reranker": qwen3_reranker,
+    "xlm_roberta_reranker": xlm_roberta_reranker,
 }
 
 
@@ -175,7 +196,7 @@ def numbers(name: str, folder: str) -> dict[str, Any]:
     )
     how = f"python -m tests.golden.make_sentences {name}; {versions} (CPU), float32"
     kwargs = {"dtype": "float32", "attn_implementation": "eager"}
-    if name == "qwen3_reranker":
+    if name.endswith("_reranker"):
         model = CrossEncoder(folder, model_kwargs=kwargs, device="cpu")
         return {"how": how, "pairs": PAIRS, "scores": model.predict(PAIRS).tolist()}
     model = SentenceTransformer(folder, model_kwargs=kwargs, device="cpu")

@@ -38,7 +38,9 @@ def load(loader: ModelLoader, folder: Path, **overrides: str) -> LoadedEmbedder:
     return loaded
 
 
-@pytest.mark.parametrize("case", ["embeddinggemma", "qwen3_embedding"])
+@pytest.mark.parametrize(
+    "case", ["embeddinggemma", pytest.param("qwen3_embedding", marks=pytest.mark.extended)]
+)
 def test_vectors_are_those_of_sentence_transformers(
     loader: ModelLoader, tmp_path: Path, case: str
 ) -> None:
@@ -82,13 +84,22 @@ def scores(loaded: LoadedEmbedder, pairs: Sequence[Sequence[str]]) -> list[float
     return [score for (score,) in loaded.runner.embed(ids)]
 
 
+@pytest.mark.parametrize(
+    ("case", "methods"),
+    [
+        ("qwen3_reranker", ("lm.rerank",)),
+        pytest.param(
+            "xlm_roberta_reranker", ("lm.classify", "lm.rerank"), marks=pytest.mark.extended
+        ),
+    ],
+)
 def test_scores_of_pairs_are_those_of_sentence_transformers(
-    loader: ModelLoader, tmp_path: Path
+    loader: ModelLoader, tmp_path: Path, case: str, methods: tuple[str, ...]
 ) -> None:
-    golden = golden_sentences("qwen3_reranker")
-    loaded = load(loader, sentence_folder(tmp_path, "qwen3_reranker"))
+    golden = golden_sentences(case)
+    loaded = load(loader, sentence_folder(tmp_path, case))
     np.testing.assert_allclose(scores(loaded, golden["pairs"]), golden["scores"], rtol=1e-3)
-    assert loaded.methods == ("lm.rerank",)
+    assert loaded.methods == methods
     assert loader.compiles_while_serving() == 0
 
 
