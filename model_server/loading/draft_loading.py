@@ -62,7 +62,7 @@ def drafted(
     """
     wanted = recipe.speculation.draft or ""
     made = _recipe_of(own_path(wanted) or AUTO, config, _overrides_of(recipe, overrides))
-    if not isinstance(made, Recipe):
+    if not isinstance(made, Recipe) or not made.causal:
         raise _refused(f"{wanted} makes no tokens: name a language model")
     if recipe.short_context is not None or made.short_context is not None:
         raise _refused("models with two lists of rotary factors (LongRoPE) have no draft model")

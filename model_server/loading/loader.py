@@ -37,7 +37,7 @@ from model_server.loading.adapters.bases import Bases
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.cpu_kernels import kernels_of
 from model_server.loading.custom_loading import load_custom
-from model_server.loading.device_memory import device_limit, server_devices
+from model_server.loading.device_memory import device_limit, free_memory, server_devices
 from model_server.loading.draft_loading import check_vocabulary, draft_checkpoint, with_draft
 from model_server.loading.island_loads import IslandLoads
 from model_server.loading.lm_loading import LmLoad, measure, run_all
@@ -61,6 +61,7 @@ from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
 from model_server.models.registry import AdapterClass, check_overrides, find, make_recipe
 from model_server.models.tasks import GENERATE
+from model_server.models.weights.sharding import Layout
 from model_server.models.whole_recipe import whole_recipe
 from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.vote import Shares
@@ -152,7 +153,7 @@ class ModelLoader:
                         checkpoint,
                         spec.checkpoint,
                         self._config,
-                        self._free_memory(),
+                        self._free_on,
                         report,
                     ),
                 )
@@ -503,6 +504,12 @@ class ModelLoader:
         holders = self._holders()
         limit = device_limit(jax.local_devices(), self._config)
         return FreeMemory(limit, sum(holders.values()), holders)
+
+    def _free_on(self, layout: Layout) -> FreeMemory:
+        """Return what is left on each device of a layout."""
+        if layout.mesh.size == 1:
+            return self._free_memory()
+        return free_memory(layout, self._config, self._holders())
 
     def _keep(
         self, spec: ModelSpec, loaded: LoadedEmbedder | LoadedCustom

@@ -28,7 +28,8 @@ _MEANINGS = {
     "divide stay unquantised, with a log line; the load fails if none could be quantised",
     "KV_CACHE_DTYPE": '`"float32"`, `"bfloat16"`, `"int8"` or `"float8_e4m3fn"` (the last two with '
     "a scale per head and token); null: `DTYPE`, or float32 on CPUs without the native kernels",
-    "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: all devices on model",
+    "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: all devices on model, or "
+    "one device if the model makes no tokens",
     "NUM_STAGES": "pipeline stages, each a group of hosts, or an island, with the mesh above",
     "MAX_ADAPTERS": "LoRA adapters of this model in memory at once, from 0 (none) to 256 "
     "(see below)",
@@ -58,8 +59,8 @@ _MEANINGS = {
     '`"mistral"`, `"gemma"`, `"deepseek"`, `"gpt_oss"` or `"none"`; null: as its template tells',
     "REASONING_PARSER": 'form in which it writes its reasoning: `"think"`, `"gpt_oss"` or '
     '`"none"`; null: as its template tells',
-    "TASKS": 'a list of `"generate"`, `"embed"`, `"classify"`, `"gradient"`; null: as the '
-    "checkpoint says ([vectors.md](vectors.md))",
+    "TASKS": 'a list of `"generate"`, `"embed"`, `"classify"`, `"gradient"`, or `"rerank"` alone; '
+    "null: as the checkpoint says ([vectors.md](vectors.md))",
     "POOLING": 'of embeddings: `"cls"`, `"mean"`, `"max"` or `"last"`; null: as the checkpoint '
     "says, else the last token of a decoder and the mean of an encoder",
     "NORMALIZE": "embeddings have length 1; null: as the checkpoint says",
@@ -67,6 +68,9 @@ _MEANINGS = {
     "null: as the checkpoint says",
     "CLASSIFY_ACTIVATION": 'makes scores of logits: `"softmax"`, `"sigmoid"` or `"none"`; null: as '
     "the checkpoint says",
+    "RERANK_TOKENS": "makes a reranker: texts of the tokens that say that a document fits a query, "
+    "and that it does not; null: as the checkpoint says ([vectors.md](vectors.md#ranking-and-"
+    "scores))",
     "PASS_CONTEXT": "most tokens of an input that is embedded or differentiated beside generating",
     "GRADIENT_WRT_INPUT_TENSOR_NAMES": 'Gradient differentiates by `"embeddings"`, `"weights"` (of '
     "the tokens in the loss), or both; null: `embeddings`",

@@ -25,7 +25,12 @@ from model_server.models.tasks import PASS_DEFAULTS, Tasks, parse_tasks
 from model_server.models.weights.axis_rules import Rules, parse_rules
 from model_server.models.weights.low_rank import AdapterRoom
 from model_server.models.weights.quantization import AsStored, Quantization, Scheme, parse_quantize
-from model_server.models.weights.sharding import ONE_DEVICE, Layout, split_heads
+from model_server.models.weights.sharding import (
+    ONE_DEVICE,
+    Layout,
+    parse_mesh_shape,
+    split_heads,
+)
 from model_server.models.weights.stage import Stage, stages_of
 from model_server.models.weights.tiled import tiles_fit
 from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
@@ -106,6 +111,7 @@ class Recipe:
     # A layer with a state needs the page of the token before, as if it saw two.
     windows: tuple[int | None, ...] = ()
     tasks: Tasks = Tasks()
+    causal: bool = True  # False: its tokens also see those after them, so it only embeds
     chat: ChatSettings = ChatSettings()
     draft: DraftRecipe | None = None  # of the model that guesses its tokens; the loader opens it
     # How checkpoints of this configuration store a tensor, by name, for plans without its files
@@ -317,7 +323,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "dtype": dtype,
         "quantize": parse_quantize(values["QUANTIZE"]),
         "kv_cache_dtype": values["KV_CACHE_DTYPE"],
-        "mesh_shape": _mesh_shape(values["ICI_MESH_SHAPE"]),
+        "mesh_shape": parse_mesh_shape(values["ICI_MESH_SHAPE"]),
         "stages": values["NUM_STAGES"],
         "adapters": _adapters(values["MAX_ADAPTERS"], values["MAX_ADAPTER_RANK"]),
         "speculation": parse_speculation(values),
@@ -382,12 +388,3 @@ def _check_sampling(values: Mapping[str, Any]) -> None:
             raise InvalidRequest(
                 f"{key} is {value!r}; it must be {wanted}", param=f"overrides.{key}"
             )
-
-
-def _mesh_shape(shape: Any) -> tuple[int, ...] | None:
-    if shape is None or isinstance(shape, list):
-        return None if shape is None else tuple(shape)
-    raise InvalidRequest(
-        f"ICI_MESH_SHAPE is {shape!r}: give a list of three sizes, e.g. [1, 1, 4]",
-        param="overrides.ICI_MESH_SHAPE",
-    )

@@ -9,14 +9,15 @@ from typing import Any, Literal, cast
 from sax.errors import InvalidRequest, UnsupportedParameter
 
 GENERATE, EMBED, CLASSIFY, GRADIENT = "generate", "embed", "classify", "gradient"
-_TASKS = (GENERATE, EMBED, CLASSIFY, GRADIENT)
+RERANK = "rerank"  # scores pairs by the next token
+_TASKS = (GENERATE, EMBED, CLASSIFY, GRADIENT, RERANK)
 _CLASSIFIER = "ForSequenceClassification"  # how Hugging Face's names of such models end
 _ACTIVATIONS = ("softmax", "sigmoid", "none")
 _POOLINGS = ("cls", "mean", "max", "last")
 
 # Overrides of models that embed and classify.
 TASK_DEFAULTS: Mapping[str, Any] = {
-    # A list of: generate, embed, classify, gradient; null: as the checkpoint says
+    # A list of: generate, embed, classify, gradient, rerank; null: as the checkpoint says
     "TASKS": None,
     "POOLING": None,  # of embeddings: cls, mean, max or last; null: as the checkpoint says
     "NORMALIZE": None,  # vectors to length 1; null: as the checkpoint says
@@ -24,9 +25,12 @@ TASK_DEFAULTS: Mapping[str, Any] = {
     "MATRYOSHKA": None,
     "CLASSIFY_ACTIVATION": None,  # softmax, sigmoid or none; null: as the checkpoint says
 }
-# And of those that also generate; the last two are Saxml's.
+# And of those that can also generate; the last two are Saxml's.
 PASS_DEFAULTS: Mapping[str, Any] = {
     **TASK_DEFAULTS,
+    # Texts of the tokens that say that a document fits a query, and that it does not; null: as the
+    # checkpoint says
+    "RERANK_TOKENS": None,
     "PASS_CONTEXT": 512,  # tokens of an input that is embedded or differentiated beside generating
     "GRADIENT_WRT_INPUT_TENSOR_NAMES": None,  # null: embeddings
     "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES": None,
@@ -46,19 +50,41 @@ class Tasks:
     normalise: bool | None = None
     matryoshka: Sizes | None = None  # (): none
     activation: str | None = None
+    rerank_tokens: tuple[str, ...] | None = None
     pass_context: int = 512  # tokens
     gradient_inputs: tuple[str, ...] = ("embeddings",)
     gradient_weights: tuple[str, ...] = ()  # as declared: final_norm.scale
     max_context: int | None = None  # MAX_CONTEXT as published
 
-    def of(self, config: Mapping[str, Any] | None, *, embeds: bool, generates: bool) -> frozenset:
+    def of(
+        self,
+        config: Mapping[str, Any] | None,
+        *,
+        embeds: bool,
+        generates: bool,
+        reranks: bool = False,
+    ) -> frozenset:
         """Return the names of all tasks. Raises InvalidRequest if they contradict each other.
 
-        embeds: the checkpoint's own files say that it is an embedding model. generates: its family
-        can generate.
+        embeds: the checkpoint's own files say that it is an embedding model; reranks: or one that
+        scores pairs by the next token. generates: its family can generate.
         """
-        names = self.names or (_own_task(config, embeds=embeds, generates=generates),)
-        if not generates and (wrong := {GENERATE, GRADIENT} & {*names}):
+        reranks = reranks or self.rerank_tokens is not None
+        names = self.names
+        if names is None:
+            own = _own_task(config, embeds=embeds, generates=generates)
+            names = (RERANK if reranks else own,)
+        if RERANK in names and (len(names) > 1 or not reranks):
+            raise _wrong(
+                "TASKS",
+                "rerank stands alone, and needs RERANK_TOKENS unless the checkpoint is a language "
+                "model with sentence-transformers' LogitScore",
+            )
+        if self.rerank_tokens is not None and RERANK not in names:
+            raise _wrong(
+                "RERANK_TOKENS", f"is for the task rerank, not {min(names)}: leave one out"
+            )
+        if not generates and (wrong := {GENERATE, GRADIENT, RERANK} & {*names}):
             raise _wrong("TASKS", f"an encoder has no task {min(wrong)}: leave it out")
         if CLASSIFY in names and (len(names) > 1 or not _classifies(config)):
             raise _wrong(
@@ -88,11 +114,19 @@ def parse_tasks(values: Mapping[str, Any]) -> Tasks:
         normalise=values["NORMALIZE"],
         matryoshka=read_sizes(values["MATRYOSHKA"]),
         activation=values["CLASSIFY_ACTIVATION"],
+        rerank_tokens=_rerank_tokens(values),
         pass_context=context,
         gradient_inputs=("embeddings",) if inputs is None and weights is None else inputs or (),
         gradient_weights=weights or (),
         max_context=values["MAX_CONTEXT"],
     )
+
+
+def _rerank_tokens(values: Mapping[str, Any]) -> tuple[str, ...] | None:
+    tokens = _names(values, "RERANK_TOKENS")
+    if tokens is not None and len(tokens) > 2:
+        raise _wrong("RERANK_TOKENS", f"has {len(tokens)} tokens; give one or two")
+    return tokens
 
 
 def read_sizes(value: Any) -> Sizes | None:

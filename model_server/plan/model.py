@@ -66,8 +66,7 @@ class PlannedModel:
         recipe = make_recipe(self.path, self.config, overrides)
         if not isinstance(recipe, Recipe):
             raise _unplannable(
-                f"{self.title} is an embedding model, which one device holds: only language "
-                "models can be planned"
+                f"{self.title} is an embedding model: only language models can be planned"
             )
         if recipe.stages > 1:
             raise _unplannable(
@@ -77,8 +76,7 @@ class PlannedModel:
             )
         if not generates(recipe, self.checkpoint):
             raise _unplannable(
-                f"{self.title} makes no tokens, and one device holds it: only language models that "
-                "generate can be planned"
+                f"{self.title} makes no tokens: only language models that generate can be planned"
             )
         return recipe
 

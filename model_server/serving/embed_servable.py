@@ -53,7 +53,9 @@ class EmbedServable:
 
     @property
     def kind(self) -> str:
-        return "a classification model" if self.loaded.labels else "an embedding model"
+        if not self.loaded.labels:
+            return "an embedding model"
+        return "a classification model" if "lm.classify" in self.methods else "a reranker"
 
     @property
     def running(self) -> int:

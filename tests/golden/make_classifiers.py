@@ -2,7 +2,7 @@
 
 Run by hand, in an environment with torch and transformers, from the repository root:
 
-    python -m tests.golden.make_classifiers
+    python -m tests.golden.make_classifiers [NAME ...]
 
 Each folder holds config.json, tensors.json (name -> shape) and golden.npz (prompt i64[S], segments
 i64[S], logits f32[labels], how). Weights follow from the names (see random_tensor).
@@ -24,6 +24,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from tests.golden.families_maker.decoders import llama, qwen2, qwen3
+from tests.golden.families_maker.encoders import modernbert, modernbert_biases
 from tests.golden.families_maker.gpts import bert, roberta
 from tests.golden.random_tensor import random_tensor, uniform
 
@@ -43,6 +44,15 @@ CASES = {
     "bert_labels": classes(bert(num_hidden_layers=2), "Bert", "bad", "fair", "good"),
     "roberta": classes(roberta(), "Roberta", "LABEL_0"),
     "xlm_roberta": classes(roberta(model_type="xlm-roberta"), "XLMRoberta", "LABEL_0", "LABEL_1"),
+    "modernbert": classes(modernbert(), "ModernBert", "LABEL_0"),
+    "modernbert_first": classes(
+        modernbert_biases()
+        | {"classifier_pooling": "cls", "classifier_bias": True, "classifier_activation": "silu"},
+        "ModernBert",
+        "bad",
+        "fair",
+        "good",
+    ),
     "llama": classes(llama(pad_token_id=0), "Llama", "no", "yes"),
     "qwen2": classes(qwen2(pad_token_id=0), "Qwen2", "LABEL_0"),
     "qwen3": classes(qwen3(pad_token_id=0, tie_word_embeddings=True), "Qwen3", "a", "b", "c"),
@@ -106,6 +116,8 @@ def write_config(folder: str, config: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for case in CASES:
+    wanted = set(sys.argv[1:]) or set(CASES)
+    assert wanted <= set(CASES), f"there is no case {wanted - set(CASES)}"
+    for case in sorted(wanted):
         make(case, CASES[case])
         sys.stdout.write(f"{case}\n")

@@ -8,11 +8,16 @@ The files are carried along when a checkpoint is fetched or converted.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from model_server.checkpoints.huggingface.dense_modules import (
+    DENSE_WEIGHTS,
+    DenseModule,
+    read_dense_module,
+)
 from model_server.checkpoints.json_file import parse_json, read_json, read_text
 from sax.errors import CheckpointError
 
@@ -21,8 +26,17 @@ _PROMPTS = "config_sentence_transformers.json"
 _TEXT, _POOLING = "sentence_bert_config.json", "config.json"  # in the folder of a module
 # Beside the model itself; the others are in the folders named by modules.json.
 BESIDE = (MODULES, _PROMPTS)
+_DENSE = "Dense"
 _FLAG = "pooling_mode_"
 _FLAG_OF = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "last": "lasttoken"}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """A pair's score by a language model: how much likelier one next token is than another."""
+
+    true_id: int
+    false_id: int | None = None  # None: the logit of the first alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +44,14 @@ class SentenceSettings:
     """Steps before and after the model on the way from text to vector."""
 
     pooling: str | None = None  # cls, mean, max or last, over a text's tokens; None: not said
+    dense: tuple[DenseModule, ...] = ()  # over the pooled vector, before it is normalised
     normalise: bool = True
     max_length: int | None = None  # tokens; None: the model's number of positions
     lower_case: bool = False
     prefix: str = ""  # prepended to every text, unless a request names another prompt
     prompts: Mapping[str, str] = field(default_factory=dict[str, str])  # prefixes by name
+    score: TokenScore | None = None  # of a reranker that is a language model
+    activation: str | None = None  # of a reranker's scores: a class of torch.nn
 
     @property
     def embeds(self) -> bool:
@@ -47,23 +64,48 @@ def read_sentence_settings(folder: Path | None) -> SentenceSettings:
     if folder is None or not (folder / MODULES).is_file():
         return SentenceSettings()
     modules = read_modules(folder)
-    kinds = [kind for kind, _ in modules]
-    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
-        raise CheckpointError(
-            f"{folder / MODULES} lists {', '.join(kinds)}; supported are Transformer, Pooling and "
-            "optionally Normalize"
-        )
-    text = read_json(folder / modules[0][1] / _TEXT, missing={})
+    text = read_json(folder / modules[0][1] / _TEXT, missing={}) if modules else {}
     length = text.get("max_seq_length")
     prompts = _prompts(folder)
     return SentenceSettings(
-        pooling=_pooling(folder / modules[1][1] / _POOLING, prompts),
-        normalise=len(kinds) == 3,
         max_length=length if type(length) is int and length > 0 else None,
         lower_case=text.get("do_lower_case") is True,
         prefix=_prefix(folder, prompts),
         prompts=prompts,
+        **_after_the_model(folder, modules, prompts),
     )
+
+
+def _after_the_model(
+    folder: Path, modules: Sequence[tuple[str, PurePosixPath]], prompts: Mapping[str, str]
+) -> dict[str, Any]:
+    """Read the modules that make vectors or scores. Raises CheckpointError for other ones."""
+    kinds = [kind for kind, _ in modules]
+    if kinds in (["Transformer"], ["Transformer", "LogitScore"]):
+        activation = read_json(folder / _PROMPTS, missing={}).get("activation_fn")
+        score = _token_score(folder / modules[1][1] / _POOLING) if len(kinds) > 1 else None
+        return {"score": score, "activation": activation}
+    normalise = kinds[-1:] == ["Normalize"]
+    last = len(kinds) - normalise
+    if kinds[:2] != ["Transformer", "Pooling"] or {*kinds[2:last]} - {_DENSE}:
+        raise CheckpointError(
+            f"{folder / MODULES} lists {', '.join(kinds)}; supported are Transformer, Pooling, any "
+            "number of Dense, and optionally Normalize, or a reranker's Transformer and LogitScore"
+        )
+    return {
+        "pooling": _pooling(folder / modules[1][1] / _POOLING, prompts),
+        "dense": tuple(read_dense_module(folder, inner) for _, inner in modules[2:last]),
+        "normalise": normalise,
+    }
+
+
+def _token_score(path: Path) -> TokenScore:
+    config = read_json(path)
+    ids = [config.get("true_token_id"), config.get("false_token_id")]
+    known = [token for token in ids if type(token) is int and token >= 0]
+    if len(known) != 1 + (ids[1] is not None):
+        raise CheckpointError(f"{path} names no tokens: {ids[0]!r} and {ids[1]!r}")
+    return TokenScore(*known)
 
 
 def read_modules(folder: Path) -> list[tuple[str, PurePosixPath]]:
@@ -144,8 +186,10 @@ def check_sentence_settings(source: Path | None) -> None:
 
 def files_of_modules(folder: Path) -> Iterator[str]:
     """Yield relative paths of files that modules may have. Raises CheckpointError."""
-    for _, path in read_modules(folder):
+    for kind, path in read_modules(folder):
         # The first module is the model itself, whose config.json is not a setting.
         yield str(path / _TEXT)
         if path.parts:
             yield str(path / _POOLING)
+        if kind == _DENSE:
+            yield str(path / DENSE_WEIGHTS)

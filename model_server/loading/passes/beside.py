@@ -133,6 +133,12 @@ def beside_of(
     recipe = placed.recipe
     folder = checkpoint.folder if checkpoint else None
     settings = with_tasks(read_sentence_settings(folder), checkpoint, recipe.tasks)
+    if settings.dense:
+        raise InvalidRequest(
+            f"this checkpoint has dense layers over its vectors ({settings.dense[0].folder}), "
+            'which are not computed beside generating: publish it with TASKS=["embed"]',
+            param="overrides.TASKS",
+        )
     context = min(recipe.tasks.pass_context, recipe.max_context)
     leaves = leaf_shapes(placed.blueprint, placed.layout)
 

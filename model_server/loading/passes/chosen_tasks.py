@@ -12,7 +12,7 @@ from sax.errors import InvalidRequest
 def tasks_of(recipe: Recipe, checkpoint: Checkpoint | None) -> frozenset[str]:
     """Return the names of the tasks. Raises CheckpointError, InvalidRequest."""
     if checkpoint is None:
-        tasks = recipe.tasks.of(None, embeds=False, generates=True)
+        tasks = recipe.tasks.of(None, embeds=False, generates=recipe.causal)
         if GENERATE not in tasks:
             raise InvalidRequest(
                 'TASKS without generate needs a checkpoint: "None" has random weights',
@@ -20,8 +20,10 @@ def tasks_of(recipe: Recipe, checkpoint: Checkpoint | None) -> frozenset[str]:
             )
         return tasks
     config = checkpoint.config
-    own = bool(config.get("pooling")) or read_sentence_settings(checkpoint.folder).embeds
-    return recipe.tasks.of(config, embeds=own, generates=True)
+    settings = read_sentence_settings(checkpoint.folder)
+    own = bool(config.get("pooling")) or settings.embeds
+    reranks = settings.score is not None
+    return recipe.tasks.of(config, embeds=own, generates=recipe.causal, reranks=reranks)
 
 
 def generates(recipe: Recipe, checkpoint: Checkpoint | None) -> bool:

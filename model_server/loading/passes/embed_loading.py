@@ -6,8 +6,9 @@ memory a batch takes, so nothing is placed before the plan is known to fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import jax
@@ -23,13 +24,22 @@ from model_server.config import AUTO, ModelServerConfig
 from model_server.loading.loaded import LoadedEmbedder
 from model_server.loading.memory_plan import FreeMemory
 from model_server.loading.passes.classes import ACTIVATIONS, activation_of, labels_of
+from model_server.loading.passes.dense_weights import check_dense, is_dense, read_dense
 from model_server.loading.passes.embed_runner import EmbedModelRunner, EmbedPrograms, Encode
+from model_server.loading.passes.pair_texts import pairs_of
 from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
+from model_server.loading.passes.token_score import score_of
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.layers.embedder import EmbedRecipe, pooled
 from model_server.models.recipe import quantization_of
-from model_server.models.tasks import CLASSIFY, Tasks, sizes_of
-from model_server.models.weights.weight import Blueprint
+from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, sizes_of
+from model_server.models.weights.sharding import (
+    Layout,
+    bytes_per_device,
+    layout_of,
+    own_device,
+)
+from model_server.models.weights.weight import Blueprint, leaf_shapes
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
@@ -49,6 +59,8 @@ class _Plan:
     module: Blueprint
     needed: Checkpoint
     encode: Encode
+    methods: tuple[str, ...]
+    layout: Layout
 
 
 def load_embedder(
@@ -56,19 +68,27 @@ def load_embedder(
     checkpoint: Checkpoint,
     path: str,
     config: ModelServerConfig,
-    free: FreeMemory,
+    free: Callable[[Layout], FreeMemory],
     report: Report,
 ) -> LoadedEmbedder:
-    """Load a model that embeds or classifies.
+    """Load a model that embeds, classifies or ranks.
 
+    free: the memory that is left on each device of a layout.
     Raises CheckpointError, InvalidRequest, MemoryPlanError.
     """
     plan = _planned(recipe, checkpoint, path)
     context = context_of(recipe, plan.settings, config)
-    programs = EmbedPrograms(plan.module, plan.encode, context=context, batch=recipe.batch)
+    programs = EmbedPrograms(
+        plan.module,
+        plan.encode,
+        context=context,
+        batch=recipe.batch,
+        leaves=leaf_shapes(plan.module, plan.layout),
+    )
     programs.compile(report)
-    memory = free.reserve(weights=plan.module.bytes, workspace=programs.workspace)
-    leaves = read_weights(plan.module.declarations, plan.needed, report)
+    weights = _weight_bytes(plan)
+    memory = free(plan.layout).reserve(weights=weights, workspace=programs.workspace)
+    leaves = _read(plan, report)
     runner = EmbedModelRunner(programs, leaves, recipe.batch)
     runner.warm(report)
     return LoadedEmbedder(
@@ -76,15 +96,34 @@ def load_embedder(
         tokenizer=plan.tokenizer,
         vocab=recipe.vocab,
         max_context=context,
-        dimensions=recipe.embed,
+        dimensions=dimensions_of(recipe, plan.settings),
         sizes=sizes_of(checkpoint.config) if (own := recipe.tasks.matryoshka) is None else own,
         normalised=plan.settings.normalise,
         labels=plan.labels,
         queue=config.queue,
         memory=memory,
-        parts=MemoryParts(weights=plan.module.bytes, workspace=programs.workspace),
-        methods=methods_of(plan.labels),
+        devices=plan.layout.mesh.size,
+        parts=MemoryParts(weights=weights, workspace=programs.workspace),
+        methods=plan.methods,
     )
+
+
+def dimensions_of(recipe: EmbedRecipe, settings: SentenceSettings) -> int:
+    """Return the size of a vector: of the last dense layer if there are any."""
+    return settings.dense[-1].outputs if settings.dense else recipe.embed
+
+
+def _read(plan: _Plan, report: Report) -> list[jax.Array]:
+    """Read the weights of the encoder, and those over its vectors from files of their own."""
+    declared, layout = plan.module.declarations, plan.layout
+    own = [weight for weight in declared if not is_dense(weight)]
+    leaves = iter(read_weights(own, plan.needed, report, layout))
+    over = read_dense(plan.needed.folder, plan.settings.dense, declared, layout)
+    return [
+        leaf
+        for weight in declared
+        for leaf in over.get(weight.path) or islice(leaves, len(weight.leaves))
+    ]
 
 
 def methods_of(labels: tuple[str, ...]) -> tuple[str, ...]:
@@ -97,22 +136,77 @@ def methods_of(labels: tuple[str, ...]) -> tuple[str, ...]:
 def _planned(recipe: EmbedRecipe, checkpoint: Checkpoint, path: str) -> _Plan:
     settings = settings_of(recipe, checkpoint)
     tasks = recipe.tasks.of(
-        checkpoint.config, embeds=settings.embeds, generates=not recipe.embeds_only
+        checkpoint.config,
+        embeds=settings.embeds,
+        generates=not recipe.embeds_only,
+        reranks=settings.score is not None,
     )
-    labels = labels_of(checkpoint.config) if CLASSIFY in tasks else ()
     tokenizer = checkpoint.tokenizer()
     check_fit(tokenizer, recipe.vocab, path)
-    module = recipe.blueprint(quantization_of(recipe.quantize, checkpoint.packing), len(labels))
-    needed = without_prefixes(checkpoint, recipe.unused_in_classes if labels else recipe.unused)
-    if found := next(mismatches(module.declarations, needed), None):
+    labels = labels_of(checkpoint.config) if CLASSIFY in tasks else ()
+    score = score_of(recipe.tasks, settings, tokenizer) if RERANK in tasks else None
+    dense = settings.dense if EMBED in tasks else ()
+    quantization = quantization_of(recipe.quantize, checkpoint.packing)
+    layout = _layout(recipe)
+    module = recipe.blueprint(quantization, len(labels), dense, score, layout)
+    needed = without_prefixes(checkpoint, _unused(recipe, tasks))
+    own = [weight for weight in module.declarations if not is_dense(weight)]
+    if found := next(mismatches(own, needed), None):
         raise CheckpointError(found)
-    own = SentenceTokenizer(tokenizer, settings)
+    check_dense(checkpoint.folder, dense, module.declarations, recipe.embed)
+    pairs = None
+    if score is not None:
+        labels = (tokenizer.token_text(score.true_id),)
+        pairs = pairs_of(recipe.chat_template, checkpoint, settings.prefix)
+    encode = embedding_as(settings, recipe.pooling)
     if labels:
-        how = recipe.tasks.activation or activation_of(checkpoint.config, len(labels))
-        encode = classifying(how, tokenizer.separator)
-    else:
-        encode = embedding_as(settings, recipe.pooling)
-    return _Plan(recipe, settings, own, labels, module, needed, encode)
+        encode = classifying(_activation(recipe, checkpoint, settings, labels), tokenizer.separator)
+    return _Plan(
+        recipe,
+        settings,
+        SentenceTokenizer(tokenizer, settings, pairs),
+        labels,
+        module,
+        needed,
+        encode,
+        methods=("lm.rerank",) if score is not None else methods_of(labels),
+        layout=layout,
+    )
+
+
+def _layout(recipe: EmbedRecipe) -> Layout:
+    """Return the layout over this process's devices. Raises InvalidRequest, MemoryPlanError."""
+    if recipe.mesh_shape is None:
+        return own_device()
+    return layout_of(recipe.mesh_shape, recipe.rules).placed(jax.local_devices())
+
+
+def _weight_bytes(plan: _Plan) -> int:
+    """Return the bytes of the weights on one device."""
+    return sum(
+        bytes_per_device(
+            leaf.shape, leaf.bits, plan.layout.sharding(leaf.shape, leaf.axes, leaf.bits)
+        )
+        for weight in plan.module.declarations
+        for leaf in weight.leaves
+    )
+
+
+def _unused(recipe: EmbedRecipe, tasks: frozenset[str]) -> tuple[str, ...]:
+    """Return the prefixes of tensors that the tasks do not need."""
+    if RERANK in tasks:
+        return recipe.unused_in_scores
+    return recipe.unused_in_classes if CLASSIFY in tasks else recipe.unused
+
+
+def _activation(
+    recipe: EmbedRecipe, checkpoint: Checkpoint, settings: SentenceSettings, labels: Sequence[str]
+) -> str:
+    """Return which function makes scores: as published, else as sentence-transformers says."""
+    config = checkpoint.config
+    if settings.activation is not None:
+        config = {**config, "sentence_transformers": {"activation_fn": settings.activation}}
+    return recipe.tasks.activation or activation_of(config, len(labels))
 
 
 def settings_of(recipe: EmbedRecipe, checkpoint: Checkpoint) -> SentenceSettings:
@@ -146,7 +240,11 @@ def embedding_as(settings: SentenceSettings, pooling: str, hidden: Encode = _cal
 
     def encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
         return pooled(
-            hidden(model, tokens, lengths), lengths, pooling=how, normalise=settings.normalise
+            hidden(model, tokens, lengths),
+            lengths,
+            pooling=how,
+            normalise=settings.normalise,
+            project=model.project if settings.dense else None,
         )
 
     return encode

@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.engine.step_program import everywhere
 from model_server.loading.passes.pass_programs import PassBucket, PassPrograms, split
 from model_server.models.weights.quantized import as_bytes, byte_shape
-from model_server.models.weights.sharding import own_device
+from model_server.models.weights.sharding import divided_rows, own_device
 from model_server.models.weights.weight import Blueprint, leaf_shapes
 from sax.types import Progress
 
@@ -46,7 +45,7 @@ class EmbedPrograms(PassPrograms):
         def run(leaves: list[jax.Array], tokens: jax.Array, lengths: jax.Array) -> jax.Array:
             return self._encode(self._module.assemble(leaves), tokens, lengths)
 
-        where = everywhere(self._leaves[0].sharding)
+        where = divided_rows(self._leaves[0].sharding, bucket.rows)
         tokens = jax.ShapeDtypeStruct(bucket, jnp.int32, sharding=where)
         lengths = jax.ShapeDtypeStruct((bucket.rows,), jnp.int32, sharding=where)
         return jax.jit(run).lower(self._leaves, tokens, lengths)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from model_server.checkpoints.huggingface.sentence_transformers import SentenceSettings
+from model_server.loading.passes.pair_texts import PairTexts
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from sax.errors import UnsupportedParameter
 from sax.format import quoted
 
 
 class SentenceTokenizer:
-    def __init__(self, tokenizer: HfTokenizer | ByteTokenizer, settings: SentenceSettings) -> None:
+    def __init__(
+        self,
+        tokenizer: HfTokenizer | ByteTokenizer,
+        settings: SentenceSettings,
+        pairs: PairTexts | None = None,
+    ) -> None:
+        """pairs: around the texts of a pair; None: as the tokenizer joins them."""
         self._tokenizer = tokenizer
         self._settings = settings
+        self._pairs = pairs
 
     @property
     def longest_token(self) -> int:
@@ -23,7 +31,14 @@ class SentenceTokenizer:
 
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Return the ids of two texts that are read together."""
-        return self._tokenizer.encode_pair(self._cased(first), self._cased(second))
+        first, second, pairs = self._cased(first), self._cased(second), self._pairs
+        if pairs is None:
+            return self._tokenizer.encode_pair(first, second)
+        assert isinstance(self._tokenizer, HfTokenizer), "random weights score no pairs"
+        guard = self._tokenizer.control_tokens.guard
+        return self._tokenizer.encode_chat(
+            f"{pairs.before}{guard(first)}{pairs.between}{guard(second)}{pairs.after}"
+        )
 
     def _cased(self, text: str) -> str:
         return text.lower() if self._settings.lower_case else text

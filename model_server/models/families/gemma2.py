@@ -55,6 +55,7 @@ _DEFAULTS = {
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
+    keys.only("use_bidirectional_attention", False)
     slides = sliding_layers(keys, lambda index: index % 2 == 0)
     rope = rope_of(keys.all, keys.whole("head_dim"))
     return sandwich_recipe(
@@ -75,12 +76,12 @@ def sandwich_recipe(
     attention: BuildAttention,
     *,
     softcap: float | None = None,
+    causal: bool = True,
 ) -> Recipe:
     """Build a recipe over layers with four norms, some of them with a sliding window.
 
-    softcap: of the attention scores.
+    softcap: of the attention scores. causal: False: a window reaches half as far on either side.
     """
-    keys.only("use_bidirectional_attention", False)
     shape, window = _shape(keys, softcap), keys.whole_or_none("sliding_window")
     windows = [window if slide else None for slide in slides]
     ffw = gated_ffw(keys, activation_name(keys))
@@ -97,7 +98,7 @@ def sandwich_recipe(
             norm_of(keys, f"{prefix}.post_feedforward_layernorm", plus_one=True),
         )
 
-    return decoder_recipe(
+    recipe = decoder_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings")),
         shape=shape,
@@ -109,6 +110,7 @@ def sandwich_recipe(
         logits_softcap=keys.number_or_none("final_logit_softcapping"),
         windows=windows,
     )
+    return replace(recipe, causal=causal)
 
 
 def _shape(keys: ConfigKeys, softcap: float | None) -> AttentionShape:

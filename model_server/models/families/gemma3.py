@@ -65,6 +65,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         slides,
         [local if slide else whole for slide in slides],
         normed_attention(keys, plus_one=True),
+        causal=not keys.flag("use_bidirectional_attention"),  # true in EmbeddingGemma
     )
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.checkpoints.huggingface.dense_modules import DenseModule, weight_name
+from model_server.checkpoints.huggingface.sentence_transformers import TokenScore
+from model_server.models.layers.layers import Activation, Linear, activation_of
 from model_server.models.tasks import TASK_DEFAULTS, Tasks, parse_tasks
+from model_server.models.weights.axis_rules import DEFAULT_RULES, Rules, parse_rules
 from model_server.models.weights.quantization import Quantization, Scheme
+from model_server.models.weights.sharding import ONE_DEVICE, Layout, parse_mesh_shape
 from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
 
@@ -45,14 +50,62 @@ def pooled(
     *,
     pooling: str,
     normalise: bool,
+    project: Callable[[jax.Array], jax.Array] | None = None,
 ) -> jax.Array:
-    """f32[B, D]: one vector per text, of unit length if `normalise`."""
+    """f32[B, D]: one vector per text, through `project`, of unit length if `normalise`."""
     there = jnp.arange(hidden.shape[1])[None] < lengths[:, None]
     vectors = POOLINGS[pooling](hidden, there)
+    if project is not None:
+        vectors = project(vectors)
     if not normalise:
         return vectors
     size = jnp.sqrt(jnp.square(vectors).sum(-1, keepdims=True))
     return vectors / jnp.maximum(size, 1e-12)
+
+
+_DENSE_ACTIVATIONS: dict[str, Activation] = {
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+    **{name: activation_of(name) for name in ("gelu", "relu", "silu")},
+}
+DENSE = "projections"  # begins the paths of their weights
+
+
+class Projected(nnx.Module):
+    """An encoder with dense layers over the pooled vector of each input."""
+
+    def __init__(
+        self, encoder: nnx.Module, modules: Sequence[DenseModule], form: WeightForm
+    ) -> None:
+        form = replace(form, quantization=None)  # small, and the checkpoint says nothing of them
+        self.encoder = encoder
+        self.projections = nnx.List([_linear(module, form) for module in modules])
+        self.activations = tuple(module.activation for module in modules)
+
+    def __call__(
+        self, tokens: jax.Array, lengths: jax.Array, segments: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps i32[B, T] and lengths i32[B] to hidden states f32[B, T, D] of the encoder."""
+        return self.encoder(tokens, lengths, segments)
+
+    def project(self, vectors: jax.Array) -> jax.Array:
+        """Maps pooled hidden states f32[B, D] to vectors f32[B, outputs]."""
+        for linear, name in zip(self.projections, self.activations, strict=True):
+            made = linear(vectors)
+            vectors = made if name == "identity" else _DENSE_ACTIVATIONS[name](made)
+        return vectors
+
+
+def _linear(module: DenseModule, form: WeightForm) -> Linear:
+    kernel, bias = ((weight_name(module, part),) for part in ("weight", "bias"))
+    return Linear(
+        module.outputs,
+        module.inputs,
+        (None, "embed"),
+        kernel,
+        form=form,
+        bias=bias if module.biased else None,
+    )
 
 
 # Serving defaults of every embedder.
@@ -62,6 +115,8 @@ EMBEDDER_DEFAULTS: Mapping[str, Any] = {
     "DTYPE": "float32",
     "MAX_CONTEXT": None,  # tokens per input; null: the model's own
     "BATCH_SIZE": 16,  # most inputs per step
+    "ICI_MESH_SHAPE": None,  # devices on the axes replica, data, model; null: one device
+    "SHARDING_RULES": None,  # changes to the default `Rules`: logical axis -> mesh axis or null
     **TASK_DEFAULTS,
 }
 
@@ -85,20 +140,41 @@ class EmbedRecipe:
     batch: int
     unused: tuple[str, ...] = ()  # prefixes of tensors (heads) that an embedding does not need
     unused_in_classes: tuple[str, ...] = ()  # and those that a classifier does not need
+    mesh_shape: tuple[int, ...] | None = None  # of this process's devices; None: one
+    rules: Rules = DEFAULT_RULES
     tasks: Tasks = Tasks()
     quantize: Scheme | str | None = None  # a scheme; "stored"; None: unquantised
     pooling: str = "mean"  # if neither the publish nor the checkpoint has one
     embeds_only: bool = True  # False: the family can also generate
+    # The model that scores pairs by the next token; None: it makes no tokens.
+    build_scorer: Callable[[WeightForm, TokenScore], nnx.Module] | None = None
+    unused_in_scores: tuple[str, ...] = ()
+    chat_template: str | None = None  # from the publish; None: as the checkpoint says
 
-    def blueprint(self, quantization: Quantization | None = None, labels: int = 0) -> Blueprint:
+    def blueprint(
+        self,
+        quantization: Quantization | None = None,
+        labels: int = 0,
+        dense: Sequence[DenseModule] = (),
+        score: TokenScore | None = None,
+        layout: Layout = ONE_DEVICE,
+    ) -> Blueprint:
         """Return the module without its weights; with a head if there are labels.
 
+        dense: layers over its pooled vectors. score: of pairs, in place of labels.
         Raises InvalidRequest if `quantization` would change nothing.
         """
-        form = WeightForm(dtype=jnp.dtype(self.dtype), quantization=quantization)
-        made = blueprint(
-            lambda: self.build_classifier(form, labels) if labels else self.build(form)
-        )
+        form = WeightForm(dtype=jnp.dtype(self.dtype), quantization=quantization, layout=layout)
+
+        def build() -> nnx.Module:
+            if score is not None:
+                assert self.build_scorer is not None, "only language models have this task"
+                return self.build_scorer(form, score)
+            if labels:
+                return self.build_classifier(form, labels)
+            return Projected(self.build(form), dense, form) if dense else self.build(form)
+
+        made = blueprint(build)
         if quantization is not None:
             quantization.check(each.packing for each in made.declarations if each.packing)
         return made
@@ -153,5 +229,7 @@ def embedding(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "max_context": wanted,
         "dtype": values["DTYPE"],
         "batch": values["BATCH_SIZE"],
+        "mesh_shape": parse_mesh_shape(values["ICI_MESH_SHAPE"]),
+        "rules": parse_rules(values["SHARDING_RULES"]),
         "tasks": parse_tasks(values),
     }

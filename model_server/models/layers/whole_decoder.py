@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.checkpoints.huggingface.sentence_transformers import TokenScore
 from model_server.kernels.whole import no_pages, whole_batch
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.layers import Linear
@@ -39,9 +40,31 @@ class LastTokenHead(nnx.Module):
         self, tokens: jax.Array, lengths: jax.Array, segments: jax.Array | None = None
     ) -> jax.Array:
         """Maps i32[B, T] and lengths i32[B] to logits f32[B, labels]."""
-        hidden = self.encoder(tokens, lengths)
-        last = jnp.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)
-        return self.head(last[:, 0])
+        return self.head(_last(self.encoder(tokens, lengths), lengths))
+
+
+class NextTokenScore(nnx.Module):
+    """A decoder that scores each input by the token that would come next."""
+
+    def __init__(self, decoder: Decoder, score: TokenScore) -> None:
+        self.decoder = decoder
+        self.score = score
+
+    def __call__(
+        self, tokens: jax.Array, lengths: jax.Array, segments: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps i32[B, T] and lengths i32[B] to f32[B, 1], the logarithm of the odds."""
+        hidden = hidden_of(self.decoder, embedded(self.decoder, tokens), lengths)
+        logits = self.decoder.logits(_last(hidden, lengths))
+        scores = logits[:, self.score.true_id]
+        if self.score.false_id is not None:
+            scores = scores - logits[:, self.score.false_id]
+        return scores[:, None]
+
+
+def _last(hidden: jax.Array, lengths: jax.Array) -> jax.Array:
+    """f32[B, D]: the hidden states f32[B, T, D] of each input's last token."""
+    return jnp.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)[:, 0]
 
 
 def embedded(decoder: Decoder, tokens: jax.Array) -> jax.Array:

@@ -86,6 +86,15 @@ def _platform() -> str:
     return jax.default_backend()
 
 
+def parse_mesh_shape(value: Any) -> tuple[int, ...] | None:
+    """Read ICI_MESH_SHAPE. Raises InvalidRequest unless it is a list or null."""
+    if value is None or isinstance(value, list):
+        return None if value is None else tuple(value)
+    raise InvalidRequest(
+        f"ICI_MESH_SHAPE is {value!r}: give a list of three sizes, e.g. [1, 1, 4]", param=_PARAM
+    )
+
+
 def layout_of(shape: Sequence[int] = (1, 1, 1), rules: Rules = DEFAULT_RULES) -> Layout:
     """Layout over an abstract mesh of this shape. Raises InvalidRequest."""
     if len(shape) != len(AXES) or any(type(size) is not int or size < 1 for size in shape):
@@ -138,6 +147,18 @@ def first_devices(devices: Sequence[Any], shape: Sequence[int]) -> list[Any]:
 def spans_hosts(layout: Layout) -> bool:
     assert isinstance(layout.mesh, Mesh), "an abstract mesh has no devices"
     return any(device.process_index != jax.process_index() for device in layout.mesh.devices.flat)
+
+
+def divided_rows(sharding: jax.sharding.Sharding, rows: int) -> jax.sharding.Sharding:
+    """Return the sharding of `rows` independent inputs of a model that lies like this.
+
+    They are divided over the axes that copy a model's products, if evenly.
+    """
+    if not isinstance(sharding, NamedSharding):
+        return sharding
+    axes = AXES[:2]
+    even = rows % math.prod(sharding.mesh.shape[axis] for axis in axes) == 0
+    return NamedSharding(sharding.mesh, PartitionSpec(axes if even else None))
 
 
 def bytes_per_device(shape: Sequence[int], bits: int, sharding: NamedSharding) -> int:

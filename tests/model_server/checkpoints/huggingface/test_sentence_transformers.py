@@ -11,6 +11,7 @@ import pytest
 
 from model_server.checkpoints.huggingface.sentence_transformers import (
     SentenceSettings,
+    TokenScore,
     read_sentence_settings,
 )
 from model_server.checkpoints.opening import open_checkpoint
@@ -76,6 +77,26 @@ def test_a_model_without_the_last_module_is_not_normalised(tmp_path: Path) -> No
     assert not read_sentence_settings(folder_with(tmp_path, kinds=KINDS[:2])).normalise
 
 
+def test_a_reranker_that_is_a_classifier_may_say_how_it_makes_scores(tmp_path: Path) -> None:
+    """As sentence-transformers writes it since 5.4."""
+    path = folder_with(tmp_path, kinds=("Transformer",), prompts={"activation_fn": "torch.nn.X"})
+    assert read_sentence_settings(path) == SentenceSettings(activation="torch.nn.X")
+
+
+@pytest.mark.parametrize("false_id", [None, 7])
+def test_a_language_model_that_ranks_names_its_tokens(tmp_path: Path, false_id: int | None) -> None:
+    config = {"true_token_id": 5, "false_token_id": false_id, "module_input_name": "causal_logits"}
+    path = folder_with(tmp_path, kinds=("Transformer", "LogitScore"), pooling=config)
+    assert read_sentence_settings(path).score == TokenScore(5, false_id)
+
+
+@pytest.mark.parametrize("given", [{}, {"true_token_id": "yes"}, {"false_token_id": 5}])
+def test_a_score_without_tokens_is_named(tmp_path: Path, given: dict[str, Any]) -> None:
+    path = folder_with(tmp_path, kinds=("Transformer", "LogitScore"), pooling=given)
+    with pytest.raises(CheckpointError, match="names no tokens"):
+        read_sentence_settings(path)
+
+
 def test_lower_case_and_a_default_prompt_are_honoured(tmp_path: Path) -> None:
     prompts = {"prompts": {"query": "query: ", "other": ""}, "default_prompt_name": "query"}
     path = folder_with(tmp_path, text={"do_lower_case": True}, prompts=prompts)
@@ -86,7 +107,9 @@ def test_lower_case_and_a_default_prompt_are_honoured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"kinds": (*KINDS[:2], "Dense")}, "lists Transformer, Pooling, Dense"),
+        ({"kinds": (*KINDS[:2], "LSTM")}, "lists Transformer, Pooling, LSTM"),
+        ({"kinds": (*KINDS, "Dense")}, "lists Transformer, Pooling, Normalize, Dense"),
+        ({"kinds": ("Transformer", "Dense")}, "lists Transformer, Dense"),
         ({"kinds": ("WordEmbeddings", "Pooling")}, "lists WordEmbeddings, Pooling"),
         ({"pooling": {"pooling_mode_mean_sqrt_len_tokens": True}}, "pooling by mean_sqrt_len"),
         (

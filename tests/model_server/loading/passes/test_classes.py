@@ -55,7 +55,7 @@ def load(loader: ModelLoader, folder: Path, **overrides: str) -> LoadedEmbedder:
 
 
 # Like another that `make test` runs, but for labels or a model type's name.
-ALSO = {"bert_labels", "qwen2", "xlm_roberta"}
+ALSO = {"bert_labels", "modernbert_first", "qwen2", "xlm_roberta"}
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,20 @@ def test_scores_are_as_the_checkpoint_makes_them(loader: ModelLoader, tmp_path: 
     np.testing.assert_allclose(scores, grown / grown.sum(), atol=1e-4)
     assert loaded.labels == ("no", "yes")
     assert loaded.methods == ("lm.classify",)
+
+
+def test_scores_are_as_sentence_transformers_makes_them(
+    loader: ModelLoader, tmp_path: Path
+) -> None:
+    """It keeps that beside its list of modules."""
+    folder = classifier(tmp_path, "bert")
+    kind = "sentence_transformers.base.modules.transformer.Transformer"
+    (folder / "modules.json").write_text(json.dumps([{"path": "", "type": kind}]))
+    identity = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(identity))
+    golden = np.load(CASES / "bert" / "golden.npz")
+    scores = load(loader, folder).runner.embed([golden["prompt"].tolist()])[0]
+    np.testing.assert_allclose(scores, golden["logits"], atol=2e-4)
 
 
 def test_a_pair_is_read_with_a_separator_between(loader: ModelLoader, tmp_path: Path) -> None:

@@ -208,6 +208,7 @@ UNSAID = {
     "NORMALIZE": True,
     "MATRYOSHKA": True,
     "CLASSIFY_ACTIVATION": "none",
+    "RERANK_TOKENS": ["yes", "no"],
     "GRADIENT_WRT_INPUT_TENSOR_NAMES": ["weights"],
     "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES": ["final_norm.scale"],
 }

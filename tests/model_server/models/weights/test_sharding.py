@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.models.weights.axis_rules import parse_rules
-from model_server.models.weights.sharding import first_devices, layout_of, make_mesh, split_heads
+from model_server.models.weights.sharding import (
+    divided_rows,
+    first_devices,
+    layout_of,
+    make_mesh,
+    split_heads,
+)
 from sax.errors import InvalidRequest, MemoryPlanError
 
 
@@ -98,3 +105,14 @@ def test_a_mesh_takes_as_many_devices_of_every_host() -> None:
 def test_a_mesh_that_hosts_cannot_share_evenly_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="has 3 devices, which the 2 hosts"):
         first_devices(devices(2, 4), (1, 1, 3))
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [(16, ("replica", "data")), (4, ("replica", "data")), (2, None), (1, None)],
+)
+def test_inputs_are_divided_over_the_copies_of_a_model_if_evenly(rows: int, expected: Any) -> None:
+    weights = layout_of((2, 2, 3)).sharding((6, 8), ("ffw", "embed"))
+    found = divided_rows(weights, rows)
+    assert isinstance(found, NamedSharding)
+    assert found.spec == PartitionSpec(expected)

@@ -1,0 +1,78 @@
+"""Loads models that make no tokens on meshes of fake devices; a process of its own.
+
+The number of devices is fixed before jax starts, so the test calls this as a script:
+
+    python -m tests.model_server.loading.passes.on_meshes RESULTS.json CASE:8x1x1 ...
+
+RESULTS.json holds, by each of these names, the vectors of the case's inputs, or an error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_server.config import ModelServerConfig
+from model_server.loading.loaded import LoadedEmbedder
+from model_server.loading.loader import ModelLoader, make_loader
+from sax.types import ModelSpec
+from tests.model_server.loading.passes.test_classes import CASES, classifier
+from tests.model_server.sentence_folders import golden_sentences, sentence_folder
+
+
+def vectors(loader: ModelLoader, case: str, shape: list[int]) -> list[list[float]]:
+    """The case's vectors by a model on such a mesh, in a batch that the devices divide."""
+    with tempfile.TemporaryDirectory() as folder:
+        is_classifier = (CASES / case).is_dir()
+        write = classifier if is_classifier else sentence_folder
+        given = {
+            "DTYPE": '"float32"',
+            "MAX_CONTEXT": "32" if is_classifier else "64",
+            "ICI_MESH_SHAPE": json.dumps(shape),
+        }
+        if is_classifier:
+            given["CLASSIFY_ACTIVATION"] = '"none"'
+        spec = ModelSpec(
+            model_id="/sax/test/meshes",
+            model_path="auto",
+            checkpoint=str(write(Path(folder), case)),
+            replicas=1,
+            overrides=given,
+        )
+        loaded: Any = loader(spec, lambda _: None)
+    assert isinstance(loaded, LoadedEmbedder)
+    assert loaded.devices == np.prod(shape)
+    inputs = inputs_of(loaded, case, is_classifier=is_classifier)
+    found = loaded.runner.embed([*inputs, *[[5, 6]] * (16 - len(inputs))])
+    loaded.runner.close()
+    return found[: len(inputs)]
+
+
+def inputs_of(loaded: LoadedEmbedder, case: str, *, is_classifier: bool) -> list[list[int]]:
+    if is_classifier:
+        return [np.load(CASES / case / "golden.npz")["prompt"].tolist()]
+    return [loaded.tokenizer.encode(text) for text in golden_sentences(case)["texts"]]
+
+
+def main() -> None:
+    path, *runs = sys.argv[1:]
+    results: dict[str, Any] = {}
+    loader = make_loader(ModelServerConfig())
+    for run in runs:
+        case, _, sizes = run.partition(":")
+        try:
+            results[run] = vectors(loader, case, [int(size) for size in sizes.split("x")])
+        except Exception:
+            results[run] = traceback.format_exc()
+    loader.watch.stop()
+    Path(path).write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
