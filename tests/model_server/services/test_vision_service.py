@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from model_server.serving.vision_servable import VisionServable
 from sax.errors import InvalidRequest, NotLoaded, QueueFull, UnsupportedParameter
 from sax.proto import common_pb2, lm_pb2, multimodal_pb2, multimodal_pb2_grpc, vision_pb2
 from sax.proto.vision_pb2_grpc import VisionServiceStub
@@ -59,6 +60,7 @@ async def test_images_that_come_together_share_a_batch_and_get_their_own_answers
         models.batches.clear()
         first = asyncio.create_task(classify(served, image(1, 2, 3)))
         servable = served.server.servables.get(EYE)
+        assert isinstance(servable, VisionServable)
         await until(lambda: servable.running == 1)
         others = [asyncio.create_task(classify(served, image(n, 9, 9))) for n in range(4)]
         await until(lambda: servable.waiting == 4 and models.runners[-1].batches == [1])
