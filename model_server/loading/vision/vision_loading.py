@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.checkpoints.checkpoint_view import view_of
 from model_server.config import ModelServerConfig
 from model_server.loading.loaded import LoadedVision
 from model_server.loading.memory_plan import FreeMemory
@@ -19,7 +18,12 @@ from model_server.loading.vision.vision_runner import VisionModelRunner, VisionP
 from model_server.loading.weights import fill, mismatches, place, read_weights
 from model_server.models.overrides import apply_overrides
 from model_server.models.vision.image_settings import IMAGENET, form_of, read_image_settings
-from model_server.models.vision.vision_recipe import ImageSettings, VisionClass, VisionRecipe
+from model_server.models.vision.vision_recipe import (
+    ImageSettings,
+    VisionClass,
+    VisionRecipe,
+    needed_of,
+)
 from model_server.models.weights.sharding import own_device
 from model_server.models.weights.weight import Declaration
 from sax.errors import CheckpointError, InvalidRequest, LoadFailed
@@ -43,7 +47,7 @@ def load_vision(
     """
     check_pillow()
     recipe = configured(model, spec, checkpoint)
-    source = _source(recipe, spec, checkpoint)
+    source = _source(recipe, spec, checkpoint, model.unused)
     settings = _settings(recipe, checkpoint)
     programs = VisionPrograms(recipe, settings)
     programs.compile(report)
@@ -126,13 +130,14 @@ def _numbers(weight: Declaration, seed: int) -> np.ndarray:
     return drawn * np.float32(weight.spread)
 
 
-def _source(recipe: VisionRecipe, spec: ModelSpec, checkpoint: Checkpoint | None) -> _WeightsToCome:
+def _source(
+    recipe: VisionRecipe, spec: ModelSpec, checkpoint: Checkpoint | None, unused: tuple[str, ...]
+) -> _WeightsToCome:
     """Raises CheckpointError naming a tensor that does not fit."""
     seed = zlib.crc32(spec.model_id.encode())
     if checkpoint is None:
         return _WeightsToCome(recipe, None, seed)
-    kept = [name for name in checkpoint.names() if not name.endswith(recipe.unused)]
-    needed = view_of(checkpoint, {name: name for name in kept})
+    needed = needed_of(checkpoint, unused)
     if found := next(mismatches(recipe.blueprint.declarations, needed), None):
         raise CheckpointError(found)
     return _WeightsToCome(recipe, needed, seed)

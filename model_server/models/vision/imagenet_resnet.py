@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from model_server.models.vision.resnet import RESNET, ResNetConfig, recipe_of
+from model_server.models.vision.resnet import RESNET, UNUSED, ResNetConfig, recipe_of
 from model_server.models.vision.vision_recipe import VISION_DEFAULTS, VisionClass, VisionRecipe
 from sax.errors import CheckpointError
 
@@ -58,5 +58,7 @@ IMAGENET_RESNET_50 = VisionClass(
     {**VISION_DEFAULTS, "IMAGE_SIZE": 224, "BATCH_SIZE": [1]},
     configure,
     needs_checkpoint=False,
+    title="ImageNetResNet50",
+    unused=UNUSED,
     found_by_type=False,
 )

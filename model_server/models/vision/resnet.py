@@ -246,7 +246,6 @@ def recipe_of(config: ResNetConfig, values: Mapping[str, Any]) -> VisionRecipe:
         see=partial(see, config),
         labels=config.labels,
         embed=config.widths[-1],
-        unused=(".num_batches_tracked",),  # of training
         **serving,
     )
 
@@ -256,4 +255,13 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Vi
     return recipe_of(ResNetConfig.from_hf(config), values)
 
 
-RESNET = VisionClass("resnet", ("resnet",), VISION_DEFAULTS, configure, needs_checkpoint=True)
+UNUSED = (".num_batches_tracked",)  # of training
+RESNET = VisionClass(
+    "resnet",
+    ("resnet",),
+    VISION_DEFAULTS,
+    configure,
+    needs_checkpoint=True,
+    title="ResNet",
+    unused=UNUSED,
+)

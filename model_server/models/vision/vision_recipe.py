@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import view_of
 from model_server.models.weights.weight import Blueprint
 from model_server.sharing.images.frames import ImageForm
 from sax.errors import InvalidRequest
@@ -57,7 +59,6 @@ class VisionRecipe:
     top_k: int  # labels of an answer
     batches: tuple[int, ...]  # numbers of images that are compiled, ascending
     image_size: int | None  # pixels of a side, from the publish; None: as the checkpoint says
-    unused: tuple[str, ...] = ()  # ends of names of tensors that answers do not need
 
 
 Configure = Callable[[Mapping[str, Any] | None, Mapping[str, Any]], VisionRecipe]
@@ -72,7 +73,15 @@ class VisionClass:
     overridable: Mapping[str, Any]
     configure: Configure
     needs_checkpoint: bool
+    title: str  # display name
+    unused: tuple[str, ...] = ()  # ends of names of tensors that answers do not need
     found_by_type: bool = True  # `auto` finds it by its model_type
+
+
+def needed_of(checkpoint: Checkpoint, unused: tuple[str, ...]) -> Checkpoint:
+    """Return the checkpoint without the tensors whose names end so."""
+    kept = [name for name in checkpoint.names() if not name.endswith(unused)]
+    return view_of(checkpoint, {name: name for name in kept})
 
 
 # Serving defaults of every model of images.
