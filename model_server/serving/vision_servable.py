@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
 import numpy as np
 
@@ -41,6 +42,8 @@ class VisionServable:
         self.failure: str | None = None  # errors end a request, never the model
         self._decoder = decoder or image_decoder()
         self.decoding = 0  # images that are with the decoder
+        self._all_decoded = asyncio.Event()
+        self._all_decoded.set()
         self._thread = RunnerThread(model_id, loaded.runner)
         self._batcher: Batcher[np.ndarray, SeenImage] = Batcher(
             loaded.runner.see,
@@ -67,16 +70,26 @@ class VisionServable:
 
         Raises InvalidRequest for one that cannot be decoded, QueueFull, NotLoaded, Unavailable.
         """
-        self.decoding += 1
-        try:
-            decoding = self._decoder.submit(image, self.loaded.form)
-            pixels = await asyncio.wrap_future(decoding)
-        finally:
-            self.decoding -= 1
+        pixels = await self._decoded(image)
         return await self._batcher.ask(pixels, cost)
 
     async def close(self, drain_s: float) -> None:
-        await self._thread.close([self._batcher], drain_s)
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + drain_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(end_s):
+                await self._all_decoded.wait()
+        await self._thread.close([self._batcher], max(0.0, end_s - loop.time()))
+
+    async def _decoded(self, image: bytes) -> np.ndarray:
+        self.decoding += 1
+        self._all_decoded.clear()
+        try:
+            return await asyncio.wrap_future(self._decoder.submit(image, self.loaded.form))
+        finally:
+            self.decoding -= 1
+            if not self.decoding:
+                self._all_decoded.set()
 
     def _count(self, size: int) -> None:
         self.batches += 1

@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from model_server.loading.vision.image_decoder import ImageDecoder
 from model_server.sharing.confined.process import ProcessEnded
 from model_server.sharing.images.frames import MAX_PIXELS, ImageAsk, ImageForm
 from model_server.sharing.images.process import ImageProcess
+from model_server.sharing.images.worker import answer
 from sax.errors import InvalidRequest, QueueFull
 
 FORM = ImageForm(size=16, shortest=None, resample=0)
@@ -109,6 +112,22 @@ def test_a_bad_image_is_refused_in_words(decoder: ImageDecoder, name: str) -> No
         decoder.submit(make(), FORM).result()
     assert caught.value.param == "image_bytes"
     assert decoder.submit(encoded(picture()), FORM).result().shape == (16, 16, 3)
+
+
+@given(
+    st.sampled_from(["PNG", "JPEG", "WEBP"]),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(max_size=9)), min_size=1),
+)
+@settings(deadline=None, max_examples=60)
+def test_bytes_that_were_changed_anywhere_give_pixels_or_words(
+    kind: str, changes: list[tuple[float, bytes]]
+) -> None:
+    data = bytearray(encoded(picture(40, 30), kind))
+    for place, put in changes:
+        at = int(place * len(data))
+        data[at : at + len(put)] = put
+    found = answer(ImageAsk(bytes(data), FORM))
+    assert (found.kind, len(found.pixels)) == ("pixels", FORM.bytes) or found.text
 
 
 def test_an_image_that_takes_too_long_ends_its_process_and_not_the_next_image() -> None:
