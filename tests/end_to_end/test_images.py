@@ -15,6 +15,7 @@ from PIL import Image
 
 import sax
 from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.saxml import cell_client
 from tests.end_to_end.cell import ROOT, Cell, local_plan
 from tests.golden.make_images import HERE
 from tests.model_server.loading.vision.test_vision_loading import logprobs, write_case
@@ -39,9 +40,11 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
 
 
 @pytest.fixture
-def tiny(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> sax.Model:
+def tiny(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> Iterator[sax.Model]:
     monkeypatch.setenv("SAX_ADMIN", cell.plan.admin_address)
-    return sax.Model(TINY)
+    yield sax.Model(TINY)
+    cell_client.client_at(cell.plan.admin_address).close()  # Saxml's API has no close
+    cell_client.client_at.cache_clear()
 
 
 @pytest.fixture(scope="module")
