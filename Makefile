@@ -248,9 +248,9 @@ PRINT_BUILD := import tomllib; project = tomllib.load(open("pyproject.toml", "rb
 
 locks: dev
 	$(call lock,control,pyproject.toml --extra kubernetes --extra traces)
-	$(call lock,model-cpu,pyproject.toml --extra model-server --extra traces)
-	$(call lock,model-tpu,pyproject.toml --extra tpu --extra traces)
-	$(call lock,model-cuda,pyproject.toml --extra cuda --extra traces)
+	$(call lock,model-cpu,pyproject.toml --extra model-server --extra media --extra traces)
+	$(call lock,model-tpu,pyproject.toml --extra tpu --extra media --extra traces)
+	$(call lock,model-cuda,pyproject.toml --extra cuda --extra media --extra traces)
 	$(BIN)/python -c '$(PRINT_BUILD)' | $(call lock,build,-)
 
 # --- native CPU kernels -----------------------------------------------------------------------------

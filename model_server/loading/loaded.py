@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.engine.engine import STEP_LIMIT_S
 from model_server.engine.timing.step_times import StepTimes
@@ -18,6 +20,7 @@ from model_server.grammars.compiler import GrammarCompiler
 from model_server.loading.island_loads import IslandLoads
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.tasks import Sizes
+from model_server.sharing.images.frames import ImageForm
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.dialect import AnswerDialect
 from model_server.text.tokenizer import Tokenizer
@@ -197,6 +200,45 @@ class LoadedCustom:
     parts: MemoryParts = MemoryParts()
 
 
+class SeenImage(NamedTuple):
+    """What a model computed of one image."""
+
+    vector: np.ndarray  # f32[D]
+    scores: np.ndarray  # f32[labels], log-probabilities
+
+
+class VisionRunner(Protocol):
+    """Looks at batches of images. Not thread-safe: one thread calls it."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def batch(self) -> int:
+        """Largest number of images per call."""
+        ...
+
+    def see(self, images: Sequence[np.ndarray]) -> list[SeenImage]:
+        """Return what it computes of each image u8[S, S, 3]."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedVision:
+    """A model that classifies and embeds images, in memory, compiled for all of its batches."""
+
+    runner: VisionRunner
+    form: ImageForm  # of images that the runner takes
+    labels: tuple[str, ...]
+    top_k: int  # labels of an answer
+    queue: int  # images that may wait
+    memory: int  # bytes of weights and workspace
+    parts: MemoryParts = MemoryParts()
+    methods: tuple[str, ...] = ("vm.classify", "vm.embed")
+
+
 class Place(Protocol):
     """A place of a base that an adapter holds until it is closed."""
 
@@ -216,7 +258,7 @@ class LoadedAdapter:
     loaded: Loaded  # the base's
 
 
-AnyLoaded = Loaded | LoadedEmbedder | LoadedCustom | LoadedAdapter
+AnyLoaded = Loaded | LoadedEmbedder | LoadedCustom | LoadedVision | LoadedAdapter
 
 
 def close(loaded: AnyLoaded) -> None:

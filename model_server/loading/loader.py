@@ -50,6 +50,8 @@ from model_server.loading.loaded import (
     LoadedCustom,
     LoadedEmbedder,
     LoadedGradients,
+    LoadedVision,
+    VisionRunner,
 )
 from model_server.loading.memory_plan import Devices, FreeMemory
 from model_server.loading.openings import Openings
@@ -57,9 +59,16 @@ from model_server.loading.passes.chosen_tasks import generates, tasks_of
 from model_server.loading.passes.embed_loading import load_embedder
 from model_server.loading.stages.host_stage import StageHost, StageLoad
 from model_server.loading.stages.island_stages import IslandStagesLoad
+from model_server.loading.vision.vision_loading import load_vision
 from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
-from model_server.models.registry import AdapterClass, check_overrides, find, make_recipe
+from model_server.models.registry import (
+    AdapterClass,
+    check_overrides,
+    find,
+    make_recipe,
+    vision_class,
+)
 from model_server.models.tasks import GENERATE
 from model_server.models.weights.sharding import Layout
 from model_server.models.whole_recipe import whole_recipe
@@ -89,7 +98,7 @@ Report = Callable[[Progress], None]
 
 
 AnyLoad = LmLoad | StageLoad | IslandStagesLoad
-AnyRunner = HeldRunner | EmbedRunner | CustomRunner
+AnyRunner = HeldRunner | EmbedRunner | CustomRunner | VisionRunner
 
 
 class _Live(NamedTuple):
@@ -139,6 +148,11 @@ class ModelLoader:
                 )
             with _named(spec.checkpoint), self._open(spec, report) as checkpoint:
                 config = checkpoint.config if checkpoint else None
+                if vision := vision_class(spec.model_path, config):
+                    free = self._free_memory()
+                    return self._keep(
+                        spec, load_vision(vision, spec, checkpoint, self._config, free, report)
+                    )
                 recipe = make_recipe(spec.model_path, config, spec.overrides)
                 if isinstance(recipe, Recipe):
                     if generates(recipe, checkpoint):
@@ -512,8 +526,8 @@ class ModelLoader:
         return free_memory(layout, self._config, self._holders())
 
     def _keep(
-        self, spec: ModelSpec, loaded: LoadedEmbedder | LoadedCustom
-    ) -> LoadedEmbedder | LoadedCustom:
+        self, spec: ModelSpec, loaded: LoadedEmbedder | LoadedCustom | LoadedVision
+    ) -> LoadedEmbedder | LoadedCustom | LoadedVision:
         self._live.append(_Live(loaded.runner, spec.model_id, loaded.memory))
         return loaded
 

@@ -18,6 +18,7 @@ from typing import Any
 from model_server.models.layers.embedder import EMBEDDER_DEFAULTS, EmbedderFamily
 from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass
 from model_server.models.registry import families, find, make_recipe, model_paths
+from model_server.models.vision.vision_recipe import VisionClass
 from model_server.models.weights.axis_rules import DEFAULT_RULES, LOGICAL
 
 # What each override key means.
@@ -171,6 +172,7 @@ def page() -> str:
             _class_rows(classes),
         ),
         "overrides": _overrides_table(classes),
+        "vision": vision_table(),
         "rules": _table(
             ("logical axis", "shards", "default mesh axis"),
             (
@@ -181,6 +183,23 @@ def page() -> str:
     }
     text = Path(__file__).with_suffix(".md").read_text()
     return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], text)
+
+
+def vision_table() -> str:
+    """The models of images, with the values that a publish may change."""
+    found = [entry for path in model_paths() if isinstance(entry := find(path), VisionClass)]
+    return _table(
+        ("model path", "`model_type`", "checkpoint", "defaults"),
+        (
+            (
+                f"`{entry.path}`",
+                ", ".join(f"`{name}`" for name in entry.model_types),
+                "needed" if entry.needs_checkpoint else "or `None`",
+                ", ".join(f"{key} {json.dumps(value)}" for key, value in entry.overridable.items()),
+            )
+            for entry in found
+        ),
+    )
 
 
 def golden_cases() -> dict[str, list[str]]:

@@ -28,6 +28,9 @@ from model_server.models.recipe import (
     without_auto,
 )
 from model_server.models.saxml import c4, lm_cloud, saxml_gemma, saxml_gptj, saxml_llama
+from model_server.models.vision.imagenet_resnet import IMAGENET_RESNET_50
+from model_server.models.vision.resnet import RESNET
+from model_server.models.vision.vision_recipe import VisionClass, serving_values
 from sax.adapters import ADAPTER_PATH, BASE, parse_base
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 from sax.format import quoted
@@ -45,10 +48,11 @@ class AdapterClass:
     needs_checkpoint: bool = True
 
 
-Entry = _Recipes | CustomModel | AdapterClass
+Entry = _Recipes | CustomModel | AdapterClass | VisionClass
 
 _SAXML_ROOT = "saxml.server."
 
+_VISION = (RESNET, IMAGENET_RESNET_50)
 _SAXML = (lm_cloud, saxml_llama, saxml_gemma, saxml_gptj, c4)
 
 
@@ -108,6 +112,12 @@ def make_recipe(
     """Build the recipe for a path. `config` is None for checkpoint "None"."""
     found = find(path)
     assert not isinstance(found, CustomModel | AdapterClass), "it has no recipe"
+    if (vision := vision_class(path, config)) is not None:
+        raise InvalidRequest(
+            f"{vision.path} is a model of images: it can be published, and no more; what was asked "
+            "is for models of text"
+        )
+    assert not isinstance(found, VisionClass)
     if config is None and found.needs_checkpoint:
         raise InvalidRequest(
             f'{path} takes its sizes from a checkpoint; "None" (random weights) works for the '
@@ -121,6 +131,25 @@ def make_recipe(
         return found.configure(config, values)
     recipe, asked = found.configure(config, without_auto(values)), values.get("MAX_CONTEXT")
     return recipe if asked is None else replace(recipe, auto_context=asked == AUTO)
+
+
+def vision_class(path: str, config: Mapping[str, Any] | None) -> VisionClass | None:
+    """Return the model of images that a path and a checkpoint mean; None: it is another kind.
+
+    Raises ModelPathNotFound, and CheckpointError for a checkpoint of another kind.
+    """
+    entry, model_type = find(path), None if config is None else config.get("model_type")
+    if entry.path == AUTO:
+        known = (each for each in _VISION if each.found_by_type)
+        return next((each for each in known if model_type in each.model_types), None)
+    if not isinstance(entry, VisionClass):
+        return None
+    if config is not None and model_type not in entry.model_types:
+        raise CheckpointError(
+            f"{entry.path} loads checkpoints of model_type {', '.join(entry.model_types)}, not "
+            f"{quoted(model_type)}"
+        )
+    return entry
 
 
 def full_config(
@@ -160,10 +189,13 @@ def check_overrides(path: str, overrides: Mapping[str, str]) -> None:
     entry = find(path)
     defaults = entry.overridable
     if entry.path == AUTO:  # the checkpoint decides which of these it takes
-        defaults = {k: v for each in families() for k, v in each.model_class().overridable.items()}
+        every = (*_VISION, *(each.model_class() for each in families()))
+        defaults = {key: value for each in every for key, value in each.overridable.items()}
     values = apply_overrides(defaults, overrides, entry.path)
     if isinstance(entry, AdapterClass):
         parse_base(overrides)
+    elif isinstance(entry, VisionClass):
+        serving_values(values)
     elif isinstance(entry, ModelClass) and not entry.needs_checkpoint:
         make_recipe(path, None, overrides)  # its sizes are its own
     elif values.keys() >= SERVING_DEFAULTS.keys():
@@ -219,7 +251,8 @@ def _known(
     family: Family | EmbedderFamily | None, config: Mapping[str, Any]
 ) -> Family | EmbedderFamily:
     if family is None:
-        there = sorted(name for family in families() for name in family.model_types)
+        every = (*families(), *_VISION)
+        there = sorted({name for each in every for name in each.model_types})
         raise CheckpointError(
             f"model_type {quoted(config.get('model_type'))} is not supported; supported: "
             f"{', '.join(there)}"
@@ -237,6 +270,7 @@ def _own_entries() -> dict[str, Entry]:
         *(family.model_class() for family in families()),
         AdapterClass(ADAPTER_PATH, {BASE: ""}),
         *(entry for module in _SAXML for entry in module.model_classes()),
+        *_VISION,
     ]
     return {entry.path: entry for entry in entries}
 

@@ -41,6 +41,7 @@ from model_server.services.lm_service import LmService
 from model_server.services.modelet import Modelet
 from model_server.services.prefill_service import PrefillService
 from model_server.services.token_service import TokenService
+from model_server.services.vision_service import MultimodalService, VisionService
 from model_server.serving.admission import Admission
 from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.handler import Handler
@@ -48,6 +49,7 @@ from model_server.serving.lm_servable import AdapterServable, LmServable
 from model_server.serving.metrics.registry import ModelServerMetrics
 from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.passes.gradients import GradientCalls
+from model_server.serving.passes.images import VisionCalls
 from model_server.serving.prefiller import Prefiller
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables
@@ -68,10 +70,14 @@ from sax.proto import (
     lm_pb2_grpc,
     modelet_pb2,
     modelet_pb2_grpc,
+    multimodal_pb2,
+    multimodal_pb2_grpc,
     prefill_pb2,
     prefill_pb2_grpc,
     tokens_pb2,
     tokens_pb2_grpc,
+    vision_pb2,
+    vision_pb2_grpc,
 )
 from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import ModelSpec, ServerInfo
@@ -84,6 +90,8 @@ _SERVICES = (
     modelet_pb2.DESCRIPTOR.services_by_name["Modelet"].full_name,
     lm_pb2.DESCRIPTOR.services_by_name["LMService"].full_name,
     custom_pb2.DESCRIPTOR.services_by_name["CustomService"].full_name,
+    vision_pb2.DESCRIPTOR.services_by_name["VisionService"].full_name,
+    multimodal_pb2.DESCRIPTOR.services_by_name["MultimodalService"].full_name,
     tokens_pb2.DESCRIPTOR.services_by_name["TokenService"].full_name,
     prefill_pb2.DESCRIPTOR.services_by_name["PrefillService"].full_name,
     control_pb2.DESCRIPTOR.services_by_name["Control"].full_name,
@@ -337,6 +345,11 @@ class ModelServer:
         lm_pb2_grpc.add_LMServiceServicer_to_server(language, server)
         custom = CustomService(CustomCalls(self.servables, self._admission))
         custom_pb2_grpc.add_CustomServiceServicer_to_server(custom, server)
+        images = VisionCalls(self.servables, self._admission)
+        vision_pb2_grpc.add_VisionServiceServicer_to_server(VisionService(images), server)
+        multimodal_pb2_grpc.add_MultimodalServiceServicer_to_server(
+            MultimodalService(images), server
+        )
         tokens_pb2_grpc.add_TokenServiceServicer_to_server(self._tokens, server)
         prefiller = Prefiller(self.servables, expiry_s=config.kv_expiry_seconds)
         prefill_pb2_grpc.add_PrefillServiceServicer_to_server(

@@ -11,11 +11,18 @@ from enum import Enum, auto
 from typing import Protocol
 
 from model_server.engine.timing.watchdog import OnHang
-from model_server.loading.loaded import AnyLoaded, Loaded, LoadedAdapter, LoadedCustom
+from model_server.loading.loaded import (
+    AnyLoaded,
+    Loaded,
+    LoadedAdapter,
+    LoadedCustom,
+    LoadedVision,
+)
 from model_server.serving.custom_servable import CustomServable
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.lm_servable import AdapterServable, LmServable
 from model_server.serving.method_stats import MethodStats
+from model_server.serving.vision_servable import VisionServable
 from sax.activity import Activity
 from sax.memory_parts import MemoryParts
 from sax.types import ServableStatus
@@ -138,4 +145,6 @@ def make_servable(
         return LmServable(model_id, loaded, on_hang)
     if isinstance(loaded, LoadedCustom):
         return CustomServable(model_id, loaded)
+    if isinstance(loaded, LoadedVision):
+        return VisionServable(model_id, loaded)
     return EmbedServable(model_id, loaded)

@@ -58,6 +58,8 @@ class RequestRoute(StrEnum):
     LM_EMBED = "LMService/Embed"
     LM_GRADIENT = "LMService/Gradient"
     CUSTOM = "CustomService/Custom"
+    VM_CLASSIFY = "VisionService/Classify"
+    VM_EMBED = "VisionService/Embed"
     ADMIN_PUBLISH = "Admin/Publish"
 
     @property

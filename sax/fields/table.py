@@ -60,6 +60,7 @@ _SAXML = (
     RequestRoute.LM_EMBED,
     RequestRoute.LM_GRADIENT,
 )
+_IMAGES = (RequestRoute.VM_CLASSIFY, RequestRoute.VM_EMBED)
 _PUBLISHED = (RequestRoute.PUBLISH, RequestRoute.UPDATE)
 _SPECS = (*_PUBLISHED, RequestRoute.ADMIN_PUBLISH)
 _LOADED = (*_SPECS, RequestRoute.CANARY)
@@ -114,6 +115,7 @@ _NAMES = (
         RequestRoute.CLASSES,
         *_SAXML,
         RequestRoute.CUSTOM,
+        *_IMAGES,
     ),
 )
 _QUESTIONS = (
@@ -193,6 +195,7 @@ _QUESTIONS = (
     _many("suffix", Kind.TEXTS, RequestRoute.LM_SCORE, count=1024, bytes=TEXT_BYTES),
     _text("request", 32 << 20, RequestRoute.CUSTOM),  # pictures and sound, not only text
     _text("method_name", LABEL_BYTES, RequestRoute.CUSTOM),
+    _text("image_bytes", 20 << 20, *_IMAGES),
 )
 
 
@@ -254,7 +257,7 @@ _SAMPLING = (
     _many(
         "extra_inputs",
         Kind.MAP,
-        *(RequestRoute.GENERATE, *_SAXML, RequestRoute.CUSTOM),
+        *(RequestRoute.GENERATE, *_SAXML, RequestRoute.CUSTOM, *_IMAGES),
         count=128,
         bytes=LABEL_BYTES,
         values=128,

@@ -1,6 +1,6 @@
 """Saxml's multimodal methods, on its own messages (`sax.proto.multimodal_pb2`).
 
-No server here has the service: it answers with UnsupportedParameter, "Method not found".
+Servers here have no model for them: they answer with UnsupportedParameter.
 """
 
 from __future__ import annotations

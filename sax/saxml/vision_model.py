@@ -1,7 +1,7 @@
 """Saxml's vision methods: `sax.Model(id).VM().Classify(image_bytes)`.
 
-Images, and texts that come with them, are bytes in results, as in Saxml. No server here has the
-service: it answers with UnsupportedParameter, "Method not found".
+Images, and texts that come with them, are bytes in results, as in Saxml. Servers here have models
+for Classify and Embed; the others they answer with UnsupportedParameter.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import SAMPLING
 from sax.fields.table import field, fields_of
-from sax.proto import common_pb2, custom_pb2, lm_pb2, tokens_pb2
+from sax.proto import common_pb2, custom_pb2, lm_pb2, tokens_pb2, vision_pb2
 
 _STREAM = fields_of(RequestRoute.STREAM)
 _MANY = [name for name, row in SAMPLING.items() if row.count]  # lists and maps
@@ -19,6 +19,7 @@ _PAIRS = fields_of(RequestRoute.SCORE_PAIRS)
 _SCORE = fields_of(RequestRoute.LM_SCORE)
 _GRADIENT = fields_of(RequestRoute.LM_GRADIENT)
 _CUSTOM = fields_of(RequestRoute.CUSTOM)
+_IMAGE = fields_of(RequestRoute.VM_CLASSIFY)
 _TEXT = field(RequestRoute.LM_GENERATE, "text")
 _EXTRA = field(RequestRoute.LM_GENERATE, "extra_inputs")
 _TURN = ("role", "content", "name", "tool_call_id", "reasoning")
@@ -122,6 +123,18 @@ def check_custom(msg: custom_pb2.CustomRequest) -> None:
     for name in ("model_key", "method_name", "request"):
         _CUSTOM[name].check_text(getattr(msg, name))
     check_extra_inputs(msg.extra_inputs)
+
+
+def check_image(msg: vision_pb2.ClassifyRequest | vision_pb2.EmbedRequest) -> None:
+    """Raise InvalidRequest naming the first field that is too large."""
+    check_model_key(msg)
+    _IMAGE["image_bytes"].check_text(msg.image_bytes)
+    check_extra_inputs(msg.extra_inputs)
+
+
+def check_model_key(msg: Any) -> None:
+    """Raise InvalidRequest for a name that is too large."""
+    _IMAGE["model_key"].check_text(msg.model_key)
 
 
 def check_extra_inputs(msg: common_pb2.ExtraInputs) -> None:

@@ -1,7 +1,8 @@
 """Methods of Saxml's services that its tools and clients ask a model server: path and reply.
 
-Language and custom methods are served here. Vision, audio and multimodal ones are not: their
-callers get the "Method not found" of the server that they ask.
+Language and custom methods are served here, and of images Classify and Embed. Other methods of
+images and multimodal ones are refused with those that a model serves; audio gets "Method not
+found".
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ def _row(area: str, saxml: str, here: str, verdict: str, *tests: str) -> ParityR
 
 
 _ADMIN = "admin_server/api/test_server.py"
+_VISION = "model_server/services/test_vision_service.py"
 _LM = "model_server/services/test_lm_service.py"
 _SPELLING = "sax/flags/test_parser.py"
 _LOGS = "sax/flags/test_process_logs.py"
@@ -283,13 +284,24 @@ ROWS = (
         "::test_the_inputs_of_a_batch_pay_its_time_on_every_device_in_equal_parts",
     ),
     _row(
-        "VisionService, MultimodalService",
-        "services; of models ResNet50 and, with PyTorch, Gemma 3 are published",
-        'clients have them, servers say "Method not found": what is served here are language '
-        "models, embedders and custom models",
+        "VisionService.Classify and Embed; ImageNetResNet50",
+        "of the class, Classify of one image a step; images are decoded in the server",
+        "both, also of Hugging Face's ResNets; images that come together share a step, and each is "
+        "decoded in a process with limits ([images](vision.md))",
+        "better",
+        "end_to_end/test_images.py::test_saxmls_calls_classify_and_embed_as_the_reference",
+        "end_to_end/test_images.py::test_the_command_line_classifies_and_embeds_with_saxmls_class",
+        f"{_VISION}::test_images_that_come_together_share_a_batch_and_get_their_own_answers",
+        f"{_VISION}::test_a_bad_image_is_refused_and_its_neighbours_are_answered",
+    ),
+    _row(
+        "VisionService's other methods, MultimodalService",
+        "services; of models, with PyTorch, Gemma 3 is published",
+        "clients have them; servers refuse them with the methods that the model serves",
         "missing",
         "sax/saxml/test_vision_model.py::test_images_give_saxmls_tuples",
         "sax/saxml/test_vision_model.py::test_multimodal_calls_take_and_give_saxmls_messages",
+        f"{_VISION}::test_what_no_model_serves_is_refused_with_what_the_model_does",
     ),
     _row(
         "AudioService",
@@ -543,7 +555,8 @@ ROWS = (
     _row(
         "saxutil vm.*, am.recognize",
         "ask the model's server",
-        'likewise; ours says "Method not found". mm.generate, mm.score and mm.embed beside them',
+        "likewise; ours serves vm.classify and vm.embed, and refuses the others. mm.generate, "
+        "mm.score and mm.embed beside them",
         "same",
         f"{_TOOL}::test_media_go_to_a_server_that_has_the_services",
         f"{_TOOL}::test_a_service_that_a_server_has_not_is_its_answer",

@@ -17,9 +17,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # Which extras each image is made of.
 EXTRAS = {
     "control": {"kubernetes", "traces"},
-    "model-cpu": {"model-server", "traces"},
-    "model-tpu": {"tpu", "traces"},
-    "model-cuda": {"cuda", "traces"},
+    "model-cpu": {"model-server", "media", "traces"},
+    "model-tpu": {"tpu", "media", "traces"},
+    "model-cuda": {"cuda", "media", "traces"},
 }
 # Where the images run.
 PLACE = {

@@ -1,7 +1,8 @@
-"""An embedder and a custom model that are arithmetic.
+"""An embedder, a custom model and a model of images that are arithmetic.
 
 The vector of an input is [sum of its ids, their number]; texts are bytes. The custom method
 `upper` answers in capitals and `reverse` backwards; both refuse b"bad" and break on b"bug".
+The vector of an image is its mean red, green and blue, and the score of each colour is minus that.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from model_server.loading.loaded import (
     Batching,
     GradientInput,
     LoadedCustom,
     LoadedEmbedder,
     LoadedGradients,
+    LoadedVision,
+    SeenImage,
 )
 from model_server.loading.passes.embed_loading import methods_of
+from model_server.sharing.images.frames import ImageForm
 from model_server.text.tokenizer import ByteTokenizer
 from sax.errors import Internal, InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import Gradients
@@ -127,6 +133,37 @@ def fake_embedder(gate: threading.Event, *, queue: int = 8) -> LoadedEmbedder:
 
 def fake_gradients() -> LoadedGradients:
     return LoadedGradients(FakeGradientRunner(), CONTEXT, queue=8)
+
+
+class FakeVisionRunner:
+    """Holds every batch until the gate opens."""
+
+    batch = 4
+
+    def __init__(self, gate: threading.Event) -> None:
+        self.closed = False
+        self.batches: list[int] = []
+        self._gate = gate
+
+    def see(self, images: Sequence[np.ndarray]) -> list[SeenImage]:
+        self.batches.append(len(images))
+        assert self._gate.wait(30)
+        means = [image.mean((0, 1)).astype(np.float32) for image in images]
+        return [SeenImage(mean, -mean) for mean in means]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def fake_vision(gate: threading.Event) -> LoadedVision:
+    return LoadedVision(
+        runner=FakeVisionRunner(gate),
+        form=ImageForm(size=4, shortest=None, resample=0),
+        labels=("red", "green", "blue"),
+        top_k=2,
+        queue=4,
+        memory=MEMORY,
+    )
 
 
 def fake_custom(gate: threading.Event) -> LoadedCustom:

@@ -19,7 +19,13 @@ from model_server.config import ModelServerConfig
 from model_server.disaggregation.contract import Contract, source_of
 from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.engine.types import EngineLimits, Sampling
-from model_server.loading.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
+from model_server.loading.loaded import (
+    AnyLoaded,
+    Loaded,
+    LoadedCustom,
+    LoadedEmbedder,
+    LoadedVision,
+)
 from model_server.process.server import ModelServer
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import ByteTokenizer
@@ -27,7 +33,7 @@ from sax.errors import CheckpointError, ModelPathNotFound
 from sax.types import ModelSpec, Progress, SamplingParams
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
-from tests.model_server.fake_batched import fake_classifier, fake_custom, fake_embedder
+from tests.model_server.fake_batched import fake_classifier, fake_custom, fake_embedder, fake_vision
 
 LIMITS = EngineLimits(
     slots=4,
@@ -52,6 +58,7 @@ MODEL_PATHS = (
     "fake.Classifier",
     "fake.CrossEncoder",
     "fake.Custom",
+    "fake.Vision",
 )
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
 
@@ -115,6 +122,8 @@ class FakeModels:
                 return self._remember(fake_classifier(self.batches, "relevant"))
             case "fake.Custom":
                 return self._remember(fake_custom(self.batches))
+            case "fake.Vision":
+                return self._remember(fake_vision(self.batches))
             case "fake.Held":
                 while not self.release.wait(0.01):
                     report(Progress("compiling bucket", 1, 3))
@@ -130,7 +139,7 @@ class FakeModels:
                 raise ModelPathNotFound(f"no model path {path}", param="model_path")
         return self._loaded(spec)
 
-    def _remember(self, loaded: LoadedEmbedder | LoadedCustom) -> AnyLoaded:
+    def _remember(self, loaded: LoadedEmbedder | LoadedCustom | LoadedVision) -> AnyLoaded:
         self.runners.append(loaded.runner)
         return loaded
 

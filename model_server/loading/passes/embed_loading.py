@@ -23,13 +23,14 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
 from model_server.config import AUTO, ModelServerConfig
 from model_server.loading.loaded import LoadedEmbedder
 from model_server.loading.memory_plan import FreeMemory
-from model_server.loading.passes.classes import ACTIVATIONS, activation_of, labels_of
+from model_server.loading.passes.classes import ACTIVATIONS, activation_of
 from model_server.loading.passes.dense_weights import check_dense, is_dense, read_dense
 from model_server.loading.passes.embed_runner import EmbedModelRunner, EmbedPrograms, Encode
 from model_server.loading.passes.pair_texts import pairs_of
 from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
 from model_server.loading.passes.token_score import score_of
 from model_server.loading.weights import mismatches, read_weights
+from model_server.models.labels import labels_of
 from model_server.models.layers.embedder import EmbedRecipe, pooled
 from model_server.models.recipe import quantization_of
 from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, sizes_of

@@ -19,7 +19,14 @@ from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.orbax.pax.dialect import SAXML_SIZES
 from model_server.loading.weights import mismatches
 from model_server.models.recipe import Recipe
-from model_server.models.registry import families, fitting_classes, make_recipe
+from model_server.models.registry import (
+    families,
+    fitting_classes,
+    make_recipe,
+    vision_class,
+)
+from model_server.models.vision.image_settings import read_image_settings
+from model_server.models.vision.vision_recipe import VisionClass, needed_of
 from model_server.models.weights.weight import Blueprint
 from model_server.plan.checkpoint.inspect_report import Report, TokenizerFacts
 from model_server.plan.checkpoint.inspect_storage import stored_files, stored_kinds
@@ -39,7 +46,11 @@ def inspect(path: str) -> Report:
         report.problems.append(exc.text)
         return report
     with closing(checkpoint):
-        for describe in (_storage, _model, _tokenizer, _template):
+        vision = vision_class(report.path_as, checkpoint.config)
+        if vision is not None:
+            checkpoint = needed_of(checkpoint, vision.unused)
+        texts = (_tokenizer, _template) if vision is None else ()
+        for describe in (_storage, _model, *texts):
             try:
                 describe(report, checkpoint)
             except SaxError as exc:
@@ -69,8 +80,12 @@ def _model(report: Report, checkpoint: Checkpoint) -> None:
     report.model_type = config.get("model_type")
     report.architecture = _first_text(config.get("architectures"))
     report.family = next((f.title for f in families() if report.model_type in f.model_types), None)
+    vision = vision_class(report.path_as, config)
     try:
-        _fit(report, checkpoint)
+        if vision is None:
+            _fit(report, checkpoint)
+        else:
+            _fit_images(report, vision, checkpoint)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
         # A value that the family does not expect; it would fail a load the same way.
         raise CheckpointError(f"config.json cannot be understood: {exc!r}") from exc
@@ -98,6 +113,14 @@ def _fit(report: Report, checkpoint: Checkpoint) -> None:
     needed = without_prefixes(checkpoint, recipe.unused)
     report.problems += mismatches(module.declarations, needed, shown=_NAMED)
     report.memory = dict(_memory(report.path_as, config, checkpoint))
+
+
+def _fit_images(report: Report, vision: VisionClass, checkpoint: Checkpoint) -> None:
+    report.family = f"{vision.title} (images)"
+    recipe = vision.configure(checkpoint.config, vision.overridable)
+    report.problems += mismatches(recipe.blueprint.declarations, checkpoint, shown=_NAMED)
+    report.memory = {"float32": recipe.blueprint.bytes}
+    read_image_settings(checkpoint.folder, None)
 
 
 def _class_of(config: dict[str, Any]) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import Literal
 
 import msgspec
 
+from model_server.sharing.confined import pipe
 from sax.chat import ChatOptions, Message
 
-LENGTH = 4  # bytes before each message
 MAX_ANSWER = 1 << 27  # bytes
 
 
@@ -43,29 +42,4 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 def framed(message: Ask | Answer) -> bytes:
     """Raises UnicodeEncodeError for text with lone surrogates."""
-    body = msgspec.msgpack.encode(message)
-    return len(body).to_bytes(LENGTH, "little") + body
-
-
-def read_frame(descriptor: int) -> bytes | None:
-    """Read one message, blocking; None at the end of the stream."""
-    head = _read(descriptor, LENGTH)
-    return None if head is None else _read(descriptor, int.from_bytes(head, "little"))
-
-
-def _read(descriptor: int, count: int) -> bytes | None:
-    pieces: list[bytes] = []
-    while count:
-        piece = os.read(descriptor, min(count, 1 << 20))
-        if not piece:
-            return None
-        pieces.append(piece)
-        count -= len(piece)
-    return b"".join(pieces)
-
-
-def write_frame(descriptor: int, frame: bytes) -> None:
-    """Write one message, blocking. Raises BrokenPipeError if nobody reads."""
-    rest = memoryview(frame)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    return pipe.framed(msgspec.msgpack.encode(message))

@@ -19,8 +19,9 @@ from queue import Empty, SimpleQueue
 
 from msgspec.structs import replace
 
+from model_server.sharing.confined.process import ProcessEnded
 from model_server.text.rendering.frames import Answer, Ask, TemplateParts
-from model_server.text.rendering.process import ProcessEnded, RenderProcess
+from model_server.text.rendering.process import RenderProcess
 from sax.errors import InvalidRequest, Unavailable
 
 QUICK_S = 0.2  # processor time of a chat in the quick lane

@@ -9,15 +9,11 @@ than SECONDS of processor time, even inside one call of C code.
 
 from __future__ import annotations
 
-import os
-import resource
-import signal
-import sys
 from collections import OrderedDict
-from contextlib import suppress
 
 import msgspec
 
+from model_server.sharing.confined.limits import confine, run
 from model_server.text.control_tokens import ControlTokens
 from model_server.text.rendering.chat_values import chat_values
 from model_server.text.rendering.continued import continued
@@ -26,8 +22,6 @@ from model_server.text.rendering.frames import (
     Ask,
     TemplateParts,
     framed,
-    read_frame,
-    write_frame,
 )
 from model_server.text.rendering.sandbox import (
     BrokenTemplate,
@@ -91,23 +85,6 @@ class Templates:
         return found
 
 
-def _confine() -> None:
-    """Set the limits; not on systems that lack one of them, where the other limits still hold."""
-    limits = {
-        resource.RLIMIT_DATA: MEMORY,
-        resource.RLIMIT_AS: _ADDRESSES,
-        resource.RLIMIT_CORE: 0,
-    }
-    for kind, most in limits.items():
-        with suppress(ValueError, OSError):
-            resource.setrlimit(kind, (most, most))
-    # Signals for the server's group: its requests still need this process while it drains.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    # The timer's signal. libtpu has the server ignore it, which a child process inherits.
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-
-
 def _framed(answer: Answer) -> bytes:
     try:
         return framed(answer)
@@ -117,24 +94,10 @@ def _framed(answer: Answer) -> bytes:
         return framed(Answer("runaway", "writes more text than fits into memory"))
 
 
-def serve(seconds: float, requests: int, answers: int) -> None:
-    """Answer one request after the other; `requests` and `answers` are file descriptors."""
-    templates = Templates()
-    decoder = msgspec.msgpack.Decoder(Ask)
-    while (frame := read_frame(requests)) is not None:
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        answer = _framed(templates.answer(decoder.decode(frame)))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        write_frame(answers, answer)
-
-
 def main() -> None:
-    _confine()
-    os.nice(int(sys.argv[2]))
-    answers = os.dup(1)
-    os.dup2(2, 1)  # nothing but answers may reach the server
-    with suppress(BrokenPipeError):
-        serve(float(sys.argv[1]), 0, answers)
+    confine(MEMORY, _ADDRESSES)
+    templates, decoder = Templates(), msgspec.msgpack.Decoder(Ask)
+    run(lambda frame: _framed(templates.answer(decoder.decode(frame))))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """saxutil's commands for images, sounds and mixed inputs: vm.*, am.recognize and mm.*.
 
-They ask the model's server; one without the service, as ours are, says "Method not found".
+They ask the model's server. Ours serve vm.classify and vm.embed and refuse the others.
 """
 
 from __future__ import annotations

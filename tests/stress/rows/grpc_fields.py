@@ -14,7 +14,7 @@ import grpc.aio
 from sax.fields.field import Kind, RequestField, RequestRoute
 from sax.fields.sampling import SAMPLING
 from sax.fields.table import fields_of
-from sax.proto import custom_pb2, lm_pb2, tokens_pb2
+from sax.proto import custom_pb2, lm_pb2, tokens_pb2, vision_pb2
 from tests.end_to_end.cell import SMOLLM2, Cell
 from tests.stress.row import row
 from tests.stress.rows.fields import BODY, TIMES
@@ -41,6 +41,14 @@ _METHODS: dict[RequestRoute, tuple[str, Descriptor]] = {
     RequestRoute.CUSTOM: (
         "/sax.server.custom.CustomService/Custom",
         custom_pb2.CustomRequest.DESCRIPTOR,
+    ),
+    RequestRoute.VM_CLASSIFY: (
+        "/sax.server.vision.VisionService/Classify",
+        vision_pb2.ClassifyRequest.DESCRIPTOR,
+    ),
+    RequestRoute.VM_EMBED: (
+        "/sax.server.vision.VisionService/Embed",
+        vision_pb2.EmbedRequest.DESCRIPTOR,
     ),
 }
 # Where a field of the table stands in its message, if not under its own name.

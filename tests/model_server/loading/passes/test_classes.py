@@ -14,7 +14,8 @@ from safetensors.numpy import save_file
 from model_server.config import ModelServerConfig
 from model_server.loading.loaded import LoadedEmbedder
 from model_server.loading.loader import ModelLoader, make_loader
-from model_server.loading.passes.classes import activation_of, labels_of
+from model_server.loading.passes.classes import activation_of
+from model_server.models.labels import labels_of
 from sax.errors import CheckpointError
 from sax.types import ModelSpec
 from tests.golden.random_tensor import random_tensor

@@ -30,8 +30,20 @@ from tests.model_server.checkpoints.tiny_folder import (
     write_json,
     write_tiny,
 )
+from tests.model_server.loading.vision.test_vision_loading import write_case
 
 NUMBERS = sum(values.size for values in random_weights(CONFIG).values())
+
+
+def test_a_model_of_images_needs_no_tokenizer_but_a_processor(tmp_path: Path) -> None:
+    write_case("resnet", folder := tmp_path / "resnet")
+    report = inspect(str(folder))
+    assert report.problems == []
+    assert (report.family, report.path_as) == ("ResNet (images)", "auto")
+    assert report.memory == {"float32": 4 * (report.parameters or 0)}
+    (folder / "preprocessor_config.json").unlink()
+    (problem,) = inspect(str(folder)).problems
+    assert "has no preprocessor_config.json" in problem
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny.gguf", "orbax"])

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from model_server.sharing.confined.process import ProcessEnded
 from model_server.text.rendering.frames import Answer, Ask, TemplateParts
-from model_server.text.rendering.process import ProcessEnded, RenderProcess
+from model_server.text.rendering.process import RenderProcess
 from sax.chat import Message
 
 PARTS = TemplateParts("{{ messages[0].content }}!", "", "", ())
@@ -46,7 +47,8 @@ def test_a_limit_of_time_ends_the_process_and_the_next_chat_starts_another() -> 
 IGNORING_SERVER = """
 import signal
 
-from model_server.text.rendering.process import ProcessEnded, RenderProcess
+from model_server.sharing.confined.process import ProcessEnded
+from model_server.text.rendering.process import RenderProcess
 from tests.model_server.text.rendering.test_process import BOMB
 
 signal.signal(signal.SIGPROF, signal.SIG_IGN)
@@ -75,7 +77,7 @@ def test_a_process_that_somebody_killed_is_replaced() -> None:
 
 
 def test_a_stopped_process_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model_server.text.rendering.process.WALL_S", 0.1)
+    monkeypatch.setattr("model_server.sharing.confined.process.WALL_S", 0.1)
     process = RenderProcess(1.0)
     process.start()
     os.kill(pid_of(process), signal.SIGSTOP)

@@ -1,0 +1,143 @@
+"""Loads a model of images: settings, compiled programs, memory plan, then weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.config import ModelServerConfig
+from model_server.loading.loaded import LoadedVision
+from model_server.loading.memory_plan import FreeMemory
+from model_server.loading.vision.vision_runner import VisionModelRunner, VisionPrograms
+from model_server.loading.weights import fill, mismatches, place, read_weights
+from model_server.models.overrides import apply_overrides
+from model_server.models.vision.image_settings import IMAGENET, form_of, read_image_settings
+from model_server.models.vision.vision_recipe import (
+    ImageSettings,
+    VisionClass,
+    VisionRecipe,
+    needed_of,
+)
+from model_server.models.weights.sharding import own_device
+from model_server.models.weights.weight import Declaration
+from sax.errors import CheckpointError, InvalidRequest, LoadFailed
+from sax.memory_parts import MemoryParts
+from sax.types import ModelSpec, Progress
+
+Report = Callable[[Progress], None]
+
+
+def load_vision(
+    model: VisionClass,
+    spec: ModelSpec,
+    checkpoint: Checkpoint | None,
+    config: ModelServerConfig,
+    free: FreeMemory,
+    report: Report,
+) -> LoadedVision:
+    """Load a model that classifies and embeds images; without a checkpoint with random weights.
+
+    Raises CheckpointError, InvalidRequest, MemoryPlanError, and LoadFailed without Pillow.
+    """
+    check_pillow()
+    recipe = configured(model, spec, checkpoint)
+    source = _source(recipe, spec, checkpoint, model.unused)
+    settings = _settings(recipe, checkpoint)
+    programs = VisionPrograms(recipe, settings)
+    programs.compile(report)
+    memory = free.reserve(weights=programs.weight_bytes, workspace=programs.workspace)
+    runner = VisionModelRunner(programs, source.leaves(report))
+    runner.warm(report)
+    return LoadedVision(
+        runner=runner,
+        form=settings.form,
+        labels=recipe.labels,
+        top_k=min(recipe.top_k, len(recipe.labels)),
+        queue=config.queue,
+        memory=memory,
+        parts=MemoryParts(weights=programs.weight_bytes, workspace=programs.workspace),
+    )
+
+
+def check_pillow() -> None:
+    """Raise LoadFailed if nothing can decode images here."""
+    if importlib.util.find_spec("PIL") is None:
+        raise LoadFailed(
+            "models of images need the package Pillow, which decodes them, and it is not installed "
+            "here: pip install '.[media]' in a clone of sax"
+        )
+
+
+def configured(model: VisionClass, spec: ModelSpec, checkpoint: Checkpoint | None) -> VisionRecipe:
+    """Return the recipe of a publish. Raises InvalidRequest, CheckpointError."""
+    if checkpoint is None and model.needs_checkpoint:
+        raise InvalidRequest(
+            f"{model.path} takes its sizes from a checkpoint, not from None", param="checkpoint"
+        )
+    values = apply_overrides(model.overridable, spec.overrides, model.path)
+    return model.configure(None if checkpoint is None else checkpoint.config, values)
+
+
+def _settings(recipe: VisionRecipe, checkpoint: Checkpoint | None) -> ImageSettings:
+    if checkpoint is not None:
+        return read_image_settings(checkpoint.folder, recipe.image_size)
+    assert recipe.image_size is not None, "a class without a checkpoint has a size of its own"
+    return ImageSettings(form_of(recipe.image_size), IMAGENET)
+
+
+@dataclass(frozen=True, slots=True)
+class _WeightsToCome:
+    """Where the weights come from, known to fit the recipe."""
+
+    recipe: VisionRecipe
+    checkpoint: Checkpoint | None  # None: random weights
+    seed: int
+
+    def leaves(self, report: Report) -> list[jax.Array]:
+        declared = self.recipe.blueprint.declarations
+        if self.checkpoint is None:
+            return _drawn(declared, self.seed, report)
+        return read_weights(declared, self.checkpoint, report)
+
+
+def _drawn(declared: Sequence[Declaration], seed: int, report: Report) -> list[jax.Array]:
+    """Draw every weight from the seed and its own name, on the host.
+
+    The programs of `random_weights` draw rows of matrices on any mesh; here there is one device,
+    and compiling them for each shape of a kernel would take most of the load.
+    """
+    over = own_device()
+
+    def draw_one(weight: Declaration) -> list[jax.Array]:
+        numbers = _numbers(weight, seed)
+        return [place(leaf, over, lambda region: numbers[region]) for leaf in weight.leaves]
+
+    made = fill(declared, draw_one, "drawing weights", report, lambda weights: False)
+    return [leaf for leaves in made for leaf in leaves]
+
+
+def _numbers(weight: Declaration, seed: int) -> np.ndarray:
+    if not weight.spread:
+        return np.full(weight.shape, 1 if weight.spread is None else 0, np.float32)
+    bits = np.random.PCG64((seed, zlib.crc32(weight.path.encode())))
+    drawn = np.random.Generator(bits).standard_normal(weight.shape, np.float32)
+    return drawn * np.float32(weight.spread)
+
+
+def _source(
+    recipe: VisionRecipe, spec: ModelSpec, checkpoint: Checkpoint | None, unused: tuple[str, ...]
+) -> _WeightsToCome:
+    """Raises CheckpointError naming a tensor that does not fit."""
+    seed = zlib.crc32(spec.model_id.encode())
+    if checkpoint is None:
+        return _WeightsToCome(recipe, None, seed)
+    needed = needed_of(checkpoint, unused)
+    if found := next(mismatches(recipe.blueprint.declarations, needed), None):
+        raise CheckpointError(found)
+    return _WeightsToCome(recipe, needed, seed)

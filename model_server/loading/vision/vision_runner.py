@@ -1,0 +1,129 @@
+"""Computes scores and vectors of images: pad to a compiled number of them, then one call.
+
+Every number of images is compiled before the first request; a compiled call cannot compile again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model_server.engine.compiling import compiled_in_turn
+from model_server.engine.step_program import everywhere
+from model_server.loading.loaded import SeenImage
+from model_server.models.vision.vision_recipe import ImageSettings, VisionRecipe
+from model_server.models.weights.sharding import own_device
+from model_server.models.weights.weight import leaf_shapes
+from sax.types import Progress
+
+Report = Callable[[Progress], None]
+
+
+class VisionPrograms:
+    """The compiled numbers of images of one model, and what prepares its weights."""
+
+    def __init__(self, recipe: VisionRecipe, settings: ImageSettings) -> None:
+        self.settings = settings
+        self._recipe = recipe
+        self._leaves = leaf_shapes(recipe.blueprint, own_device())
+        self._where = everywhere(self._leaves[0].sharding)
+        made = jax.jit(self._prepared, out_shardings=self._where).lower(self._leaves)
+        self._weights = jax.tree.map(
+            lambda each: self._shape(each.shape, each.dtype), made.out_info
+        )
+        self._prepare = made.compile()
+        self._compiled: dict[int, Any] = {}
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self._recipe.batches
+
+    def compile(self, report: Report) -> None:
+        sizes = self.sizes
+        report(Progress("compiling bucket", 0, len(sizes)))
+        with closing(compiled_in_turn(sizes, lambda size: self._lowered(size).compile())) as made:
+            for done, (size, program) in enumerate(made, 1):
+                self._compiled[size] = program
+                report(Progress("compiling bucket", done, len(sizes)))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the prepared weights."""
+        return sum(each.size * each.dtype.itemsize for each in jax.tree.leaves(self._weights))
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of all programs' code, and of the largest temporaries and results, or of the
+        weights as they are read: both are there until they are prepared.
+        """
+        stats = [each for one in self._compiled.values() if (each := one.memory_analysis())]
+        code = sum(each.generated_code_size_in_bytes for each in stats)
+        used = (each.temp_size_in_bytes + each.output_size_in_bytes for each in stats)
+        return code + max(self._recipe.blueprint.bytes, *used)
+
+    def prepare(self, leaves: Sequence[jax.Array]) -> Any:
+        """Return the weights as programs take them; the given ones are needed no longer."""
+        return jax.block_until_ready(self._prepare(list(leaves)))
+
+    def run(self, weights: Any, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Map u8[B, S, S, 3] to vectors f32[B, D] and log-probabilities f32[B, labels]."""
+        vectors, scores = self._compiled[len(pixels)](weights, pixels)
+        return np.asarray(vectors), np.asarray(scores)
+
+    def close(self) -> None:
+        self._compiled.clear()
+
+    def _prepared(self, leaves: list[jax.Array]) -> Any:
+        return self._recipe.blueprint.assemble(leaves).prepared()
+
+    def _lowered(self, size: int) -> jax.stages.Lowered:
+        side, colours = self.settings.form.size, self.settings.colours
+
+        def run(weights: Any, pixels: jax.Array) -> tuple[jax.Array, jax.Array]:
+            mean, deviation = (
+                jnp.asarray(each, jnp.float32) for each in (colours.mean, colours.deviation)
+            )
+            scaled = pixels.astype(jnp.float32) * jnp.float32(colours.scale)
+            seen = self._recipe.see(weights, (scaled - mean) / deviation)
+            return seen.vectors, jax.nn.log_softmax(seen.logits)
+
+        pixels = self._shape((size, side, side, 3), jnp.uint8)
+        return jax.jit(run).lower(self._weights, pixels)
+
+    def _shape(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self._where)
+
+
+class VisionModelRunner:
+    """Programs and weights of a model of images. Not thread-safe: one thread calls it."""
+
+    def __init__(self, programs: VisionPrograms, leaves: Sequence[jax.Array]) -> None:
+        self._programs = programs
+        self._weights = programs.prepare(leaves)
+        self.batch = max(programs.sizes)
+        self.closed = False
+
+    def see(self, images: Sequence[np.ndarray]) -> list[SeenImage]:
+        """Return scores and vector of each image u8[S, S, 3]; at most `batch` images."""
+        size = next(size for size in self._programs.sizes if size >= len(images))
+        padded = [*images, *[images[0]] * (size - len(images))]
+        vectors, scores = self._programs.run(self._weights, np.stack(padded))
+        return [SeenImage(vectors[row], scores[row]) for row in range(len(images))]
+
+    def warm(self, report: Report) -> None:
+        """Run every program once, so that no request pays for a first run."""
+        side = self._programs.settings.form.size
+        for done, size in enumerate(self._programs.sizes):
+            report(Progress("running bucket", done, len(self._programs.sizes)))
+            self.see([np.zeros((side, side, 3), np.uint8)] * size)
+
+    def close(self) -> None:
+        """Release weights and programs. Idempotent."""
+        self._weights = None
+        self._programs.close()
+        self.closed = True

@@ -1,0 +1,82 @@
+"""Decodes images with Pillow and brings them into a model's form.
+
+The order of the steps and their rounding are those of transformers' ConvNextImageProcessor. What
+strangers sent is decoded only in a process with limits of its own (see `worker`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from io import BytesIO
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from model_server.sharing.images.frames import MAX_PIXELS, MAX_SIDES, ImageForm
+
+FORMATS = ("JPEG", "PNG", "WEBP")
+
+
+class RefusedImage(Exception):
+    """The text ends a sentence that begins "the image"."""
+
+
+def prepared(data: bytes, form: ImageForm) -> bytes:
+    """Return the pixels u8[size, size, 3] of an encoded image. Raises RefusedImage, MemoryError."""
+    return _in_form(decoded(data), form).tobytes()
+
+
+def decoded(data: bytes) -> Image.Image:
+    """Return the image as RGB, upright. Raises RefusedImage, MemoryError."""
+    if not data:
+        raise RefusedImage("is empty: send the bytes of a JPEG, PNG or WebP file")
+    Image.MAX_IMAGE_PIXELS = MAX_PIXELS
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # remarks on palettes and the like
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(BytesIO(data), formats=FORMATS) as image:
+                _check(image)
+                return ImageOps.exif_transpose(image).convert("RGB")
+    except (RefusedImage, MemoryError):
+        raise
+    except UnidentifiedImageError:
+        raise RefusedImage("is not a JPEG, PNG or WebP file") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise RefusedImage(_too_large()) from None
+    except Exception as exc:  # each decoder has its own, for files cut off or damaged
+        raise RefusedImage(f"cannot be decoded, because the file is damaged: {exc}") from exc
+
+
+def _check(image: Image.Image) -> None:
+    """Look at the header, before a pixel is decoded."""
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise RefusedImage(_too_large(f"{width} x {height}"))
+    if max(width, height) > MAX_SIDES * min(width, height):
+        raise RefusedImage(
+            f"has {width} x {height} pixels: one side may be at most {MAX_SIDES} times the other"
+        )
+    # A JPEG with several pictures holds previews and the like: the first one is the photograph.
+    if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:
+        raise RefusedImage("is an animation: send one of its frames")
+
+
+def _too_large(has: str = "too many") -> str:
+    return f"has {has} pixels: at most {MAX_PIXELS // 10**6} million are decoded"
+
+
+def _in_form(image: Image.Image, form: ImageForm) -> Image.Image:
+    how = Image.Resampling(form.resample)
+    if form.shortest is None:
+        return image.resize((form.size, form.size), how)
+    resized = image.resize(resized_size(image.size, form.shortest), how)
+    left, top = ((side - form.size) // 2 for side in resized.size)
+    return resized.crop((left, top, left + form.size, top + form.size))
+
+
+def resized_size(size: tuple[int, int], shortest: int) -> tuple[int, int]:
+    """Return width and height with a shorter side of `shortest`; the longer one is cut off."""
+    width, height = size
+    if width <= height:
+        return shortest, shortest * height // width
+    return shortest * width // height, shortest

@@ -1,0 +1,122 @@
+"""Images through a cell of real processes, by Saxml's Python calls and by its command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import sax
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.saxml import cell_client
+from tests.end_to_end.cell import ROOT, Cell, local_plan
+from tests.golden.make_images import HERE
+from tests.model_server.loading.vision.test_vision_loading import logprobs, write_case
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.extended]
+
+TINY, IMAGENET = "/sax/test/tiny", "/sax/test/resnet50"
+PATH = "saxml.server.pax.vision.params.resnet.ImageNetResNet50"
+CASE = "resnet"
+LABELS = ("ant", "bee", "cat", "dog", "eel")
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
+    """A cell with the golden ResNet and Saxml's."""
+    folder = tmp_path_factory.mktemp("images")
+    write_case(CASE, folder / CASE)
+    with Cell(local_plan(folder)) as running:
+        running.publish(str(folder / CASE), model=TINY, model_path="auto")
+        running.publish("None", model=IMAGENET, model_path=PATH)
+        yield running
+
+
+@pytest.fixture
+def tiny(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> Iterator[sax.Model]:
+    monkeypatch.setenv("SAX_ADMIN", cell.plan.admin_address)
+    yield sax.Model(TINY)
+    cell_client.client_at(cell.plan.admin_address).close()  # Saxml's API has no close
+    cell_client.client_at.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, np.ndarray]:
+    return dict(np.load(HERE / CASE / "golden.npz"))
+
+
+def encoded(image: np.ndarray, kind: str = "PNG", **options: int) -> bytes:
+    file = BytesIO()
+    Image.fromarray(image).save(file, kind, **options)
+    return file.getvalue()
+
+
+def saxutil(cell: Cell, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sax.cli.saxutil", *words],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "SAX_ADMIN": cell.plan.admin_address},
+    )
+
+
+def test_saxmls_calls_classify_and_embed_as_the_reference(
+    tiny: sax.Model, golden: dict[str, np.ndarray]
+) -> None:
+    for index in (0, 1):
+        image = encoded(golden[f"image_{index}"])
+        scores = logprobs(golden["logits"][index])
+        wanted = sorted(zip(LABELS, scores, strict=True), key=lambda each: -each[1])
+        found = tiny.VM().Classify(image)
+        assert [label for label, _ in found] == [label for label, _ in wanted]
+        assert [score for _, score in found] == pytest.approx(
+            [score for _, score in wanted], abs=1e-4
+        )
+        assert tiny.VM().Embed(image) == pytest.approx(golden["vectors"][index], abs=1e-4)
+
+
+def test_photographs_are_decoded_and_other_files_refused(tiny: sax.Model) -> None:
+    image = np.full((300, 400, 3), 128, np.uint8)
+    plain = tiny.VM().Classify(encoded(image))
+    for kind in ("JPEG", "WEBP"):
+        (first, *_) = tiny.VM().Classify(encoded(image, kind, quality=100))
+        assert first[0] == plain[0][0]
+    for bad, words in ((b"GIF89a", "is not a JPEG, PNG"), (encoded(image)[:-99], "is damaged")):
+        with pytest.raises(InvalidRequest, match=words):
+            tiny.VM().Classify(bad)
+
+
+def test_other_methods_are_refused_with_those_that_are_served(tiny: sax.Model) -> None:
+    with pytest.raises(UnsupportedParameter, match=r"vm\.detect; it serves vm\.classify, vm\.emb"):
+        tiny.VM().Detect(b"x", ["cat"])
+    with pytest.raises(UnsupportedParameter, match=r"does not serve vm\.generate"):
+        tiny.VM().TextToImage("a cat")
+    with pytest.raises(InvalidRequest, match="is a model of images and does not serve lm"):
+        tiny.LM().Score("a", ["b"])
+
+
+def test_the_command_line_classifies_and_embeds_with_saxmls_class(
+    cell: Cell, tmp_path: Path, golden: dict[str, np.ndarray]
+) -> None:
+    file = tmp_path / "image.jpg"
+    file.write_bytes(encoded(golden["image_0"], "JPEG"))
+    told = saxutil(cell, "vm.classify", IMAGENET, file)
+    assert told.returncode == 0, told.stderr
+    rows = [line for line in told.stdout.splitlines() if "|" in line]
+    assert len(rows) == 6, "a heading and the five likeliest"
+    told = saxutil(cell, "vm.embed", IMAGENET, file)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.count(",") == 2047
+    told = saxutil(cell, "vm.classify", IMAGENET, ROOT / "README.md")
+    assert told.returncode != 0
+    assert "the image is not a JPEG, PNG or WebP file" in told.stderr
+    listed = cell.listed(IMAGENET)
+    assert "vm.classify" in str(listed)

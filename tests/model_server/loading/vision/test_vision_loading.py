@@ -1,0 +1,225 @@
+"""Models of images through the real loader: goldens, batches, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import save_file
+
+from model_server.config import ModelServerConfig
+from model_server.loading.loaded import LoadedVision
+from model_server.loading.loader import ModelLoader, make_loader
+from model_server.loading.memory_plan import FreeMemory
+from model_server.loading.vision.vision_loading import load_vision
+from model_server.models.vision.imagenet_resnet import IMAGENET_RESNET_50
+from model_server.models.vision.vision_recipe import VISION_DEFAULTS
+from model_server.sharing.images.images import prepared
+from sax.errors import CheckpointError, InvalidRequest, LoadFailed, MemoryPlanError, SaxError
+from sax.types import ModelSpec
+from tests.golden.make_images import CASES, HERE, tensor_of, thinned
+
+SAXML = "pax.vision.params.resnet.ImageNetResNet50"
+
+
+@pytest.fixture(scope="module")
+def loader() -> Iterator[ModelLoader]:
+    made = make_loader(ModelServerConfig(queue=7, strict_compile=True))
+    yield made
+    made.watch.stop()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The checkpoint of a golden case."""
+    root = tmp_path_factory.mktemp("resnets")
+
+    def folder(name: str) -> Path:
+        made = root / name
+        if not made.exists():
+            write_case(name, made)
+        return made
+
+    return folder
+
+
+def write_case(name: str, folder: Path) -> None:
+    folder.mkdir()
+    shapes = json.loads((HERE / name / "tensors.json").read_text())
+    tensors = {key: tensor_of(key, tuple(shape)) for key, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors")
+    for file in ("config.json", "preprocessor_config.json"):
+        shutil.copy(HERE / name / file, folder / file)
+
+
+def load(loader: ModelLoader, checkpoint: Path | str, path: str = "auto", **values: Any) -> Any:
+    spec = ModelSpec(
+        model_id="/sax/test/eye",
+        model_path=path,
+        checkpoint=str(checkpoint),
+        replicas=1,
+        overrides={key: json.dumps(value) for key, value in values.items()},
+    )
+    return loader(spec, lambda progress: None)
+
+
+def pixels_of(image: np.ndarray, loaded: LoadedVision) -> np.ndarray:
+    """u8[S, S, 3] of an image that is sent without a loss."""
+    file, side = BytesIO(), loaded.form.size
+    Image.fromarray(image).save(file, "PNG")
+    return np.frombuffer(prepared(file.getvalue(), loaded.form), np.uint8).reshape(side, side, 3)
+
+
+def logprobs(logits: np.ndarray) -> np.ndarray:
+    wide = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    return wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pixels_scores_and_vectors_are_those_of_the_reference(
+    loader: ModelLoader, folders: Callable[[str], Path], name: str
+) -> None:
+    golden = np.load(HERE / name / "golden.npz")
+    loaded = load(loader, folders(name), BATCH_SIZE=2)
+    assert isinstance(loaded, LoadedVision)
+    images = [pixels_of(golden[f"image_{n}"], loaded) for n in (0, 1)]
+    form = json.loads((folders(name) / "preprocessor_config.json").read_text())
+    scaled = (images[0] / 255 - form["image_mean"]) / form["image_std"]
+    np.testing.assert_allclose(thinned(scaled.transpose(2, 0, 1)), golden["pixels"], atol=1e-5)
+    wanted = logprobs(golden["logits"])
+    for together in ([0], [1, 0]):
+        seen = loaded.runner.see([images[n] for n in together])
+        for n, each in zip(together, seen, strict=True):
+            np.testing.assert_allclose(each.scores, wanted[n], atol=1e-4)
+            np.testing.assert_allclose(each.vector, golden["vectors"][n], atol=1e-4)
+    assert loaded.labels == tuple(CASES[name][0]["id2label"].values())
+    assert loaded.top_k == min(5, len(loaded.labels))
+    assert loader.compiles_while_serving() == 0
+    loaded.runner.close()
+
+
+def test_lower_precision_stays_near(loader: ModelLoader, folders: Callable[[str], Path]) -> None:
+    golden = np.load(HERE / "resnet_basic" / "golden.npz")
+    loaded = load(loader, folders("resnet_basic"), "resnet", DTYPE="bfloat16", BATCH_SIZE=1)
+    (seen,) = loaded.runner.see([pixels_of(golden["image_0"], loaded)])
+    np.testing.assert_allclose(seen.scores, logprobs(golden["logits"][0]), rtol=0.05)
+    loaded.runner.close()
+
+
+def changed(folder: Path, into: Path, file: str, **values: Any) -> Path:
+    """A copy of a checkpoint with other values in one of its files; None: without the key."""
+    shutil.copytree(folder, into)
+    config = json.loads((into / file).read_text()) | values
+    kept = {key: value for key, value in config.items() if value is not None}
+    (into / file).write_text(json.dumps(kept))
+    return into
+
+
+FORM, CONFIG = "preprocessor_config.json", "config.json"
+WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "processor": (FORM, {"image_processor_type": "ViTImageProcessor"}, "processors of ConvNext"),
+    "key": (FORM, {"do_flip": True}, "not supported: do_flip"),
+    "resize": (FORM, {"do_resize": False}, "do_resize = False; supported: true"),
+    "cut": (FORM, {"do_center_crop": True}, "do_center_crop = True; supported: false"),
+    "size": (FORM, {"size": {"height": 3, "width": 4}}, "size = .*supported: a shortest_edge"),
+    "huge": (FORM, {"size": 10**6}, "size = 1000000"),
+    "share": (FORM, {"crop_pct": 1e-9}, "crop_pct = 1e-09"),
+    "mean": (FORM, {"image_mean": [0, "a", 0]}, "image_mean"),
+    "deviation": (FORM, {"image_std": [0, 1, 1]}, "image_std .* other than 0"),
+    "filter": (FORM, {"resample": 9}, "resample = 9"),
+    "layers": (CONFIG, {"layer_type": "wide"}, "layer_type = 'wide'"),
+    "depths": (CONFIG, {"depths": [2, 1]}, "one of each a stage"),
+    "deep": (CONFIG, {"depths": [60000, 1, 3]}, "at most 1000 blocks"),
+    "zero": (CONFIG, {"depths": [0, 1, 3]}, "sizes from 1"),
+    "width": (CONFIG, {"hidden_sizes": [28, 44, 64]}, "the configuration says"),
+    "blocks": (CONFIG, {"depths": [2, 1, 4]}, "the checkpoint lacks resnet.encoder.stages.2"),
+    "activation": (CONFIG, {"hidden_act": "sine"}, "activation 'sine' is not supported"),
+    "unknown": (CONFIG, {"use_attention": True}, "use_attention"),
+    "labels": (CONFIG, {"id2label": {"0": "a"}}, "classifier.1"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_checkpoint_that_is_not_understood_is_refused_by_name(
+    loader: ModelLoader, folders: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    file, values, words = WRONG[name]
+    with pytest.raises(CheckpointError, match=words):
+        load(loader, changed(folders("resnet"), tmp_path / "it", file, **values), "resnet")
+
+
+def test_a_checkpoint_without_its_processor_says_what_to_add(
+    loader: ModelLoader, folders: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = changed(folders("resnet"), tmp_path / "it", FORM)
+    (folder / FORM).unlink()
+    with pytest.raises(CheckpointError, match=r"has no preprocessor_config\.json.*put it beside"):
+        load(loader, folder)
+
+
+PUBLISHED: dict[str, tuple[str, dict[str, Any], type[SaxError], str]] = {
+    "class": (SAXML, {}, CheckpointError, 'ResNet-50 with embed 64.*publish it as "resnet"'),
+    "llama": ("llama", {}, CheckpointError, "hidden_sizes|resnet"),
+    "top": ("resnet", {"TOP_K": 0}, InvalidRequest, "TOP_K is 0"),
+    "side": ("resnet", {"IMAGE_SIZE": 8}, InvalidRequest, "IMAGE_SIZE is 8"),
+    "batch": ("resnet", {"BATCH_SIZE": 0}, InvalidRequest, "BATCH_SIZE is 0"),
+    "dtype": ("resnet", {"DTYPE": "int8"}, InvalidRequest, "DTYPE must be"),
+    "override": ("resnet", {"MAX_CONTEXT": 5}, InvalidRequest, "unknown override 'MAX_CONTEXT'"),
+    "text": ("auto", {"QUANTIZE": "int8"}, InvalidRequest, "unknown override 'QUANTIZE'"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_publish_that_cannot_be_says_why(
+    loader: ModelLoader, folders: Callable[[str], Path], name: str
+) -> None:
+    path, values, error, words = PUBLISHED[name]
+    with pytest.raises(error, match=words):
+        load(loader, folders("resnet"), path, **values)
+
+
+def test_a_family_needs_a_checkpoint(loader: ModelLoader) -> None:
+    with pytest.raises(InvalidRequest, match="takes its sizes from a checkpoint"):
+        load(loader, "None", "resnet")
+
+
+def test_memory_is_planned_before_weights_are_read(loader: ModelLoader) -> None:
+    spec = ModelSpec(model_id="/sax/test/x", model_path=SAXML, checkpoint="None", replicas=1)
+    free = FreeMemory(limit=1000, in_use=0, holders={})
+    small = replace(IMAGENET_RESNET_50, overridable={**VISION_DEFAULTS, "IMAGE_SIZE": 32})
+    phases: list[str] = []
+    with loader.watch.loading(), pytest.raises(MemoryPlanError, match="does not fit"):
+        load_vision(
+            small, spec, None, ModelServerConfig(), free, lambda each: phases.append(each.phase)
+        )
+    assert "drawing weights" not in phases
+
+
+def test_without_pillow_the_load_says_what_to_install(
+    loader: ModelLoader, folders: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(LoadFailed, match=r"pip install '\.\[media\]'"):
+        load(loader, folders("resnet"))
+
+
+@pytest.mark.extended
+def test_saxmls_class_has_random_weights_that_its_name_decides(loader: ModelLoader) -> None:
+    loaded = load(loader, "None", SAXML)
+    assert (loaded.form.size, loaded.runner.batch, loaded.top_k) == (224, 1, 5)
+    assert loaded.parts.weights == pytest.approx(4 * 25.5e6, rel=0.01)
+    image = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
+    (seen,) = loaded.runner.see([image])
+    assert np.exp(seen.scores.astype(np.float64)).sum() == pytest.approx(1, abs=1e-4)
+    assert seen.vector.shape == (2048,)
+    loaded.runner.close()
+    (again,) = load(loader, "None", SAXML).runner.see([image])
+    np.testing.assert_array_equal(again.scores, seen.scores)
