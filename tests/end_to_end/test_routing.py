@@ -50,6 +50,6 @@ def test_every_turn_of_a_conversation_finds_the_one_before_at_its_replica(pair: 
     for turn in range(2):
         talks = [f"{talk} Turn {turn} asks what comes next." for talk in talks]
         shares = [cached_share(pair, talk) for talk in talks]
-        assert min(shares) > 0.4, shares  # whole pages only; the other replica has none
+        assert min(shares) > 0.3, shares  # pages, some copied in part; the other replica has none
     found = [after - was for after, was in zip(hits(pair), before, strict=True)]
     assert all(found), f"both replicas have conversations: {found}; {json.dumps(shares)}"
