@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from model_server.models.layers.rope import rope_frequencies
+from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
-from sax.errors import CheckpointError
 from tests.model_server.models.layer_shapes import TINY, decoder_of, windows_of
 
 GEMMA3 = TINY | {"model_type": "gemma3_text", "head_dim": 8}
@@ -45,6 +44,9 @@ def test_the_cap_of_logits_is_applied_and_that_of_attention_is_not() -> None:
     assert {layer.attention.shape.softcap for layer in capped.layers} == {None}
 
 
-def test_attention_that_sees_both_ways_is_refused_by_name() -> None:
-    with pytest.raises(CheckpointError, match="use_bidirectional_attention = True; the gemma3"):
-        make_recipe("auto", GEMMA3 | {"use_bidirectional_attention": True}, {})
+def test_attention_that_sees_both_ways_makes_a_model_that_only_embeds() -> None:
+    recipes = [
+        make_recipe("auto", GEMMA3 | {"use_bidirectional_attention": both}, {})
+        for both in (False, True)
+    ]
+    assert [recipe.causal for recipe in recipes if isinstance(recipe, Recipe)] == [True, False]
