@@ -297,7 +297,8 @@ ROWS = (
     _row(
         "VisionService's other methods, MultimodalService",
         "services; of models, with PyTorch, Gemma 3 is published",
-        "clients have them; servers refuse them with the methods that the model serves",
+        "clients have them; servers refuse them with the methods that the model serves: what "
+        "Google published serves them with one model alone, in PyTorch beside Saxml",
         "missing",
         "sax/saxml/test_vision_model.py::test_images_give_saxmls_tuples",
         "sax/saxml/test_vision_model.py::test_multimodal_calls_take_and_give_saxmls_messages",
