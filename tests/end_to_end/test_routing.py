@@ -20,7 +20,8 @@ OVERRIDES = {**SMALL, "INPUT_SEQ_LEN": 1024}
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
     """Two servers with a replica each."""
-    flags = ("--slots=4", "--max_context=2048")
+    # Pages for twelve conversations at either: by their ports all may be at home at one of them.
+    flags = ("--slots=16", "--max_context=2048")
     with Cell(local_plan(tmp_path_factory.mktemp("pair"), *flags, servers=2)) as cell:
         cell.publish("None", model=MODEL, model_path=PATH, replicas=2, overrides=OVERRIDES)
         cell.eventually(lambda: cell.listed(MODEL)["ready_replicas"] == 2, "both are ready")
@@ -50,6 +51,6 @@ def test_every_turn_of_a_conversation_finds_the_one_before_at_its_replica(pair: 
     for turn in range(2):
         talks = [f"{talk} Turn {turn} asks what comes next." for talk in talks]
         shares = [cached_share(pair, talk) for talk in talks]
-        assert min(shares) > 0.3, shares  # pages, some copied in part; the other replica has none
+        assert min(shares) > 0.4, shares  # whole pages only; the other replica has none
     found = [after - was for after, was in zip(hits(pair), before, strict=True)]
     assert all(found), f"both replicas have conversations: {found}; {json.dumps(shares)}"
