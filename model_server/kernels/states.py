@@ -70,7 +70,10 @@ def advance(
     counts: jax.Array,  # i32[N]: tokens of each block that are no padding
     step: Advance,
 ) -> tuple[jax.Array, State]:
-    """Return the outputs [T, ...] of every token, and the states with those of the batch."""
+    """Run a recurrence over a flat batch.
+
+    Returns the outputs [T, ...] of every token, and `held` with the states that it leaves.
+    """
     rows, blocks = places.reads.shape[0], counts.shape[0]
     decodes = rows - blocks
 

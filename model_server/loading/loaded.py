@@ -201,7 +201,7 @@ class LoadedCustom:
 
 
 class SeenImage(NamedTuple):
-    """What a model computed of one image."""
+    """Outputs of a model for one image."""
 
     vector: np.ndarray  # f32[D]
     scores: np.ndarray  # f32[labels], log-probabilities

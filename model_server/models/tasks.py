@@ -43,7 +43,7 @@ GRADIENT_INPUTS = ("embeddings", "weights")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tasks:
-    """What a publish says about a model's tasks; None: as the checkpoint says."""
+    """Overrides of a model's tasks; None: as the checkpoint says."""
 
     names: tuple[str, ...] | None = None
     pooling: str | None = None

@@ -23,7 +23,7 @@ _STORED_NAME = {str(dtype): name for name, dtype in STORED.items()}
 
 
 class TensorSource(Protocol):
-    """What is written: tensors by name, such as those of an open checkpoint."""
+    """Tensors to write, by name, such as those of an open checkpoint."""
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 

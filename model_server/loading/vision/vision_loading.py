@@ -93,7 +93,7 @@ def _settings(recipe: VisionRecipe, checkpoint: Checkpoint | None) -> ImageSetti
 
 @dataclass(frozen=True, slots=True)
 class _WeightsToCome:
-    """Where the weights come from, known to fit the recipe."""
+    """Source of weights that were checked against the recipe and are not read yet."""
 
     recipe: VisionRecipe
     checkpoint: Checkpoint | None  # None: random weights

@@ -34,7 +34,7 @@ class ImageSettings:
 
 
 class ImageOutputs(NamedTuple):
-    """What a model computes of images."""
+    """Outputs of a model for a batch of images."""
 
     vectors: jax.Array  # f32[B, D]
     logits: jax.Array  # f32[B, labels]

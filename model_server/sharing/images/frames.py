@@ -11,7 +11,7 @@ MAX_SIDES = 100  # the longer side of an image in shorter ones
 
 
 class ImageForm(msgspec.Struct, frozen=True, array_like=True):
-    """How a model wants its images: resized, then cut to a square of RGB pixels."""
+    """Preprocessing of a model's images: resized, then cut to a square of RGB pixels."""
 
     size: int  # pixels of a side of the square
     shortest: int | None  # pixels of the shorter side before the cut; None: squeezed to the square
