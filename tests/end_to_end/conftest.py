@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from sax.saxml import cell_client
 from tests.demo_model import demo_model
 from tests.end_to_end.cell import Cell, local_plan
 
@@ -31,3 +33,16 @@ def served(cell: Cell, gguf: Path) -> Cell:
     """The shared cell with /sax/test/smollm2 ready. Tests leave it ready."""
     cell.publish(str(gguf))
     return cell
+
+
+@pytest.fixture
+def saxml_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Cell], None]]:
+    """Point Saxml's API at a cell; its client ends with the test, as the API has no close."""
+    with ExitStack() as clients:
+
+        def point(cell: Cell) -> None:
+            monkeypatch.setenv("SAX_ADMIN", cell.plan.admin_address)
+            clients.callback(cell_client.client_at.cache_clear)
+            clients.callback(lambda: cell_client.client_at(cell.plan.admin_address).close())
+
+        yield point

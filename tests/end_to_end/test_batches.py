@@ -57,8 +57,9 @@ def lines_in(sdk: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]:
 
 
 def test_a_batch_outlives_the_gateway_that_runs_it(served: Cell, sdk: openai.OpenAI) -> None:
-    count = 120
-    batch = start(sdk, [line(n) for n in range(count)])
+    count = 240  # the count of answered lines is kept every 3 s
+    lines = [line(n, max_tokens=24, ignore_eos=True) for n in range(count)]
+    batch = start(sdk, lines)
     running = until(sdk, batch.id, answered=8)
     assert running.status == "in_progress", "killed too late: send more lines"
     served.kill(GATEWAY)
@@ -75,7 +76,7 @@ def test_a_batch_outlives_the_gateway_that_runs_it(served: Cell, sdk: openai.Ope
     assert sorted(each["custom_id"] for each in answers) == sorted(
         f"line {n}" for n in range(count)
     )
-    alone = sdk.chat.completions.create(**line(7)["body"])
+    alone = sdk.chat.completions.create(**lines[7]["body"])
     (seventh,) = [each for each in answers if each["custom_id"] == "line 7"]
     message = seventh["response"]["body"]["choices"][0]["message"]
     assert message["content"] == alone.choices[0].message.content

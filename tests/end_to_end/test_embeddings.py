@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ import pytest
 import sax
 from sax.client import Client
 from sax.errors import InvalidRequest, PromptTooLong
-from sax.saxml import cell_client
 from sax.types import GenerateRequest
 from tests.end_to_end.cell import Cell
 from tests.model_server.models.family_cases import golden_of
@@ -44,7 +43,7 @@ def test_the_vectors_are_the_reference_implementations(embedder: Cell) -> None:
 
 
 @pytest.mark.smoke
-def test_every_door_gives_the_same_vector(embedder: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_door_gives_the_same_vector(embedder: Cell, saxml_of: Callable[[Cell], None]) -> None:
     with Client(embedder.plan.admin_address) as client:
         expected = client.embed(MODEL, ["abc"])[0]
     with openai.OpenAI(base_url=f"{embedder.url}/v1", api_key="none") as client:
@@ -53,11 +52,8 @@ def test_every_door_gives_the_same_vector(embedder: Cell, monkeypatch: pytest.Mo
     assert reply.usage.prompt_tokens == 9  # a start and an end to each
     printed = embedder.sax("embed", MODEL, "abc").stdout
     np.testing.assert_allclose(json.loads(printed), expected, atol=1e-6)
-    monkeypatch.setenv("SAX_ADMIN", embedder.plan.admin_address)
-    try:
-        np.testing.assert_allclose(sax.Model(MODEL).LM().Embed("abc"), expected, atol=1e-6)
-    finally:
-        cell_client.client_at(embedder.plan.admin_address).close()  # Saxml's API has no close
+    saxml_of(embedder)
+    np.testing.assert_allclose(sax.Model(MODEL).LM().Embed("abc"), expected, atol=1e-6)
 
 
 def test_a_long_input_is_refused_with_both_numbers(embedder: Cell) -> None:

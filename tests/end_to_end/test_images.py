@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from PIL import Image
 
 import sax
 from sax.errors import InvalidRequest, UnsupportedParameter
-from sax.saxml import cell_client
 from tests.end_to_end.cell import ROOT, Cell, local_plan
 from tests.golden.make_images import HERE
 from tests.model_server.loading.vision.test_vision_loading import logprobs, write_case
@@ -40,11 +39,9 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
 
 
 @pytest.fixture
-def tiny(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> Iterator[sax.Model]:
-    monkeypatch.setenv("SAX_ADMIN", cell.plan.admin_address)
-    yield sax.Model(TINY)
-    cell_client.client_at(cell.plan.admin_address).close()  # Saxml's API has no close
-    cell_client.client_at.cache_clear()
+def tiny(cell: Cell, saxml_of: Callable[[Cell], None]) -> sax.Model:
+    saxml_of(cell)
+    return sax.Model(TINY)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ line and Saxml's module; and a classifier on the command line.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -13,7 +13,6 @@ import pytest
 import sax
 from sax.client import Client
 from sax.errors import SaxError
-from sax.saxml import cell_client
 from tests.end_to_end.cell import Cell
 from tests.end_to_end.passes_model import MODEL, publish_passes
 
@@ -29,7 +28,7 @@ def passes(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cel
     cell.sax("unpublish", MODEL)
 
 
-def test_every_door_gives_the_same_gradient(passes: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_door_gives_the_same_gradient(passes: Cell, saxml_of: Callable[[Cell], None]) -> None:
     with Client(passes.plan.admin_address) as client:
         found = client.gradient(MODEL, "a b", " c d")
         (score,) = client.score(MODEL, "a b", [" c d"])
@@ -39,14 +38,8 @@ def test_every_door_gives_the_same_gradient(passes: Cell, monkeypatch: pytest.Mo
     assert all(np.any(values) for values in found.gradients.values())
     printed = json.loads(passes.sax("gradient", MODEL, "a b", " c d").stdout)
     assert printed == {"score": found.score, "gradients": dict(found.gradients)}
-    monkeypatch.setenv("SAX_ADMIN", passes.plan.admin_address)
-    try:
-        assert sax.Model(MODEL).LM().Gradient("a b", " c d") == (
-            found.score,
-            dict(found.gradients),
-        )
-    finally:
-        cell_client.client_at(passes.plan.admin_address).close()  # Saxml's API has no close
+    saxml_of(passes)
+    assert sax.Model(MODEL).LM().Gradient("a b", " c d") == (found.score, dict(found.gradients))
 
 
 def test_documents_are_ranked_by_the_cosines_of_their_vectors(passes: Cell) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -52,7 +52,7 @@ def saxutil(cell: Cell, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_line_of_saxmls_documentation_is_served_and_warned_of_at_every_door(
-    documented: Cell, monkeypatch: pytest.MonkeyPatch
+    documented: Cell, saxml_of: Callable[[Cell], None]
 ) -> None:
     words = (*SMALL, *DOCUMENTED, *OF_REPLIES)
     published = saxutil(documented, "publish", MODEL, PATH, "None", "1", *words)
@@ -64,7 +64,7 @@ def test_a_line_of_saxmls_documentation_is_served_and_warned_of_at_every_door(
     assert f"warning: {WARNING}" in saxutil(documented, "ls", MODEL).stderr
     assert WARNING in documented.sax("ls", MODEL).stdout
     assert documented.listed(MODEL)["warnings"] == [WARNING]
-    monkeypatch.setenv("SAX_ADMIN", documented.plan.admin_address)
+    saxml_of(documented)
     assert sax.ListDetail(MODEL).warnings == (WARNING,)
 
     sax.WaitForReady(MODEL, 1, sax.AdminOptions(timeout=240))
