@@ -15,6 +15,7 @@ from model_server.checkpoints.packed import Packing
 from model_server.kernels.pages import CacheShape, StateArray
 from model_server.models.chat_settings import CHAT_DEFAULTS, ChatSettings, parse_chat
 from model_server.models.layers.decoder import Decoder
+from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.speculation import (
     SPECULATION_DEFAULTS,
@@ -113,6 +114,7 @@ class Recipe:
     tasks: Tasks = Tasks()
     causal: bool = True  # False: its tokens also see those after them, so it only embeds
     chat: ChatSettings = ChatSettings()
+    media: MediaRecipe | None = None  # of the encoder of images or sounds among its tokens
     draft: DraftRecipe | None = None  # of the model that guesses its tokens; the loader opens it
     # How checkpoints of this configuration store a tensor, by name, for plans without its files
     packing: Callable[[str], Packing | None] | None = None

@@ -1,0 +1,62 @@
+"""Recipes of encoders whose vectors stand among a language model's tokens: what sees, what hears.
+
+An image becomes `rows` vectors, which take the places of as many equal tokens of the prompt. Its
+pixels are cut into pieces on the host; the encoder takes a batch of them, padded to one of a closed
+set of sizes, so that nothing is compiled while serving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from flax import nnx
+
+from model_server.models.weights.weight import WeightForm
+from model_server.sharing.images.frames import ImageForm
+
+
+class PreparedMedia(NamedTuple):
+    """One image or sound, cut into the pieces that its encoder takes."""
+
+    pieces: np.ndarray  # f32[p, C]
+    places: np.ndarray  # i32[p, K]: of each piece, what the encoder needs beside its numbers
+    grid: tuple[int, int, int]  # frames, rows and columns of its vectors, as positions count them
+    rows: int  # vectors that it becomes
+    text: str  # the control tokens that replace the placeholder: `rows` of them are the token
+
+
+class MediaEncoder(Protocol):
+    """A module of declared weights: the encoder and what projects its vectors."""
+
+    def __call__(
+        self,
+        pieces: jax.Array,  # f32[S, P, C]
+        places: jax.Array,  # i32[S, P, K]
+        lengths: jax.Array,  # i32[S]: pieces of each image; those behind them are padding
+    ) -> jax.Array:
+        """Returns f32[S, P // per_row, W]; of an image the first `rows` count."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaRecipe:
+    """An encoder beside a language model, configured but not in memory."""
+
+    kind: Literal["image", "audio"]
+    build: Callable[[WeightForm], nnx.Module]  # a MediaEncoder
+    form: ImageForm | None  # how images are decoded and resized; None: sounds
+    prepare: Callable[[np.ndarray], PreparedMedia]  # pixels u8[h, w, 3]; of sounds, samples f32[n]
+    placeholder: str  # what chat templates write, once for each image
+    token: int  # the id whose places the vectors take
+    piece: int  # C
+    columns: int  # K
+    per_row: int  # pieces that become one vector
+    width: int  # W: the model's embed, times 1 + `levels`
+    pieces: tuple[int, ...]  # P, ascending: sizes that are compiled; the last is the most of one
+    levels: int = 0  # first layers that add vectors of their own at the places of an image
+    sees_itself: bool = False  # tokens of an image also see those after them: one chunk holds all
+    triples: bool = False  # positions are three numbers: frame, row, column
