@@ -1,8 +1,8 @@
 """Tells a model whether its experts are stored together or one by one, where both are usual.
 
 A family declares its tensors from config.json alone, which does not say it: published files of
-Qwen3.5 hold all experts of a layer in two tensors, those saved by transformers or quantised hold
-three of each expert.
+Qwen3.5 and Qwen3-VL hold all experts of a layer in two tensors, those saved by transformers or
+quantised hold three of each expert.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import view_of
 
-_EITHER_WAY = ("qwen3_5_moe_text",)
+_EITHER_WAY = ("qwen3_5_moe_text", "qwen3_vl_moe_text")
 _ONE_OF_MANY = ".mlp.experts.0.down_proj.weight"
 
 

@@ -1,8 +1,4 @@
-"""Attention among the patches of an image: all of them, or those of a window.
-
-Every image of a batch is padded to the same number of patches. Scores are computed for a few
-queries at a time, so that memory grows with the patches and not with their square.
-"""
+"""Attention among the patches of an image: all of them, or those of a window."""
 
 from __future__ import annotations
 
@@ -14,11 +10,11 @@ from flax import nnx
 
 from model_server.models.layers.layers import Branches, Linear
 from model_server.models.layers.rope import Rotary
+from model_server.models.media.tower_attention import attend
 from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm
 
-_QUERIES = 512  # of one product
 _UNSEEN = -1e30
 
 
@@ -63,22 +59,10 @@ class PatchAttention(nnx.Module):
             for part in (rotation(q), rotation(k), v)
         )
         if self.window is None:
-            mixed = whole(q, k, v, groups)
+            mixed = attend(q, k, v, (groups >= 0).sum(1))
         else:
             mixed = in_windows(q, k, v, groups, self.window)
         return self.out(mixed.reshape(x.shape))
-
-
-def whole(q: jax.Array, k: jax.Array, v: jax.Array, groups: jax.Array) -> jax.Array:
-    """f32[S, P, H, Q] of queries, keys and values [S, P, H, Q]: each sees what is no padding."""
-    images, patches, heads, size = q.shape
-    there = (groups >= 0)[:, None]
-    step = min(_QUERIES, patches)
-    count = -(-patches // step)
-    padded = jnp.pad(q, ((0, 0), (0, count * step - patches), (0, 0), (0, 0)))
-    parts = padded.reshape(images, count, step, heads, size).swapaxes(0, 1)
-    made = jax.lax.map(lambda part: _attended(part, k, v, there), parts)
-    return made.swapaxes(0, 1).reshape(images, -1, heads, size)[:, :patches]
 
 
 def in_windows(
@@ -104,13 +88,17 @@ def in_windows(
         return jnp.concatenate([wide[:, :-2], made, wide[:, 2:]], axis=2)
 
     seen = blocks(groups, -1)[..., :, None] == near(groups, -1)[..., None, :]
-    flat = (each.reshape(-1, *each.shape[2:]) for each in (blocks(q, 0), near(k, 0), near(v, 0)))
-    made = _attended(*flat, seen.reshape(-1, *seen.shape[2:]))
+    made = _attended(_flat(blocks(q, 0)), _flat(near(k, 0)), _flat(near(v, 0)), _flat(seen))
     return made.reshape(images, count * window, heads, size)[:, :patches]
 
 
+def _flat(x: jax.Array) -> jax.Array:
+    """[S * N, ...] of [S, N, ...]."""
+    return x.reshape(-1, *x.shape[2:])
+
+
 def _attended(q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
-    """f32[N, T, H, Q]; seen: bool[N, T or 1, S]."""
+    """f32[N, T, H, Q]; seen: bool[N, T, S]."""
     scores = jnp.einsum("nthq,nshq->nhts", q, k, preferred_element_type=jnp.float32)
     scores = jnp.where(seen[:, None], scores / math.sqrt(q.shape[-1]), _UNSEEN)
     weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from model_server.models.media.image_processor import Scales
 from model_server.models.media.media_recipe import PreparedMedia
-from model_server.models.vision.vision_recipe import Colours
 from sax.errors import InvalidRequest
 
 
@@ -23,7 +23,7 @@ class PatchGrid:
     patch: int  # pixels of a side
     merge: int  # patches of a side that become one vector
     frames: int  # of a patch
-    colours: Colours
+    scales: Scales
     most: int  # patches of an image
     token: str  # text of the token whose places the vectors take
     window: int | None = None  # vectors of a window's side; None: the tower has no windows
@@ -52,11 +52,8 @@ class PatchGrid:
 
     def _patches(self, pixels: np.ndarray, height: int, width: int) -> np.ndarray:
         """f32[p, C]: of each patch the colours, of each colour the frames, rows and columns."""
-        scale, mean, deviation = self.colours
-        scaled = pixels.astype(np.float32) * np.float32(scale)
-        made = (scaled - np.float32(mean)) / np.float32(deviation)
         shape = (height, self.merge, self.patch, width, self.merge, self.patch, 3)
-        cut = made.reshape(shape).transpose(0, 3, 1, 4, 6, 2, 5)
+        cut = self.scales.of(pixels).reshape(shape).transpose(0, 3, 1, 4, 6, 2, 5)
         both = np.repeat(cut[:, :, :, :, :, None], self.frames, axis=5)
         return np.ascontiguousarray(both.reshape(-1, self.numbers), np.float32)
 
