@@ -29,7 +29,8 @@ KEYS = KnownKeys(
         *OUTER,
         "attention_bias",
         "decoder_sparse_step",
-        "experts_apart",  # not of config.json: see checkpoints/stored_experts.py
+        "experts_apart",  # neither is of config.json: see checkpoints/stored_experts.py
+        "experts_upright",
         "mlp_only_layers",
         "moe_intermediate_size",
         "norm_topk_prob",
@@ -51,9 +52,9 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
     keys.only("norm_topk_prob", True)
     shape, sparse = attention_shape(keys), sparse_layers(keys)
-    apart = keys.flag("experts_apart")
+    apart, upright = keys.flag("experts_apart"), keys.flag("experts_upright")
     attention, dense = normed_attention(keys), gated_ffw(keys)
-    routed = routed_ffw(keys, together=not apart, turned=not apart)
+    routed = routed_ffw(keys, together=not apart, turned=not (apart or upright))
 
     def layer(index: int, form: WeightForm) -> PreNormLayer:
         prefix = f"model.layers.{index}"

@@ -169,7 +169,7 @@ class QwenTower(nnx.Module):
 def axial_rotation(at: jax.Array, head_dim: int, theta: float) -> Rotary:
     """Rotations of patches by rows and columns i32[N, 2]: half of a head's pairs each."""
     frequencies = jnp.asarray(rope_frequencies(head_dim // 2, theta))
-    angles = at.astype(jnp.float32)[:, :, None] * frequencies
+    angles = at.astype(jnp.float32)[:, :, None] * frequencies[None, None]
     angles = angles.reshape(at.shape[0], 1, -1)
     return Rotary(jnp.cos(angles), jnp.sin(angles), interleaved=False)
 
@@ -190,7 +190,8 @@ def interpolated(table: jax.Array, side: int, places: jax.Array) -> jax.Array:
 
 def _neighbours(at: jax.Array, count: jax.Array, side: int) -> list[tuple[jax.Array, jax.Array]]:
     """The two nearest of `side` places and their shares: i32[N] and f32[N] each."""
-    exact = at.astype(jnp.float32) * (side - 1) / jnp.maximum(count - 1, 1)
+    last = jnp.maximum(count - 1, 1).astype(jnp.float32)
+    exact = at.astype(jnp.float32) * (side - 1) / last
     first = jnp.floor(exact)
     share, before = exact - first, first.astype(jnp.int32)
     return [(before, 1 - share), (jnp.minimum(before + 1, side - 1), share)]
