@@ -314,9 +314,7 @@ CASES = [
         stored=turned_experts,
         without={
             "levels": of_vision(qwen3_vl_moe({}), deepstack_visual_indexes=[1, 2]),
-            "experts": of_text(
-                qwen3_vl_moe({}), mlp_only_layers=[1], num_experts_per_tok=1
-            ),
+            "experts": of_text(qwen3_vl_moe({}), mlp_only_layers=[1], num_experts_per_tok=1),
         },
     ),
     MediaCase(

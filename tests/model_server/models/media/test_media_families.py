@@ -70,13 +70,41 @@ def ahead_of(recipe: MediaRecipe, prompt: np.ndarray) -> np.ndarray | None:
     return ahead
 
 
-def logits_with_images(decoder: Any, recipe: MediaRecipe, prompt: np.ndarray, rows: Any) -> Any:
+def positions_in(
+    recipe: MediaRecipe, prompt: np.ndarray, images: list[PreparedMedia]
+) -> jax.Array | None:
+    """i32[3, 1, S]: frame, row and column of each token; None: tokens are counted.
+
+    After an image positions go on behind the larger of its sides.
+    """
+    if not recipe.triples:
+        return None
+    at, following, waiting = list[tuple[int, ...]](), 0, list(images)
+    starts = np.diff(prompt == recipe.token, prepend=False) & (prompt == recipe.token)
+    for token, start in zip(prompt, starts, strict=True):
+        if token != recipe.token:
+            at.append((following,) * 3)
+            following += 1
+        elif start:
+            grid = waiting.pop(0).grid
+            at += [tuple(following + n for n in each) for each in np.ndindex(grid)]
+            following += max(grid)
+    return jnp.asarray(at, jnp.int32).T[:, None]
+
+
+def logits_with_images(
+    decoder: Any,
+    recipe: MediaRecipe,
+    prompt: np.ndarray,
+    rows: Any,
+    positions: jax.Array | None = None,
+) -> Any:
     """f32[S, V] of the reference path: the whole prompt at once."""
     tokens, ahead = tokens_of(recipe, prompt), ahead_of(recipe, prompt)
     ahead = None if ahead is None else jnp.asarray(ahead[None])
 
     def run(decoder: Any, tokens: jax.Array, rows: jax.Array) -> jax.Array:
-        media = WholeMedia(buffer=rows, levels=recipe.levels, ahead=ahead)
+        media = WholeMedia(buffer=rows, levels=recipe.levels, ahead=ahead, positions=positions)
         lengths = jnp.asarray([len(prompt)], jnp.int32)
         return decoder.logits(hidden_with_media(decoder, tokens[None], lengths, media)[0])
 
@@ -93,7 +121,8 @@ def test_vectors_and_logits_with_images_equal_the_reference_implementations(name
     rows = seen(encoder, recipe, images)
     wanted = np.concatenate([golden[f"rows_{n}"] for n in range(len(images))])
     assert_close(rows, wanted)
-    found = logits_with_images(decoder, recipe, golden["prompt"], rows)
+    at = positions_in(recipe, golden["prompt"], images)
+    found = logits_with_images(decoder, recipe, golden["prompt"], rows, at)
     assert_close(found, golden["logits"])
 
 
