@@ -120,7 +120,7 @@ class LmLoad:
             dict(layout.mesh.shape),
             told_guesses(self.deployment.limits)
             + told_draft(self.deployment)
-            + told_images(self.deployment.limits.media, self.deployment.encoder_bytes),
+            + (f",{told}" if (told := self._told_images) else ""),
         )
 
     @property
@@ -212,6 +212,10 @@ class LmLoad:
         needed = without_prefixes(checkpoint, deployment.recipe.unused)
         there = read_there(self._spec, deployment, needed, report)
         return read_weights(declared, needed, report, layout) if there is None else there
+
+    @property
+    def _told_images(self) -> str:
+        return told_images(self.deployment.limits.media, self.deployment.encoder_bytes)
 
     def _encoder(self, report: Report) -> Sequence[Any]:
         """Return the weights of what sees, if anything does."""

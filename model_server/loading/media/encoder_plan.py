@@ -72,6 +72,6 @@ def told_images(limits: MediaLimits | None, weights: int) -> str:
     if limits is None:
         return ""
     return (
-        f", images of up to {limits.largest} tokens, an encoder of {human(weights)} and memory for "
+        f" images of up to {limits.largest} tokens, an encoder of {human(weights)} and memory for "
         f"{limits.rows} of its vectors"
     )

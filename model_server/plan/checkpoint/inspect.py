@@ -52,7 +52,7 @@ def inspect(path: str) -> Report:
         vision = vision_class(report.path_as, checkpoint.config)
         if vision is not None:
             checkpoint = needed_of(checkpoint, vision.unused)
-        texts = (_tokenizer, _template) if vision is None else ()
+        texts = (_tokenizer, _template, _image_tokens) if vision is None else ()
         for describe in (_storage, _model, *texts):
             try:
                 describe(report, checkpoint)
@@ -130,7 +130,13 @@ def _see(report: Report, recipe: Recipe, checkpoint: Checkpoint) -> None:
     size = sum(math.prod(each.shape) for each in encoder.declarations)
     report.images = f"seen, up to {media.rows} tokens each, by an encoder of {size:,} parameters"
     report.problems += encoder_problems(encoder, checkpoint, shown=_NAMED)
-    check_image_tokens(media, checkpoint.tokenizer())
+
+
+def _image_tokens(report: Report, checkpoint: Checkpoint) -> None:
+    if report.tokenizer is None or report.images is None:
+        return
+    recipe = make_recipe(report.path_as, checkpoint.config, {})
+    check_image_tokens(recipe.media if isinstance(recipe, Recipe) else None, checkpoint.tokenizer())
 
 
 def _fit_images(report: Report, vision: VisionClass, checkpoint: Checkpoint) -> None:
