@@ -449,7 +449,10 @@ class Deployment(PlacedModel):
     def allocate_pages(self) -> tuple[Pages, ...]:
         where, shapes = self.layout.pages, self.kernel.shapes
         pages, size = self.layer_pages, self.limits.page_size
-        blank = unwritten if isinstance(self.kernel, CpuAttention) else None
+        media = self.limits.media
+        # Images whose tokens see each other are attended to by XLA, which reads what is masked.
+        by_xla = media is not None and media.sees_itself
+        blank = unwritten if isinstance(self.kernel, CpuAttention) and not by_xla else None
         return allocate(self.cache, pages, size, self.kv_dtype, where, shapes, blank)
 
     def with_pages(self, pages: int) -> Self:
