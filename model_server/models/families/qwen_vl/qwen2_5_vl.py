@@ -17,7 +17,7 @@ from model_server.models.families.qwen_vl.qwen2_vl import DEFAULTS, MERGER, reci
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import RmsNorm, activation_of
-from model_server.models.media.qwen.eyes import OUTER, OVERRIDABLE, TOKENS
+from model_server.models.media.qwen.eyes import OUTER, TOKENS
 from model_server.models.media.qwen.tower import TowerShape
 from model_server.models.media.qwen.tower_keys import (
     EPSILON,
@@ -88,6 +88,5 @@ FAMILY = Family(
     ("qwen2_5_vl_text", "qwen2_5_vl"),
     "Qwen2.5-VL",
     configure,
-    overridable=OVERRIDABLE,
     own_types_only=True,
 )

@@ -15,7 +15,7 @@ from model_server.models.families.decoder_recipe import pre_norm_recipe
 from model_server.models.families.qwen2 import WINDOWS, layer_shapes, qwen2_attention
 from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
-from model_server.models.media.qwen.eyes import CLIP, OUTER, OVERRIDABLE, TOKENS, qwen_eyes
+from model_server.models.media.qwen.eyes import CLIP, OUTER, TOKENS, qwen_eyes
 from model_server.models.media.qwen.tower import MergerNames, TowerShape
 from model_server.models.media.qwen.tower_keys import layer_norm, plain_ffw, sizes_of, vision_keys
 from model_server.models.recipe import Family, Recipe, serving
@@ -74,6 +74,5 @@ FAMILY = Family(
     ("qwen2_vl_text", "qwen2_vl"),
     "Qwen2-VL",
     configure,
-    overridable=OVERRIDABLE,
     own_types_only=True,
 )

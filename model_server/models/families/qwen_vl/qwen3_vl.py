@@ -18,7 +18,7 @@ from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import Rope
 from model_server.models.media.media_recipe import MediaRecipe
-from model_server.models.media.qwen.eyes import HALVES, OUTER, OVERRIDABLE, TOKENS, qwen_eyes
+from model_server.models.media.qwen.eyes import HALVES, OUTER, TOKENS, qwen_eyes
 from model_server.models.media.qwen.learned_tower import learned_tower
 from model_server.models.recipe import Family, Recipe, serving
 from sax.errors import CheckpointError
@@ -60,6 +60,5 @@ FAMILY = Family(
     ("qwen3_vl_text", "qwen3_vl"),
     "Qwen3-VL",
     configure,
-    overridable=OVERRIDABLE,
     own_types_only=True,
 )

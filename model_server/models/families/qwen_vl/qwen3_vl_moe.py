@@ -18,7 +18,7 @@ from model_server.models.families.qwen3_moe import routed_ffw, sparse_layers
 from model_server.models.families.qwen_vl.qwen3_vl import eyes, rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.pre_norm import PreNormLayer
-from model_server.models.media.qwen.eyes import OUTER, OVERRIDABLE, TOKENS
+from model_server.models.media.qwen.eyes import OUTER, TOKENS
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
@@ -80,6 +80,5 @@ FAMILY = Family(
     ("qwen3_vl_moe_text", "qwen3_vl_moe"),
     "Qwen3-VL (experts)",
     configure,
-    overridable=OVERRIDABLE,
     own_types_only=True,
 )

@@ -12,7 +12,6 @@ from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.media.qwen.patches import PatchGrid
 from model_server.models.media.qwen.tower import QwenTower, TowerShape
-from model_server.models.recipe import SERVING_DEFAULTS
 from model_server.sharing.images.forms import BICUBIC, MultiplesForm
 from sax.errors import CheckpointError, InvalidRequest
 
@@ -22,12 +21,6 @@ OUTER = (VISION, PREPROCESSOR, "image_token_id")
 TOKENS: Harmless = ignored(
     "video_token_id", "vision_end_token_id", "vision_start_token_id", "vision_token_id"
 )
-OVERRIDABLE: Mapping[str, Any] = {
-    **SERVING_DEFAULTS,
-    # most pixels of an image, above which it is made smaller; null: the checkpoint's, or as many
-    # as become 1280 vectors if that is less
-    "IMAGE_PIXELS": None,
-}
 _USUAL_VECTORS = 1280  # of an image at most
 _TOKEN_ID, _TOKEN = 151655, "<|image_pad|>"
 _LEAST_PATCHES = 256  # of a batch that is compiled
@@ -61,11 +54,6 @@ def qwen_eyes(
     InvalidRequest.
     """
     if keys.get(VISION) is None:
-        if values.get("IMAGE_PIXELS") is not None:
-            raise InvalidRequest(
-                "IMAGE_PIXELS bounds images, which this model does not see: publish it without",
-                param="overrides.IMAGE_PIXELS",
-            )
         return None
     shape = tower(keys)
     if shape.out != embed:
