@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.golden.families_maker import recurrent
+from tests.golden.families_maker.recurrent import experts_together
 from tests.golden.media_maker.case import MediaCase, Seen, Shapes
 
 START, END, TOKEN, FILM = 91, 92, 95, 96  # tokens
@@ -139,6 +141,30 @@ def qwen3_vl_moe(vision: dict[str, Any], **sizes: Any) -> dict[str, Any]:
     }
     known = outer("Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe")
     return {**whole, **known, "text_config": whole["text_config"] | own | sizes}
+
+
+def qwen3_5_text(sections: Sequence[int] = (2, 2, 2)) -> dict[str, Any]:
+    text = recurrent.qwen3_5(head_dim=24, vocab_size=97)
+    return text | {
+        "rope_parameters": text["rope_parameters"]
+        | {"mrope_section": list(sections), "partial_rotary_factor": 0.5}
+    }
+
+
+def qwen3_5_moe_text() -> dict[str, Any]:
+    rope = {"rope_parameters": qwen3_5_text()["rope_parameters"]}
+    return recurrent.qwen3_5_moe(head_dim=24, vocab_size=97) | rope
+
+
+def qwen3_5(
+    text: dict[str, Any],
+    architecture: str = "Qwen3_5ForConditionalGeneration",
+    model_type: str = "qwen3_5",
+) -> dict[str, Any]:
+    """As published: the tower of Qwen3-VL, without levels."""
+    tower = qwen3_vl({"deepstack_visual_indexes": [], "model_type": model_type})["vision_config"]
+    inner = {key: value for key, value in text.items() if key != "architectures"}
+    return outer(architecture, model_type) | {"text_config": inner, "vision_config": tower}
 
 
 def preprocessor(**own: Any) -> dict[str, Any]:
@@ -324,5 +350,23 @@ CASES = [
         images=((20, 20),),
         see=see,
         vectors=vectors,
+    ),
+    MediaCase(
+        name="qwen3_5",
+        config=qwen3_5(qwen3_5_text()),
+        preprocessor=later_preprocessor(),
+        images=((37, 61), (16, 24)),
+        see=see,
+        vectors=vectors,
+        without={"sections": {"text_config": qwen3_5_text([6, 0, 0])}},
+    ),
+    MediaCase(
+        name="qwen3_5_moe",
+        config=qwen3_5(qwen3_5_moe_text(), "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe"),
+        preprocessor=later_preprocessor(),
+        images=((30, 50),),
+        see=see,
+        vectors=vectors,
+        stored=experts_together,
     ),
 ]

@@ -47,11 +47,12 @@ def qwen_eyes(
     tower: Callable[[ConfigKeys], TowerShape],
     usual: Mapping[str, Any],
     embed: int,
+    token: int = _TOKEN_ID,
 ) -> MediaRecipe | None:
     """Return the recipe of the part that sees; None: the checkpoint has none.
 
-    usual: of preprocessor_config.json. embed: of the language model. Raises CheckpointError,
-    InvalidRequest.
+    usual: of preprocessor_config.json. embed: of the language model. token: that vectors replace,
+    if the config does not say it. Raises CheckpointError, InvalidRequest.
     """
     if keys.get(VISION) is None:
         return None
@@ -68,7 +69,7 @@ def qwen_eyes(
         form=form,
         prepare=grid,
         placeholder=_TOKEN,
-        token=keys.whole("image_token_id", _TOKEN_ID, least=0),
+        token=keys.whole("image_token_id", token, least=0),
         piece=grid.numbers,
         columns=4,
         per_row=shape.merge**2,
