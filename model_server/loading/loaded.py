@@ -20,7 +20,7 @@ from model_server.grammars.compiler import GrammarCompiler
 from model_server.loading.island_loads import IslandLoads
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.tasks import Sizes
-from model_server.sharing.images.frames import ImageForm
+from model_server.sharing.images.forms import SquareForm
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.dialect import AnswerDialect
 from model_server.text.tokenizer import Tokenizer
@@ -230,7 +230,7 @@ class LoadedVision:
     """A model that classifies and embeds images, in memory, compiled for all of its batches."""
 
     runner: VisionRunner
-    form: ImageForm  # of images that the runner takes
+    form: SquareForm  # of images that the runner takes
     labels: tuple[str, ...]
     top_k: int  # labels of an answer
     queue: int  # images that may wait

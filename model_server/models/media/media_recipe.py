@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 
 from model_server.models.weights.weight import WeightForm
-from model_server.sharing.images.frames import ImageForm
+from model_server.sharing.images.forms import ImageForm
 
 
 class PreparedMedia(NamedTuple):
