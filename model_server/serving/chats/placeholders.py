@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from model_server.text.control_tokens import MARK
 from sax.errors import InvalidRequest
 
@@ -56,3 +58,28 @@ def runs_of(places: Sequence[int]) -> tuple[tuple[int, int], ...]:
         else:
             runs.append((place, place + 1))
     return tuple(runs)
+
+
+def triples_of(
+    length: int, places: Sequence[Sequence[int]], grids: Sequence[tuple[int, int, int]]
+) -> np.ndarray:
+    """Return i32[length, 3]: of each token of a prompt its frame, row and column.
+
+    Three times the same number for a text's token, counted on from the largest before it; those of
+    an image lie in its grid.
+    """
+    made = np.empty((length, 3), np.int32)
+    done = following = 0
+    for each, grid in zip(places, grids, strict=True):
+        made[done : each[0]] = _counted(each[0] - done, following)
+        following += each[0] - done
+        inside = np.indices(grid).reshape(3, -1).T
+        made[each[0] : each[-1] + 1] = following + inside
+        following += max(grid)
+        done = each[-1] + 1
+    made[done:] = _counted(length - done, following)
+    return made
+
+
+def _counted(count: int, start: int) -> np.ndarray:
+    return np.arange(start, start + count, dtype=np.int32)[:, None]

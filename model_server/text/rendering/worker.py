@@ -53,9 +53,7 @@ class _KnownTemplate:
         last = chat[-1].texts[-1:] if chat else ()
         return continued(text, self._control_tokens.guard("".join(last)))
 
-    def _rendered(
-        self, chat: tuple[Message, ...], options: ChatOptions, form: ContentForm
-    ) -> str:
+    def _rendered(self, chat: tuple[Message, ...], options: ChatOptions, form: ContentForm) -> str:
         values = chat_values(chat, options, self._control_tokens.guard, form)
         return self._compiled.render({**values, **self._fixed})
 
