@@ -99,11 +99,8 @@ def check_reply(request: GenerateRequest, loaded: Loaded) -> None:
     if kept is not None and kept != -1 and not 1 <= kept < context:
         allowed = f"-1, or a whole number from 1 to {context - 1}, one less than the context"
         raise _out_of_range("truncate_prompt_tokens", kept, allowed)
-    if kept is not None and images_of(_messages(request.prompt)):
-        raise UnsupportedParameter(
-            "truncate_prompt_tokens could cut an image: leave it out, or the images",
-            param="truncate_prompt_tokens",
-        )
+    if images_of(_messages(request.prompt)):
+        _check_beside_images(reply)
     if reply.echo and is_chat(request.prompt):
         raise InvalidRequest("a chat has no text to echo: leave echo out", param="echo")
     if request.sampling.max_tokens == 0 and not reply.echo and wanted is None:
@@ -111,6 +108,19 @@ def check_reply(request: GenerateRequest, loaded: Loaded) -> None:
             "max_tokens is 0, so nothing would be returned: ask for at least 1, or for echo or "
             "prompt_logprobs",
             param="max_tokens",
+        )
+
+
+def _check_beside_images(reply: ReplyOptions) -> None:
+    if reply.truncate_prompt_tokens is not None:
+        raise UnsupportedParameter(
+            "truncate_prompt_tokens could cut an image: leave it out, or the images",
+            param="truncate_prompt_tokens",
+        )
+    if reply.prompt_logprobs is not None:
+        raise UnsupportedParameter(
+            "tokens of images have no log-probabilities: leave out prompt_logprobs, or the images",
+            param="prompt_logprobs",
         )
 
 

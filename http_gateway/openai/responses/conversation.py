@@ -150,8 +150,9 @@ def _content(content: object, at: str, *, images: bool) -> Content:
 
 
 def _is_image(part: object) -> bool:
-    fields = cast("Mapping[str, object]", part) if isinstance(part, dict) else {}
-    return fields.get("type") == IMAGE_PART
+    if not isinstance(part, dict):
+        return False
+    return cast("Mapping[str, object]", part).get("type") == IMAGE_PART
 
 
 def _text_content(content: object, at: str) -> str:

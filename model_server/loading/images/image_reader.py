@@ -111,6 +111,7 @@ class ImageReader:
         while sum(each.size for each in self._cache.values()) > self._kept:
             self._cache.popitem(last=False)
 
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._cache.clear()
+
+def image_reader(recipe: MediaRecipe | None) -> ImageReader | None:
+    """Return the reader of a model's images; None: it takes none."""
+    return None if recipe is None or recipe.form is None else ImageReader(recipe)

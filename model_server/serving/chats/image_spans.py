@@ -28,5 +28,7 @@ def with_images(
     if not recipe.triples:
         return replace(asked, media=spans)
     grids = [image.grid for image in images]
-    positions = triples_of(len(asked.prompt), places, grids)
-    return replace(asked, media=spans, positions=positions.astype("<i4").tobytes())
+    length = len(asked.prompt)
+    positions, following = triples_of(length, places, grids)
+    told = positions.astype("<i4").tobytes()
+    return replace(asked, media=spans, positions=told, shift=following - length)

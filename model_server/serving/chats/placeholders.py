@@ -62,8 +62,9 @@ def runs_of(places: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 def triples_of(
     length: int, places: Sequence[Sequence[int]], grids: Sequence[tuple[int, int, int]]
-) -> np.ndarray:
-    """Return i32[length, 3]: of each token of a prompt its frame, row and column.
+) -> tuple[np.ndarray, int]:
+    """Return i32[length, 3]: of each token of a prompt its frame, row and column; and the number
+    that follows all of them.
 
     Three times the same number for a text's token, counted on from the largest before it; those of
     an image lie in its grid.
@@ -78,7 +79,7 @@ def triples_of(
         following += max(grid)
         done = each[-1] + 1
     made[done:] = _counted(length - done, following)
-    return made
+    return made, following + length - done
 
 
 def _counted(count: int, start: int) -> np.ndarray:
