@@ -95,6 +95,7 @@ from sax.types import ModelSpec, Progress
 logger = logging.getLogger(__name__)
 
 _METHODS = ("lm.generate", "lm.generate_stream", "lm.score")
+_MULTIMODAL = ("mm.generate", "mm.score")
 
 Report = Callable[[Progress], None]
 
@@ -307,6 +308,7 @@ class ModelLoader:
             devices=load.deployment.layout.mesh.size,
             methods=(
                 *replies.served(_METHODS),
+                *(_MULTIMODAL if images else ()),
                 *(embedder.methods if embedder else ()),
                 *(("lm.gradient",) if gradients else ()),
             ),

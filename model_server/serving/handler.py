@@ -68,6 +68,7 @@ from sax.types import (
 )
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
+MM_GENERATE, MM_SCORE = "mm.generate", "mm.score"
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +146,7 @@ class Handler:
         suffixes: Sequence[str],
         account: str = "",
         timeout_s: float | None = None,
+        method: str = SCORE,
     ) -> SuffixScores:
         """Return the log-probability of each suffix after the prefix, read as Generate reads it, or
         after a chat as its answer; of none, none.
@@ -152,9 +154,11 @@ class Handler:
         Raises DeadlineExceeded after timeout_s.
         """
         if not suffixes:  # no scores, but for those only who might have them
-            self._language_model(model_id, SCORE)
-            check_method(caller(), model_id, SCORE, self._servables.acls(model_id))
-        waiting = [self._score(model_id, prefix, suffix, account, timeout_s) for suffix in suffixes]
+            self._language_model(model_id, method)
+            check_method(caller(), model_id, method, self._servables.acls(model_id))
+        waiting = [
+            self._score(model_id, prefix, suffix, account, timeout_s, method) for suffix in suffixes
+        ]
         tasks = [asyncio.ensure_future(one) for one in waiting]
         try:
             found = await asyncio.gather(*tasks)
@@ -364,10 +368,11 @@ class Handler:
         suffix: str,
         account: str,
         timeout_s: float | None,
+        method: str,
     ) -> tuple[float, int]:
         """Return the score, and the tokens that it took."""
         outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
+        running = self._begin(model_id, method, lambda chunk: _settle(outcome, chunk))
         loaded = running.servable.loaded
         running.limit(timeout_s)
         try:
