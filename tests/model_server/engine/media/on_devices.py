@@ -71,7 +71,6 @@ def main() -> None:
         for runner in runners_of(model, limits, int(stages), layouts):
             served(model, runner, limits)
             runner.close()
-        print(run, "agrees", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from model_server.engine.buckets import Bucket, closed_set
+from model_server.engine.step_arrays import ColumnLayout
 from model_server.kernels import reference, xla
 from model_server.kernels.cpu import native
 from model_server.kernels.cpu.attention import CpuAttention
+from model_server.loading.compile_watch import CompileWatch
 from tests.model_server.engine.media.driven import Driven
 from tests.model_server.engine.media.tiny_eyes import CASES, TinyEyes, served
 
@@ -35,6 +38,19 @@ def test_answers_about_images_are_those_of_the_whole_model(name: str) -> None:
 
 def test_a_prompt_with_images_may_come_token_by_token() -> None:
     check("levels and triples", prefill_block=1, token_budget=3)
+
+
+def test_nothing_is_compiled_while_images_are_served() -> None:
+    model = tiny("levels and triples")
+    limits = model.limits()
+    driven = Driven(limits, model.compiled(limits))
+    for each in ((7, (1, 2), 3, 2), (4, (9,)), ((1, 2), 8)):
+        driven.add(model.request(*each))
+    watch = CompileWatch()
+    driven.run()
+    watch.stop()
+    driven.runner.close()
+    assert watch.while_serving == 0
 
 
 @pytest.mark.extended
@@ -71,15 +87,16 @@ def test_the_native_kernel_agrees() -> None:
     check("itself", CpuAttention())
 
 
-def test_a_model_without_media_has_the_same_columns_and_programs() -> None:
-    from model_server.engine.step_arrays import ColumnLayout
+def test_a_model_that_takes_text_alone_has_no_further_columns() -> None:
+    limits = tiny("levels and triples").limits(media=None)
+    for bucket in closed_set(limits.slots, (1, 2)):
+        layout = ColumnLayout(bucket, limits)
+        assert layout.parts["positions"][1] == (layout.tokens,)
+        assert "block_ahead" not in layout.parts
 
-    model = tiny("levels and triples")
-    limits = model.limits(media=None)
-    runner_buckets = model.runner(model.limits()).layouts
-    for bucket in runner_buckets:
-        names = set(ColumnLayout(bucket, limits).parts)
-        assert "block_ahead" not in names
-        assert ColumnLayout(bucket, limits).parts["positions"][1] == (
-            ColumnLayout(bucket, limits).tokens,
-        )
+
+def test_decodes_read_no_image() -> None:
+    model = tiny("itself")
+    program = model.runner(model.limits()).program
+    assert not program.reads_media(Bucket(3, 0))
+    assert program.reads_media(Bucket(3, 1))
