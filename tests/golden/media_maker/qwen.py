@@ -11,7 +11,7 @@ from tests.golden.families_maker import recurrent
 from tests.golden.families_maker.recurrent import experts_together
 from tests.golden.media_maker.case import MediaCase, Seen, Shapes
 
-START, END, TOKEN, FILM = 91, 92, 95, 96  # tokens
+START, END, TOKEN, FILM = 264, 265, 266, 267  # tokens, behind those of tiny_folder
 
 
 def language(**sizes: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def language(**sizes: Any) -> dict[str, Any]:
         "rms_norm_eps": 1e-06,
         "rope_theta": 1000000.0,
         "use_cache": True,
-        "vocab_size": 97,
+        "vocab_size": 270,
     } | sizes
 
 
@@ -56,7 +56,7 @@ def qwen2_vl(vision: dict[str, Any], **sizes: Any) -> dict[str, Any]:
         "sliding_window": 32768,
         "torch_dtype": "bfloat16",
         "use_sliding_window": False,
-        "vision_token_id": 93,
+        "vision_token_id": 268,
     }
     tower = {
         "depth": 2,
@@ -144,16 +144,16 @@ def qwen3_vl_moe(vision: dict[str, Any], **sizes: Any) -> dict[str, Any]:
 
 
 def qwen3_5_text(sections: Sequence[int] = (2, 2, 2)) -> dict[str, Any]:
-    text = recurrent.qwen3_5(head_dim=24, vocab_size=97)
+    text = recurrent.qwen3_5(head_dim=24, vocab_size=270)
     return text | {
         "rope_parameters": text["rope_parameters"]
-        | {"mrope_section": list(sections), "partial_rotary_factor": 0.5}
+        | {"mrope_section": list(sections), "partial_rotary_factor": 0.5, "rope_theta": 1000.0}
     }
 
 
 def qwen3_5_moe_text() -> dict[str, Any]:
     rope = {"rope_parameters": qwen3_5_text()["rope_parameters"]}
-    return recurrent.qwen3_5_moe(head_dim=24, vocab_size=97) | rope
+    return recurrent.qwen3_5_moe(head_dim=24, vocab_size=270) | rope
 
 
 def qwen3_5(

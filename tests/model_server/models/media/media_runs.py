@@ -86,15 +86,49 @@ def logits_with_images(
     images: Sequence[PreparedMedia],
 ) -> Any:
     """f32[S, V] of the reference path: the whole prompt at once."""
-    positions = positions_in(recipe, prompt, images)
-    at = None if positions is None else jnp.asarray(positions[:, None])
-    tokens, ahead = tokens_of(recipe, prompt), ahead_of(recipe, prompt)
-    ahead = None if ahead is None else jnp.asarray(ahead[None])
+    return WholePrompts(decoder, recipe, rows, images, len(prompt)).logits(prompt)
 
-    def run(decoder: Any, tokens: jax.Array, rows: jax.Array) -> jax.Array:
-        media = WholeMedia(buffer=rows, levels=recipe.levels, ahead=ahead, positions=at)
-        lengths = jnp.asarray([len(prompt)], jnp.int32)
+
+class WholePrompts:
+    """A decoder over whole prompts with the same images in the same places, compiled once."""
+
+    def __init__(
+        self,
+        decoder: Any,
+        recipe: MediaRecipe,
+        rows: Any,
+        images: Sequence[PreparedMedia],
+        most: int,
+    ) -> None:
+        """rows: the vectors of all images. most: tokens of the longest prompt."""
+        self._decoder, self._recipe, self._images, self._most = decoder, recipe, images, most
+        self._rows = jnp.asarray(rows)
+        zeros = jnp.zeros(most, jnp.int32)
+        self._run = quick(self._logits, decoder, zeros, self._rows, zeros, jnp.stack([zeros] * 3))
+
+    def logits(self, prompt: np.ndarray) -> np.ndarray:
+        """f32[S, V]: no token sees what is behind the prompt."""
+        tokens, ahead = tokens_of(self._recipe, prompt), ahead_of(self._recipe, prompt)
+        at = positions_in(self._recipe, prompt, self._images)
+        ahead = np.zeros(len(prompt), np.int32) if ahead is None else ahead
+        at = np.zeros((3, len(prompt)), np.int32) if at is None else at
+        given = (self._padded(each) for each in (tokens, ahead, at))
+        found = self._run(self._decoder, next(given), self._rows, *given)
+        return np.asarray(found)[: len(prompt)]
+
+    def _padded(self, numbers: np.ndarray) -> jax.Array:
+        rest = self._most - numbers.shape[-1]
+        return jnp.asarray(np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, rest)]))
+
+    def _logits(
+        self, decoder: Any, tokens: jax.Array, rows: jax.Array, ahead: jax.Array, at: jax.Array
+    ) -> jax.Array:
+        recipe = self._recipe
+        media = WholeMedia(
+            buffer=rows,
+            levels=recipe.levels,
+            ahead=ahead[None] if recipe.sees_itself else None,
+            positions=at[:, None] if recipe.triples else None,
+        )
+        lengths = jnp.asarray([self._most], jnp.int32)
         return decoder.logits(hidden_with_media(decoder, tokens[None], lengths, media)[0])
-
-    inputs = (jnp.asarray(tokens), jnp.asarray(rows))
-    return np.asarray(quick(run, decoder, *inputs)(decoder, *inputs))
