@@ -13,7 +13,7 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import ModelLoader, make_loader
-from sax.errors import CheckpointError, InvalidRequest, MemoryPlanError
+from sax.errors import CheckpointError, MemoryPlanError
 from sax.types import ModelSpec
 from tests.golden.media_maker.gemma3 import START
 from tests.model_server.loading.media.image_folder import CASE, folder_of
@@ -108,10 +108,3 @@ def test_tensors_of_what_sees_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="in the part that sees, .*lacks .*layers.2.*IMAGES"):
         make_loader(CONFIG)(spec(checkpoint), quiet)
-
-
-def test_a_draft_model_beside_images_is_refused(tmp_path: Path) -> None:
-    checkpoint = folder_of(tmp_path)
-    drafting = {"SPECULATION": '"draft"', "DRAFT_MODEL": json.dumps(checkpoint)}
-    with pytest.raises(InvalidRequest, match="DRAFT_MODEL: .*IMAGES=false"):
-        make_loader(CONFIG)(spec(checkpoint, **drafting), quiet)
