@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from model_server.checkpoints.text_part import text_config
@@ -55,7 +57,7 @@ def test_no_batch_needs_more_than_is_planned(dtype: str, pixels: int) -> None:
     leaves = leaf_shapes(encoder, layout)
     program = EncoderProgram(encoder, leaves, limits, everywhere(leaves[0].sharding))
     for images, size in limits.batches:
-        stats = program.lower(images, size).compile().memory_analysis()
+        stats: Any = program.lower(images, size).compile().memory_analysis()
         held = 4 * images * size * (limits.piece + limits.columns) + 4 * limits.rows * limits.width
         used = stats.temp_size_in_bytes + held
         assert used <= encoder_workspace(limits, encoder)
