@@ -23,7 +23,7 @@ TOKENS: Harmless = ignored(
 )
 _USUAL_VECTORS = 1280  # of an image at most
 _TOKEN_ID, _TOKEN = 151655, "<|image_pad|>"
-_LEAST_PATCHES = 256  # of a batch that is compiled
+_LEAST_PATCHES = 1024  # of a batch that is compiled: smaller ones save little
 _MOST_PIXELS = 2**31
 _LEAST, _MOST = ("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels")  # of `size`
 
