@@ -11,13 +11,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from model_server.loading.images.image_decoder import ImageDecoder, image_decoder
 from model_server.loading.images.prepared import (
     LivingImages,
     PreparedImage,
     key_of,
     with_digest,
 )
-from model_server.loading.vision.image_decoder import ImageDecoder, image_decoder
 from model_server.models.media.media_recipe import MediaRecipe
 from sax.chat import Image
 from sax.errors import InvalidRequest, QueueFull
