@@ -12,69 +12,25 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.limits import check_limits
-from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
 from model_server.engine.types import BeamSettings, EngineLimits
 from sax.errors import InvalidRequest
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, logprob
+from tests.model_server.engine.media.driven import Driven
 from tests.model_server.engine.media.fake_images import MEDIA, answer, limits, request, seen
 
 ITSELF = replace(MEDIA, sees_itself=True)
 
 
-class Driven:
-    """A scheduler and a runner, driven as the engine does."""
-
-    def __init__(self, limits: EngineLimits) -> None:
-        self.limits = limits
-        self.runner = FakeRunner(limits)
-        self.scheduler = Scheduler(limits)
-        self.tokens: dict[int, list[int]] = {}
-        self.ends: dict[int, SequenceUpdate] = {}
-        self.steps: list[Any] = []
-        self.log: list[str] = []
-        self._pending: list[Any] = []
-        self._next = 1
-
-    def add(self, asked: EngineRequest) -> int:
-        id = self._next
-        self._next += 1 if asked.beams is None else asked.beams.size
-        self.scheduler.add(Sequence(id, asked, self.limits))
-        self.tokens[id] = []
-        return id
-
-    def turn(self) -> bool:
-        """One round of the engine's loop; False if there was nothing to do."""
-        step = self.scheduler.schedule()
-        launched = [(step, self.runner.launch(step))] if step else []
-        self.log += ["step"] * bool(step)
-        self.steps += [step] * bool(step)
-        if (batch := self.scheduler.encode()) is not None:
-            self.runner.encode(batch)
-            self.log.append("encode")
-        for each, pending in self._pending:
-            for update in self.scheduler.commit(each, pending.result()):
-                self._take(update)
-        busy = bool(launched or self._pending or batch)
-        self._pending = launched
-        return busy
-
-    def run(self) -> None:
-        while self.scheduler.live or self._pending:
-            assert self.turn(), "live, but nothing to do"
-
-    def _take(self, update: SequenceUpdate) -> None:
-        if update.result.token is not None:
-            self.tokens[update.sequence].append(update.result.token)
-        if update.finish:
-            self.ends[update.sequence] = update
+def driven_by(limits: EngineLimits) -> Driven:
+    return Driven(limits, FakeRunner(limits))
 
 
 def answers(limits: EngineLimits, *asked: EngineRequest) -> tuple[Driven, list[list[int]]]:
-    driven = Driven(limits)
+    driven = driven_by(limits)
     ids = [driven.add(each) for each in asked]
     driven.run()
-    return driven, [driven.tokens[id] for id in ids]
+    return driven, [driven.tokens(id) for id in ids]
 
 
 def test_an_image_is_seen_where_it_stands():
@@ -100,7 +56,7 @@ def test_small_images_are_encoded_together():
 
 
 def test_a_prompt_is_computed_up_to_its_first_image_that_is_not_encoded():
-    driven = Driven(limits())
+    driven = driven_by(limits())
     driven.add(request((1, 2, 3), [50, 51], (4,)))
     driven.turn()
     assert [row.tokens for row in driven.steps[0].rows] == [(1, 2, 3)]
@@ -109,7 +65,7 @@ def test_a_prompt_is_computed_up_to_its_first_image_that_is_not_encoded():
 
 
 def test_decodes_go_on_between_batches_of_the_encoder():
-    driven = Driven(limits(max_context=128))
+    driven = driven_by(limits(max_context=128))
     stream = driven.add(request((1,), max_tokens=40))
     for _ in range(3):
         driven.turn()
@@ -147,15 +103,15 @@ def test_equal_images_share_pages_and_other_images_do_not():
     shared = limits(prefix_cache="all")
     asked = request((1, 2), [50, 51, 52, 53, 54, 55], (3,))
     other = request((1, 2), [50, 51, 52, 53, 54, 56], (3,))
-    driven = Driven(shared)
+    driven = driven_by(shared)
     first = driven.add(asked)
     driven.run()
     again, changed = driven.add(asked), driven.add(other)
     driven.run()
-    assert driven.tokens[again] == driven.tokens[first] == answer(asked)
-    assert driven.tokens[changed] == answer(other)
-    assert driven.ends[again].cached == len(asked.prompt) - 1
-    assert driven.ends[changed].cached == 2
+    assert driven.tokens(again) == driven.tokens(first) == answer(asked)
+    assert driven.tokens(changed) == answer(other)
+    assert driven.last(again).cached == len(asked.prompt) - 1
+    assert driven.last(changed).cached == 2
     assert sum(len(batch.parts) for batch in driven.runner.batches) == 2
 
 
@@ -168,19 +124,19 @@ def test_an_answer_begun_elsewhere_goes_on():
 
 def test_what_follows_an_image_is_scored_and_the_image_is_not():
     asked = request((1, 2), [50, 51], (3, 4, 5), max_tokens=0)
-    driven = Driven(limits())
+    driven = driven_by(limits())
     id = driven.add(replace(asked, score_from=5))
     driven.run()
     tokens = seen(asked)
     wanted = tuple(logprob(tokens[:at], tokens[at]) for at in (5, 6))
-    assert driven.ends[id].result.target_logprobs == wanted
+    assert driven.last(id).result.target_logprobs == wanted
     with pytest.raises(InvalidRequest, match="tokens of an image have no scores"):
         Sequence(9, replace(asked, score_from=3), limits())
 
 
 def test_penalties_count_no_image():
     sampling = replace(GREEDY, repetition_penalty=1.3)
-    driven = Driven(limits())
+    driven = driven_by(limits())
     driven.add(replace(request((1, 2), [50, 51], (3,)), sampling=sampling))
     driven.run()
     (change,) = [each for step in driven.steps for each in step.samplings]
@@ -195,10 +151,10 @@ def test_beams_share_the_image_of_their_prompt():
     asked = replace(asked, stop_ids=text.stop_ids)
     found: list[Any] = []
     for each in (text, asked):
-        driven = Driven(limits())
+        driven = driven_by(limits())
         id = driven.add(each)
         driven.run()
-        found.append(driven.ends[id].hypotheses)
+        found.append(driven.last(id).hypotheses)
     assert found[0] == found[1]
     assert found[0]
 
@@ -252,7 +208,7 @@ def test_answers_are_those_of_the_whole_model(
     asked: list[tuple[list[Any], int]], itself: bool, sharing: Any, pages: int
 ):
     media = ITSELF if itself else MEDIA
-    driven = Driven(limits(media, prefix_cache=sharing, pages=pages, max_context=56))
+    driven = driven_by(limits(media, prefix_cache=sharing, pages=pages, max_context=56))
     ids: list[tuple[int, EngineRequest]] = []
     for parts, turns in asked:
         each = request(*parts, max_tokens=4)
@@ -260,7 +216,7 @@ def test_answers_are_those_of_the_whole_model(
         for _ in range(turns):
             driven.turn()
     driven.run()
-    assert [driven.tokens[id] for id, _ in ids] == [answer(each) for _, each in ids]
+    assert [driven.tokens(id) for id, _ in ids] == [answer(each) for _, each in ids]
 
 
 def test_the_engine_serves_images_beside_text():
