@@ -23,7 +23,7 @@ from sax.chat import Image
 from sax.errors import InvalidRequest, QueueFull
 
 _KEPT = 256 << 20  # bytes of prepared images that no request needs
-_LIVING = 2 << 30  # bytes of prepared images that requests and the cache hold
+_LIVING = 1 << 30  # bytes of prepared images that requests and the cache hold
 _WAITING = 256 << 20  # bytes of files that wait to be read
 _AT_ONCE = 4
 _RETRY_S = 1.0
