@@ -73,8 +73,9 @@ _MEANINGS = {
     "and that it does not; null: as the checkpoint says ([vectors.md](vectors.md#ranking-and-"
     "scores))",
     "PASS_CONTEXT": "most tokens of an input that is embedded or differentiated beside generating",
-    "IMAGES": "images in prompts: false: text only, and what sees is neither read nor "
-    "planned for; true: a load without such a part is refused; null: if the checkpoint has one",
+    "IMAGES": "images in prompts: true: a load that cannot see them is refused; false: text only, "
+    "and what sees is neither read nor planned for; null: if the checkpoint and the server can "
+    "(see [images in prompts](#images-in-prompts))",
     "MEDIA_ROWS": "vectors of images that are kept in memory at once, for all requests; at least "
     "those of two images of the largest size; null: these, or 4096 if that is more",
     "GRADIENT_WRT_INPUT_TENSOR_NAMES": 'Gradient differentiates by `"embeddings"`, `"weights"` (of '

@@ -10,7 +10,8 @@ from model_server.models.media.media_recipe import MediaRecipe
 from sax.errors import InvalidRequest
 
 MEDIA_DEFAULTS: Mapping[str, Any] = {
-    "IMAGES": None,  # false: the part that sees is not read; true: refused without one; null: read
+    # true: refused where images are not seen; false: text only; null: if checkpoint and server can
+    "IMAGES": None,
     "MEDIA_ROWS": None,  # vectors of images in memory at once; null: the usual ones
 }
 _MOST_ROWS = 2**22
