@@ -17,7 +17,7 @@ from sax.errors import CheckpointError, InvalidRequest
 
 # Keys of config.json beside those of the text model.
 OUTER = (VISION, PREPROCESSOR, "image_token_id")
-# Tokens that a prompt's template writes, and those of films, which are refused.
+# Tokens that a prompt's template writes, and those of videos, which are refused.
 TOKENS: Harmless = ignored(
     "video_token_id", "vision_end_token_id", "vision_start_token_id", "vision_token_id"
 )
