@@ -92,6 +92,9 @@ class PagedBatch:
     split: SequenceSharding | None = field(default=None, metadata={"static": True})
     near: NearTables | None = None  # None: all layers have pages in common
     states: StatePlaces | None = None  # None: no layer keeps a state
+    # i32[N, C]: tokens behind itself that each query of a block sees, too; they are written by the
+    # same step. None: none sees any. Windows count from the query's own place.
+    block_ahead: jax.Array | None = None
 
     def with_states(self, page_size: int) -> PagedBatch:
         """Return the batch with the places of the states that recurrent layers keep."""
