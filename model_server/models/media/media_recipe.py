@@ -60,3 +60,8 @@ class MediaRecipe:
     levels: int = 0  # first layers that add vectors of their own at the places of an image
     sees_itself: bool = False  # tokens of an image also see those after them: one chunk holds all
     triples: bool = False  # positions are three numbers: frame, row, column
+
+    @property
+    def rows(self) -> int:
+        """Most vectors of one image."""
+        return self.pieces[-1] // self.per_row
