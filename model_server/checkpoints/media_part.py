@@ -60,7 +60,9 @@ def _preprocessor(folder: Path) -> Mapping[str, Any] | None:
         return None
     given = read_json(folder / NEWER_FILE).get(_IN_NEWER_FILE)
     if given is not None and not isinstance(given, Mapping):
-        raise CheckpointError(f"{NEWER_FILE} has {_IN_NEWER_FILE} = {given!r}; supported: an object")
+        raise CheckpointError(
+            f"{NEWER_FILE} has {_IN_NEWER_FILE} = {given!r}; supported: an object"
+        )
     return given
 
 

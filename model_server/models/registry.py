@@ -17,8 +17,8 @@ from model_server.models import families as family_modules
 from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
 from model_server.models.lookalikes import refuse_lookalike
-from model_server.models.overrides import apply_overrides
 from model_server.models.media.media_overrides import eyes_wanted, rows_in_memory
+from model_server.models.overrides import apply_overrides
 from model_server.models.recipe import (
     AUTO,
     SERVING_DEFAULTS,

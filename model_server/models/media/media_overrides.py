@@ -40,8 +40,9 @@ def eyes_wanted(
 
     So nothing of that part is read, or keeps the model from loading.
     """
-    dropped = config is not None and values.get("IMAGES") is False
-    return without_media(config) if dropped else config
+    if config is None or values.get("IMAGES") is not False:
+        return config
+    return without_media(config)
 
 
 def rows_in_memory(media: MediaRecipe | None, values: Mapping[str, Any]) -> int | None:

@@ -23,10 +23,10 @@ from model_server.models.layers.layers import (
     LayerNorm,
     Linear,
     activation_of,
+    project,
     run_layer,
 )
 from model_server.models.media.tower_attention import attend
-from model_server.models.weights.source import Flattened
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
 
@@ -169,14 +169,14 @@ class SiglipTower(nnx.Module):
 
     def __init__(self, config: SiglipConfig, prefix: str, form: WeightForm) -> None:
         kernel, bias = _dense(f"{prefix}.embeddings.patch_embedding")
-        self.embedding = Linear(
-            config.embed,
-            config.piece,
-            (None, None),
-            Flattened(kernel[0]),
-            form=form,
-            bias=bias,
+        self.kernel = weight(
+            (config.embed, 3, config.patch, config.patch),
+            (None, None, None, None),
+            kernel,
+            dtype=form.dtype,
+            spread=0.02,
         )
+        self.bias = weight((config.embed,), (None,), bias, dtype=jnp.float32, spread=0.0)
         self.positions = weight(
             (config.side**2, config.embed),
             (None, "embed"),
@@ -192,7 +192,8 @@ class SiglipTower(nnx.Module):
         """Maps f32[S, P, C] at i32[S, P, 1], rows of the table, to f32[S, P, D]."""
         images, count, size = pieces.shape
         at = self.positions[...].at[places.reshape(-1)].get(mode="clip")
-        x = self.embedding(pieces.reshape(-1, size)) + at
+        x = project(pieces.reshape(-1, size), self.kernel[...].reshape(-1, size)) + self.bias[...]
+        x = x + at
         for layer in self.layers:
             x = run_layer(layer, x, lengths)
         return self.final_norm(x).reshape(images, count, -1)

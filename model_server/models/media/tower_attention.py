@@ -6,8 +6,6 @@ so that the scores take little memory however large an image is.
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 
@@ -23,12 +21,13 @@ def attend(
     """Return f32[S, P, H, Q]; products in the dtype of the inputs, accumulated in float32."""
     images, pieces, heads, size = q.shape
     there = jnp.arange(pieces)[None] < lengths[:, None]
-    part = math.gcd(pieces, QUERIES)
-    if part == pieces or part < QUERIES // 4:  # a size that does not divide goes at once
+    if pieces <= QUERIES:
         return _mixed(q, k, v, there)
-    parts = q.reshape(images, pieces // part, part, heads, size).swapaxes(0, 1)
-    made = jax.lax.map(lambda queries: _mixed(queries, k, v, there), parts)
-    return made.swapaxes(0, 1).reshape(q.shape)
+    parts = -(-pieces // QUERIES)
+    padded = jnp.pad(q, ((0, 0), (0, parts * QUERIES - pieces), (0, 0), (0, 0)))
+    queries = padded.reshape(images, parts, QUERIES, heads, size).swapaxes(0, 1)
+    made = jax.lax.map(lambda some: _mixed(some, k, v, there), queries)
+    return made.swapaxes(0, 1).reshape(images, -1, heads, size)[:, :pieces]
 
 
 def _mixed(q: jax.Array, k: jax.Array, v: jax.Array, there: jax.Array) -> jax.Array:
