@@ -24,6 +24,7 @@ from sax.errors import CheckpointError
 _TEXT_TYPES = {
     "gemma3": "gemma3_text",
     "llama4": "llama4_text",
+    "llava": "llama",
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
@@ -36,6 +37,8 @@ _PREFIXES = {
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
 }
+# Families that put a text model of another family beside their tower.
+_AROUND_OTHERS = ("llava",)
 _OUTER_ONLY = ("text_config", "model_type", "architectures")
 
 
@@ -65,6 +68,8 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
         raise CheckpointError(f"config.json has text_config = {inner!r}; it must be an object")
     outer = {k: v for k, v in config.items() if k not in _OUTER_ONLY and v is not None}
     kind = inner.get("model_type") or _TEXT_TYPES[config["model_type"]]
+    if config["model_type"] in _AROUND_OTHERS:
+        return {**inner, **outer, "model_type": config["model_type"], "text_model_type": kind}
     return {**inner, **outer, "model_type": kind}
 
 

@@ -107,9 +107,7 @@ def _rope(keys: ConfigKeys, size: int) -> Rope:
     theta = given.get("rope_theta") or keys.number("rope_theta", _THETA)
     each = rope_frequencies(size, float(theta)).tolist()
     rows, columns = each[::2], each[1::2]
-    return Rope(
-        frequencies=(*rows, *columns), axes=(0,) * len(rows) + (1,) * len(columns)
-    )
+    return Rope(frequencies=(*rows, *columns), axes=(0,) * len(rows) + (1,) * len(columns))
 
 
 class PixtralTower(nnx.Module):
