@@ -1,8 +1,8 @@
 """Presents what sees or hears in a multimodal checkpoint: its tensors, and how images are prepared.
 
 The text part of such a checkpoint is `text_part`'s. In its config, `vision_config` sizes the part
-that sees, and `preprocessor_config` is the content of the file beside it that says how images are
-resized and scaled.
+that sees, `preprocessor_config` is the content of the file beside it that says how images are
+resized and scaled, and `processor_config` that of the one that says what they become in a prompt.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from model_server.checkpoints.checkpoint_view import CheckpointView, view_of
 from model_server.checkpoints.json_file import read_json
 from sax.errors import CheckpointError
 
-VISION, PREPROCESSOR = "vision_config", "preprocessor_config"
-FILE, NEWER_FILE = "preprocessor_config.json", "processor_config.json"
-_IN_NEWER_FILE = "image_processor"  # beside the settings of what writes the prompts
+VISION, PREPROCESSOR, PROCESSOR = "vision_config", "preprocessor_config", "processor_config"
+FILE, PROCESSOR_FILE = f"{PREPROCESSOR}.json", f"{PROCESSOR}.json"
+_INSIDE = "image_processor"  # transformers 5 writes the one into the other
 _PARTS = ("vision_tower.", "vision_model.", "multi_modal_projector.", "visual.")
 # Prefix in published files -> as transformers 5 writes it.
 _DEEPER = {"vision_tower.vision_model.": "vision_tower."}
@@ -41,29 +41,23 @@ def is_media(name: str) -> bool:
 
 def without_media(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config.json without what sizes the part that sees."""
-    return {key: value for key, value in config.items() if key not in (VISION, PREPROCESSOR)}
+    media = (VISION, PREPROCESSOR, PROCESSOR)
+    return {key: value for key, value in config.items() if key not in media}
 
 
-def with_preprocessor(config: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
-    """Add what the file beside config.json says of images, if there is one.
+def with_processors(config: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Add what the files beside config.json say of images; where there are none, nothing.
 
     Raises CheckpointError for a file that is no JSON object, or holds something else there.
     """
-    given = _preprocessor(folder) if folder is not None else None
-    return dict(config) if given is None else {**config, PREPROCESSOR: given}
-
-
-def _preprocessor(folder: Path) -> Mapping[str, Any] | None:
-    if (folder / FILE).exists():
-        return read_json(folder / FILE)
-    if not (folder / NEWER_FILE).exists():
-        return None
-    given = read_json(folder / NEWER_FILE).get(_IN_NEWER_FILE)
-    if given is not None and not isinstance(given, Mapping):
-        raise CheckpointError(
-            f"{NEWER_FILE} has {_IN_NEWER_FILE} = {given!r}; supported: an object"
-        )
-    return given
+    if folder is None:
+        return dict(config)
+    files = ((PREPROCESSOR, folder / FILE), (PROCESSOR, folder / PROCESSOR_FILE))
+    given = {key: read_json(path) for key, path in files if path.exists()}
+    inside = given.get(PROCESSOR, {}).get(_INSIDE)
+    if inside is not None and not isinstance(inside, Mapping):
+        raise CheckpointError(f"{PROCESSOR_FILE} has {_INSIDE} = {inside!r}; it must be an object")
+    return {**config, **({} if inside is None else {PREPROCESSOR: inside}), **given}
 
 
 def _own_name(name: str) -> str:

@@ -15,7 +15,7 @@ from model_server.checkpoints.checkpoint_view import view_of
 from model_server.checkpoints.media_part import (
     is_media,
     media_part_of,
-    with_preprocessor,
+    with_processors,
     without_media,
 )
 from sax.errors import CheckpointError
@@ -52,7 +52,7 @@ def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     names = {_text_name(name): name for name in checkpoint.names() if not is_media(name)}
     sees = media_part_of(checkpoint) is not None
-    config = with_preprocessor(config, checkpoint.folder) if sees else without_media(config)
+    config = with_processors(config, checkpoint.folder) if sees else without_media(config)
     return view_of(checkpoint, names, config)
 
 

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.models.layers.layers import Embedding, Linear, run_layer
 from model_server.models.layers.rope import Rope
-from model_server.models.media.media_vectors import MediaVectors
 from model_server.models.weights.stage import Stage
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from model_server.kernels.media_vectors import MediaVectors
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.layers import Names
-from model_server.models.media.media_vectors import MediaVectors
 from model_server.models.weights.stage import Stage
 from model_server.models.weights.weight import WeightForm, weight
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_server.checkpoints.huggingface.sentence_transformers import TokenScore
+from model_server.kernels.media_vectors import vectors_of
 from model_server.kernels.whole import no_pages, whole_batch
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.layers import Linear
 from model_server.models.long_positions import LONG
-from model_server.models.media.media_vectors import vectors_of
 
 
 class WholeDecoder(nnx.Module):

@@ -192,8 +192,8 @@ class SiglipTower(nnx.Module):
         """Maps f32[S, P, C] at i32[S, P, 1], rows of the table, to f32[S, P, D]."""
         images, count, size = pieces.shape
         at = self.positions[...].at[places.reshape(-1)].get(mode="clip")
-        x = project(pieces.reshape(-1, size), self.kernel[...].reshape(-1, size)) + self.bias[...]
-        x = x + at
+        kernel = self.kernel[...].reshape(-1, size)
+        x = project(pieces.reshape(-1, size), kernel) + self.bias[...][None] + at
         for layer in self.layers:
             x = run_layer(layer, x, lengths)
         return self.final_norm(x).reshape(images, count, -1)

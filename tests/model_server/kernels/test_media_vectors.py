@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.models.media.media_vectors import vectors_of
+from model_server.kernels.media_vectors import vectors_of
 
 TOKENS = jnp.asarray([5, -1, -3, 7])
 BUFFER = jnp.arange(3 * 6, dtype=jnp.float32).reshape(3, 6)
