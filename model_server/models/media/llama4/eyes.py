@@ -109,11 +109,11 @@ def prepared(shades: Shades, tiles: Llama4Tiles, pixels: np.ndarray) -> Prepared
     cut = list(grid.reshape(-1, side, side, 3))
     if len(cut) > 1:
         cut.append(pixels[high * side :, :side])
-    places = places_of(tiles.side, tiles.side, tiles.merged)
+    places, vectors = places_of(tiles.side, tiles.side, tiles.merged), tiles.side // tiles.merged
     return PreparedMedia(
         pieces=np.concatenate([patches_of(t, shades, tiles.patch, tiles.merged) for t in cut]),
         places=np.tile(places, (len(cut), 1)),
-        grid=(1, high, wide),
+        grid=(len(cut), vectors, vectors),
         rows=len(cut) * tiles.rows,
         text=_text(high, wide, _SOFT * tiles.rows),
     )

@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image
 from safetensors.numpy import save_file
 
+from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.media_part import media_part_of
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.loading.weights import read_weights
@@ -89,6 +90,8 @@ def load_media(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple
         eyes = media_part_of(checkpoint)
         assert encoder is not None
         assert eyes is not None
+        assert recipe.media is not None
+        eyes = without_prefixes(eyes, recipe.media.unused)
         parts = ((decoder, checkpoint), (encoder, eyes))
         made = [
             each.assemble(read_weights(each.declarations, held, lambda _: None, layout))
