@@ -51,6 +51,10 @@ def media_config_of(name: str) -> dict[str, Any]:
     return json.loads((MEDIA / name / "config.json").read_text())
 
 
+def preprocessor_of(name: str) -> dict[str, Any]:
+    return json.loads((MEDIA / name / "preprocessor_config.json").read_text())
+
+
 @functools.cache
 def golden_media_of(name: str) -> dict[str, np.ndarray]:
     """Arrays as `make_media` says."""
