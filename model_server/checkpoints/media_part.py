@@ -7,6 +7,7 @@ resized and scaled, and `processor_config` that of the one that says what they b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import CheckpointView, view_of
 from model_server.checkpoints.json_file import read_json
 from sax.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
 
 VISION, PREPROCESSOR, PROCESSOR = "vision_config", "preprocessor_config", "processor_config"
 FILE, PROCESSOR_FILE = f"{PREPROCESSOR}.json", f"{PROCESSOR}.json"
@@ -43,6 +46,22 @@ def without_media(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config.json without what sizes the part that sees."""
     media = (VISION, PREPROCESSOR, PROCESSOR)
     return {key: value for key, value in config.items() if key not in media}
+
+
+def text_alone(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the text part of a checkpoint for writing it; the log says what is left out."""
+    part = media_part_of(checkpoint)
+    if part is None:
+        return checkpoint
+    names = part.names()
+    logger.warning(
+        "only the text part is written; %d tensors of what sees, such as %s, are left out: the "
+        "result takes no images",
+        len(names),
+        names[0],
+    )
+    own = {name: name for name in checkpoint.names()}
+    return view_of(checkpoint, own, without_media(checkpoint.config))
 
 
 def with_processors(config: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import options_for
+from model_server.engine.media.encoder_program import EncoderProgram
 from model_server.engine.sampling.drawing import RowSampling
 from model_server.engine.sampling.sampler import PADDING, sample
 from model_server.engine.slot_state import (
@@ -55,6 +56,7 @@ from model_server.kernels.pages import (
 from model_server.kernels.sequence_sharding import SequenceSharding
 from model_server.models.layers.live_rows import set_live_rows
 from model_server.models.layers.low_rank import choose_adapters
+from model_server.models.media.media_vectors import MediaVectors, vectors_of
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.stage import Stage
 from model_server.models.weights.weight import Blueprint
@@ -103,6 +105,7 @@ class PagedModel(Protocol):
         positions: jax.Array,  # i32[T]
         pages: Sequence[LayerPages],
         batch: PagedBatch,
+        media: MediaVectors | None = None,
     ) -> tuple[jax.Array, tuple[LayerPages, ...]]: ...
 
     def logits(self, hidden: jax.Array) -> jax.Array: ...
@@ -140,12 +143,15 @@ class StepProgram:
         vocab: int,
         logits: jax.sharding.Sharding | None = None,
         near: Sequence[bool] = (),
+        encoder: EncoderProgram | None = None,
     ) -> None:
         """stage: None: all layers. embed: width of the hidden states that stages pass on.
 
         near: of each layer, True if it is among those with pages of their own; (): none has any.
 
         logits: their sharding, f32[R, V], between the two programs; None: replicated.
+
+        encoder: of the first stage of a model whose limits have media; None: it takes text alone.
         """
         self._blueprint = blueprint
         self._kernel = kernel
@@ -164,6 +170,10 @@ class StepProgram:
         self.last_tokens: Any = state.last_tokens  # i32[B + 1], which the first layers take
         # None: this stage chooses no tokens.
         self.state = state if stage is None or stage.is_last else None
+        self.encoder = encoder
+        first = stage is None or stage.is_first
+        assert (encoder is not None) == (limits.media is not None and first), "media need one"
+        _check_levels(limits, stage)
 
     @property
     def skips(self) -> bool:
@@ -198,7 +208,8 @@ class StepProgram:
         )
         vector = self._input((layout.size,), jnp.int32)
         with told_as_plan_error(str(bucket)):
-            return jitted.lower(self.leaves, self.pages, vector, self._given(layout))
+            given = self._given(layout)
+            return jitted.lower(self.leaves, self.pages, vector, given, *self._buffer(layout))
 
     def programs(self, buckets: Sequence[Bucket]) -> dict[str, Callable[[], jax.stages.Lowered]]:
         """Return what traces each program of these buckets, by name."""
@@ -215,6 +226,8 @@ class StepProgram:
         made[COPY] = self.lower_copy  # for the prefix cache, and for hypotheses of a beam search
         if self.factors:
             made[ADAPTER] = self.lower_adapter
+        if self.encoder is not None:
+            made |= self.encoder.programs()
         return made
 
     def series_of(self, buckets: Sequence[Bucket]) -> list[Bucket]:
@@ -316,10 +329,22 @@ class StepProgram:
             return self.last_tokens
         return self._input((layout.tokens, self.embed), jnp.float32)
 
+    def reads_media(self, bucket: Bucket) -> bool:
+        """Return True if tokens of a bucket may be those of media: decodes never are."""
+        return self.encoder is not None and bucket.blocks > 0
+
+    def _buffer(self, layout: ColumnLayout) -> tuple[Any, ...]:
+        if self.encoder is None or not self.reads_media(layout.bucket):
+            return ()
+        return (self.encoder.buffer,)
+
     def _trace(self, layout: ColumnLayout) -> Callable[..., Any]:
         stage = self.stage
+        levels = 0 if self.limits.media is None else self.limits.media.levels
 
-        def step(leaves: Any, pages: Any, vector: jax.Array, given: jax.Array) -> Any:
+        def step(
+            leaves: Any, pages: Any, vector: jax.Array, given: jax.Array, *buffer: jax.Array
+        ) -> Any:
             model: Any = self._blueprint.assemble(leaves)
             parts = unpack(layout.parts, vector)
             if "adapters" in parts:
@@ -330,9 +355,12 @@ class StepProgram:
             if self._native:
                 set_live_rows(model, live_tokens(parts), live_heads(parts, self.limits.slots))
             if stage is None:
-                hidden, pages = run_step(model, pages, parts, batch, given)
+                hidden, pages = run_step(model, pages, parts, batch, given, buffer, levels)
             else:
-                hidden, pages = run_stage(model, pages, parts, batch, given, first=stage.is_first)
+                first = stage.is_first
+                hidden, pages = run_stage(
+                    model, pages, parts, batch, given, buffer, levels, first=first
+                )
                 if not stage.is_last:
                     return hidden, pages
                 hidden = model.final_norm(hidden)
@@ -341,6 +369,16 @@ class StepProgram:
             return Computed(model.logits(rows), settings), pages
 
         return step
+
+
+def _check_levels(limits: EngineLimits, stage: Stage | None) -> None:
+    """Raise MemoryPlanError if layers of later stages would add vectors of media."""
+    levels = 0 if limits.media is None else limits.media.levels
+    if stage is not None and stage.is_first and stage.end < levels:
+        raise MemoryPlanError(
+            f"the first {levels} layers of this model add vectors of images, and the first stage "
+            f"has {stage.end}: serve it in fewer stages (NUM_STAGES)"
+        )
 
 
 def everywhere(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
@@ -379,9 +417,13 @@ def run_step(
     step: dict[str, jax.Array],
     batch: PagedBatch,
     last_tokens: jax.Array,  # i32[B + 1]
+    buffer: Sequence[jax.Array] = (),  # f32[M, W], if tokens may be those of media
+    levels: int = 0,
 ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
     """Trace all layers: final hidden states f32[T, D]."""
-    return model(tokens_of(step, last_tokens), step["positions"], pages, batch)
+    tokens = tokens_of(step, last_tokens)
+    media = [vectors_of(tokens, each, levels) for each in buffer]
+    return model(tokens, step["positions"], pages, batch, *media)
 
 
 def run_stage(
@@ -390,13 +432,18 @@ def run_stage(
     step: dict[str, jax.Array],
     batch: PagedBatch,
     given: jax.Array,  # f32[T, D] of the stage before, or the last tokens i32[B + 1]
+    buffer: Sequence[jax.Array] = (),  # f32[M, W], if tokens may be those of media
+    levels: int = 0,
     *,
     first: bool,
 ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
     """Trace one stage of one step: hidden states to pass on, or to choose tokens from."""
     positions = step["positions"]
-    x = model.embed(tokens_of(step, given), positions) if first else given
-    return model.run(x, positions, pages, batch)
+    if not first:
+        return model.run(given, positions, pages, batch)
+    tokens = tokens_of(step, given)
+    media = [vectors_of(tokens, each, levels) for each in buffer]
+    return model.run(model.embed(tokens, positions, *media), positions, pages, batch, *media)
 
 
 def tokens_of(step: dict[str, jax.Array], last_tokens: jax.Array) -> jax.Array:
@@ -412,7 +459,8 @@ def paged_batch(
 ) -> PagedBatch:
     near = NearTables(*(step[part] for part in NEAR_PARTS)) if NEAR_PARTS[0] in step else None
     places: dict[str, Any] = {field: step[field] for field in _PLACES}
-    return PagedBatch(**places, kernel=kernel, split=split, near=near)
+    ahead = step.get("block_ahead")
+    return PagedBatch(**places, kernel=kernel, split=split, near=near, block_ahead=ahead)
 
 
 def choose(

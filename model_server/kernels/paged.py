@@ -148,6 +148,15 @@ class PagedBatch:
         return replace(self, near=None, **places)
 
 
+def refuse_ahead(batch: PagedBatch) -> None:
+    """Raise KernelRefusal for queries that see tokens after themselves."""
+    if batch.block_ahead is not None:
+        raise KernelRefusal(
+            "tokens of this model's images also see those after them, which this platform's "
+            "attention does not compute yet: publish it with IMAGES false, or serve it on a CPU"
+        )
+
+
 # q f32[N, C, H, Q], the layer's pages, tables i32[N, S/G], limits i32[N, C] -> f32[N, C, H, W];
 # every implementation equals reference.paged_attention.
 ReadPages = Callable[..., jax.Array]
@@ -173,14 +182,15 @@ class WriteThenRead:
         layer = write(layer, k, v, batch.pages, batch.offsets)
         decodes = batch.decode_tables.shape[0]
 
-        def run(queries: jax.Array, tables: jax.Array, limits: jax.Array) -> jax.Array:
+        def run(queries: jax.Array, *where: jax.Array, **ahead: jax.Array) -> jax.Array:
             if split is not None:
-                queries, tables, limits = map(split.queries, (queries, tables, limits))
-            attended = self.read(queries, layer, tables, limits, **scores._asdict())
+                queries, where, ahead = jax.tree.map(split.queries, (queries, where, ahead))
+            attended = self.read(queries, layer, *where, **scores._asdict(), **ahead)
             return attended.reshape(-1, q.shape[1], attended.shape[-1])
 
         parts = [run(q[:decodes, None], batch.decode_tables, batch.decode_limits)]
         if blocks := batch.block_tables.shape[0]:
             queries = q[decodes:].reshape(blocks, -1, *q.shape[1:])
-            parts.append(run(queries, batch.block_tables, batch.block_limits))
+            ahead = {} if batch.block_ahead is None else {"ahead": batch.block_ahead}
+            parts.append(run(queries, batch.block_tables, batch.block_limits, **ahead))
         return jnp.concatenate(parts), layer

@@ -53,6 +53,7 @@ from model_server.loading.loaded import (
     LoadedVision,
     VisionRunner,
 )
+from model_server.loading.media.image_tokens import check_image_tokens
 from model_server.loading.memory_plan import Devices, FreeMemory
 from model_server.loading.openings import Openings
 from model_server.loading.passes.chosen_tasks import generates, tasks_of
@@ -262,6 +263,7 @@ class ModelLoader:
         tokenizer, template = self._text(spec, recipe, checkpoint)
         as_chat = chat_queries(recipe, template)
         check_vocabulary(tokenizer, recipe, self._draft_tokenizer)
+        check_image_tokens(recipe.media, tokenizer)
         replies = recipe.replies.of_tokenizer(tokenizer.eos_ids)
         check_behind_proxy(recipe, self._config)
         load = self._planned(spec, recipe, checkpoint, tasks=tasks_of(recipe, checkpoint))
@@ -547,6 +549,7 @@ def check_behind_proxy(recipe: Recipe, config: ModelServerConfig) -> None:
     for has, what, remedy in (
         (recipe.adapters is not None, "room for adapters", "publish it without MAX_ADAPTERS"),
         (recipe.draft is not None, "a draft model", "publish it without DRAFT_MODEL"),
+        (recipe.media is not None, "eyes", "publish it with IMAGES=false, for text only"),
         (
             config.prefill or bool(config.prefill_servers),
             "prefill on other servers",

@@ -18,7 +18,13 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from model_server.kernels.gpu.flash import paged_attention
-from model_server.kernels.paged import KernelRefusal, NewTokens, PagedBatch, Scores
+from model_server.kernels.paged import (
+    KernelRefusal,
+    NewTokens,
+    PagedBatch,
+    Scores,
+    refuse_ahead,
+)
 from model_server.kernels.pages import CacheShape, LayerPages, Shapes, page_arrays, stored
 from model_server.kernels.sequence_sharding import SequenceSharding
 
@@ -74,6 +80,7 @@ class GpuAttention:
         self, batch: PagedBatch, layer: LayerPages, new: NewTokens, scores: Scores
     ) -> tuple[jax.Array, LayerPages]:
         """As `PagedBatch.attend`. Raises KernelRefusal if head and page shardings conflict."""
+        refuse_ahead(batch)
         self._check(layer)
         q, k, v = new
         parts = _parts(batch, q)
