@@ -45,6 +45,7 @@ from model_server.engine.step_arrays import (
 from model_server.engine.types import EngineLimits
 from model_server.kernels.cpu.attention import CpuAttention
 from model_server.kernels.cpu.attention import overwrite as native_overwrite
+from model_server.kernels.media_vectors import MediaVectors, vectors_of
 from model_server.kernels.paged import Kernel, KernelRefusal, NearTables, PagedBatch
 from model_server.kernels.pages import (
     LayerPages,
@@ -56,7 +57,6 @@ from model_server.kernels.pages import (
 from model_server.kernels.sequence_sharding import SequenceSharding
 from model_server.models.layers.live_rows import set_live_rows
 from model_server.models.layers.low_rank import choose_adapters
-from model_server.models.media.media_vectors import MediaVectors, vectors_of
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.stage import Stage
 from model_server.models.weights.weight import Blueprint

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.types import EngineLimits, SlotMask, Step
 from sax.types import ModelSpec
 

@@ -57,13 +57,32 @@ def ahead_of(recipe: MediaRecipe, prompt: np.ndarray) -> np.ndarray | None:
 
 def logits_with_images(decoder: Any, recipe: MediaRecipe, prompt: np.ndarray, rows: Any) -> Any:
     """f32[S, V] of the reference path: the whole prompt at once."""
-    tokens, ahead = tokens_of(recipe, prompt), ahead_of(recipe, prompt)
-    ahead = None if ahead is None else jnp.asarray(ahead[None])
+    return WholePrompts(decoder, recipe, rows, len(prompt)).logits(prompt)
 
-    def run(decoder: Any, tokens: jax.Array, rows: jax.Array) -> jax.Array:
-        media = WholeMedia(buffer=rows, levels=recipe.levels, ahead=ahead)
-        lengths = jnp.asarray([len(prompt)], jnp.int32)
+
+class WholePrompts:
+    """A decoder over whole prompts with the same images in the same places, compiled once."""
+
+    def __init__(self, decoder: Any, recipe: MediaRecipe, rows: Any, most: int) -> None:
+        """rows: the vectors of all images. most: tokens of the longest prompt."""
+        self._decoder, self._recipe, self._most = decoder, recipe, most
+        self._rows = jnp.asarray(rows)
+        zeros = jnp.zeros(most, jnp.int32)
+        self._run = quick(self._logits, decoder, zeros, self._rows, zeros)
+
+    def logits(self, prompt: np.ndarray) -> np.ndarray:
+        """f32[S, V]: no token sees what is behind the prompt."""
+        padding = (0, self._most - len(prompt))
+        ahead = ahead_of(self._recipe, prompt)
+        ahead = np.zeros(len(prompt), np.int32) if ahead is None else ahead
+        tokens = jnp.asarray(np.pad(tokens_of(self._recipe, prompt), padding))
+        found = self._run(self._decoder, tokens, self._rows, jnp.asarray(np.pad(ahead, padding)))
+        return np.asarray(found)[: len(prompt)]
+
+    def _logits(
+        self, decoder: Any, tokens: jax.Array, rows: jax.Array, ahead: jax.Array
+    ) -> jax.Array:
+        given = ahead[None] if self._recipe.sees_itself else None
+        media = WholeMedia(buffer=rows, levels=self._recipe.levels, ahead=given)
+        lengths = jnp.asarray([self._most], jnp.int32)
         return decoder.logits(hidden_with_media(decoder, tokens[None], lengths, media)[0])
-
-    inputs = (jnp.asarray(tokens), jnp.asarray(rows))
-    return np.asarray(quick(run, decoder, *inputs)(decoder, *inputs))
