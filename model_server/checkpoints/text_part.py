@@ -26,9 +26,15 @@ _TEXT_TYPES = {
     "llama4": "llama4_text",
     "llava": "llama",
     "mistral3": "mistral",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen2_vl": "qwen2_vl_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
 }
+# Those whose older files have the keys of both parts beside each other.
+_FLAT = ("qwen2_5_vl", "qwen2_vl")
 # Prefix of the text part's tensors -> prefix in a text model. `language_model.` alone is not
 # enough: the head is below it, too.
 _PREFIXES = {
@@ -61,16 +67,19 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 
     Returns a text model's own config as it is. Raises CheckpointError.
     """
-    if "text_config" not in config or config.get("model_type") not in _TEXT_TYPES:
+    kind = config.get("model_type")
+    if kind in _FLAT and "text_config" not in config:
+        return {**config, "model_type": _TEXT_TYPES[kind]}
+    if "text_config" not in config or kind not in _TEXT_TYPES:
         return config
     inner = config["text_config"]
     if not isinstance(inner, Mapping):
         raise CheckpointError(f"config.json has text_config = {inner!r}; it must be an object")
     outer = {k: v for k, v in config.items() if k not in _OUTER_ONLY and v is not None}
-    kind = inner.get("model_type") or _TEXT_TYPES[config["model_type"]]
-    if config["model_type"] in _AROUND_OTHERS:
-        return {**inner, **outer, "model_type": config["model_type"], "text_model_type": kind}
-    return {**inner, **outer, "model_type": kind}
+    inner_kind = inner.get("model_type") or _TEXT_TYPES[kind]
+    if kind in _AROUND_OTHERS:
+        return {**inner, **outer, "model_type": kind, "text_model_type": inner_kind}
+    return {**inner, **outer, "model_type": inner_kind}
 
 
 def _text_name(name: str) -> str:

@@ -17,6 +17,7 @@ from model_server.engine.engine import STEP_LIMIT_S
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Runner
 from model_server.grammars.compiler import GrammarCompiler
+from model_server.loading.images.image_reader import ImageReader
 from model_server.loading.island_loads import IslandLoads
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.tasks import Sizes
@@ -37,6 +38,7 @@ class Loaded:
     tokenizer: Tokenizer
     vocab: int | None = None  # rows of the embedding; None: the tokenizer's size
     chat_template: ChatTemplate | None
+    images: ImageReader | None = None  # None: it takes none
     dialect: AnswerDialect = AnswerDialect()  # of its answers in chats
     chat_queries: bool = False  # render a Saxml query as a user message
     tokenized_input: bool = False  # a Saxml query is a list of token ids, "5,6,7"

@@ -39,6 +39,7 @@ from model_server.loading.cpu_kernels import kernels_of
 from model_server.loading.custom_loading import load_custom
 from model_server.loading.device_memory import device_limit, free_memory, server_devices
 from model_server.loading.draft_loading import check_vocabulary, draft_checkpoint, with_draft
+from model_server.loading.images.image_reader import image_reader
 from model_server.loading.island_loads import IslandLoads
 from model_server.loading.lm_loading import LmLoad, measure, run_all
 from model_server.loading.loaded import (
@@ -94,6 +95,7 @@ from sax.types import ModelSpec, Progress
 logger = logging.getLogger(__name__)
 
 _METHODS = ("lm.generate", "lm.generate_stream", "lm.score")
+_MULTIMODAL = ("mm.generate", "mm.score")
 
 Report = Callable[[Progress], None]
 
@@ -264,6 +266,9 @@ class ModelLoader:
         as_chat = chat_queries(recipe, template)
         check_vocabulary(tokenizer, recipe, self._draft_tokenizer)
         check_image_tokens(recipe.media, tokenizer)
+        images = image_reader(recipe.media)
+        if images is not None and template is not None:
+            template = template.with_images(images.recipe.placeholder)
         replies = recipe.replies.of_tokenizer(tokenizer.eos_ids)
         check_behind_proxy(recipe, self._config)
         load = self._planned(spec, recipe, checkpoint, tasks=tasks_of(recipe, checkpoint))
@@ -286,6 +291,7 @@ class ModelLoader:
             tokenizer=tokenizer,
             vocab=recipe.vocab,
             chat_template=template,
+            images=images,
             dialect=_dialect(recipe, template),
             chat_queries=as_chat,
             tokenized_input=recipe.tokenized_input,
@@ -302,6 +308,7 @@ class ModelLoader:
             devices=load.deployment.layout.mesh.size,
             methods=(
                 *replies.served(_METHODS),
+                *(_MULTIMODAL if images else ()),
                 *(embedder.methods if embedder else ()),
                 *(("lm.gradient",) if gradients else ()),
             ),

@@ -28,11 +28,10 @@ import transformers
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from tests.golden.media_maker.case import MediaCase, Seen, tensor_of
+from tests.golden.media_maker.case import MediaCase, Seen, Shapes, tensor_of
 
 HERE = Path(__file__).parent / "media"
 LEAST_CHANGE = 1e-2  # of the logits when a feature is switched off, relative to the largest
-Shapes = dict[str, tuple[int, ...]]
 
 
 def all_cases() -> list[MediaCase]:
@@ -88,7 +87,7 @@ def _tensors_of(case: MediaCase) -> Shapes:
         model.save_pretrained(folder)
         with safe_open(Path(folder) / "model.safetensors", "np") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
-    return {case.published(name): shape for name, shape in shapes.items()}
+    return case.stored({case.published(name): shape for name, shape in shapes.items()})
 
 
 def _run(

@@ -38,7 +38,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shapes=[replace(shape, window=window) for window in windows],
         rope=rope_of(keys.all, shape.head_dim),
     )
-    return replace(recipe, media=mistral3.mistral3_eyes(keys, recipe.embed))
+    return replace(recipe, media=mistral3.mistral3_eyes(keys, recipe.embed, values))
 
 
 FAMILY = Family(

@@ -1,4 +1,4 @@
-"""Overrides of models with eyes: IMAGES, and MEDIA_ROWS of the buffer that holds their vectors."""
+"""Overrides of models with eyes: IMAGES, MEDIA_ROWS of the buffer of vectors, and IMAGE_PIXELS."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 from model_server.checkpoints.media_part import without_media
 from model_server.models.media.media_recipe import MediaRecipe
+from model_server.sharing.images.forms import LongestForm, MultiplesForm
 from sax.errors import InvalidRequest
 
 MEDIA_DEFAULTS: Mapping[str, Any] = {
     "IMAGES": None,  # false: the part that sees is not read; true: refused without one; null: read
     "MEDIA_ROWS": None,  # vectors of images in memory at once; null: the usual ones
+    # most pixels of an image, where it keeps its proportions; null: the checkpoint's, within bounds
+    "IMAGE_PIXELS": None,
 }
 _MOST_ROWS = 2**22
 _USUAL_ROWS = 4096
@@ -50,6 +53,7 @@ def rows_in_memory(media: MediaRecipe | None, values: Mapping[str, Any]) -> int 
 
     Raises InvalidRequest.
     """
+    _check_pixels(media, values)
     if media is None:
         _check_blind(values)
         return None
@@ -61,6 +65,17 @@ def rows_in_memory(media: MediaRecipe | None, values: Mapping[str, Any]) -> int 
             param="overrides.MEDIA_ROWS",
         )
     return asked or max(least, _USUAL_ROWS)
+
+
+def _check_pixels(media: MediaRecipe | None, values: Mapping[str, Any]) -> None:
+    """Check that IMAGE_PIXELS is not without an effect; those that read it check its value."""
+    bounded = media is not None and isinstance(media.form, MultiplesForm | LongestForm)
+    if values.get("IMAGE_PIXELS") is not None and not bounded:
+        raise InvalidRequest(
+            "IMAGE_PIXELS bounds images that keep their proportions, and this model sees none: "
+            "publish it without IMAGE_PIXELS",
+            param="overrides.IMAGE_PIXELS",
+        )
 
 
 def _check_blind(values: Mapping[str, Any]) -> None:

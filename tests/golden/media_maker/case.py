@@ -13,6 +13,8 @@ import numpy as np
 
 from tests.golden.random_tensor import random_tensor, uniform
 
+Shapes = dict[str, tuple[int, ...]]
+
 
 class Seen(NamedTuple):
     """Images as the reference model takes them, and the prompt around them."""
@@ -34,6 +36,8 @@ class MediaCase:
     vectors: Callable[[Any, Seen], Sequence[Any]]  # the model's vectors of each image, [rows, W]
     # What transformers calls a tensor -> what published checkpoints call it.
     published: Callable[[str], str] = lambda name: name
+    # Tensors as transformers saves them -> as published checkpoints hold the same numbers.
+    stored: Callable[[Shapes], Shapes] = lambda shapes: shapes
     # Feature -> changes to the config that switch it off: the logits must change.
     without: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

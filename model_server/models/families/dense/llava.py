@@ -50,7 +50,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     recipe = _CONFIGURE[kind]({**_DEFAULTS[kind], **text, "model_type": kind}, values)
     # The family of the text model has checked its keys.
     keys = ConfigKeys(config, KnownKeys("llava", eyes.KEYS, dict.fromkeys(config, anything)))
-    return replace(recipe, media=eyes.llava_eyes(keys, recipe.embed))
+    return replace(recipe, media=eyes.llava_eyes(keys, recipe.embed, values))
 
 
 FAMILY = Family("llava", ("llava",), "LLaVA 1.5, Pixtral 12B", configure, own_types_only=True)

@@ -50,7 +50,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shapes=[shape] * keys.whole("num_hidden_layers"),
         rope=_rope(keys, shape.head_dim),
     )
-    return replace(recipe, media=mistral3.mistral3_eyes(keys, recipe.embed))
+    return replace(recipe, media=mistral3.mistral3_eyes(keys, recipe.embed, values))
 
 
 def _rope(keys: ConfigKeys, head_dim: int) -> Rope:

@@ -60,17 +60,17 @@ class LlavaEncoder(nnx.Module):
         return made.reshape(*seen.shape[:2], -1)
 
 
-def llava_eyes(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
+def llava_eyes(keys: ConfigKeys, embed: int, values: Mapping[str, Any]) -> MediaRecipe | None:
     """Return the recipe of the part that sees; None: the checkpoint has none.
 
-    embed: of the language model. Raises CheckpointError.
+    embed: of the language model. values: overrides. Raises CheckpointError, InvalidRequest.
     """
     given = vision_config_of(keys)
     if given is None:
         return None
     kind = given.get("model_type", "clip_vision_model")
     if kind == "pixtral":
-        return _with_pixtral(keys, PixtralConfig.from_hf(given), embed)
+        return _with_pixtral(keys, PixtralConfig.from_hf(given), embed, values)
     if kind == "clip_vision_model":
         return _with_clip(keys, clip_config(given), embed)
     raise CheckpointError(
@@ -79,7 +79,9 @@ def llava_eyes(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
     )
 
 
-def _with_pixtral(keys: ConfigKeys, tower: PixtralConfig, embed: int) -> MediaRecipe:
+def _with_pixtral(
+    keys: ConfigKeys, tower: PixtralConfig, embed: int, values: Mapping[str, Any]
+) -> MediaRecipe:
     keys.only("vision_feature_layer", -1)
     keys.only("vision_feature_select_strategy", "full")
 
@@ -88,7 +90,7 @@ def _with_pixtral(keys: ConfigKeys, tower: PixtralConfig, embed: int) -> MediaRe
         return LlavaEncoder(PixtralTower(tower, _TOWER, form), projector)
 
     token, given = image_token_of(keys, _IMAGE_TOKEN), keys.get(PREPROCESSOR, {})
-    return pixtral_recipe(tower, 1, given, build=build, embed=embed, token=token)
+    return pixtral_recipe(tower, 1, given, values, build=build, embed=embed, token=token)
 
 
 def _with_clip(keys: ConfigKeys, tower: SiglipConfig, embed: int) -> MediaRecipe:

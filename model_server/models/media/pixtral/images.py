@@ -5,6 +5,7 @@ An image keeps its proportions. Its vectors are written row by row, with a token
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from model_server.models.media.sizes import doubling
 from model_server.models.media.vision_keys import CLIP_DEVIATION, CLIP_MEAN
 from model_server.models.weights.weight import WeightForm
 from model_server.sharing.images.forms import BICUBIC, LongestForm
+from sax.errors import InvalidRequest
 
 _SOFT, _BREAK, _END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
 # The processor takes the size of patches, and how many it merges, from what it prepares them for.
@@ -32,6 +34,7 @@ def pixtral_recipe(
     tower: PixtralConfig,
     merged: int,
     given: Mapping[str, Any],
+    values: Mapping[str, Any],
     *,
     build: Callable[[WeightForm], nnx.Module],
     embed: int,
@@ -40,13 +43,12 @@ def pixtral_recipe(
     """Return a recipe over Pixtral's tower.
 
     merged: patches of a row or a column that become one vector. given: preprocessor_config.
-    build: the tower and what projects its vectors. embed, token: of the language model. Raises
-    CheckpointError.
+    values: overrides. build: the tower and what projects its vectors. embed, token: of the
+    language model. Raises CheckpointError, InvalidRequest.
     """
     read = ImageProcessor(given, "Pixtral", (*_READ, *_UNUSED), off=("do_center_crop",))
-    form = LongestForm(
-        tower.patch * merged, read.side("size", tower.image, "longest_edge"), read.resample(BICUBIC)
-    )
+    factor, longest = tower.patch * merged, read.side("size", tower.image, "longest_edge")
+    form = LongestForm(factor, _longest(values, longest, factor), read.resample(BICUBIC))
     shades = shades_of(read.colours(CLIP_MEAN, CLIP_DEVIATION))
     most = (-(-form.longest // form.factor) * merged) ** 2
     if most > _MOST_PIECES:
@@ -64,6 +66,20 @@ def pixtral_recipe(
         width=embed,
         pieces=doubling(most, merged**2),
     )
+
+
+def _longest(values: Mapping[str, Any], own: int, factor: int) -> int:
+    """Return the most pixels of a side, `own` without IMAGE_PIXELS. Raises InvalidRequest."""
+    asked = values.get("IMAGE_PIXELS")
+    if asked is None:
+        return own
+    if type(asked) is not int or not factor**2 <= asked <= own**2:
+        raise InvalidRequest(
+            f"IMAGE_PIXELS is {asked!r}: give a whole number from {factor**2}, the pixels of one "
+            f"vector, to {own**2}, the most of the checkpoint",
+            param="overrides.IMAGE_PIXELS",
+        )
+    return math.isqrt(asked)
 
 
 def prepared(shades: Shades, patch: int, merged: int, pixels: np.ndarray) -> PreparedMedia:

@@ -5,6 +5,9 @@ Names and config keys are those of Hugging Face's `Mistral3ForConditionalGenerat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 from flax import nnx
 
@@ -61,10 +64,10 @@ class Mistral3Encoder(nnx.Module):
         return self.projector(merged).reshape(seen.shape[0], -1, self.embed)
 
 
-def mistral3_eyes(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
+def mistral3_eyes(keys: ConfigKeys, embed: int, values: Mapping[str, Any]) -> MediaRecipe | None:
     """Return the recipe of the part that sees; None: the checkpoint has none.
 
-    embed: of the language model. Raises CheckpointError.
+    embed: of the language model. values: overrides. Raises CheckpointError, InvalidRequest.
     """
     given = vision_config_of(keys)
     if given is None:
@@ -75,6 +78,7 @@ def mistral3_eyes(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
         tower,
         keys.whole("spatial_merge_size", _MERGED),
         keys.get(PREPROCESSOR, {}),
+        values,
         build=lambda form: Mistral3Encoder(keys, tower, embed, form),
         embed=embed,
         token=image_token_of(keys, _IMAGE_TOKEN),

@@ -15,6 +15,7 @@ from model_server.engine.media.media_span import MediaSpan
 from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import Runner, Sampling
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
+from model_server.serving.chats.placeholders import places_of, triples_of
 from tests.model_server.models.media.media_cases import golden_media_of, images_of, prepared_of
 from tests.model_server.models.media.media_runs import WholePrompts
 
@@ -36,8 +37,8 @@ def request_of(
     images = images_of(name)
     images = images if order is None else [images[each] for each in order]
     spans, first = list[MediaSpan](), 0
-    for image in images:
-        made = prepared_of(recipe, image)
+    seen = [prepared_of(recipe, image) for image in images]
+    for made in seen:
         first = int(np.flatnonzero(prompt[first:] == recipe.token)[0]) + first
         spans.append(span_of(made, first))
         first += made.rows
@@ -48,8 +49,20 @@ def request_of(
         stop_ids=frozenset(),
         score_from=first + 1,  # behind the last image and the token that ends it
         media=tuple(spans),
+        **_positions(recipe, prompt, seen),
         **fields,
     )
+
+
+def _positions(
+    recipe: MediaRecipe, prompt: np.ndarray, images: Sequence[PreparedMedia]
+) -> dict[str, Any]:
+    """Where the tokens stand, if that is told by triples."""
+    if not recipe.triples:
+        return {}
+    places = places_of(list(prompt), recipe.token, [image.rows for image in images])
+    made, following = triples_of(len(prompt), places, [image.grid for image in images])
+    return {"positions": made.astype("<i4").tobytes(), "shift": following - len(prompt)}
 
 
 def span_of(made: PreparedMedia, first: int) -> MediaSpan:
@@ -90,14 +103,16 @@ def answered(runner: Runner, *asked: EngineRequest) -> list[Answered]:
     return list(made.values())
 
 
-def wanted_of(name: str, decoder: Any, recipe: MediaRecipe, rows: np.ndarray) -> Answered:
+def wanted_of(
+    name: str, decoder: Any, recipe: MediaRecipe, rows: np.ndarray, images: Sequence[PreparedMedia]
+) -> Answered:
     """What the whole model answers: scores of the reference's logits, then the likeliest tokens."""
     golden = golden_media_of(name)
     prompt, first = golden["prompt"], int(np.flatnonzero(golden["prompt"] == recipe.token)[-1]) + 2
     logs = np.asarray(jax.nn.log_softmax(golden["logits"]))
     scores = [float(logs[at - 1, prompt[at]]) for at in range(first, len(prompt))]
     tokens, logprobs = list[int](), list[float]()
-    model = WholePrompts(decoder, recipe, rows, len(prompt) + TOKENS)
+    model = WholePrompts(decoder, recipe, rows, images, len(prompt) + TOKENS)
     for _ in range(TOKENS):
         so_far = np.concatenate([prompt, np.asarray(tokens, np.int64)])
         last = np.asarray(jax.nn.log_softmax(model.logits(so_far)[-1]))

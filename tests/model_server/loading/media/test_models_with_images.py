@@ -70,8 +70,9 @@ def test_a_loaded_model_answers_about_images_as_the_whole_one_does(tmp_path: Pat
     """Beside each other, and with images in the other order. Nothing is compiled meanwhile."""
     decoder, encoder, whole = load_media(CASE)
     recipe = recipe_of(whole)
-    rows = seen(encoder, recipe, [prepared_of(recipe, image) for image in images_of(CASE)])
-    wanted = wanted_of(CASE, decoder, recipe, rows)
+    images = [prepared_of(recipe, image) for image in images_of(CASE)]
+    rows = seen(encoder, recipe, images)
+    wanted = wanted_of(CASE, decoder, recipe, rows, images)
     loader = make_loader(CONFIG)
     loaded = loaded_of(loader, folder_of(tmp_path), MEDIA_ROWS="8")
     before = loader.compiles_while_serving()

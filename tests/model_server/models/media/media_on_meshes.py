@@ -34,9 +34,10 @@ def main() -> None:
         try:
             decoder, encoder, whole = load_media(name, (replica, data, inner))
             recipe = recipe_of(whole)
-            rows = seen(encoder, recipe, [prepared_of(recipe, image) for image in images_of(name)])
+            images = [prepared_of(recipe, image) for image in images_of(name)]
+            rows = seen(encoder, recipe, images)
             prompt = golden_media_of(name)["prompt"]
-            results[run] = logits_with_images(decoder, recipe, prompt, rows)
+            results[run] = logits_with_images(decoder, recipe, prompt, rows, images)
             results[f"{run} rows"] = rows
             results[f"{run} share"] = np.asarray(largest_share(encoder))
         except Exception:

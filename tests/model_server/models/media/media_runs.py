@@ -55,34 +55,80 @@ def ahead_of(recipe: MediaRecipe, prompt: np.ndarray) -> np.ndarray | None:
     return ahead
 
 
-def logits_with_images(decoder: Any, recipe: MediaRecipe, prompt: np.ndarray, rows: Any) -> Any:
+def positions_in(
+    recipe: MediaRecipe, prompt: np.ndarray, images: Sequence[PreparedMedia]
+) -> np.ndarray | None:
+    """i32[3, S]: frame, row and column of each token; None: tokens are counted.
+
+    After an image positions go on behind the larger of its sides.
+    """
+    if not recipe.triples:
+        return None
+    at, following, waiting = list[tuple[int, ...]](), 0, list(images)
+    here = prompt == recipe.token
+    starts = here & np.diff(here, prepend=False)
+    for within, start in zip(here, starts, strict=True):
+        if not within:
+            at.append((following,) * 3)
+            following += 1
+        elif start:
+            grid = waiting.pop(0).grid
+            at += [tuple(following + n for n in each) for each in np.ndindex(grid)]
+            following += max(grid)
+    return np.asarray(at, np.int32).T
+
+
+def logits_with_images(
+    decoder: Any,
+    recipe: MediaRecipe,
+    prompt: np.ndarray,
+    rows: Any,
+    images: Sequence[PreparedMedia],
+) -> Any:
     """f32[S, V] of the reference path: the whole prompt at once."""
-    return WholePrompts(decoder, recipe, rows, len(prompt)).logits(prompt)
+    return WholePrompts(decoder, recipe, rows, images, len(prompt)).logits(prompt)
 
 
 class WholePrompts:
     """A decoder over whole prompts with the same images in the same places, compiled once."""
 
-    def __init__(self, decoder: Any, recipe: MediaRecipe, rows: Any, most: int) -> None:
+    def __init__(
+        self,
+        decoder: Any,
+        recipe: MediaRecipe,
+        rows: Any,
+        images: Sequence[PreparedMedia],
+        most: int,
+    ) -> None:
         """rows: the vectors of all images. most: tokens of the longest prompt."""
-        self._decoder, self._recipe, self._most = decoder, recipe, most
+        self._decoder, self._recipe, self._images, self._most = decoder, recipe, images, most
         self._rows = jnp.asarray(rows)
         zeros = jnp.zeros(most, jnp.int32)
-        self._run = quick(self._logits, decoder, zeros, self._rows, zeros)
+        self._run = quick(self._logits, decoder, zeros, self._rows, zeros, jnp.stack([zeros] * 3))
 
     def logits(self, prompt: np.ndarray) -> np.ndarray:
         """f32[S, V]: no token sees what is behind the prompt."""
-        padding = (0, self._most - len(prompt))
-        ahead = ahead_of(self._recipe, prompt)
+        tokens, ahead = tokens_of(self._recipe, prompt), ahead_of(self._recipe, prompt)
+        at = positions_in(self._recipe, prompt, self._images)
         ahead = np.zeros(len(prompt), np.int32) if ahead is None else ahead
-        tokens = jnp.asarray(np.pad(tokens_of(self._recipe, prompt), padding))
-        found = self._run(self._decoder, tokens, self._rows, jnp.asarray(np.pad(ahead, padding)))
+        at = np.zeros((3, len(prompt)), np.int32) if at is None else at
+        given = (self._padded(each) for each in (tokens, ahead, at))
+        found = self._run(self._decoder, next(given), self._rows, *given)
         return np.asarray(found)[: len(prompt)]
 
+    def _padded(self, numbers: np.ndarray) -> jax.Array:
+        rest = self._most - numbers.shape[-1]
+        return jnp.asarray(np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, rest)]))
+
     def _logits(
-        self, decoder: Any, tokens: jax.Array, rows: jax.Array, ahead: jax.Array
+        self, decoder: Any, tokens: jax.Array, rows: jax.Array, ahead: jax.Array, at: jax.Array
     ) -> jax.Array:
-        given = ahead[None] if self._recipe.sees_itself else None
-        media = WholeMedia(buffer=rows, levels=self._recipe.levels, ahead=given)
+        recipe = self._recipe
+        media = WholeMedia(
+            buffer=rows,
+            levels=recipe.levels,
+            ahead=ahead[None] if recipe.sees_itself else None,
+            positions=at[:, None] if recipe.triples else None,
+        )
         lengths = jnp.asarray([self._most], jnp.int32)
         return decoder.logits(hidden_with_media(decoder, tokens[None], lengths, media)[0])

@@ -32,7 +32,7 @@ def test_vectors_and_logits_with_images_equal_the_reference_implementations(name
     rows = seen(encoder, recipe, images)
     wanted = np.concatenate([golden[f"rows_{n}"] for n in range(len(images))])
     assert_close(rows, wanted)
-    found = logits_with_images(decoder, recipe, golden["prompt"], rows)
+    found = logits_with_images(decoder, recipe, golden["prompt"], rows, images)
     assert_close(found, golden["logits"])
 
 

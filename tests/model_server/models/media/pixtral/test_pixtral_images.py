@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sax.errors import CheckpointError
+from model_server.sharing.images.forms import LongestForm
+from sax.errors import CheckpointError, InvalidRequest
 from tests.model_server.models.media.eyes_of import (
     eyes_of,
     made,
@@ -15,7 +16,7 @@ from tests.model_server.models.media.eyes_of import (
     pixels_of,
     prepared_images,
 )
-from tests.model_server.models.media.media_cases import media_config_of
+from tests.model_server.models.media.media_cases import media_config_of, preprocessor_of
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,16 @@ def test_the_published_sizes_give_3025_vectors_at_most() -> None:
     }
     recipe = eyes_of("mistral3", vision=vision, size={"longest_edge": 1540})
     assert (recipe.rows, recipe.per_row, recipe.pieces[-1]) == (3025, 4, 12100)
+
+
+def test_image_pixels_bounds_the_longer_side() -> None:
+    config, given = media_config_of("mistral3"), preprocessor_of("mistral3")
+    bounded = made(config, given, IMAGE_PIXELS="640").media
+    assert bounded is not None
+    assert (bounded.form, bounded.rows) == (LongestForm(8, 25), 16)
+    for wrong in ("63", "2305", "true"):
+        with pytest.raises(InvalidRequest, match="from 64, .* to 2304"):
+            made(config, given, IMAGE_PIXELS=wrong)
 
 
 def test_without_a_processors_file_the_sides_of_an_image_are_the_towers() -> None:
