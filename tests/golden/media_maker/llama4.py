@@ -10,11 +10,12 @@ import numpy as np
 from tests.golden.families_maker.expert_families import llama4
 from tests.golden.media_maker.case import MediaCase, Seen
 
-START, END, IMAGE, SOFT, BESIDE, BELOW = 90, 91, 92, 93, 94, 95  # tokens
+VOCAB = 270  # the tokens of `tiny_folder`, those of an image, and two rows more
+START, END, IMAGE, SOFT, BESIDE, BELOW = range(262, 268)
 
 
 def llama4_config(vision: dict[str, Any], **text: Any) -> dict[str, Any]:
-    own = llama4(head_dim=8, **text)
+    own = llama4(head_dim=8, vocab_size=VOCAB, **text)
     return {
         "architectures": ["Llama4ForConditionalGeneration"],
         "boi_token_index": START,

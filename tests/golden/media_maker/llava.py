@@ -9,9 +9,7 @@ import numpy as np
 
 from tests.golden.families_maker.decoders import llama, qwen2
 from tests.golden.media_maker.case import MediaCase, Seen
-from tests.golden.media_maker.pixtral import llava
-
-SOFT = 90  # a token
+from tests.golden.media_maker.pixtral import SOFT, VOCAB, llava
 
 
 def clip(**sizes: Any) -> dict[str, Any]:
@@ -69,7 +67,7 @@ SETTINGS = {"vision_feature_layer": -2, "vision_feature_select_strategy": "defau
 CASES = [
     MediaCase(
         name="llava",
-        config=llava(llama(), clip(), **SETTINGS),
+        config=llava(llama(vocab_size=VOCAB), clip(), **SETTINGS),
         preprocessor=preprocessor(20, 20),
         images=((31, 54), (20, 20)),
         see=see,
@@ -81,7 +79,9 @@ CASES = [
     ),
     MediaCase(
         name="llava_layers",  # what several layers give is joined
-        config=llava(qwen2(), clip(num_attention_heads=4, layer_norm_eps=1e-3), **SETTINGS)
+        config=llava(
+            qwen2(vocab_size=VOCAB), clip(num_attention_heads=4, layer_norm_eps=1e-3), **SETTINGS
+        )
         | {"vision_feature_layer": [1, -1], "multimodal_projector_bias": False},
         preprocessor=preprocessor(20, 24, resample=2),
         images=((24, 60),),

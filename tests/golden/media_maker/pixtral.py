@@ -12,7 +12,8 @@ from tests.golden.families_maker.dense.ministral import MINISTRAL3
 from tests.golden.media_maker.case import MediaCase, Seen
 from tests.golden.media_maker.naming import later
 
-SOFT, BREAK, END = 90, 91, 92  # tokens
+VOCAB = 267  # the tokens of `tiny_folder`, those of an image, and two rows more
+SOFT, BREAK, END = 262, 263, 264
 
 
 def vision(**sizes: Any) -> dict[str, Any]:
@@ -113,15 +114,15 @@ def vectors(model: Any, seen: Seen) -> Sequence[Any]:
     return list(model.get_image_features(**seen.inputs).pooler_output)
 
 
-SMALL = mistral3(mistral(head_dim=10, sliding_window=None), vision())
+SMALL = mistral3(mistral(head_dim=10, sliding_window=None, vocab_size=VOCAB), vision())
 LARGE = mistral3(
-    MINISTRAL3,
+    MINISTRAL3 | {"vocab_size": VOCAB},
     vision(hidden_size=24, num_attention_heads=3, patch_size=5, num_hidden_layers=3),
     multimodal_projector_bias=True,
     spatial_merge_size=1,
 )
 PIXTRAL = llava(
-    mistral(head_dim=10, sliding_window=None, num_key_value_heads=1),
+    mistral(head_dim=10, sliding_window=None, num_key_value_heads=1, vocab_size=VOCAB),
     vision(hidden_size=32, num_attention_heads=2, head_dim=16, hidden_act="gelu"),
 )
 
