@@ -2,7 +2,8 @@
 
 The public entry point of this package. Each iteration takes in new requests, launches step n + 1,
 reads and commits step n, and delivers the results of step n. Where guides restrict the tokens of
-step n + 1, it makes their masks then, while the device runs the forward pass of step n + 1:
+step n + 1, it makes their masks then, while the device runs the forward pass of step n + 1. Images
+that prompts wait for are encoded behind step n + 1, a few at a time, so that answers go on:
 
     engine = Engine(runner, deliver)
     sequence = engine.submit(EngineRequest(prompt=(1, 2, 3), max_tokens=2, stop_ids=frozenset(),
@@ -121,7 +122,7 @@ class Engine:
         if self._limits.media is not None:
             assert isinstance(runner, MediaRunner), "its limits are those of an encoder"
             self._media = runner
-        self._behind_images = 0  # the step launched behind the last batch of the encoder
+        self._behind_images: set[int] = set()  # steps in flight that wait for the encoder
         self._guessing: Guessing | None = None
         if self._limits.guesses:
             drafts = None
@@ -388,7 +389,7 @@ class Engine:
         if self._media is None or (batch := self._scheduler.encode()) is None:
             return False
         self._media.encode(batch)
-        self._behind_images = self._scheduler.steps + 1
+        self._behind_images.add(self._scheduler.steps + 1)
         return True
 
     def _read(self, launched: list[tuple[Step, PendingStep]]) -> None:
@@ -406,8 +407,9 @@ class Engine:
         now_s = time.monotonic()
         if self._read_s is not None:
             for step in steps:
-                if step.number != self._behind_images:  # else it waited for the encoder
+                if step.number not in self._behind_images:
                     self._scheduler.took(step, (now_s - self._read_s) / len(steps))
+        self._behind_images.difference_update(step.number for step in steps)
         began_s = max(self._began_s, self._read_s or 0.0)
         self._read_s = now_s
         each_s = (now_s - began_s) / len(steps)
@@ -422,7 +424,8 @@ class Engine:
 
     def _expect(self, step: Step | None) -> None:
         if self._watchdog is not None:
-            self._watchdog.expect(step)
+            behind_images = step is not None and step.number in self._behind_images
+            self._watchdog.expect(step, behind_images=behind_images)
 
     def _take_inbox(self, *, may_rest: bool) -> None:
         """Add and cancel what arrived; sleep until something arrives if there is nothing else to

@@ -401,6 +401,8 @@ def _check_media(engine_request: EngineRequest, limits: EngineLimits) -> None:
     """Reject media that the model cannot take, and scores of their tokens, which mean nothing."""
     prompt, media = len(engine_request.prompt), engine_request.media
     check_spans(media, prompt, limits.media)
+    if media and limits.media is not None and limits.media.triples:
+        assert engine_request.positions, "the places of its images come with the request"
     if engine_request.positions:
         assert limits.media is not None, "its positions are not triples"
         assert limits.media.triples, "its positions are not triples"

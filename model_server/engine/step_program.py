@@ -22,6 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import options_for
 from model_server.engine.media.encoder_program import EncoderProgram
+from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.sampling.drawing import RowSampling
 from model_server.engine.sampling.sampler import PADDING, sample
 from model_server.engine.slot_state import (
@@ -349,7 +350,7 @@ class StepProgram:
             parts = unpack(layout.parts, vector)
             if "adapters" in parts:
                 choose_adapters(model, parts["adapters"])
-            batch = paged_batch(parts, self._kernel, self._split)
+            batch = paged_batch(parts, self._kernel, self._split, self.limits.media)
             if self.limits.recurrent:
                 batch = batch.with_states(self.limits.page_size)
             if self._native:
@@ -455,12 +456,16 @@ def tokens_of(step: dict[str, jax.Array], last_tokens: jax.Array) -> jax.Array:
 
 
 def paged_batch(
-    step: dict[str, jax.Array], kernel: Kernel, split: SequenceSharding | None
+    step: dict[str, jax.Array],
+    kernel: Kernel,
+    split: SequenceSharding | None,
+    media: MediaLimits | None = None,
 ) -> PagedBatch:
     near = NearTables(*(step[part] for part in NEAR_PARTS)) if NEAR_PARTS[0] in step else None
     places: dict[str, Any] = {field: step[field] for field in _PLACES}
-    ahead = step.get("block_ahead")
-    return PagedBatch(**places, kernel=kernel, split=split, near=near, block_ahead=ahead)
+    if (ahead := step.get("block_ahead")) is not None and media is not None:
+        places |= {"block_ahead": ahead, "least_run": media.least}
+    return PagedBatch(**places, kernel=kernel, split=split, near=near)
 
 
 def choose(

@@ -95,6 +95,8 @@ class PagedBatch:
     # i32[N, C]: tokens behind itself that each query of a block sees, too; they are written by the
     # same step. None: none sees any. Windows count from the query's own place.
     block_ahead: jax.Array | None = None
+    # Tokens, at least, of each run of such queries that see each other
+    least_run: int = field(default=1, metadata={"static": True})
 
     def with_states(self, page_size: int) -> PagedBatch:
         """Return the batch with the places of the states that recurrent layers keep."""
@@ -146,15 +148,6 @@ class PagedBatch:
             return self
         places = {each.name: getattr(self.near, each.name) for each in fields(self.near)}
         return replace(self, near=None, **places)
-
-
-def refuse_ahead(batch: PagedBatch) -> None:
-    """Raise KernelRefusal for queries that see tokens after themselves."""
-    if batch.block_ahead is not None:
-        raise KernelRefusal(
-            "tokens of this model's images also see those after them, which this platform's "
-            "attention does not compute yet: publish it with IMAGES false, or serve it on a CPU"
-        )
 
 
 # q f32[N, C, H, Q], the layer's pages, tables i32[N, S/G], limits i32[N, C] -> f32[N, C, H, W];

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -55,6 +55,7 @@ from model_server.loading.loaded import (
     VisionRunner,
 )
 from model_server.loading.media.image_tokens import check_image_tokens
+from model_server.loading.media.usable_eyes import with_usable_eyes
 from model_server.loading.memory_plan import Devices, FreeMemory
 from model_server.loading.openings import Openings
 from model_server.loading.passes.chosen_tasks import generates, tasks_of
@@ -63,6 +64,7 @@ from model_server.loading.stages.host_stage import StageHost, StageLoad
 from model_server.loading.stages.island_stages import IslandStagesLoad
 from model_server.loading.vision.vision_loading import load_vision
 from model_server.models.custom import CustomModel
+from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import (
     AdapterClass,
@@ -156,7 +158,7 @@ class ModelLoader:
                     return self._keep(
                         spec, load_vision(vision, spec, checkpoint, self._config, free, report)
                     )
-                recipe = make_recipe(spec.model_path, config, spec.overrides)
+                recipe = _recipe_of(spec, config)
                 if isinstance(recipe, Recipe):
                     if generates(recipe, checkpoint):
                         with with_draft(recipe, spec.overrides, self._opener(report)) as recipe:
@@ -181,7 +183,7 @@ class ModelLoader:
         """Load this host's share of a model for its primary. Raises as a load does."""
         with self._loading(spec), _named(spec.checkpoint), self._open(spec, report) as checkpoint:
             config = checkpoint.config if checkpoint else None
-            recipe = make_recipe(spec.model_path, config, spec.overrides)
+            recipe = _recipe_of(spec, config)
             assert isinstance(recipe, Recipe), "only language models span hosts"
             with with_draft(recipe, spec.overrides, self._opener(report)) as recipe:
                 load = self._planned(spec, recipe, checkpoint, limits)
@@ -389,7 +391,7 @@ class ModelLoader:
             self._open(spec, report) as checkpoint,
         ):
             config = checkpoint.config if checkpoint else None
-            recipe = make_recipe(spec.model_path, config, spec.overrides)
+            recipe = _recipe_of(spec, config)
             assert isinstance(recipe, Recipe), "only language models have islands"
             holders = self._holders()
             holders.pop(spec.model_id, None)
@@ -549,6 +551,15 @@ class ModelLoader:
         return holders
 
 
+def _recipe_of(spec: ModelSpec, config: Mapping[str, Any] | None) -> Recipe | EmbedRecipe:
+    """Return a model's recipe, with eyes where they can be served. Raises as `make_recipe` does."""
+    made = make_recipe(spec.model_path, config, spec.overrides)
+    if not isinstance(made, Recipe) or made.media is None:
+        return made
+    platform, proxied = jax.default_backend(), is_proxied()
+    return with_usable_eyes(made, spec.overrides, platform, proxied=proxied)
+
+
 def check_behind_proxy(recipe: Recipe, config: ModelServerConfig) -> None:
     """Raise InvalidRequest for what a model cannot have on islands behind a proxy server."""
     if not is_proxied():
@@ -556,7 +567,6 @@ def check_behind_proxy(recipe: Recipe, config: ModelServerConfig) -> None:
     for has, what, remedy in (
         (recipe.adapters is not None, "room for adapters", "publish it without MAX_ADAPTERS"),
         (recipe.draft is not None, "a draft model", "publish it without DRAFT_MODEL"),
-        (recipe.media is not None, "eyes", "publish it with IMAGES=false, for text only"),
         (
             config.prefill or bool(config.prefill_servers),
             "prefill on other servers",

@@ -73,8 +73,9 @@ _MEANINGS = {
     "and that it does not; null: as the checkpoint says ([vectors.md](vectors.md#ranking-and-"
     "scores))",
     "PASS_CONTEXT": "most tokens of an input that is embedded or differentiated beside generating",
-    "IMAGES": "images in prompts: false: text only, and what sees is neither read nor "
-    "planned for; true: a load without such a part is refused; null: if the checkpoint has one",
+    "IMAGES": "images in prompts: true: a load that cannot see them is refused; false: text only, "
+    "and what sees is neither read nor planned for; null: if the checkpoint and the server can "
+    "(see [images in prompts](#images-in-prompts))",
     "IMAGE_PIXELS": "most pixels of an image, above which it is made smaller, where images keep "
     "their proportions (Qwen-VL; of Pixtral's tower no side is longer than its root); null: the "
     "checkpoint's bound, or of Qwen-VL what becomes 1280 tokens if that is less",

@@ -26,6 +26,11 @@ class MediaLimits(msgspec.Struct, frozen=True, kw_only=True):
         return self.pieces[-1] // self.per_row
 
     @property
+    def least(self) -> int:
+        """Rows of the smallest image, where the kernels depend on it: all are of one size then."""
+        return self.largest if self.sees_itself and len(self.pieces) == 1 else 1
+
+    @property
     def batches(self) -> tuple[tuple[int, int], ...]:
         """(S, P) of every batch that is compiled: one image, or many that are small together.
 

@@ -83,6 +83,12 @@ def check_spans(spans: Sequence[MediaSpan], prompt: int, limits: MediaLimits | N
             before = end
         assert len(span.pieces) == 4 * span.count * limits.piece, "pieces are f32[p, C]"
         assert len(span.places) == 4 * span.count * limits.columns, "places are i32[p, K]"
+        if span.rows < limits.least:
+            raise InvalidRequest(
+                f"an image of {span.rows} tokens is smaller than this model's, which all have "
+                f"{limits.least}",
+                param="messages",
+            )
         if span.count > limits.pieces[-1] or span.rows > limits.largest:
             raise InvalidRequest(
                 f"an image of {span.count} pieces and {span.rows} tokens is larger than this model "

@@ -28,7 +28,7 @@ import jax
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from model_server.kernels.paged import KernelRefusal, NewTokens, PagedBatch, Scores, refuse_ahead
+from model_server.kernels.paged import KernelRefusal, NewTokens, PagedBatch, Scores
 from model_server.kernels.pages import LayerPages, Shapes
 from model_server.kernels.tpu import program
 from model_server.kernels.tpu.pages import tpu_shapes
@@ -51,7 +51,6 @@ class TpuAttention:
         self, batch: PagedBatch, layer: LayerPages, new: NewTokens, scores: Scores
     ) -> tuple[jax.Array, LayerPages]:
         """As `PagedBatch.attend`. Raises KernelRefusal if head and page shardings conflict."""
-        refuse_ahead(batch)
         kv_heads = new.k.shape[1]
         if self.heads != self.pages and kv_heads > 1:
             raise KernelRefusal(

@@ -11,7 +11,8 @@ from model_server.sharing.images.forms import LongestForm, MultiplesForm
 from sax.errors import InvalidRequest
 
 MEDIA_DEFAULTS: Mapping[str, Any] = {
-    "IMAGES": None,  # false: the part that sees is not read; true: refused without one; null: read
+    # true: refused where images are not seen; false: text only; null: if checkpoint and server can
+    "IMAGES": None,
     "MEDIA_ROWS": None,  # vectors of images in memory at once; null: the usual ones
     # most pixels of an image, where it keeps its proportions; null: the checkpoint's, within bounds
     "IMAGE_PIXELS": None,

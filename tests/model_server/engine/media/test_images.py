@@ -177,6 +177,22 @@ def _together(row: Any) -> Seq[tuple[int, int]]:
     return () if row.media is None else row.media.together
 
 
+def test_an_image_that_one_chunk_must_hold_is_computed_however_slow_prompts_go() -> None:
+    """One block of four tokens beside decodes is too little for it."""
+    beside, asked = request((8,), max_tokens=40), request((1, 2, 3), [50] * 8, (4,))
+    paced = limits(ITSELF, max_mixed_blocks=1)
+    driven = driven_by(paced)
+    stream = driven.add(beside)
+    for _ in range(3):
+        driven.turn()
+    id = driven.add(asked)
+    for _ in range(12):
+        driven.turn()
+    assert len(driven.tokens(stream)) < 40
+    assert driven.tokens(id) == answer(asked)
+    driven.run()
+
+
 def test_limits_that_could_never_hold_an_image_are_refused():
     for changes, words in (
         ({"media": replace(MEDIA, rows=7)}, "the largest needs 8"),
@@ -203,12 +219,18 @@ PARTS = st.lists(
     st.booleans(),
     st.sampled_from(["off", "all"]),
     st.integers(14, 40),
+    st.sampled_from([None, 1]),
 )
 def test_answers_are_those_of_the_whole_model(
-    asked: list[tuple[list[Any], int]], itself: bool, sharing: Any, pages: int
+    asked: list[tuple[list[Any], int]],
+    itself: bool,
+    sharing: Any,
+    pages: int,
+    mixed: int | None,
 ):
     media = ITSELF if itself else MEDIA
-    driven = driven_by(limits(media, prefix_cache=sharing, pages=pages, max_context=56))
+    sizes = {"prefix_cache": sharing, "pages": pages, "max_mixed_blocks": mixed}
+    driven = driven_by(limits(media, max_context=56, **sizes))
     ids: list[tuple[int, EngineRequest]] = []
     for parts, turns in asked:
         each = request(*parts, max_tokens=4)

@@ -13,10 +13,10 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import ModelLoader, make_loader
-from sax.errors import CheckpointError, InvalidRequest, MemoryPlanError
+from sax.errors import CheckpointError, MemoryPlanError
 from sax.types import ModelSpec
-from tests.golden.media_maker.gemma3 import END, SOFT, START
-from tests.model_server.checkpoints.tiny_folder import tokenizer_json
+from tests.golden.media_maker.gemma3 import START
+from tests.model_server.loading.media.image_folder import CASE, folder_of
 from tests.model_server.loading.media.image_requests import (
     answered,
     check,
@@ -28,26 +28,11 @@ from tests.model_server.models.media.media_cases import (
     images_of,
     load_media,
     prepared_of,
-    write_media_case,
 )
 from tests.model_server.models.media.media_runs import recipe_of, seen
 
-CASE = "gemma3"
 CONFIG = ModelServerConfig(slots=2, page_size=16, prefix_cache="tenant")
 F32 = {"DTYPE": '"float32"'}
-CONTROL = {START: "<start_of_image>", END: "<end_of_image>", SOFT: "<image_soft_token>"}
-
-
-def folder_of(folder: Path, control: dict[int, str] = CONTROL, name: str = CASE) -> str:
-    """A golden case's checkpoint with a tokenizer that has the tokens of an image."""
-    write_media_case(name, folder)
-    tokenizer = json.loads(tokenizer_json())
-    for token, text in control.items():
-        added = tokenizer["added_tokens"][0] | {"id": token, "content": text, "special": True}
-        tokenizer["added_tokens"].append(added)
-        tokenizer["model"]["vocab"][text] = token
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    return str(folder)
 
 
 def spec(checkpoint: str, **overrides: str) -> ModelSpec:
@@ -85,6 +70,7 @@ def test_a_loaded_model_answers_about_images_as_the_whole_one_does(tmp_path: Pat
     assert not np.allclose(other.scores, wanted.scores, atol=1e-3), "each image in its own place"
 
 
+@pytest.mark.extended
 def test_what_sees_is_part_of_the_plan_and_images_false_leaves_it_out(tmp_path: Path) -> None:
     loader, checkpoint = make_loader(CONFIG), folder_of(tmp_path)
     seeing = loaded_of(loader, checkpoint)
@@ -123,10 +109,3 @@ def test_tensors_of_what_sees_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="in the part that sees, .*lacks .*layers.2.*IMAGES"):
         make_loader(CONFIG)(spec(checkpoint), quiet)
-
-
-def test_a_draft_model_beside_images_is_refused(tmp_path: Path) -> None:
-    checkpoint = folder_of(tmp_path)
-    drafting = {"SPECULATION": '"draft"', "DRAFT_MODEL": json.dumps(checkpoint)}
-    with pytest.raises(InvalidRequest, match="DRAFT_MODEL: .*IMAGES=false"):
-        make_loader(CONFIG)(spec(checkpoint, **drafting), quiet)
