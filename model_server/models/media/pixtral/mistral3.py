@@ -30,7 +30,7 @@ KEYS = (
 _IMAGE_TOKEN, _MERGED = 10, 2
 
 
-class PatchMerger(nnx.Module):
+class SquareMerger(nnx.Module):
     """Makes one vector of each square of patches, which lie behind each other."""
 
     def __init__(self, embed: int, merged: int, form: WeightForm) -> None:
@@ -55,7 +55,7 @@ class Mistral3Encoder(nnx.Module):
         self.tower = PixtralTower(tower, "vision_tower", form)
         epsilon = keys.number("rms_norm_eps", 1e-6)
         self.norm = RmsNorm(tower.embed, (f"{NAME}.norm.weight",), epsilon=epsilon)
-        self.merger = PatchMerger(tower.embed, keys.whole("spatial_merge_size", _MERGED), form)
+        self.merger = SquareMerger(tower.embed, keys.whole("spatial_merge_size", _MERGED), form)
         self.projector = Projector(keys, embed, tower.embed, form, biased=False)
 
     def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:

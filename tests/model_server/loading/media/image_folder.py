@@ -13,9 +13,9 @@ CASE = "gemma3"
 CONTROL = {START: "<start_of_image>", END: "<end_of_image>", SOFT: "<image_soft_token>"}
 
 
-def folder_of(folder: Path, control: dict[int, str] = CONTROL) -> str:
-    """Write it; control: what the tokenizer knows of an image."""
-    write_media_case(CASE, folder)
+def folder_of(folder: Path, control: dict[int, str] = CONTROL, name: str = CASE) -> str:
+    """Write it; control: what the tokenizer knows of an image. name: of the case."""
+    write_media_case(name, folder)
     tokenizer = json.loads(tokenizer_json())
     for token, text in control.items():
         added = tokenizer["added_tokens"][0] | {"id": token, "content": text, "special": True}

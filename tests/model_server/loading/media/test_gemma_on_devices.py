@@ -41,8 +41,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def wanted() -> Answered:
     decoder, encoder, whole = load_media(CASE)
     recipe = recipe_of(whole)
-    rows = seen(encoder, recipe, [prepared_of(recipe, image) for image in images_of(CASE)])
-    return wanted_of(CASE, decoder, recipe, rows)
+    images = [prepared_of(recipe, image) for image in images_of(CASE)]
+    return wanted_of(CASE, decoder, recipe, seen(encoder, recipe, images), images)
 
 
 @pytest.mark.extended
