@@ -28,7 +28,7 @@ class MultimodalService(multimodal_pb2_grpc.MultimodalServiceServicer):
 
     async def Generate(self, request: Any, context: Any) -> multimodal_pb2.GenerateRpcResponse:
         """Return all samples whole, best first."""
-        check_items(request)
+        self._check(request, MM_GENERATE)
         meter = self._handler.cost_meter(request.model_key, MM_GENERATE)
         defaults, count = self._handler.defaults(request.model_key)
         sampling = sampling_from_extra_inputs(request.extra_inputs, defaults)
@@ -65,7 +65,7 @@ class MultimodalService(multimodal_pb2_grpc.MultimodalServiceServicer):
 
     async def Score(self, request: Any, context: Any) -> multimodal_pb2.ScoreRpcResponse:
         """Return the log-probability of the suffix's text as the answer to the prefix."""
-        check_items(request)
+        self._check(request, MM_SCORE)
         refuse_extra_inputs(request.extra_inputs, "Score")
         meter = self._handler.cost_meter(request.model_key, MM_SCORE)
         scores = await self._handler.score(
@@ -85,3 +85,9 @@ class MultimodalService(multimodal_pb2_grpc.MultimodalServiceServicer):
         """Refuse: no model here makes one vector of texts and images."""
         check_model_key(request)
         raise self._calls.refuse(request.model_key, "mm.embed")
+
+    def _check(self, request: Any, method: str) -> None:
+        """Raise InvalidRequest for what is too large, or a model that does not serve the method."""
+        check_items(request)
+        if not self._handler.serves(request.model_key, method):
+            raise self._calls.refuse(request.model_key, method)

@@ -200,6 +200,11 @@ class Handler:
         loaded = self._generating(model_id).loaded
         return loaded.defaults, loaded.samples
 
+    def serves(self, model_id: str, method: str) -> bool:
+        """Return True if this is a language model with this method. Raises NotLoaded."""
+        servable = self._servables.get(model_id)
+        return isinstance(servable, LmServable) and method in servable.methods
+
     def cost_meter(self, model_id: str, method: str) -> CostMeter:
         """Begin to measure what a request costs. Raises NotLoaded."""
         return self._language_model(model_id, method).cost_meter()

@@ -23,7 +23,7 @@ LIMITS = MediaLimits(rows=16, pieces=(4, 8), piece=1, columns=1, per_row=1, widt
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {% if m.content is string %}{{ m.content }}{% else %}"
     "{% for p in m.content %}{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}"
-    "{% endif %}\n{% endfor %}assistant: "
+    "{% endif %}{{ '\\n' }}{% endfor %}assistant: "
 )
 
 

@@ -11,19 +11,19 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from model_server.loading.images.image_decoder import ImageDecoder, image_decoder
 from model_server.loading.images.prepared import (
     LivingImages,
     PreparedImage,
     key_of,
     with_digest,
 )
-from model_server.loading.vision.image_decoder import ImageDecoder, image_decoder
 from model_server.models.media.media_recipe import MediaRecipe
 from sax.chat import Image
 from sax.errors import InvalidRequest, QueueFull
 
 _KEPT = 256 << 20  # bytes of prepared images that no request needs
-_LIVING = 2 << 30  # bytes of prepared images that requests and the cache hold
+_LIVING = 1 << 30  # bytes of prepared images that requests and the cache hold
 _WAITING = 256 << 20  # bytes of files that wait to be read
 _AT_ONCE = 4
 _RETRY_S = 1.0

@@ -76,7 +76,10 @@ def with_digest(media: PreparedMedia, owner: str) -> PreparedImage:
     The images of two owners never share one: the time to an answer would tell each of them which
     images the other has sent.
     """
-    pieces, places = media.pieces.astype("<f4").tobytes(), media.places.astype("<i4").tobytes()
+    pieces, places = (
+        each.astype(kind, copy=False).tobytes()
+        for each, kind in ((media.pieces, "<f4"), (media.places, "<i4"))
+    )
     shape = repr((media.pieces.shape, media.places.shape, media.grid)).encode()
     digest = _digest(owner, shape, pieces, places)
     count = len(media.pieces)

@@ -11,7 +11,7 @@ from tests.golden.families_maker import recurrent
 from tests.golden.families_maker.recurrent import experts_together
 from tests.golden.media_maker.case import MediaCase, Seen, Shapes
 
-START, END, TOKEN, FILM = 264, 265, 266, 267  # tokens, behind those of tiny_folder
+START, END, TOKEN, VIDEO = 264, 265, 266, 267  # tokens, behind those of tiny_folder
 
 
 def language(**sizes: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def outer(architecture: str, model_type: str) -> dict[str, Any]:
         "model_type": model_type,
         "tie_word_embeddings": False,
         "transformers_version": "4.57.0",
-        "video_token_id": FILM,
+        "video_token_id": VIDEO,
         "vision_end_token_id": END,
         "vision_start_token_id": START,
     }

@@ -144,3 +144,14 @@ def test_the_outer_config_counts_where_both_say_something(tmp_path: Path) -> Non
 def test_a_text_config_that_is_no_object_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="text_config = 'gemma'"):
         open_checkpoint(write(tmp_path / "both", PUBLISHED, text_config="gemma"))
+
+
+def test_older_files_with_the_keys_of_both_parts_beside_each_other_are_read_alike() -> None:
+    """Qwen2-VL's; the tensors of its text model have no prefix."""
+    with closing(open_checkpoint(str(checkpoint_of("qwen2_vl")))) as checkpoint:
+        assert isinstance(checkpoint, CheckpointView)
+        assert checkpoint.config["model_type"] == "qwen2_vl_text"
+        assert checkpoint.config["vision_config"]["embed_dim"] == 24
+        left_out = set(checkpoint.opened.names()) - set(checkpoint.stored.values())
+        assert left_out
+        assert all(name.startswith("visual.") for name in left_out)

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from model_server.loading.vision.image_decoder import ImageDecoder
+from model_server.loading.images.image_decoder import ImageDecoder
 from model_server.serving.vision_servable import VisionServable
 from model_server.sharing.images.forms import ImageForm
 from sax.errors import NotLoaded

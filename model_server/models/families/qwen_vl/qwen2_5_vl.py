@@ -1,7 +1,7 @@
 """Qwen2.5-VL: Qwen2-VL with a tower of RMS norms, gated feed-forwards and attention in windows.
 
 Source: Bai et al. 2025 (arXiv:2502.13923); names and config keys are those of Hugging Face's
-`Qwen2_5_VLForConditionalGeneration`. Films are refused.
+`Qwen2_5_VLForConditionalGeneration`. Videos are refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Qwen2-VL: Qwen2 rotated by triples of positions, with a tower that sees images of any size.
 
 Source: Wang et al. 2024 (arXiv:2409.12191); names and config keys are those of Hugging Face's
-`Qwen2VLForConditionalGeneration`. Films are refused.
+`Qwen2VLForConditionalGeneration`. Videos are refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Qwen3-VL: Qwen3 rotated by triples of positions; its tower also feeds the first layers.
 
 Source: Bai et al. 2025 (arXiv:2511.21631), Meng et al. 2024 (arXiv:2406.04334); names and config
-keys are those of Hugging Face's `Qwen3VLForConditionalGeneration`. Films are refused.
+keys are those of Hugging Face's `Qwen3VLForConditionalGeneration`. Videos are refused.
 """
 
 from __future__ import annotations

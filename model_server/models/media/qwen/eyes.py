@@ -17,13 +17,13 @@ from sax.errors import CheckpointError, InvalidRequest
 
 # Keys of config.json beside those of the text model.
 OUTER = (VISION, PREPROCESSOR, "image_token_id")
-# Tokens that a prompt's template writes, and those of films, which are refused.
+# Tokens that a prompt's template writes, and those of videos, which are refused.
 TOKENS: Harmless = ignored(
     "video_token_id", "vision_end_token_id", "vision_start_token_id", "vision_token_id"
 )
 _USUAL_VECTORS = 1280  # of an image at most
 _TOKEN_ID, _TOKEN = 151655, "<|image_pad|>"
-_LEAST_PATCHES = 256  # of a batch that is compiled
+_LEAST_PATCHES = 1024  # of a batch that is compiled: smaller ones save little
 _MOST_PIXELS = 2**31
 _LEAST, _MOST = ("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels")  # of `size`
 

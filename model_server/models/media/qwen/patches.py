@@ -2,7 +2,7 @@
 
 Patches of one vector lie next to each other: squares of `merge` by `merge` patches in reading
 order, and within each the patches in reading order. The convolution over patches spans two frames
-of a film; an image is both of them.
+of a video; an image is both of them.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from tests.model_server.multihost.queue_link import ring
 from tests.model_server.multihost.staged import layouts_of
 
 CONFIG = ModelServerConfig(slots=2, page_size=8)
-OVERRIDES = F32 | {"MAX_CONTEXT": "64", "MEDIA_ROWS": "8", "SPECULATION": '"off"'}
+OVERRIDES = F32 | {"MAX_CONTEXT": "128", "MEDIA_ROWS": "64", "SPECULATION": '"off"'}
 BLOCK = 4
 BUCKETS = (Bucket(2, 1),)
 
@@ -97,7 +97,7 @@ def _planned(recipe: Recipe, checkpoint: Checkpoint, layout: Layout) -> Deployme
     plan = deploy(recipe, checkpoint, layout, CONFIG, FreeMemory(4 << 30, 0))
     limits = structs.replace(
         plan.limits,
-        pages=16,
+        pages=40,
         prefill_block=BLOCK,
         max_prefill_blocks=1,
         token_budget=plan.limits.decodes + BLOCK,

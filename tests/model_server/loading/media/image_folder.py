@@ -14,7 +14,7 @@ CONTROL = {START: "<start_of_image>", END: "<end_of_image>", SOFT: "<image_soft_
 
 
 def folder_of(folder: Path, control: dict[int, str] = CONTROL, name: str = CASE) -> str:
-    """Write it; control: what the tokenizer knows of an image. name: of the case."""
+    """Write it; control: what the tokenizer knows of an image."""
     write_media_case(name, folder)
     tokenizer = json.loads(tokenizer_json())
     for token, text in control.items():

@@ -25,6 +25,7 @@ CASES = ("qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_vl", "qwen3_vl_moe")
 
 
 @pytest.mark.extended
+@pytest.mark.timeout(600)  # programs with delta networks take long to compile
 @pytest.mark.parametrize("case", CASES)
 def test_answers_about_images_are_those_of_the_whole_model(case: str, tmp_path: Path) -> None:
     """Two requests beside each other; no chunk is as long as the images in it."""
