@@ -24,6 +24,7 @@ from sax.errors import CheckpointError
 _TEXT_TYPES = {
     "gemma3": "gemma3_text",
     "llama4": "llama4_text",
+    "llava": "llama",
     "mistral3": "mistral",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_vl": "qwen2_vl_text",
@@ -42,6 +43,8 @@ _PREFIXES = {
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
 }
+# Families that put a text model of another family beside their tower.
+_AROUND_OTHERS = ("llava",)
 _OUTER_ONLY = ("text_config", "model_type", "architectures")
 
 
@@ -73,7 +76,10 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(inner, Mapping):
         raise CheckpointError(f"config.json has text_config = {inner!r}; it must be an object")
     outer = {k: v for k, v in config.items() if k not in _OUTER_ONLY and v is not None}
-    return {**inner, **outer, "model_type": inner.get("model_type") or _TEXT_TYPES[kind]}
+    inner_kind = inner.get("model_type") or _TEXT_TYPES[kind]
+    if kind in _AROUND_OTHERS:
+        return {**inner, **outer, "model_type": kind, "text_model_type": inner_kind}
+    return {**inner, **outer, "model_type": inner_kind}
 
 
 def _text_name(name: str) -> str:

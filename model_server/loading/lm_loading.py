@@ -220,7 +220,8 @@ class LmLoad:
     def _encoder(self, report: Report) -> Sequence[Any]:
         """Return the weights of what sees, if anything does."""
         encoder, layout = self.deployment.encoder, self.deployment.layout
-        return encoder_weights(encoder, layout, self._checkpoint, self._seed, report)
+        unused = self.deployment.recipe.media_unused
+        return encoder_weights(encoder, layout, self._checkpoint, self._seed, report, unused)
 
     @property
     def _seed(self) -> int:

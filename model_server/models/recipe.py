@@ -182,6 +182,11 @@ class Recipe:
         stage = self.stage
         return made if stage is None else blueprint(lambda: _kept(self.build(form), stage))
 
+    @property
+    def media_unused(self) -> tuple[str, ...]:
+        """Prefixes of tensors of what sees that it does not need."""
+        return () if self.media is None else self.media.unused
+
     def media_blueprint(self, layout: Layout = ONE_DEVICE) -> Blueprint | None:
         """Return the encoder of images without its weights; None: nothing of it lies here.
 

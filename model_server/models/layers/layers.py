@@ -320,12 +320,12 @@ def _exact_gelu(x: jax.Array) -> jax.Array:
     return jax.nn.gelu(x, approximate=False)
 
 
-def _quick_gelu(x: jax.Array) -> jax.Array:
-    return x * jax.nn.sigmoid(1.702 * x)
-
-
 def _squared_relu(x: jax.Array) -> jax.Array:
     return jnp.square(jax.nn.relu(x))
+
+
+def _quick_gelu(x: jax.Array) -> jax.Array:
+    return x * jax.nn.sigmoid(1.702 * x)
 
 
 _ACTIVATIONS: dict[str, Activation] = {

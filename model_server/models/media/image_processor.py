@@ -7,12 +7,13 @@ scaled otherwise than in training is seen wrongly without a word.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from model_server.checkpoints.media_part import FILE
+from model_server.models.vision.vision_recipe import Colours
 from sax.errors import CheckpointError
 
 _MOST_SIZE = 4096  # pixels of a side
@@ -60,33 +61,49 @@ class ImageProcessor:
             raise self.wrong(key, f"a whole number from {least} to {most}")
         return value
 
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self._given.get(key, default)
+        if type(value) is not bool:
+            raise self.wrong(key, "true or false")
+        return value
+
     def resample(self, default: int) -> int:
         """Return Pillow's number of a filter."""
         return self.whole("resample", default, 0, 5)
 
     def square(self, default: int) -> int:
         """Return the pixels of a side of `size`, which has equal ones."""
-        size: Any = self._given.get("size", default)
+        return self.side("size", default)
+
+    def side(self, key: str, default: int, name: str | None = None) -> int:
+        """Return the pixels of a size with equal height and width, or with only this name."""
+        size: Any = self._given.get(key, default)
         if isinstance(size, Mapping):
             sides = cast("Mapping[str, Any]", size)
             equal = set(sides) == {"height", "width"} and sides["height"] == sides["width"]
-            size = sides["height"] if equal else None
+            named = name if name is not None and set(sides) == {name} else None
+            size = sides["height"] if equal else sides[named] if named else None
         if type(size) is not int or not 1 <= size <= _MOST_SIZE:
-            raise self.wrong("size", f"equal height and width from 1 to {_MOST_SIZE}")
+            other = f"a {name}, or " if name else ""
+            raise self.wrong(key, f"{other}equal height and width from 1 to {_MOST_SIZE}")
         return size
 
     def scales(self, mean: float, deviation: float) -> Scales:
         """Return how bytes become numbers; mean, deviation: the defaults of all colours."""
+        return Scales(*self.colours((mean,) * 3, (deviation,) * 3))
+
+    def colours(self, mean: Sequence[float], deviation: Sequence[float]) -> Colours:
+        """Return how bytes become numbers; mean, deviation: the defaults."""
         scale = self._given.get("rescale_factor", 1 / 255)
         if type(scale) not in (int, float):
             raise self.wrong("rescale_factor", "a number")
         divisor = self._colours("image_std", deviation)
         if not all(divisor):
             raise self.wrong("image_std", "numbers other than 0")
-        return Scales(float(scale), self._colours("image_mean", mean), divisor)
+        return Colours(float(scale), self._colours("image_mean", mean), divisor)
 
-    def _colours(self, key: str, default: float) -> tuple[float, ...]:
-        value = self._given.get(key, [default] * 3)
+    def _colours(self, key: str, default: Sequence[float]) -> tuple[float, ...]:
+        value = self._given.get(key, [*default])
         numbers = cast("list[Any]", value) if isinstance(value, list) else []
         if len(numbers) != 3 or not all(type(each) in (int, float) for each in numbers):
             raise self.wrong(key, "a number for each of red, green and blue")

@@ -7,7 +7,7 @@ from typing import Any
 
 from model_server.checkpoints.media_part import without_media
 from model_server.models.media.media_recipe import MediaRecipe
-from model_server.sharing.images.forms import MultiplesForm
+from model_server.sharing.images.forms import LongestForm, MultiplesForm
 from sax.errors import InvalidRequest
 
 MEDIA_DEFAULTS: Mapping[str, Any] = {
@@ -70,7 +70,7 @@ def rows_in_memory(media: MediaRecipe | None, values: Mapping[str, Any]) -> int 
 
 def _check_pixels(media: MediaRecipe | None, values: Mapping[str, Any]) -> None:
     """Check that IMAGE_PIXELS is not without an effect; those that read it check its value."""
-    bounded = media is not None and isinstance(media.form, MultiplesForm)
+    bounded = media is not None and isinstance(media.form, MultiplesForm | LongestForm)
     if values.get("IMAGE_PIXELS") is not None and not bounded:
         raise InvalidRequest(
             "IMAGE_PIXELS bounds images that keep their proportions, and this model sees none: "

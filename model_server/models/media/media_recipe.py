@@ -60,6 +60,7 @@ class MediaRecipe:
     levels: int = 0  # first layers that add vectors of their own at the places of an image
     sees_itself: bool = False  # tokens of an image also see those after them: one chunk holds all
     triples: bool = False  # positions are three numbers: frame, row, column
+    unused: tuple[str, ...] = ()  # prefixes of its tensors in checkpoints that it does not need
 
     @property
     def rows(self) -> int:

@@ -129,7 +129,7 @@ def _see(report: Report, recipe: Recipe, checkpoint: Checkpoint) -> None:
         return
     size = sum(math.prod(each.shape) for each in encoder.declarations)
     report.images = f"seen, up to {media.rows} tokens each, by an encoder of {size:,} parameters"
-    report.problems += encoder_problems(encoder, checkpoint, shown=_NAMED)
+    report.problems += encoder_problems(encoder, checkpoint, media.unused, shown=_NAMED)
 
 
 def _image_tokens(report: Report, checkpoint: Checkpoint) -> None:

@@ -68,5 +68,11 @@ def _too_large(has: str = "too many") -> str:
 
 
 def _in_form(image: Image.Image, form: ImageForm) -> Image.Image:
-    fit = form.fit(*image.size)
-    return image.resize(fit.resized, Image.Resampling(form.resample)).crop(fit.box)
+    fit, how = form.fit(*image.size), Image.Resampling(form.resample)
+    made = image.resize(fit.resized, how).crop(fit.box)
+    if fit.below is None:
+        return made
+    both = Image.new("RGB", fit.size)
+    both.paste(made)
+    both.paste(image.resize(fit.below, how), (0, made.height))
+    return both

@@ -25,6 +25,7 @@ from tests.golden.random_tensor import random_tensor, uniform
 
 ENCODERS = ("bert", "modernbert", "roberta", "xlm-roberta")
 WITH_IMAGES = (
+    "llava",
     "mistral3",
     "qwen2_5_vl",
     "qwen2_vl",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from msgspec import structs
 
 from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.engine.media.media_span import MediaSpan
@@ -36,22 +37,27 @@ def request_of(
     prompt = golden_media_of(name)["prompt"]
     images = images_of(name)
     images = images if order is None else [images[each] for each in order]
-    spans, first = list[MediaSpan](), 0
+    spans, places = list[MediaSpan](), np.flatnonzero(prompt == recipe.token)
     seen = [prepared_of(recipe, image) for image in images]
     for made in seen:
-        first = int(np.flatnonzero(prompt[first:] == recipe.token)[0]) + first
-        spans.append(span_of(made, first))
-        first += made.rows
+        mine, places = places[: made.rows], places[made.rows :]
+        spans.append(structs.replace(span_of(made, 0), runs=_runs(mine)))
     return EngineRequest(
         prompt=tuple(map(int, prompt)),
         sampling=GREEDY,
         max_tokens=TOKENS,
         stop_ids=frozenset(),
-        score_from=first + 1,  # behind the last image and the token that ends it
+        score_from=spans[-1].end + 1,  # behind the last image and the token that ends it
         media=tuple(spans),
         **_positions(recipe, prompt, seen),
         **fields,
     )
+
+
+def _runs(places: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """First place and end of each run of neighbours."""
+    cuts = np.flatnonzero(np.diff(places) > 1) + 1
+    return tuple((int(each[0]), int(each[-1]) + 1) for each in np.split(places, cuts))
 
 
 def _positions(

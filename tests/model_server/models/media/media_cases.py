@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image
 from safetensors.numpy import save_file
 
+from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.media_part import media_part_of
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.loading.weights import read_weights
@@ -48,6 +49,10 @@ def first_of_each_type() -> list[str]:
 
 def media_config_of(name: str) -> dict[str, Any]:
     return json.loads((MEDIA / name / "config.json").read_text())
+
+
+def preprocessor_of(name: str) -> dict[str, Any]:
+    return json.loads((MEDIA / name / "preprocessor_config.json").read_text())
 
 
 @functools.cache
@@ -89,6 +94,8 @@ def load_media(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple
         eyes = media_part_of(checkpoint)
         assert encoder is not None
         assert eyes is not None
+        assert recipe.media is not None
+        eyes = without_prefixes(eyes, recipe.media.unused)
         parts = ((decoder, checkpoint), (encoder, eyes))
         made = [
             each.assemble(read_weights(each.declarations, held, lambda _: None, layout))
