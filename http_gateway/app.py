@@ -26,6 +26,8 @@ from http_gateway.client_address import parse_networks
 from http_gateway.config import GatewayConfig
 from http_gateway.description.docs_page import DocsRoutes
 from http_gateway.envelope import RequestEnvelope
+from http_gateway.images.image_fetcher import ImageFetcher
+from http_gateway.images.media_hosts import MediaHosts
 from http_gateway.limits.limiter import Limiter
 from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
@@ -78,7 +80,13 @@ def create_app(
     """
     metrics, catalog = GatewayMetrics(), Catalog(client)
     generation = config.saxml_generation
-    backend = Backend(client=client, catalog=catalog, config=config, metrics=metrics)
+    backend = Backend(
+        client=client,
+        catalog=catalog,
+        config=config,
+        metrics=metrics,
+        images=ImageFetcher(MediaHosts.parse(config.media_hosts)),
+    )
     saxml = SaxmlRoutes(backend) if generation == 2 else SaxmlGeneration1Routes(backend)
     # FastAPI's own pages load scripts from a CDN, and need its own /openapi.json.
     app = FastAPI(

@@ -17,10 +17,11 @@ from model_server.engine.engine import STEP_LIMIT_S
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Runner
 from model_server.grammars.compiler import GrammarCompiler
+from model_server.loading.images.image_reader import ImageReader
 from model_server.loading.island_loads import IslandLoads
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.tasks import Sizes
-from model_server.sharing.images.frames import ImageForm
+from model_server.sharing.images.forms import SquareForm
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.dialect import AnswerDialect
 from model_server.text.tokenizer import Tokenizer
@@ -37,6 +38,7 @@ class Loaded:
     tokenizer: Tokenizer
     vocab: int | None = None  # rows of the embedding; None: the tokenizer's size
     chat_template: ChatTemplate | None
+    images: ImageReader | None = None  # None: it takes none
     dialect: AnswerDialect = AnswerDialect()  # of its answers in chats
     chat_queries: bool = False  # render a Saxml query as a user message
     tokenized_input: bool = False  # a Saxml query is a list of token ids, "5,6,7"
@@ -230,7 +232,7 @@ class LoadedVision:
     """A model that classifies and embeds images, in memory, compiled for all of its batches."""
 
     runner: VisionRunner
-    form: ImageForm  # of images that the runner takes
+    form: SquareForm  # of images that the runner takes
     labels: tuple[str, ...]
     top_k: int  # labels of an answer
     queue: int  # images that may wait

@@ -73,6 +73,14 @@ _MEANINGS = {
     "and that it does not; null: as the checkpoint says ([vectors.md](vectors.md#ranking-and-"
     "scores))",
     "PASS_CONTEXT": "most tokens of an input that is embedded or differentiated beside generating",
+    "IMAGES": "images in prompts: true: a load that cannot see them is refused; false: text only, "
+    "and what sees is neither read nor planned for; null: if the checkpoint and the server can "
+    "(see [images in prompts](#images-in-prompts))",
+    "IMAGE_PIXELS": "most pixels of an image, above which it is made smaller, where images keep "
+    "their proportions (Qwen-VL; of Pixtral's tower no side is longer than its root); null: the "
+    "checkpoint's bound, or of Qwen-VL what becomes 1280 tokens if that is less",
+    "MEDIA_ROWS": "vectors of images that are kept in memory at once, for all requests; at least "
+    "those of two images of the largest size; null: these, or 4096 if that is more",
     "GRADIENT_WRT_INPUT_TENSOR_NAMES": 'Gradient differentiates by `"embeddings"`, `"weights"` (of '
     "the tokens in the loss), or both; null: `embeddings`",
     "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES": "and by these weights of the model, such as "

@@ -17,6 +17,7 @@ from model_server.models import families as family_modules
 from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
 from model_server.models.lookalikes import refuse_lookalike
+from model_server.models.media.media_overrides import eyes_wanted, rows_in_memory
 from model_server.models.overrides import apply_overrides
 from model_server.models.recipe import (
     AUTO,
@@ -127,9 +128,11 @@ def make_recipe(
     if config is not None:
         found = _of_checkpoint(found, config)
     values = apply_overrides(found.overridable, overrides, found.path)
+    config = eyes_wanted(config, values)
     if isinstance(found, EmbedderClass):
         return found.configure(config, values)
     recipe, asked = found.configure(config, without_auto(values)), values.get("MAX_CONTEXT")
+    recipe = replace(recipe, media_rows=rows_in_memory(recipe.media, values))
     return recipe if asked is None else replace(recipe, auto_context=asked == AUTO)
 
 

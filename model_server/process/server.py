@@ -39,9 +39,10 @@ from model_server.services.custom_service import CustomService
 from model_server.services.fencing import Fencing
 from model_server.services.lm_service import LmService
 from model_server.services.modelet import Modelet
+from model_server.services.multimodal_service import MultimodalService
 from model_server.services.prefill_service import PrefillService
 from model_server.services.token_service import TokenService
-from model_server.services.vision_service import MultimodalService, VisionService
+from model_server.services.vision_service import VisionService
 from model_server.serving.admission import Admission
 from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.handler import Handler
@@ -348,7 +349,7 @@ class ModelServer:
         images = VisionCalls(self.servables, self._admission)
         vision_pb2_grpc.add_VisionServiceServicer_to_server(VisionService(images), server)
         multimodal_pb2_grpc.add_MultimodalServiceServicer_to_server(
-            MultimodalService(images), server
+            MultimodalService(self._handler, images), server
         )
         tokens_pb2_grpc.add_TokenServiceServicer_to_server(self._tokens, server)
         prefiller = Prefiller(self.servables, expiry_s=config.kv_expiry_seconds)

@@ -60,6 +60,8 @@ class RequestRoute(StrEnum):
     CUSTOM = "CustomService/Custom"
     VM_CLASSIFY = "VisionService/Classify"
     VM_EMBED = "VisionService/Embed"
+    MM_GENERATE = "MultimodalService/Generate"
+    MM_SCORE = "MultimodalService/Score"
     ADMIN_PUBLISH = "Admin/Publish"
 
     @property

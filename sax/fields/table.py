@@ -35,6 +35,9 @@ TOOLS_BYTES = 1 << 20  # of all texts of a chat's tools
 TEMPLATE_BYTES = 16 << 10  # of all variables of a chat template
 TEXT_BYTES = 4 << 20  # a million tokens of English
 TOKEN_IDS = 1 << 18  # of one request; a longer prompt is read faster as text
+IMAGES = 16  # of one request
+IMAGE_BYTES = 20 << 20  # of one image, and of all images of a request
+_BASE64_IMAGE = 4 * (IMAGE_BYTES // 3 + 1) + 100  # with the head of a data URL
 LABEL_BYTES = 512
 MOST_TIMEOUT_S = 86400
 MOST_FIELDS = 64  # of one JSON object, known and unknown ones
@@ -61,6 +64,8 @@ _SAXML = (
     RequestRoute.LM_GRADIENT,
 )
 _IMAGES = (RequestRoute.VM_CLASSIFY, RequestRoute.VM_EMBED)
+_MULTIMODAL = (RequestRoute.MM_GENERATE, RequestRoute.MM_SCORE)
+_PICTURES = {"count": IMAGES, "bytes": _BASE64_IMAGE}
 _PUBLISHED = (RequestRoute.PUBLISH, RequestRoute.UPDATE)
 _SPECS = (*_PUBLISHED, RequestRoute.ADMIN_PUBLISH)
 _LOADED = (*_SPECS, RequestRoute.CANARY)
@@ -115,7 +120,7 @@ _NAMES = (
         RequestRoute.CLASSES,
         *_SAXML,
         RequestRoute.CUSTOM,
-        *_IMAGES,
+        *(*_IMAGES, *_MULTIMODAL),
     ),
 )
 _QUESTIONS = (
@@ -137,6 +142,11 @@ _QUESTIONS = (
     # A text, or a list of parts
     _many("messages.content", Kind.TEXTS, *_CHATS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES),
     _many("system", Kind.TEXTS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES, values=4),
+    _many("messages.images", Kind.TEXTS, *_TEMPLATED, count=IMAGES, bytes=IMAGE_BYTES),
+    _many("messages.images", Kind.TEXTS, RequestRoute.OLLAMA_CHAT, **_PICTURES),
+    _many("images", Kind.TEXTS, RequestRoute.OLLAMA_GENERATE, **_PICTURES),
+    _text("messages.content.image_url", _BASE64_IMAGE, *_RENDERED),
+    _text("messages.content.source", _BASE64_IMAGE, *_ANTHROPIC),
     _text("messages.name", LABEL_BYTES, *_CHATS),
     _text("messages.tool_call_id", LABEL_BYTES, *_CHATS),
     _text("messages.reasoning", TEXT_BYTES, *_CHATS),
@@ -195,7 +205,11 @@ _QUESTIONS = (
     _many("suffix", Kind.TEXTS, RequestRoute.LM_SCORE, count=1024, bytes=TEXT_BYTES),
     _text("request", 32 << 20, RequestRoute.CUSTOM),  # pictures and sound, not only text
     _text("method_name", LABEL_BYTES, RequestRoute.CUSTOM),
-    _text("image_bytes", 20 << 20, *_IMAGES),
+    _text("image_bytes", IMAGE_BYTES, *_IMAGES),
+    # Texts and images
+    _many("items", Kind.TEXTS, RequestRoute.MM_GENERATE, count=1024, bytes=TEXT_BYTES),
+    _many("prefix_items", Kind.TEXTS, RequestRoute.MM_SCORE, count=1024, bytes=TEXT_BYTES),
+    _many("suffix_items", Kind.TEXTS, RequestRoute.MM_SCORE, count=1024, bytes=TEXT_BYTES),
 )
 
 
@@ -220,6 +234,7 @@ _RESPONSES = (
     _text("input.role", 64, RequestRoute.RESPONSES),
     # A text, or a list of parts
     _many("input.content", Kind.TEXTS, RequestRoute.RESPONSES, count=1024, bytes=TEXT_BYTES),
+    _text("input.content.image_url", _BASE64_IMAGE, RequestRoute.RESPONSES),
     _text("input.id", LABEL_BYTES, RequestRoute.RESPONSES),
     _text("input.call_id", LABEL_BYTES, RequestRoute.RESPONSES),
     _text("input.name", TOOL_NAME_BYTES, RequestRoute.RESPONSES),
@@ -257,7 +272,7 @@ _SAMPLING = (
     _many(
         "extra_inputs",
         Kind.MAP,
-        *(RequestRoute.GENERATE, *_SAXML, RequestRoute.CUSTOM, *_IMAGES),
+        *(RequestRoute.GENERATE, *_SAXML, RequestRoute.CUSTOM, *_IMAGES, *_MULTIMODAL),
         count=128,
         bytes=LABEL_BYTES,
         values=128,

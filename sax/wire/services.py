@@ -1,8 +1,7 @@
 """Methods of Saxml's services that its tools and clients ask a model server: path and reply.
 
-Language and custom methods are served here, and of images Classify and Embed. Other methods of
-images and multimodal ones are refused with those that a model serves; audio gets "Method not
-found".
+Language and custom methods are served here, of images Classify and Embed, and multimodal Generate
+and Score. Others are refused with those that a model serves; audio gets "Method not found".
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A cell whose answers can be worked out by hand: the other user of the CellClient seam.
 
-The size of a prompt is its number of characters or token ids (for a chat: of all contents).
+The size of a prompt is its number of characters or token ids (for a chat: of all contents, with
+the bytes of its images).
 Token i of an answer has the id size + seed + i and the text " <id>"; its log-probability is
 minus id / 8, and its rivals are the ids above it, 1/8 less likely each. An answer has five
 tokens ("stop") unless max_tokens is smaller ("length"). Answer k of a beam search has k + 1 tokens
@@ -81,7 +82,11 @@ def size(request: GenerateRequest) -> int:
     """The number of prompt tokens."""
     if isinstance(request.prompt, str):
         return len(request.prompt)
-    return sum(len(p.content) if isinstance(p, Message) else 1 for p in request.prompt)
+    return sum(_size_of(p) if isinstance(p, Message) else 1 for p in request.prompt)
+
+
+def _size_of(message: Message) -> int:
+    return message.characters + sum(len(image.data) for image in message.images)
 
 
 def searched(request: GenerateRequest) -> TokenChunk:
@@ -309,7 +314,7 @@ class FakeCell:
     ) -> tuple[Sequence[int], int]:
         """A text starts with 1 unless asked not to, a chat only if asked to."""
         is_text = isinstance(prompt, str)
-        text = prompt if is_text else "".join(each.content for each in prompt)
+        text = prompt if is_text else "".join(text for each in prompt for text in each.texts)
         start = [1] if (is_text if add_special_tokens is None else add_special_tokens) else []
         self.chats.append(chat)
         return await self._answer(model_id, timeout_s, lambda: ([*start, *map(ord, text)], CONTEXT))

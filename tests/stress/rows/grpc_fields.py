@@ -59,6 +59,7 @@ _PATHS: dict[str, tuple[str, ...]] = {
     "messages": ("chat", "messages"),
     "messages.role": ("chat", "messages", "role"),
     "messages.content": ("chat", "messages", "content"),
+    "messages.images": ("chat", "messages", "parts"),
     **{
         f"messages.{name}": ("chat", "messages", name)
         for name in ("name", "tool_call_id", "reasoning", "tool_calls")

@@ -16,14 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from model_server.loading.vision.image_decoder import ImageDecoder
+from model_server.loading.images.image_decoder import ImageDecoder
 from model_server.sharing.confined.process import ProcessEnded
-from model_server.sharing.images.frames import MAX_PIXELS, ImageAsk, ImageForm
+from model_server.sharing.images.forms import ImageForm, MultiplesForm, SquareForm
+from model_server.sharing.images.frames import MAX_PIXELS, ImageAsk
 from model_server.sharing.images.process import ImageProcess
 from model_server.sharing.images.worker import answer
 from sax.errors import InvalidRequest, QueueFull
 
-FORM = ImageForm(size=16, shortest=None, resample=0)
+FORM = SquareForm(size=16, shortest=None, resample=0)
 
 
 def picture(width: int = 16, height: int = 16, seed: int = 0) -> Image.Image:
@@ -62,11 +63,21 @@ def test_every_kind_of_file_is_decoded(
     decoder: ImageDecoder, kind: str, options: dict[str, Any]
 ) -> None:
     image = picture().resize((64, 64), Image.Resampling.BICUBIC)
-    form = ImageForm(size=64, shortest=None, resample=0)
+    form = SquareForm(size=64, shortest=None, resample=0)
     got = decoder.submit(encoded(image, kind, **options), form).result()
     assert got.shape == (64, 64, 3)
     off = np.abs(got.astype(int) - np.asarray(image).astype(int))
     assert off.mean() < 5 if kind == "JPEG" else not off.any()
+
+
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [(SquareForm(16, 20, 3), (16, 16, 3)), (MultiplesForm(28, 56 * 56, 10**6), (84, 140, 3))],
+)
+def test_an_image_is_answered_in_the_size_of_its_form(
+    decoder: ImageDecoder, form: ImageForm, shape: tuple[int, ...]
+) -> None:
+    assert decoder.submit(encoded(picture(130, 90)), form).result().shape == shape
 
 
 def test_grey_and_transparent_images_become_rgb_and_a_turned_one_is_set_upright(
@@ -127,7 +138,7 @@ def test_bytes_that_were_changed_anywhere_give_pixels_or_words(
         at = int(place * len(data))
         data[at : at + len(put)] = put
     found = answer(ImageAsk(bytes(data), FORM))
-    assert (found.kind, len(found.pixels)) == ("pixels", FORM.bytes) or found.text
+    assert (found.kind, len(found.pixels)) == ("pixels", 3 * FORM.size**2) or found.text
 
 
 def test_an_image_that_takes_too_long_ends_its_process_and_not_the_next_image() -> None:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from model_server.sharing.confined.process import ProcessEnded
-from model_server.sharing.images.frames import ImageAsk, ImageForm
+from model_server.sharing.images.forms import ImageForm
+from model_server.sharing.images.frames import ImageAsk
 from model_server.sharing.images.process import ImageProcess
 from sax.errors import InvalidRequest, QueueFull, Unavailable
 
@@ -43,8 +44,8 @@ class ImageDecoder:
         self._most, self._held = waiting, 0
 
     def submit(self, image: bytes, form: ImageForm) -> Future[np.ndarray]:
-        """Decode an image to u8[size, size, 3]. Raises QueueFull; the future raises InvalidRequest
-        for a bad image, and Unavailable.
+        """Decode an image to u8[height, width, 3]. Raises QueueFull; the future raises
+        InvalidRequest for a bad image, and Unavailable.
         """
         self._enter(len(image))
         waiting = _WaitingImage(ImageAsk(image, form), Future())
@@ -100,7 +101,7 @@ def _pixels(process: ImageProcess, ask: ImageAsk) -> np.ndarray:
         process.stop()  # its memory may be full
     if answer.kind != "pixels":
         raise InvalidRequest(f"the image {answer.text}", param="image_bytes")
-    return np.frombuffer(answer.pixels, np.uint8).reshape(ask.form.size, ask.form.size, 3)
+    return np.frombuffer(answer.pixels, np.uint8).reshape(answer.height, answer.width, 3)
 
 
 @cache
