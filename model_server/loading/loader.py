@@ -50,7 +50,9 @@ from model_server.loading.loaded import (
     LoadedCustom,
     LoadedEmbedder,
     LoadedGradients,
+    LoadedAudio,
     LoadedVision,
+    AudioRunner,
     VisionRunner,
 )
 from model_server.loading.memory_plan import Devices, FreeMemory
@@ -59,6 +61,7 @@ from model_server.loading.passes.chosen_tasks import generates, tasks_of
 from model_server.loading.passes.embed_loading import load_embedder
 from model_server.loading.stages.host_stage import StageHost, StageLoad
 from model_server.loading.stages.island_stages import IslandStagesLoad
+from model_server.loading.audio.audio_loading import load_audio
 from model_server.loading.vision.vision_loading import load_vision
 from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
@@ -67,6 +70,7 @@ from model_server.models.registry import (
     check_overrides,
     find,
     make_recipe,
+    audio_class,
     vision_class,
 )
 from model_server.models.tasks import GENERATE
@@ -92,13 +96,14 @@ from sax.types import ModelSpec, Progress
 
 logger = logging.getLogger(__name__)
 
+LoadedPasses = LoadedEmbedder | LoadedCustom | LoadedVision | LoadedAudio
 _METHODS = ("lm.generate", "lm.generate_stream", "lm.score")
 
 Report = Callable[[Progress], None]
 
 
 AnyLoad = LmLoad | StageLoad | IslandStagesLoad
-AnyRunner = HeldRunner | EmbedRunner | CustomRunner | VisionRunner
+AnyRunner = HeldRunner | EmbedRunner | CustomRunner | VisionRunner | AudioRunner
 
 
 class _Live(NamedTuple):
@@ -152,6 +157,11 @@ class ModelLoader:
                     free = self._free_memory()
                     return self._keep(
                         spec, load_vision(vision, spec, checkpoint, self._config, free, report)
+                    )
+                if audio := audio_class(spec.model_path, config):
+                    free = self._free_memory()
+                    return self._keep(
+                        spec, load_audio(audio, spec, checkpoint, self._config, free, report)
                     )
                 recipe = make_recipe(spec.model_path, config, spec.overrides)
                 if isinstance(recipe, Recipe):
@@ -526,8 +536,8 @@ class ModelLoader:
         return free_memory(layout, self._config, self._holders())
 
     def _keep(
-        self, spec: ModelSpec, loaded: LoadedEmbedder | LoadedCustom | LoadedVision
-    ) -> LoadedEmbedder | LoadedCustom | LoadedVision:
+        self, spec: ModelSpec, loaded: LoadedPasses
+    ) -> LoadedPasses:
         self._live.append(_Live(loaded.runner, spec.model_id, loaded.memory))
         return loaded
 
