@@ -34,6 +34,7 @@ from model_server.grammars.compiler import GrammarCompiler
 from model_server.islands.devices import Copy, answers, copies, copy_name, islands
 from model_server.islands.proxy_backend import is_proxied
 from model_server.loading.adapters.bases import Bases
+from model_server.loading.audio.audio_loading import load_audio
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.cpu_kernels import kernels_of
 from model_server.loading.custom_loading import load_custom
@@ -43,16 +44,16 @@ from model_server.loading.island_loads import IslandLoads
 from model_server.loading.lm_loading import LmLoad, measure, run_all
 from model_server.loading.loaded import (
     AnyLoaded,
+    AudioRunner,
     CustomRunner,
     EmbedRunner,
     Loaded,
     LoadedAdapter,
+    LoadedAudio,
     LoadedCustom,
     LoadedEmbedder,
     LoadedGradients,
-    LoadedAudio,
     LoadedVision,
-    AudioRunner,
     VisionRunner,
 )
 from model_server.loading.memory_plan import Devices, FreeMemory
@@ -61,16 +62,15 @@ from model_server.loading.passes.chosen_tasks import generates, tasks_of
 from model_server.loading.passes.embed_loading import load_embedder
 from model_server.loading.stages.host_stage import StageHost, StageLoad
 from model_server.loading.stages.island_stages import IslandStagesLoad
-from model_server.loading.audio.audio_loading import load_audio
 from model_server.loading.vision.vision_loading import load_vision
 from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
 from model_server.models.registry import (
     AdapterClass,
+    audio_class,
     check_overrides,
     find,
     make_recipe,
-    audio_class,
     vision_class,
 )
 from model_server.models.tasks import GENERATE
@@ -535,9 +535,7 @@ class ModelLoader:
             return self._free_memory()
         return free_memory(layout, self._config, self._holders())
 
-    def _keep(
-        self, spec: ModelSpec, loaded: LoadedPasses
-    ) -> LoadedPasses:
+    def _keep(self, spec: ModelSpec, loaded: LoadedPasses) -> LoadedPasses:
         self._live.append(_Live(loaded.runner, spec.model_id, loaded.memory))
         return loaded
 

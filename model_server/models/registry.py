@@ -115,7 +115,8 @@ def make_recipe(
     """Build the recipe for a path. `config` is None for checkpoint "None"."""
     found = find(path)
     assert not isinstance(found, CustomModel | AdapterClass), "it has no recipe"
-    for other, kind in ((vision_class(path, config), "images"), (audio_class(path, config), "sounds")):
+    others = (vision_class(path, config), "images"), (audio_class(path, config), "sounds")
+    for other, kind in others:
         if other is not None:
             raise InvalidRequest(
                 f"{other.path} is a model of {kind}: it can be published, and no more; what was "

@@ -36,6 +36,8 @@ TEMPLATE_BYTES = 16 << 10  # of all variables of a chat template
 TEXT_BYTES = 4 << 20  # a million tokens of English
 TOKEN_IDS = 1 << 18  # of one request; a longer prompt is read faster as text
 LABEL_BYTES = 512
+SOUND_BYTES = 25 << 20  # OpenAI's own limit
+SPOKEN_BYTES = 8 << 10  # of text before a sound: only its last 223 tokens are read
 MOST_TIMEOUT_S = 86400
 MOST_FIELDS = 64  # of one JSON object, known and unknown ones
 FIELD_NAME_BYTES = 128
@@ -61,6 +63,7 @@ _SAXML = (
     RequestRoute.LM_GRADIENT,
 )
 _IMAGES = (RequestRoute.VM_CLASSIFY, RequestRoute.VM_EMBED)
+_SOUNDS = (RequestRoute.TRANSCRIPTIONS, RequestRoute.TRANSLATIONS)
 _PUBLISHED = (RequestRoute.PUBLISH, RequestRoute.UPDATE)
 _SPECS = (*_PUBLISHED, RequestRoute.ADMIN_PUBLISH)
 _LOADED = (*_SPECS, RequestRoute.CANARY)
@@ -100,7 +103,7 @@ _NAMES = (
         "model",
         MODEL_BYTES,
         *(*_V1, *_ANTHROPIC, *_OLLAMA, *_OLLAMA_VECTORS, RequestRoute.OLLAMA_SHOW),
-        *(*_TOKENS, RequestRoute.GENERATE, *_NAMED),
+        *(*_TOKENS, *_SOUNDS, RequestRoute.GENERATE, *_NAMED),
     ),
     _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW),
     _text("sax_cell", MODEL_BYTES, RequestRoute.LISTALL),
@@ -115,7 +118,7 @@ _NAMES = (
         RequestRoute.CLASSES,
         *_SAXML,
         RequestRoute.CUSTOM,
-        *_IMAGES,
+        *(*_IMAGES, RequestRoute.AM_RECOGNIZE, RequestRoute.TRANSCRIBE),
     ),
 )
 _QUESTIONS = (
@@ -196,6 +199,16 @@ _QUESTIONS = (
     _text("request", 32 << 20, RequestRoute.CUSTOM),  # pictures and sound, not only text
     _text("method_name", LABEL_BYTES, RequestRoute.CUSTOM),
     _text("image_bytes", 20 << 20, *_IMAGES),
+    _text("audio_bytes", SOUND_BYTES, RequestRoute.AM_RECOGNIZE),
+    _text("sound", SOUND_BYTES, RequestRoute.TRANSCRIBE),
+    _text("file", SOUND_BYTES, *_SOUNDS),
+    _text("filename", 255, *_SOUNDS),
+    _text("language", 32, RequestRoute.TRANSCRIPTIONS, RequestRoute.TRANSCRIBE),
+    _text("prompt", SPOKEN_BYTES, *_SOUNDS, RequestRoute.TRANSCRIBE),
+    _number("temperature", *_SOUNDS, RequestRoute.TRANSCRIBE, least=0, most=1),
+    _text("response_format", 16, *_SOUNDS),
+    _many("timestamp_granularities", Kind.TEXTS, RequestRoute.TRANSCRIPTIONS, count=2, bytes=16),
+    _flag("stream", RequestRoute.TRANSCRIPTIONS),
 )
 
 
@@ -257,7 +270,7 @@ _SAMPLING = (
     _many(
         "extra_inputs",
         Kind.MAP,
-        *(RequestRoute.GENERATE, *_SAXML, RequestRoute.CUSTOM, *_IMAGES),
+        *(RequestRoute.GENERATE, *_SAXML, RequestRoute.CUSTOM, *_IMAGES, RequestRoute.AM_RECOGNIZE),
         count=128,
         bytes=LABEL_BYTES,
         values=128,

@@ -4,11 +4,11 @@ Run by hand, in an environment with torch, transformers and tokenizers, from the
 
     python -m tests.golden.make_sounds
 
-Each folder holds config.json, tensors.json (name -> shape) and golden.npz: of the sound that follows
-from the case's name the features of the first window, f32[frames, bins], and of the whole, every
-16th frame; the encoder's states of the first window, f32[S, D], thinned; tokens and their logits,
-teacher forced; the language that is detected; the segments of the whole sound, decoded greedily
-window by window, with and without the text before. Weights follow from the names (`tensor_of`).
+Each folder holds config.json, tensors.json (name -> shape) and golden.npz: of the sound that
+follows from the case's name the features of the first window, f32[frames, bins], and of the whole,
+every 16th frame; the encoder's states of the first window, f32[S, D], thinned; tokens and their
+logits, teacher forced; the language that is detected; the segments of the whole sound, decoded
+greedily window by window, with and without the text before. Weights follow from the names.
 """
 
 from __future__ import annotations

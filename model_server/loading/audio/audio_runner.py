@@ -1,4 +1,4 @@
-"""Writes down windows of sound: encode them, read their prompts, choose tokens until all are done."""
+"""Writes down windows of sound: encode them, read prompts, choose tokens until all are done."""
 
 from __future__ import annotations
 
@@ -111,9 +111,7 @@ class AudioModelRunner:
         return np.int32(max(1, min(window.limit, context // 2, context - prompt)))
 
 
-def _written(
-    windows: Sequence[SpeechWindow], row: SpeechRow, heard: Heard
-) -> list[WrittenWindow]:
+def _written(windows: Sequence[SpeechWindow], row: SpeechRow, heard: Heard) -> list[WrittenWindow]:
     answers, counts = np.asarray(row.answer), np.asarray(row.count)
     logprobs, silences = np.asarray(row.logprob), np.asarray(heard.no_speech)
     return [

@@ -1,4 +1,4 @@
-"""Reads a checkpoint's preprocessor_config.json: the spectrogram must be the one that is computed."""
+"""Reads preprocessor_config.json: the spectrogram must be the one that is computed here."""
 
 from __future__ import annotations
 

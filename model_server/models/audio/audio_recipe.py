@@ -1,4 +1,4 @@
-"""Recipes of models that write down speech: what they compute, and how a sound is brought to them."""
+"""Recipes of models that write down speech."""
 
 from __future__ import annotations
 

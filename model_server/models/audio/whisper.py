@@ -39,8 +39,9 @@ class KeysValues(NamedTuple):
 def encode(config: WhisperConfig, weights: Tree, mels: jax.Array) -> jax.Array:
     """Map spectrograms f32[B, frames, bins] to states f32[B, S, D]."""
     first, second = weights["convolutions"]
-    x = config.activation(_convolved(mels, first, 1))
-    x = config.activation(_convolved(x, second, 2))
+    # Whatever the layers' own activation is.
+    x = jax.nn.gelu(_convolved(mels, first, 1), approximate=False)
+    x = jax.nn.gelu(_convolved(x, second, 2), approximate=False)
     x = x + weights["places"].astype(jnp.float32)
 
     def layer(x: jax.Array, held: Tree) -> tuple[jax.Array, None]:

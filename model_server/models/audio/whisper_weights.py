@@ -40,9 +40,7 @@ class _Weights(nnx.Module):
 
 
 class LinearWeights(_Weights):
-    def __init__(
-        self, dtype: Any, name: str, outs: int, ins: int, *, biased: bool = True
-    ) -> None:
+    def __init__(self, dtype: Any, name: str, outs: int, ins: int, *, biased: bool = True) -> None:
         super().__init__(dtype)
         self.kernel = self.matrix(f"{name}.weight", outs, ins)
         self.bias = self.vector(f"{name}.bias", outs) if biased else None

@@ -17,7 +17,10 @@ from model_server.checkpoints.hub.fetching import local_copy
 from model_server.checkpoints.huggingface.sentence_transformers import read_sentence_settings
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.orbax.pax.dialect import SAXML_SIZES
+from model_server.loading.audio.sound_settings import check_sound_settings
 from model_server.loading.weights import mismatches
+from model_server.models.audio.audio_recipe import AudioClass
+from model_server.models.audio.speech_tokens import read_speech_tokens
 from model_server.models.recipe import Recipe
 from model_server.models.registry import (
     audio_class,
@@ -26,9 +29,6 @@ from model_server.models.registry import (
     make_recipe,
     vision_class,
 )
-from model_server.loading.audio.sound_settings import check_sound_settings
-from model_server.models.audio.audio_recipe import AudioClass
-from model_server.models.audio.speech_tokens import read_speech_tokens
 from model_server.models.vision.image_settings import read_image_settings
 from model_server.models.vision.vision_recipe import VisionClass, needed_of
 from model_server.models.weights.weight import Blueprint

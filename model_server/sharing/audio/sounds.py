@@ -59,7 +59,7 @@ def decoded(data: bytes, most_seconds: int) -> np.ndarray:
 
 
 def _check_riff(data: bytes) -> None:
-    """Refuse a WAV file that is shorter than it says, which libsndfile reads as if it were whole."""
+    """Refuse a WAV file that is shorter than it says; libsndfile reads it as if it were whole."""
     announced = int.from_bytes(data[4:8], "little")
     streamed = announced in (0, 2**32 - 1)  # its length was not known when it was begun
     if data[:4] == b"RIFF" and not streamed and len(data) < announced:

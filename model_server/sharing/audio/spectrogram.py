@@ -1,7 +1,7 @@
 """Log-mel spectrograms as Whisper takes them, in numpy.
 
-Frames of 25 ms every 10 ms under a Hann window, mirrored at both ends; triangular filters on Slaney's
-mel scale, of equal area; base-10 logarithms, at most 8 below the largest, then (x + 4) / 4.
+Frames of 25 ms every 10 ms under a Hann window, mirrored at both ends; triangular filters of equal
+area on Slaney's mel scale; base-10 logarithms, at most 8 below the largest, then (x + 4) / 4.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from model_server.sharing.audio.sounds import RefusedSound, prepared
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
 
-# Bytes that this process may allocate: two hours are 460 MB of samples, 370 MB of spectrogram of 128
-# bins, and that much again in the answer.
+# Bytes that this process may allocate: two hours are 460 MB of samples, 370 MB of spectrogram of
+# 128 bins, and that much again in the answer.
 MEMORY = 2 << 30
 _ADDRESSES = 6 << 30
 
