@@ -557,8 +557,8 @@ ROWS = (
     _row(
         "saxutil vm.*, am.recognize",
         "ask the model's server",
-        "likewise; ours serves vm.classify, vm.embed and am.recognize, and refuses the others. mm.generate, "
-        "mm.score and mm.embed beside them",
+        "likewise; ours serves vm.classify, vm.embed and am.recognize, and refuses the others. "
+        "mm.generate, mm.score and mm.embed beside them",
         "same",
         f"{_TOOL}::test_media_go_to_a_server_that_has_the_services",
         f"{_TOOL}::test_a_service_that_a_server_has_not_is_its_answer",

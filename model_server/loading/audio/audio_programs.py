@@ -202,7 +202,8 @@ class AudioPrograms:
         config = self.recipe.config
         head = config.embed // config.heads[1]
         shape = (config.layers[1], rows, config.positions, config.heads[1], head)
-        return KeysValues(*(self._shape(shape, self.recipe.dtype) for _ in range(2)))
+        both: Any = self._shape(shape, self.recipe.dtype)
+        return KeysValues(both, both)
 
     def _cache(self, rows: int) -> Any:
         empty = partial(whisper.empty_cache, self.recipe.config, self.recipe.dtype, rows)

@@ -174,7 +174,8 @@ def _einsum(spelled: str, a: jax.Array, b: jax.Array) -> jax.Array:
 
 def _convolved(x: jax.Array, linear: Linear, stride: int) -> jax.Array:
     """f32[B, W, in] to f32[B, W / stride, out]; kernel: [out, in, 3]."""
-    kernel = linear.kernel
+    kernel, bias = linear
+    assert bias is not None, "every convolution has one"
     made = lax.conv_general_dilated(
         x.astype(kernel.dtype),
         kernel,
@@ -184,7 +185,7 @@ def _convolved(x: jax.Array, linear: Linear, stride: int) -> jax.Array:
         precision=lax.Precision.HIGHEST if kernel.dtype == jnp.float32 else None,
         preferred_element_type=jnp.float32,
     )
-    return made + linear.bias
+    return made + bias
 
 
 def _split(x: jax.Array, heads: int) -> jax.Array:

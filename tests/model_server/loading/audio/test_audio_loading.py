@@ -31,6 +31,8 @@ from sax.types import ModelSpec
 from tests.golden.make_sounds import CASES, HERE, sound_of, teacher_tokens, thinned
 from tests.golden.sound_folder import write_case
 
+pytestmark = pytest.mark.timeout(600)  # compiles on busy cores
+
 _OTHERS = [pytest.param(name, marks=pytest.mark.extended) for name in CASES if name != "whisper"]
 
 
@@ -84,6 +86,11 @@ def spec_of(checkpoint: Path | str, path: str = "auto", **values: Any) -> ModelS
     )
 
 
+def golden_of(name: str) -> dict[str, np.ndarray]:
+    with np.load(HERE / name / "golden.npz") as file:
+        return dict(file)
+
+
 def mels_of(name: str, loaded: LoadedAudio) -> np.ndarray:
     sound = sound_of(name, CASES[name][1])
     padded = np.pad(sound, (0, max(0, 160 * loaded.frames - len(sound))))
@@ -118,7 +125,7 @@ async def written(
 def test_states_and_logits_are_those_of_the_reference(
     models: Callable[[str], LoadedAudio], name: str
 ) -> None:
-    golden, loaded = np.load(HERE / name / "golden.npz"), models(name)
+    golden, loaded = golden_of(name), models(name)
     mels = mels_of(name, loaded)
     np.testing.assert_allclose(mels[::16], golden["whole"], atol=1e-4)
     runner = loaded.runner
@@ -148,18 +155,18 @@ def test_states_and_logits_are_those_of_the_reference(
 async def test_segments_and_times_of_many_windows_are_those_of_the_reference(
     models: Callable[[str], LoadedAudio], name: str, conditioned: bool
 ) -> None:
-    golden, loaded = np.load(HERE / name / "golden.npz"), models(name)
+    golden, loaded = golden_of(name), models(name)
     mels = mels_of(name, loaded)
     language = "de" if "language" in golden else ""
     found = await written(loaded, mels, len(mels), conditioned=conditioned, language=language)
     wanted = golden["segments_conditioned" if conditioned else "segments_alone"]
     assert len(found) == len(wanted)
     for segment, (start, end, *tokens) in zip(found, wanted.tolist(), strict=True):
-        assert segment.start == pytest.approx(start, abs=0.005)
-        # Ours end with the sound, the reference's with the padding of its last window.
-        assert segment.end == pytest.approx(min(end, len(mels) / 100), abs=0.005)
+        # Ours end with the sound; the reference believes a random model that hears more.
+        times = [min(each, len(mels) / 100) for each in (start, end)]
+        assert [segment.start, segment.end] == pytest.approx(times, abs=0.005)
         said = [int(each) for each in tokens if each >= 0]
-        if said[-1] == said[-2] >= loaded.tokens.timestamps:
+        if said[-2] >= loaded.tokens.timestamps:
             said.pop()  # where the next window begins
         assert [*segment.tokens] == said
 
@@ -181,7 +188,7 @@ def test_windows_of_many_sounds_are_written_down_together(
         assert one.tokens == alone.tokens
         assert one.logprob == pytest.approx(alone.logprob, abs=1e-3)
         assert one.no_speech == pytest.approx(alone.no_speech, abs=1e-5)
-    golden = np.load(HERE / "whisper" / "golden.npz")
+    golden = golden_of("whisper")
     assert [each.language for each in together] == [int(golden["language"][0]), german]
     assert loader.compiles_while_serving() == compiled
 
