@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from model_server.models.audio.audio_recipe import AudioClass
 from model_server.models.layers.embedder import EMBEDDER_DEFAULTS, EmbedderFamily
 from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass
 from model_server.models.registry import families, find, make_recipe, model_paths
-from model_server.models.audio.audio_recipe import AudioClass
 from model_server.models.vision.vision_recipe import VisionClass
 from model_server.models.weights.axis_rules import DEFAULT_RULES, LOGICAL
 

@@ -19,11 +19,11 @@ from model_server.loading.loaded import (
     LoadedCustom,
     LoadedVision,
 )
-from model_server.serving.audio_servable import AudioServable
 from model_server.serving.custom_servable import CustomServable
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.lm_servable import AdapterServable, LmServable
 from model_server.serving.method_stats import MethodStats
+from model_server.serving.transcripts.audio_servable import AudioServable
 from model_server.serving.vision_servable import VisionServable
 from sax.activity import Activity
 from sax.memory_parts import MemoryParts

@@ -13,9 +13,9 @@ from sax.client.locator import Locator
 from sax.client.routing.affinity import ANYWHERE, Affinity, prefix_affinity
 from sax.proto import lm_pb2, tokens_pb2
 from sax.speech.transcripts import (
-    Transcript,
     TranscriptPart,
     TranscriptRequest,
+    WholeTranscript,
     whole_transcript,
 )
 from sax.types import (
@@ -328,7 +328,7 @@ class RequestCalls:
 
     async def transcribe(
         self, request: TranscriptRequest, timeout_s: float | None = None
-    ) -> Transcript:
+    ) -> WholeTranscript:
         """Return what a sound says, with the times of its segments. Raises as
         `transcribe_stream`."""
         async with aclosing(self.transcribe_stream(request, timeout_s)) as parts:

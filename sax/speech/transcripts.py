@@ -43,7 +43,7 @@ class TranscriptPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transcript:
+class WholeTranscript:
     """What a sound says."""
 
     segments: tuple[Segment, ...]
@@ -62,11 +62,11 @@ class Transcript:
         return total / tokens if tokens else 0.0
 
 
-def whole_transcript(parts: Iterable[TranscriptPart]) -> Transcript:
+def whole_transcript(parts: Iterable[TranscriptPart]) -> WholeTranscript:
     """Join the parts of one transcript."""
     segments: list[Segment] = []
     language, duration = "", 0.0
     for part in parts:
         segments += part.segments
         language, duration = part.language or language, part.duration or duration
-    return Transcript(segments=tuple(segments), language=language, duration=duration)
+    return WholeTranscript(segments=tuple(segments), language=language, duration=duration)

@@ -9,7 +9,7 @@ import msgspec
 
 from http_gateway.openapi import JSON
 from sax.speech.languages import name_of
-from sax.speech.transcripts import Segment, Transcript
+from sax.speech.transcripts import Segment, WholeTranscript
 
 _PLAIN = "text/plain; charset=utf-8"
 _SUBTITLES = {"srt": "application/x-subrip; charset=utf-8", "vtt": "text/vtt; charset=utf-8"}
@@ -63,7 +63,7 @@ class TranscriptDone(TypedDict):
     usage: DurationUsage
 
 
-def shown(transcript: Transcript, wanted: str, task: str) -> tuple[bytes, str]:
+def shown(transcript: WholeTranscript, wanted: str, task: str) -> tuple[bytes, str]:
     """Return a transcript in a response format, and its content type."""
     match wanted:
         case "text":
@@ -76,15 +76,15 @@ def shown(transcript: Transcript, wanted: str, task: str) -> tuple[bytes, str]:
             return msgspec.json.encode(_brief(transcript)), JSON
 
 
-def usage_of(transcript: Transcript) -> DurationUsage:
+def usage_of(transcript: WholeTranscript) -> DurationUsage:
     return {"type": "duration", "seconds": math.ceil(transcript.duration)}
 
 
-def _brief(transcript: Transcript) -> TranscriptReply:
+def _brief(transcript: WholeTranscript) -> TranscriptReply:
     return {"text": transcript.text, "usage": usage_of(transcript)}
 
 
-def _verbose(transcript: Transcript, task: str) -> TranscriptReply:
+def _verbose(transcript: WholeTranscript, task: str) -> TranscriptReply:
     return {
         "task": task,
         "language": name_of(transcript.language),
@@ -110,7 +110,7 @@ def _segment(id: int, segment: Segment) -> TranscriptSegment:
     }
 
 
-def _subtitles(transcript: Transcript, wanted: str) -> str:
+def _subtitles(transcript: WholeTranscript, wanted: str) -> str:
     mark = "," if wanted == "srt" else "."
     cues = [
         f"{_clock(each.start, mark)} --> {_clock(each.end, mark)}\n{_line(each)}\n"

@@ -52,7 +52,7 @@ class Heard(NamedTuple):
     language: jax.Array  # i32[B], the likeliest one's token
 
 
-class _Key(NamedTuple):
+class _ProgramKey(NamedTuple):
     kind: str  # encode, read or choose
     rows: int
     prompt: int = 0  # tokens
@@ -69,7 +69,7 @@ class AudioPrograms:
         made = jax.jit(self._prepared, out_shardings=self._where).lower(self._leaves)
         self._weights = self._placed(made.out_info)
         self._prepare = made.compile()
-        self._compiled: dict[_Key, Any] = {}
+        self._compiled: dict[_ProgramKey, Any] = {}
         # Half of the context is for text that came before, as in the paper.
         self.most_previous = config.context // 2 - 1
         self.prompts = (_CONTROL, 1 + self.most_previous + _CONTROL)
@@ -80,7 +80,7 @@ class AudioPrograms:
 
     def compile(self, report: Report) -> None:
         kinds = [("encode", 0), *(("read", each) for each in self.prompts), ("choose", 0)]
-        keys = [_Key(kind, size, prompt) for size in self.sizes for kind, prompt in kinds]
+        keys = [_ProgramKey(kind, size, prompt) for size in self.sizes for kind, prompt in kinds]
         report(Progress("compiling bucket", 0, len(keys)))
         with closing(compiled_in_turn(keys, lambda key: self._lowered(key).compile())) as made:
             for done, (key, program) in enumerate(made, 1):
@@ -114,20 +114,20 @@ class AudioPrograms:
 
     def encode(self, weights: Any, mels: np.ndarray) -> KeysValues:
         """Map spectrograms f32[B, frames, bins] to what the decoder reads of them."""
-        return self._compiled[_Key("encode", len(mels))](weights, mels)
+        return self._compiled[_ProgramKey("encode", len(mels))](weights, mels)
 
     def read(
         self, weights: Any, cross: KeysValues, prompts: Prompts
     ) -> tuple[KeysValues, SpeechRow, Heard]:
         """Read the prompts and choose the first token of each answer."""
         rows, prompt = prompts.tokens.shape
-        return self._compiled[_Key("read", rows, prompt)](weights, cross, prompts)
+        return self._compiled[_ProgramKey("read", rows, prompt)](weights, cross, prompts)
 
     def choose(
         self, weights: Any, cross: KeysValues, cache: KeysValues, row: SpeechRow
     ) -> tuple[KeysValues, SpeechRow]:
         """Choose up to STEPS more tokens of each answer; cache and rows are consumed."""
-        return self._compiled[_Key("choose", len(row.token))](weights, cross, cache, row)
+        return self._compiled[_ProgramKey("choose", len(row.token))](weights, cross, cache, row)
 
     def close(self) -> None:
         self._compiled.clear()
@@ -135,7 +135,7 @@ class AudioPrograms:
     def _prepared(self, leaves: list[jax.Array]) -> Any:
         return self.recipe.blueprint.assemble(leaves).prepared()
 
-    def _lowered(self, key: _Key) -> jax.stages.Lowered:
+    def _lowered(self, key: _ProgramKey) -> jax.stages.Lowered:
         config, cross = self.recipe.config, self._cross(key.rows)
         if key.kind == "encode":
             mels = self._shape((key.rows, config.frames, config.bins), jnp.float32)

@@ -22,7 +22,7 @@ from model_server.models.audio.audio_recipe import (
     serving_of,
 )
 from model_server.models.audio.whisper_config import WhisperConfig
-from model_server.models.audio.whisper_weights import Linear, Norm, Tree, Whisper
+from model_server.models.audio.whisper_weights import LinearArrays, Norm, Tree, Whisper
 from model_server.models.weights.weight import blueprint
 
 _EPSILON = 1e-5  # of every norm
@@ -104,7 +104,7 @@ def decode(
 def logits(weights: Tree, x: jax.Array) -> jax.Array:
     """Map vectors f32[..., D] to logits f32[..., V]."""
     head = weights["table"] if weights["head"] is None else weights["head"]
-    return _product(x, Linear(head, None))
+    return _product(x, LinearArrays(head, None))
 
 
 def _written(
@@ -161,7 +161,7 @@ def _normed(x: jax.Array, norm: Norm) -> jax.Array:
     return (x - mean) * lax.rsqrt(variance + _EPSILON) * norm.scale + norm.bias
 
 
-def _product(x: jax.Array, linear: Linear) -> jax.Array:
+def _product(x: jax.Array, linear: LinearArrays) -> jax.Array:
     """f32[..., in] to f32[..., out]."""
     made = _einsum("...i,oi->...o", x.astype(linear.kernel.dtype), linear.kernel)
     return made if linear.bias is None else made + linear.bias
@@ -172,7 +172,7 @@ def _einsum(spelled: str, a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.einsum(spelled, a, b, precision=precision, preferred_element_type=jnp.float32)
 
 
-def _convolved(x: jax.Array, linear: Linear, stride: int) -> jax.Array:
+def _convolved(x: jax.Array, linear: LinearArrays, stride: int) -> jax.Array:
     """f32[B, W, in] to f32[B, W / stride, out]; kernel: [out, in, 3]."""
     kernel, bias = linear
     assert bias is not None, "every convolution has one"

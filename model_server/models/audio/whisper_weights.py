@@ -16,7 +16,7 @@ from model_server.models.weights.weight import weight
 Tree = dict[str, Any]
 
 
-class Linear(NamedTuple):
+class LinearArrays(NamedTuple):
     kernel: jax.Array  # [..., out, in]
     bias: jax.Array | None  # f32[..., out]
 
@@ -26,7 +26,7 @@ class Norm(NamedTuple):
     bias: jax.Array  # f32[..., D]
 
 
-class _Weights(nnx.Module):
+class _Declaring(nnx.Module):
     """Declares matrices in the model's number format and vectors in float32."""
 
     def __init__(self, dtype: Any) -> None:
@@ -39,18 +39,18 @@ class _Weights(nnx.Module):
         return weight((size,), (None,), (name,), dtype=jnp.float32, spread=0.0)
 
 
-class LinearWeights(_Weights):
+class LinearWeights(_Declaring):
     def __init__(self, dtype: Any, name: str, outs: int, ins: int, *, biased: bool = True) -> None:
         super().__init__(dtype)
         self.kernel = self.matrix(f"{name}.weight", outs, ins)
         self.bias = self.vector(f"{name}.bias", outs) if biased else None
 
-    def arrays(self) -> Linear:
+    def arrays(self) -> LinearArrays:
         bias = None if self.bias is None else self.bias.get_value()
-        return Linear(self.kernel.get_value(), bias)
+        return LinearArrays(self.kernel.get_value(), bias)
 
 
-class NormWeights(_Weights):
+class NormWeights(_Declaring):
     def __init__(self, name: str, size: int) -> None:
         super().__init__(jnp.float32)
         self.scale = self.vector(f"{name}.weight", size)
@@ -97,7 +97,7 @@ class LayerWeights(nnx.Module):
         return {key: each.arrays() for key, each in parts.items() if each is not None}
 
 
-class Whisper(_Weights):
+class Whisper(_Declaring):
     """The weights; `whisper` computes with what `prepared` makes of them."""
 
     def __init__(self, config: WhisperConfig, dtype: Any) -> None:
@@ -121,8 +121,8 @@ class Whisper(_Weights):
         table = self.table.get_value()
         return {
             "convolutions": [
-                Linear(self.convolution_1.get_value(), self.convolution_1_bias.get_value()),
-                Linear(self.convolution_2.get_value(), self.convolution_2_bias.get_value()),
+                LinearArrays(self.convolution_1.get_value(), self.convolution_1_bias.get_value()),
+                LinearArrays(self.convolution_2.get_value(), self.convolution_2_bias.get_value()),
             ],
             "places": self.places.get_value(),
             "encoder": _stacked(self.encoder),

@@ -9,11 +9,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from model_server.disaggregation.disaggregation import TransferTotals
-from model_server.serving.audio_servable import AudioServable
 from model_server.serving.custom_servable import CustomServable
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.servable import Servable
+from model_server.serving.transcripts.audio_servable import AudioServable
 from model_server.serving.vision_servable import VisionServable
 
 # Metric name, help text, reader, and the kinds of servable that have it.

@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from model_server.serving.admission import Admission, check_method, refusal
-from model_server.serving.audio_servable import AudioServable
 from model_server.serving.query_cost import BatchCost
 from model_server.serving.servables import Servables
+from model_server.serving.transcripts.audio_servable import AudioServable
 from sax.auth.acl import caller
 from sax.speech.transcripts import (
-    Transcript,
     TranscriptPart,
     TranscriptRequest,
+    WholeTranscript,
     whole_transcript,
 )
 
@@ -46,7 +46,7 @@ class AudioCalls:
 
     async def recognize(
         self, request: TranscriptRequest, cost: BatchCost | None = None
-    ) -> Transcript:
+    ) -> WholeTranscript:
         """Return what a sound says. Raises as `transcribe`."""
         async with aclosing(self.transcribe(request, cost, RECOGNIZE)) as parts:
             return whole_transcript([part async for part in parts])

@@ -11,7 +11,7 @@ from http_gateway.config import GatewayConfig
 from http_gateway.openai.audio.formats import shown
 from sax.errors import QueueFull, ReplicaLost
 from sax.fields.table import SOUND_BYTES
-from sax.speech.transcripts import Segment, Transcript
+from sax.speech.transcripts import Segment, WholeTranscript
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.fake_cell import FakeCell
 
@@ -91,7 +91,7 @@ async def test_text_and_subtitles_have_their_own_types(http: httpx.AsyncClient):
 
 def test_a_cue_holds_no_arrow_and_hours_count_on():
     segment = Segment(start=3661.5, end=7322.25, text=" a --> b\n\nc")
-    made, _ = shown(Transcript(segments=(segment,), language="en", duration=9000.0), "vtt", "")
+    made, _ = shown(WholeTranscript(segments=(segment,), language="en", duration=9000.0), "vtt", "")
     assert made.decode() == "WEBVTT\n\n01:01:01.500 --> 02:02:02.250\na -> b c\n"
 
 

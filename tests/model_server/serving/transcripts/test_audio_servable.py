@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from model_server.loading.audio.sound_decoder import DecodedSound, SoundDecoder
-from model_server.serving.audio_servable import AudioServable
 from model_server.serving.query_cost import BatchCost
+from model_server.serving.transcripts.audio_servable import AudioServable
 from model_server.sharing.audio.frames import SoundForm
 from sax.errors import NotLoaded, QueueFull
-from sax.speech.transcripts import Transcript, TranscriptRequest, whole_transcript
+from sax.speech.transcripts import TranscriptRequest, WholeTranscript, whole_transcript
 from tests.model_server.fake_server import until
 from tests.model_server.fake_sounds import FakeAudioRunner, fake_audio
 
@@ -47,11 +47,11 @@ class Ear:
         self.runner = runner
         self.cost = BatchCost()
 
-    async def written(self) -> Transcript:
+    async def written(self) -> WholeTranscript:
         async with aclosing(self.servable.transcribe(REQUEST, self.cost)) as parts:
             return whole_transcript([part async for part in parts])
 
-    async def begun(self, count: int = 1) -> list[asyncio.Task[Transcript]]:
+    async def begun(self, count: int = 1) -> list[asyncio.Task[WholeTranscript]]:
         tasks = [asyncio.create_task(self.written()) for _ in range(count)]
         await until(lambda: len(self.decoder.held) >= count)
         for each in self.decoder.held:
