@@ -36,6 +36,7 @@ from http_gateway.modes.lenient import LenientFields
 from http_gateway.modes.session import Sessions
 from http_gateway.ollama.model_routes import OllamaModelRoutes
 from http_gateway.ollama.routes import OllamaRoutes
+from http_gateway.openai.audio.routes import AudioRoutes
 from http_gateway.openai.batches.kept_batches import KeptBatches
 from http_gateway.openai.batches.line_runner import Handler, LineRunner
 from http_gateway.openai.batches.line_slots import LineSlots
@@ -106,6 +107,7 @@ def create_app(
     embeddings = EmbeddingRoutes(backend)
     app.include_router(embeddings.router())
     app.state.batches = _keep(app, backend, authentication, store, openai, embeddings)
+    app.include_router(AudioRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
     app.include_router(VertexRoutes(backend, openai).router())

@@ -155,6 +155,7 @@ LADDERS: dict[str, list[str]] = {
         "references.py",
         "types.py",
         "chat.py",
+        "speech",
         "fields",
         "storage",
         "flags",

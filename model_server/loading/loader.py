@@ -34,6 +34,7 @@ from model_server.grammars.compiler import GrammarCompiler
 from model_server.islands.devices import Copy, answers, copies, copy_name, islands
 from model_server.islands.proxy_backend import is_proxied
 from model_server.loading.adapters.bases import Bases
+from model_server.loading.audio.audio_loading import load_audio
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.cpu_kernels import kernels_of
 from model_server.loading.custom_loading import load_custom
@@ -44,10 +45,12 @@ from model_server.loading.island_loads import IslandLoads
 from model_server.loading.lm_loading import LmLoad, measure, run_all
 from model_server.loading.loaded import (
     AnyLoaded,
+    AudioRunner,
     CustomRunner,
     EmbedRunner,
     Loaded,
     LoadedAdapter,
+    LoadedAudio,
     LoadedCustom,
     LoadedEmbedder,
     LoadedGradients,
@@ -68,6 +71,7 @@ from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import (
     AdapterClass,
+    audio_class,
     check_overrides,
     find,
     make_recipe,
@@ -96,6 +100,7 @@ from sax.types import ModelSpec, Progress
 
 logger = logging.getLogger(__name__)
 
+LoadedPasses = LoadedEmbedder | LoadedCustom | LoadedVision | LoadedAudio
 _METHODS = ("lm.generate", "lm.generate_stream", "lm.score")
 _MULTIMODAL = ("mm.generate", "mm.score")
 
@@ -103,7 +108,7 @@ Report = Callable[[Progress], None]
 
 
 AnyLoad = LmLoad | StageLoad | IslandStagesLoad
-AnyRunner = HeldRunner | EmbedRunner | CustomRunner | VisionRunner
+AnyRunner = HeldRunner | EmbedRunner | CustomRunner | VisionRunner | AudioRunner
 
 
 class _Live(NamedTuple):
@@ -157,6 +162,11 @@ class ModelLoader:
                     free = self._free_memory()
                     return self._keep(
                         spec, load_vision(vision, spec, checkpoint, self._config, free, report)
+                    )
+                if audio := audio_class(spec.model_path, config):
+                    free = self._free_memory()
+                    return self._keep(
+                        spec, load_audio(audio, spec, checkpoint, self._config, free, report)
                     )
                 recipe = _recipe_of(spec, config)
                 if isinstance(recipe, Recipe):
@@ -536,9 +546,7 @@ class ModelLoader:
             return self._free_memory()
         return free_memory(layout, self._config, self._holders())
 
-    def _keep(
-        self, spec: ModelSpec, loaded: LoadedEmbedder | LoadedCustom | LoadedVision
-    ) -> LoadedEmbedder | LoadedCustom | LoadedVision:
+    def _keep(self, spec: ModelSpec, loaded: LoadedPasses) -> LoadedPasses:
         self._live.append(_Live(loaded.runner, spec.model_id, loaded.memory))
         return loaded
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from model_server.models.audio.audio_recipe import AudioClass
 from model_server.models.layers.embedder import EMBEDDER_DEFAULTS, EmbedderFamily
 from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass
 from model_server.models.registry import families, find, make_recipe, model_paths
@@ -180,7 +181,8 @@ def page() -> str:
             _class_rows(classes),
         ),
         "overrides": _overrides_table(classes),
-        "vision": vision_table(),
+        "vision": serving_table(VisionClass),
+        "audio": serving_table(AudioClass),
         "rules": _table(
             ("logical axis", "shards", "default mesh axis"),
             (
@@ -193,9 +195,9 @@ def page() -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], text)
 
 
-def vision_table() -> str:
-    """The models of images, with the values that a publish may change."""
-    found = [entry for path in model_paths() if isinstance(entry := find(path), VisionClass)]
+def serving_table(kind: type[VisionClass] | type[AudioClass]) -> str:
+    """The models of images, or of sounds, with the values that a publish may change."""
+    found = [entry for path in model_paths() if isinstance(entry := find(path), kind)]
     return _table(
         ("model path", "`model_type`", "checkpoint", "defaults"),
         (

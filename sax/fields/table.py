@@ -39,6 +39,8 @@ IMAGES = 16  # of one request
 IMAGE_BYTES = 20 << 20  # of one image, and of all images of a request
 _BASE64_IMAGE = 4 * (IMAGE_BYTES // 3 + 1) + 100  # with the head of a data URL
 LABEL_BYTES = 512
+SOUND_BYTES = 25 << 20  # OpenAI's own limit
+SPOKEN_BYTES = 8 << 10  # of text before a sound: only its last 223 tokens are read
 MOST_TIMEOUT_S = 86400
 MOST_FIELDS = 64  # of one JSON object, known and unknown ones
 FIELD_NAME_BYTES = 128
@@ -66,6 +68,7 @@ _SAXML = (
 _IMAGES = (RequestRoute.VM_CLASSIFY, RequestRoute.VM_EMBED)
 _MULTIMODAL = (RequestRoute.MM_GENERATE, RequestRoute.MM_SCORE)
 _PICTURES = {"count": IMAGES, "bytes": _BASE64_IMAGE}
+_SOUNDS = (RequestRoute.TRANSCRIPTIONS, RequestRoute.TRANSLATIONS)
 _PUBLISHED = (RequestRoute.PUBLISH, RequestRoute.UPDATE)
 _SPECS = (*_PUBLISHED, RequestRoute.ADMIN_PUBLISH)
 _LOADED = (*_SPECS, RequestRoute.CANARY)
@@ -105,7 +108,7 @@ _NAMES = (
         "model",
         MODEL_BYTES,
         *(*_V1, *_ANTHROPIC, *_OLLAMA, *_OLLAMA_VECTORS, RequestRoute.OLLAMA_SHOW),
-        *(*_TOKENS, RequestRoute.GENERATE, *_NAMED),
+        *(*_TOKENS, *_SOUNDS, RequestRoute.GENERATE, *_NAMED),
     ),
     _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW),
     _text("sax_cell", MODEL_BYTES, RequestRoute.LISTALL),
@@ -120,7 +123,7 @@ _NAMES = (
         RequestRoute.CLASSES,
         *_SAXML,
         RequestRoute.CUSTOM,
-        *(*_IMAGES, *_MULTIMODAL),
+        *(*_IMAGES, *_MULTIMODAL, RequestRoute.AM_RECOGNIZE, RequestRoute.TRANSCRIBE),
     ),
 )
 _QUESTIONS = (
@@ -210,6 +213,16 @@ _QUESTIONS = (
     _many("items", Kind.TEXTS, RequestRoute.MM_GENERATE, count=1024, bytes=TEXT_BYTES),
     _many("prefix_items", Kind.TEXTS, RequestRoute.MM_SCORE, count=1024, bytes=TEXT_BYTES),
     _many("suffix_items", Kind.TEXTS, RequestRoute.MM_SCORE, count=1024, bytes=TEXT_BYTES),
+    _text("audio_bytes", SOUND_BYTES, RequestRoute.AM_RECOGNIZE),
+    _text("sound", SOUND_BYTES, RequestRoute.TRANSCRIBE),
+    _text("file", SOUND_BYTES, *_SOUNDS),
+    _text("filename", 255, *_SOUNDS),
+    _text("language", 32, RequestRoute.TRANSCRIPTIONS, RequestRoute.TRANSCRIBE),
+    _text("prompt", SPOKEN_BYTES, *_SOUNDS, RequestRoute.TRANSCRIBE),
+    _number("temperature", *_SOUNDS, RequestRoute.TRANSCRIBE, least=0, most=1),
+    _text("response_format", 16, *_SOUNDS),
+    _many("timestamp_granularities", Kind.TEXTS, RequestRoute.TRANSCRIPTIONS, count=2, bytes=16),
+    _flag("stream", RequestRoute.TRANSCRIPTIONS),
 )
 
 
@@ -272,7 +285,8 @@ _SAMPLING = (
     _many(
         "extra_inputs",
         Kind.MAP,
-        *(RequestRoute.GENERATE, *_SAXML, RequestRoute.CUSTOM, *_IMAGES, *_MULTIMODAL),
+        *(RequestRoute.GENERATE, *_SAXML, RequestRoute.CUSTOM),
+        *(*_IMAGES, *_MULTIMODAL, RequestRoute.AM_RECOGNIZE),
         count=128,
         bytes=LABEL_BYTES,
         values=128,

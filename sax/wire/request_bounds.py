@@ -10,11 +10,13 @@ from sax.fields.field import RequestRoute
 from sax.fields.sampling import SAMPLING
 from sax.fields.table import IMAGE_BYTES, IMAGES, field, fields_of
 from sax.proto import (
+    audio_pb2,
     common_pb2,
     custom_pb2,
     lm_pb2,
     multimodal_pb2,
     tokens_pb2,
+    transcripts_pb2,
     vision_pb2,
 )
 
@@ -27,6 +29,8 @@ _SCORE = fields_of(RequestRoute.LM_SCORE)
 _GRADIENT = fields_of(RequestRoute.LM_GRADIENT)
 _CUSTOM = fields_of(RequestRoute.CUSTOM)
 _IMAGE = fields_of(RequestRoute.VM_CLASSIFY)
+_SOUND = fields_of(RequestRoute.TRANSCRIBE)
+_RECOGNIZED = field(RequestRoute.AM_RECOGNIZE, "audio_bytes")
 _TEXT = field(RequestRoute.LM_GENERATE, "text")
 _EXTRA = field(RequestRoute.LM_GENERATE, "extra_inputs")
 _MM_GENERATE = fields_of(RequestRoute.MM_GENERATE)
@@ -161,6 +165,20 @@ def check_items(msg: multimodal_pb2.GenerateRpcRequest | multimodal_pb2.ScoreRpc
                 sizes.append(len(item.image_bytes))
                 check_image_size(sizes[-1], f"{name}[{index}].image_bytes")
     check_images(sizes, next(iter(lists)))
+
+
+def check_recognize(msg: audio_pb2.AsrRequest) -> None:
+    """Raise InvalidRequest naming the first field that is too large."""
+    check_model_key(msg)
+    _RECOGNIZED.check_text(msg.audio_bytes)
+    check_extra_inputs(msg.extra_inputs)
+
+
+def check_transcribe(msg: transcripts_pb2.TranscribeRequest) -> None:
+    """Raise InvalidRequest naming the first field that is out of its bounds."""
+    for name in ("model_key", "sound", "language", "prompt"):
+        _SOUND[name].check_text(getattr(msg, name))
+    _SOUND["temperature"].read(msg.temperature)
 
 
 def check_model_key(msg: Any) -> None:

@@ -316,10 +316,11 @@ ROWS = (
     _row(
         "AudioService",
         "clients only: no server of what Google published has it",
-        'likewise: "Method not found"',
-        "same",
+        "Recognize, of Whisper models; with times over HTTP and by our own client "
+        "([sounds](audio.md))",
+        "better",
         "sax/saxml/test_vision_model.py::test_sounds_give_guesses",
-        f"{_MODEL}::test_a_service_that_a_server_has_not_is_its_answer",
+        "model_server/services/test_audio_service.py::test_a_sound_is_recognized",
     ),
     _row(
         "Extra inputs: temperature, per_example_top_k, per_example_top_p, "
@@ -565,8 +566,8 @@ ROWS = (
     _row(
         "saxutil vm.*, am.recognize",
         "ask the model's server",
-        "likewise; ours serves vm.classify and vm.embed, and refuses the others. mm.generate, "
-        "mm.score and mm.embed beside them",
+        "likewise; ours serves vm.classify, vm.embed and am.recognize, and refuses the others. "
+        "mm.generate, mm.score and mm.embed beside them",
         "same",
         f"{_TOOL}::test_media_go_to_a_server_that_has_the_services",
         f"{_TOOL}::test_a_service_that_a_server_has_not_is_its_answer",

@@ -8,14 +8,15 @@ tokens ("stop") unless max_tokens is smaller ("length"). Answer k of a beam sear
 like these, and the score -k / 4. A sample of saxml_generate is the
 query reversed, with the sum of the numbers in the extra inputs as its score; it counts a token for
 each character of the query and five more. The vector of an input is [its size, 1/2, -1/4]. A text
-has a token for each character, its code point; 1 starts it.
+has a token for each character, its code point; 1 starts it. A sound of n bytes takes n / 100
+seconds and says its language (or "xx", which is heard), then its prompt or its task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ from sax.errors import (
 )
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.scaling import Scaling, settle
+from sax.speech.transcripts import Segment, TranscriptPart, TranscriptRequest
 from sax.types import (
     PLAIN_CHAT,
     Canary,
@@ -108,6 +110,7 @@ class FakeCell:
         self.models = {model.spec.model_id: model for model in models}
         self.requests: list[GenerateRequest] = []
         self.embeds: list[tuple[str, Sequence[EmbedInput]]] = []
+        self.sounds: list[TranscriptRequest] = []
         self.sessions: list[str] = []  # of Saxml's requests
         self.saxml_requests: list[tuple[str, str, ExtraInputs | None]] = []
         self.timeouts: list[float | None] = []
@@ -128,6 +131,32 @@ class FakeCell:
         self.open_answers = 0
         self.opened: asyncio.Queue[str] = asyncio.Queue()  # model ids, as answers begin
         self.answer_closed = threading.Event()
+
+    async def transcribe_stream(
+        self, request: TranscriptRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[TranscriptPart, None]:
+        self.sounds.append(request)
+        self.timeouts.append(timeout_s)
+        if self.failure is not None and self.fail_at == 0:
+            raise self.failure
+        duration, language = len(request.sound) / 100, request.language or "xx"
+        yield TranscriptPart(duration=duration)
+        said = request.prompt or ("translate" if request.translate else "transcribe")
+        for number, text in enumerate((language, said)):
+            if self.failure is not None and self.fail_at == number + 1:
+                raise self.failure
+            segment = Segment(
+                start=number * 1.5,
+                end=number * 1.5 + 1.25,
+                text=f" {text}",
+                tokens=(number, 300),
+                seek=0,
+                temperature=request.temperature,
+                avg_logprob=-0.5,
+                compression_ratio=1.25,
+                no_speech_prob=0.125,
+            )
+            yield TranscriptPart(segments=(segment,), language=language, duration=duration)
 
     async def publish(
         self,

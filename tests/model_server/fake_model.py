@@ -24,6 +24,7 @@ from model_server.engine.types import EngineLimits, Sampling
 from model_server.loading.loaded import (
     AnyLoaded,
     Loaded,
+    LoadedAudio,
     LoadedCustom,
     LoadedEmbedder,
     LoadedVision,
@@ -37,6 +38,7 @@ from tests.model_server import fake_eyes
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
 from tests.model_server.fake_batched import fake_classifier, fake_custom, fake_embedder, fake_vision
+from tests.model_server.fake_sounds import fake_audio
 
 LIMITS = EngineLimits(
     slots=4,
@@ -63,6 +65,7 @@ MODEL_PATHS = (
     "fake.Custom",
     "fake.Vision",
     "fake.Seeing",
+    "fake.Audio",
 )
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
 
@@ -130,6 +133,8 @@ class FakeModels:
                 return self._remember(fake_custom(self.batches))
             case "fake.Vision":
                 return self._remember(fake_vision(self.batches))
+            case "fake.Audio":
+                return self._remember(fake_audio(self.batches))
             case "fake.Held":
                 while not self.release.wait(0.01):
                     report(Progress("compiling bucket", 1, 3))
@@ -145,7 +150,9 @@ class FakeModels:
                 raise ModelPathNotFound(f"no model path {path}", param="model_path")
         return self._loaded(spec)
 
-    def _remember(self, loaded: LoadedEmbedder | LoadedCustom | LoadedVision) -> AnyLoaded:
+    def _remember(
+        self, loaded: LoadedEmbedder | LoadedCustom | LoadedVision | LoadedAudio
+    ) -> AnyLoaded:
         self.runners.append(loaded.runner)
         return loaded
 

@@ -18,11 +18,15 @@ from model_server.checkpoints.huggingface.sentence_transformers import read_sent
 from model_server.checkpoints.media_part import media_part_of
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.orbax.pax.dialect import SAXML_SIZES
+from model_server.loading.audio.sound_settings import check_sound_settings
 from model_server.loading.media.encoder_weights import encoder_problems
 from model_server.loading.media.image_tokens import check_image_tokens
 from model_server.loading.weights import mismatches
+from model_server.models.audio.audio_recipe import AudioClass
+from model_server.models.audio.speech_tokens import read_speech_tokens
 from model_server.models.recipe import Recipe
 from model_server.models.registry import (
+    audio_class,
     families,
     fitting_classes,
     make_recipe,
@@ -53,6 +57,8 @@ def inspect(path: str) -> Report:
         if vision is not None:
             checkpoint = needed_of(checkpoint, vision.unused)
         texts = (_tokenizer, _template, _image_tokens) if vision is None else ()
+        if audio_class(report.path_as, checkpoint.config) is not None:
+            texts = (_tokenizer,)
         for describe in (_storage, _model, *texts):
             try:
                 describe(report, checkpoint)
@@ -83,12 +89,14 @@ def _model(report: Report, checkpoint: Checkpoint) -> None:
     report.model_type = config.get("model_type")
     report.architecture = _first_text(config.get("architectures"))
     report.family = next((f.title for f in families() if report.model_type in f.model_types), None)
-    vision = vision_class(report.path_as, config)
+    vision, audio = vision_class(report.path_as, config), audio_class(report.path_as, config)
     try:
-        if vision is None:
-            _fit(report, checkpoint)
-        else:
+        if vision is not None:
             _fit_images(report, vision, checkpoint)
+        elif audio is not None:
+            _fit_sounds(report, audio, checkpoint)
+        else:
+            _fit(report, checkpoint)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
         # A value that the family does not expect; it would fail a load the same way.
         raise CheckpointError(f"config.json cannot be understood: {exc!r}") from exc
@@ -145,6 +153,19 @@ def _fit_images(report: Report, vision: VisionClass, checkpoint: Checkpoint) -> 
     report.problems += mismatches(recipe.blueprint.declarations, checkpoint, shown=_NAMED)
     report.memory = {"float32": recipe.blueprint.bytes}
     read_image_settings(checkpoint.folder, None)
+
+
+def _fit_sounds(report: Report, audio: AudioClass, checkpoint: Checkpoint) -> None:
+    report.family = f"{audio.title} (sounds)"
+    recipe = audio.configure(checkpoint.config, audio.overridable)
+    report.context, report.vocabulary = recipe.config.context, recipe.config.vocab
+    needed = recipe.needed(checkpoint)
+    report.problems += mismatches(recipe.blueprint.declarations, needed, shown=_NAMED)
+    for kind in ("bfloat16", "float32"):
+        values = {**audio.overridable, "DTYPE": kind}
+        report.memory[kind] = audio.configure(checkpoint.config, values).blueprint.bytes
+    check_sound_settings(checkpoint.folder, recipe.config)
+    read_speech_tokens(checkpoint, recipe.config)
 
 
 def _class_of(config: dict[str, Any]) -> str:
