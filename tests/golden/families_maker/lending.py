@@ -44,6 +44,42 @@ def gemma3n(**sizes: Any) -> dict[str, Any]:
     return made
 
 
+def gemma4(**sizes: Any) -> dict[str, Any]:
+    """As the small ones are published: shared keys, inputs per layer, larger heads at the end."""
+    layers = sizes.get("num_hidden_layers", 8)
+    own = {
+        "attention_bias": False,
+        "attention_k_eq_v": False,
+        "enable_moe_block": False,
+        "final_logit_softcapping": 9.0,
+        "global_head_dim": 16,
+        "head_dim": 12,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size_per_layer_input": 10,
+        "layer_types": [LOCAL, WHOLE] * (layers // 2),
+        "moe_intermediate_size": None,
+        "num_experts": None,
+        "num_global_key_value_heads": None,
+        "num_hidden_layers": layers,
+        "num_kv_shared_layers": 2,
+        "pad_token_id": 0,
+        "rope_parameters": turning(0.25),
+        "sliding_window": 8,
+        "tie_word_embeddings": True,
+        "top_k_experts": None,
+        "use_bidirectional_attention": None,
+        "use_double_wide_mlp": True,
+        "vocab_size_per_layer_input": 97,
+    }
+    made = decoder("Gemma4ForCausalLM", "gemma4_text", **own | sizes)
+    return {k: v for k, v in made.items() if k not in ("hidden_act", "rope_scaling", "rope_theta")}
+
+
+def turning(share: float) -> dict[str, Any]:
+    whole = {"partial_rotary_factor": share, "rope_theta": 1e6, "rope_type": "proportional"}
+    return {WHOLE: whole, LOCAL: {"rope_theta": 100.0, "rope_type": "default"}}
+
+
 def with_shared_keys(config: dict[str, Any]) -> Shapes:
     """Projections and norms that published files hold for layers that need none."""
     layers, size = config["num_hidden_layers"], config["head_dim"]
@@ -90,5 +126,34 @@ CASES = [
             "active": {"altup_active_idx": 0},
             "linear": {"rope_scaling": None},
         },
+    ),
+    Case(
+        name="gemma4",
+        config=gemma4(),
+        tokens=21,
+        without={
+            "window": {"sliding_window": 21},
+            "share of a head": {"rope_parameters": turning(1.0)},
+            "cap": {"final_logit_softcapping": None},
+        },
+    ),
+    Case(
+        name="gemma4_experts_keys_as_values",
+        config=gemma4(
+            attention_k_eq_v=True,
+            enable_moe_block=True,
+            final_logit_softcapping=None,
+            hidden_size_per_layer_input=0,
+            layer_types=[LOCAL, LOCAL, WHOLE],
+            moe_intermediate_size=20,
+            num_experts=5,
+            num_global_key_value_heads=1,
+            num_hidden_layers=3,
+            num_kv_shared_layers=0,
+            top_k_experts=2,
+            use_bidirectional_attention="vision",
+            use_double_wide_mlp=False,
+        ),
+        tokens=21,
     ),
 ]

@@ -27,6 +27,12 @@ def smallest_margin(model: Any) -> Iterator[list[float]]:
 
     others = [m for m in model.modules() if type(m).__name__ == "Llama4Router"]
     hooks += [router.register_forward_hook(watch_scores) for router in others]
+
+    def watch_shares(router: Any, _: Any, out: Any) -> None:
+        margins.extend(_gap(out[0].log(), router.config.top_k_experts))
+
+    scaled = [m for m in model.modules() if type(m).__name__ == "Gemma4TextRouter"]
+    hooks += [router.register_forward_hook(watch_shares) for router in scaled]
     try:
         yield margins
     finally:
