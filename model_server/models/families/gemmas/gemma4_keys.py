@@ -96,5 +96,7 @@ def ropes_of(keys: ConfigKeys, whole: int, local: int) -> tuple[Rope, Rope]:
         )
     context = {"max_position_embeddings": keys.whole("max_position_embeddings")}
     sizes = {FULL: whole, SLIDING: local}
-    made = {kind: rope_of(context | {"rope_parameters": given[kind]}, sizes[kind]) for kind in sizes}
+    made = {
+        kind: rope_of(context | {"rope_parameters": given[kind]}, sizes[kind]) for kind in sizes
+    }
     return made[FULL], made[SLIDING]

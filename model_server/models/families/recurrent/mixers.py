@@ -33,17 +33,21 @@ MAMBA_DEFAULTS = {
 }
 
 
-def mamba_shape(keys: ConfigKeys, epsilon: float) -> StateSpaceShape:
-    """Return the sizes of the Mamba layers. Raises CheckpointError."""
+def mamba_shape(keys: ConfigKeys, epsilon: float, inner: int | None = None) -> StateSpaceShape:
+    """Return the sizes of the Mamba layers. Raises CheckpointError.
+
+    inner: width of all heads; None: as `mamba_expand` says.
+    """
     embed, heads = keys.whole("hidden_size"), keys.whole("mamba_n_heads")
-    inner, groups = int(keys.number("mamba_expand") * embed), keys.whole("mamba_n_groups")
+    inner = int(keys.number("mamba_expand") * embed) if inner is None else inner
+    groups = keys.whole("mamba_n_groups")
     given = keys.get("mamba_d_head", "auto")
     size = inner // heads if given == "auto" else keys.whole("mamba_d_head")
     if heads * size != inner or heads % groups:
         raise CheckpointError(
             f"config.json has mamba_n_heads = {heads} of mamba_d_head = {given!r} and "
-            f"mamba_n_groups = {groups}; they must make up hidden_size * mamba_expand = {inner}, "
-            "in equal groups"
+            f"mamba_n_groups = {groups}; they must make up the inner width of {inner}, in equal "
+            "groups"
         )
     least, most = step_limits(keys)
     return StateSpaceShape(
