@@ -77,6 +77,33 @@ class SigmoidChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class SparseMixerChoice:
+    """The two best by score, each weighed among those within reach of it (arXiv:2409.12136).
+
+    Within reach is what lies less than twice `jitter` below the best, relative to the larger of
+    the two. The second best is weighed without the first.
+    """
+
+    jitter: float
+    count: int = 2
+
+    def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
+        scores = scores if bias is None else scores + bias[None]
+        first, share = self._best(scores, scores)
+        rest = jnp.where(jax.nn.one_hot(first, scores.shape[1], dtype=bool), -jnp.inf, scores)
+        second, other = self._best(rest, scores)
+        return Routes(jnp.stack([first, second], axis=1), jnp.stack([share, other], axis=1))
+
+    def _best(self, left: jax.Array, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return i32[T] and f32[T]; left: the scores f32[T, E] of those that may be chosen."""
+        most = left.max(axis=1, keepdims=True)
+        far = (most - scores) / jnp.maximum(jnp.abs(scores), most) > 2 * self.jitter
+        shares = jax.nn.softmax(jnp.where(far, -jnp.inf, left), axis=1)
+        best = jnp.argmax(left, axis=1)
+        return best, jnp.take_along_axis(shares, best[:, None], axis=1)[:, 0]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupedSigmoidChoice:
     """DeepSeek-V3's: the best experts of the best groups (https://arxiv.org/abs/2412.19437).
 

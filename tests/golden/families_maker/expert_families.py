@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.golden.families_maker.case import Case
 from tests.golden.families_maker.decoders import LLAMA3, decoder, new_rope
+from tests.golden.families_maker.dense.hunyuan import DYNAMIC
 from tests.golden.families_maker.experts import deepseek_v3
 
 
@@ -164,7 +165,85 @@ KIMI_YARN = {
     "type": "yarn",
 }
 
+
+def hunyuan_moe(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "attention_head_dim": 12,
+        "eod_token_id": 3,
+        "head_dim": 12,
+        "mlp_bias": False,
+        "moe_drop_tokens": False,
+        "moe_intermediate_size": [64, 64],
+        "moe_layer_num_skipped": 0,
+        "moe_topk": [3, 3],
+        "norm_topk_prob": True,
+        "num_experts": 8,
+        "num_shared_expert": [1, 1],
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": DYNAMIC,
+        "tie_word_embeddings": True,
+        "use_cla": False,
+        "use_mixed_mlp_moe": True,
+        "use_qk_norm": True,
+    }
+    return decoder("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", **own | sizes)
+
+
+def phimoe(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": True,
+        "input_jitter_noise": 0.01,
+        "lm_head_bias": True,
+        "num_experts_per_tok": 2,
+        "num_local_experts": 6,
+        "original_max_position_embeddings": 64,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+            "long_mscale": 1.24,
+            "original_max_position_embeddings": 64,
+            "short_factor": [1.0, 1.1, 1.2, 1.5, 2.0, 3.0],
+            "short_mscale": 1.24,
+            "type": "longrope",
+        },
+        "router_jitter_noise": 0.2,
+        "sliding_window": 8,
+    }
+    return decoder("PhimoeForCausalLM", "phimoe", **own | sizes)
+
+
 CASES = [
+    Case(
+        name="hunyuan_moe",
+        config=hunyuan_moe(),
+        tokens=21,
+        without={"alpha": {"rope_scaling": DYNAMIC | {"alpha": 2.0}}},
+    ),
+    Case(
+        name="hunyuan_moe_biased_untied",
+        config=hunyuan_moe(
+            attention_bias=True,
+            moe_topk=1,
+            num_key_value_heads=1,
+            rope_scaling=None,
+            tie_word_embeddings=False,
+        ),
+        tokens=21,
+    ),
+    Case(
+        name="phimoe",
+        config=phimoe(),
+        tokens=21,
+        without={"window": {"sliding_window": 21}, "reach": {"router_jitter_noise": 0.01}},
+    ),
+    Case(
+        name="phimoe_unbiased",
+        config=phimoe(
+            attention_bias=False, lm_head_bias=False, rope_scaling=None, sliding_window=None
+        ),
+        tokens=21,
+    ),
     Case(
         name="glm4_moe",
         config=glm4_moe(),

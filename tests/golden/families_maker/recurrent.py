@@ -328,7 +328,51 @@ def falcon_h1(**sizes: Any) -> dict[str, Any]:
     return decoder("FalconH1ForCausalLM", "falcon_h1", **own | sizes)
 
 
+def minimax(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "block_size": 8,
+        "full_attn_alpha_factor": 1.5,
+        "full_attn_beta_factor": 0.8,
+        "head_dim": 12,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_attn_alpha_factor": 1.3,
+        "linear_attn_beta_factor": 0.9,
+        "mlp_alpha_factor": 1.2,
+        "mlp_beta_factor": 0.7,
+        "num_experts_per_tok": 2,
+        "num_local_experts": 5,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000.0,
+        "router_jitter_noise": 0.0,
+        "sliding_window": None,
+    }
+    return decoder("MiniMaxForCausalLM", "minimax", **own | sizes)
+
+
+BUFFERS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+
 CASES = [
+    Case(
+        name="minimax",
+        config=minimax(),
+        tokens=21,
+        computed=BUFFERS,
+        without={
+            "factor of attention": {"full_attn_alpha_factor": 1.0},
+            "factor of the memory": {"linear_attn_beta_factor": 1.0},
+            "factor of experts": {"mlp_beta_factor": 1.0},
+        },
+    ),
+    Case(
+        name="minimax_alternating",
+        config={
+            key: value
+            for key, value in minimax(num_hidden_layers=3, num_key_value_heads=1).items()
+            if key not in ("layer_types", "linear_attn_alpha_factor", "mlp_beta_factor")
+        },
+        tokens=21,
+        computed=BUFFERS,
+    ),
     Case(
         name="falcon_h1",
         config=falcon_h1(),
