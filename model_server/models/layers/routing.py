@@ -51,6 +51,26 @@ class SoftmaxChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupedSoftmaxChoice:
+    """DeepSeek-V2's: by probability, in the groups with the likeliest experts (arXiv:2405.04434)."""
+
+    count: int
+    groups: int
+    kept: int  # groups whose experts may be chosen
+    scale: float  # of the weights, which are not normalised
+
+    def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
+        shares = jax.nn.softmax(scores if bias is None else scores + bias[None], axis=-1)
+        if self.kept < self.groups:
+            grouped = shares.reshape(len(shares), self.groups, -1)
+            _, kept = jax.lax.top_k(grouped.max(-1), self.kept)
+            open_groups = jax.nn.one_hot(kept, self.groups, dtype=bool).any(1)
+            shares = jnp.where(open_groups[..., None], grouped, 0.0).reshape(shares.shape)
+        weights, experts = jax.lax.top_k(shares, self.count)
+        return Routes(experts, weights * self.scale)
+
+
+@dataclass(frozen=True, slots=True)
 class CorrectedSoftmaxChoice:
     """Top-k by probability plus a learnt bias, which the weights leave out; they sum to one."""
 

@@ -22,6 +22,21 @@ from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
+# How training drops tokens, and sizes of the compressed attention of another model.
+_UNUSED = ignored(
+    "capacity_factor",
+    "expert_hidden_dim",
+    "group_limited_greedy",
+    "kv_lora_rank",
+    "moe_drop_tokens",
+    "moe_random_routing_dropped_token",
+    "n_group",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "topk_group",
+    "v_head_dim",
+)
 KEYS = KnownKeys(
     "hunyuan_moe",
     (
@@ -31,13 +46,9 @@ KEYS = KnownKeys(
         "num_experts",
         "num_shared_expert",
     ),
-    # How training drops tokens, and sizes of the compressed attention of another model.
     {
         **hunyuan.KEYS.harmless,
-        **ignored("capacity_factor", "expert_hidden_dim", "group_limited_greedy", "kv_lora_rank"),
-        **ignored("moe_drop_tokens", "moe_random_routing_dropped_token", "n_group"),
-        **ignored("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "topk_group"),
-        **ignored("v_head_dim"),
+        **_UNUSED,
         "moe_layer_num_skipped": one_of(0),
         "norm_topk_prob": one_of(True),
         "routed_scaling_factor": one_of(False, 1.0),

@@ -97,4 +97,4 @@ def _alternation(keys: ConfigKeys, name: str) -> Alternation:
     )
 
 
-FAMILY = Family("gemma3n", ("gemma3n_text", "gemma3n"), "Gemma 3n", configure)
+FAMILY = Family("gemma3n", ("gemma3n_text", "gemma3n"), "Gemma 3n", configure, own_types_only=True)

@@ -118,4 +118,4 @@ def _experts(keys: ConfigKeys, name: str, form: WeightForm) -> ExpertsBeside:
     )
 
 
-FAMILY = Family("gemma4", ("gemma4_text", "gemma4"), "Gemma 4", configure)
+FAMILY = Family("gemma4", ("gemma4_text", "gemma4"), "Gemma 4", configure, own_types_only=True)
