@@ -83,7 +83,7 @@ def decoder_recipe(
             heads=shape.heads,
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
-            **({"states": states} if states else {}),
+            states=states or _no_states,
         ),
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
@@ -91,6 +91,10 @@ def decoder_recipe(
         windows=seen,
         **served,
     )
+
+
+def _no_states(shards: int) -> tuple[()]:
+    return ()
 
 
 def pre_norm_recipe(

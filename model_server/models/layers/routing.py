@@ -52,7 +52,7 @@ class SoftmaxChoice:
 
 @dataclass(frozen=True, slots=True)
 class GroupedSoftmaxChoice:
-    """DeepSeek-V2's: by probability, in the groups with the likeliest experts (arXiv:2405.04434)."""
+    """DeepSeek-V2's: by probability, in groups with the likeliest experts (arXiv:2405.04434)."""
 
     count: int
     groups: int

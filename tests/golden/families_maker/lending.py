@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tests.golden.families_maker.case import Case, Shapes
@@ -80,7 +81,7 @@ def turning(share: float) -> dict[str, Any]:
     return {WHOLE: whole, LOCAL: {"rope_theta": 100.0, "rope_type": "default"}}
 
 
-def with_shared_keys(config: dict[str, Any]) -> Shapes:
+def with_shared_keys(config: Mapping[str, Any]) -> Shapes:
     """Projections and norms that published files hold for layers that need none."""
     layers, size = config["num_hidden_layers"], config["head_dim"]
     rows = config["num_key_value_heads"] * size

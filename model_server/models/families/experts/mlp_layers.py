@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from model_server.models.config_keys import ConfigKeys
+from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import (
     BuildAttention,
     BuildFfw,
@@ -15,7 +15,6 @@ from model_server.models.families.decoder_recipe import (
     norm_of,
 )
 from model_server.models.families.deepseek_v3 import first_sparse, spare_layers
-from model_server.models.families.recurrent.mixers import kinds_of_layers
 from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope

@@ -15,7 +15,6 @@ from flax import nnx
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.states import State
-from model_server.models.layers.attention import Attention
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.rope import Rotary
@@ -26,7 +25,7 @@ class AttendingHalf(nnx.Module):
     """Maps a stream f32[T, D], with anything behind it, to the stream and what attention found."""
 
     def __init__(
-        self, norm: nnx.Module, attention: Attention, *, factor: float, out_factor: float
+        self, norm: nnx.Module, attention: nnx.Module, *, factor: float, out_factor: float
     ) -> None:
         self.norm = norm
         self.attention = attention

@@ -13,7 +13,7 @@ import jax
 from flax import nnx
 
 from model_server.kernels.paged import PagedBatch
-from model_server.models.config_keys import ConfigKeys
+from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import decoder_recipe, norm_of, plain_attention
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.mixtral import block_sparse_ffw
@@ -22,7 +22,6 @@ from model_server.models.families.recurrent.lightning import (
     LightningAttention,
     LightningShape,
 )
-from model_server.models.families.recurrent.mixers import kinds_of_layers
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.layers import activation_of
 from model_server.models.layers.rope import rope_of
