@@ -1,8 +1,8 @@
-"""DeepSeek-V3.2 and GLM-5, within the tokens that their sparse attention sees: there it is dense.
+"""GLM-5, within the tokens that its sparse attention sees: there it is dense, as in DeepSeek-V3.
 
-Source: DeepSeek-AI 2025 (arXiv:2512.02556), Z.ai 2026; names and config keys are those of Hugging
-Face's `DeepseekV32ForCausalLM` and `GlmMoeDsaForCausalLM`. A query attends to the `index_topk`
-tokens that score best by a second cached key: to all, in a context of no more. The keys are not
+Source: Z.ai 2026, "GLM-5"; names and config keys are those of Hugging Face's
+`GlmMoeDsaForCausalLM`. A query attends to the `index_topk` tokens that score best by a second
+cached key, which some layers take from others: to all, in a context of no more. The keys are not
 built, so that is the longest context. Multi-token-prediction layers are skipped.
 """
 
@@ -25,7 +25,7 @@ from model_server.models.known_keys import KnownKeys, all_in, ignored, one_of
 from model_server.models.recipe import Family, Recipe
 
 KEYS = KnownKeys(
-    "deepseek_v32",
+    "glm_moe_dsa",
     (*LATENT, *ROUTED, "index_topk", "mlp_layer_types"),
     # How tokens are chosen, where not all are.
     {
@@ -39,27 +39,21 @@ KEYS = KnownKeys(
 _DEFAULTS = {
     "first_k_dense_replace": 3,
     "index_topk": 2048,
+    "max_position_embeddings": 202752,
+    "n_group": 1,
     "n_routed_experts": 256,
     "n_shared_experts": 1,
     "num_experts_per_tok": 8,
-    "q_lora_rank": 1536,
-}
-# Where the two differ
-_OF_TYPES = {
-    "deepseek_v32": {"max_position_embeddings": 163840, "n_group": 8, "topk_group": 4},
-    "glm_moe_dsa": {
-        "max_position_embeddings": 202752,
-        "q_lora_rank": 2048,
-        "qk_nope_head_dim": 192,
-        "rms_norm_eps": 1e-5,
-        "v_head_dim": 256,
-    },
+    "q_lora_rank": 2048,
+    "qk_nope_head_dim": 192,
+    "rms_norm_eps": 1e-5,
+    "topk_group": 1,
+    "v_head_dim": 256,
 }
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    kind = dict(config or {}).get("model_type", "deepseek_v32")
-    keys = ConfigKeys(config, KEYS, _DEFAULTS | _OF_TYPES.get(kind, {}))
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
     seen, sparse = keys.whole("index_topk"), listed_sparse(keys)
     indexers = tuple(f"model.layers.{index}.self_attn.indexer." for index in range(len(sparse)))
     recipe = latent_recipe(
@@ -75,9 +69,5 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 FAMILY = Family(
-    "deepseek_v32",
-    ("deepseek_v32", "glm_moe_dsa"),
-    "DeepSeek-V3.2, GLM-5 (within 2048 tokens)",
-    configure,
-    own_types_only=True,
+    "glm_moe_dsa", ("glm_moe_dsa",), "GLM-5 (within 2048 tokens)", configure, own_types_only=True
 )
