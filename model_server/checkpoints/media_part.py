@@ -22,7 +22,10 @@ logger = logging.getLogger(__name__)
 VISION, PREPROCESSOR, PROCESSOR = "vision_config", "preprocessor_config", "processor_config"
 FILE, PROCESSOR_FILE = f"{PREPROCESSOR}.json", f"{PROCESSOR}.json"
 _INSIDE = "image_processor"  # transformers 5 writes the one into the other
-_PARTS = ("vision_tower.", "vision_model.", "multi_modal_projector.", "visual.")
+_PARTS = (
+    *("vision_tower.", "vision_model.", "multi_modal_projector.", "visual."),
+    *("audio_tower.", "embed_audio.", "embed_vision."),
+)
 # Prefix in published files -> as transformers 5 writes it.
 _DEEPER = {"vision_tower.vision_model.": "vision_tower."}
 

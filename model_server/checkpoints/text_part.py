@@ -23,6 +23,8 @@ from sax.errors import CheckpointError
 # model_type -> the text part's model_type, if its own config does not say it
 _TEXT_TYPES = {
     "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
+    "gemma4": "gemma4_text",
     "llama4": "llama4_text",
     "llava": "llama",
     "mistral3": "mistral",
@@ -45,7 +47,7 @@ _PREFIXES = {
 }
 # Families that put a text model of another family beside their tower.
 _AROUND_OTHERS = ("llava",)
-_OUTER_ONLY = ("text_config", "model_type", "architectures")
+_OUTER_ONLY = ("text_config", "audio_config", "model_type", "architectures")
 
 
 def text_part_of(checkpoint: Checkpoint) -> Checkpoint:

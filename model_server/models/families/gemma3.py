@@ -57,7 +57,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
     pattern = keys.whole("sliding_window_pattern")
     slides = sliding_layers(keys, lambda index: (index + 1) % pattern != 0)
-    whole, local = _ropes(keys)
+    whole, local = ropes_of(keys)
     recipe = sandwich_recipe(
         keys,
         values,
@@ -70,7 +70,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     return replace(recipe, media=gemma3_eyes.gemma3_eyes(keys, recipe.embed, window))
 
 
-def _ropes(keys: ConfigKeys) -> tuple[Rope, Rope]:
+def ropes_of(keys: ConfigKeys) -> tuple[Rope, Rope]:
     """Return the ropes of full and of sliding layers."""
     head_dim, given = keys.whole("head_dim"), keys.get("rope_parameters")
     if given is None:

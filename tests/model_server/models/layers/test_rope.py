@@ -127,3 +127,10 @@ def test_each_pair_is_turned_by_the_number_of_its_axis():
 def test_axes_lie_in_a_row_or_take_turns():
     assert axes_in_a_row((2, 3, 1)) == (0, 0, 1, 1, 1, 2)
     assert axes_in_turn((4, 2, 2)) == (0, 1, 2, 0, 1, 2, 0, 0)
+
+
+def test_of_a_proportional_rope_the_slow_pairs_do_not_turn() -> None:
+    settings = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "factor": 2.0}
+    plain = rope_frequencies(8, 100.0)
+    rope = rope_of({"rope_parameters": settings | {"rope_theta": 100.0}}, 8)
+    np.testing.assert_allclose(rope.frequencies, [plain[0] / 2, plain[1] / 2, 0.0, 0.0], rtol=1e-6)
