@@ -52,7 +52,7 @@ finds the guess true; what a wrong one wrote is beyond all that anybody reads, a
 No row of a sequence is launched while guesses of it are in flight. Where a draft model guesses,
 sequences get their next pages a step early if some are free: it writes there before the next step.
 
-Images of prompts are encoded beside the steps (`media.encodes`): a prompt is computed up to its
+Images of prompts are encoded beside the steps (`encoding.encodes`): a prompt is computed up to its
 first one that is not, while others go on.
 
 `Draft` makes the rows, `LiveSequences` has the sequences with their slots and pages, `Commits`
@@ -67,11 +67,11 @@ outgrows the short factors starts again, as if preempted, with the long ones; th
 
 from __future__ import annotations
 
+from model_server.engine.encoding.row_media import whole_length
 from model_server.engine.guessing.guessing import NO_GUESSES, Guesses, Guessing
 from model_server.engine.limits import check_limits
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.media.encode_batch import EncodeBatch
-from model_server.engine.media.row_media import whole_length
 from model_server.engine.sequence import Begun, Sequence, SequenceUpdate
 from model_server.engine.shares import fresh_tokens
 from model_server.engine.steps.commits import UNTIMED, Commits, StepSpan

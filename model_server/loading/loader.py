@@ -556,8 +556,7 @@ def _recipe_of(spec: ModelSpec, config: Mapping[str, Any] | None) -> Recipe | Em
     made = make_recipe(spec.model_path, config, spec.overrides)
     if not isinstance(made, Recipe) or made.media is None:
         return made
-    platform, proxied = jax.default_backend(), is_proxied()
-    return with_usable_eyes(made, spec.overrides, platform, proxied=proxied)
+    return with_usable_eyes(made, spec.overrides, proxied=is_proxied())
 
 
 def check_behind_proxy(recipe: Recipe, config: ModelServerConfig) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Positions
 
-from model_server.engine.media.encodes import Encodes
+from model_server.engine.encoding.encodes import Encodes
 from model_server.engine.paging.near_pages import NearPages
 from model_server.engine.paging.parting import partings
 from model_server.engine.paging.prefill import pages_lacking, pages_to_begin

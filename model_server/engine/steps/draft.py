@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from model_server.engine.media.encodes import Encodes
-from model_server.engine.media.row_media import (
+from model_server.engine.encoding.encodes import Encodes
+from model_server.engine.encoding.row_media import (
     media_of,
     next_media_of,
     uncut,

@@ -13,15 +13,13 @@ from sax.errors import InvalidRequest
 logger = logging.getLogger(__name__)
 
 
-def with_usable_eyes(
-    recipe: Recipe, overrides: Mapping[str, str], platform: str, *, proxied: bool
-) -> Recipe:
+def with_usable_eyes(recipe: Recipe, overrides: Mapping[str, str], *, proxied: bool) -> Recipe:
     """Return the recipe, without eyes where they cannot be served; its note says why.
 
-    overrides: as published: IMAGES true asks for them. platform: cpu, gpu or tpu. proxied: the
-    devices are behind a proxy server. Raises InvalidRequest if they were asked for.
+    overrides: as published: IMAGES true asks for them. proxied: the devices are behind a proxy
+    server. Raises InvalidRequest if they were asked for.
     """
-    why = None if recipe.media is None else _why_not(recipe, platform, proxied)
+    why = None if recipe.media is None else _why_not(recipe, proxied)
     if why is None:
         return recipe
     if json.loads(overrides.get("IMAGES", "null")) is True:
@@ -36,14 +34,9 @@ def with_usable_eyes(
     )
 
 
-def _why_not(recipe: Recipe, platform: str, proxied: bool) -> str | None:
+def _why_not(recipe: Recipe, proxied: bool) -> str | None:
     if proxied:
         return "behind a proxy server no images are encoded yet"
     if recipe.speculation.draft is not None:
         return "its draft model guesses from text alone"
-    if recipe.media is not None and recipe.media.sees_itself and platform != "cpu":
-        return (
-            f"tokens of its images see those after them, which attention on a {platform} does not "
-            "compute yet"
-        )
     return None

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from model_server.engine.engine import Engine
 from model_server.engine.limits import check_limits
 from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
 from model_server.engine.types import BeamSettings, EngineLimits
@@ -241,9 +242,9 @@ def test_answers_are_those_of_the_whole_model(
     assert [driven.tokens(id) for id, _ in ids] == [answer(each) for _, each in ids]
 
 
-def test_the_engine_serves_images_beside_text():
-    from model_server.engine.engine import Engine
-
+@pytest.mark.parametrize("more", [{}, {"steps_per_launch": 4}, {"guesses": 2, "max_decodes": 6}])
+def test_the_engine_serves_images_beside_text(more: dict[str, Any]) -> None:
+    """Also in series of steps, and where it guesses tokens that it has seen before."""
     done = threading.Semaphore(0)
     got: dict[int, list[int]] = {}
 
@@ -254,8 +255,12 @@ def test_the_engine_serves_images_beside_text():
             if update.finish:
                 done.release()
 
-    engine = Engine(FakeRunner(limits()), deliver)
-    asked = [request((1,), max_tokens=8), request([50, 51], (2,), [52, 53])]
+    rows = {"token_budget": 6 + 16, "max_logit_rows": 6} if "guesses" in more else {}
+    engine = Engine(FakeRunner(limits(**more, **rows)), deliver)
+    asked = [
+        request((1,), max_tokens=12),
+        request([50, 51], (2, 3, 4), [52, 53], (2, 3, 4), [50, 51], (2, 3, 4), max_tokens=12),
+    ]
     ids = [engine.submit(each) for each in asked]
     assert all(done.acquire(timeout=30) for _ in ids)
     engine.close()

@@ -12,7 +12,6 @@ from model_server.engine.step_arrays import ColumnLayout
 from model_server.kernels import reference, xla
 from model_server.kernels.cpu import native
 from model_server.kernels.cpu.attention import CpuAttention
-from model_server.loading.compile_watch import CompileWatch
 from tests.model_server.engine.media.driven import Driven
 from tests.model_server.engine.media.tiny_eyes import CASES, TinyEyes, served
 
@@ -31,26 +30,16 @@ def check(name: str, kernel: Any = xla.KERNEL, max_tokens: int = 6, **changes: A
     return driven
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", ["itself", pytest.param("levels and triples", marks=pytest.mark.extended)]
+)
 def test_answers_about_images_are_those_of_the_whole_model(name: str) -> None:
     check(name)
 
 
+@pytest.mark.extended
 def test_a_prompt_with_images_may_come_token_by_token() -> None:
     check("levels and triples", prefill_block=1, token_budget=3)
-
-
-def test_nothing_is_compiled_while_images_are_served() -> None:
-    model = tiny("levels and triples")
-    limits = model.limits()
-    driven = Driven(limits, model.compiled(limits))
-    for each in ((7, (1, 2), 3, 2), (4, (9,)), ((1, 2), 8)):
-        driven.add(model.request(*each))
-    watch = CompileWatch()
-    driven.run()
-    watch.stop()
-    driven.runner.close()
-    assert watch.while_serving == 0
 
 
 @pytest.mark.extended
@@ -82,6 +71,7 @@ def test_the_reference_kernel_agrees(name: str) -> None:
     check(name, reference.KERNEL)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not native.available(), reason="the native kernels are not built")
 def test_the_native_kernel_agrees() -> None:
     check("itself", CpuAttention())

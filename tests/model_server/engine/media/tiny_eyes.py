@@ -25,6 +25,7 @@ from model_server.engine.types import EngineLimits, Sampling
 from model_server.kernels import xla
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import allocate
+from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.random_weights import random_weights
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.rope import axes_in_turn
@@ -283,7 +284,7 @@ def _built(recipe: Recipe, eyes: Eyes, form: WeightForm) -> nnx.Module:
 
 
 def served(model: TinyEyes, runner: Any, limits: EngineLimits, max_tokens: int = 6) -> Driven:
-    """Serve three prompts at once and check their answers."""
+    """Serve three prompts at once, compiling nothing, and check their answers."""
     asked = [
         model.request(tuple(range(3, 14)), 7, (20, 21, 22), 4, (23,), max_tokens=max_tokens),
         model.request((9, 8), 8, max_tokens=max_tokens),
@@ -291,7 +292,10 @@ def served(model: TinyEyes, runner: Any, limits: EngineLimits, max_tokens: int =
     ]
     driven = Driven(limits, runner)
     ids = [driven.add(each) for each in asked]
+    watch = CompileWatch()
     driven.run()
+    watch.stop()
+    assert watch.while_serving == 0
     for id, each in zip(ids, asked, strict=True):
         model.check(each, driven.tokens(id), driven.logprobs(id))
     return driven

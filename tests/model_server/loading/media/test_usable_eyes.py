@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from model_server.checkpoints.text_part import text_config
@@ -24,36 +22,24 @@ def recipe_of(**overrides: str) -> Recipe:
     return made
 
 
-def test_a_cpu_sees_images() -> None:
+def test_a_model_sees_images_where_nothing_forbids_it() -> None:
     recipe = recipe_of()
-    assert with_usable_eyes(recipe, {}, "cpu", proxied=False) is recipe
+    assert with_usable_eyes(recipe, {}, proxied=False) is recipe
 
 
 @pytest.mark.parametrize(
-    ("platform", "proxied", "overrides", "says"),
-    [
-        ("gpu", False, {}, "attention on a gpu"),
-        ("tpu", False, {}, "attention on a tpu"),
-        ("cpu", True, {}, "behind a proxy server"),
-        ("cpu", False, DRAFT, "its draft model"),
-    ],
+    ("proxied", "overrides", "says"),
+    [(True, {}, "behind a proxy server"), (False, DRAFT, "its draft model")],
 )
 def test_elsewhere_it_is_served_for_text_alone_and_its_note_says_why(
-    platform: str, proxied: bool, overrides: dict[str, str], says: str
+    proxied: bool, overrides: dict[str, str], says: str
 ) -> None:
-    made = with_usable_eyes(recipe_of(**overrides), overrides, platform, proxied=proxied)
+    made = with_usable_eyes(recipe_of(**overrides), overrides, proxied=proxied)
     assert (made.media, made.media_rows) == (None, None)
     assert says in made.note
     asked = overrides | {"IMAGES": "true"}
     with pytest.raises(InvalidRequest, match=f"IMAGES is true, but .*{says}"):
-        with_usable_eyes(recipe_of(**asked), asked, platform, proxied=proxied)
-
-
-def test_images_whose_tokens_see_only_what_is_before_them_are_served_on_accelerators() -> None:
-    recipe = recipe_of()
-    assert recipe.media is not None
-    causal = replace(recipe, media=replace(recipe.media, sees_itself=False))
-    assert with_usable_eyes(causal, {}, "tpu", proxied=False) is causal
+        with_usable_eyes(recipe_of(**asked), asked, proxied=proxied)
 
 
 def test_a_draft_model_is_planned_for_text_alone() -> None:
