@@ -33,6 +33,7 @@ from model_server.kernels.cpu.attention import CpuAttention, supports_heads, unw
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import CacheShape, LayerPages, Pages, allocate
 from model_server.loading.media.encoder_plan import (
+    check_chunk,
     encoder_workspace,
     media_limits,
     without_images,
@@ -230,9 +231,10 @@ class PlacedModel:
         )
 
     def _limits(self, config: ModelServerConfig, context: int) -> EngineLimits:
-        """Return the engine's limits, as yet without pages."""
+        """Return the engine's limits, as yet without pages. Raises InvalidRequest."""
         slots, block = self._slots(config), self._block(config.page_size)
-        decodes = self._decodes(slots)
+        decodes, media = self._decodes(slots), media_limits(self.recipe)
+        check_chunk(media, block * max(PREFILL_BLOCKS))
         return EngineLimits(
             slots=slots,
             pages=0,
@@ -255,7 +257,7 @@ class PlacedModel:
             guesses=self._guesses,
             max_decodes=None if decodes == slots else decodes,
             steps_per_launch=self._steps_per_launch(config),
-            media=media_limits(self.recipe),
+            media=media,
         )
 
     def _steps_per_launch(self, config: ModelServerConfig) -> int:

@@ -6,6 +6,7 @@ an image that exceeded a limit, and when it has had nothing to do for a while.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import threading
 from concurrent.futures import Future
@@ -19,7 +20,7 @@ from model_server.sharing.confined.process import ProcessEnded
 from model_server.sharing.images.forms import ImageForm
 from model_server.sharing.images.frames import ImageAsk
 from model_server.sharing.images.process import ImageProcess
-from sax.errors import InvalidRequest, QueueFull, Unavailable
+from sax.errors import InvalidRequest, LoadFailed, QueueFull, Unavailable
 
 _IDLE_S = 60.0
 _LANES = 4
@@ -102,6 +103,15 @@ def _pixels(process: ImageProcess, ask: ImageAsk) -> np.ndarray:
     if answer.kind != "pixels":
         raise InvalidRequest(f"the image {answer.text}", param="image_bytes")
     return np.frombuffer(answer.pixels, np.uint8).reshape(answer.height, answer.width, 3)
+
+
+def check_pillow(otherwise: str = "") -> None:
+    """Raise LoadFailed if nothing can decode images here. otherwise: what can be done instead."""
+    if importlib.util.find_spec("PIL") is None:
+        raise LoadFailed(
+            "models that take images need the package Pillow, which decodes them, and it is not "
+            f"installed here: pip install '.[media]' in a clone of sax{otherwise}"
+        )
 
 
 @cache

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from model_server.loading.images.image_decoder import ImageDecoder, image_decoder
+from model_server.loading.images.image_decoder import ImageDecoder, check_pillow, image_decoder
 from model_server.loading.images.prepared import (
     LivingImages,
     PreparedImage,
@@ -113,5 +113,9 @@ class ImageReader:
 
 
 def image_reader(recipe: MediaRecipe | None) -> ImageReader | None:
-    """Return the reader of a model's images; None: it takes none."""
-    return None if recipe is None or recipe.form is None else ImageReader(recipe)
+    """Return the reader of a model's images; None: it takes none. Raises LoadFailed without Pillow,
+    which decodes them."""
+    if recipe is None or recipe.form is None:
+        return None
+    check_pillow(", or publish the model with IMAGES=false, for text only")
+    return ImageReader(recipe)

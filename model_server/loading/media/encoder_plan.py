@@ -9,7 +9,7 @@ from model_server.engine.media.media_limits import MediaLimits
 from model_server.models.media.tower_attention import QUERIES
 from model_server.models.recipe import Recipe
 from model_server.models.weights.weight import Blueprint
-from sax.errors import MemoryPlanError
+from sax.errors import InvalidRequest, MemoryPlanError
 from sax.format import human_bytes as human
 
 _FLOAT = 4  # bytes
@@ -33,6 +33,20 @@ def media_limits(recipe: Recipe) -> MediaLimits | None:
         sees_itself=media.sees_itself,
         triples=media.triples,
     )
+
+
+def check_chunk(limits: MediaLimits | None, most: int) -> None:
+    """Raise InvalidRequest if an image whose tokens see each other is longer than a chunk.
+
+    most: prompt tokens of a step.
+    """
+    if limits is not None and limits.sees_itself and limits.largest > most:
+        raise InvalidRequest(
+            f"an image of this model has up to {limits.largest} tokens, which see each other and "
+            f"so are computed in one step, and a step here takes at most {most}: publish with "
+            "IMAGES=false, for text only",
+            param="overrides.IMAGES",
+        )
 
 
 def encoder_workspace(limits: MediaLimits, encoder: Blueprint) -> int:

@@ -137,6 +137,7 @@ def _processor(given: Any, eyes: Gemma3Eyes) -> tuple[SquareForm, Scales]:
 
 def _recipe(eyes: Gemma3Eyes, token: int, processor: tuple[SquareForm, Scales]) -> MediaRecipe:
     (form, scales), tower, order = processor, eyes.tower, eyes.order()
+    per_row = eyes.pooled**2
     text = f"\n\n{_START}{_SOFT * eyes.rows}{_END}\n\n"
 
     def prepare(pixels: np.ndarray) -> PreparedMedia:
@@ -152,9 +153,9 @@ def _recipe(eyes: Gemma3Eyes, token: int, processor: tuple[SquareForm, Scales]) 
         token=token,
         piece=tower.piece,
         columns=1,
-        per_row=eyes.pooled**2,
+        per_row=per_row,
         width=eyes.embed,
-        pieces=(tower.side**2,),
+        pieces=(-(-(tower.side**2) // per_row) * per_row,),
         sees_itself=True,
     )
 

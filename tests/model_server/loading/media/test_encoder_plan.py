@@ -10,6 +10,7 @@ from model_server.checkpoints.text_part import text_config
 from model_server.engine.media.encoder_program import EncoderProgram
 from model_server.engine.step_program import everywhere
 from model_server.loading.media.encoder_plan import (
+    check_chunk,
     encoder_workspace,
     media_limits,
     told_images,
@@ -19,7 +20,7 @@ from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import own_device
 from model_server.models.weights.weight import leaf_shapes
-from sax.errors import MemoryPlanError
+from sax.errors import InvalidRequest, MemoryPlanError
 from sax.need import Need
 from tests.model_server.models.media.media_cases import media_config_of
 
@@ -75,6 +76,14 @@ def test_a_refusal_says_what_images_take_and_keeps_the_need() -> None:
     assert told.value.need is need
     with pytest.raises(MemoryPlanError, match="^too small$"), without_images(None, 0, 0):
         raise MemoryPlanError("too small")
+
+
+def test_an_image_longer_than_a_step_is_refused() -> None:
+    limits = media_limits(recipe_of("float32"))
+    check_chunk(limits, 4)
+    check_chunk(None, 0)
+    with pytest.raises(InvalidRequest, match="up to 4 tokens.*at most 3: publish with IMAGES"):
+        check_chunk(limits, 3)
 
 
 def test_the_log_describes_what_sees() -> None:
