@@ -33,9 +33,10 @@ def prepared(data: bytes, form: SoundForm) -> tuple[np.ndarray, int]:
     Raises RefusedSound, MemoryError.
     """
     samples = decoded(data, form.most_seconds)
-    least = max(_LEAST, form.least_frames * HOP)
-    padded = np.pad(samples, (0, max(0, least - len(samples))))
-    return spectrogram(padded, form.bins), len(samples)
+    count, least = len(samples), max(_LEAST, form.least_frames * HOP)
+    if count < least:  # long ones are not copied: they take hundreds of megabytes
+        samples = np.pad(samples, (0, least - count))
+    return spectrogram(samples, form.bins), count
 
 
 def decoded(data: bytes, most_seconds: int) -> np.ndarray:

@@ -25,7 +25,7 @@ _STEP = np.log(6.4) / 27.0
 def spectrogram(samples: np.ndarray, bins: int) -> np.ndarray:
     """Map samples f32[N] at 16 kHz to f32[N // 160, bins]; N: at least 400."""
     made = np.empty((len(samples) // HOP, bins), np.float32)
-    padded = np.pad(samples.astype(np.float32), _WINDOW // 2, mode="reflect")
+    padded = np.pad(samples.astype(np.float32, copy=False), _WINDOW // 2, mode="reflect")
     frames = sliding_window_view(padded, _WINDOW)[::HOP]
     filters, window = mel_filters(bins), _hann()
     for start in range(0, len(made), _PIECE):
