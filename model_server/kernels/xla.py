@@ -54,7 +54,9 @@ def paged_attention(
         if softcap is not None:
             scores = softcap * jnp.tanh(scores / softcap)
         within = lax.broadcast_to_rank(jnp.arange(page_size), max(start.ndim, 1))
-        seen = _seen(start + within, row_limits[:, :, None], row_reach[:, :, None], window, chunk)
+        at, own = start + within, row_limits[:, :, None]
+        most = own if ahead is None else row_reach[:, :, None]
+        seen = _seen(at, own, most, window, chunk)
         scores = jnp.where(seen[:, None], scores, _MASKED)
         new_highest = jnp.maximum(highest, scores.max(-1))
         weights = jnp.exp(scores - new_highest[..., None])

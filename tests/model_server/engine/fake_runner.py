@@ -252,8 +252,8 @@ class FakeRunner:
             self._near.copy([pair[2] for pair in copies], [pair[3] for pair in copies])
 
     def _run(self, row: Row, allowed: np.ndarray | None = None) -> RowResult:
-        tokens = row.tokens or (row.given if row.given >= 0 else self._last_tokens[row.slot],)
-        tokens = tuple(token if token >= 0 else self._media[-1 - token] for token in tokens)
+        tokens = tuple(token if token >= 0 else self._media[-1 - token] for token in row.tokens)
+        tokens = tokens or (row.given if row.given >= 0 else self._last_tokens[row.slot],)
         for position, token in enumerate(tokens, row.start):
             self._write(row.slot, position, token, row.long)
         seen = self._read(row, row.start + len(tokens))
