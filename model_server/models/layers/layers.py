@@ -20,11 +20,17 @@ from model_server.kernels.cpu import rows
 from model_server.models.layers.low_rank import LowRank
 from model_server.models.weights.low_rank import LowRankPair, low_rank_pair
 from model_server.models.weights.quantized import Quantized
-from model_server.models.weights.source import Joined, WeightSource, source_of
+from model_server.models.weights.source import (
+    Joined,
+    PaddedColumns,
+    WeightSource,
+    source_of,
+)
 from model_server.models.weights.tiled import Tiled, TiledQuantized
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
 
+_LANES = 128  # numbers side by side in a TPU's registers
 Names = WeightSource | tuple[str, ...]
 Axis = str | None
 
@@ -267,10 +273,13 @@ class Embedding(nnx.Module):
         form: WeightForm,
         spread: float = 0.02,
     ) -> None:
+        self.size = size
+        found = source_of(source)
+        columns = _columns(found, vocab, size, form)
         self.table = weight(
-            (vocab, size),
+            (vocab, columns),
             ("vocab", "embed"),
-            source,
+            found if columns == size else PaddedColumns(found, size, columns),
             dtype=form.dtype,
             spread=spread,
             quantization=form.quantization,
@@ -285,10 +294,28 @@ class Embedding(nnx.Module):
         table = self.table.get_value()
         if not isinstance(table, jax.Array):
             return table.rows(tokens)
-        return table.at[tokens].get(mode="clip").astype(jnp.float32)
+        return table.at[tokens].get(mode="clip")[..., : self.size].astype(jnp.float32)
 
     def logits(self, x: jax.Array) -> jax.Array:
-        return project(x, self.table.get_value(), live_of(self))
+        table = self.table.get_value()
+        padding = table.shape[-1] - self.size
+        if padding:
+            x = jnp.pad(x, ((0, 0), (0, padding)))
+        return project(x, table, live_of(self))
+
+
+def _columns(source: WeightSource, vocab: int, size: int, form: WeightForm) -> int:
+    """Return the columns that a table of vectors is held with.
+
+    XLA on TPUs holds one whose vectors are not whole lanes by columns, and every step would copy
+    it whole to read some rows.
+    """
+    quantized = form.quantization
+    if form.layout.platform != "tpu" or (
+        quantized and quantized.packing_of(source, (vocab, size), table=True)
+    ):
+        return size
+    return -(-size // _LANES) * _LANES
 
 
 Activation = Callable[[jax.Array], jax.Array]

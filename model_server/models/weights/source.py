@@ -293,6 +293,40 @@ class RepeatedGroups(WeightSource):
             at += count
 
 
+@dataclass(frozen=True, slots=True)
+class PaddedColumns(WeightSource):
+    """A matrix with columns of zeros behind its own."""
+
+    part: WeightSource
+    columns: int
+    padded: int  # columns with those of zeros
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.part.names
+
+    def shape(self, tensors: Tensors) -> tuple[int, ...]:
+        *rows, columns = self.part.shape(tensors) or (0,)
+        if columns != self.columns:
+            raise self._misshapen(tensors, f"the configuration says {self.columns} columns")
+        return (*rows, self.padded)
+
+    def pieces(self, tensors: Tensors, region: Region) -> Iterator[RegionPiece]:
+        start, stop = region[-1].start, min(region[-1].stop, self.columns)
+        if start < stop:
+            yield from self.part.pieces(tensors, (*region[:-1], slice(start, stop)))
+
+    def read(self, tensors: Tensors, region: Region, dtype: Any = None) -> np.ndarray:
+        start, stop = region[-1].start, min(region[-1].stop, self.columns)
+        out = aligned_empty(region_shape(region), dtype or np.float32)
+        if start < stop:
+            found = self.part.read(tensors, (*region[:-1], slice(start, stop)), dtype)
+            out = out if dtype else aligned_empty(out.shape, found.dtype)
+            out[..., : stop - start] = found
+        out[..., max(stop - start, 0) :] = 0
+        return out
+
+
 def source_of(given: WeightSource | Sequence[str]) -> WeightSource:
     """Turn tensor names into a source, joined along the first dimension."""
     if isinstance(given, WeightSource):

@@ -11,6 +11,7 @@ from model_server.checkpoints.region import Region, deliver, region_shape, whole
 from model_server.models.weights.source import (
     GroupRows,
     Joined,
+    PaddedColumns,
     RepeatedGroups,
     Stacked,
     Tensor,
@@ -55,6 +56,10 @@ SOURCES: dict[str, tuple[WeightSource, np.ndarray]] = {
     "joined columns": (
         Joined((Tensor("b"), Tensor("d")), axis=1),
         np.concatenate([STORED.arrays["b"], STORED.arrays["d"]], axis=1),
+    ),
+    "padded columns": (
+        PaddedColumns(source_of(("b", "d")), 5, 8),
+        np.pad(np.concatenate([STORED.arrays["b"], STORED.arrays["d"]]), ((0, 0), (0, 3))),
     ),
     "stacked": (
         Stacked((Tensor("b"), Tensor("d"))),
