@@ -38,11 +38,11 @@ def test_elsewhere_tables_are_as_wide_as_the_model() -> None:
 @needs_compiler
 def test_the_compiler_copies_no_table_to_read_rows_of_it() -> None:
     layout = Layout(one_device("v5e"))
-    made = blueprint(lambda: Embedding(VOCAB, SIZE, form=WeightForm(layout=layout)))
+    made = blueprint(lambda: Embedding(50272, 2880, form=WeightForm(layout=layout)))
     (declared,) = made.declarations
     (leaf,) = declared.leaves
     sharding = layout.sharding(leaf.shape, leaf.axes, leaf.bits)
     table = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
     tokens = jax.ShapeDtypeStruct((32,), jnp.int32, sharding=layout.sharding((32,), (None,), 32))
     program = compiled(lambda table, tokens: made.assemble([table])(tokens), table, tokens)
-    assert program.memory_analysis().temp_size_in_bytes < VOCAB * SIZE
+    assert program.memory_analysis().temp_size_in_bytes < table.size // 4
