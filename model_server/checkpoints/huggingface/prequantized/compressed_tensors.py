@@ -18,7 +18,7 @@ from model_server.checkpoints.huggingface.prequantized.word_weight import word_w
 from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
 from sax.errors import CheckpointError
 
-_FORMATS = (
+FORMATS = (
     "dense",
     "int-quantized",
     "float-quantized",
@@ -82,9 +82,9 @@ def _check_format(config: Mapping[str, Any]) -> None:
     if isinstance(groups, Mapping):
         formats |= {each.get("format") for each in groups.values() if isinstance(each, Mapping)}
     for given in sorted(str(each) for each in formats - {None}):
-        if given not in _FORMATS:
+        if given not in FORMATS:
             raise CheckpointError(
-                f"quantization_config has format {given!r}; supported: {', '.join(_FORMATS)}"
+                f"quantization_config has format {given!r}; supported: {', '.join(FORMATS)}"
             )
     sparsity = config.get("sparsity_config") or {}
     if sparsity.get("format", "dense") not in ("dense", None):

@@ -70,10 +70,10 @@ def packed_weights(
     if not config:
         return {}, set()
     method = _method(config)
-    find = _METHODS.get(method)
+    find = METHODS.get(method)
     if find is None:
         raise CheckpointError(
-            f"quantization_config has quant_method {method!r}; supported: {', '.join(_METHODS)}. "
+            f"quantization_config has quant_method {method!r}; supported: {', '.join(METHODS)}. "
             "Use the unquantised checkpoint and override QUANTIZE instead"
         )
     found = find(config, dtypes, stored)
@@ -115,7 +115,7 @@ def _tell(found: Mapping[str, PackedWeight], unused: set[str]) -> None:
         )
 
 
-_METHODS: dict[str, _Find] = {
+METHODS: dict[str, _Find] = {
     "fp8": lambda config, dtypes, stored: scaled_weights(_block_size(config), dtypes, stored),
     "fbgemm_fp8": lambda config, dtypes, stored: scaled_weights(None, dtypes, stored),
     "compressed-tensors": compressed_weights,
