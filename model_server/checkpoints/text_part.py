@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 # model_type -> the text part's model_type, if its own config does not say it
 _TEXT_TYPES = {
     "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
+    "gemma4": "gemma4_text",
     "llama4": "llama4_text",
     "mistral3": "mistral",
     "qwen3_5": "qwen3_5_text",
@@ -32,8 +34,11 @@ _PREFIXES = {
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
 }
-_OTHER_PARTS = ("vision_tower.", "vision_model.", "multi_modal_projector.", "visual.")
-_OUTER_ONLY = ("text_config", "vision_config", "model_type", "architectures")
+_OTHER_PARTS = (
+    *("vision_tower.", "vision_model.", "multi_modal_projector.", "visual."),
+    *("audio_tower.", "embed_audio.", "embed_vision."),
+)
+_OUTER_ONLY = ("text_config", "vision_config", "audio_config", "model_type", "architectures")
 
 
 def text_part_of(checkpoint: Checkpoint) -> Checkpoint:

@@ -39,9 +39,17 @@ class StateArray:
     axis: str | None = None  # logical axis of its first dimension; None: replicated
 
 
+class HeadShape(NamedTuple):
+    """Shape of a cached token in layers that have another than the rest."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheShape:
-    """Shape of one cached token, the same in every layer that attends; and of states."""
+    """Shape of one cached token, in every layer that attends and has no other; and of states."""
 
     layers: int
     kv_heads: int
@@ -52,6 +60,15 @@ class CacheShape:
     # What each layer keeps in place of keys and values, () for nothing; None: it attends. (): all
     # layers attend.
     states: tuple[tuple[StateArray, ...] | None, ...] = ()
+    # Layer, counted as in the whole model, to whose keys and values each attends in place of its
+    # own, of which it keeps none; None: to its own. (): all to their own.
+    lenders: tuple[int | None, ...] = ()
+    others: tuple[HeadShape | None, ...] = ()  # of each layer; None: as above; (): all as above
+
+    @property
+    def is_even(self) -> bool:
+        """True if all layers cache alike."""
+        return not (self.states or any(self.others) or self.lenders)
 
     def layer(
         self, index: int, pages: int, page_size: int, dtype: jnp.dtype, shapes: Shapes
@@ -59,18 +76,29 @@ class CacheShape:
         """Shapes of one layer's arrays on all devices, the scratch page included."""
         if (state := self.state_of(index)) is not None:
             return tuple(jax.ShapeDtypeStruct((pages + 1, *a.shape), jnp.float32) for a in state)
-        return shapes(self, pages, page_size, dtype)
+        other = self.others[index] if self.others else None
+        made = self if other is None else replace(self, **other._asdict())
+        return shapes(made, pages, page_size, dtype)
 
     def axes(self, index: int) -> tuple[str | None, ...]:
         """Logical axis of the second dimension of each array of a layer's state."""
         return tuple(array.axis for array in self.state_of(index) or ())
 
     def state_of(self, index: int) -> tuple[StateArray, ...] | None:
+        """What a layer keeps in place of keys and values of its own; None: it has some."""
+        if self.lenders and self.lenders[index] is not None:
+            return ()
         return self.states[index] if self.states else None
 
     def part(self, first: int, end: int) -> CacheShape:
         """Return the shape of these layers alone."""
-        return replace(self, layers=end - first, states=self.states[first:end])
+        return replace(
+            self,
+            layers=end - first,
+            states=self.states[first:end],
+            lenders=self.lenders[first:end],
+            others=self.others[first:end],
+        )
 
     def bytes_per_page(self, page_size: int, dtype: jnp.dtype, shapes: Shapes | None = None) -> int:
         """Bytes of one page over all layers and devices."""

@@ -159,7 +159,7 @@ class PlacedModel:
         tokens = decodes + self.prefill_block * max(PREFILL_BLOCKS)
         logits = 4 * max(decodes, 2) * self.recipe.vocab * 6
         state = state_bytes(slots, self.recipe.vocab)
-        step = state + logits + 4 * tokens * self.recipe.embed * 32 + 64 * 2**20
+        step = state + logits + 4 * tokens * self.recipe.row * 32 + 64 * 2**20
         return step + self.beside + (self.draft.workspace(slots) if self.draft else 0)
 
     def least_bytes(self, config: ModelServerConfig) -> int:
@@ -246,6 +246,12 @@ class PlacedModel:
             raise InvalidRequest(
                 "some layers of this model keep a state, which is not handed over: serve it "
                 "without --prefill, --prefill_servers and --prefill_islands"
+            )
+        if not self.cache.is_even and (config.gives_pages or config.takes_pages):
+            raise InvalidRequest(
+                "the layers of this model cache keys and values of several shapes, or those of "
+                "each other, which are not handed over: serve it without --prefill, "
+                "--prefill_servers and --prefill_islands"
             )
         together = config.gives_pages or config.takes_pages or drafted
         return None if together or window is None or window >= context else window
@@ -400,7 +406,7 @@ class Deployment(PlacedModel):
             self.kernel,
             self.layout.row_split(),
             self.stage,
-            self.recipe.embed,
+            self.recipe.row,
             vocab=self.recipe.vocab,
             # As the head leaves them: a device computes the logits of its part of the vocabulary.
             logits=self.layout.sharding((1, self.recipe.vocab), (None, "vocab")),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from model_server.models.known_keys import KnownKeys
 from sax.errors import CheckpointError
+
+_Kind = TypeVar("_Kind")
 
 _MOST = 2**24  # upper bound of any count: far above every model, so it catches slips
 
@@ -108,3 +110,24 @@ def windows_of(
     keys: ConfigKeys, window: int | None, otherwise: Callable[[int], bool]
 ) -> list[int | None]:
     return [window if slides else None for slides in sliding_layers(keys, otherwise)]
+
+
+def kinds_of_layers(
+    keys: ConfigKeys, kinds: Mapping[str, _Kind], key: str = "layer_types"
+) -> list[_Kind] | None:
+    """Translate the config's name of each layer's kind; None if it names none.
+
+    Raises CheckpointError for an unknown name or a list of the wrong length.
+    """
+    given = keys.get(key)
+    if given is None:
+        return None
+    layers = keys.whole_or_none("num_hidden_layers")  # the list says it in some files
+    known = isinstance(given, list) and all(type(name) is str and name in kinds for name in given)
+    if not given or not known or layers not in (None, len(given)):
+        *names, last = kinds
+        raise CheckpointError(
+            f"config.json has {key} = {given!r}; the {keys.family} family needs one of "
+            f"{', '.join(names)} and {last} for each of {layers or 'its'} layers"
+        )
+    return [kinds[name] for name in given]

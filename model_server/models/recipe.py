@@ -12,7 +12,7 @@ from flax import nnx
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.packed import Packing
-from model_server.kernels.pages import CacheShape, StateArray
+from model_server.kernels.pages import CacheShape, HeadShape, StateArray
 from model_server.models.chat_settings import CHAT_DEFAULTS, ChatSettings, parse_chat
 from model_server.models.layers.decoder import Decoder
 from model_server.models.media.media_recipe import MediaRecipe
@@ -28,6 +28,7 @@ from model_server.models.weights.low_rank import AdapterRoom
 from model_server.models.weights.quantization import AsStored, Quantization, Scheme, parse_quantize
 from model_server.models.weights.sharding import (
     ONE_DEVICE,
+    HeadSplit,
     Layout,
     parse_mesh_shape,
     split_heads,
@@ -116,6 +117,7 @@ class Recipe:
     chat: ChatSettings = ChatSettings()
     media: MediaRecipe | None = None  # of the encoder of images or sounds among its tokens
     draft: DraftRecipe | None = None  # of the model that guesses its tokens; the loader opens it
+    carried: int | None = None  # numbers of a token between layers; None: as many as `embed`
     # How checkpoints of this configuration store a tensor, by name, for plans without its files
     packing: Callable[[str], Packing | None] | None = None
 
@@ -144,9 +146,22 @@ class Recipe:
     def _windows(self) -> list[int]:
         return [window for window in self.windows if window is not None]
 
+    @property
+    def row(self) -> int:
+        """Numbers of a token between layers, as stages pass them on."""
+        return self.embed if self.carried is None else self.carried
+
     def cut(self) -> tuple[Recipe, ...]:
-        """Return a recipe per stage. Raises InvalidRequest if there are more stages than layers."""
-        return tuple(map(self._of_stage, stages_of(self.cache(1).layers, self.stages)))
+        """Return a recipe per stage.
+
+        Raises InvalidRequest if there are more stages than layers, or a layer would have to lend
+        its keys and values to another stage.
+        """
+        made = self.cache(1)
+        stages = stages_of(made.layers, self.stages)
+        for stage in stages:
+            _check_lenders(stage, made.lenders[stage.layers])
+        return tuple(map(self._of_stage, stages))
 
     def _of_stage(self, stage: Stage) -> Recipe:
         def cache(shards: int) -> CacheShape:
@@ -206,6 +221,16 @@ def quantization_of(
     return AsStored(stored)
 
 
+def _check_lenders(stage: Stage, lenders: tuple[int | None, ...]) -> None:
+    outside = [lender for lender in lenders if lender is not None and lender < stage.first]
+    if outside:
+        raise InvalidRequest(
+            f"NUM_STAGES is {stage.count}, and {stage} of this model would attend to the keys and "
+            f"values of layer {min(outside)}, which is in another: give fewer stages, or 1",
+            param="overrides.NUM_STAGES",
+        )
+
+
 def _kept(module: nnx.Module, stage: Stage) -> nnx.Module:
     if not isinstance(module, Decoder):
         raise InvalidRequest(
@@ -226,12 +251,26 @@ def _no_states(shards: int) -> tuple[()]:
 
 
 def head_cache(
-    *, layers: int, heads: int, kv_heads: int, head_dim: int, states: States = _no_states
+    *,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    states: States = _no_states,
+    lenders: tuple[int | None, ...] = (),
+    others: tuple[HeadShape | None, ...] = (),
 ) -> Callable[[int], CacheShape]:
-    """Cache shape of plain grouped-query attention (`layers/attention.py`) on any mesh."""
+    """Cache shape of plain grouped-query attention (`layers/attention.py`) on any mesh.
+
+    lenders, others: as in `CacheShape`, with the KV heads that a checkpoint has.
+    """
 
     def on(shards: int) -> CacheShape:
         split = split_heads(heads, kv_heads, shards)
+
+        def of_layer(other: HeadShape | None) -> HeadShape | None:
+            return other and other._replace(kv_heads=_alike(split, heads, other.kv_heads, shards))
+
         return CacheShape(
             layers=layers,
             kv_heads=split.kv_heads,
@@ -240,9 +279,23 @@ def head_cache(
             axis=split.axis,
             query_axis=split.axis,
             states=states(shards),
+            lenders=lenders,
+            others=tuple(map(of_layer, others)),
         )
 
     return on
+
+
+def _alike(split: HeadSplit, heads: int, kv_heads: int, shards: int) -> int:
+    """Return the KV heads of layers with another number of them, which must be split likewise."""
+    other = split_heads(heads, kv_heads, shards)
+    if other.axis != split.axis:
+        raise InvalidRequest(
+            f"{split.kv_heads} and {kv_heads} KV heads, in different layers, do not both divide "
+            f"over {shards} devices: give ICI_MESH_SHAPE another last number",
+            param="overrides.ICI_MESH_SHAPE",
+        )
+    return other.kv_heads
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from model_server.engine.buckets import Bucket
 from model_server.loading.deployment import Deployment
 from model_server.models.layers.attention import Attention
 from model_server.models.layers.latent_attention import LatentAttention
+from model_server.models.layers.lending.lent_attention import LentAttention
 from model_server.models.layers.routing import Router
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import bytes_per_device
@@ -136,7 +137,7 @@ class Workload:
 
     def _is_looked_up(self, declared: Declaration) -> bool:
         """True for tables from which a step reads single rows; a tied embedding is the head too."""
-        if declared.path.startswith("positions"):
+        if declared.path.startswith(("positions", "inputs.table")):
             return True
         has_head = any(other.path.startswith("head.") for other in self._declarations)
         has_head = has_head or not self._has_logits
@@ -208,11 +209,11 @@ def _chosen(choice: Any) -> int:
 
 def _parts(layer: Any) -> list[Any]:
     """Find the attention and router modules anywhere in a layer."""
-    wanted = (Attention, LatentAttention, Router)
+    wanted = (Attention, LatentAttention, LentAttention, Router)
     return [node for _, node in nnx.iter_graph(layer) if isinstance(node, wanted)]
 
 
 def _layer(parts: list[Any]) -> LayerType:
-    windows = [part.shape.window for part in parts if isinstance(part, Attention)]
+    windows = [part.shape.window for part in parts if isinstance(part, Attention | LentAttention)]
     routed = any(isinstance(part, Router) for part in parts)
     return LayerType(windows[0] if windows else None, routed)

@@ -162,6 +162,6 @@ def beside_of(
             inputs=recipe.tasks.gradient_inputs,
             weights=recipe.tasks.gradient_weights,
             context=context,
-            embed=recipe.embed,
+            embed=recipe.row,
         )
     return Beside(placed, settings, context, embed, gradient)

@@ -43,6 +43,7 @@ def decoder_recipe(
     logits_softcap: float | None = None,
     logits_scale: float = 1.0,
     states: States | None = None,
+    kind: Callable[..., Decoder] = Decoder,
 ) -> Recipe:
     """Build a recipe over layers of any kind.
 
@@ -56,6 +57,7 @@ def decoder_recipe(
     windows: tokens that a query sees at most, one per layer, None: all; (): all in all layers.
     tied: whether the head shares the embedding if config.json does not say.
     states: of the layers that keep one in place of keys and values; None: all attend.
+    kind: of decoder, which takes what `Decoder` takes.
     """
     seen = tuple(windows)
     if states is not None:
@@ -63,7 +65,7 @@ def decoder_recipe(
         seen = tuple(window if state is None else 2 for state, window in every)
 
     def build(form: WeightForm) -> Decoder:
-        return Decoder(
+        return kind(
             embedding=embedding_of(keys, form, table),
             layers=[layer(index, form) for index in range(len(ropes))],
             final_norm=(norm or rms_norms(keys, plus_one=plus_one))("model.norm"),
@@ -81,7 +83,7 @@ def decoder_recipe(
             heads=shape.heads,
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
-            **({"states": states} if states else {}),
+            states=states or _no_states,
         ),
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
@@ -89,6 +91,10 @@ def decoder_recipe(
         windows=seen,
         **served,
     )
+
+
+def _no_states(shards: int) -> tuple[()]:
+    return ()
 
 
 def pre_norm_recipe(

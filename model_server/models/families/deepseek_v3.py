@@ -6,7 +6,7 @@ Source: DeepSeek-AI 2024 (arXiv:2412.19437); names and config keys are those of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
@@ -25,7 +25,7 @@ from model_server.models.layers.latent_attention import LatentAttention, LatentS
 from model_server.models.layers.layers import activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import rope_of, yarn_mscale
-from model_server.models.layers.routing import GroupedSigmoidChoice, Router, checked_count
+from model_server.models.layers.routing import Choice, GroupedSigmoidChoice, Router, checked_count
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
@@ -46,22 +46,18 @@ ROUTED = (
     "topk_group",
     "topk_method",
 )
-KEYS = KnownKeys(
-    "deepseek_v3",
-    (
-        *(key for key in DECODER if key not in ("head_dim", "num_key_value_heads")),
-        *ROUTED,
-        "attention_bias",
-        "kv_lora_rank",
-        "q_lora_rank",
-        "qk_nope_head_dim",
-        "qk_rope_head_dim",
-        "rope_interleave",
-        "v_head_dim",
-    ),
-    # All heads share one latent; head sizes are given part by part.
-    {**DECODER_OFF, **ignored("head_dim", "num_key_value_heads", "qk_head_dim")},
+LATENT = (
+    *(key for key in DECODER if key not in ("head_dim", "num_key_value_heads")),
+    "attention_bias",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
 )
+# All heads share one latent; head sizes are given part by part.
+LATENT_OFF = {**DECODER_OFF, **ignored("head_dim", "num_key_value_heads", "qk_head_dim")}
+KEYS = KnownKeys("deepseek_v3", (*LATENT, *ROUTED, "rope_interleave"), LATENT_OFF)
 # Hugging Face's defaults.
 _DEFAULTS = {
     "n_routed_experts": 256,
@@ -77,10 +73,31 @@ _DEFAULTS = {
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
-    layers, shape = keys.whole("num_hidden_layers"), latent_shape(keys)
-    first_sparse = keys.whole("first_k_dense_replace", 0, least=0)
-    dense, routed = gated_ffw(keys), routed_ffw(keys)
-    rope = rope_of(keys.all, shape.rotated_dim, interleaved=keys.flag("rope_interleave", True))
+    return latent_recipe(keys, values, first_sparse(keys), routed_ffw(keys))
+
+
+def first_sparse(keys: ConfigKeys) -> list[bool]:
+    """One flag per layer: True for all but the first ones, which have no experts."""
+    dense = keys.whole("first_k_dense_replace", 0, least=0)
+    return [index >= dense for index in range(keys.whole("num_hidden_layers"))]
+
+
+def latent_recipe(
+    keys: ConfigKeys,
+    values: Mapping[str, Any],
+    sparse: Sequence[bool],
+    routed: BuildFfw,
+    *,
+    context: int | None = None,
+    unused: tuple[str, ...] = (),
+) -> Recipe:
+    """Build a recipe over latent attention, with experts in some layers.
+
+    sparse: of each layer. context: most tokens; None: as config.json says. unused: more prefixes of
+    tensors that are not read.
+    """
+    layers, shape, dense = len(sparse), latent_shape(keys), gated_ffw(keys)
+    rope = rope_of(keys.all, shape.rotated_dim, interleaved=_interleaved(keys))
 
     def layer(index: int, form: WeightForm) -> PreNormLayer:
         prefix = f"model.layers.{index}"
@@ -88,7 +105,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             norm_of(keys, f"{prefix}.input_layernorm"),
             LatentAttention(shape, f"{prefix}.self_attn", form),
             norm_of(keys, f"{prefix}.post_attention_layernorm"),
-            (dense if index < first_sparse else routed)(prefix, form),
+            (routed if sparse[index] else dense)(prefix, form),
         )
 
     def build(form: WeightForm) -> Decoder:
@@ -107,10 +124,15 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         ),
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
-        unused=spare_layers(keys, layers),
+        unused=(*spare_layers(keys, layers), *unused),
         short_context=rope.short_context,
-        **serving(values, keys.whole("max_position_embeddings")),
+        **serving(values, context or keys.whole("max_position_embeddings")),
     )
+
+
+def _interleaved(keys: ConfigKeys) -> bool:
+    named = "rope_interleave" in keys.known.computed
+    return keys.flag("rope_interleave", True) if named else True
 
 
 def latent_shape(keys: ConfigKeys) -> LatentShape:
@@ -137,13 +159,20 @@ def _sharpened(keys: ConfigKeys) -> float:
     return yarn_mscale(float(given["factor"]), float(all_dims)) ** 2 if all_dims else 1.0
 
 
-def routed_ffw(keys: ConfigKeys) -> BuildFfw:
+def routed_ffw(
+    keys: ConfigKeys,
+    choice: Choice | None = None,
+    *,
+    bias: str | None = "gate.e_score_correction_bias",
+) -> BuildFfw:
+    """Builder of a layer's experts, beside those that every token uses.
+
+    choice: None: by sigmoids, as config.json says. bias: of the choice, below the experts' name.
+    """
     embed, ffw = keys.whole("hidden_size"), keys.whole("moe_intermediate_size", 2048)
     experts, shared = keys.whole("n_routed_experts"), keys.whole("n_shared_experts", 0, least=0)
-    choice, activation = (
-        sigmoid_choice(keys, experts),
-        activation_of(keys.get("hidden_act", "silu")),
-    )
+    chosen = sigmoid_choice(keys, experts) if choice is None else choice
+    activation = activation_of(keys.get("hidden_act", "silu"))
     keys.only("moe_layer_freq", 1)
 
     def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
@@ -156,10 +185,9 @@ def routed_ffw(keys: ConfigKeys) -> BuildFfw:
             always = GatedFeedForward.hugging_face(
                 embed, shared * ffw, f"{name}.shared_experts", activation=activation, form=form
             )
-        gate = f"{name}.gate"
-        bias = (f"{gate}.e_score_correction_bias",)
+        offset = None if bias is None else (f"{name}.{bias}",)
         return RoutedFeedForward(
-            Router(embed, experts, choice, (f"{gate}.weight",), bias=bias),
+            Router(embed, experts, chosen, (f"{name}.gate.weight",), bias=offset),
             Experts(embed, ffw, sources, activation=activation, form=form),
             always,
         )

@@ -58,7 +58,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
     pattern = keys.whole("sliding_window_pattern")
     slides = sliding_layers(keys, lambda index: (index + 1) % pattern != 0)
-    whole, local = _ropes(keys)
+    whole, local = ropes_of(keys)
     return sandwich_recipe(
         keys,
         values,
@@ -69,7 +69,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     )
 
 
-def _ropes(keys: ConfigKeys) -> tuple[Rope, Rope]:
+def ropes_of(keys: ConfigKeys) -> tuple[Rope, Rope]:
     """Return the ropes of full and of sliding layers."""
     head_dim, given = keys.whole("head_dim"), keys.get("rope_parameters")
     if given is None:

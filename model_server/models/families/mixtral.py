@@ -16,7 +16,7 @@ from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.layers import activation_of
 from model_server.models.layers.rope import rope_of
-from model_server.models.layers.routing import Router, SoftmaxChoice, checked_count
+from model_server.models.layers.routing import Choice, Router, SoftmaxChoice, checked_count
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
@@ -38,14 +38,15 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         serving(values, keys.whole("max_position_embeddings")),
         shapes=[shape] * keys.whole("num_hidden_layers"),
         rope=rope_of(rope, shape.head_dim),
-        ffw=_routed_ffw(keys),
+        ffw=block_sparse_ffw(keys),
     )
 
 
-def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
+def block_sparse_ffw(keys: ConfigKeys, choice: Choice | None = None) -> BuildFfw:
+    """Builder of experts under Mixtral's names; choice: None: by probability, adding up to 1."""
     embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
     experts = keys.whole("num_local_experts")
-    choice = SoftmaxChoice(checked_count(keys, experts), normalised=True)
+    chosen = choice or SoftmaxChoice(checked_count(keys, experts), normalised=True)
     activation = activation_of(keys.get("hidden_act", "silu"))
 
     def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
@@ -54,7 +55,7 @@ def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
             f"{name}.experts", experts, gate="w1", up="w3", down="w2"
         )
         return RoutedFeedForward(
-            Router(embed, experts, choice, (f"{name}.gate.weight",)),
+            Router(embed, experts, chosen, (f"{name}.gate.weight",)),
             Experts(embed, ffw, sources, activation=activation, form=form),
         )
 

@@ -183,6 +183,13 @@ def _linear(asked: _Asked) -> Stretched:
     return asked.plain / float(asked.given["factor"]), 1.0
 
 
+def _proportional(asked: _Asked) -> Stretched:
+    """Gemma 4's: the slow pairs of a head do not turn, the others as if all of them did."""
+    share = float(asked.given.get("partial_rotary_factor") or 1.0)
+    turning = np.arange(len(asked.plain)) < int(share * len(asked.plain))
+    return np.where(turning, asked.plain / float(asked.given.get("factor") or 1.0), 0.0), 1.0
+
+
 def _llama3(asked: _Asked) -> Stretched:
     """Llama 3.1's longer context: slow pairs rotate `factor` times slower, fast ones are unchanged.
 
@@ -277,12 +284,14 @@ _STRETCHES = {
     "linear": _linear,
     "llama3": _llama3,
     "longrope": _longrope,
+    "proportional": _proportional,
     "yarn": _yarn,
 }
 _SETTINGS = {
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "proportional": ("factor", "partial_rotary_factor"),
     "longrope": ("factor", "long_factor", "short_factor", "attention_factor"),
     "yarn": (
         "factor",

@@ -51,6 +51,26 @@ class SoftmaxChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupedSoftmaxChoice:
+    """DeepSeek-V2's: by probability, in groups with the likeliest experts (arXiv:2405.04434)."""
+
+    count: int
+    groups: int
+    kept: int  # groups whose experts may be chosen
+    scale: float  # of the weights, which are not normalised
+
+    def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
+        shares = jax.nn.softmax(scores if bias is None else scores + bias[None], axis=-1)
+        if self.kept < self.groups:
+            grouped = shares.reshape(len(shares), self.groups, -1)
+            _, kept = jax.lax.top_k(grouped.max(-1), self.kept)
+            open_groups = jax.nn.one_hot(kept, self.groups, dtype=bool).any(1)
+            shares = jnp.where(open_groups[..., None], grouped, 0.0).reshape(shares.shape)
+        weights, experts = jax.lax.top_k(shares, self.count)
+        return Routes(experts, weights * self.scale)
+
+
+@dataclass(frozen=True, slots=True)
 class CorrectedSoftmaxChoice:
     """Top-k by probability plus a learnt bias, which the weights leave out; they sum to one."""
 
@@ -74,6 +94,33 @@ class SigmoidChoice:
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
         best, experts = jax.lax.top_k(scores if bias is None else scores + bias[None], self.count)
         return Routes(experts, jax.nn.sigmoid(best))
+
+
+@dataclass(frozen=True, slots=True)
+class SparseMixerChoice:
+    """The two best by score, each weighed among those within reach of it (arXiv:2409.12136).
+
+    Within reach is what lies less than twice `jitter` below the best, relative to the larger of
+    the two. The second best is weighed without the first.
+    """
+
+    jitter: float
+    count: int = 2
+
+    def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
+        scores = scores if bias is None else scores + bias[None]
+        first, share = self._best(scores, scores)
+        rest = jnp.where(jax.nn.one_hot(first, scores.shape[1], dtype=bool), -jnp.inf, scores)
+        second, other = self._best(rest, scores)
+        return Routes(jnp.stack([first, second], axis=1), jnp.stack([share, other], axis=1))
+
+    def _best(self, left: jax.Array, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return i32[T] and f32[T]; left: the scores f32[T, E] of those that may be chosen."""
+        most = left.max(axis=1, keepdims=True)
+        far = (most - scores) / jnp.maximum(jnp.abs(scores), most) > 2 * self.jitter
+        shares = jax.nn.softmax(jnp.where(far, -jnp.inf, left), axis=1)
+        best = jnp.argmax(left, axis=1)
+        return best, jnp.take_along_axis(shares, best[:, None], axis=1)[:, 0]
 
 
 @dataclass(frozen=True, slots=True)

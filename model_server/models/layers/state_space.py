@@ -41,7 +41,11 @@ class StateSpaceShape:
     width: int  # of the convolution
     epsilon: float
     norm_groups: int = 1  # parts of the output that are normed each for itself
-    biased: bool = False  # input and output projections
+    biased: bool = False  # input projection
+    out_biased: bool | None = None  # None: as the input projection
+    normed: bool = True  # the output
+    norms_first: bool = False  # before it is gated, not behind
+    factors: tuple[float, ...] = (1.0,) * 5  # of what gate, x, B, C and steps are made of
     conv_biased: bool = True
     least_step: float = 0.0
     most_step: float = float("inf")
@@ -113,14 +117,16 @@ class StateSpace(nnx.Module):
         self.log_decay = vector("A_log", shape.heads)
         self.step_bias = vector("dt_bias", shape.heads)
         self.through = vector("D", shape.heads)
-        self.scale = vector("norm.weight", shape.inner)
+        if shape.normed:
+            self.scale = vector("norm.weight", shape.inner)
+        out_biased = shape.biased if shape.out_biased is None else shape.out_biased
         self.out = Linear(
             shape.embed,
             shape.inner,
             ("embed", axis),
             (f"{prefix}.out_proj.weight",),
             form=form,
-            bias=(f"{prefix}.out_proj.bias",) if shape.biased else None,
+            bias=(f"{prefix}.out_proj.bias",) if out_biased else None,
         )
 
     def _convolutions(self, name: str, axes: Sequence[str | None]) -> list[Convolution]:
@@ -143,14 +149,21 @@ class StateSpace(nnx.Module):
     ) -> tuple[jax.Array, State]:
         """Returns f32[T, D] and the states with those of the new tokens."""
         s = self.shape
-        step = jax.nn.softplus(self.step(x) + self.step_bias[...][None])
-        tokens = ScanInputs(
-            self.x(x), self.b(x), self.c(x), jnp.clip(step, s.least_step, s.most_step)
+        projections = self.gate, self.x, self.b, self.c, self.step
+        gate, inner, b, c, step = (
+            made(x) if factor == 1.0 else made(x) * factor
+            for made, factor in zip(projections, s.factors, strict=True)
         )
+        step = jax.nn.softplus(step + self.step_bias[...][None])
+        tokens = ScanInputs(inner, b, c, jnp.clip(step, s.least_step, s.most_step))
         blank = tuple(jnp.zeros(each.shape, jnp.float32) for each in s.states(1))
         mixed, pages = batch.advance(pages, blank, tokens, self._step)
-        gated = mixed.reshape(x.shape[0], -1) * jax.nn.silu(self.gate(x))
-        return self.out(self._normed(gated)), pages
+        return self.out(self._gated(mixed.reshape(x.shape[0], -1), jax.nn.silu(gate))), pages
+
+    def _gated(self, x: jax.Array, gate: jax.Array) -> jax.Array:
+        if not self.shape.normed:
+            return x * gate
+        return self._normed(x) * gate if self.shape.norms_first else self._normed(x * gate)
 
     def _normed(self, x: jax.Array) -> jax.Array:
         parts = x.reshape(x.shape[0], self.shape.norm_groups, -1)

@@ -39,6 +39,8 @@ class Case:
     stored: Callable[[Shapes], Shapes] = same_tensors
     # Tensors that published checkpoints hold and the model does not need.
     spare: Callable[[Mapping[str, Any]], Shapes] = nothing
+    # Endings of tensors that transformers computes itself where a file does not hold them.
+    computed: tuple[str, ...] = ()
     # Override texts that the model is served with.
     overrides: Mapping[str, str] = field(default_factory=dict)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.golden.families_maker.case import Case
 from tests.golden.families_maker.decoders import LLAMA3, decoder, new_rope
+from tests.golden.families_maker.dense.hunyuan import DYNAMIC
 from tests.golden.families_maker.experts import deepseek_v3
 
 
@@ -164,7 +165,279 @@ KIMI_YARN = {
     "type": "yarn",
 }
 
+
+def hunyuan_moe(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "attention_head_dim": 12,
+        "eod_token_id": 3,
+        "head_dim": 12,
+        "mlp_bias": False,
+        "moe_drop_tokens": False,
+        "moe_intermediate_size": [64, 64],
+        "moe_layer_num_skipped": 0,
+        "moe_topk": [3, 3],
+        "norm_topk_prob": True,
+        "num_experts": 8,
+        "num_shared_expert": [1, 1],
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": DYNAMIC,
+        "tie_word_embeddings": True,
+        "use_cla": False,
+        "use_mixed_mlp_moe": True,
+        "use_qk_norm": True,
+    }
+    return decoder("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", **own | sizes)
+
+
+def phimoe(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": True,
+        "input_jitter_noise": 0.01,
+        "lm_head_bias": True,
+        "num_experts_per_tok": 2,
+        "num_local_experts": 6,
+        "original_max_position_embeddings": 64,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+            "long_mscale": 1.24,
+            "original_max_position_embeddings": 64,
+            "short_factor": [1.0, 1.1, 1.2, 1.5, 2.0, 3.0],
+            "short_mscale": 1.24,
+            "type": "longrope",
+        },
+        "router_jitter_noise": 0.2,
+        "sliding_window": 8,
+    }
+    return decoder("PhimoeForCausalLM", "phimoe", **own | sizes)
+
+
+def dots1(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 24,
+        "moe_layer_freq": 1,
+        "n_routed_experts": 8,
+        "n_shared_experts": 2,
+        "norm_topk_prob": True,
+        "num_experts_per_tok": 3,
+        "routed_scaling_factor": 2.5,
+        "scoring_func": "noaux_tc",
+        "sliding_window": None,
+    }
+    return decoder("Dots1ForCausalLM", "dots1", **own | sizes)
+
+
+def solar_open(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "head_dim": 10,
+        "moe_intermediate_size": 24,
+        "n_group": 1,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_experts_per_tok": 3,
+        "partial_rotary_factor": 1.0,
+        "rms_norm_eps": 1e-05,
+        "routed_scaling_factor": 1.5,
+        "topk_group": 1,
+    }
+    made = decoder("SolarOpenForCausalLM", "solar_open", **own | sizes)
+    return {key: value for key, value in made.items() if key != "intermediate_size"}
+
+
+def exaone_moe(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "first_k_dense_replace": 1,
+        "head_dim": 12,
+        "is_moe_layer": [False, True],
+        "layer_types": ["sliding_attention", "full_attention"],
+        "mlp_layer_types": ["dense", "sparse"],
+        "moe_intermediate_size": 24,
+        "n_group": 1,
+        "norm_topk_prob": True,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "num_shared_experts": 1,
+        "rms_norm_eps": 1e-05,
+        "routed_scaling_factor": 2.5,
+        "scoring_func": "sigmoid",
+        "sliding_window": 8,
+        "sliding_window_pattern": "LLLG",
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+    }
+    return decoder("ExaoneMoeForCausalLM", "exaone_moe", **own | sizes)
+
+
+def glm4_moe_lite(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "kv_lora_rank": 16,
+        "mlp_layer_types": ["dense", "sparse"],
+        "moe_intermediate_size": 24,
+        "n_group": 1,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_experts_per_tok": 3,
+        "num_key_value_heads": 4,
+        "num_nextn_predict_layers": 0,
+        "partial_rotary_factor": 1.0,
+        "q_lora_rank": 20,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 8,
+        "rms_norm_eps": 1e-05,
+        "routed_scaling_factor": 1.8,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "v_head_dim": 10,
+    }
+    return decoder("Glm4MoeLiteForCausalLM", "glm4_moe_lite", **own | sizes)
+
+
+def deepseek_v2(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "aux_loss_alpha": 0.001,
+        "first_k_dense_replace": 1,
+        "kv_lora_rank": 16,
+        "moe_intermediate_size": 24,
+        "moe_layer_freq": 1,
+        "n_group": 1,
+        "n_routed_experts": 8,
+        "n_shared_experts": 2,
+        "norm_topk_prob": False,
+        "num_experts_per_tok": 3,
+        "num_key_value_heads": 4,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 8,
+        "rope_scaling": {
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "factor": 4,
+            "mscale": 0.707,
+            "mscale_all_dim": 0.707,
+            "original_max_position_embeddings": 32,
+            "type": "yarn",
+        },
+        "routed_scaling_factor": 1.0,
+        "scoring_func": "softmax",
+        "seq_aux": True,
+        "topk_group": 1,
+        "topk_method": "greedy",
+        "v_head_dim": 10,
+    }
+    return decoder("DeepseekV2ForCausalLM", "deepseek_v2", **own | sizes)
+
+
 CASES = [
+    Case(
+        name="dots1",
+        config=dots1(),
+        known_as={"scoring_func": None},
+        without={
+            "scaling": {"routed_scaling_factor": 1.0},
+            "normalised": {"norm_topk_prob": False},
+        },
+    ),
+    Case(
+        name="dots1_window",
+        config=dots1(
+            attention_bias=True,
+            max_window_layers=1,
+            num_key_value_heads=1,
+            scoring_func=None,
+            sliding_window=8,
+            tie_word_embeddings=True,
+        ),
+        tokens=21,
+        without={"window": {"sliding_window": 21}},
+    ),
+    Case(
+        name="solar_open",
+        config=solar_open(),
+        without={"scaling": {"routed_scaling_factor": 1.0}},
+    ),
+    Case(
+        name="solar_open_biased_groups",
+        config=solar_open(attention_bias=True, n_group=4, n_shared_experts=2, topk_group=2),
+    ),
+    Case(
+        name="exaone_moe",
+        config=exaone_moe(),
+        tokens=21,
+        without={"window": {"sliding_window": 21}, "scaling": {"routed_scaling_factor": 1.0}},
+    ),
+    Case(
+        name="exaone_moe_pattern",
+        config={
+            key: value
+            for key, value in exaone_moe(
+                num_hidden_layers=3, num_key_value_heads=1, sliding_window_pattern=2
+            ).items()
+            if key not in ("layer_types", "mlp_layer_types", "is_moe_layer")
+        },
+        tokens=21,
+    ),
+    Case(
+        name="glm4_moe_lite",
+        config=glm4_moe_lite(),
+        without={"scaling": {"routed_scaling_factor": 1.0}},
+    ),
+    Case(
+        name="deepseek_v2",
+        config=deepseek_v2(),
+        tokens=40,
+        without={"yarn": {"rope_scaling": None}},
+    ),
+    Case(
+        name="deepseek_v2_groups",
+        config=deepseek_v2(
+            n_group=4,
+            q_lora_rank=20,
+            rope_scaling=None,
+            routed_scaling_factor=4.0,
+            topk_group=2,
+            topk_method="group_limited_greedy",
+        ),
+        tokens=12,
+        without={"scaling": {"routed_scaling_factor": 1.0}},
+    ),
+    Case(
+        name="hunyuan_moe",
+        config=hunyuan_moe(),
+        tokens=21,
+        without={"alpha": {"rope_scaling": DYNAMIC | {"alpha": 2.0}}},
+    ),
+    Case(
+        name="hunyuan_moe_biased_untied",
+        config=hunyuan_moe(
+            attention_bias=True,
+            moe_topk=1,
+            num_key_value_heads=1,
+            rope_scaling=None,
+            tie_word_embeddings=False,
+        ),
+        tokens=21,
+    ),
+    Case(
+        name="phimoe",
+        config=phimoe(),
+        tokens=21,
+        without={"window": {"sliding_window": 21}, "reach": {"router_jitter_noise": 0.01}},
+    ),
+    Case(
+        name="phimoe_unbiased",
+        config=phimoe(
+            attention_bias=False, lm_head_bias=False, rope_scaling=None, sliding_window=None
+        ),
+        tokens=21,
+    ),
     Case(
         name="glm4_moe",
         config=glm4_moe(),

@@ -292,7 +292,119 @@ def olmo_hybrid(**sizes: Any) -> dict[str, Any]:
     return {k: v for k, v in made.items() if k not in ("rope_scaling", "rope_theta")}
 
 
+def falcon_h1(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "attention_in_multiplier": 0.9,
+        "attention_out_multiplier": 0.7,
+        "attn_layer_indices": None,
+        "embedding_multiplier": 3.5,
+        "head_dim": 10,
+        "key_multiplier": 0.4,
+        "lm_head_multiplier": 0.3,
+        "mamba_chunk_size": 128,
+        "mamba_conv_bias": True,
+        "mamba_d_conv": 4,
+        "mamba_d_head": 12,
+        "mamba_d_ssm": 72,
+        "mamba_d_state": 10,
+        "mamba_expand": 2,
+        "mamba_n_groups": 1,
+        "mamba_n_heads": 6,
+        "mamba_norm_before_gate": False,
+        "mamba_proj_bias": False,
+        "mamba_rms_norm": False,
+        "mamba_use_mlp": True,
+        "mlp_bias": False,
+        "mlp_expansion_factor": 8,
+        "mlp_multipliers": [0.6, 1.7],
+        "num_logits_to_keep": 1,
+        "projectors_bias": False,
+        "rope_theta": 100000000000.0,
+        "ssm_in_multiplier": 1.3,
+        "ssm_multipliers": [0.5, 0.7, 1.2, 1.4, 0.8],
+        "ssm_out_multiplier": 0.6,
+    }
+    return decoder("FalconH1ForCausalLM", "falcon_h1", **own | sizes)
+
+
+def minimax(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "block_size": 8,
+        "full_attn_alpha_factor": 1.5,
+        "full_attn_beta_factor": 0.8,
+        "head_dim": 12,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_attn_alpha_factor": 1.3,
+        "linear_attn_beta_factor": 0.9,
+        "mlp_alpha_factor": 1.2,
+        "mlp_beta_factor": 0.7,
+        "num_experts_per_tok": 2,
+        "num_local_experts": 5,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000.0,
+        "router_jitter_noise": 0.0,
+        "sliding_window": None,
+    }
+    return decoder("MiniMaxForCausalLM", "minimax", **own | sizes)
+
+
+BUFFERS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+
 CASES = [
+    Case(
+        name="minimax",
+        config=minimax(),
+        tokens=21,
+        computed=BUFFERS,
+        without={
+            "factor of attention": {"full_attn_alpha_factor": 1.0},
+            "factor of the memory": {"linear_attn_beta_factor": 1.0},
+            "factor of experts": {"mlp_beta_factor": 1.0},
+        },
+    ),
+    Case(
+        name="minimax_alternating",
+        config={
+            key: value
+            for key, value in minimax(num_hidden_layers=3, num_key_value_heads=1).items()
+            if key not in ("layer_types", "linear_attn_alpha_factor", "mlp_beta_factor")
+        },
+        tokens=21,
+        computed=BUFFERS,
+    ),
+    Case(
+        name="falcon_h1",
+        config=falcon_h1(),
+        without={
+            "keys": {"key_multiplier": 1.0},
+            "state space": {"ssm_multipliers": [1.0] * 5},
+            "feed-forward": {"mlp_multipliers": [1.0, 1.0]},
+            "into attention": {"attention_in_multiplier": 1.0},
+            "logits": {"lm_head_multiplier": 1.0},
+        },
+    ),
+    Case(
+        name="falcon_h1_normed_biased_tied",
+        config=falcon_h1(
+            attention_bias=True,
+            mamba_d_ssm=None,
+            mamba_d_head="auto",
+            mamba_n_groups=2,
+            mamba_n_heads=8,
+            mamba_proj_bias=True,
+            mamba_rms_norm=True,
+            mlp_bias=True,
+            num_key_value_heads=1,
+            projectors_bias=True,
+            tie_word_embeddings=True,
+        ),
+        without={"order": {"mamba_norm_before_gate": True}},
+    ),
+    Case(
+        name="falcon_h1_normed_first",
+        config=falcon_h1(mamba_rms_norm=True, mamba_norm_before_gate=True, mlp_multipliers=None),
+    ),
     Case(
         name="olmo_hybrid",
         config=olmo_hybrid(),

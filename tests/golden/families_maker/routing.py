@@ -22,11 +22,23 @@ def smallest_margin(model: Any) -> Iterator[list[float]]:
     routers = [m for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
     hooks = [router.register_forward_hook(watch) for router in routers]
 
+    def watch_logits(router: Any, _: Any, out: Any) -> None:
+        margins.extend(_gap(out[0], router.top_k))
+
+    gates = [m for m in model.modules() if type(m).__name__ == "HunYuanMoEV1Gate"]
+    hooks += [router.register_forward_hook(watch_logits) for router in gates]
+
     def watch_scores(router: Any, _: Any, out: Any) -> None:
         margins.extend(_gap(out[1], router.top_k))
 
     others = [m for m in model.modules() if type(m).__name__ == "Llama4Router"]
     hooks += [router.register_forward_hook(watch_scores) for router in others]
+
+    def watch_shares(router: Any, _: Any, out: Any) -> None:
+        margins.extend(_gap(out[0].log(), router.config.top_k_experts))
+
+    scaled = [m for m in model.modules() if type(m).__name__ == "Gemma4TextRouter"]
+    hooks += [router.register_forward_hook(watch_shares) for router in scaled]
     try:
         yield margins
     finally:

@@ -87,3 +87,16 @@ def test_the_outer_config_counts_where_both_say_something(tmp_path: Path) -> Non
 def test_a_text_config_that_is_no_object_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="text_config = 'gemma'"):
         open_checkpoint(write(tmp_path / "both", PUBLISHED, text_config="gemma"))
+
+
+def test_parts_that_see_and_hear_are_left_out_of_a_gemma_3n(tmp_path: Path) -> None:
+    """Under the names of the published files; its audio part's config is no key of the text's."""
+    wanted = config_of("gemma3n")
+    others = ("audio_tower.x", "vision_tower.x", "embed_audio.x", "embed_vision.x")
+    eyes = tuple(f"model.{name}.weight" for name in others)
+    outer = {"model_type": "gemma3n", "audio_config": {}, "audio_token_id": 90}
+    path = write(tmp_path / "both", LATER, eyes, text_config=wanted, **outer)
+    with closing(open_checkpoint(path)) as checkpoint:
+        assert not [name for name in checkpoint.names() if "audio" in name or "vision" in name]
+        assert checkpoint.config["model_type"] == "gemma3n_text"
+        make_recipe("auto", checkpoint.config, F32)

@@ -29,7 +29,10 @@ CASES = [  # `make test` takes one of each family
     pytest.param(name, marks=[] if name in FIRST else pytest.mark.extended) for name in case_names()
 ]
 # Of families whose layers cache something else than others do; `make test-all` takes every one.
-CACHES = ("llama", "gemma3_text", "deepseek_v3", "gpt_oss", "llama4_text", "lfm2", "mamba2")
+CACHES = (
+    *("llama", "gemma3_text", "deepseek_v3", "gpt_oss", "llama4_text", "lfm2", "mamba2"),
+    *("gemma3n_text", "gemma4_text", "falcon_h1", "minimax"),
+)
 CHUNKED = [
     pytest.param(
         name,

@@ -31,10 +31,12 @@ MORE = (
 )
 RECURRENT = (  # search nothing
     "bamba",
+    "falcon_h1",
     "granitemoehybrid",
     "lfm2",
     "lfm2_moe",
     "mamba2",
+    "minimax",
     "nemotron_h",
     "olmo_hybrid",
     "qwen3_5",

@@ -69,13 +69,13 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         keys,
         serving(values, keys.whole("max_position_embeddings")),
         shapes=[shape] * keys.whole("num_hidden_layers"),
-        rope=_rope(keys, shape.head_dim),
-        attention=_attention(keys),
+        rope=rope_with_alpha(keys, shape.head_dim),
+        attention=late_normed_attention(keys),
         ffw=gated_ffw(keys),
     )
 
 
-def _rope(keys: ConfigKeys, head_dim: int) -> Rope:
+def rope_with_alpha(keys: ConfigKeys, head_dim: int) -> Rope:
     """Build the rope; `alpha` raises its base once and for all, although the type is `dynamic`.
 
     The published settings have more keys, which only other kinds read.
@@ -90,7 +90,8 @@ def _rope(keys: ConfigKeys, head_dim: int) -> Rope:
     return rope_of({}, head_dim, theta=base * alpha ** (head_dim / (head_dim - 2)))
 
 
-def _attention(keys: ConfigKeys) -> BuildAttention:
+def late_normed_attention(keys: ConfigKeys) -> BuildAttention:
+    """Builder of attention that norms queries and keys after their rotation."""
     epsilon, biased = keys.number("rms_norm_eps"), keys.flag("attention_bias")
 
     def build(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:

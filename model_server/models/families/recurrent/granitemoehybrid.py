@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from model_server.models.config_keys import ConfigKeys
+from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import BuildFfw, decoder_recipe, norm_of
 from model_server.models.families.dense.granite import MULTIPLIERS, multipliers
 from model_server.models.families.experts.granitemoe import routed_ffw
@@ -19,7 +19,6 @@ from model_server.models.families.recurrent.mixers import (
     MAMBA,
     MAMBA_DEFAULTS,
     MAMBA_OFF,
-    kinds_of_layers,
     mamba_shape,
 )
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of

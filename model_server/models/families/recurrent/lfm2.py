@@ -11,10 +11,9 @@ from typing import Any
 
 from flax import nnx
 
-from model_server.models.config_keys import ConfigKeys
+from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import BuildFfw, decoder_recipe
 from model_server.models.families.llama import attention_shape
-from model_server.models.families.recurrent.mixers import kinds_of_layers
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.convolution import ShortConvolution, ShortConvShape

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import ignored
 from model_server.models.layers.state_space import StateSpaceShape
 from sax.errors import CheckpointError
-
-_Kind = TypeVar("_Kind")
 
 MAMBA = (
     "mamba_conv_bias",
@@ -33,17 +31,21 @@ MAMBA_DEFAULTS = {
 }
 
 
-def mamba_shape(keys: ConfigKeys, epsilon: float) -> StateSpaceShape:
-    """Return the sizes of the Mamba layers. Raises CheckpointError."""
+def mamba_shape(keys: ConfigKeys, epsilon: float, inner: int | None = None) -> StateSpaceShape:
+    """Return the sizes of the Mamba layers. Raises CheckpointError.
+
+    inner: width of all heads; None: as `mamba_expand` says.
+    """
     embed, heads = keys.whole("hidden_size"), keys.whole("mamba_n_heads")
-    inner, groups = int(keys.number("mamba_expand") * embed), keys.whole("mamba_n_groups")
+    source = "hidden_size * mamba_expand" if inner is None else "mamba_d_ssm"
+    inner = int(keys.number("mamba_expand") * embed) if inner is None else inner
+    groups = keys.whole("mamba_n_groups")
     given = keys.get("mamba_d_head", "auto")
     size = inner // heads if given == "auto" else keys.whole("mamba_d_head")
     if heads * size != inner or heads % groups:
         raise CheckpointError(
             f"config.json has mamba_n_heads = {heads} of mamba_d_head = {given!r} and "
-            f"mamba_n_groups = {groups}; they must make up hidden_size * mamba_expand = {inner}, "
-            "in equal groups"
+            f"mamba_n_groups = {groups}; they must make up {source} = {inner}, in equal groups"
         )
     least, most = step_limits(keys)
     return StateSpaceShape(
@@ -74,24 +76,3 @@ def step_limits(keys: ConfigKeys) -> tuple[float, float]:
             f"config.json has time_step_limit = {given!r}; give the least and the most"
         ) from None
     return least, most
-
-
-def kinds_of_layers(
-    keys: ConfigKeys, kinds: Mapping[str, _Kind], key: str = "layer_types"
-) -> list[_Kind] | None:
-    """Translate the config's name of each layer's kind; None if it names none.
-
-    Raises CheckpointError for an unknown name or a list of the wrong length.
-    """
-    given = keys.get(key)
-    if given is None:
-        return None
-    layers = keys.whole_or_none("num_hidden_layers")  # the list says it in some files
-    known = isinstance(given, list) and all(type(name) is str and name in kinds for name in given)
-    if not given or not known or layers not in (None, len(given)):
-        *names, last = kinds
-        raise CheckpointError(
-            f"config.json has {key} = {given!r}; the {keys.family} family needs one of "
-            f"{', '.join(names)} and {last} for each of {layers or 'its'} layers"
-        )
-    return [kinds[name] for name in given]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from model_server.models.config_keys import ConfigKeys
+from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.deepseek_v3 import ROUTED
-from model_server.models.families.recurrent.mixers import kinds_of_layers, step_limits
+from model_server.models.families.recurrent.mixers import step_limits
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
 from model_server.models.layers.state_space import StateSpaceShape
 from sax.errors import CheckpointError

@@ -11,11 +11,10 @@ from typing import Any
 
 from flax import nnx
 
-from model_server.models.config_keys import ConfigKeys
+from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import decoder_recipe, gated_ffw, norm_of
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.olmo2 import all_heads_normed
-from model_server.models.families.recurrent.mixers import kinds_of_layers
 from model_server.models.families.ropes import settings_of
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.delta_net import DeltaShape, DeltaSources, GatedDeltaNet

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from model_server.models.config_keys import ConfigKeys
+from model_server.models.config_keys import ConfigKeys, kinds_of_layers
 from model_server.models.families.decoder_recipe import decoder_recipe, gated_ffw, norm_of
 from model_server.models.families.experts.qwen2_moe import shared_ffw
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3_moe import routed_ffw, sparse_layers
-from model_server.models.families.recurrent.mixers import kinds_of_layers
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.delta_net import DeltaShape, DeltaSources, GatedDeltaNet

@@ -103,3 +103,10 @@ def test_what_longrope_says_of_its_scale_counts() -> None:
 def test_a_stretch_that_cannot_be_computed_is_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(CheckpointError, match=says):
         rope_of({"max_position_embeddings": 256, "rope_scaling": given}, 4)
+
+
+def test_of_a_proportional_rope_the_slow_pairs_do_not_turn() -> None:
+    settings = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "factor": 2.0}
+    plain = rope_frequencies(8, 100.0)
+    rope = rope_of({"rope_parameters": settings | {"rope_theta": 100.0}}, 8)
+    np.testing.assert_allclose(rope.frequencies, [plain[0] / 2, plain[1] / 2, 0.0, 0.0], rtol=1e-6)

@@ -8,7 +8,13 @@ import pytest
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families import mixtral
-from model_server.models.layers.routing import GroupedSigmoidChoice, SoftmaxChoice, checked_count
+from model_server.models.layers.routing import (
+    GroupedSigmoidChoice,
+    GroupedSoftmaxChoice,
+    SoftmaxChoice,
+    SparseMixerChoice,
+    checked_count,
+)
 from sax.errors import CheckpointError
 
 
@@ -71,3 +77,19 @@ def test_more_routes_than_experts_are_refused_by_name() -> None:
     keys = ConfigKeys({"num_experts_per_tok": 9}, mixtral.KEYS)
     with pytest.raises(CheckpointError, match=r"num_experts_per_tok = 9, more than the 8"):
         checked_count(keys, 8)
+
+
+def test_the_groups_with_the_likeliest_experts_are_kept() -> None:
+    """The second group has more probability, and no expert as likely as the first group's best."""
+    scores = jnp.log(jnp.asarray([[8.0, 1.0, 6.0, 5.0]]))
+    choice = GroupedSoftmaxChoice(2, groups=2, kept=1, scale=2.0)
+    experts, weights = choice(scores, None)
+    assert experts.tolist() == [[0, 1]]
+    np.testing.assert_allclose(weights, [[2 * 8 / 20, 2 * 1 / 20]], rtol=1e-6)
+
+
+def test_sparse_mixing_weighs_each_of_two_among_those_within_its_reach() -> None:
+    """Of 2, 1.9, 1.5 and 1, with a reach of a fifth: 2 among 2 and 1.9; 1.9 among 1.9 alone."""
+    experts, weights = SparseMixerChoice(0.1)(jnp.asarray([[1.0, 2.0, 1.5, 1.9]]), None)
+    assert experts.tolist() == [[1, 3]]
+    np.testing.assert_allclose(weights, [[1 / (1 + np.exp(-0.1)), 1.0]], rtol=1e-6)
