@@ -29,6 +29,7 @@ def paged_attention(
     window: int | None = None,
     sinks: jax.Array | None = None,
     chunk: int | None = None,
+    chosen: jax.Array | None = None,  # bool[N, C, S]: the tokens each query attends to; None: all
 ) -> jax.Array:
     """As `reference.paged_attention`, up to the order of additions."""
     n, c, h, d = q.shape
@@ -52,9 +53,14 @@ def paged_attention(
             scores = softcap * jnp.tanh(scores / softcap)
         within = lax.broadcast_to_rank(jnp.arange(page_size), max(start.ndim, 1))
         seen = _seen(start + within, row_limits[:, :, None], window, chunk)
+        if chosen is not None:
+            of_page = lax.dynamic_slice_in_dim(chosen, index * page_size, page_size, axis=2)
+            seen &= jnp.tile(of_page, (1, h // kv_heads, 1))
         scores = jnp.where(seen[:, None], scores, _MASKED)
         new_highest = jnp.maximum(highest, scores.max(-1))
         weights = jnp.exp(scores - new_highest[..., None])
+        if chosen is not None:  # a page may hold none of a query's tokens before it has seen one
+            weights = jnp.where(seen[:, None], weights, 0.0)
         decay = jnp.exp(highest - new_highest)
         if values is None:
             form, values, value_scales = "nkrg,nkdg->nkrd", keys, key_scales
