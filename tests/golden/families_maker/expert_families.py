@@ -335,7 +335,24 @@ def deepseek_v2(**sizes: Any) -> dict[str, Any]:
     return decoder("DeepseekV2ForCausalLM", "deepseek_v2", **own | sizes)
 
 
+def glm_moe_dsa(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "index_head_dim": 16,
+        "index_n_heads": 2,
+        "index_topk": 24,
+        "indexer_rope_interleave": True,
+        "indexer_types": ["full", "shared"],
+        "rope_interleave": True,
+    }
+    names = {"architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa"}
+    return glm4_moe_lite(**own | sizes) | names
+
+
 CASES = [
+    Case(
+        name="glm_moe_dsa",
+        config=glm_moe_dsa(),
+    ),
     Case(
         name="dots1",
         config=dots1(),

@@ -119,7 +119,7 @@ def runner_of(
     recipe: Recipe, whole: Checkpoint | None, own: Checkpoint | None, layout: Layout
 ) -> ModelRunner:
     """The runner of a model or stage; `own` has its tensors only."""
-    module, embed = recipe.blueprint(layout, whole), recipe.embed
+    module, embed = recipe.blueprint(layout, whole), recipe.row
     leaves, pages = leaves_of(module, own, layout), pages_of(recipe, layout)
     program = StepProgram(
         module,

@@ -41,6 +41,7 @@ KEYS = KnownKeys(
         "num_experts",
         "num_global_key_value_heads",
         "num_kv_shared_layers",
+        "per_layer_config",
         "sliding_window",
         "top_k_experts",
         "use_bidirectional_attention",
@@ -79,11 +80,43 @@ def slides_of(keys: ConfigKeys) -> list[bool]:
 def shapes_of(keys: ConfigKeys) -> tuple[AttentionShape, AttentionShape]:
     """Return the shapes of layers that see everything, and of those with a window."""
     local = replace(attention_shape(keys), scale=1.0, window=keys.whole("sliding_window"))
+    size, kv_heads = _larger_heads(keys, local) or _global_heads(keys, local)
+    return replace(local, head_dim=size, kv_heads=kv_heads, window=None), local
+
+
+def _global_heads(keys: ConfigKeys, local: AttentionShape) -> tuple[int, int]:
+    """Return size and number of the KV heads of layers without a window, as published files do."""
     kv_heads = local.kv_heads
     if keys.flag("attention_k_eq_v"):
         kv_heads = keys.whole("num_global_key_value_heads", kv_heads)
-    size = keys.whole("global_head_dim")
-    return replace(local, head_dim=size, kv_heads=kv_heads, window=None), local
+    return keys.whole("global_head_dim"), kv_heads
+
+
+def _larger_heads(keys: ConfigKeys, local: AttentionShape) -> tuple[int, int] | None:
+    """Return them as transformers 5 writes them, layer by layer; None: it did not.
+
+    Raises CheckpointError.
+    """
+    given = keys.get("per_layer_config")
+    if given is None:
+        return None
+    sizes = {"head_dim": local.head_dim, "num_key_value_heads": local.kv_heads}
+    whole = {str(index) for index, slides in enumerate(slides_of(keys)) if not slides}
+    fits = isinstance(given, Mapping) and {str(index) for index in given} == whole
+    found = list(given.values()) if fits else []
+    if not fits or any(each != found[0] or not _is_sizes(each, sizes) for each in found):
+        raise CheckpointError(
+            f"config.json has per_layer_config = {given!r}; the gemma4 family needs the same "
+            f"{' and '.join(sizes)} for all layers without a window, and nothing for the others"
+        )
+    made = sizes | dict(found[0])
+    return made["head_dim"], made["num_key_value_heads"]
+
+
+def _is_sizes(given: object, sizes: Mapping[str, int]) -> bool:
+    if not isinstance(given, Mapping) or not given.keys() <= sizes.keys():
+        return False
+    return all(type(value) is int and value > 0 for value in given.values())
 
 
 def ropes_of(keys: ConfigKeys, whole: int, local: int) -> tuple[Rope, Rope]:

@@ -33,7 +33,8 @@ LIMITS = EngineLimits(
     near_window=2,
     recurrent=True,
 )
-MORE = ("mamba2", "qwen3_next", "nemotron_h")  # the last has layers that keep nothing
+# Layers of Nemotron-H may keep nothing, those of Falcon-H1 keep keys and values as well.
+MORE = ("mamba2", "qwen3_next", "nemotron_h", "falcon_h1", "minimax")
 CASES = ["lfm2", *(pytest.param(n, marks=pytest.mark.extended) for n in MORE)]
 
 

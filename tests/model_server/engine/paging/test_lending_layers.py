@@ -1,0 +1,34 @@
+"""Models whose layers borrow keys and values, in steps of the engine, give their own tokens.
+
+Their windows free pages, and prompts that begin alike share those of the layers that lend.
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from model_server.config import PrefixSharing
+from tests.model_server.engine.paging import test_recurrent_layers
+from tests.model_server.engine.paging.test_recurrent_layers import Tiny
+from tests.model_server.engine.paging.test_shared_pages import prompts_of, served, storm
+
+LIMITS = replace(test_recurrent_layers.LIMITS, near_window=8, recurrent=False)
+CASES = ["gemma4", pytest.param("gemma3n", marks=pytest.mark.extended)]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def tiny(request: pytest.FixtureRequest) -> Tiny:
+    return Tiny(request.param)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("sharing", ["off", "tenant"])
+def test_tokens_are_those_of_whole_sequences(tiny: Tiny, sharing: PrefixSharing) -> None:
+    assert tiny.recipe.near_window == LIMITS.near_window
+    got, scheduler = served(tiny.runner(replace(LIMITS, prefix_cache=sharing)), storm())
+    assert (scheduler.prefix_hits > 0) == (sharing != "off")
+    assert scheduler.near_pages_used == 0
+    for prompt, answer in zip(prompts_of(storm(), got), got, strict=True):
+        whole = tiny.likeliest([*prompt, *answer])
+        assert whole[len(prompt) - 1 : -1] == answer
