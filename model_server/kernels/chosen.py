@@ -39,12 +39,14 @@ def attend_to_chosen(
 ) -> tuple[jax.Array, LayerPages]:
     """Write the new vectors, then attend. Returns f32[T, H, Q + I], mixed of whole vectors.
 
-    Raises KernelRefusal for pages that are laid out otherwise, or that are not there.
+    Whole inputs are read without pages. Raises KernelRefusal for pages that are laid out otherwise.
     """
+    if isinstance(batch.kernel, WholeInputs) and batch.kernel.causal:
+        return _whole(batch, q, k, choosing, most, scale), layer
     if batch.kernel.shapes is not key_major_shapes or isinstance(batch.kernel, WholeInputs):
         raise KernelRefusal(
-            "attention to chosen tokens is computed over pages of plain XLA only: embedding and "
-            "scoring of whole inputs, and other kernels, are not built for this model"
+            "attention to chosen tokens is computed over pages of plain XLA only, "
+            "and no query chooses tokens after its own"
         )
     split, decodes = batch.split, batch.decode_tables.shape[0]
     layer = write(
@@ -66,6 +68,24 @@ def attend_to_chosen(
     if blocks := batch.block_tables.shape[0]:
         made.append(run(slice(decodes, None), blocks, batch.block_tables, batch.block_limits))
     return jnp.concatenate(made), layer
+
+
+def _whole(
+    batch: PagedBatch, q: jax.Array, k: jax.Array, choosing: Choosing, most: int, scale: float
+) -> jax.Array:
+    """As `attend_to_chosen`, for blocks that each hold one input: its only page."""
+    inputs, length = batch.block_limits.shape
+    layer = LayerPages(k.reshape(inputs, length, 1, -1).transpose(0, 2, 3, 1), None)
+    padded = jnp.pad(q, ((0, 0), (0, 0), (0, k.shape[2] - q.shape[2])))
+    queries, by, weights = (
+        each.reshape(inputs, length, *each.shape[1:]) for each in (padded, *choosing)
+    )
+    tables = jnp.arange(inputs)[:, None]
+    chosen = choose(layer, by, weights, tables, batch.block_limits, most)
+    mixed = xla.paged_attention(
+        queries, layer, tables, batch.block_limits, scale=scale, chosen=chosen
+    )
+    return mixed.reshape(-1, *mixed.shape[2:])
 
 
 def choose(

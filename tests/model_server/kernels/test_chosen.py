@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh
 
 from model_server.kernels import xla
 from model_server.kernels.chosen import Choosing, attend_to_chosen
+from model_server.kernels.gpu.attention import GpuAttention
 from model_server.kernels.paged import KernelRefusal
 from model_server.kernels.pages import CacheShape, allocate
-from model_server.kernels.whole import WholeInputs
+from model_server.kernels.whole import WholeInputs, no_pages, whole_batch
 from tests.model_server.tiny import PAGE, one_prompt
 
 TOKENS, HEADS, DIM, INDEXERS, INDEX = 21, 2, 6, 5, 4
@@ -59,10 +62,26 @@ def test_small_pages_choose_nearly_alike() -> None:
     assert differences.mean() < 0.02
 
 
-def test_inputs_without_pages_are_refused() -> None:
+@pytest.mark.parametrize("most", [5, 64])
+def test_whole_inputs_choose_alike_without_pages(most: int) -> None:
+    """Two inputs: the first is shorter, and padded."""
+    q, k, by, weights = (
+        jnp.concatenate([jnp.asarray(each[1:]), jnp.asarray(each[1:])]) for each in vectors()
+    )
+    batch = whole_batch(jnp.array([9, TOKENS]), TOKENS)
+    made, _ = attend_to_chosen(
+        batch, no_pages(), q, k, Choosing(by, weights), most=most, scale=SCALE
+    )
+    found = np.asarray(made).reshape(2, TOKENS, HEADS, -1)
+    np.testing.assert_allclose(found[1], wanted(most), atol=1e-5)
+    np.testing.assert_allclose(found[0, :9], wanted(most)[:9], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "other", [GpuAttention(AbstractMesh((1,), ("model",)), None, None), WholeInputs(causal=False)]
+)
+def test_other_pages_and_tokens_that_come_later_are_refused(other: Any) -> None:
     q, k, by, weights = map(jnp.asarray, vectors())
-    batch = replace(one_prompt(TOKENS, xla.KERNEL), kernel=WholeInputs())
-    cache = CacheShape(layers=1, kv_heads=1, key_dim=DIM + INDEX, value_dim=0)
-    (layer,) = allocate(cache, 3, PAGE, jnp.dtype("float32"))
-    with pytest.raises(KernelRefusal, match="whole inputs"):
-        attend_to_chosen(batch, layer, q, k, Choosing(by, weights), most=4, scale=SCALE)
+    batch = replace(one_prompt(TOKENS, xla.KERNEL), kernel=other)
+    with pytest.raises(KernelRefusal, match="plain XLA only"):
+        attend_to_chosen(batch, no_pages(), q, k, Choosing(by, weights), most=4, scale=SCALE)
