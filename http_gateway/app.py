@@ -26,6 +26,8 @@ from http_gateway.client_address import parse_networks
 from http_gateway.config import GatewayConfig
 from http_gateway.description.docs_page import DocsRoutes
 from http_gateway.envelope import RequestEnvelope
+from http_gateway.images.image_fetcher import ImageFetcher
+from http_gateway.images.media_hosts import MediaHosts
 from http_gateway.limits.limiter import Limiter
 from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
@@ -34,6 +36,7 @@ from http_gateway.modes.lenient import LenientFields
 from http_gateway.modes.session import Sessions
 from http_gateway.ollama.model_routes import OllamaModelRoutes
 from http_gateway.ollama.routes import OllamaRoutes
+from http_gateway.openai.audio.routes import AudioRoutes
 from http_gateway.openai.batches.kept_batches import KeptBatches
 from http_gateway.openai.batches.line_runner import Handler, LineRunner
 from http_gateway.openai.batches.line_slots import LineSlots
@@ -78,7 +81,13 @@ def create_app(
     """
     metrics, catalog = GatewayMetrics(), Catalog(client)
     generation = config.saxml_generation
-    backend = Backend(client=client, catalog=catalog, config=config, metrics=metrics)
+    backend = Backend(
+        client=client,
+        catalog=catalog,
+        config=config,
+        metrics=metrics,
+        images=ImageFetcher(MediaHosts.parse(config.media_hosts)),
+    )
     saxml = SaxmlRoutes(backend) if generation == 2 else SaxmlGeneration1Routes(backend)
     # FastAPI's own pages load scripts from a CDN, and need its own /openapi.json.
     app = FastAPI(
@@ -98,6 +107,7 @@ def create_app(
     embeddings = EmbeddingRoutes(backend)
     app.include_router(embeddings.router())
     app.state.batches = _keep(app, backend, authentication, store, openai, embeddings)
+    app.include_router(AudioRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
     app.include_router(VertexRoutes(backend, openai).router())

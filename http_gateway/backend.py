@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from fastapi import Request
 
@@ -16,6 +16,8 @@ from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
 from http_gateway.envelope import route_name
+from http_gateway.images.image_fetcher import ImageFetcher
+from http_gateway.images.read_images import with_images as read_all
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.streams.sse import Ending, while_connected
 from sax.client.attempts import shorter
@@ -24,7 +26,7 @@ from sax.fields.field import RequestRoute
 from sax.fields.table import field
 from sax.format import quoted
 from sax.tracing import trace_context
-from sax.types import GenerateRequest, TokenChunk
+from sax.types import GenerateRequest, Message, TokenChunk
 
 T = TypeVar("T")
 
@@ -38,6 +40,7 @@ class Backend:
     catalog: Catalog
     config: GatewayConfig
     metrics: GatewayMetrics
+    images: ImageFetcher
 
     def limit_s(self, request: Request, timeout_s: float | None = None) -> float:
         """Return the time limit of a request, in seconds.
@@ -54,6 +57,25 @@ class Backend:
             )
         own_s = self.config.request_timeout_s
         return shorter(own_s, shorter(told_s, timeout_s)) or own_s
+
+    @overload
+    async def with_images(
+        self, prompt: tuple[Message, ...], param: str = ...
+    ) -> tuple[Message, ...]: ...
+
+    @overload
+    async def with_images(
+        self, prompt: str | tuple[Message, ...], param: str = ...
+    ) -> str | tuple[Message, ...]: ...
+
+    async def with_images(
+        self, prompt: str | tuple[Message, ...], param: str = "messages"
+    ) -> str | tuple[Message, ...]:
+        """Return a chat with the images that it links to; a text as it is.
+
+        Raises InvalidRequest naming the image, or `param` for too many.
+        """
+        return prompt if isinstance(prompt, str) else await read_all(prompt, self.images, param)
 
     async def run(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         """Run a call to the cell; if the client disconnects first, cancel it and count that."""

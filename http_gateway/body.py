@@ -7,6 +7,8 @@ before the body is parsed.
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
@@ -15,6 +17,7 @@ from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import most_bytes, most_parts, most_values
 
+_LARGE = 2 << 20  # bytes of a body that holds images
 _BEGINNING = 1 << 19  # bytes that show a hostile body for what it is in some 2 ms
 
 
@@ -30,7 +33,10 @@ async def read_body(request: Request, route: RequestRoute) -> bytes:
     body = await request.body()
     memory_return.after(len(body))
     check_size(len(body), route)
-    check_values(body, route)
+    if len(body) <= _LARGE:
+        check_values(body, route)
+    else:  # in steps of some milliseconds each, between which streams go on
+        await asyncio.to_thread(check_values, body, route)
     return body
 
 

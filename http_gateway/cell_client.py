@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol
 
 from sax.scaling import Scaling
+from sax.speech.transcripts import TranscriptPart, TranscriptRequest
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,
@@ -31,6 +32,10 @@ from sax.wire.extra_inputs import ExtraInputs
 
 class CellClient(Protocol):
     """The methods of `sax.client.AsyncClient` that routes use."""
+
+    def transcribe_stream(
+        self, request: TranscriptRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[TranscriptPart, None]: ...
 
     async def publish(
         self,

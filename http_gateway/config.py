@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from http_gateway.client_address import parse_networks
+from http_gateway.images.media_hosts import MediaHosts
 from http_gateway.modes.cross_origin import read_origins
 from sax.config import GATEWAY_PORT, check_address
 
@@ -38,7 +39,7 @@ class GatewayConfig:
     prefer: str = ""  # host:port of the preferred model server; "": as sax.client.routing says
     saxml_generation: int = 2
     request_timeout_s: float = 600.0
-    max_body_bytes: int = 8 << 20
+    max_body_bytes: int = 32 << 20  # images of the most bytes, as base64, and text beside them
     header_timeout_s: float = 10.0  # for the head of a request
     body_timeout_s: float = 10.0  # for the body after it, and a second more per 32 KiB of it
     keep_alive_s: float = 75.0  # longer than clients pool connections, or they hit closed sockets
@@ -55,6 +56,7 @@ class GatewayConfig:
     log_format: str = "text"  # or "json"
     lenient: bool = False  # unknown fields pass, named in a header, instead of being refused
     cors_origins: str = ""  # of web pages that may call; "": none, "*": any
+    media_hosts: str = ""  # hosts from which images may be fetched; "": none
     trusted_proxies: str = ""  # addresses and networks whose X-Forwarded-For is believed
 
     def __post_init__(self) -> None:
@@ -70,6 +72,7 @@ class GatewayConfig:
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("--tls_cert and --tls_key go together: give both or none")
         parse_networks(self.trusted_proxies)
+        MediaHosts.parse(self.media_hosts)
         for name, choices in (("access_log", ACCESS_LOG), ("log_format", LOG_FORMATS)):
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"--{name} {value}: give {' or '.join(choices)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -25,6 +25,7 @@ from http_gateway.problems import answer
 from http_gateway.streams.body_writer import BodyWriter
 from sax.errors import Internal
 from sax.fields.field import RequestRoute
+from sax.fields.table import SOUND_BYTES
 from sax.tracing import attributes as names
 from sax.tracing import trace_context
 from sax.tracing.trace_context import TraceContext
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 _ID_LENGTH = 128
 _NO_ANSWER = 499
 _FORM_BYTES = 64 << 10  # of an upload beside its file
+_SOUNDS = (RequestRoute.TRANSCRIPTIONS, RequestRoute.TRANSLATIONS)
 _RATE = 32 << 10  # bytes of a body that earn it a further second
 
 
@@ -65,7 +67,7 @@ class RequestEnvelope:
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"], state["arrived"] = record.request_id, record.arrived_s
         reply = _RecordingSend(send, record)
-        body = _BoundedBody(receive, headers, self._config, upload=_is_upload(scope))
+        body = _BoundedBody(receive, headers, _limit_of(scope, self._config))
         self._metrics.in_flight.inc()
         try:
             await self._app(scope, body, reply)
@@ -120,8 +122,23 @@ def route_name(scope: Scope) -> str:
     return getattr(scope.get("route"), "path", "other")
 
 
-def _is_upload(scope: Scope) -> bool:
-    return scope["method"] == "POST" and scope["path"] == RequestRoute.FILES
+class _BodyLimit(NamedTuple):
+    """How large and how slow a body may be."""
+
+    bytes: int
+    seconds: float
+    remedy: str
+
+
+def _limit_of(scope: Scope, config: GatewayConfig) -> _BodyLimit:
+    seconds, path = config.body_timeout_s, scope["path"] if scope["method"] == "POST" else ""
+    if path in _SOUNDS:
+        return _BodyLimit(SOUND_BYTES + _FORM_BYTES, seconds, "send a shorter sound, or an MP3")
+    flag, form = "max_body_bytes", 0
+    if path == RequestRoute.FILES:
+        flag, form = "max_file_bytes", _FORM_BYTES
+    remedy = f"send less, or start the gateway with a larger --{flag}"
+    return _BodyLimit(getattr(config, flag) + form, seconds, remedy)
 
 
 def _request_id(headers: Headers) -> str:
@@ -159,13 +176,9 @@ class _RecordingSend:
 class _BoundedBody:
     """`receive` wrapper that refuses a body that is too large, announced or not, or too slow."""
 
-    def __init__(
-        self, receive: Receive, headers: Headers, config: GatewayConfig, *, upload: bool
-    ) -> None:
+    def __init__(self, receive: Receive, headers: Headers, limit: _BodyLimit) -> None:
         self._receive = receive
-        self._flag = "max_file_bytes" if upload else "max_body_bytes"
-        self._limit = getattr(config, self._flag) + (_FORM_BYTES if upload else 0)
-        self._limit_s = config.body_timeout_s
+        self._limit, self._limit_s, self._remedy = limit
         announced = headers.get("content-length", "")
         self._announced = int(announced) if announced.isascii() and announced.isdigit() else 0
         self.size = 0  # bytes that were read
@@ -205,8 +218,4 @@ class _BoundedBody:
         return message
 
     def _too_large(self) -> HTTPException:
-        return HTTPException(
-            413,
-            f"the body is larger than {self._limit} bytes: send less, "
-            f"or start the gateway with a larger --{self._flag}",
-        )
+        return HTTPException(413, f"the body is larger than {self._limit} bytes: {self._remedy}")

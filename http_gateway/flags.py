@@ -95,6 +95,14 @@ def _add_access(parser: argparse.ArgumentParser, default: GatewayConfig) -> None
         "https://app.example.com; * for any (default: none)",
     )
     add(
+        "--media_hosts",
+        default=default.media_hosts,
+        metavar="HOSTS",
+        help="comma-separated hosts from which images are fetched that requests link to, such as "
+        "images.example.com or *.example.com; * for any host with a public address; addresses and "
+        "networks that are not public must be listed, too (default: none, images come in requests)",
+    )
+    add(
         "--access_log",
         choices=ACCESS_LOG,
         default=default.access_log,

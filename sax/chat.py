@@ -3,7 +3,8 @@ of the answer is divided into reasoning, content and calls."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import msgspec
@@ -48,15 +49,50 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """An image among the parts of a message."""
+
+    data: bytes = field(repr=False)  # of a JPEG, PNG or WebP file
+    name: str = ""  # its place in the caller's request, for errors; "": its place in the chat
+
+
+Content = str | tuple[str | Image, ...]  # a text, or texts and images in their order
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a chat."""
 
     role: str
-    content: str
+    content: Content
     name: str = ""  # of the tool, or of who speaks
     tool_call_id: str = ""  # that this turn answers
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""  # before the content; most templates leave out that of earlier turns
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        if isinstance(self.content, str):
+            return (self.content,)
+        return tuple(part for part in self.content if isinstance(part, str))
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        if isinstance(self.content, str):
+            return ()
+        return tuple(part for part in self.content if isinstance(part, Image))
+
+    @property
+    def characters(self) -> int:
+        """Characters of its texts."""
+        return sum(map(len, self.texts))
+
+    def without_data(self) -> Message:
+        """Return the same turn with empty images: their places only."""
+        if isinstance(self.content, str):
+            return self
+        places = (part if isinstance(part, str) else _PLACE for part in self.content)
+        return replace(self, content=tuple(places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +129,17 @@ class ChatOptions:
 
 
 PLAIN_CHAT = ChatOptions()
+_PLACE = Image(b"")
+
+
+def images_of(messages: Iterable[Message]) -> tuple[Image, ...]:
+    """Return the images of a chat in their order, each with the name that errors call it by."""
+    return tuple(
+        part if part.name else replace(part, name=f"messages[{i}].content[{j}]")
+        for i, message in enumerate(messages)
+        for j, part in enumerate(message.content)
+        if isinstance(part, Image)
+    )
 
 
 class AnswerFormat(msgspec.Struct, frozen=True, gc=False):

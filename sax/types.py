@@ -15,6 +15,7 @@ from sax.activity import IDLE, Activity
 from sax.chat import PLAIN_CHAT as PLAIN_CHAT
 from sax.chat import AnswerFormat as AnswerFormat
 from sax.chat import ChatOptions as ChatOptions
+from sax.chat import Image as Image
 from sax.chat import Message as Message
 from sax.chat import Tool as Tool
 from sax.chat import ToolCall as ToolCall

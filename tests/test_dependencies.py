@@ -28,8 +28,9 @@ WHOLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = WHOLE["project"]
 CONTROL = set(PACKAGES) - {"model_server"}
 BUILD = ROOT / "model_server" / "kernels" / "cpu" / "build.py"  # runs while sax is installed
-# Runs in a process of its own, where the extra `media` is installed.
+# Run in processes of their own, where the extra `media` is installed.
 IMAGES = ROOT / "model_server" / "sharing" / "images" / "images.py"
+SOUNDS = ROOT / "model_server" / "sharing" / "audio" / "sounds.py"
 # What comes with an extra of a dependency, or is read by one for us.
 WITH_OTHERS = {"uvloop": "uvicorn"}
 # Ours to ask for, though another package imports it: starlette reads forms with it.
@@ -113,10 +114,11 @@ def test_the_model_server_imports_what_its_extra_brings() -> None:
     allowed = direct("model-server")
     assert not {
         (path.name, wrong)
-        for path in of_rooms({"model_server"}) - {BUILD, IMAGES}
+        for path in of_rooms({"model_server"}) - {BUILD, IMAGES, SOUNDS}
         for wrong in foreign(imported(path), allowed)
     }
-    assert not foreign(imported(IMAGES), allowed | direct("media"))
+    for path in (IMAGES, SOUNDS):
+        assert not foreign(imported(path), allowed | direct("media"))
 
 
 def test_what_builds_sax_imports_what_a_build_brings() -> None:

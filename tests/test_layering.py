@@ -36,7 +36,10 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
     "k8s/": (FRAMEWORKS | PACKAGES - {"sax", "k8s"}, "manifests are made without a server"),
     **{
         f"model_server/engine/{name}.py": (JAX, "the planning half of the engine is pure")
-        for name in ("types", "paging/pool", "paging/prefix_cache", "scheduler", "sequence")
+        for name in (
+            *("types", "paging/pool", "paging/prefix_cache", "scheduler", "sequence"),
+            *("encoding/encodes", "media/media_span", "encoding/row_media", "media/row_pool"),
+        )
     },
     **dict.fromkeys(
         (
@@ -152,6 +155,7 @@ LADDERS: dict[str, list[str]] = {
         "references.py",
         "types.py",
         "chat.py",
+        "speech",
         "fields",
         "storage",
         "flags",

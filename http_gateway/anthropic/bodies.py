@@ -19,6 +19,8 @@ from http_gateway.anthropic.schema import (
 )
 from http_gateway.anthropic.tools import CHOICES
 from http_gateway.anthropic.tools import UNCHANGED as TOOL_UNCHANGED
+from http_gateway.images.image_link import MEDIA_TYPES
+from http_gateway.images.image_schema import base64_schema, url_schema
 from http_gateway.openai.prompts import texts_schema
 from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import RequestBody, Schema, one_of
@@ -64,6 +66,31 @@ def _content(*blocks: Schema, least: int = 1) -> Schema:
 
 
 _TEXTS = _block("text", {"text": _TEXT}, ["text"])
+_IMAGE = _block(
+    "image",
+    {
+        "source": {
+            "anyOf": [
+                _object(
+                    {
+                        "type": {"const": "base64"},
+                        "media_type": {"enum": [*MEDIA_TYPES]},
+                        "data": base64_schema(_ROUTE, "messages.content.source"),
+                    },
+                    ["type", "media_type", "data"],
+                ),
+                _object(
+                    {
+                        "type": {"const": "url"},
+                        "url": url_schema(_ROUTE, "messages.content.source"),
+                    },
+                    ["type", "url"],
+                ),
+            ]
+        }
+    },
+    ["source"],
+)
 _THINKING = _block(
     "thinking", {"thinking": _TEXT, "signature": {"type": ["string", "null"]}}, ["thinking"]
 )
@@ -91,7 +118,7 @@ _MESSAGES: Schema = {
     "type": "array",
     "items": {
         "anyOf": [
-            _turn("user", _TEXTS, _RESULT),
+            _turn("user", _TEXTS, _IMAGE, _RESULT),
             _turn("assistant", _TEXTS, _THINKING, _USE),
             _turn("system", _TEXTS),
         ]

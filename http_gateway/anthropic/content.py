@@ -1,21 +1,22 @@
 """Converts Anthropic's messages to those that a chat template reads.
 
-Texts, calls of tools, their results and reasoning are supported; other blocks are refused by the
-path of their type.
+Texts, images of users, calls of tools, their results and reasoning are supported; other blocks are
+refused by the path of their type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict
 
 from http_gateway.bounds import bounded
+from http_gateway.images.image_link import ImageLink, joined, read_base64, read_url
 from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.tools import object_at, read_arguments, read_name
-from sax.chat import Message, ToolCall
+from sax.chat import Content, Image, Message, ToolCall
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -25,17 +26,20 @@ _CONTENT = field(RequestRoute.MESSAGES, "messages.content")
 _ID = field(RequestRoute.CHAT, "messages.tool_calls.id")
 _PARTS = {
     "system": ("text",),
-    "user": ("text", "tool_result"),
+    "user": ("text", "image", "tool_result"),
     "assistant": ("text", "thinking", "tool_use"),
 }
 # Field of a block -> the values besides null that change nothing
 UNCHANGED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "text": {"citations": ([],)},
+    "image": {},
     "tool_use": {"caller": ({"type": "direct"},), "toolset_name": ()},
     "tool_result": {"toolset_name": ()},
     "thinking": {},
 }
 LIFETIMES = ("5m", "1h")
+# Type of an image's source -> its fields
+SOURCES = {"base64": ("data", "media_type"), "url": ("url",)}
 
 Block = tuple[str, str, dict[str, Any]]  # type, path, further fields
 
@@ -131,6 +135,7 @@ def _block(entry: object, at: str, role: str) -> Block:
 
 _OWN = {
     "text": ("text",),
+    "image": ("source",),
     "thinking": ("thinking", "signature"),
     "tool_use": ("id", "name", "input"),
     "tool_result": ("tool_use_id", "content", "is_error"),
@@ -170,18 +175,35 @@ def _call(fields: Mapping[str, object], at: str) -> ToolCall:
 
 
 def _user(blocks: Iterable[Block], role: str, calls: Mapping[str, str]) -> Iterator[Message]:
-    """Return results and texts in their order; texts that follow each other are one message."""
-    texts: list[str] = []
+    """Return results, texts and images in their order; texts and images that follow each other are
+    one message."""
+    parts: list[str | ImageLink] = []
     for kind, at, own in blocks:
-        if kind == "text":
-            texts.append(_text(own, "text", at))
+        if kind != "tool_result":
+            parts.append(_text(own, "text", at) if kind == "text" else _image(own, at))
             continue
-        if texts:
-            yield Message(role, "\n".join(texts))
-            texts = []
+        if parts:
+            yield Message(role, joined(parts))
+            parts = []
         yield _result(own, at, calls)
-    if texts:
-        yield Message(role, "\n".join(texts))
+    if parts:
+        yield Message(role, joined(parts))
+
+
+def _image(fields: Mapping[str, object], at: str) -> ImageLink:
+    source = object_at(fields.get("source"), f"{at}.source")
+    kind = source.pop("type", None)
+    if not isinstance(kind, str) or kind not in SOURCES:
+        raise UnsupportedParameter(
+            f"{at}.source.type {quoted(kind)} is not supported: send {' or '.join(SOURCES)}",
+            param=f"{at}.source.type",
+        )
+    own = {name: source.pop(name, None) for name in SOURCES[kind]}
+    refuse_unsupported(source, {}, at=f"{at}.source.")
+    row = field(RequestRoute.MESSAGES, "messages.content.source")
+    if kind == "url":
+        return read_url(own["url"], f"{at}.source.url", at, row)
+    return read_base64(own["data"], own["media_type"], f"{at}.source.data", at, row)
 
 
 def _result(fields: Mapping[str, object], at: str, calls: Mapping[str, str]) -> Message:
@@ -205,13 +227,12 @@ def _may_join(before: Message, after: Message) -> bool:
 
 
 def _joined(group: Sequence[Message]) -> Message:
-    def all_of(read: Callable[[Message], str]) -> str:
-        return "\n".join(filter(None, map(read, group)))
-
     if len(group) == 1:
         return group[0]
-    return replace(
-        group[-1],
-        content=all_of(lambda each: each.content),
-        reasoning=all_of(lambda each: each.reasoning),
-    )
+    parts = [part for each in group for part in _parts_of(each.content) if part != ""]
+    reasoning = "\n".join(each.reasoning for each in group if each.reasoning)
+    return replace(group[-1], content=joined(parts), reasoning=reasoning)
+
+
+def _parts_of(content: Content) -> Sequence[str | Image]:
+    return (content,) if isinstance(content, str) else content

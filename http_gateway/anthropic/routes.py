@@ -79,7 +79,8 @@ class AnthropicRoutes:
         body.check()
         model_id = await self._backend.catalog.resolve(body.model)
         limit_s = self._backend.limit_s(request)
-        work = self._backend.client.tokenize(model_id, body.prompt, limit_s, chat=body.options)
+        prompt = await self._backend.with_images(body.prompt)
+        work = self._backend.client.tokenize(model_id, prompt, limit_s, chat=body.options)
         try:
             ids, _ = await self._backend.run(request, work)
         except SaxError as error:
@@ -93,7 +94,7 @@ class AnthropicRoutes:
         model_id = await self._backend.catalog.resolve(body.model)
         generate = GenerateRequest(
             model_id=model_id,
-            prompt=body.prompt,
+            prompt=await self._backend.with_images(body.prompt),
             sampling=body.sampling(),
             chat=body.options,
             request_id=RequestRecord.current().id_in_cell(reply_id),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from http_gateway.images.image_schema import base64_schema
 from http_gateway.ollama.messages import ROLES
-from http_gateway.ollama.messages import UNCHANGED as TURN_UNCHANGED
 from http_gateway.ollama.options import FLAGS, NUMBERS, TUNING
 from http_gateway.ollama.options import UNCHANGED as OPTION_UNCHANGED
 from http_gateway.ollama.schema import (
@@ -113,25 +113,35 @@ def _calls() -> Schema:
 
 def _turn(role: str, own: Mapping[str, Schema]) -> Schema:
     nothing = {
+        "images": _or_null({"type": "array", "maxItems": 0}),
         "thinking": {"enum": [None, ""]},
         "tool_calls": {"anyOf": [{"type": "array", "maxItems": 0}, _NULL]},
         "tool_name": {"enum": [None, ""]},
         "tool_call_id": {"enum": [None, ""]},
     }
-    unchanged = {name: one_of(values) for name, values in TURN_UNCHANGED.items()}
     return _object(
         {
             "role": {"const": role},
             "content": _text("content", "null"),
             **nothing,
-            **unchanged,
             **own,
         },
         ["role"],
     )
 
 
+def _pictures(route: RequestRoute, name: str) -> Schema:
+    return _or_null(
+        {
+            "type": "array",
+            "items": base64_schema(route, name),
+            "maxItems": field(route, name).count,
+        }
+    )
+
+
 _OWN: dict[str, dict[str, Schema]] = {
+    "user": {"images": _pictures(_CHAT, "messages.images")},
     "assistant": {"thinking": _text("thinking", "null"), "tool_calls": _or_null(_calls())},
     "tool": {name: _text(name, "null") for name in ("tool_name", "tool_call_id")},
 }
@@ -184,15 +194,20 @@ CHAT = RequestBody(
 
 
 def _given(name: str) -> Schema:
-    return {"properties": {name: {"not": {"enum": [None, "", False]}}}, "required": [name]}
+    return {"properties": {name: {"not": {"enum": [None, "", False, []]}}}, "required": [name]}
 
 
 GENERATE = RequestBody(
     model=OllamaGenerate,
     route=_GENERATE,
     unchanged=GENERATE_UNCHANGED,
-    replaced=_OF_ANSWERS,
-    rules=({"if": _given("raw"), "then": {"not": {"anyOf": [_given("system"), _given("think")]}}},),
+    replaced={**_OF_ANSWERS, "images": _pictures(_GENERATE, "images")},
+    rules=(
+        {
+            "if": _given("raw"),
+            "then": {"not": {"anyOf": [_given(name) for name in ("system", "think", "images")]}},
+        },
+    ),
 )
 EMBED = RequestBody(
     model=OllamaEmbed,

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 
 from http_gateway.cell_client import CellClient
+from sax.chat import Content
 from sax.errors import InvalidRequest
-from sax.types import ChatOptions, Message, PublishedModel, Tool
+from sax.types import PLAIN_CHAT, ChatOptions, Image, Message, PublishedModel, Tool
 
 _PROBES = {
     "tools": ChatOptions(tools=(Tool("probe"),)),
     "thinking": ChatOptions(chat_template_kwargs=json.dumps({"enable_thinking": True})),
 }
+# A white pixel, as PNG
+_DOT = Image(
+    base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAA"
+        "AACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
+    )
+)
 _METHODS = {"lm.generate": "completion", "lm.embed": "embedding"}
 
 
@@ -28,14 +37,18 @@ async def capabilities_of(
         return None, told
     _, context = await client.tokenize(model.spec.model_id, "Hi", limit_s)
     for name, options in _PROBES.items():
-        if await _takes(client, model.spec.model_id, options, limit_s):
+        if await _takes(client, model.spec.model_id, "Hi", options, limit_s):
             told.append(name)
+    if await _takes(client, model.spec.model_id, (_DOT, "Hi"), PLAIN_CHAT, limit_s):
+        told.append("vision")
     return context, told
 
 
-async def _takes(client: CellClient, model_id: str, options: ChatOptions, limit_s: float) -> bool:
+async def _takes(
+    client: CellClient, model_id: str, content: Content, options: ChatOptions, limit_s: float
+) -> bool:
     try:
-        await client.tokenize(model_id, (Message("user", "Hi"),), limit_s, chat=options)
+        await client.tokenize(model_id, (Message("user", content),), limit_s, chat=options)
     except InvalidRequest:
         return False
     return True

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from http_gateway.bounds import bounded
+from http_gateway.images.image_link import joined, read_base64
 from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.tools import object_at, to_calls
-from sax.chat import Message, ToolCall
+from sax.chat import Content, Message, ToolCall
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
+from sax.fields.table import field
 from sax.format import quoted
 
 _ROUTE = RequestRoute.OLLAMA_CHAT
 ROLES = ("system", "user", "assistant", "tool")
-UNCHANGED: Mapping[str, tuple[object, ...]] = {"images": ([],)}
+_IMAGE = field(_ROUTE, "messages.images")
+# Its images come without a type. The decoder looks at the file itself.
+_MEDIA_TYPE = "image/jpeg"
 
 
 class OllamaTurn(BaseModel):
@@ -27,6 +31,7 @@ class OllamaTurn(BaseModel):
 
     role: Annotated[str, bounded(_ROUTE, "messages.role")]
     content: Annotated[str, bounded(_ROUTE, "messages.content")] | None = None
+    images: Annotated[list[str], bounded(_ROUTE, "messages.images")] | None = None
     thinking: Annotated[str, bounded(_ROUTE, "messages.thinking")] | None = None
     tool_calls: (
         Annotated[list[dict[str, object]], bounded(_ROUTE, "messages.tool_calls")] | None
@@ -45,11 +50,11 @@ def _message(turn: OllamaTurn, at: str) -> Message:
         raise InvalidRequest(
             f"{at}role {quoted(turn.role)}: use one of {', '.join(ROLES)}", param=f"{at}role"
         )
-    refuse_unsupported(turn.model_extra, UNCHANGED, at=at)
+    refuse_unsupported(turn.model_extra, {}, at=at)
     _check_role(turn, at)
     return Message(
         turn.role,
-        turn.content or "",
+        with_pictures(turn.images or (), turn.content or "", f"{at}images"),
         name=turn.tool_name or "",
         tool_call_id=turn.tool_call_id or "",
         tool_calls=_calls(turn.tool_calls or (), f"{at}tool_calls"),
@@ -60,6 +65,7 @@ def _message(turn: OllamaTurn, at: str) -> Message:
 def _check_role(turn: OllamaTurn, at: str) -> None:
     """Raise InvalidRequest for a field of another role."""
     owners = {
+        "images": "user",
         "thinking": "assistant",
         "tool_calls": "assistant",
         "tool_name": "tool",
@@ -71,6 +77,18 @@ def _check_role(turn: OllamaTurn, at: str) -> None:
                 f"{at}{name} belongs to messages of the role {role}: leave it out",
                 param=f"{at}{name}",
             )
+
+
+def with_pictures(images: Sequence[str], text: str, at: str) -> Content:
+    """Return a content: images come before the text, as in Ollama's own templates. at: their path.
+
+    Raises InvalidRequest.
+    """
+    links = [
+        read_base64(data, _MEDIA_TYPE, f"{at}[{n}]", f"{at}[{n}]", _IMAGE)
+        for n, data in enumerate(images)
+    ]
+    return joined([*links, text] if text else links)
 
 
 def _calls(entries: Sequence[object], at: str) -> tuple[ToolCall, ...]:

@@ -123,6 +123,7 @@ class OllamaRoutes:
             return Response(loaded(form, body.model) + end, media_type=media)
         watch = Stopwatch(time.perf_counter, RequestRecord.current().arrived_s)
         made = OllamaAnswer(form, body.model, body.shape(), watch)
+        prompt = await self._backend.with_images(prompt)
         question = self._question(request, body, model_id, prompt)
         if body.streamed:
             style = ChatStream(

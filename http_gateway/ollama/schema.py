@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from http_gateway.bounds import bounded, checked, ranged, sized
-from http_gateway.ollama.messages import OllamaTurn, read_ollama_turns
+from http_gateway.ollama.messages import OllamaTurn, read_ollama_turns, with_pictures
 from http_gateway.ollama.options import read_options, sampling_of
 from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.shape import Shape
@@ -44,7 +44,6 @@ ANSWER_UNCHANGED: dict[str, tuple[object, ...]] = {
 GENERATE_UNCHANGED: dict[str, tuple[object, ...]] = {
     **ANSWER_UNCHANGED,
     "context": ([],),
-    "images": ([],),
     "suffix": ("",),
     "template": ("",),
     "width": (0,),
@@ -168,6 +167,7 @@ class OllamaGenerate(OllamaAnswerFields):
     """POST /api/generate."""
 
     prompt: Annotated[str, bounded(_GENERATE, "prompt")] | None = None
+    images: Annotated[list[str], bounded(_GENERATE, "images")] | None = None
     system: Annotated[str, bounded(_GENERATE, "system")] | None = None
     raw: Annotated[bool, checked(_GENERATE, "raw")] | None = None
 
@@ -177,7 +177,7 @@ class OllamaGenerate(OllamaAnswerFields):
         self._check_keep_alive()
         self.sampling()
         self.chat  # noqa: B018  (checks its fields)
-        for name in ("system", "think"):
+        for name in ("system", "think", "images"):
             if self.raw and getattr(self, name):
                 raise InvalidRequest(
                     f"{name} is for the model's template, which raw leaves out: send one of them",
@@ -188,10 +188,11 @@ class OllamaGenerate(OllamaAnswerFields):
     def text(self) -> str | tuple[Message, ...]:
         """The prompt, or with the model's template a chat. Empty: the model is only loaded."""
         prompt = self.prompt or ""
-        if self.raw or not prompt:
+        if self.raw or not (prompt or self.images):
             return prompt
         system = (Message("system", self.system),) if self.system else ()
-        return (*system, Message("user", prompt))
+        content = with_pictures(self.images or (), prompt, "images")
+        return (*system, Message("user", content))
 
     @cached_property
     def chat(self) -> ChatOptions:

@@ -1,7 +1,7 @@
 """Converts OpenAI chat messages to the messages a chat template reads.
 
-Text, calls of tools and their results are supported; other content is refused with the path of the
-offending part.
+Text, images of users, calls of tools and their results are supported; other content is refused with
+the path of the offending part.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from http_gateway.images.image_link import ImageLink, check_detail, joined, read_url
 from http_gateway.openai.schema import ChatMessage, refuse_unsupported
-from http_gateway.openai.tools import to_calls
+from http_gateway.openai.tools import object_at, to_calls
+from sax.chat import Content
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -26,6 +28,7 @@ _ROLES = {
     "tool": "tool",
 }
 
+PARTS = ("text", "image_url")  # types of a message's parts; only users send images
 # Fields of an earlier reply, which clients send back with the conversation.
 _NO_OP: dict[str, tuple[object, ...]] = {
     "refusal": (),
@@ -57,7 +60,8 @@ def _to_message(turn: ChatMessage, at: str) -> Message:
     fields = {name: value for name in own if (value := extra.pop(name, None)) is not None}
     refuse_unsupported(extra, {**_NO_OP, **_NOTHING}, at=at)
     calls = to_calls(fields.get("tool_calls"), at + "tool_calls")
-    content = "" if calls and turn.content is None else _text_of(turn.content, at + "content")
+    none = calls and turn.content is None
+    content = "" if none else _content_of(turn.content, at + "content", turn.role)
     return Message(
         _ROLES[turn.role],
         content,
@@ -76,25 +80,42 @@ def _label(fields: Mapping[str, object], name: str, at: str) -> str:
     return value
 
 
-def _text_of(content: object, at: str) -> str:
+def _content_of(content: object, at: str, role: str) -> Content:
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:
-        raise InvalidRequest(f"{at}: send text or a list of text parts", param=at)
+        raise InvalidRequest(f"{at}: send text or a list of parts", param=at)
     parts = cast("list[object]", content)
-    return "\n".join(_part_text(part, f"{at}[{i}]") for i, part in enumerate(parts))
+    return joined([_part(part, f"{at}[{i}]", role) for i, part in enumerate(parts)])
 
 
-def _part_text(part: object, at: str) -> str:
+def _part(part: object, at: str, role: str) -> str | ImageLink:
     if not isinstance(part, dict):
         raise InvalidRequest(f'{at}: send {{"type": "text", "text": ...}}', param=at)
     fields = dict(cast("Mapping[str, object]", part))
-    kind, text = fields.pop("type", None), fields.pop("text", None)
-    if kind != "text":
+    kind = fields.pop("type", None)
+    kinds = PARTS if role == "user" else PARTS[:1]
+    if kind not in kinds:
         raise UnsupportedParameter(
-            f"{at}.type {quoted(kind)} is not supported: send text parts only",
+            f"{at}.type {quoted(kind)} is not supported in a message of the role {role}: send "
+            f"{' or '.join(kinds)} parts only",
             param=f"{at}.type",
         )
+    return _text(fields, at) if kind == "text" else _image(fields, at)
+
+
+def _image(fields: dict[str, object], at: str) -> ImageLink:
+    image = object_at(fields.pop("image_url", None), f"{at}.image_url")
+    refuse_unsupported(fields, {}, at=f"{at}.")
+    url, detail = image.pop("url", None), image.pop("detail", None)
+    refuse_unsupported(image, {}, at=f"{at}.image_url.")
+    check_detail(detail, f"{at}.image_url.detail")
+    row = field(RequestRoute.CHAT, "messages.content.image_url")
+    return read_url(url, f"{at}.image_url.url", at, row)
+
+
+def _text(fields: dict[str, object], at: str) -> str:
+    text = fields.pop("text", None)
     if not isinstance(text, str):
         raise InvalidRequest(f"{at}.text: send a string", param=f"{at}.text")
     field(RequestRoute.CHAT, "messages.content").check_text(text, f"{at}.text")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from http_gateway.images.image_schema import DETAIL, url_schema
 from http_gateway.openai.chat import OF_OTHER_ROLES, ROLES, UNCHANGED
 from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import Schema, one_of
@@ -50,7 +51,7 @@ def texts_schema(
 
 
 def messages_schema(route: RequestRoute, *, optional: bool = False) -> Schema:
-    """Return the schema of a chat's messages: texts, calls of tools and their results."""
+    """Return the schema of a chat's messages: texts, images, calls of tools and their results."""
     content = field(route, "messages.content")
     text: Schema = {"type": "string", "maxLength": content.bytes}
     part: Schema = {
@@ -59,8 +60,8 @@ def messages_schema(route: RequestRoute, *, optional: bool = False) -> Schema:
         "required": ["type", "text"],
         "additionalProperties": False,
     }
-    parts: Schema = {"type": "array", "items": part, "minItems": 1, "maxItems": content.count}
-    content_schema: Schema = {"anyOf": [text, parts]}
+    content_schema = _content(text, part, most=content.count)
+    seen = _content(text, {"anyOf": [part, _image_part(route)]}, most=content.count)
     label = partial(_label, route)
     tool = {"name": label("name"), "tool_call_id": label("tool_call_id")}
     assistant: dict[str, Schema] = {
@@ -68,11 +69,12 @@ def messages_schema(route: RequestRoute, *, optional: bool = False) -> Schema:
         "reasoning": label("reasoning"),
         "reasoning_content": label("reasoning"),
     }
-    plain = [role for role in ROLES if role not in ("assistant", "tool")]
+    plain = [role for role in ROLES if role not in ("assistant", "tool", "user")]
     said = {"type": "array", "minItems": 1}
     message: Schema = {
         "anyOf": [
             _turn(plain, content_schema, {}),
+            _turn(["user"], seen, {}),
             _turn(["tool"], content_schema, tool),
             _turn(["assistant"], content_schema, assistant),
             # Calls may stand without content.
@@ -103,6 +105,29 @@ def _turn(
             **own,
         },
         "required": ["role", required],
+        "additionalProperties": False,
+    }
+
+
+def _content(text: Schema, part: Schema, most: int | None) -> Schema:
+    parts = {"type": "array", "items": part, "minItems": 1, "maxItems": most}
+    return {"anyOf": [text, parts]}
+
+
+def _image_part(route: RequestRoute) -> Schema:
+    url: Schema = {
+        "type": "object",
+        "properties": {
+            "url": url_schema(route, "messages.content.image_url"),
+            "detail": DETAIL,
+        },
+        "required": ["url"],
+        "additionalProperties": False,
+    }
+    return {
+        "type": "object",
+        "properties": {"type": {"const": "image_url"}, "image_url": url},
+        "required": ["type", "image_url"],
         "additionalProperties": False,
     }
 

@@ -123,7 +123,7 @@ class OpenAiRoutes:
         """Complete a chat, streamed or not."""
         body = ChatRequest.model_validate_json(await read_body(request, RequestRoute.CHAT))
         body.check()
-        prompt = to_messages(body.messages)
+        prompt = await self._backend.with_images(to_messages(body.messages))
         head = Head(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), body.model)
         model_id = await self._backend.catalog.resolve(body.model)
         job = Job(

@@ -41,7 +41,7 @@ class TokenRoutes:
         """Return the token ids of a text or chat as the model reads them."""
         raw = await read_body(request, RequestRoute.TEXT_TO_TOKENS)
         body = TokenizeBody.model_validate_json(raw)
-        prompt, chat = body.text(), body.options
+        prompt, chat = await self._backend.with_images(body.text()), body.options
         model_id = await self._backend.catalog.resolve_or_only(body.model)
         work = self._tokenized(request, body, model_id, prompt, chat)
         found = await self._backend.run(request, work)

@@ -1,20 +1,24 @@
 """Presents the text part of a vision-language checkpoint as the checkpoint of a text model.
 
 Such a config.json nests the text model's as `text_config`, and its tensors are named
-`language_model.model.` or, in some later files, `model.language_model.`.
+`language_model.model.` or, in some later files, `model.language_model.`. The tensors of the part
+that sees are `media_part`'s.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import view_of
+from model_server.checkpoints.media_part import (
+    is_media,
+    media_part_of,
+    with_processors,
+    without_media,
+)
 from sax.errors import CheckpointError
-
-logger = logging.getLogger(__name__)
 
 # model_type -> the text part's model_type, if its own config does not say it
 _TEXT_TYPES = {
@@ -22,10 +26,17 @@ _TEXT_TYPES = {
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
     "llama4": "llama4_text",
+    "llava": "llama",
     "mistral3": "mistral",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen2_vl": "qwen2_vl_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
 }
+# Those whose older files have the keys of both parts beside each other.
+_FLAT = ("qwen2_5_vl", "qwen2_vl")
 # Prefix of the text part's tensors -> prefix in a text model. `language_model.` alone is not
 # enough: the head is below it, too.
 _PREFIXES = {
@@ -34,25 +45,22 @@ _PREFIXES = {
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
 }
-_OTHER_PARTS = (
-    *("vision_tower.", "vision_model.", "multi_modal_projector.", "visual."),
-    *("audio_tower.", "embed_audio.", "embed_vision."),
-)
-_OUTER_ONLY = ("text_config", "vision_config", "audio_config", "model_type", "architectures")
+# Families that put a text model of another family beside their tower.
+_AROUND_OTHERS = ("llava",)
+_OUTER_ONLY = ("text_config", "audio_config", "model_type", "architectures")
 
 
 def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint, or its text part if it has others. Raises CheckpointError."""
+    """Return the checkpoint, or its text part if it has others. Raises CheckpointError.
+
+    The config of a text part says how images are seen only if there are tensors to see them with.
+    """
     config = text_config(checkpoint.config)
     if config is checkpoint.config:
         return checkpoint
-    names = {_text_name(name): name for name in checkpoint.names() if not _is_other(name)}
-    if left_out := [name for name in checkpoint.names() if _is_other(name)]:
-        logger.info(
-            "loading only the text part; ignoring %d vision tensors such as %s",
-            len(left_out),
-            left_out[0],
-        )
+    names = {_text_name(name): name for name in checkpoint.names() if not is_media(name)}
+    sees = media_part_of(checkpoint) is not None
+    config = with_processors(config, checkpoint.folder) if sees else without_media(config)
     return view_of(checkpoint, names, config)
 
 
@@ -61,18 +69,19 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 
     Returns a text model's own config as it is. Raises CheckpointError.
     """
-    if "text_config" not in config or config.get("model_type") not in _TEXT_TYPES:
+    kind = config.get("model_type")
+    if kind in _FLAT and "text_config" not in config:
+        return {**config, "model_type": _TEXT_TYPES[kind]}
+    if "text_config" not in config or kind not in _TEXT_TYPES:
         return config
     inner = config["text_config"]
     if not isinstance(inner, Mapping):
         raise CheckpointError(f"config.json has text_config = {inner!r}; it must be an object")
     outer = {k: v for k, v in config.items() if k not in _OUTER_ONLY and v is not None}
-    kind = inner.get("model_type") or _TEXT_TYPES[config["model_type"]]
-    return {**inner, **outer, "model_type": kind}
-
-
-def _is_other(name: str) -> bool:
-    return name.removeprefix("model.").startswith(_OTHER_PARTS)
+    inner_kind = inner.get("model_type") or _TEXT_TYPES[kind]
+    if kind in _AROUND_OTHERS:
+        return {**inner, **outer, "model_type": kind, "text_model_type": inner_kind}
+    return {**inner, **outer, "model_type": inner_kind}
 
 
 def _text_name(name: str) -> str:

@@ -15,6 +15,7 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
     check_sentence_settings,
     copy_sentence_settings,
 )
+from model_server.checkpoints.media_part import text_alone
 from model_server.checkpoints.orbax.writer import write_orbax
 from sax.errors import CheckpointError
 from sax.types import Progress
@@ -46,8 +47,10 @@ def write_checkpoint(
 ) -> None:
     """Write every tensor, with the files beside the weights. Raises CheckpointError.
 
+    Of a model with images the text part is written, and the log says so.
     dtype: "same" keeps the number format in which each tensor is read.
     """
+    checkpoint = text_alone(checkpoint)
     dtypes = {n: checkpoint.dtype(n) if dtype == SAME else dtype for n in checkpoint.names()}
     if to == GGUF:
         check_sentence_settings(checkpoint.folder)

@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from model_server.engine.types import EngineLimits, HeldRunner, PendingStep, Row, SlotMask, Step
+from model_server.engine.media.encode_batch import EncodeBatch
+from model_server.engine.types import (
+    EngineLimits,
+    HeldRunner,
+    MediaRunner,
+    PendingStep,
+    Row,
+    SlotMask,
+    Step,
+)
 
 
 class MovableRunner(HeldRunner, Protocol):
@@ -106,6 +115,10 @@ class HandoffRunner:
             if not wanted:  # cancelled meanwhile: the offer just made must be dropped here
                 self._transfers.drop(key)
         return pending
+
+    def encode(self, batch: EncodeBatch) -> None:
+        assert isinstance(self._runner, MediaRunner), "its limits are those of an encoder"
+        self._runner.encode(batch)
 
     def choose(self, masks: Sequence[SlotMask]) -> None:
         self._runner.choose(masks)

@@ -9,6 +9,7 @@ import jax
 
 from model_server.disaggregation.page_copies import Block, PageCopies
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.runner import ModelRunner
 from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step
 from sax.types import Progress
@@ -95,6 +96,9 @@ class KvRunner:
 
     def write_adapter(self, key: str, place: int) -> None:
         self._runner.write_adapter(key, place)
+
+    def encode(self, batch: EncodeBatch) -> None:
+        self._runner.encode(batch)
 
     def choose(self, masks: Sequence[SlotMask]) -> None:
         self._runner.choose(masks)

@@ -2,7 +2,8 @@
 
 The public entry point of this package. Each iteration takes in new requests, launches step n + 1,
 reads and commits step n, and delivers the results of step n. Where guides restrict the tokens of
-step n + 1, it makes their masks then, while the device runs the forward pass of step n + 1:
+step n + 1, it makes their masks then, while the device runs the forward pass of step n + 1. Images
+that prompts wait for are encoded behind step n + 1, a few at a time, so that answers go on:
 
     engine = Engine(runner, deliver)
     sequence = engine.submit(EngineRequest(prompt=(1, 2, 3), max_tokens=2, stop_ids=frozenset(),
@@ -41,7 +42,14 @@ from model_server.engine.sequence import (
 from model_server.engine.steps.commits import StepSpan
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.timing.watchdog import OnHang, Watchdog, limit_s
-from model_server.engine.types import PendingStep, RowResult, Runner, SeriesRunner, Step
+from model_server.engine.types import (
+    MediaRunner,
+    PendingStep,
+    RowResult,
+    Runner,
+    SeriesRunner,
+    Step,
+)
 from sax.errors import Internal, QueueFull, ReplicaLost, SaxError, ShuttingDown
 
 __all__ = ["Engine", "EngineStats", "Finish", "EngineRequest", "SequenceUpdate"]
@@ -110,6 +118,11 @@ class Engine:
         self._series: SeriesRunner | None = None  # without: every step is a launch of its own
         if self._limits.steps_per_launch > 1 and isinstance(runner, SeriesRunner):
             self._series = runner
+        self._media: MediaRunner | None = None  # without: no request has images
+        if self._limits.media is not None:
+            assert isinstance(runner, MediaRunner), "its limits are those of an encoder"
+            self._media = runner
+        self._behind_images: set[int] = set()  # steps in flight that wait for the encoder
         self._guessing: Guessing | None = None
         if self._limits.guesses:
             drafts = None
@@ -347,6 +360,7 @@ class Engine:
             step = steps[0] if steps else None
             self._expect(in_flight[0][0] if in_flight else step)
             launched = self._launch(steps)
+            encoded = self._encode()
             if in_flight:
                 self._read(in_flight)
             self._expect(None)
@@ -355,7 +369,8 @@ class Engine:
             self._busy_s += time.monotonic() - began_s
             # A step with prompt blocks may take ten times as long as decodes.
             self._outbox.flush(more=step is not None and step.rows[-1].is_decode)
-            assert launched or in_flight or not self._scheduler.live, "live, but nothing to do"
+            busy = launched or in_flight or encoded
+            assert busy or not self._scheduler.live, "live, but nothing to do"
             in_flight = launched
 
     def _schedule(self, now_s: float) -> list[Step]:
@@ -368,6 +383,14 @@ class Engine:
         if self._series is not None and len(steps) > 1:
             return list(zip(steps, self._series.launch_series(steps), strict=True))
         return [(step, self._runner.launch(step)) for step in steps]
+
+    def _encode(self) -> bool:
+        """Launch the next images behind the last step; return False if there are none."""
+        if self._media is None or (batch := self._scheduler.encode()) is None:
+            return False
+        self._media.encode(batch)
+        self._behind_images.add(self._scheduler.steps + 1)
+        return True
 
     def _read(self, launched: list[tuple[Step, PendingStep]]) -> None:
         """Wait for the steps of one launch, and commit them."""
@@ -384,7 +407,9 @@ class Engine:
         now_s = time.monotonic()
         if self._read_s is not None:
             for step in steps:
-                self._scheduler.took(step, (now_s - self._read_s) / len(steps))
+                if step.number not in self._behind_images:
+                    self._scheduler.took(step, (now_s - self._read_s) / len(steps))
+        self._behind_images.difference_update(step.number for step in steps)
         began_s = max(self._began_s, self._read_s or 0.0)
         self._read_s = now_s
         each_s = (now_s - began_s) / len(steps)
@@ -399,7 +424,8 @@ class Engine:
 
     def _expect(self, step: Step | None) -> None:
         if self._watchdog is not None:
-            self._watchdog.expect(step)
+            behind_images = step is not None and step.number in self._behind_images
+            self._watchdog.expect(step, behind_images=behind_images)
 
     def _take_inbox(self, *, may_rest: bool) -> None:
         """Add and cancel what arrived; sleep until something arrives if there is nothing else to

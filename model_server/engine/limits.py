@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.types import EngineLimits
 
 
@@ -44,6 +45,8 @@ def check_limits(limits: EngineLimits) -> None:
             f"layers with a state need whole prefill_blocks of {limits.prefill_block} tokens in a "
             f"page of {limits.page_size}, and no guesses: {limits.guesses}"
         )
+    if limits.media is not None:
+        _check_media(limits, limits.media)
     least = limits.decodes - 1 + limits.prefill_block
     if limits.token_budget < least:
         raise ValueError(
@@ -54,4 +57,21 @@ def check_limits(limits: EngineLimits) -> None:
         raise ValueError(
             f"max_logit_rows is {limits.max_logit_rows}; it must be at least decodes: "
             f"{limits.decodes}"
+        )
+
+
+def _check_media(limits: EngineLimits, media: MediaLimits) -> None:
+    """Raise ValueError if some image could wait forever for rows, or for a chunk to hold it."""
+    if any(each % media.per_row for each in media.pieces) or list(media.pieces) != sorted(
+        set(media.pieces)
+    ):
+        raise ValueError(f"pieces must rise and make whole vectors of {media.per_row}: {media}")
+    if media.rows < media.largest:
+        raise ValueError(f"media have {media.rows} rows; the largest needs {media.largest}")
+    blocks = (limits.token_budget - limits.decodes) // limits.prefill_block
+    blocks = min(blocks, limits.max_prefill_blocks or blocks)
+    if media.sees_itself and blocks * limits.prefill_block < media.largest:
+        raise ValueError(
+            f"one chunk must hold an image of {media.largest} tokens; a step has room for "
+            f"{blocks} blocks of {limits.prefill_block}"
         )

@@ -15,6 +15,13 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
+from model_server.engine.media.encode_batch import (
+    EncodeBatch,
+    EncoderInput,
+    empty_input,
+    pack_batch,
+)
+from model_server.engine.media.encoder_program import encode_name
 from model_server.engine.slot_state import SlotState
 from model_server.engine.slot_write import pack, pack_masks
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
@@ -168,7 +175,9 @@ class ModelRunner:
         pages: Sequence[LayerPages],
         buckets: Sequence[Bucket],
         adapters: AdapterFiles | None = None,
+        encoder_leaves: Sequence[jax.Array] = (),
     ) -> None:
+        """encoder_leaves: the weights of `program.encoder`."""
         self.program = program
         self.limits = limits = program.limits
         self._buckets = tuple(buckets)
@@ -178,6 +187,9 @@ class ModelRunner:
         self.pages = tuple(pages)
         self.state: SlotState | None = jax.tree.map(zeros, program.state)
         self._no_tokens = zeros(program.last_tokens) if program.state is None else None
+        self._encoder_leaves = tuple(map(as_bytes, encoder_leaves))
+        # Vectors of media, which batches of the encoder replace; None: it takes text alone.
+        self._media = None if program.encoder is None else zeros(program.encoder.buffer)
         self._held = threading.Lock()  # while a call donates and replaces them
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
@@ -202,7 +214,7 @@ class ModelRunner:
 
     @property
     def weight_bytes(self) -> int:
-        return sum(leaf.nbytes for leaf in self._leaves)
+        return sum(leaf.nbytes for leaf in (*self._leaves, *self._encoder_leaves))
 
     def compile(
         self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
@@ -224,7 +236,8 @@ class ModelRunner:
 
         For a model without room for adapters.
         """
-        made = type(self)(self.program, self._leaves, pages, self._buckets)
+        encoder = self._encoder_leaves
+        made = type(self)(self.program, self._leaves, pages, self._buckets, encoder_leaves=encoder)
         self._share_with(made)
         return made
 
@@ -236,11 +249,15 @@ class ModelRunner:
 
     @property
     def warmups(self) -> int:
-        return len(self._buckets) + len(self.program.series_of(self._buckets))
+        return len(self._buckets) + len(self.program.series_of(self._buckets)) + self.encodes
 
     def warm(self, index: int) -> None:
+        series = self.program.series_of(self._buckets)
+        if index >= len(self._buckets) + len(series):
+            self.warm_encode(index - len(self._buckets) - len(series))
+            return
         if index >= len(self._buckets):
-            self._warm_series(self.program.series_of(self._buckets)[index - len(self._buckets)])
+            self._warm_series(series[index - len(self._buckets)])
             return
         bucket = self._buckets[index]
         vector = self._arrays.full(self.layouts[bucket])
@@ -255,6 +272,20 @@ class ModelRunner:
         vector = self._arrays.full(self.layouts[bucket])
         vectors = np.stack([vector] * self.limits.steps_per_launch)
         jax.block_until_ready(self._series(bucket, vectors))
+
+    @property
+    def encodes(self) -> int:
+        """Number of indices for `warm_encode`."""
+        encoder = self.program.encoder
+        return 0 if encoder is None else len(encoder.limits.batches)
+
+    def warm_encode(self, index: int) -> None:
+        """Run the encoder once, and keep its vectors nowhere."""
+        assert self.program.encoder is not None, "it has none to warm"
+        limits = self.program.encoder.limits
+        shape = limits.batches[index]
+        self._encode(shape, empty_input(limits, *shape))
+        jax.block_until_ready(self._media)
 
     def warm_write(self) -> None:
         """Write the scratch slot, if this runner chooses tokens."""
@@ -309,6 +340,17 @@ class ModelRunner:
             outputs, self.pages, self.state = call(self._leaves, self.pages, vectors, self.state)
         return outputs
 
+    def encode(self, batch: EncodeBatch) -> None:
+        """Launch a batch of the encoder; as `MediaRunner.encode`."""
+        assert self.program.encoder is not None, "the scheduler knows that it has none"
+        limits = self.program.encoder.limits
+        self._encode(batch.shape(limits), pack_batch(batch, limits))
+
+    def _encode(self, shape: tuple[int, int], given: EncoderInput) -> None:
+        with self._held:
+            call = self._compiled[encode_name(*shape)]
+            self._media = call(self._encoder_leaves, self._media, *given)
+
     def choose(self, masks: Sequence[SlotMask]) -> None:
         assert self._unchosen is not None, "the last step was not guided"
         (launched, made), self._unchosen = self._unchosen, None
@@ -355,7 +397,8 @@ class ModelRunner:
         with self._held:
             given = self.last_tokens if given is None else given
             call = self._compiled[str(bucket)]
-            made, self.pages = call(self._leaves, self.pages, vector, given)
+            media = (self._media,) if self.program.reads_media(bucket) else ()
+            made, self.pages = call(self._leaves, self.pages, vector, given, *media)
         return made
 
     def chosen(self, computed: Computed) -> Outputs:
@@ -403,9 +446,9 @@ class ModelRunner:
         with self._held:
             self.closed = True
             self._sharers.discard(id(self))
-            leaves = () if self._sharers else self._leaves
-            held = (leaves, self.pages, self.state, self._no_tokens)
+            leaves = () if self._sharers else (*self._leaves, *self._encoder_leaves)
+            held = (leaves, self.pages, self.state, self._no_tokens, self._media)
             arrays: list[jax.Array] = jax.tree.leaves(held)
-            self._leaves, self.pages = (), ()
+            self._leaves, self._encoder_leaves, self.pages = (), (), ()
             free(arrays)
             drop(self._compiled)

@@ -52,6 +52,9 @@ finds the guess true; what a wrong one wrote is beyond all that anybody reads, a
 No row of a sequence is launched while guesses of it are in flight. Where a draft model guesses,
 sequences get their next pages a step early if some are free: it writes there before the next step.
 
+Images of prompts are encoded beside the steps (`encoding.encodes`): a prompt is computed up to its
+first one that is not, while others go on.
+
 `Draft` makes the rows, `LiveSequences` has the sequences with their slots and pages, `Commits`
 applies results; here is decided who gets what.
 
@@ -64,9 +67,11 @@ outgrows the short factors starts again, as if preempted, with the long ones; th
 
 from __future__ import annotations
 
+from model_server.engine.encoding.row_media import whole_length
 from model_server.engine.guessing.guessing import NO_GUESSES, Guesses, Guessing
 from model_server.engine.limits import check_limits
 from model_server.engine.live_sequences import LiveSequences
+from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.sequence import Begun, Sequence, SequenceUpdate
 from model_server.engine.shares import fresh_tokens
 from model_server.engine.steps.commits import UNTIMED, Commits, StepSpan
@@ -113,6 +118,7 @@ class Scheduler:
         self._live = LiveSequences(limits)
         self._commits = Commits(self._live, guessing)
         self._held = self._live.held
+        self._media = self._held.media
         self._pool = self._held.pool
         self._running = self._held.running
         self._accounts = self._live.accounts
@@ -188,6 +194,10 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         self._live.add(sequence)
 
+    def encode(self) -> EncodeBatch | None:
+        """Return the images to encode behind the last step that was scheduled, if any."""
+        return self._media.next_batch(self._running) if self._media is not None else None
+
     def cancel(self, id: int) -> bool:
         """Drop a live sequence and free its slot and pages; return False if it is not live."""
         sequence = self._live.get(id)
@@ -217,7 +227,7 @@ class Scheduler:
                 return None
             if self.steps == self._commits.steps:
                 guesses = self.guessing.choose(self._running, self._room_to_guess)
-        draft = Draft(self._held, self._samplings)
+        draft = Draft(self._held, self._samplings, self._media)
         if accounts.waiting:
             self._displace()
             self._admit_computed(draft)
@@ -234,6 +244,8 @@ class Scheduler:
             self.guessing.launched(self.steps, late=self.steps == self._commits.steps + 1)
         for sequence in draft.chunks:
             self._held.note(sequence)
+            if self._media is not None:
+                self._media.launched(sequence)
         if self._held.frees_unseen:
             self._held.free_unseen(self._live.seating.followed)
         self.prefill_tokens += draft.prompt_tokens
@@ -381,7 +393,7 @@ class Scheduler:
     def _keep_pace(self, draft: Draft) -> None:
         blocks = self._pace.blocks(len(draft.rows))
         if blocks is not None:
-            draft.blocks = min(draft.blocks, blocks)
+            draft.keep_pace(blocks)
 
     def _make_room(self) -> None:
         """Preempt until every sequence that decodes into a new page can have one."""
@@ -436,7 +448,7 @@ class Scheduler:
 
         Each also gets a logit row: decodes leave one for every prompt.
         """
-        turns.sort(key=lambda sequence: sequence.goal - sequence.launched)
+        turns.sort(key=self._order)
         for others in range(len(turns) - 1, -1, -1):
             sequence = turns[len(turns) - 1 - others]
             draft.chunk(sequence, draft.blocks // (others + 1), draft.logit_rows - others)
@@ -444,3 +456,9 @@ class Scheduler:
                 self._accounts.finish_prompt(sequence)
                 share = self._accounts.share(sequence, len(self._running))
                 self._pace.begin(fresh_tokens(sequence), share)
+
+    def _order(self, sequence: Sequence) -> tuple[bool, int]:
+        """Those first that are in front of an image which one chunk must hold, then short ones."""
+        whole = sequence.media and self._media is not None and self._media.limits.sees_itself
+        in_front = bool(whole) and whole_length(sequence, sequence.launched) > 0
+        return not in_front, sequence.goal - sequence.launched

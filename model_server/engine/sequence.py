@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from model_server.engine.media.media_span import MediaSpan, check_spans, with_numbers
 from model_server.engine.slot_write import check_biases
 from model_server.engine.types import (
     BeamSettings,
@@ -45,6 +46,11 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     adapter: int = 0  # place of its adapter, from 1 on; 0: none
     # Search for the likeliest answers instead of sampling one; `sampling` is `beams.sampling_of`.
     beams: BeamSettings | None = None
+    # Images and sounds of the prompt, by their places in it; the tokens there count for nothing.
+    media: tuple[MediaSpan, ...] = ()
+    # i32[len(prompt), 3], of a model whose positions are triples; empty: all count tokens.
+    positions: bytes = b""
+    shift: int = 0  # added to the positions of tokens behind the prompt
     # Of an answer begun elsewhere:
     answer: tuple[int, ...] = ()  # its tokens; they do not finish it (see `finish_of`)
     computed: bool = False  # the runner has keys and values for all tokens but the last
@@ -122,12 +128,15 @@ class Sequence:
         "launched",
         "long",
         "lost",
+        "media",
         "member",
         "near",
         "near_known",
         "near_source",
         "near_unseen",
         "pages",
+        "pinned",
+        "positions",
         "priority",
         "prompt",
         "recompute_at",
@@ -141,6 +150,7 @@ class Sequence:
         "scores_committed",
         "scores_launched",
         "seats",
+        "shift",
         "since",
         "slot",
         "source",
@@ -156,6 +166,7 @@ class Sequence:
         context = context_of(engine_request, limits)
         _check(engine_request, context)
         _check_beams(engine_request, limits, context)
+        _check_media(engine_request, limits)
         prompt = len(engine_request.prompt)
         self.id = id
         self.prompt = prompt  # tokens of it
@@ -163,7 +174,14 @@ class Sequence:
         self.member = engine_request.member
         self.priority = engine_request.priority
         self.adapter = engine_request.adapter
-        self.tokens = [*engine_request.prompt, *engine_request.answer]  # known and committed
+        # Known and committed; those of media are numbers below 0.
+        self.tokens = [
+            *with_numbers(engine_request.prompt, engine_request.media),
+            *engine_request.answer,
+        ]
+        self.media = engine_request.media
+        self.positions = engine_request.positions
+        self.shift = engine_request.shift
         self.computed = engine_request.computed  # False once it has a slot
         self.sampling = engine_request.sampling
         self.stop_ids = engine_request.stop_ids
@@ -208,6 +226,7 @@ class Sequence:
         self.unseen = 0  # pages before the window of all later queries: 0 in `pages`
         self.kept = 0  # full pages that others can find, or that were found
         self.goal = 0  # positions that are prefill; from there on it decodes
+        self.pinned: frozenset[bytes] = frozenset()  # digests of media whose rows it keeps
         self.long = False  # rotated by the factors of long sequences
         self.recompute_at = -1  # position from which on it must be, having begun as a short one
         # The slot's last token is another (a guess, or one that is chosen anew): the next row
@@ -375,6 +394,25 @@ def _check(engine_request: EngineRequest, context: int) -> None:
             f"{', one of them for the answer' if generates else ''}: shorten the prompt, or "
             "serve the model with a larger --max_context or --kv_cache_bytes",
             param="prompt",
+        )
+
+
+def _check_media(engine_request: EngineRequest, limits: EngineLimits) -> None:
+    """Reject media that the model cannot take, and scores of their tokens, which mean nothing."""
+    prompt, media = len(engine_request.prompt), engine_request.media
+    check_spans(media, prompt, limits.media)
+    if media and limits.media is not None and limits.media.triples:
+        assert engine_request.positions, "the places of its images come with the request"
+    if engine_request.positions:
+        assert limits.media is not None, "its positions are not triples"
+        assert limits.media.triples, "its positions are not triples"
+        assert len(engine_request.positions) == 12 * prompt, "positions are i32[T, 3]"
+    first = engine_request.score_from
+    if media and first is not None and first < media[-1].end:
+        raise InvalidRequest(
+            f"cannot score from token {first}: tokens of an image have no scores, and the last one "
+            f"ends at token {media[-1].end}: score what follows it",
+            param="score_from",
         )
 
 

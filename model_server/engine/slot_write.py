@@ -72,7 +72,7 @@ def pack(change: SlotSampling, limits: EngineLimits, vocab: int) -> np.ndarray:
     views = {name: vector[at : at + size] for name, (at, (size,)) in layout.parts.items()}
     views["slot"][0], views["prompt"][0] = change.slot, change.prompt
     views["tokens"].fill(vocab)
-    views["tokens"][: len(change.tokens)] = change.tokens
+    views["tokens"][: len(change.tokens)] = [vocab if t < 0 else t for t in change.tokens]
     _pack_biases(change, views, vocab)
     views["allowed"][:] = _bits(change.sampling.allowed, vocab)
     _pack_bad_words(change, views, vocab)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from model_server.engine.buckets import Bucket
+from model_server.engine.media.media_span import RowMedia
 from model_server.engine.types import EngineLimits, Row, Sampling, Step
 from model_server.models.long_positions import LONG
 from sax.fields.sampling import DEVICE_FIELDS
@@ -71,6 +72,17 @@ class ColumnLayout:
         return self.limits.near_window is not None
 
     @property
+    def has_triples(self) -> bool:
+        """True if a position is three numbers."""
+        return self.limits.media is not None and self.limits.media.triples
+
+    @property
+    def looks_ahead(self) -> bool:
+        """True if tokens of an image also see those after them."""
+        media = self.limits.media
+        return media is not None and media.sees_itself and self.bucket.blocks > 0
+
+    @property
     def tokens(self) -> int:
         return self.bucket.tokens(self.limits.prefill_block)
 
@@ -91,7 +103,7 @@ class ColumnLayout:
         t, r, s = self.tokens, self.logit_rows, self.limits.pages_per_sequence
         shapes = {
             "tokens": (t,),
-            "positions": (t,),
+            "positions": (3, t) if self.has_triples else (t,),
             "pages": (t,),
             "offsets": (t,),
             "decode_slots": (d,),
@@ -99,6 +111,7 @@ class ColumnLayout:
             "decode_limits": (d, 1),
             "block_tables": (n, s),
             "block_limits": (n, c),
+            **({"block_ahead": (n, c)} if self.looks_ahead else {}),
             **(dict(zip(NEAR_PARTS, ((t,), (d, s), (n, s)), strict=True)) if self.has_near else {}),
             "row_index": (r,),
             **({"adapters": (t,)} if self.limits.adapters else {}),
@@ -151,7 +164,7 @@ class StepArrays:
             if padding:
                 views[name].fill(padding)
         decodes = [row for row in step.rows if row.is_decode]
-        self._pack_decodes(decodes, views)
+        self._pack_decodes(decodes, views, layout)
         ranges = {id(row): (i, i + 1) for i, row in enumerate(decodes)}
         next_row = len(decodes)
         block = 0
@@ -185,7 +198,9 @@ class StepArrays:
         for change in step.samplings:
             self._samplings[change.slot] = _numbers(change.sampling)
 
-    def _pack_decodes(self, rows: list[Row], views: dict[str, np.ndarray]) -> None:
+    def _pack_decodes(
+        self, rows: list[Row], views: dict[str, np.ndarray], layout: ColumnLayout
+    ) -> None:
         if not rows:
             return
         count = len(rows)
@@ -193,7 +208,9 @@ class StepArrays:
         starts = np.fromiter((row.start for row in rows), np.int32, count)
         tables = self._tables[slots]
         views["tokens"][:count] = [row.given for row in rows]
-        views["positions"][:count] = starts
+        views["positions"][..., :count] = starts
+        if layout.has_triples:
+            views["positions"][..., :count] += [row.media.shift if row.media else 0 for row in rows]
         if self._limits.short_context is not None:
             views["positions"][:count] += [LONG * row.long for row in rows]
         if self._limits.adapters:
@@ -222,7 +239,9 @@ class StepArrays:
         views["tokens"][flat : flat + count] = row.tokens
         if row.adapter:
             views["adapters"][flat : flat + count] = row.adapter
-        views["positions"][flat : flat + count] = positions + LONG * row.long
+        views["positions"][..., flat : flat + count] = positions + LONG * row.long
+        if row.media is not None:
+            self._pack_media(row, row.media, views, layout, slice(flat, flat + count))
         views["pages"][flat : flat + count] = table[positions // self._limits.page_size]
         views["offsets"][flat : flat + count] = positions % self._limits.page_size
         views["block_tables"][block : block + blocks] = table
@@ -240,6 +259,25 @@ class StepArrays:
             last = slice(first + used - 1, first + used)
             self._pack_samplings(views, last, np.array([row.slot]), end)
         return used
+
+    def _pack_media(
+        self,
+        row: Row,
+        media: RowMedia,
+        views: dict[str, np.ndarray],
+        layout: ColumnLayout,
+        at: slice,
+    ) -> None:
+        if layout.has_triples:
+            given = np.frombuffer(media.positions, "<i4").reshape(-1, 3)
+            views["positions"][:, at] += media.shift
+            views["positions"][:, at.start : at.start + len(given)] = given.T
+        if media.together:
+            ahead = views["block_ahead"].reshape(-1)
+            first_block = at.start - layout.bucket.decodes
+            for first, end in media.together:
+                left = np.arange(end - first - 1, -1, -1)
+                ahead[first_block + first : first_block + end] = left
 
     def _pack_targets(self, row: Row, views: dict[str, np.ndarray], at: slice) -> None:
         views["target"][at] = row.targets

@@ -21,6 +21,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import options_for
+from model_server.engine.media.encoder_program import EncoderProgram
+from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.sampling.drawing import RowSampling
 from model_server.engine.sampling.sampler import PADDING, sample
 from model_server.engine.slot_state import (
@@ -44,6 +46,7 @@ from model_server.engine.step_arrays import (
 from model_server.engine.types import EngineLimits
 from model_server.kernels.cpu.attention import CpuAttention
 from model_server.kernels.cpu.attention import overwrite as native_overwrite
+from model_server.kernels.media_vectors import MediaVectors, vectors_of
 from model_server.kernels.paged import Kernel, KernelRefusal, NearTables, PagedBatch
 from model_server.kernels.pages import (
     LayerPages,
@@ -103,6 +106,7 @@ class PagedModel(Protocol):
         positions: jax.Array,  # i32[T]
         pages: Sequence[LayerPages],
         batch: PagedBatch,
+        media: MediaVectors | None = None,
     ) -> tuple[jax.Array, tuple[LayerPages, ...]]: ...
 
     def logits(self, hidden: jax.Array) -> jax.Array: ...
@@ -140,12 +144,15 @@ class StepProgram:
         vocab: int,
         logits: jax.sharding.Sharding | None = None,
         near: Sequence[bool] = (),
+        encoder: EncoderProgram | None = None,
     ) -> None:
         """stage: None: all layers. embed: width of the hidden states that stages pass on.
 
         near: of each layer, True if it is among those with pages of their own; (): none has any.
 
         logits: their sharding, f32[R, V], between the two programs; None: replicated.
+
+        encoder: of the first stage of a model whose limits have media; None: it takes text alone.
         """
         self._blueprint = blueprint
         self._kernel = kernel
@@ -164,6 +171,10 @@ class StepProgram:
         self.last_tokens: Any = state.last_tokens  # i32[B + 1], which the first layers take
         # None: this stage chooses no tokens.
         self.state = state if stage is None or stage.is_last else None
+        self.encoder = encoder
+        first = stage is None or stage.is_first
+        assert (encoder is not None) == (limits.media is not None and first), "media need one"
+        _check_levels(limits, stage)
 
     @property
     def skips(self) -> bool:
@@ -198,7 +209,8 @@ class StepProgram:
         )
         vector = self._input((layout.size,), jnp.int32)
         with told_as_plan_error(str(bucket)):
-            return jitted.lower(self.leaves, self.pages, vector, self._given(layout))
+            given = self._given(layout)
+            return jitted.lower(self.leaves, self.pages, vector, given, *self._buffer(layout))
 
     def programs(self, buckets: Sequence[Bucket]) -> dict[str, Callable[[], jax.stages.Lowered]]:
         """Return what traces each program of these buckets, by name."""
@@ -215,6 +227,8 @@ class StepProgram:
         made[COPY] = self.lower_copy  # for the prefix cache, and for hypotheses of a beam search
         if self.factors:
             made[ADAPTER] = self.lower_adapter
+        if self.encoder is not None:
+            made |= self.encoder.programs()
         return made
 
     def series_of(self, buckets: Sequence[Bucket]) -> list[Bucket]:
@@ -316,23 +330,38 @@ class StepProgram:
             return self.last_tokens
         return self._input((layout.tokens, self.embed), jnp.float32)
 
+    def reads_media(self, bucket: Bucket) -> bool:
+        """Return True if tokens of a bucket may be those of media: decodes never are."""
+        return self.encoder is not None and bucket.blocks > 0
+
+    def _buffer(self, layout: ColumnLayout) -> tuple[Any, ...]:
+        if self.encoder is None or not self.reads_media(layout.bucket):
+            return ()
+        return (self.encoder.buffer,)
+
     def _trace(self, layout: ColumnLayout) -> Callable[..., Any]:
         stage = self.stage
+        levels = 0 if self.limits.media is None else self.limits.media.levels
 
-        def step(leaves: Any, pages: Any, vector: jax.Array, given: jax.Array) -> Any:
+        def step(
+            leaves: Any, pages: Any, vector: jax.Array, given: jax.Array, *buffer: jax.Array
+        ) -> Any:
             model: Any = self._blueprint.assemble(leaves)
             parts = unpack(layout.parts, vector)
             if "adapters" in parts:
                 choose_adapters(model, parts["adapters"])
-            batch = paged_batch(parts, self._kernel, self._split)
+            batch = paged_batch(parts, self._kernel, self._split, self.limits.media)
             if self.limits.recurrent:
                 batch = batch.with_states(self.limits.page_size)
             if self._native:
                 set_live_rows(model, live_tokens(parts), live_heads(parts, self.limits.slots))
             if stage is None:
-                hidden, pages = run_step(model, pages, parts, batch, given)
+                hidden, pages = run_step(model, pages, parts, batch, given, buffer, levels)
             else:
-                hidden, pages = run_stage(model, pages, parts, batch, given, first=stage.is_first)
+                first = stage.is_first
+                hidden, pages = run_stage(
+                    model, pages, parts, batch, given, buffer, levels, first=first
+                )
                 if not stage.is_last:
                     return hidden, pages
                 hidden = model.final_norm(hidden)
@@ -341,6 +370,16 @@ class StepProgram:
             return Computed(model.logits(rows), settings), pages
 
         return step
+
+
+def _check_levels(limits: EngineLimits, stage: Stage | None) -> None:
+    """Raise MemoryPlanError if layers of later stages would add vectors of media."""
+    levels = 0 if limits.media is None else limits.media.levels
+    if stage is not None and stage.is_first and stage.end < levels:
+        raise MemoryPlanError(
+            f"the first {levels} layers of this model add vectors of images, and the first stage "
+            f"has {stage.end}: serve it in fewer stages (NUM_STAGES)"
+        )
 
 
 def everywhere(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
@@ -379,9 +418,13 @@ def run_step(
     step: dict[str, jax.Array],
     batch: PagedBatch,
     last_tokens: jax.Array,  # i32[B + 1]
+    buffer: Sequence[jax.Array] = (),  # f32[M, W], if tokens may be those of media
+    levels: int = 0,
 ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
     """Trace all layers: final hidden states f32[T, D]."""
-    return model(tokens_of(step, last_tokens), step["positions"], pages, batch)
+    tokens = tokens_of(step, last_tokens)
+    media = [vectors_of(tokens, each, levels) for each in buffer]
+    return model(tokens, step["positions"], pages, batch, *media)
 
 
 def run_stage(
@@ -390,13 +433,18 @@ def run_stage(
     step: dict[str, jax.Array],
     batch: PagedBatch,
     given: jax.Array,  # f32[T, D] of the stage before, or the last tokens i32[B + 1]
+    buffer: Sequence[jax.Array] = (),  # f32[M, W], if tokens may be those of media
+    levels: int = 0,
     *,
     first: bool,
 ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
     """Trace one stage of one step: hidden states to pass on, or to choose tokens from."""
     positions = step["positions"]
-    x = model.embed(tokens_of(step, given), positions) if first else given
-    return model.run(x, positions, pages, batch)
+    if not first:
+        return model.run(given, positions, pages, batch)
+    tokens = tokens_of(step, given)
+    media = [vectors_of(tokens, each, levels) for each in buffer]
+    return model.run(model.embed(tokens, positions, *media), positions, pages, batch, *media)
 
 
 def tokens_of(step: dict[str, jax.Array], last_tokens: jax.Array) -> jax.Array:
@@ -408,10 +456,15 @@ def tokens_of(step: dict[str, jax.Array], last_tokens: jax.Array) -> jax.Array:
 
 
 def paged_batch(
-    step: dict[str, jax.Array], kernel: Kernel, split: SequenceSharding | None
+    step: dict[str, jax.Array],
+    kernel: Kernel,
+    split: SequenceSharding | None,
+    media: MediaLimits | None = None,
 ) -> PagedBatch:
     near = NearTables(*(step[part] for part in NEAR_PARTS)) if NEAR_PARTS[0] in step else None
     places: dict[str, Any] = {field: step[field] for field in _PLACES}
+    if (ahead := step.get("block_ahead")) is not None and media is not None:
+        places |= {"block_ahead": ahead, "least_run": media.least}
     return PagedBatch(**places, kernel=kernel, split=split, near=near)
 
 

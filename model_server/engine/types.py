@@ -14,6 +14,9 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from model_server.config import PrefixSharing
+from model_server.engine.media.encode_batch import EncodeBatch
+from model_server.engine.media.media_limits import MediaLimits
+from model_server.engine.media.media_span import RowMedia
 
 
 class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +48,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     guesses: int = 0  # tokens of one sequence that a step may guess; 0: none
     max_decodes: int | None = None  # decode rows of a step, guesses included; None: slots
     steps_per_launch: int = 1  # decode steps that one launch computes where nobody waits
+    media: MediaLimits | None = None  # of the encoder beside the model; None: text alone
 
     @property
     def decodes(self) -> int:
@@ -127,7 +131,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     sequence: int  # id, unique for the engine's life
     slot: int
     start: int  # first position
-    tokens: tuple[int, ...]  # prefill chunk; () for a decode
+    tokens: tuple[int, ...]  # prefill chunk, -1 - m for row m of the media; () for a decode
     yields: bool  # the row's last position gives a token (kept as last_tokens[slot])
     # Score: log p(targets[i]) from the logits of the row's last len(targets) positions, or of those
     # before the last one if that one yields.
@@ -137,6 +141,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     target_tops: int | None = None
     adapter: int = 0  # place of its adapter, from 1 on; 0: none
     given: int = -1  # a decode's token; -1: the slot's last one, which the host may not know yet
+    media: RowMedia | None = None  # of a model with an encoder, where it tells anything
 
     @property
     def count(self) -> int:
@@ -168,7 +173,8 @@ class SlotSampling(msgspec.Struct, frozen=True, array_like=True):
 
     slot: int
     sampling: Sampling
-    # For a sampling with edits: the sequence's tokens so far, of which `prompt` are the prompt's.
+    # For a sampling with edits: the sequence's tokens so far, -1 for those of media; the first
+    # `prompt` are the prompt's.
     tokens: tuple[int, ...] = ()
     prompt: int = 0
 
@@ -301,6 +307,15 @@ class SeriesRunner(Runner, Protocol):
 
     def launch_series(self, steps: Sequence[Step]) -> Sequence[PendingStep]:
         """Launch `limits.steps_per_launch` decode steps of the same sequences."""
+        ...
+
+
+@runtime_checkable
+class MediaRunner(Runner, Protocol):
+    """A runner with an encoder beside its model."""
+
+    def encode(self, batch: EncodeBatch) -> None:
+        """Launch a batch of the encoder; steps launched later see its vectors in their rows."""
         ...
 
 

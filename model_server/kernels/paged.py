@@ -92,6 +92,11 @@ class PagedBatch:
     split: SequenceSharding | None = field(default=None, metadata={"static": True})
     near: NearTables | None = None  # None: all layers have pages in common
     states: StatePlaces | None = None  # None: no layer keeps a state
+    # i32[N, C]: tokens behind itself that each query of a block sees, too; they are written by the
+    # same step. None: none sees any. Windows count from the query's own place.
+    block_ahead: jax.Array | None = None
+    # Tokens, at least, of each run of such queries that see each other
+    least_run: int = field(default=1, metadata={"static": True})
 
     def with_states(self, page_size: int) -> PagedBatch:
         """Return the batch with the places of the states that recurrent layers keep."""
@@ -170,14 +175,15 @@ class WriteThenRead:
         layer = write(layer, k, v, batch.pages, batch.offsets)
         decodes = batch.decode_tables.shape[0]
 
-        def run(queries: jax.Array, tables: jax.Array, limits: jax.Array) -> jax.Array:
+        def run(queries: jax.Array, *where: jax.Array, **ahead: jax.Array) -> jax.Array:
             if split is not None:
-                queries, tables, limits = map(split.queries, (queries, tables, limits))
-            attended = self.read(queries, layer, tables, limits, **scores._asdict())
+                queries, where, ahead = jax.tree.map(split.queries, (queries, where, ahead))
+            attended = self.read(queries, layer, *where, **scores._asdict(), **ahead)
             return attended.reshape(-1, q.shape[1], attended.shape[-1])
 
         parts = [run(q[:decodes, None], batch.decode_tables, batch.decode_limits)]
         if blocks := batch.block_tables.shape[0]:
             queries = q[decodes:].reshape(blocks, -1, *q.shape[1:])
-            parts.append(run(queries, batch.block_tables, batch.block_limits))
+            ahead = {} if batch.block_ahead is None else {"ahead": batch.block_ahead}
+            parts.append(run(queries, batch.block_tables, batch.block_limits, **ahead))
         return jnp.concatenate(parts), layer

@@ -23,6 +23,7 @@ def paged_attention(
     window: int | None = None,
     sinks: jax.Array | None = None,
     chunk: int | None = None,
+    ahead: jax.Array | None = None,  # i32[N, C]: further tokens that each query sees behind itself
 ) -> jax.Array:
     """Attend C queries of each of N sequences to its pages. Returns f32[N, C, H, W].
 
@@ -46,7 +47,8 @@ def paged_attention(
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
     at = jax.lax.broadcast_to_rank(jnp.arange(scores.shape[-1]), scores.ndim)
-    seen = at < limits[:, :, None, None, None]
+    reach = limits if ahead is None else limits + ahead
+    seen = at < reach[:, :, None, None, None]
     if window is not None or chunk is not None:
         seen &= at >= first_seen(limits, window, chunk)[:, :, None, None, None]
     scores = jnp.where(seen, scores, -1e30)

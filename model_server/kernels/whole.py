@@ -35,12 +35,18 @@ class WholeInputs:
         inputs, length = batch.block_limits.shape
         q, k = (each.reshape(inputs, length, *each.shape[1:]) for each in (new.q, new.k))
         v = k if new.v is None else new.v.reshape(inputs, length, *new.v.shape[1:])
-        mixed = _in_parts(q, k, v, batch.block_limits, scores, self.causal)
+        seen = (batch.block_limits, batch.block_ahead)
+        mixed = _in_parts(q, k, v, seen, scores, self.causal)
         return mixed.reshape(-1, *mixed.shape[2:]), layer
 
 
-def whole_batch(lengths: jax.Array, columns: int, *, causal: bool = True) -> PagedBatch:
-    """Describe inputs of `lengths` i32[B] in blocks of `columns` tokens, without pages."""
+def whole_batch(
+    lengths: jax.Array, columns: int, *, causal: bool = True, ahead: jax.Array | None = None
+) -> PagedBatch:
+    """Describe inputs of `lengths` i32[B] in blocks of `columns` tokens, without pages.
+
+    ahead: i32[B, T], as `PagedBatch.block_ahead`.
+    """
     rows = lengths.shape[0]
     none = jnp.zeros((0,), jnp.int32)
     at = jnp.arange(columns)[None]
@@ -52,6 +58,7 @@ def whole_batch(lengths: jax.Array, columns: int, *, causal: bool = True) -> Pag
         block_tables=jnp.zeros((rows, 0), jnp.int32),
         block_limits=jnp.where(at < lengths[:, None], at + 1, 0),
         kernel=WholeInputs(causal),
+        block_ahead=ahead,
     )
 
 
@@ -64,20 +71,25 @@ def _in_parts(
     q: jax.Array,  # f32[B, T, H, Q]
     k: jax.Array,  # f32[B, T, K, Q]
     v: jax.Array,  # f32[B, T, K, W]
-    limits: jax.Array,  # i32[B, T]: 0 for padding
+    places: tuple[jax.Array, jax.Array | None],  # limits i32[B, T], 0 for padding; `block_ahead`
     scores: Scores,
     causal: bool,
 ) -> jax.Array:
     """f32[B, T, H, W]: a few queries after the other, each part computed again for gradients."""
     length = q.shape[1]
     size = math.gcd(length, _QUERIES) if length > _QUERIES else length
-    there = limits > 0
+    (limits, ahead), there = places, places[0] > 0
 
     @jax.checkpoint
     def part(first: jax.Array) -> jax.Array:
         queries = jax.lax.dynamic_slice_in_dim(q, first, size, axis=1)
-        seen = _seen(first + jnp.arange(size), jnp.arange(length), scores, causal)
-        return _attended(queries, k, v, seen[None] & there[:, None], scores)
+        seen = _seen(first + jnp.arange(size), jnp.arange(length), scores, causal)[None]
+        if ahead is not None:
+            reach = jax.lax.dynamic_slice_in_dim(limits + ahead, first, size, axis=1)
+            own = jax.lax.dynamic_slice_in_dim(limits, first, size, axis=1)
+            at = jnp.arange(length)[None, None]
+            seen = seen | ((at >= own[:, :, None]) & (at < reach[:, :, None]))
+        return _attended(queries, k, v, seen & there[:, None], scores)
 
     if size == length:
         return part(jnp.int32(0))

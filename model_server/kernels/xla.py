@@ -29,6 +29,8 @@ def paged_attention(
     window: int | None = None,
     sinks: jax.Array | None = None,
     chunk: int | None = None,
+    ahead: jax.Array | None = None,  # i32[N, C]
+    chosen: jax.Array | None = None,  # bool[N, C, S]: the tokens each query attends to; None: all
 ) -> jax.Array:
     """As `reference.paged_attention`, up to the order of additions."""
     n, c, h, d = q.shape
@@ -39,6 +41,8 @@ def paged_attention(
     queries = (q * scale).reshape(n, c, kv_heads, -1, d).transpose(0, 2, 3, 1, 4)
     queries = queries.reshape(n, kv_heads, rows, d)
     row_limits = jnp.tile(limits, (1, h // kv_heads))  # i32[N, rows]
+    reach = limits if ahead is None else limits + ahead
+    row_reach = row_limits if ahead is None else jnp.tile(reach, (1, h // kv_heads))
     first = _first_pages(limits, window, chunk, page_size)
 
     def one_page(index, carry):
@@ -51,10 +55,17 @@ def paged_attention(
         if softcap is not None:
             scores = softcap * jnp.tanh(scores / softcap)
         within = lax.broadcast_to_rank(jnp.arange(page_size), max(start.ndim, 1))
-        seen = _seen(start + within, row_limits[:, :, None], window, chunk)
+        at, own = start + within, row_limits[:, :, None]
+        most = own if ahead is None else row_reach[:, :, None]
+        seen = _seen(at, own, most, window, chunk)
+        if chosen is not None:
+            of_page = lax.dynamic_slice_in_dim(chosen, index * page_size, page_size, axis=2)
+            seen &= jnp.tile(of_page, (1, h // kv_heads, 1))
         scores = jnp.where(seen[:, None], scores, _MASKED)
         new_highest = jnp.maximum(highest, scores.max(-1))
         weights = jnp.exp(scores - new_highest[..., None])
+        if chosen is not None:  # a page may hold none of a query's tokens before it has seen one
+            weights = jnp.where(seen[:, None], weights, 0.0)
         decay = jnp.exp(highest - new_highest)
         if values is None:
             form, values, value_scales = "nkrg,nkdg->nkrd", keys, key_scales
@@ -67,7 +78,7 @@ def paged_attention(
         return new_highest, total * decay + weights.sum(-1), output
 
     start = _nothing(sinks, (n, kv_heads, rows), width)
-    ends = (limits.max(1) + page_size - 1) // page_size
+    ends = (reach.max(1) + page_size - 1) // page_size
     trips = jnp.max(ends if first is None else ends - first)
     _, total, output = lax.fori_loop(0, trips, one_page, start)
     # A padding row saw only masked scores, so its weights are exp(0); zero it by its limit.
@@ -129,10 +140,14 @@ def _page_of(
 
 
 def _seen(
-    positions: jax.Array, limits: jax.Array, window: int | None, chunk: int | None
+    positions: jax.Array,
+    limits: jax.Array,
+    reach: jax.Array,
+    window: int | None,
+    chunk: int | None,
 ) -> jax.Array:
     positions = lax.broadcast_to_rank(positions, limits.ndim)
-    seen = positions < limits
+    seen = positions < reach
     if window is None and chunk is None:
         return seen
     return seen & (positions >= first_seen(limits, window, chunk))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import compress
 from math import gcd
 from typing import Any, Self, TypeVar
@@ -22,15 +22,23 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import AUTO, ModelServerConfig
 from model_server.disaggregation.transfers import CONTEXTS
 from model_server.engine.buckets import Bucket, closed_set
+from model_server.engine.media.encoder_program import EncoderProgram
 from model_server.engine.paging.near_count import most_near, near_count
 from model_server.engine.slot_state import state_bytes
-from model_server.engine.step_program import StepProgram, told_as_plan_error
+from model_server.engine.step_program import StepProgram, everywhere, told_as_plan_error
 from model_server.engine.types import EngineLimits
 from model_server.islands.proxy_backend import is_proxied
+from model_server.kernels import xla
 from model_server.kernels.choice import kernel_for
 from model_server.kernels.cpu.attention import CpuAttention, supports_heads, unwritten
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import CacheShape, LayerPages, Pages, allocate
+from model_server.loading.media.encoder_plan import (
+    check_chunk,
+    encoder_workspace,
+    media_limits,
+    without_images,
+)
 from model_server.loading.memory_plan import FreeMemory, MemoryPlan, PageBytes, plan_memory
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, bytes_per_device
@@ -60,6 +68,8 @@ class PlacedModel:
     layout: Layout
     beside: int = field(default=0, kw_only=True)  # bytes of temporaries beside those of the steps
     draft: PlacedModel | None = field(default=None, kw_only=True)  # over the same mesh
+    # What sees, with the first stage; None: nothing of it lies here
+    encoder: Blueprint | None = field(default=None, kw_only=True)
 
     @property
     def stage(self) -> Stage | None:
@@ -74,25 +84,36 @@ class PlacedModel:
         if self.recipe.kv_cache_dtype is not None:
             return jnp.dtype(self.recipe.kv_cache_dtype)
         native = tiles_fit(self.layout) and supports_heads(self.cache.key_dim, self.cache.value_dim)
+        native = native and not self.cache.chosen
         if self.layout.platform == "cpu" and not native:
             return jnp.dtype("float32")  # XLA's bf16 products inside the page loop are slow there
         return jnp.dtype(self.recipe.dtype)
 
     @cached_property
     def kernel(self) -> Kernel:
+        if self.cache.chosen:
+            return xla.KERNEL
         heads, pages = map(self.layout.axis, (self.cache.query_axis, self.cache.axis))
         return kernel_for(self.layout.platform, self.layout.mesh, heads, pages, self.kv_dtype)
 
     @cached_property
     def weight_bytes(self) -> int:
-        """Bytes of its weights, and of its draft model's."""
-        leaves = [leaf for weight in self.blueprint.declarations for leaf in weight.leaves]
+        """Bytes of its weights, of its encoder's and of its draft model's."""
+        own = self._held(self.blueprint) + self.encoder_bytes
+        return own + (self.draft.weight_bytes if self.draft else 0)
+
+    @property
+    def encoder_bytes(self) -> int:
+        """Bytes of the weights of what sees."""
+        return self._held(self.encoder) if self.encoder else 0
+
+    def _held(self, module: Blueprint) -> int:
+        leaves = [leaf for weight in module.declarations for leaf in weight.leaves]
         sharding = self.layout.sharding
-        own = sum(
+        return sum(
             bytes_per_device(leaf.shape, leaf.bits, sharding(leaf.shape, leaf.axes, leaf.bits))
             for leaf in leaves
         )
-        return own + (self.draft.weight_bytes if self.draft else 0)
 
     def page_bytes(self, page_size: int) -> int:
         """Bytes of one page of all layers, its draft model's included.
@@ -153,14 +174,22 @@ class PlacedModel:
     def workspace(self, slots: int) -> int:
         """Bytes of the slots' state and of the largest step's temporaries.
 
-        Those are several copies of the logits, and the step's tokens.
+        Those are several copies of the logits, and the step's tokens. With it come the vectors of
+        images, and the temporaries of the encoder that makes them.
         """
         decodes = self._decodes(slots)
         tokens = decodes + self.prefill_block * max(PREFILL_BLOCKS)
         logits = 4 * max(decodes, 2) * self.recipe.vocab * 6
         state = state_bytes(slots, self.recipe.vocab)
         step = state + logits + 4 * tokens * self.recipe.row * 32 + 64 * 2**20
-        return step + self.beside + (self.draft.workspace(slots) if self.draft else 0)
+        beside = self.beside + self.media_bytes
+        return step + beside + (self.draft.workspace(slots) if self.draft else 0)
+
+    @cached_property
+    def media_bytes(self) -> int:
+        """Bytes of the vectors of images and of the temporaries of the encoder."""
+        limits = media_limits(self.recipe)
+        return encoder_workspace(limits, self.encoder) if limits and self.encoder else 0
 
     def least_bytes(self, config: ModelServerConfig) -> int:
         """Minimum bytes: enough to serve one whole sequence at a time."""
@@ -172,6 +201,11 @@ class PlacedModel:
 
     def deploy(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:
         """Plan the pages in the memory of one device. Raises MemoryPlanError."""
+        media = media_limits(self.recipe) if self.encoder else None
+        with without_images(media, self.encoder_bytes, self.media_bytes):
+            return self._deployed(config, memory)
+
+    def _deployed(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:
         slots, page = self._slots(config), self.page_bytes(config.page_size)
         limits = self._limits(config, self._context(config, memory))
         per_sequence, of = limits.pages_per_sequence, self.pages_of(limits)
@@ -197,12 +231,14 @@ class PlacedModel:
             elastic=wanted is None,
             beside=self.beside,
             draft=self.draft,
+            encoder=self.encoder,
         )
 
     def _limits(self, config: ModelServerConfig, context: int) -> EngineLimits:
-        """Return the engine's limits, as yet without pages."""
+        """Return the engine's limits, as yet without pages. Raises InvalidRequest."""
         slots, block = self._slots(config), self._block(config.page_size)
-        decodes = self._decodes(slots)
+        decodes, media = self._decodes(slots), media_limits(self.recipe)
+        check_chunk(media, block * max(PREFILL_BLOCKS))
         return EngineLimits(
             slots=slots,
             pages=0,
@@ -225,6 +261,7 @@ class PlacedModel:
             guesses=self._guesses,
             max_decodes=None if decodes == slots else decodes,
             steps_per_launch=self._steps_per_launch(config),
+            media=media,
         )
 
     def _steps_per_launch(self, config: ModelServerConfig) -> int:
@@ -394,7 +431,15 @@ class Deployment(PlacedModel):
 
     @cached_property
     def program(self) -> StepProgram:
-        return self.program_of(StepProgram)
+        return self.program_of(partial(StepProgram, encoder=self._encoder_program))
+
+    @property
+    def _encoder_program(self) -> EncoderProgram | None:
+        limits = self.limits.media
+        if self.encoder is None or limits is None:
+            return None
+        leaves = leaf_shapes(self.encoder, self.layout)
+        return EncoderProgram(self.encoder, leaves, limits, everywhere(leaves[0].sharding))
 
     def program_of(self, kind: Callable[..., Program]) -> Program:
         """Return what `kind`, which takes what StepProgram takes, makes of this deployment."""
@@ -416,7 +461,10 @@ class Deployment(PlacedModel):
     def allocate_pages(self) -> tuple[Pages, ...]:
         where, shapes = self.layout.pages, self.kernel.shapes
         pages, size = self.layer_pages, self.limits.page_size
-        blank = unwritten if isinstance(self.kernel, CpuAttention) else None
+        media = self.limits.media
+        # Images whose tokens see each other are attended to by XLA, which reads what is masked.
+        by_xla = media is not None and media.sees_itself
+        blank = unwritten if isinstance(self.kernel, CpuAttention) and not by_xla else None
         return allocate(self.cache, pages, size, self.kv_dtype, where, shapes, blank)
 
     def with_pages(self, pages: int) -> Self:
@@ -461,7 +509,8 @@ def place_model(recipe: Recipe, checkpoint: Checkpoint | None, layout: Layout) -
     draft = None
     if recipe.draft is not None:
         draft = place_model(recipe.draft.recipe, recipe.draft.checkpoint, layout)
-    return PlacedModel(recipe, blueprint, layout, draft=draft)
+    encoder = recipe.media_blueprint(layout)
+    return PlacedModel(recipe, blueprint, layout, draft=draft, encoder=encoder)
 
 
 def _check_recurrent(recipe: Recipe) -> None:

@@ -64,9 +64,16 @@ def drafted(
     made = _recipe_of(own_path(wanted) or AUTO, config, _overrides_of(recipe, overrides))
     if not isinstance(made, Recipe) or not made.causal:
         raise _refused(f"{wanted} makes no tokens: name a language model")
+    if recipe.media is not None:
+        raise _refused(
+            "a model with images has no draft model yet: publish it with IMAGES=false, for text "
+            "only, or without DRAFT_MODEL"
+        )
     if recipe.short_context is not None or made.short_context is not None:
         raise _refused("models with two lists of rotary factors (LongRoPE) have no draft model")
-    made = replace(made, speculation=replace(recipe.speculation, draft=None))
+    made = replace(
+        made, speculation=replace(recipe.speculation, draft=None), media=None, media_rows=None
+    )
     return replace(recipe, draft=DraftRecipe(made, checkpoint))
 
 

@@ -41,6 +41,8 @@ from model_server.loading.draft_loading import (
     read_draft,
     told_draft,
 )
+from model_server.loading.media.encoder_plan import told_images
+from model_server.loading.media.encoder_weights import encoder_weights
 from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.passes.beside import Beside, beside_of
 from model_server.loading.random_weights import random_weights
@@ -116,7 +118,9 @@ class LmLoad:
             self.deployment.limits.slots,
             self.deployment.limits.max_context,
             dict(layout.mesh.shape),
-            told_guesses(self.deployment.limits) + told_draft(self.deployment),
+            told_guesses(self.deployment.limits)
+            + told_draft(self.deployment)
+            + (f",{told}" if (told := self._told_images) else ""),
         )
 
     @property
@@ -142,7 +146,10 @@ class LmLoad:
         pages = deployment.allocate_pages()
         adapters = adapters_of(deployment, self._config)
         parts = (deployment.program, leaves, pages, deployment.buckets, adapters)
-        runner = ModelRunner(*parts) if drafted is None else DraftedRunner(*parts, draft=drafted)
+        if drafted is None:
+            runner = ModelRunner(*parts, encoder_leaves=self._encoder(report))
+        else:
+            runner = DraftedRunner(*parts, draft=drafted)
         self.leaves = runner.leaves
         if (traffic := self.port or self.traffic) is not None:
             runner = _movable(runner, traffic)
@@ -168,13 +175,16 @@ class LmLoad:
             planned.layout,
             planned.limits,
             planned.draft.blueprint if planned.draft else None,
+            planned.encoder,
         )
         return planned if self._ready is None else planned.with_pages(self._ready.limits.pages)
 
     def _with_passes(self, beside: Beside) -> PlacedModel:
         """Compile the passes, or read what was compiled ahead."""
         placed = beside.placed
-        ready = find_passes(self._spec, self._config, placed.blueprint, placed.layout)
+        ready = find_passes(
+            self._spec, self._config, placed.blueprint, placed.layout, placed.encoder
+        )
         if ready is None:
             return beside.compile(COMPILED_HERE)
         placed = beside.compile(ready.over(COMPILED_HERE))
@@ -198,11 +208,25 @@ class LmLoad:
     ) -> list[Any]:
         declared, layout = deployment.blueprint.declarations, deployment.layout
         if checkpoint is None:
-            seed = zlib.crc32(self._spec.model_id.encode())
-            return random_weights(declared, seed, report, layout)
+            return random_weights(declared, self._seed, report, layout)
         needed = without_prefixes(checkpoint, deployment.recipe.unused)
         there = read_there(self._spec, deployment, needed, report)
         return read_weights(declared, needed, report, layout) if there is None else there
+
+    @property
+    def _told_images(self) -> str:
+        return told_images(self.deployment.limits.media, self.deployment.encoder_bytes)
+
+    def _encoder(self, report: Report) -> Sequence[Any]:
+        """Return the weights of what sees, if anything does."""
+        encoder, layout = self.deployment.encoder, self.deployment.layout
+        unused = self.deployment.recipe.media_unused
+        return encoder_weights(encoder, layout, self._checkpoint, self._seed, report, unused)
+
+    @property
+    def _seed(self) -> int:
+        """Seed of random weights."""
+        return zlib.crc32(self._spec.model_id.encode())
 
 
 def _movable(runner: ModelRunner, traffic: PageTraffic) -> KvRunner:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Event
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,13 +18,16 @@ from model_server.engine.engine import STEP_LIMIT_S
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Runner
 from model_server.grammars.compiler import GrammarCompiler
+from model_server.loading.images.image_reader import ImageReader
 from model_server.loading.island_loads import IslandLoads
+from model_server.models.audio.speech_tokens import SpeechTokens
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.tasks import Sizes
-from model_server.sharing.images.frames import ImageForm
+from model_server.sharing.audio.frames import SoundForm
+from model_server.sharing.images.forms import SquareForm
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.dialect import AnswerDialect
-from model_server.text.tokenizer import Tokenizer
+from model_server.text.tokenizer import HfTokenizer, Tokenizer
 from sax.errors import SaxError
 from sax.memory_parts import MemoryParts
 from sax.types import Gradients, ModelSpec, Progress, SamplingParams
@@ -37,6 +41,7 @@ class Loaded:
     tokenizer: Tokenizer
     vocab: int | None = None  # rows of the embedding; None: the tokenizer's size
     chat_template: ChatTemplate | None
+    images: ImageReader | None = None  # None: it takes none
     dialect: AnswerDialect = AnswerDialect()  # of its answers in chats
     chat_queries: bool = False  # render a Saxml query as a user message
     tokenized_input: bool = False  # a Saxml query is a list of token ids, "5,6,7"
@@ -230,13 +235,69 @@ class LoadedVision:
     """A model that classifies and embeds images, in memory, compiled for all of its batches."""
 
     runner: VisionRunner
-    form: ImageForm  # of images that the runner takes
+    form: SquareForm  # of images that the runner takes
     labels: tuple[str, ...]
     top_k: int  # labels of an answer
     queue: int  # images that may wait
     memory: int  # bytes of weights and workspace
     parts: MemoryParts = MemoryParts()
     methods: tuple[str, ...] = ("vm.classify", "vm.embed")
+
+
+class SpeechWindow(NamedTuple):
+    """Sound of one window to write down, and how."""
+
+    mels: np.ndarray  # f32[frames, bins]; the rest of the window is zeros
+    previous: tuple[int, ...]  # tokens of the text before it
+    language: int | None  # token; None: the one that is heard, if there are several
+    task: int | None  # token
+    temperature: float
+    seed: int
+    limit: int  # tokens of the answer
+    gone: Event  # set once nobody waits for it
+
+
+class WrittenWindow(NamedTuple):
+    """Answer for one window."""
+
+    tokens: tuple[int, ...]  # with timestamps, without the end
+    logprob: float  # of all tokens and the end
+    no_speech: float  # probability
+    language: int | None  # token
+
+
+class AudioRunner(Protocol):
+    """Writes down batches of windows. Not thread-safe: one thread calls it."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def batch(self) -> int:
+        """Largest number of windows per call."""
+        ...
+
+    def write(self, windows: Sequence[SpeechWindow]) -> list[WrittenWindow]:
+        """Return what is said in each window; ends early once nobody waits for any."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedAudio:
+    """A model that writes down speech, in memory, compiled for all of its batches."""
+
+    runner: AudioRunner
+    tokenizer: HfTokenizer
+    tokens: SpeechTokens
+    form: SoundForm  # of sounds that windows are cut from
+    frames: int  # of one window
+    context: int  # tokens of prompt and answer
+    queue: int  # windows that may wait
+    memory: int  # bytes of weights, state and workspace
+    parts: MemoryParts = MemoryParts()
+    methods: tuple[str, ...] = ("am.recognize", "am.transcribe")
 
 
 class Place(Protocol):
@@ -258,7 +319,7 @@ class LoadedAdapter:
     loaded: Loaded  # the base's
 
 
-AnyLoaded = Loaded | LoadedEmbedder | LoadedCustom | LoadedVision | LoadedAdapter
+AnyLoaded = Loaded | LoadedEmbedder | LoadedCustom | LoadedVision | LoadedAudio | LoadedAdapter
 
 
 def close(loaded: AnyLoaded) -> None:

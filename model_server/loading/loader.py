@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -34,25 +34,31 @@ from model_server.grammars.compiler import GrammarCompiler
 from model_server.islands.devices import Copy, answers, copies, copy_name, islands
 from model_server.islands.proxy_backend import is_proxied
 from model_server.loading.adapters.bases import Bases
+from model_server.loading.audio.audio_loading import load_audio
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.cpu_kernels import kernels_of
 from model_server.loading.custom_loading import load_custom
 from model_server.loading.device_memory import device_limit, free_memory, server_devices
 from model_server.loading.draft_loading import check_vocabulary, draft_checkpoint, with_draft
+from model_server.loading.images.image_reader import image_reader
 from model_server.loading.island_loads import IslandLoads
 from model_server.loading.lm_loading import LmLoad, measure, run_all
 from model_server.loading.loaded import (
     AnyLoaded,
+    AudioRunner,
     CustomRunner,
     EmbedRunner,
     Loaded,
     LoadedAdapter,
+    LoadedAudio,
     LoadedCustom,
     LoadedEmbedder,
     LoadedGradients,
     LoadedVision,
     VisionRunner,
 )
+from model_server.loading.media.image_tokens import check_image_tokens
+from model_server.loading.media.usable_eyes import with_usable_eyes
 from model_server.loading.memory_plan import Devices, FreeMemory
 from model_server.loading.openings import Openings
 from model_server.loading.passes.chosen_tasks import generates, tasks_of
@@ -61,9 +67,11 @@ from model_server.loading.stages.host_stage import StageHost, StageLoad
 from model_server.loading.stages.island_stages import IslandStagesLoad
 from model_server.loading.vision.vision_loading import load_vision
 from model_server.models.custom import CustomModel
+from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import (
     AdapterClass,
+    audio_class,
     check_overrides,
     find,
     make_recipe,
@@ -92,13 +100,15 @@ from sax.types import ModelSpec, Progress
 
 logger = logging.getLogger(__name__)
 
+LoadedPasses = LoadedEmbedder | LoadedCustom | LoadedVision | LoadedAudio
 _METHODS = ("lm.generate", "lm.generate_stream", "lm.score")
+_MULTIMODAL = ("mm.generate", "mm.score")
 
 Report = Callable[[Progress], None]
 
 
 AnyLoad = LmLoad | StageLoad | IslandStagesLoad
-AnyRunner = HeldRunner | EmbedRunner | CustomRunner | VisionRunner
+AnyRunner = HeldRunner | EmbedRunner | CustomRunner | VisionRunner | AudioRunner
 
 
 class _Live(NamedTuple):
@@ -153,7 +163,12 @@ class ModelLoader:
                     return self._keep(
                         spec, load_vision(vision, spec, checkpoint, self._config, free, report)
                     )
-                recipe = make_recipe(spec.model_path, config, spec.overrides)
+                if audio := audio_class(spec.model_path, config):
+                    free = self._free_memory()
+                    return self._keep(
+                        spec, load_audio(audio, spec, checkpoint, self._config, free, report)
+                    )
+                recipe = _recipe_of(spec, config)
                 if isinstance(recipe, Recipe):
                     if generates(recipe, checkpoint):
                         with with_draft(recipe, spec.overrides, self._opener(report)) as recipe:
@@ -178,7 +193,7 @@ class ModelLoader:
         """Load this host's share of a model for its primary. Raises as a load does."""
         with self._loading(spec), _named(spec.checkpoint), self._open(spec, report) as checkpoint:
             config = checkpoint.config if checkpoint else None
-            recipe = make_recipe(spec.model_path, config, spec.overrides)
+            recipe = _recipe_of(spec, config)
             assert isinstance(recipe, Recipe), "only language models span hosts"
             with with_draft(recipe, spec.overrides, self._opener(report)) as recipe:
                 load = self._planned(spec, recipe, checkpoint, limits)
@@ -262,6 +277,10 @@ class ModelLoader:
         tokenizer, template = self._text(spec, recipe, checkpoint)
         as_chat = chat_queries(recipe, template)
         check_vocabulary(tokenizer, recipe, self._draft_tokenizer)
+        check_image_tokens(recipe.media, tokenizer)
+        images = image_reader(recipe.media)
+        if images is not None and template is not None:
+            template = template.with_images(images.recipe.placeholder)
         replies = recipe.replies.of_tokenizer(tokenizer.eos_ids)
         check_behind_proxy(recipe, self._config)
         load = self._planned(spec, recipe, checkpoint, tasks=tasks_of(recipe, checkpoint))
@@ -284,6 +303,7 @@ class ModelLoader:
             tokenizer=tokenizer,
             vocab=recipe.vocab,
             chat_template=template,
+            images=images,
             dialect=_dialect(recipe, template),
             chat_queries=as_chat,
             tokenized_input=recipe.tokenized_input,
@@ -300,6 +320,7 @@ class ModelLoader:
             devices=load.deployment.layout.mesh.size,
             methods=(
                 *replies.served(_METHODS),
+                *(_MULTIMODAL if images else ()),
                 *(embedder.methods if embedder else ()),
                 *(("lm.gradient",) if gradients else ()),
             ),
@@ -380,7 +401,7 @@ class ModelLoader:
             self._open(spec, report) as checkpoint,
         ):
             config = checkpoint.config if checkpoint else None
-            recipe = make_recipe(spec.model_path, config, spec.overrides)
+            recipe = _recipe_of(spec, config)
             assert isinstance(recipe, Recipe), "only language models have islands"
             holders = self._holders()
             holders.pop(spec.model_id, None)
@@ -525,9 +546,7 @@ class ModelLoader:
             return self._free_memory()
         return free_memory(layout, self._config, self._holders())
 
-    def _keep(
-        self, spec: ModelSpec, loaded: LoadedEmbedder | LoadedCustom | LoadedVision
-    ) -> LoadedEmbedder | LoadedCustom | LoadedVision:
+    def _keep(self, spec: ModelSpec, loaded: LoadedPasses) -> LoadedPasses:
         self._live.append(_Live(loaded.runner, spec.model_id, loaded.memory))
         return loaded
 
@@ -538,6 +557,14 @@ class ModelLoader:
         for live in self._live:
             holders[live.model_id] = holders.get(live.model_id, 0) + live.memory
         return holders
+
+
+def _recipe_of(spec: ModelSpec, config: Mapping[str, Any] | None) -> Recipe | EmbedRecipe:
+    """Return a model's recipe, with eyes where they can be served. Raises as `make_recipe` does."""
+    made = make_recipe(spec.model_path, config, spec.overrides)
+    if not isinstance(made, Recipe) or made.media is None:
+        return made
+    return with_usable_eyes(made, spec.overrides, proxied=is_proxied())
 
 
 def check_behind_proxy(recipe: Recipe, config: ModelServerConfig) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from model_server.models.audio.audio_recipe import AudioClass
 from model_server.models.layers.embedder import EMBEDDER_DEFAULTS, EmbedderFamily
 from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass
 from model_server.models.registry import families, find, make_recipe, model_paths
@@ -73,6 +74,14 @@ _MEANINGS = {
     "and that it does not; null: as the checkpoint says ([vectors.md](vectors.md#ranking-and-"
     "scores))",
     "PASS_CONTEXT": "most tokens of an input that is embedded or differentiated beside generating",
+    "IMAGES": "images in prompts: true: a load that cannot see them is refused; false: text only, "
+    "and what sees is neither read nor planned for; null: if the checkpoint and the server can "
+    "(see [images in prompts](#images-in-prompts))",
+    "IMAGE_PIXELS": "most pixels of an image, above which it is made smaller, where images keep "
+    "their proportions (Qwen-VL; of Pixtral's tower no side is longer than its root); null: the "
+    "checkpoint's bound, or of Qwen-VL what becomes 1280 tokens if that is less",
+    "MEDIA_ROWS": "vectors of images that are kept in memory at once, for all requests; at least "
+    "those of two images of the largest size; null: these, or 4096 if that is more",
     "GRADIENT_WRT_INPUT_TENSOR_NAMES": 'Gradient differentiates by `"embeddings"`, `"weights"` (of '
     "the tokens in the loss), or both; null: `embeddings`",
     "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES": "and by these weights of the model, such as "
@@ -172,7 +181,8 @@ def page() -> str:
             _class_rows(classes),
         ),
         "overrides": _overrides_table(classes),
-        "vision": vision_table(),
+        "vision": serving_table(VisionClass),
+        "audio": serving_table(AudioClass),
         "rules": _table(
             ("logical axis", "shards", "default mesh axis"),
             (
@@ -185,9 +195,9 @@ def page() -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], text)
 
 
-def vision_table() -> str:
-    """The models of images, with the values that a publish may change."""
-    found = [entry for path in model_paths() if isinstance(entry := find(path), VisionClass)]
+def serving_table(kind: type[VisionClass] | type[AudioClass]) -> str:
+    """The models of images, or of sounds, with the values that a publish may change."""
+    found = [entry for path in model_paths() if isinstance(entry := find(path), kind)]
     return _table(
         ("model path", "`model_type`", "checkpoint", "defaults"),
         (

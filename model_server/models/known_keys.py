@@ -139,6 +139,8 @@ _TRAINING = ignored(
 _EXECUTION = ignored(
     "chunk_size_feed_forward", "ep_size", "max_sequence_length", "n_ctx", "pretraining_tp"
 )
+# Of a part that sees beside the text model: families that build it read them, others have no eyes.
+_MEDIA = ignored("preprocessor_config", "processor_config", "vision_config")
 _SWITCHES: Harmless = {
     "add_cross_attention": one_of(False),
     "cross_attention_hidden_size": one_of(None),
@@ -147,7 +149,7 @@ _SWITCHES: Harmless = {
     "pruned_heads": one_of({}),
     "tie_encoder_decoder": one_of(False),
 }
-_EVERYWHERE: Harmless = {**_ORIGIN, **_GENERATION, **_TRAINING, **_EXECUTION, **_SWITCHES}
+_EVERYWHERE: Harmless = {**_ORIGIN, **_GENERATION, **_TRAINING, **_EXECUTION, **_MEDIA, **_SWITCHES}
 
 # What decoders with rotary positions and gated feed-forwards compute with.
 DECODER = (

@@ -15,6 +15,7 @@ from model_server.checkpoints.packed import Packing
 from model_server.kernels.pages import CacheShape, HeadShape, StateArray
 from model_server.models.chat_settings import CHAT_DEFAULTS, ChatSettings, parse_chat
 from model_server.models.layers.decoder import Decoder
+from model_server.models.media.media_overrides import MEDIA_DEFAULTS, parse_media_rows
 from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.speculation import (
@@ -71,6 +72,7 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     "MAX_DECODE_STEPS": 128,  # for Saxml calls without per_example_max_decode_steps
     **CHAT_DEFAULTS,
     **PASS_DEFAULTS,
+    **MEDIA_DEFAULTS,
 }
 
 
@@ -116,6 +118,7 @@ class Recipe:
     causal: bool = True  # False: its tokens also see those after them, so it only embeds
     chat: ChatSettings = ChatSettings()
     media: MediaRecipe | None = None  # of the encoder of images or sounds among its tokens
+    media_rows: int | None = None  # vectors of them in memory at once; the registry sets it
     draft: DraftRecipe | None = None  # of the model that guesses its tokens; the loader opens it
     carried: int | None = None  # numbers of a token between layers; None: as many as `embed`
     # How checkpoints of this configuration store a tensor, by name, for plans without its files
@@ -193,6 +196,23 @@ class Recipe:
             quantization.check(each.packing for each in made.declarations if each.packing)
         stage = self.stage
         return made if stage is None else blueprint(lambda: _kept(self.build(form), stage))
+
+    @property
+    def media_unused(self) -> tuple[str, ...]:
+        """Prefixes of tensors of what sees that it does not need."""
+        return () if self.media is None else self.media.unused
+
+    def media_blueprint(self, layout: Layout = ONE_DEVICE) -> Blueprint | None:
+        """Return the encoder of images without its weights; None: nothing of it lies here.
+
+        QUANTIZE leaves it as it is: it is small, and what it sees is computed once. Of a pipeline
+        it lies with the first stage, which takes in the tokens.
+        """
+        media = self.media
+        if media is None or not (self.stage is None or self.stage.is_first):
+            return None
+        form = WeightForm(dtype=jnp.dtype(self.dtype), layout=layout)
+        return blueprint(lambda: media.build(form))
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +409,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "samples": values["NUM_SAMPLES"],
         "query_format": values["QUERY_FORMAT"],
         "tasks": parse_tasks(values),
+        "media_rows": parse_media_rows(values),
         "chat": parse_chat(values),
         "defaults": SamplingParams(
             temperature=values["TEMPERATURE"],

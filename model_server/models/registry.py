@@ -14,9 +14,12 @@ from typing import Any
 
 from model_server.checkpoints.orbax.pax.dialect import SAXML_SIZES
 from model_server.models import families as family_modules
+from model_server.models.audio.audio_recipe import AudioClass, serving_of
+from model_server.models.audio.whisper import WHISPER
 from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
 from model_server.models.lookalikes import refuse_lookalike
+from model_server.models.media.media_overrides import eyes_wanted, rows_in_memory
 from model_server.models.overrides import apply_overrides
 from model_server.models.recipe import (
     AUTO,
@@ -48,11 +51,12 @@ class AdapterClass:
     needs_checkpoint: bool = True
 
 
-Entry = _Recipes | CustomModel | AdapterClass | VisionClass
+Entry = _Recipes | CustomModel | AdapterClass | VisionClass | AudioClass
 
 _SAXML_ROOT = "saxml.server."
 
 _VISION = (RESNET, IMAGENET_RESNET_50)
+_AUDIO = (WHISPER,)
 _SAXML = (lm_cloud, saxml_llama, saxml_gemma, saxml_gptj, c4)
 
 
@@ -112,12 +116,14 @@ def make_recipe(
     """Build the recipe for a path. `config` is None for checkpoint "None"."""
     found = find(path)
     assert not isinstance(found, CustomModel | AdapterClass), "it has no recipe"
-    if (vision := vision_class(path, config)) is not None:
-        raise InvalidRequest(
-            f"{vision.path} is a model of images: it can be published, and no more; what was asked "
-            "is for models of text"
-        )
-    assert not isinstance(found, VisionClass)
+    others = (vision_class(path, config), "images"), (audio_class(path, config), "sounds")
+    for other, kind in others:
+        if other is not None:
+            raise InvalidRequest(
+                f"{other.path} is a model of {kind}: it can be published, and no more; what was "
+                "asked is for models of text"
+            )
+    assert not isinstance(found, VisionClass | AudioClass)
     if config is None and found.needs_checkpoint:
         raise InvalidRequest(
             f'{path} takes its sizes from a checkpoint; "None" (random weights) works for the '
@@ -127,9 +133,11 @@ def make_recipe(
     if config is not None:
         found = _of_checkpoint(found, config)
     values = apply_overrides(found.overridable, overrides, found.path)
+    config = eyes_wanted(config, values)
     if isinstance(found, EmbedderClass):
         return found.configure(config, values)
     recipe, asked = found.configure(config, without_auto(values)), values.get("MAX_CONTEXT")
+    recipe = replace(recipe, media_rows=rows_in_memory(recipe.media, values))
     return recipe if asked is None else replace(recipe, auto_context=asked == AUTO)
 
 
@@ -145,11 +153,30 @@ def vision_class(path: str, config: Mapping[str, Any] | None) -> VisionClass | N
     if not isinstance(entry, VisionClass):
         return None
     if config is not None and model_type not in entry.model_types:
-        raise CheckpointError(
-            f"{entry.path} loads checkpoints of model_type {', '.join(entry.model_types)}, not "
-            f"{quoted(model_type)}"
-        )
+        raise CheckpointError(_other_type(entry, model_type))
     return entry
+
+
+def audio_class(path: str, config: Mapping[str, Any] | None) -> AudioClass | None:
+    """Return the model of sounds that a path and a checkpoint mean; None: it is another kind.
+
+    Raises ModelPathNotFound, and CheckpointError for a checkpoint of another kind.
+    """
+    entry, model_type = find(path), None if config is None else config.get("model_type")
+    if entry.path == AUTO:
+        return next((each for each in _AUDIO if model_type in each.model_types), None)
+    if not isinstance(entry, AudioClass):
+        return None
+    if config is not None and model_type not in entry.model_types:
+        raise CheckpointError(_other_type(entry, model_type))
+    return entry
+
+
+def _other_type(entry: VisionClass | AudioClass, model_type: object) -> str:
+    return (
+        f"{entry.path} loads checkpoints of model_type {', '.join(entry.model_types)}, not "
+        f"{quoted(model_type)}"
+    )
 
 
 def full_config(
@@ -189,13 +216,15 @@ def check_overrides(path: str, overrides: Mapping[str, str]) -> None:
     entry = find(path)
     defaults = entry.overridable
     if entry.path == AUTO:  # the checkpoint decides which of these it takes
-        every = (*_VISION, *(each.model_class() for each in families()))
+        every = (*_VISION, *_AUDIO, *(each.model_class() for each in families()))
         defaults = {key: value for each in every for key, value in each.overridable.items()}
     values = apply_overrides(defaults, overrides, entry.path)
     if isinstance(entry, AdapterClass):
         parse_base(overrides)
     elif isinstance(entry, VisionClass):
         serving_values(values)
+    elif isinstance(entry, AudioClass):
+        serving_of(values)
     elif isinstance(entry, ModelClass) and not entry.needs_checkpoint:
         make_recipe(path, None, overrides)  # its sizes are its own
     elif values.keys() >= SERVING_DEFAULTS.keys():
@@ -251,7 +280,7 @@ def _known(
     family: Family | EmbedderFamily | None, config: Mapping[str, Any]
 ) -> Family | EmbedderFamily:
     if family is None:
-        every = (*families(), *_VISION)
+        every = (*families(), *_VISION, *_AUDIO)
         there = sorted({name for each in every for name in each.model_types})
         raise CheckpointError(
             f"model_type {quoted(config.get('model_type'))} is not supported; supported: "
@@ -271,6 +300,7 @@ def _own_entries() -> dict[str, Entry]:
         AdapterClass(ADAPTER_PATH, {BASE: ""}),
         *(entry for module in _SAXML for entry in module.model_classes()),
         *_VISION,
+        *_AUDIO,
     ]
     return {entry.path: entry for entry in entries}
 

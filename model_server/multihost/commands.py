@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.types import EngineLimits, SlotMask, Step
 from sax.types import ModelSpec
 
@@ -98,6 +99,13 @@ class Choose(msgspec.Struct, frozen=True, array_like=True, tag=12):
     masks: tuple[SlotMask, ...]
 
 
+class Encode(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """Launch a batch of the encoder behind the step launched last."""
+
+    servable: int
+    batch: EncodeBatch
+
+
 def fetching(key: int) -> str:
     """Return the call name used in replies to a Fetch."""
     return f"fetch {key}"
@@ -109,6 +117,7 @@ Command = (
     | Warm
     | Launch
     | Choose
+    | Encode
     | Perform
     | Call
     | Drop

@@ -10,15 +10,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.types import (
     EngineLimits,
     HeldRunner,
+    MediaRunner,
     PendingStep,
     SlotMask,
     Step,
     StepResult,
 )
-from model_server.multihost.commands import Call, Choose, Drop, Launch, Perform, Warm
+from model_server.multihost.commands import Call, Choose, Drop, Encode, Launch, Perform, Warm
 from model_server.multihost.primary import Primary
 from sax.errors import ReplicaLost, Unavailable
 
@@ -69,6 +71,14 @@ class Lockstep:
         with self._hosts.order:
             self._hosts.publish(Choose(self.servable, tuple(masks)))
             self._runner.choose(masks)
+
+    def encode(self, batch: EncodeBatch) -> None:
+        """As `MediaRunner.encode`, on every host between the same two steps."""
+        runner = self._runner
+        assert isinstance(runner, MediaRunner), "its limits are those of an encoder"
+        with self._hosts.order:
+            self._hosts.publish(Encode(self.servable, batch))
+            runner.encode(batch)
 
     @property
     def warmups(self) -> int:

@@ -27,6 +27,7 @@ from model_server.multihost.commands import (
     Command,
     Drop,
     DropPages,
+    Encode,
     Fetch,
     Gone,
     HostBeat,
@@ -156,6 +157,8 @@ class Secondary:
             self._launch(self._shares[command.servable], command.step)
         elif isinstance(command, Choose):
             self._runner(command.servable).choose(command.masks)
+        elif isinstance(command, Encode):
+            self._runner(command.servable).encode(command.batch)
         elif isinstance(command, Perform):
             getattr(self._runner(command.servable), command.method)(*command.arguments)
         elif isinstance(command, LoadCommand):

@@ -18,6 +18,7 @@ from model_server.engine.compiling import COMPILED_HERE
 from model_server.engine.paging.near_count import near_count
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.draft_loading import check_context
+from model_server.loading.media.encoder_plan import told_images
 from model_server.loading.passes.beside import beside_of
 from model_server.loading.passes.chosen_tasks import tasks_of
 from model_server.models.recipe import Recipe
@@ -154,7 +155,11 @@ class _Planner:
         return ModelPlan(
             model=self.model.title,
             path=self.model.path,
-            parameters=sum(math.prod(each.shape) for each in placed.blueprint.declarations),
+            parameters=sum(
+                math.prod(each.shape)
+                for part in (placed.blueprint, placed.encoder)
+                for each in (part.declarations if part else ())
+            ),
             slice=_slice(topology, placed),
             **outcome,
         )
@@ -279,6 +284,9 @@ class _Candidate:
 
     def _notes(self, depths: Depths | None) -> list[str]:
         notes = notes_of(self.work, self.topology)
+        if self.deployment.limits.media is not None:
+            told = told_images(self.deployment.limits.media, self.deployment.encoder_bytes)
+            notes.append(f"with{told}; steps are those of text (IMAGES=false plans without)")
         if depths is not None:
             notes.append(
                 f"compiled with {depths}; the cost of those in the middle is added for each of "
@@ -306,14 +314,15 @@ def memory_of(deployment: Deployment, limit: int, measured: Sequence[Measured]) 
     of = deployment.memory.of
     code = sum(each.code for each in measured)
     most = max(measured, key=lambda each: each.arguments + each.temporaries + each.outputs)
-    temporaries = most.temporaries + deployment.beside
-    step = most.arguments + temporaries + most.outputs
+    temporaries = most.temporaries + deployment.beside + deployment.media_bytes
+    arguments = most.arguments + deployment.encoder_bytes
+    step = arguments + temporaries + most.outputs
     without_pages = step - deployment.memory.kv + code
     fitting = max(0, of.fitting(limit - without_pages))
     return Memory(
         limit=limit,
         weights=deployment.weight_bytes,
-        arguments=most.arguments,
+        arguments=arguments,
         temporaries=temporaries,
         outputs=most.outputs,
         code=code,

@@ -28,6 +28,7 @@ from model_server.process.hang import tell_of_hang
 from model_server.process.health_page import HealthPage, LoopWatch, why_not_ready
 from model_server.process.join import Joiner
 from model_server.process.static_loading import load_static
+from model_server.services.audio_service import AudioService, TranscriptService
 from model_server.services.control_service import (
     CheckOverrides,
     ControlService,
@@ -39,9 +40,10 @@ from model_server.services.custom_service import CustomService
 from model_server.services.fencing import Fencing
 from model_server.services.lm_service import LmService
 from model_server.services.modelet import Modelet
+from model_server.services.multimodal_service import MultimodalService
 from model_server.services.prefill_service import PrefillService
 from model_server.services.token_service import TokenService
-from model_server.services.vision_service import MultimodalService, VisionService
+from model_server.services.vision_service import VisionService
 from model_server.serving.admission import Admission
 from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.handler import Handler
@@ -50,6 +52,7 @@ from model_server.serving.metrics.registry import ModelServerMetrics
 from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.passes.gradients import GradientCalls
 from model_server.serving.passes.images import VisionCalls
+from model_server.serving.passes.sounds import AudioCalls
 from model_server.serving.prefiller import Prefiller
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables
@@ -62,6 +65,8 @@ from sax.config import check_addresses
 from sax.errors import NotLoaded, ReplicaLost, SaxError
 from sax.host import is_loopback, open_warning
 from sax.proto import (
+    audio_pb2,
+    audio_pb2_grpc,
     control_pb2,
     control_pb2_grpc,
     custom_pb2,
@@ -76,6 +81,8 @@ from sax.proto import (
     prefill_pb2_grpc,
     tokens_pb2,
     tokens_pb2_grpc,
+    transcripts_pb2,
+    transcripts_pb2_grpc,
     vision_pb2,
     vision_pb2_grpc,
 )
@@ -90,6 +97,8 @@ _SERVICES = (
     modelet_pb2.DESCRIPTOR.services_by_name["Modelet"].full_name,
     lm_pb2.DESCRIPTOR.services_by_name["LMService"].full_name,
     custom_pb2.DESCRIPTOR.services_by_name["CustomService"].full_name,
+    audio_pb2.DESCRIPTOR.services_by_name["AudioService"].full_name,
+    transcripts_pb2.DESCRIPTOR.services_by_name["TranscriptService"].full_name,
     vision_pb2.DESCRIPTOR.services_by_name["VisionService"].full_name,
     multimodal_pb2.DESCRIPTOR.services_by_name["MultimodalService"].full_name,
     tokens_pb2.DESCRIPTOR.services_by_name["TokenService"].full_name,
@@ -345,10 +354,15 @@ class ModelServer:
         lm_pb2_grpc.add_LMServiceServicer_to_server(language, server)
         custom = CustomService(CustomCalls(self.servables, self._admission))
         custom_pb2_grpc.add_CustomServiceServicer_to_server(custom, server)
+        sounds = AudioCalls(self.servables, self._admission)
+        audio_pb2_grpc.add_AudioServiceServicer_to_server(AudioService(sounds), server)
+        transcripts_pb2_grpc.add_TranscriptServiceServicer_to_server(
+            TranscriptService(sounds), server
+        )
         images = VisionCalls(self.servables, self._admission)
         vision_pb2_grpc.add_VisionServiceServicer_to_server(VisionService(images), server)
         multimodal_pb2_grpc.add_MultimodalServiceServicer_to_server(
-            MultimodalService(images), server
+            MultimodalService(self._handler, images), server
         )
         tokens_pb2_grpc.add_TokenServiceServicer_to_server(self._tokens, server)
         prefiller = Prefiller(self.servables, expiry_s=config.kv_expiry_seconds)

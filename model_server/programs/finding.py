@@ -7,7 +7,8 @@ checkpoint.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from model_server.config import BESIDE_CHECKPOINTS, ModelServerConfig
@@ -35,24 +36,29 @@ def find_ready(
     layout: Layout,
     limits: EngineLimits,
     draft: Blueprint | None = None,
+    encoder: Blueprint | None = None,
 ) -> ReadyPrograms | None:
     """Return the set that fits, or None after logging why there is none.
 
     layout: over the devices that will hold the model. limits: as this server plans them; a set may
-    have fewer pages. draft: the weights of its draft model.
+    have fewer pages. draft, encoder: the weights of its draft model, and of what sees.
     """
     place = _place(spec, config)
     if place is None:
         return None
     try:
-        return _look(place, spec, _wanted(config, blueprint, layout, limits, draft))
+        return _look(place, spec, _wanted(config, (blueprint, encoder), layout, limits, draft))
     except CheckpointError as exc:
         logger.warning("no compiled programs for %s: %s", spec.model_id, exc.text)
         return None
 
 
 def find_passes(
-    spec: ModelSpec, config: ModelServerConfig, blueprint: Blueprint, layout: Layout
+    spec: ModelSpec,
+    config: ModelServerConfig,
+    blueprint: Blueprint,
+    layout: Layout,
+    encoder: Blueprint | None = None,
 ) -> ReadyPrograms | None:
     """Return the newest set with passes of this model, whatever its limits; None if there is none.
 
@@ -61,7 +67,7 @@ def find_passes(
     place = _place(spec, config)
     if place is None:
         return None
-    weights, keys = _weights(blueprint, layout), keys_of(layout)
+    weights, keys = _weights((blueprint, encoder), layout), keys_of(layout)
     try:
         found = [
             (manifest.made_at, folder, manifest)
@@ -111,13 +117,13 @@ def _look(place: str, spec: ModelSpec, wanted: ProgramNeeds) -> ReadyPrograms | 
 
 def _wanted(
     config: ModelServerConfig,
-    blueprint: Blueprint,
+    parts: Sequence[Blueprint | None],
     layout: Layout,
     limits: EngineLimits,
     draft: Blueprint | None,
 ) -> ProgramNeeds:
     return ProgramNeeds(
-        weights=_weights(blueprint, layout),
+        weights=_weights(parts, layout),
         draft=draft_key(_shapes(draft, layout), limits) if draft else "",
         keys=keys_of(layout),
         limits=limits,
@@ -126,8 +132,8 @@ def _wanted(
     )
 
 
-def _weights(blueprint: Blueprint, layout: Layout) -> str:
-    return digest_of(_shapes(blueprint, layout))
+def _weights(parts: Sequence[Blueprint | None], layout: Layout) -> str:
+    return digest_of(chain.from_iterable(_shapes(part, layout) for part in parts if part))
 
 
 def _shapes(blueprint: Blueprint, layout: Layout) -> Iterable[Any]:

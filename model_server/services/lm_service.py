@@ -216,15 +216,31 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
             begin=await self._handler.query_begin(request.model_key, request.text, prompt),
             replies=self._handler.replies(request.model_key),
         )
-        connection = TokenStream(self._handler, method)
-        try:
-            asked = self._handler.seeded(question)
-            start_samples(connection, asked, 1 if beams else count, temperatures)
-            while deliveries := await connection.take():
-                samples.add(deliveries)
-                yield samples
-        finally:
-            connection.close()
+        starts = 1 if beams else count
+        work = sampled(self._handler, question, samples, method, starts, temperatures)
+        async with contextlib.aclosing(work) as stream:
+            async for grown in stream:
+                yield grown
+
+
+async def sampled(
+    handler: Handler,
+    question: GenerateRequest,
+    samples: Samples,
+    method: str,
+    starts: int,
+    temperatures: Sequence[float],
+) -> AsyncGenerator[Samples]:
+    """Start so many requests and yield their samples as they grow: the same object after every step
+    that added to it."""
+    connection = TokenStream(handler, method)
+    try:
+        start_samples(connection, handler.seeded(question), starts, temperatures)
+        while deliveries := await connection.take():
+            samples.add(deliveries)
+            yield samples
+    finally:
+        connection.close()
 
 
 def _stream_item(sample: Sample) -> lm_pb2.GenerateStreamItem:

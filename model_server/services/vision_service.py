@@ -1,5 +1,5 @@
-"""Saxml's VisionService and MultimodalService: decodes a request, calls the handler, encodes the
-answer. Methods that no model here serves are refused with those that the model does.
+"""Saxml's VisionService: decodes a request, calls the handler, encodes the answer. Methods that no
+model here serves are refused with those that the model does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 from model_server.services.cost_trailer import tell_cost
 from model_server.serving.passes.images import VisionCalls
 from model_server.serving.query_cost import BatchCost
-from sax.proto import multimodal_pb2_grpc, vision_pb2, vision_pb2_grpc
+from sax.proto import vision_pb2, vision_pb2_grpc
 from sax.wire.codec import refuse_extra_inputs
 from sax.wire.request_bounds import check_image, check_model_key
 
@@ -58,26 +58,6 @@ class VisionService(vision_pb2_grpc.VisionServiceServicer):
 
     async def TokenToVideo(self, request: Any, context: Any) -> Any:
         raise self._refused(request, "vm.token_to_video")
-
-    def _refused(self, request: Any, method: str) -> Exception:
-        check_model_key(request)
-        return self._calls.refuse(request.model_key, method)
-
-
-class MultimodalService(multimodal_pb2_grpc.MultimodalServiceServicer):
-    """No model here takes or makes texts and images together."""
-
-    def __init__(self, calls: VisionCalls) -> None:
-        self._calls = calls
-
-    async def Generate(self, request: Any, context: Any) -> Any:
-        raise self._refused(request, "mm.generate")
-
-    async def Score(self, request: Any, context: Any) -> Any:
-        raise self._refused(request, "mm.score")
-
-    async def Embed(self, request: Any, context: Any) -> Any:
-        raise self._refused(request, "mm.embed")
 
     def _refused(self, request: Any, method: str) -> Exception:
         check_model_key(request)

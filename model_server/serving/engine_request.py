@@ -21,7 +21,8 @@ from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import Principal
-from sax.errors import InvalidRequest, NotLoaded
+from sax.chat import Message, images_of
+from sax.errors import InvalidRequest, NotLoaded, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import DEVICE_FIELDS, SAMPLING, UNCHANGED
 from sax.fields.table import fields_of
@@ -98,6 +99,8 @@ def check_reply(request: GenerateRequest, loaded: Loaded) -> None:
     if kept is not None and kept != -1 and not 1 <= kept < context:
         allowed = f"-1, or a whole number from 1 to {context - 1}, one less than the context"
         raise _out_of_range("truncate_prompt_tokens", kept, allowed)
+    if images_of(_messages(request.prompt)):
+        _check_beside_images(reply)
     if reply.echo and is_chat(request.prompt):
         raise InvalidRequest("a chat has no text to echo: leave echo out", param="echo")
     if request.sampling.max_tokens == 0 and not reply.echo and wanted is None:
@@ -106,6 +109,23 @@ def check_reply(request: GenerateRequest, loaded: Loaded) -> None:
             "prompt_logprobs",
             param="max_tokens",
         )
+
+
+def _check_beside_images(reply: ReplyOptions) -> None:
+    if reply.truncate_prompt_tokens is not None:
+        raise UnsupportedParameter(
+            "truncate_prompt_tokens could cut an image: leave it out, or the images",
+            param="truncate_prompt_tokens",
+        )
+    if reply.prompt_logprobs is not None:
+        raise UnsupportedParameter(
+            "tokens of images have no log-probabilities: leave out prompt_logprobs, or the images",
+            param="prompt_logprobs",
+        )
+
+
+def _messages(prompt: Prompt) -> list[Message]:
+    return [part for part in prompt if isinstance(part, Message)] if is_chat(prompt) else []
 
 
 def check_answer(request: GenerateRequest, loaded: Loaded, version: str) -> None:
@@ -287,11 +307,21 @@ def of_caller(
     tells whether the same prompt was sent before.
     """
     member = account if principal.known else ""
+    salt = salt_of(principal, account, engine_request.salt, sharing)
+    account = principal.name if principal.known else account
+    return replace(engine_request, account=account, member=member, salt=salt)
+
+
+def salt_of(
+    principal: Principal, account: str, salt: str, sharing: PrefixSharing = "tenant"
+) -> str:
+    """Return the name of those who share what was computed for a request's prompt. salt: what the
+    request says of it."""
+    member = account if principal.known else ""
     account = principal.name if principal.known else account
     # Names cannot run into each other, nor into what the request says: each comes with its length.
     tenant = () if sharing == "shared" else (account, member)
-    salt = "".join(f"{len(part)}:{part}" for part in (*tenant, engine_request.salt))
-    return replace(engine_request, account=account, member=member, salt=salt)
+    return "".join(f"{len(part)}:{part}" for part in (*tenant, salt))
 
 
 def score_engine_request(prefix: Sequence[int], suffix: Sequence[int]) -> EngineRequest:

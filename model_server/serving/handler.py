@@ -30,6 +30,7 @@ from model_server.serving.chats.divided_answer import (
     constraint_on,
     division_of,
 )
+from model_server.serving.chats.image_spans import with_images
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat, is_chat, rendered
 from model_server.serving.engine_request import (
     check_answer,
@@ -40,6 +41,7 @@ from model_server.serving.engine_request import (
     make_engine_request,
     of_caller,
     prompt_ids,
+    salt_of,
     score_engine_request,
 )
 from model_server.serving.lm_servable import LmServable
@@ -66,6 +68,7 @@ from sax.types import (
 )
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
+MM_GENERATE, MM_SCORE = "mm.generate", "mm.score"
 
 logger = logging.getLogger(__name__)
 
@@ -139,20 +142,23 @@ class Handler:
     async def score(
         self,
         model_id: str,
-        prefix: str,
+        prefix: str | tuple[Message, ...],
         suffixes: Sequence[str],
         account: str = "",
         timeout_s: float | None = None,
+        method: str = SCORE,
     ) -> SuffixScores:
-        """Return the log-probability of each suffix after the prefix, read as Generate reads it;
-        of none, none.
+        """Return the log-probability of each suffix after the prefix, read as Generate reads it, or
+        after a chat as its answer; of none, none.
 
         Raises DeadlineExceeded after timeout_s.
         """
         if not suffixes:  # no scores, but for those only who might have them
-            self._language_model(model_id, SCORE)
-            check_method(caller(), model_id, SCORE, self._servables.acls(model_id))
-        waiting = [self._score(model_id, prefix, suffix, account, timeout_s) for suffix in suffixes]
+            self._language_model(model_id, method)
+            check_method(caller(), model_id, method, self._servables.acls(model_id))
+        waiting = [
+            self._score(model_id, prefix, suffix, account, timeout_s, method) for suffix in suffixes
+        ]
         tasks = [asyncio.ensure_future(one) for one in waiting]
         try:
             found = await asyncio.gather(*tasks)
@@ -172,7 +178,8 @@ class Handler:
         loaded = self._called_model(model_id).loaded
         reply = ReplyOptions(add_special_tokens=add_special_tokens)
         request = GenerateRequest(model_id=model_id, prompt=prompt, reply=reply)
-        ids = await self._encoded(await rendered(prompt, loaded, chat), loaded, request)
+        asked = await rendered(prompt, loaded, chat, self._owner(request, loaded))
+        ids = await self._encoded(asked, loaded, request)
         return ids, loaded.runner.limits.max_context
 
     async def token_texts(self, model_id: str, ids: Sequence[int]) -> list[str]:
@@ -192,6 +199,11 @@ class Handler:
         """Return default sampling parameters and samples of a Saxml request. Raises NotLoaded."""
         loaded = self._generating(model_id).loaded
         return loaded.defaults, loaded.samples
+
+    def serves(self, model_id: str, method: str) -> bool:
+        """Return True if this is a language model with this method. Raises NotLoaded."""
+        servable = self._servables.get(model_id)
+        return isinstance(servable, LmServable) and method in servable.methods
 
     def cost_meter(self, model_id: str, method: str) -> CostMeter:
         """Begin to measure what a request costs. Raises NotLoaded."""
@@ -268,12 +280,19 @@ class Handler:
         with the request, so others never wait."""
         loaded = running.servable.loaded
         try:
-            prompt = await rendered(request.prompt, loaded, request.chat)
+            prompt = await rendered(
+                request.prompt, loaded, request.chat, self._owner(request, loaded)
+            )
+            running.holds = prompt.images if isinstance(prompt, RenderedChat) else ()
             constraint = constraint_on(constraint, request, loaded, prompt)
             grammar = constraint and await compiled(constraint, loaded)
             ids = await self._encoded(prompt, loaded, request)
             division = division_of(request, loaded, prompt)
             asked = self._asked(running, request, ids, grammar, division)
+            if running.holds:
+                asked = await self._encoding.run(
+                    len(ids), partial(with_images, asked, running.holds, loaded)
+                )
             if request.answer is not None:
                 work = partial(resumed, asked, running.answer, request.answer)
                 characters = _CHARACTERS_PER_TOKEN * len(request.answer.token_ids)
@@ -322,10 +341,16 @@ class Handler:
             return
         # A server that prefills would choose the first token, without the grammar, or for a search
         # that chooses several.
-        here = asked.grammar is not None or asked.beams is not None or asked.answer
+        # Nor does it get images.
+        here = asked.grammar is not None or asked.beams is not None or asked.answer or asked.media
         remote = None if here else self._remote_prefill
         if remote is None or not remote.take(running, asked):
             running.submit(asked)
+
+    def _owner(self, request: GenerateRequest, loaded: Loaded) -> str:
+        """Return the name of those who share what is kept of a request's images."""
+        sharing = loaded.runner.limits.prefix_cache
+        return salt_of(caller(), request.account, request.cache_salt, sharing)
 
     def _refuse(self, running: RunningRequest, exc: BaseException) -> None:
         self.admission.refused(exc)
@@ -342,22 +367,35 @@ class Handler:
         )
 
     async def _score(
-        self, model_id: str, prefix: str, suffix: str, account: str, timeout_s: float | None
+        self,
+        model_id: str,
+        prefix: str | tuple[Message, ...],
+        suffix: str,
+        account: str,
+        timeout_s: float | None,
+        method: str,
     ) -> tuple[float, int]:
         """Return the score, and the tokens that it took."""
         outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
+        running = self._begin(model_id, method, lambda chunk: _settle(outcome, chunk))
         loaded = running.servable.loaded
         running.limit(timeout_s)
         try:
-            asked = await rendered(scored_prompt(prefix, loaded), loaded)
+            prompt = scored_prompt(prefix, loaded) if isinstance(prefix, str) else prefix
+            sharing = loaded.runner.limits.prefix_cache
+            owner = salt_of(caller(), account, "", sharing)
+            asked = await rendered(prompt, loaded, owner=owner)
+            running.holds = asked.images if isinstance(asked, RenderedChat) else ()
             ids, target = await self._encoding.run(
-                len(prefix) + len(suffix), lambda: scored_ids(asked, suffix, loaded)
+                _characters(asked) + len(suffix), lambda: scored_ids(asked, suffix, loaded)
             )
             check_scorable(ids, target)
             check_rows((*ids, *target), loaded.vocab, loaded.tokenizer)
             asked_for = score_engine_request(ids, target)
-            sharing = loaded.runner.limits.prefix_cache
+            if running.holds:
+                asked_for = await self._encoding.run(
+                    len(ids), partial(with_images, asked_for, running.holds, loaded)
+                )
             running.submit(of_caller(asked_for, caller(), account, sharing))
         except BaseException as exc:
             self._refuse(running, exc)

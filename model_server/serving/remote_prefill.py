@@ -54,6 +54,8 @@ class RemotePrefill:
             return False
         if engine_request.score_from is not None:
             return False  # the scores are made with the keys and values
+        if engine_request.media:
+            return False  # images are not sent along
         if not is_remote(len(engine_request.prompt), running.servable.loaded.runner.limits):
             return False
         server = self._servers.choose(running.servable.model_id)

@@ -15,6 +15,7 @@ from model_server.loading.loaded import (
     AnyLoaded,
     Loaded,
     LoadedAdapter,
+    LoadedAudio,
     LoadedCustom,
     LoadedVision,
 )
@@ -22,6 +23,7 @@ from model_server.serving.custom_servable import CustomServable
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.lm_servable import AdapterServable, LmServable
 from model_server.serving.method_stats import MethodStats
+from model_server.serving.transcripts.audio_servable import AudioServable
 from model_server.serving.vision_servable import VisionServable
 from sax.activity import Activity
 from sax.memory_parts import MemoryParts
@@ -147,4 +149,6 @@ def make_servable(
         return CustomServable(model_id, loaded)
     if isinstance(loaded, LoadedVision):
         return VisionServable(model_id, loaded)
+    if isinstance(loaded, LoadedAudio):
+        return AudioServable(model_id, loaded)
     return EmbedServable(model_id, loaded)

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import numpy as np
 
+from model_server.loading.images.image_decoder import ImageDecoder, image_decoder
 from model_server.loading.loaded import LoadedVision, SeenImage
-from model_server.loading.vision.image_decoder import ImageDecoder, image_decoder
 from model_server.serving.batcher import Batcher, RunnerThread
 from model_server.serving.method_stats import MethodStats
 from model_server.serving.query_cost import BatchCost

@@ -51,18 +51,30 @@ class ChatTemplate:
         bos_token: str = "",
         eos_token: str = "",
         special_tokens: Collection[str] = (),
+        image: str = "",
     ) -> None:
-        """Raises CheckpointError if the template does not compile."""
+        """image: what the template writes for an image; "": the model takes none. Raises
+        CheckpointError if the template does not compile."""
         self.source = source
         self._words = frozenset(re.findall(r"[A-Za-z_]\w*", source))
-        self._parts = TemplateParts(source, bos_token, eos_token, tuple(sorted(special_tokens)))
+        tokens = tuple(sorted({*special_tokens, image} - {""}))
+        self._parts = TemplateParts(source, bos_token, eos_token, tokens, image)
         self._key = _key(self._parts)
         self._accept(renderer().try_out(Ask(self._key, None), self._parts))
 
     def replaced(self, source: str) -> ChatTemplate:
         """Return another template with the same tokens. Raises CheckpointError."""
         parts = self._parts
-        return ChatTemplate(source, parts.bos_token, parts.eos_token, parts.control_tokens)
+        tokens = parts.control_tokens
+        return ChatTemplate(source, parts.bos_token, parts.eos_token, tokens, parts.image)
+
+    def with_images(self, image: str) -> ChatTemplate:
+        """Return the same template for a model that takes images. image: what it writes for each,
+        which users cannot write."""
+        parts = self._parts
+        return ChatTemplate(
+            self.source, parts.bos_token, parts.eos_token, parts.control_tokens, image
+        )
 
     def try_out(self) -> None:
         """Render three conversations. Raises CheckpointError if one exceeds a limit.
@@ -94,7 +106,8 @@ class ChatTemplate:
     def _submit(self, messages: Sequence[Message], options: ChatOptions) -> Future[Answer]:
         if options != PLAIN_CHAT or any(message.tool_calls for message in messages):
             options = self._checked(messages, options)
-        return renderer().submit(Ask(self._key, tuple(messages), options), self._parts)
+        places = tuple(each.without_data() for each in messages)
+        return renderer().submit(Ask(self._key, places, options), self._parts)
 
     def _checked(self, messages: Sequence[Message], options: ChatOptions) -> ChatOptions:
         """Return the options as the template takes them. Raises InvalidRequest by name."""

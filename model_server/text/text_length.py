@@ -46,7 +46,7 @@ def check_messages(messages: Sequence[Message], tokenizer: TokenLengths, context
     # Most templates leave out the reasoning of earlier turns.
     size = sum(
         len(each.role)
-        + len(each.content)
+        + each.characters
         + sum(len(call.arguments) for call in each.tool_calls)
         + _MESSAGE_BYTES
         for each in messages

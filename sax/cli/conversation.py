@@ -6,7 +6,9 @@ import sys
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from sax.cli.image_files import with_images
 from sax.client import Client
 from sax.command import printable, say
 from sax.errors import SaxError
@@ -25,11 +27,12 @@ class Conversation:
     timeout_s: float | None = None
     stream: bool = True
     turns: list[Message] = field(default_factory=list[Message])
+    files: list[Path] = field(default_factory=list[Path])  # images of the next message
     session: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def ask(self, text: str) -> None:
         """Print the answer to a message and remember both. Raises SaxError, KeyboardInterrupt."""
-        self._answer(Message("user", text), [])
+        self._answer(self._turn(text), [])
 
     def answer_or_tell(self, text: str) -> None:
         """Print the answer, as far as it comes: an error or Ctrl-C ends it, and no more.
@@ -38,6 +41,7 @@ class Conversation:
         """
         turn, parts = Message("user", text), list[str]()
         try:
+            turn = self._turn(text)
             self._answer(turn, parts)
         except SaxError as error:
             say(f"sax: {error.text}")
@@ -46,6 +50,11 @@ class Conversation:
             sys.stdout.flush()
             if parts and self.stream:
                 self.turns += [turn, Message("assistant", "".join(parts))]
+
+    def _turn(self, text: str) -> Message:
+        """Return the next message. Raises InvalidRequest for an image that cannot be read."""
+        files, self.files = self.files, []
+        return Message("user", with_images(text, files))
 
     def _answer(self, turn: Message, parts: list[str]) -> None:
         system = [] if self.system is None else [Message("system", self.system)]

@@ -17,6 +17,7 @@ from sax.cli.commands.publishing import abort, promote, publish, unpublish, upda
 from sax.cli.commands.requests import custom, generate
 from sax.cli.commands.saxml_shim import saxml_shim
 from sax.cli.commands.saxutil import register as register_saxutil
+from sax.cli.commands.sounds import transcribe
 from sax.cli.commands.vectors import classify, embed, gradient, rerank
 from sax.cli.commands.wait import wait, watch
 from sax.cli.failure import ReportingGroup, report_bug
@@ -104,6 +105,7 @@ for command in (
     rerank,
     classify,
     gradient,
+    transcribe,
     custom,
     bench,
     token,

@@ -105,6 +105,8 @@ class Client:
     rerank = _blocking(AsyncClient.rerank)
     gradient = _blocking(AsyncClient.gradient)
     custom = _blocking(AsyncClient.custom)
+    transcribe = _blocking(AsyncClient.transcribe)
+    transcribe_stream = _iterating(AsyncClient.transcribe_stream)
     ask_service = _blocking(AsyncClient.ask_service)
     saxml_embed = _blocking(AsyncClient.saxml_embed)
     saxml_generate = _blocking(AsyncClient.saxml_generate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
 from google.protobuf.message import Message as Protobuf
 
@@ -11,6 +12,12 @@ from sax.client.connection import ModelServerConnection
 from sax.client.locator import Locator
 from sax.client.routing.affinity import ANYWHERE, Affinity, prefix_affinity
 from sax.proto import lm_pb2, tokens_pb2
+from sax.speech.transcripts import (
+    TranscriptPart,
+    TranscriptRequest,
+    WholeTranscript,
+    whole_transcript,
+)
 from sax.types import (
     PLAIN_CHAT,
     ChatOptions,
@@ -296,6 +303,36 @@ class RequestCalls:
         return self._locator.stream(
             model_id, ask, timeout_s, route, prefix_affinity(model_id, text)
         )
+
+    def transcribe_stream(
+        self, request: TranscriptRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[TranscriptPart, None]:
+        """Yield the duration of a sound, then what it says, window by window; closing the iterator
+        cancels it on the server.
+
+        Raises InvalidRequest for a file that is no sound, a language that the model does not know
+        or a model of another kind, QueueFull, ReplicaLost if a replica dies after the first part.
+        """
+        message = codec.encode_transcribe(request)
+
+        async def ask(
+            replica: ModelServerConnection, left_s: float | None
+        ) -> AsyncGenerator[TranscriptPart, None]:
+            method = services.TRANSCRIBE
+            replies = replica.call_stream(method.path, message, method.reply, left_s)
+            async with aclosing(replies):
+                async for reply in replies:
+                    yield codec.decode_part(reply)
+
+        return self._locator.stream(request.model_id, ask, timeout_s)
+
+    async def transcribe(
+        self, request: TranscriptRequest, timeout_s: float | None = None
+    ) -> WholeTranscript:
+        """Return what a sound says, with the times of its segments. Raises as
+        `transcribe_stream`."""
+        async with aclosing(self.transcribe_stream(request, timeout_s)) as parts:
+            return whole_transcript([part async for part in parts])
 
     async def ask_service(
         self,

@@ -28,6 +28,8 @@ class RequestRoute(StrEnum):
     OLLAMA_EMBED = "/api/embed"
     OLLAMA_EMBEDDINGS = "/api/embeddings"
     OLLAMA_SHOW = "/api/show"
+    TRANSCRIPTIONS = "/v1/audio/transcriptions"
+    TRANSLATIONS = "/v1/audio/translations"
     EMBEDDINGS = "/v1/embeddings"
     RERANK = "/v1/rerank"
     SCORE = "/v1/score"
@@ -58,8 +60,12 @@ class RequestRoute(StrEnum):
     LM_EMBED = "LMService/Embed"
     LM_GRADIENT = "LMService/Gradient"
     CUSTOM = "CustomService/Custom"
+    AM_RECOGNIZE = "AudioService/Recognize"
+    TRANSCRIBE = "TranscriptService/Transcribe"
     VM_CLASSIFY = "VisionService/Classify"
     VM_EMBED = "VisionService/Embed"
+    MM_GENERATE = "MultimodalService/Generate"
+    MM_SCORE = "MultimodalService/Score"
     ADMIN_PUBLISH = "Admin/Publish"
 
     @property

@@ -35,7 +35,12 @@ TOOLS_BYTES = 1 << 20  # of all texts of a chat's tools
 TEMPLATE_BYTES = 16 << 10  # of all variables of a chat template
 TEXT_BYTES = 4 << 20  # a million tokens of English
 TOKEN_IDS = 1 << 18  # of one request; a longer prompt is read faster as text
+IMAGES = 16  # of one request
+IMAGE_BYTES = 20 << 20  # of one image, and of all images of a request
+_BASE64_IMAGE = 4 * (IMAGE_BYTES // 3 + 1) + 100  # with the head of a data URL
 LABEL_BYTES = 512
+SOUND_BYTES = 25 << 20  # OpenAI's own limit
+SPOKEN_BYTES = 8 << 10  # of text before a sound: only its last 223 tokens are read
 MOST_TIMEOUT_S = 86400
 MOST_FIELDS = 64  # of one JSON object, known and unknown ones
 FIELD_NAME_BYTES = 128
@@ -61,6 +66,9 @@ _SAXML = (
     RequestRoute.LM_GRADIENT,
 )
 _IMAGES = (RequestRoute.VM_CLASSIFY, RequestRoute.VM_EMBED)
+_MULTIMODAL = (RequestRoute.MM_GENERATE, RequestRoute.MM_SCORE)
+_PICTURES = {"count": IMAGES, "bytes": _BASE64_IMAGE}
+_SOUNDS = (RequestRoute.TRANSCRIPTIONS, RequestRoute.TRANSLATIONS)
 _PUBLISHED = (RequestRoute.PUBLISH, RequestRoute.UPDATE)
 _SPECS = (*_PUBLISHED, RequestRoute.ADMIN_PUBLISH)
 _LOADED = (*_SPECS, RequestRoute.CANARY)
@@ -100,7 +108,7 @@ _NAMES = (
         "model",
         MODEL_BYTES,
         *(*_V1, *_ANTHROPIC, *_OLLAMA, *_OLLAMA_VECTORS, RequestRoute.OLLAMA_SHOW),
-        *(*_TOKENS, RequestRoute.GENERATE, *_NAMED),
+        *(*_TOKENS, *_SOUNDS, RequestRoute.GENERATE, *_NAMED),
     ),
     _text("name", MODEL_BYTES, RequestRoute.MODEL, RequestRoute.OLLAMA_SHOW),
     _text("sax_cell", MODEL_BYTES, RequestRoute.LISTALL),
@@ -115,7 +123,7 @@ _NAMES = (
         RequestRoute.CLASSES,
         *_SAXML,
         RequestRoute.CUSTOM,
-        *_IMAGES,
+        *(*_IMAGES, *_MULTIMODAL, RequestRoute.AM_RECOGNIZE, RequestRoute.TRANSCRIBE),
     ),
 )
 _QUESTIONS = (
@@ -137,6 +145,11 @@ _QUESTIONS = (
     # A text, or a list of parts
     _many("messages.content", Kind.TEXTS, *_CHATS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES),
     _many("system", Kind.TEXTS, *_ANTHROPIC, count=1024, bytes=TEXT_BYTES, values=4),
+    _many("messages.images", Kind.TEXTS, *_TEMPLATED, count=IMAGES, bytes=IMAGE_BYTES),
+    _many("messages.images", Kind.TEXTS, RequestRoute.OLLAMA_CHAT, **_PICTURES),
+    _many("images", Kind.TEXTS, RequestRoute.OLLAMA_GENERATE, **_PICTURES),
+    _text("messages.content.image_url", _BASE64_IMAGE, *_RENDERED),
+    _text("messages.content.source", _BASE64_IMAGE, *_ANTHROPIC),
     _text("messages.name", LABEL_BYTES, *_CHATS),
     _text("messages.tool_call_id", LABEL_BYTES, *_CHATS),
     _text("messages.reasoning", TEXT_BYTES, *_CHATS),
@@ -195,7 +208,21 @@ _QUESTIONS = (
     _many("suffix", Kind.TEXTS, RequestRoute.LM_SCORE, count=1024, bytes=TEXT_BYTES),
     _text("request", 32 << 20, RequestRoute.CUSTOM),  # pictures and sound, not only text
     _text("method_name", LABEL_BYTES, RequestRoute.CUSTOM),
-    _text("image_bytes", 20 << 20, *_IMAGES),
+    _text("image_bytes", IMAGE_BYTES, *_IMAGES),
+    # Texts and images
+    _many("items", Kind.TEXTS, RequestRoute.MM_GENERATE, count=1024, bytes=TEXT_BYTES),
+    _many("prefix_items", Kind.TEXTS, RequestRoute.MM_SCORE, count=1024, bytes=TEXT_BYTES),
+    _many("suffix_items", Kind.TEXTS, RequestRoute.MM_SCORE, count=1024, bytes=TEXT_BYTES),
+    _text("audio_bytes", SOUND_BYTES, RequestRoute.AM_RECOGNIZE),
+    _text("sound", SOUND_BYTES, RequestRoute.TRANSCRIBE),
+    _text("file", SOUND_BYTES, *_SOUNDS),
+    _text("filename", 255, *_SOUNDS),
+    _text("language", 32, RequestRoute.TRANSCRIPTIONS, RequestRoute.TRANSCRIBE),
+    _text("prompt", SPOKEN_BYTES, *_SOUNDS, RequestRoute.TRANSCRIBE),
+    _number("temperature", *_SOUNDS, RequestRoute.TRANSCRIBE, least=0, most=1),
+    _text("response_format", 16, *_SOUNDS),
+    _many("timestamp_granularities", Kind.TEXTS, RequestRoute.TRANSCRIPTIONS, count=2, bytes=16),
+    _flag("stream", RequestRoute.TRANSCRIPTIONS),
 )
 
 
@@ -220,6 +247,7 @@ _RESPONSES = (
     _text("input.role", 64, RequestRoute.RESPONSES),
     # A text, or a list of parts
     _many("input.content", Kind.TEXTS, RequestRoute.RESPONSES, count=1024, bytes=TEXT_BYTES),
+    _text("input.content.image_url", _BASE64_IMAGE, RequestRoute.RESPONSES),
     _text("input.id", LABEL_BYTES, RequestRoute.RESPONSES),
     _text("input.call_id", LABEL_BYTES, RequestRoute.RESPONSES),
     _text("input.name", TOOL_NAME_BYTES, RequestRoute.RESPONSES),
@@ -257,7 +285,8 @@ _SAMPLING = (
     _many(
         "extra_inputs",
         Kind.MAP,
-        *(RequestRoute.GENERATE, *_SAXML, RequestRoute.CUSTOM, *_IMAGES),
+        *(RequestRoute.GENERATE, *_SAXML, RequestRoute.CUSTOM),
+        *(*_IMAGES, *_MULTIMODAL, RequestRoute.AM_RECOGNIZE),
         count=128,
         bytes=LABEL_BYTES,
         values=128,

@@ -1,6 +1,6 @@
 """Saxml's audio method: `sax.Model(id).AM().Recognize(audio_bytes)`.
 
-No server here has the service: it answers with UnsupportedParameter, "Method not found".
+Models of sounds give one guess; transcripts with times are `sax.client.Client.transcribe`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Saxml's multimodal methods, on its own messages (`sax.proto.multimodal_pb2`).
 
-Servers here have no model for them: they answer with UnsupportedParameter.
+Models that take images generate and score; Embed is refused with UnsupportedParameter.
 """
 
 from __future__ import annotations

@@ -68,8 +68,18 @@ from sax.wire.tokens import (
     put_chunk,
     put_timeout,
 )
+from sax.wire.transcripts import (
+    decode_part,
+    decode_transcribe,
+    encode_part,
+    encode_transcribe,
+)
 
 __all__ = [
+    "decode_part",
+    "decode_transcribe",
+    "encode_part",
+    "encode_transcribe",
     "encode_pairs",
     "encode_pair_scores",
     "encode_gradients",

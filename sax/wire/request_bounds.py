@@ -8,8 +8,17 @@ from typing import Any
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import SAMPLING
-from sax.fields.table import field, fields_of
-from sax.proto import common_pb2, custom_pb2, lm_pb2, tokens_pb2, vision_pb2
+from sax.fields.table import IMAGE_BYTES, IMAGES, field, fields_of
+from sax.proto import (
+    audio_pb2,
+    common_pb2,
+    custom_pb2,
+    lm_pb2,
+    multimodal_pb2,
+    tokens_pb2,
+    transcripts_pb2,
+    vision_pb2,
+)
 
 _STREAM = fields_of(RequestRoute.STREAM)
 _MANY = [name for name, row in SAMPLING.items() if row.count]  # lists and maps
@@ -20,8 +29,12 @@ _SCORE = fields_of(RequestRoute.LM_SCORE)
 _GRADIENT = fields_of(RequestRoute.LM_GRADIENT)
 _CUSTOM = fields_of(RequestRoute.CUSTOM)
 _IMAGE = fields_of(RequestRoute.VM_CLASSIFY)
+_SOUND = fields_of(RequestRoute.TRANSCRIBE)
+_RECOGNIZED = field(RequestRoute.AM_RECOGNIZE, "audio_bytes")
 _TEXT = field(RequestRoute.LM_GENERATE, "text")
 _EXTRA = field(RequestRoute.LM_GENERATE, "extra_inputs")
+_MM_GENERATE = fields_of(RequestRoute.MM_GENERATE)
+_MM_SCORE = fields_of(RequestRoute.MM_SCORE)
 _TURN = ("role", "content", "name", "tool_call_id", "reasoning")
 _CALL = ("id", "name", "arguments")
 _TOOL = ("name", "description", "parameters")
@@ -132,6 +145,42 @@ def check_image(msg: vision_pb2.ClassifyRequest | vision_pb2.EmbedRequest) -> No
     check_extra_inputs(msg.extra_inputs)
 
 
+def check_items(msg: multimodal_pb2.GenerateRpcRequest | multimodal_pb2.ScoreRpcRequest) -> None:
+    """Raise InvalidRequest naming the first item that is too large or too many."""
+    check_model_key(msg)
+    check_extra_inputs(msg.extra_inputs)
+    if isinstance(msg, multimodal_pb2.GenerateRpcRequest):
+        lists = {"items": (msg.request.items, _MM_GENERATE["items"])}
+    else:
+        lists = {
+            name: (getattr(msg.request, name), _MM_SCORE[name])
+            for name in ("prefix_items", "suffix_items")
+        }
+    sizes: list[int] = []
+    for name, (items, row) in lists.items():
+        row.check_count(len(items), name)
+        for index, item in enumerate(items):
+            row.check_text(item.text, f"{name}[{index}].text")
+            if item.HasField("image_bytes"):
+                sizes.append(len(item.image_bytes))
+                check_image_size(sizes[-1], f"{name}[{index}].image_bytes")
+    check_images(sizes, next(iter(lists)))
+
+
+def check_recognize(msg: audio_pb2.AsrRequest) -> None:
+    """Raise InvalidRequest naming the first field that is too large."""
+    check_model_key(msg)
+    _RECOGNIZED.check_text(msg.audio_bytes)
+    check_extra_inputs(msg.extra_inputs)
+
+
+def check_transcribe(msg: transcripts_pb2.TranscribeRequest) -> None:
+    """Raise InvalidRequest naming the first field that is out of its bounds."""
+    for name in ("model_key", "sound", "language", "prompt"):
+        _SOUND[name].check_text(getattr(msg, name))
+    _SOUND["temperature"].read(msg.temperature)
+
+
 def check_model_key(msg: Any) -> None:
     """Raise InvalidRequest for a name that is too large."""
     _IMAGE["model_key"].check_text(msg.model_key)
@@ -166,11 +215,54 @@ def _check_chat(chat: tokens_pb2.Chat) -> None:
         at = f"messages[{index}]."
         for name in _TURN:
             _STREAM[f"messages.{name}"].check_text(getattr(turn, name), at + name)
+        if turn.parts:
+            _check_parts(turn.parts, at + "content")
         if turn.tool_calls:
             _check_objects("messages.tool_calls", turn.tool_calls, _CALL, f"{at}tool_calls")
+    check_images(
+        [len(p.image.data) for turn in chat.messages for p in turn.parts if p.HasField("image")],
+        "messages",
+    )
     _check_objects("tools", chat.tools, _TOOL, "tools")
     for name in ("tool_choice", "tool_name", "chat_template_kwargs"):
         _STREAM[name].check_text(getattr(chat, name))
+
+
+def _check_parts(parts: Sequence[tokens_pb2.Part], at: str) -> None:
+    texts = _STREAM["messages.content"]
+    texts.check_count(len(parts), at)
+    for index, part in enumerate(parts):
+        name = f"{at}[{index}]"
+        if part.HasField("image"):
+            _STREAM["messages.name"].check_text(part.image.name, f"{name}.name")
+            check_image_size(len(part.image.data), part.image.name or name)
+        else:
+            texts.check_text(part.text, name)
+
+
+def check_image_size(size: int, param: str) -> None:
+    """Raise InvalidRequest for an image of too many bytes."""
+    if size > IMAGE_BYTES:
+        raise InvalidRequest(
+            f"{param} is an image of {size} bytes; at most {IMAGE_BYTES} are allowed: send a "
+            "smaller one",
+            param=param,
+        )
+
+
+def check_images(sizes: Sequence[int], param: str) -> None:
+    """Raise InvalidRequest for more images, or more bytes of them, than one request may have."""
+    if len(sizes) > IMAGES:
+        raise InvalidRequest(
+            f"{param} holds {len(sizes)} images; at most {IMAGES} are allowed: send fewer",
+            param=param,
+        )
+    if sum(sizes) > IMAGE_BYTES:
+        raise InvalidRequest(
+            f"the images of {param} have {sum(sizes)} bytes; at most {IMAGE_BYTES} are allowed "
+            "together: send smaller or fewer ones",
+            param=param,
+        )
 
 
 def _check_objects(row: str, entries: Any, names: Sequence[str], at: str) -> None:

@@ -1,8 +1,7 @@
 """Methods of Saxml's services that its tools and clients ask a model server: path and reply.
 
-Language and custom methods are served here, and of images Classify and Embed. Other methods of
-images and multimodal ones are refused with those that a model serves; audio gets "Method not
-found".
+Language and custom methods are served here, sounds, of images Classify and Embed, and multimodal
+Generate and Score. Others are refused with those that a model serves.
 """
 
 from __future__ import annotations
@@ -11,7 +10,15 @@ from typing import Generic, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
-from sax.proto import audio_pb2, custom_pb2, lm_pb2, modelet_pb2, multimodal_pb2, vision_pb2
+from sax.proto import (
+    audio_pb2,
+    custom_pb2,
+    lm_pb2,
+    modelet_pb2,
+    multimodal_pb2,
+    transcripts_pb2,
+    vision_pb2,
+)
 
 Reply = TypeVar("Reply", bound=Message)
 
@@ -29,6 +36,9 @@ GENERATE_STREAM = RpcMethod(
     "/sax.server.lm.LMService/GenerateStream", lm_pb2.GenerateStreamResponse
 )
 CUSTOM = RpcMethod("/sax.server.custom.CustomService/Custom", custom_pb2.CustomResponse)
+TRANSCRIBE = RpcMethod(
+    "/sax.transcripts.TranscriptService/Transcribe", transcripts_pb2.TranscribeResponse
+)
 RECOGNIZE = RpcMethod("/sax.server.audio.AudioService/Recognize", audio_pb2.AsrResponse)
 
 SAVE = RpcMethod("/sax.Modelet/Save", modelet_pb2.SaveResponse)

@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf.message import Message as ProtoMessage
 
 from sax import errors
-from sax.chat import PLAIN_CHAT, AnswerFormat, ToolChoice
+from sax.chat import PLAIN_CHAT, AnswerFormat, Content, Image, ToolChoice
 from sax.errors import InvalidRequest, SaxError
 from sax.fields.sampling import SAMPLING, UNCHANGED
 from sax.format import without_long_words
@@ -43,7 +43,7 @@ Prompt = str | tuple[int, ...] | tuple[Message, ...]
 
 _REPLY = tuple(each.name for each in fields(ReplyOptions))
 _NO_OPTIONS = ReplyOptions()
-_TURN = ("role", "content", "name", "tool_call_id", "reasoning")  # texts of a message
+_TURN = ("role", "name", "tool_call_id", "reasoning")  # texts of a message
 _MOST_MS = 2**31 - 1
 
 
@@ -331,6 +331,7 @@ def _put_chat(chat: tokens_pb2.Chat, messages: Iterable[Any], options: ChatOptio
         for name in _TURN:
             if value := getattr(message, name):
                 _put(turn, name, value, f"messages.{name}")
+        _put_content(turn, message.content)
         for call in message.tool_calls:
             _put_fields(turn.tool_calls.add(), call, ("id", "name", "arguments"), "tool_calls")
     if options == PLAIN_CHAT:
@@ -343,6 +344,17 @@ def _put_chat(chat: tokens_pb2.Chat, messages: Iterable[Any], options: ChatOptio
     chat.add_generation_prompt = options.add_generation_prompt
     chat.continue_final_message = options.continue_final_message
     chat.divided = options.divided
+
+
+def _put_content(turn: tokens_pb2.Message, content: Content) -> None:
+    if isinstance(content, str):
+        _put(turn, "content", content, "messages.content")
+        return
+    for part in content:
+        if isinstance(part, str):
+            _put(turn.parts.add(), "text", part, "messages.content")
+        else:
+            _put_fields(turn.parts.add().image, part, ("data", "name"), "messages.content")
 
 
 def _put_fields(msg: ProtoMessage, value: Any, names: Iterable[str], at: str) -> None:
@@ -394,12 +406,18 @@ def _decode_message(turn: tokens_pb2.Message) -> Message:
     calls = turn.tool_calls
     return Message(
         turn.role,
-        turn.content,
+        tuple(map(_decode_part, turn.parts)) if turn.parts else turn.content,
         turn.name,
         turn.tool_call_id,
         tuple(ToolCall(call.id, call.name, call.arguments) for call in calls) if calls else (),
         turn.reasoning,
     )
+
+
+def _decode_part(part: tokens_pb2.Part) -> str | Image:
+    if part.HasField("image"):
+        return Image(part.image.data, part.image.name)
+    return part.text
 
 
 def _decode_options(chat: tokens_pb2.Chat) -> ChatOptions:

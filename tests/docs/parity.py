@@ -295,22 +295,32 @@ ROWS = (
         f"{_VISION}::test_a_bad_image_is_refused_and_its_neighbours_are_answered",
     ),
     _row(
-        "VisionService's other methods, MultimodalService",
-        "services; of models, with PyTorch, Gemma 3 is published",
-        "clients have them; servers refuse them with the methods that the model serves: what "
-        "Google published serves them with one model alone, in PyTorch beside Saxml",
+        "MultimodalService.Generate and Score",
+        "services; of models, with PyTorch, Gemma 3 is published, which generates",
+        "of every model that takes images, batched with all its other requests; items of text and "
+        "image_bytes, others are refused by name ([images](vision.md#images-in-chats))",
+        "better",
+        "model_server/serving/test_images.py::test_the_multimodal_service_generates_and_scores",
+        "model_server/serving/test_images.py::test_items_that_are_not_served_are_refused_by_name",
+        "end_to_end/test_image_inputs.py::test_every_api_sees_the_same_image",
+        "sax/saxml/test_vision_model.py::test_multimodal_calls_take_and_give_saxmls_messages",
+    ),
+    _row(
+        "VisionService's other methods, MultimodalService.Embed",
+        "services; of models, with PyTorch, a detector of objects is published",
+        "clients have them; servers refuse them with the methods that the model serves",
         "missing",
         "sax/saxml/test_vision_model.py::test_images_give_saxmls_tuples",
-        "sax/saxml/test_vision_model.py::test_multimodal_calls_take_and_give_saxmls_messages",
         f"{_VISION}::test_what_no_model_serves_is_refused_with_what_the_model_does",
     ),
     _row(
         "AudioService",
         "clients only: no server of what Google published has it",
-        'likewise: "Method not found"',
-        "same",
+        "Recognize, of Whisper models; with times over HTTP and by our own client "
+        "([sounds](audio.md))",
+        "better",
         "sax/saxml/test_vision_model.py::test_sounds_give_guesses",
-        f"{_MODEL}::test_a_service_that_a_server_has_not_is_its_answer",
+        "model_server/services/test_audio_service.py::test_a_sound_is_recognized",
     ),
     _row(
         "Extra inputs: temperature, per_example_top_k, per_example_top_p, "
@@ -556,8 +566,8 @@ ROWS = (
     _row(
         "saxutil vm.*, am.recognize",
         "ask the model's server",
-        "likewise; ours serves vm.classify and vm.embed, and refuses the others. mm.generate, "
-        "mm.score and mm.embed beside them",
+        "likewise; ours serves vm.classify, vm.embed and am.recognize, and refuses the others. "
+        "mm.generate, mm.score and mm.embed beside them",
         "same",
         f"{_TOOL}::test_media_go_to_a_server_that_has_the_services",
         f"{_TOOL}::test_a_service_that_a_server_has_not_is_its_answer",

@@ -1,20 +1,22 @@
 """A cell whose answers can be worked out by hand: the other user of the CellClient seam.
 
-The size of a prompt is its number of characters or token ids (for a chat: of all contents).
+The size of a prompt is its number of characters or token ids (for a chat: of all contents, with
+the bytes of its images).
 Token i of an answer has the id size + seed + i and the text " <id>"; its log-probability is
 minus id / 8, and its rivals are the ids above it, 1/8 less likely each. An answer has five
 tokens ("stop") unless max_tokens is smaller ("length"). Answer k of a beam search has k + 1 tokens
 like these, and the score -k / 4. A sample of saxml_generate is the
 query reversed, with the sum of the numbers in the extra inputs as its score; it counts a token for
 each character of the query and five more. The vector of an input is [its size, 1/2, -1/4]. A text
-has a token for each character, its code point; 1 starts it.
+has a token for each character, its code point; 1 starts it. A sound of n bytes takes n / 100
+seconds and says its language (or "xx", which is heard), then its prompt or its task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -30,6 +32,7 @@ from sax.errors import (
 )
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.scaling import Scaling, settle
+from sax.speech.transcripts import Segment, TranscriptPart, TranscriptRequest
 from sax.types import (
     PLAIN_CHAT,
     Canary,
@@ -81,7 +84,11 @@ def size(request: GenerateRequest) -> int:
     """The number of prompt tokens."""
     if isinstance(request.prompt, str):
         return len(request.prompt)
-    return sum(len(p.content) if isinstance(p, Message) else 1 for p in request.prompt)
+    return sum(_size_of(p) if isinstance(p, Message) else 1 for p in request.prompt)
+
+
+def _size_of(message: Message) -> int:
+    return message.characters + sum(len(image.data) for image in message.images)
 
 
 def searched(request: GenerateRequest) -> TokenChunk:
@@ -103,6 +110,7 @@ class FakeCell:
         self.models = {model.spec.model_id: model for model in models}
         self.requests: list[GenerateRequest] = []
         self.embeds: list[tuple[str, Sequence[EmbedInput]]] = []
+        self.sounds: list[TranscriptRequest] = []
         self.sessions: list[str] = []  # of Saxml's requests
         self.saxml_requests: list[tuple[str, str, ExtraInputs | None]] = []
         self.timeouts: list[float | None] = []
@@ -123,6 +131,32 @@ class FakeCell:
         self.open_answers = 0
         self.opened: asyncio.Queue[str] = asyncio.Queue()  # model ids, as answers begin
         self.answer_closed = threading.Event()
+
+    async def transcribe_stream(
+        self, request: TranscriptRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[TranscriptPart, None]:
+        self.sounds.append(request)
+        self.timeouts.append(timeout_s)
+        if self.failure is not None and self.fail_at == 0:
+            raise self.failure
+        duration, language = len(request.sound) / 100, request.language or "xx"
+        yield TranscriptPart(duration=duration)
+        said = request.prompt or ("translate" if request.translate else "transcribe")
+        for number, text in enumerate((language, said)):
+            if self.failure is not None and self.fail_at == number + 1:
+                raise self.failure
+            segment = Segment(
+                start=number * 1.5,
+                end=number * 1.5 + 1.25,
+                text=f" {text}",
+                tokens=(number, 300),
+                seek=0,
+                temperature=request.temperature,
+                avg_logprob=-0.5,
+                compression_ratio=1.25,
+                no_speech_prob=0.125,
+            )
+            yield TranscriptPart(segments=(segment,), language=language, duration=duration)
 
     async def publish(
         self,
@@ -309,7 +343,7 @@ class FakeCell:
     ) -> tuple[Sequence[int], int]:
         """A text starts with 1 unless asked not to, a chat only if asked to."""
         is_text = isinstance(prompt, str)
-        text = prompt if is_text else "".join(each.content for each in prompt)
+        text = prompt if is_text else "".join(text for each in prompt for text in each.texts)
         start = [1] if (is_text if add_special_tokens is None else add_special_tokens) else []
         self.chats.append(chat)
         return await self._answer(model_id, timeout_s, lambda: ([*start, *map(ord, text)], CONTEXT))

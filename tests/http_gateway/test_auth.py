@@ -116,6 +116,8 @@ ROUTES = [
     ("DELETE", "/v1/responses/{response_id}"),
     ("GET", "/v1/responses/{response_id}/input_items"),
     ("POST", "/v1/responses/{response_id}/cancel"),
+    ("POST", "/v1/audio/transcriptions"),
+    ("POST", "/v1/audio/translations"),
     ("POST", "/v1/files"),
     ("GET", "/v1/files"),
     ("GET", "/v1/files/{file_id}"),

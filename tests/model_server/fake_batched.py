@@ -23,7 +23,7 @@ from model_server.loading.loaded import (
     SeenImage,
 )
 from model_server.loading.passes.embed_loading import methods_of
-from model_server.sharing.images.frames import ImageForm
+from model_server.sharing.images.forms import SquareForm
 from model_server.text.tokenizer import ByteTokenizer
 from sax.errors import Internal, InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import Gradients
@@ -158,7 +158,7 @@ class FakeVisionRunner:
 def fake_vision(gate: threading.Event) -> LoadedVision:
     return LoadedVision(
         runner=FakeVisionRunner(gate),
-        form=ImageForm(size=4, shortest=None, resample=0),
+        form=SquareForm(size=4, shortest=None, resample=0),
         labels=("red", "green", "blue"),
         top_k=2,
         queue=4,

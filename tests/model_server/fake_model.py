@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from model_server.__main__ import leave
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.contract import Contract, source_of
@@ -22,6 +24,7 @@ from model_server.engine.types import EngineLimits, Sampling
 from model_server.loading.loaded import (
     AnyLoaded,
     Loaded,
+    LoadedAudio,
     LoadedCustom,
     LoadedEmbedder,
     LoadedVision,
@@ -31,9 +34,11 @@ from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import ByteTokenizer
 from sax.errors import CheckpointError, ModelPathNotFound
 from sax.types import ModelSpec, Progress, SamplingParams
+from tests.model_server import fake_eyes
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
 from tests.model_server.fake_batched import fake_classifier, fake_custom, fake_embedder, fake_vision
+from tests.model_server.fake_sounds import fake_audio
 
 LIMITS = EngineLimits(
     slots=4,
@@ -59,6 +64,8 @@ MODEL_PATHS = (
     "fake.CrossEncoder",
     "fake.Custom",
     "fake.Vision",
+    "fake.Seeing",
+    "fake.Audio",
 )
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
 
@@ -114,6 +121,8 @@ class FakeModels:
         match spec.model_path:
             case "fake":
                 pass
+            case "fake.Seeing":
+                return self._loaded(spec, seeing=True)
             case "fake.Embedder":
                 return self._remember(fake_embedder(self.batches))
             case "fake.Classifier":
@@ -124,6 +133,8 @@ class FakeModels:
                 return self._remember(fake_custom(self.batches))
             case "fake.Vision":
                 return self._remember(fake_vision(self.batches))
+            case "fake.Audio":
+                return self._remember(fake_audio(self.batches))
             case "fake.Held":
                 while not self.release.wait(0.01):
                     report(Progress("compiling bucket", 1, 3))
@@ -139,7 +150,9 @@ class FakeModels:
                 raise ModelPathNotFound(f"no model path {path}", param="model_path")
         return self._loaded(spec)
 
-    def _remember(self, loaded: LoadedEmbedder | LoadedCustom | LoadedVision) -> AnyLoaded:
+    def _remember(
+        self, loaded: LoadedEmbedder | LoadedCustom | LoadedVision | LoadedAudio
+    ) -> AnyLoaded:
         self.runners.append(loaded.runner)
         return loaded
 
@@ -160,9 +173,9 @@ class FakeModels:
         )
         return Disaggregation(contract, runner.traffic, runner, room=self._room, page_bytes=8)
 
-    def _loaded(self, spec: ModelSpec) -> Loaded:
+    def _loaded(self, spec: ModelSpec, *, seeing: bool = False) -> Loaded:
         runner = FakeRunner(
-            self.limits,
+            replace(self.limits, media=fake_eyes.LIMITS) if seeing else self.limits,
             delay_s=self._delay_s,
             gate=self._gate,
             fail_result=self._fail_result,
@@ -170,17 +183,20 @@ class FakeModels:
         )
         self.runners.append(runner)
         disaggregation = self._disaggregation(spec, runner)
+        text: dict[str, Any] = {
+            "tokenizer": ByteTokenizer(256),
+            "chat_template": ChatTemplate(TEMPLATE, bos_token="", eos_token=""),
+            "methods": ("lm.generate", "lm.generate_stream", "lm.score"),
+        }
         return Loaded(
             runner=disaggregation.runner if disaggregation else runner,
-            tokenizer=ByteTokenizer(256),
-            chat_template=ChatTemplate(TEMPLATE, bos_token="", eos_token=""),
+            **(fake_eyes.seeing() if seeing else text),
             chat_queries=self._chat_queries,
             defaults=self._defaults,
             samples=self._samples,
             memory=MEMORY,
             kernels=KERNELS,
             stream_interval_s=self._stream_interval_s,
-            methods=("lm.generate", "lm.generate_stream", "lm.score"),
             disaggregation=disaggregation,
         )
 

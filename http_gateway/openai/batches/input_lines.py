@@ -13,7 +13,7 @@ from http_gateway.openai.batches.records import BatchFault
 from sax.fields.field import RequestRoute
 
 MOST_LINES = 50_000  # OpenAI's own limit
-LINE_BYTES = 8 << 20  # as of a request's body
+LINE_BYTES = 8 << 20  # 6 MB of images; files are read and checked on the event loop
 ENDPOINTS = (
     RequestRoute.CHAT,
     RequestRoute.COMPLETIONS,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from http_gateway.images.image_schema import DETAIL, url_schema
 from http_gateway.openai.prompts import texts_schema
-from http_gateway.openai.responses.conversation import ROLES
+from http_gateway.openai.responses.conversation import IMAGE_PART, ROLES
 from http_gateway.openai.responses.schema import (
     INCLUDED,
     LABELS,
@@ -45,15 +46,26 @@ def _parts(kinds: list[str], least: int = 1) -> Schema:
     return {"type": "array", "items": part, "minItems": least, "maxItems": most}
 
 
+def _seen() -> Schema:
+    """Return the schema of a user's content."""
+    texts = _parts(["input_text", "output_text"])
+    url = url_schema(RequestRoute.RESPONSES, "input.content.image_url")
+    image = _object({"type": {"const": IMAGE_PART}, "image_url": url}, {"detail": DETAIL})
+    texts["items"] = {"anyOf": [texts["items"], image]}
+    return {"anyOf": [_text("input.content"), texts]}
+
+
 def _input() -> Schema:
     content: Schema = {"anyOf": [_text("input.content"), _parts(["input_text", "output_text"])]}
+    message = {"type": {"enum": ["message", None]}}
     common: dict[str, Schema] = {"id": _or_null(_text("input.id")), "status": _STATUS}
     call_id: Schema = {**_text("input.call_id"), "minLength": 1}
     kinds: list[Schema] = [
         _object(
-            {"role": {"enum": [*ROLES]}, "content": content},
-            {"type": {"enum": ["message", None]}, **common},
+            {"role": {"enum": [role for role in ROLES if role != "user"]}, "content": content},
+            {**message, **common},
         ),
+        _object({"role": {"const": "user"}, "content": _seen()}, {**message, **common}),
         _object(
             {
                 "type": {"const": "function_call"},

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from http_gateway.images.image_link import ImageLink, check_detail, joined, read_url
 from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.tools import read_arguments, read_name
-from sax.chat import Message, ToolCall
+from sax.chat import Content, Message, ToolCall
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -21,6 +22,7 @@ from sax.format import quoted
 # "developer" is OpenAI's newer word for "system".
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 TEXT_PARTS = ("input_text", "output_text", "text")
+IMAGE_PART = "input_image"  # of users
 
 # Fields of an earlier reply, which clients send back; `None`: any value.
 _OF_ITEM: dict[str, tuple[object, ...]] = {"status": ("completed", "incomplete", "in_progress")}
@@ -86,7 +88,7 @@ class _ItemReader:
             raise InvalidRequest(
                 f"{at}.role {quoted(role)}: use one of {known}", param=f"{at}.role"
             )
-        content = _content(item.pop("content", None), f"{at}.content")
+        content = _content(item.pop("content", None), f"{at}.content", images=role == "user")
         refuse_unsupported(item, {**_OF_ITEM, "phase": ()}, at=f"{at}.")
         if role == "assistant":
             self.messages.append(Message(role, content, reasoning=self._taken()))
@@ -109,7 +111,7 @@ class _ItemReader:
 
     def _output(self, item: dict[str, Any], at: str) -> None:
         id = _text(item.pop("call_id", None), "call_id", at, needed=True)
-        text = _content(item.pop("output", None), f"{at}.output")
+        text = _text_content(item.pop("output", None), f"{at}.output")
         refuse_unsupported(item, _OF_ITEM, at=f"{at}.")
         if id not in self._calls:
             raise InvalidRequest(
@@ -132,16 +134,51 @@ class _ItemReader:
         return text
 
 
-def _content(content: object, at: str) -> str:
-    """Return a text, or text parts joined as those of a chat's message are."""
+def _content(content: object, at: str, *, images: bool) -> Content:
+    """Return a text, or parts as those of a chat's message are."""
+    if isinstance(content, str) or not images:
+        return _text_content(content, at)
+    parts = _parts(content, at)
+    return joined(
+        [
+            _image(cast("Mapping[str, object]", part), f"{at}[{n}]")
+            if _is_image(part)
+            else _part(part, f"{at}[{n}]", (*TEXT_PARTS, IMAGE_PART))
+            for n, part in enumerate(parts)
+        ]
+    )
+
+
+def _is_image(part: object) -> bool:
+    if not isinstance(part, dict):
+        return False
+    return cast("Mapping[str, object]", part).get("type") == IMAGE_PART
+
+
+def _text_content(content: object, at: str) -> str:
+    """Return a text, or text parts joined."""
     if isinstance(content, str):
         _ROW.check_text(content, at)
         return content
-    if not isinstance(content, list) or not content:
-        raise InvalidRequest(f"{at}: send text or a list of text parts", param=at)
-    parts = cast("list[object]", content)
-    _ROW.check_count(len(parts), at)
+    parts = _parts(content, at)
     return "\n".join(_part(part, f"{at}[{n}]", TEXT_PARTS) for n, part in enumerate(parts))
+
+
+def _parts(content: object, at: str) -> list[Any]:
+    if not isinstance(content, list) or not content:
+        raise InvalidRequest(f"{at}: send text or a list of parts", param=at)
+    parts = cast("list[Any]", content)
+    _ROW.check_count(len(parts), at)
+    return parts
+
+
+def _image(part: Mapping[str, object], at: str) -> ImageLink:
+    fields = {name: value for name, value in part.items() if name != "type"}
+    url = fields.pop("image_url", None)
+    check_detail(fields.pop("detail", None), f"{at}.detail")
+    refuse_unsupported(fields, {}, at=f"{at}.")
+    row = field(RequestRoute.RESPONSES, "input.content.image_url")
+    return read_url(url, f"{at}.image_url", at, row)
 
 
 def _list(value: object, at: str) -> list[object]:

@@ -121,7 +121,9 @@ class ResponseRoutes:
         if body.store:
             self._stored.check("store")
         earlier = await self._earlier(body)
-        messages = to_conversation(body.instructions or "", listed(body.input), earlier)
+        messages = await self._backend.with_images(
+            to_conversation(body.instructions or "", listed(body.input), earlier), "input"
+        )
         id, keep = self._stored.new_id(), self._stored.on and body.store is not False
         model_id = await self._backend.catalog.resolve(body.model)
         (asked,) = generate_requests(id, model_id, (messages,), body, body.options)

@@ -19,7 +19,7 @@ from sax.storage.object_store import ObjectMissing, ObjectStore
 
 FOLDER = "responses"
 PREFIX = "resp_"
-MOST_BYTES = 8 << 20  # of a conversation that goes on: as much as one request may bring
+MOST_BYTES = 8 << 20  # of a conversation that goes on, with its images
 
 
 class StoredResponse(msgspec.Struct, frozen=True):

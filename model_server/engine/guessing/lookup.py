@@ -28,6 +28,7 @@ class Lookup:
         self._key = _KEY  # of no tokens
         self._next = -1  # index of the token that is expected to come again; -1: none
         self._run = 0  # predictions in a row that were right
+        self._media = False  # some tokens are those of images
 
     @property
     def behind(self) -> int:
@@ -43,7 +44,7 @@ class Lookup:
         return self._read - first
 
     def _take(self, index: int, token: int) -> None:
-        expected = self._next
+        expected, self._media = self._next, self._media or token < 0
         right = expected >= 0 and self._tokens[expected] == token
         if expected >= 0 and index >= self._prompt:
             self._odds.note(self._run, right)
@@ -58,7 +59,15 @@ class Lookup:
         """Return for each of the next guesses the chance that it and those before it are right."""
         if self._next < 0 or self.behind:
             return []
-        return self._odds.of_runs(self._run, most)
+        return self._odds.of_runs(self._run, self._reach(most) if self._media else most)
+
+    def _reach(self, most: int) -> int:
+        """Return how many of the next tokens may be guessed: none from an image on."""
+        first, known = self._next, len(self._tokens)
+        for place in range(min(most, known - first)):
+            if self._tokens[first + place] < 0:
+                return place
+        return most
 
     def guesses(self, count: int) -> tuple[int, ...]:
         """Return so many of the next tokens; beyond the last known one they repeat."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
 from model_server.kernels.pages import LayerPages
@@ -55,6 +56,17 @@ class IslandPipeline(ModelRunner):
         made = type(self)(before, self.program, self._leaves, pages[-1], self._buckets)
         self._share_with(made)
         return made
+
+    @property
+    def encodes(self) -> int:
+        return self._before[0].encodes if self._before else super().encodes
+
+    def warm_encode(self, index: int) -> None:
+        self._before[0].warm_encode(index)
+
+    def encode(self, batch: EncodeBatch) -> None:
+        """Launch a batch on the first stage's island."""
+        self._before[0].encode(batch)
 
     def copy(self, copies: Sequence[tuple[int, ...]]) -> None:
         for stage in self._before:

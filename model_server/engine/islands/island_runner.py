@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from model_server.engine.failure import DevicesLost
+from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.types import (
     EngineLimits,
     HeldRunner,
+    MediaRunner,
     PendingStep,
     SeriesRunner,
     SlotMask,
@@ -56,6 +58,11 @@ class IslandRunner:
         assert isinstance(self._runner, SeriesRunner), "its limits allow no series"
         with _told_as_lost():
             return list(map(IslandStep, self._runner.launch_series(steps)))
+
+    def encode(self, batch: EncodeBatch) -> None:
+        assert isinstance(self._runner, MediaRunner), "its limits are those of an encoder"
+        with _told_as_lost():
+            self._runner.encode(batch)
 
     def choose(self, masks: Sequence[SlotMask]) -> None:
         with _told_as_lost():

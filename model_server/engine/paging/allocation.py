@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Positions
 
+from model_server.engine.encoding.encodes import Encodes
 from model_server.engine.paging.near_pages import NearPages
 from model_server.engine.paging.parting import partings
 from model_server.engine.paging.prefill import pages_lacking, pages_to_begin
@@ -24,6 +25,7 @@ class Allocation:
         self.limits = limits
         self.running: list[Sequence] = []  # in order of admission
         self.near = None if limits.near_window is None else NearPages(limits)
+        self.media = None if limits.media is None else Encodes(limits.media)
         whole = limits.recurrent
         self.cache = PrefixCache(limits.pages, limits.page_size, self.near, whole=whole)
         self.pool = self.cache.pool
@@ -84,6 +86,8 @@ class Allocation:
     def release(self, sequence: Sequence) -> None:
         """Free slot and pages."""
         self.running.remove(sequence)
+        if self.media is not None:
+            self.media.release(sequence)
         self._slots.append(sequence.slot)
         sequence.slot = -1
         sequence.restate = False

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from model_server.engine.encoding.encodes import Encodes
+from model_server.engine.encoding.row_media import (
+    media_of,
+    next_media_of,
+    uncut,
+    whole_length,
+)
 from model_server.engine.paging.allocation import Allocation
 from model_server.engine.paging.prefill import chunk_length
 from model_server.engine.sequence import Sequence
@@ -18,16 +25,20 @@ class Draft:
         "_grants",
         "_held",
         "_known",
+        "_media",
         "_samplings",
         "blocks",
         "chunks",
+        "extra",
         "guided",
         "logit_rows",
         "prompt_tokens",
         "rows",
     )
 
-    def __init__(self, held: Allocation, known: list[Sampling | None]) -> None:
+    def __init__(
+        self, held: Allocation, known: list[Sampling | None], media: Encodes | None = None
+    ) -> None:
         """known: how each slot samples, as the runner has it; changed here."""
         self.rows: list[Row] = []
         self.chunks: list[Sequence] = []  # whose prompts it computes in part
@@ -35,6 +46,8 @@ class Draft:
         self.guided = False  # a row's token is chosen under a mask
         self.logit_rows = held.limits.max_logit_rows  # still available
         self.blocks = 0  # prefill blocks still available: what decodes leave of the budget
+        self.extra = 0  # further ones, for an image that must lie in one chunk
+        self._media = media
         self._held = held
         self._known = known
         self._grants: list[PageGrant] = []
@@ -52,6 +65,8 @@ class Draft:
             return
         if sampling.edits:
             tokens = tuple(sequence.tokens)
+            if sequence.media:
+                tokens = tuple(max(token, -1) for token in tokens)
             self._samplings.append(SlotSampling(slot, sampling, tokens, sequence.prompt))
         elif self._known[slot] != sampling:
             self._samplings.append(SlotSampling(slot, sampling))
@@ -90,6 +105,7 @@ class Draft:
             None,
             sequence.adapter,
             sequence.tokens[start] if known else -1,
+            next_media_of(sequence) if sequence.shift else None,
         )
         self.rows.append(row)
         sequence.launched = start + 1
@@ -128,29 +144,53 @@ class Draft:
             self.logit_rows -= row.logit_rows
             self.blocks -= 1
 
+    def keep_pace(self, blocks: int) -> None:
+        """Leave this step so many blocks, at most; only whole images may take more."""
+        self.extra = max(0, self.blocks - blocks)
+        self.blocks = min(self.blocks, blocks)
+
     def chunk(self, sequence: Sequence, blocks: int, logit_rows: int) -> None:
         """Add the next chunk of a prefill, as far as these limits and the free pages allow."""
         start, limits = sequence.launched, self._held.limits
-        free = self._held.pool.free
-        end = start + chunk_length(sequence, limits, free, blocks, logit_rows)
+        end = start + self._length(sequence, blocks, logit_rows)
         if end == start:
             return
         self._begin(sequence, end)
         targets = _targets(sequence, end)
-        tokens = tuple(sequence.tokens[start:end])
+        tokens, media = tuple(sequence.tokens[start:end]), None
+        if sequence.media and self._media is not None:
+            tokens = self._media.tokens(sequence, start, end)
+            media = media_of(sequence, start, end, self._media.limits)
         yields = sequence.generates and end == sequence.goal
         tops = sequence.score_tops if targets else None
         slot, long, adapter = sequence.slot, sequence.long, sequence.adapter
-        row = Row(sequence.id, slot, start, tokens, yields, targets, long, tops, adapter)
+        row = Row(sequence.id, slot, start, tokens, yields, targets, long, tops, adapter, -1, media)
         self.rows.append(row)
         self.chunks.append(sequence)
-        self.blocks -= -(-len(tokens) // limits.prefill_block)
+        self._take_blocks(-(-len(tokens) // limits.prefill_block))
         self.logit_rows -= row.logit_rows
         self.prompt_tokens += len(tokens)
         self.guided |= yields and sequence.guide is not None
         sequence.launched = end
         sequence.in_flight += yields
         sequence.scores_launched += len(targets)
+
+    def _length(self, sequence: Sequence, blocks: int, logit_rows: int) -> int:
+        """Return the tokens of the next chunk, of images that must not be cut all or none."""
+        limits, free = self._held.limits, self._held.pool.free
+        if not sequence.media or self._media is None:
+            return chunk_length(sequence, limits, free, blocks, logit_rows)
+        start, media = sequence.launched, self._media.limits
+        reach = self._media.reach(sequence) - start
+        if media.sees_itself:
+            whole = -(-whole_length(sequence, start) // limits.prefill_block)
+            blocks = max(blocks, whole) if whole <= self.blocks + self.extra else blocks
+        length = min(reach, chunk_length(sequence, limits, free, blocks, logit_rows))
+        return uncut(sequence, start, length) if media.sees_itself else length
+
+    def _take_blocks(self, count: int) -> None:
+        self.extra -= max(0, count - self.blocks)
+        self.blocks = max(0, self.blocks - count)
 
     def _begin(self, sequence: Sequence, end: int) -> None:
         """Set the slot of a prefill that begins, and grant the pages up to `end`."""

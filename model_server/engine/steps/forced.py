@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+from model_server.engine.media.media_span import RowMedia
 from model_server.engine.sequence import Sequence
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import BAD_WORDS, COUNTS, EngineLimits, Row
@@ -57,7 +58,9 @@ class ForcedRows:
         start, tokens = sequence.launched, sequence.guide.forced()[:count]
         tops = sequence.sampling.logprobs or None
         slot, long, adapter = sequence.slot, sequence.long, sequence.adapter
-        row = Row(sequence.id, slot, start, tokens, True, tokens[1:], long, tops, adapter)
+        media = RowMedia(sequence.shift) if sequence.shift else None
+        scored = tokens[1:]
+        row = Row(sequence.id, slot, start, tokens, True, scored, long, tops, adapter, -1, media)
         self.rows.append(row)
         self._logit_rows -= count - 1
         self._blocks -= 1

@@ -16,6 +16,7 @@ from sax.errors import ReplicaLost
 
 _LOOK_S = 1.0
 _TIMES = 20  # a step may take this many times as long as the longest one at load
+_IMAGES = 10  # times as long may a step take that waits for images to be encoded
 _MOST_ROWS = 8  # that the error names
 
 
@@ -38,16 +39,17 @@ class Watchdog:
         self._limit_s = limit_s
         self._times = times
         self._on_hang = on_hang
-        self._step: Step | None = None
+        self._awaited: tuple[Step | None, bool] = (None, False)
         self._closed = threading.Event()
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
-    def expect(self, step: Step | None) -> None:
+    def expect(self, step: Step | None, *, behind_images: bool = False) -> None:
         """From now on the engine waits for this step; None: it waits for requests.
 
-        One without rows stands for the guesses of a draft model before it.
+        One without rows stands for the guesses of a draft model before it. behind_images: the
+        device encodes some before it.
         """
-        self._step = step
+        self._awaited = step, behind_images
 
     def close(self) -> None:
         self._closed.set()
@@ -57,23 +59,21 @@ class Watchdog:
         seen: Step | None = None
         waited_s = 0.0
         while not self._closed.wait(look_s):
-            step = self._step
+            step, behind_images = self._awaited
+            limit_s = self._limit_s * (_IMAGES if behind_images else 1)
             waited_s = waited_s + look_s if step is seen else 0.0
             seen = step
-            if step is not None and waited_s >= self._limit_s:
-                self._on_hang(StepHung(self._describe(step)))
+            if step is not None and waited_s >= limit_s:
+                self._on_hang(StepHung(self._describe(step, limit_s)))
                 return
 
-    def _describe(self, step: Step) -> str:
+    def _describe(self, step: Step, limit_s: float) -> str:
         rows = [str(row.sequence) for row in step.rows]
         named = ", ".join(rows[:_MOST_ROWS]) + (", ..." if len(rows) > _MOST_ROWS else "")
         what = f"step {step.number} ({self._shape(step)}; sequences {named})"
         if not rows:
             what = f"the draft model's guesses for step {step.number}"
-        return (
-            f"{what} did not finish within {self._limit_s:g} s: a device hangs; the replica "
-            "restarts"
-        )
+        return f"{what} did not finish within {limit_s:g} s: a device hangs; the replica restarts"
 
     def _shape(self, step: Step) -> str:
         if self._times is not None:

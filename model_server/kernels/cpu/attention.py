@@ -7,6 +7,7 @@ XLA, which computes their scales.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +84,15 @@ class CpuAttention:
         if not supports(layer):
             return xla.KERNEL.attend(batch, layer, new, scores)
         layer = _written(batch, layer, new)
-        return _attended(batch, layer, new.q, scores), layer
+        if batch.block_ahead is None:
+            return _attended(batch, layer, new.q, scores), layer
+        attended = jax.lax.cond(
+            jnp.any(batch.block_ahead > 0),
+            lambda q: _attended_by_xla(batch, layer, q, scores),
+            lambda q: _attended(batch, layer, q, scores),
+            new.q,
+        )
+        return attended, layer
 
 
 def _written(batch: PagedBatch, layer: LayerPages, new: NewTokens) -> LayerPages:
@@ -98,6 +107,20 @@ def _written(batch: PagedBatch, layer: LayerPages, new: NewTokens) -> LayerPages
     )
     keys, values = call(*given, batch.pages, batch.offsets, layer.keys, values)
     return layer._replace(keys=keys, values=None if layer.values is None else values)
+
+
+def _attended_by_xla(
+    batch: PagedBatch, layer: LayerPages, q: jax.Array, scores: Scores
+) -> jax.Array:
+    """As `_attended`, for steps with images whose tokens see those after them."""
+    decodes, (blocks, size) = batch.decode_tables.shape[0], batch.block_limits.shape
+    read = partial(xla.paged_attention, **scores._asdict())
+    prompts = q[decodes:].reshape(blocks, size, *q.shape[1:])
+    parts = [
+        read(q[:decodes, None], layer, batch.decode_tables, batch.decode_limits),
+        read(prompts, layer, batch.block_tables, batch.block_limits, ahead=batch.block_ahead),
+    ]
+    return jnp.concatenate([each.reshape(-1, q.shape[1], each.shape[-1]) for each in parts])
 
 
 def _attended(batch: PagedBatch, layer: LayerPages, q: jax.Array, scores: Scores) -> jax.Array:

@@ -18,7 +18,12 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from model_server.kernels.gpu.flash import paged_attention
-from model_server.kernels.paged import KernelRefusal, NewTokens, PagedBatch, Scores
+from model_server.kernels.paged import (
+    KernelRefusal,
+    NewTokens,
+    PagedBatch,
+    Scores,
+)
 from model_server.kernels.pages import CacheShape, LayerPages, Shapes, page_arrays, stored
 from model_server.kernels.sequence_sharding import SequenceSharding
 
@@ -77,12 +82,15 @@ class GpuAttention:
         self._check(layer)
         q, k, v = new
         parts = _parts(batch, q)
-        row_axes = [self._row_axis(batch.split, queries.shape[0]) for queries, _, _ in parts]
+        row_axes = [self._row_axis(batch.split, part[0].shape[0]) for part in parts]
         heads = PartitionSpec(None, self.pages)
         nowhere = PartitionSpec()
         lies = jax.tree.map(lambda _: heads, (layer, k, v))
         places = [PartitionSpec(rows, None, self.heads) for rows in row_axes]
-        tables = [PartitionSpec(rows) for rows in row_axes]
+        of_rows = [
+            (place, *[PartitionSpec(rows)] * (len(part) - 1))
+            for place, rows, part in zip(places, row_axes, parts, strict=True)
+        ]
         fixed = scores._replace(sinks=None)._asdict() | {"interpret": self.interpret}
         read = partial(paged_attention, **fixed)
         on_mesh = jax.shard_map(
@@ -91,7 +99,7 @@ class GpuAttention:
             in_specs=(
                 *lies,
                 *(nowhere, nowhere),
-                list(zip(places, tables, tables, strict=True)),
+                of_rows,
                 None if scores.sinks is None else PartitionSpec(self.heads),
             ),
             out_specs=(places, lies[0]),
@@ -117,16 +125,18 @@ class GpuAttention:
         return split.axis
 
 
-# Queries [N, C, H, Q] of decode rows or prompt blocks, their tables, their limits.
-_Part = tuple[jax.Array, jax.Array, jax.Array]
+# Queries [N, C, H, Q] of decode rows or prompt blocks, their tables, their limits, and of blocks
+# what they see ahead, if they do.
+_Part = tuple[jax.Array, ...]
 
 
 def _parts(batch: PagedBatch, q: jax.Array) -> list[_Part]:
     decodes, blocks = batch.decode_tables.shape[0], batch.block_tables.shape[0]
-    parts = [(q[:decodes, None], batch.decode_tables, batch.decode_limits)]
+    parts: list[_Part] = [(q[:decodes, None], batch.decode_tables, batch.decode_limits)]
+    ahead = () if batch.block_ahead is None else (batch.block_ahead,)
     if blocks:
         queries = q[decodes:].reshape(blocks, -1, *q.shape[1:])
-        parts.append((queries, batch.block_tables, batch.block_limits))
+        parts.append((queries, batch.block_tables, batch.block_limits, *ahead))
     return [part for part in parts if part[0].shape[0]]
 
 

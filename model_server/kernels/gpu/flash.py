@@ -27,6 +27,7 @@ def paged_attention(
     layer: LayerPages,  # in token_major_shapes
     tables: jax.Array,  # i32[N, S/G]
     limits: jax.Array,  # i32[N, C]
+    ahead: jax.Array | None = None,  # i32[N, C]
     *,
     scale: float,
     softcap: float | None = None,
@@ -55,8 +56,12 @@ def paged_attention(
     queries = jnp.pad(
         queries.reshape(n, kv_heads, rows, d), ((0, 0), (0, 0), (0, more), (0, covered(d) - d))
     )
-    row_limits = jnp.pad(jnp.tile(limits, (1, h // kv_heads)), ((0, 0), (0, more)))
-    sums, highest, total = _found(program, queries, layer, tables, row_limits, interpret)
+
+    def of_each_row(limits: jax.Array) -> jax.Array:
+        return jnp.pad(jnp.tile(limits, (1, h // kv_heads)), ((0, 0), (0, more)))
+
+    bounds = [of_each_row(limits)] + ([] if ahead is None else [of_each_row(limits + ahead)])
+    sums, highest, total = _found(program, queries, layer, tables, bounds, interpret)
     of_rows = _of_rows(sinks, kv_heads, rows, more)
     output = _together(sums, highest, total, of_rows)[:, :, :rows, :width]
     output = output.reshape(n, kv_heads, h // kv_heads, c, width).transpose(0, 3, 1, 2, 4)
@@ -103,7 +108,7 @@ def _found(
     queries: jax.Array,  # [N, K, R, Q]
     layer: LayerPages,
     tables: jax.Array,  # i32[N, S/G]
-    limits: jax.Array,  # i32[N, R]
+    bounds: list[jax.Array],  # i32[N, R]: limits; and where they differ, what is seen in all
     interpret: bool,
 ) -> list[jax.Array]:
     """Per split: sums f32[splits, N, K, R, W], highest scores and totals f32[splits, N, K, R]."""
@@ -117,20 +122,20 @@ def _found(
 
     out_shape, out_specs = zip(shared(covered(program.width)), shared(), shared(), strict=True)
     return pl.pallas_call(
-        program.__call__,
+        program.__call__ if len(bounds) == 1 else program.looking_ahead,
         grid=(tiles.row_blocks, tiles.splits, kv_heads, n),
         in_specs=[
             pl.BlockSpec((None, None, tiles.rows, columns), lambda r, s, k, i: (i, k, r, 0)),
             jax.tree.map(lambda _: pl.BlockSpec(), layer),
             pl.BlockSpec((None, tables.shape[1]), lambda r, s, k, i: (i, 0)),
-            pl.BlockSpec((None, tiles.rows), lambda r, s, k, i: (i, r)),
+            *[pl.BlockSpec((None, tiles.rows), lambda r, s, k, i: (i, r))] * len(bounds),
         ],
         out_specs=list(out_specs),
         out_shape=list(out_shape),
         compiler_params=plgpu.CompilerParams(num_warps=tiles.warps, num_stages=_STAGES),
         interpret=interpret,
         name="paged_attention",
-    )(queries, layer, tables, limits)
+    )(queries, layer, tables, *bounds)
 
 
 def _of_rows(sinks: jax.Array | None, kv_heads: int, rows: int, more: int) -> jax.Array | None:

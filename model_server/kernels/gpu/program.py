@@ -44,15 +44,29 @@ class GpuProgram:
         total: Any,  # f32[rows]
     ) -> None:
         """Write these rows' results for their split; the sum is not yet divided by its total."""
-        row_limits = limits[:]
-        begin, end = self._context(row_limits)
+        self.looking_ahead(q, layer, table, limits, limits, output, highest, total)
+
+    def looking_ahead(
+        self,
+        q: Any,
+        layer: LayerPages,
+        table: Any,
+        limits: Any,
+        reach: Any,  # i32[rows]: tokens that each row sees, those behind its own included
+        output: Any,
+        highest: Any,
+        total: Any,
+    ) -> None:
+        """As `__call__`, for rows that may see tokens behind their own; others are as before."""
+        row_limits, row_reach = limits[:], reach[:]
+        begin, end = self._context(row_limits, row_reach)
         head = pl.program_id(2)
         queries = [q[:, pl.ds(*span)] for span in spans(layer.keys.shape[3])]
 
         def trip(index: Any, found: _RunningSoftmax) -> _RunningSoftmax:
             at = index * self.tiles.tokens + jnp.arange(self.tiles.tokens)
             tokens = _Tokens.of(table, at, (at >= begin) & (at < end), layer, head)
-            seen = self._seen(at[None], row_limits[:, None])
+            seen = self._seen(at[None], row_limits[:, None], row_reach[:, None])
             return self._with(found, tokens, queries, seen)
 
         found = lax.fori_loop(*self._share(begin, end), trip, self._nothing())
@@ -60,9 +74,9 @@ class GpuProgram:
             output[:, pl.ds(start, size)] = part
         highest[:], total[:] = found.highest, found.total
 
-    def _context(self, limits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _context(self, limits: jax.Array, reach: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Bounds of the tokens that any of these rows sees."""
-        end = limits.max()
+        end = reach.max()
         if self.window is None and self.chunk is None:
             return jnp.zeros_like(end), end
         starts = jnp.where(limits > 0, self._first_seen(limits), end)
@@ -76,8 +90,8 @@ class GpuProgram:
         start = first + pl.program_id(1) * part
         return start, jnp.minimum(start + part, last)
 
-    def _seen(self, at: jax.Array, limits: jax.Array) -> jax.Array:
-        seen = at < limits
+    def _seen(self, at: jax.Array, limits: jax.Array, reach: jax.Array) -> jax.Array:
+        seen = at < reach
         if self.window is None and self.chunk is None:
             return seen
         return seen & (at >= self._first_seen(limits))

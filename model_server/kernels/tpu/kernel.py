@@ -146,6 +146,7 @@ class TpuProgram:
             per_query=kind.per_query,
             start=units.starts[unit],
             count=units.counts[unit],
+            runs=_runs_of(units, unit),
         )
         first = units.first_pages[unit]
 
@@ -196,3 +197,11 @@ class TpuProgram:
             writes=pltpu.SemaphoreType.DMA((s.writes,)),
             arrived=pltpu.SemaphoreType.DMA((DEPTH,)),
         )
+
+
+def _runs_of(units: Units, unit: jax.Array) -> tuple[tuple[jax.Array, jax.Array], ...]:
+    if units.begins is None or units.ends is None:
+        return ()
+    number = units.starts.shape[0]
+    places = [run * number + unit for run in range(units.runs_ahead)]
+    return tuple((units.begins[place], units.ends[place]) for place in places)

@@ -39,6 +39,9 @@ class Queries:
     per_query: int  # rows per query
     start: jax.Array  # cached tokens that the first query sees
     count: jax.Array
+    runs: tuple[
+        tuple[jax.Array, jax.Array], ...
+    ] = ()  # begins and ends of tokens that see each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,8 @@ def _seen(
     at = first + jax.lax.broadcasted_iota(jnp.int32, shape, 2)
     limits = jnp.where(query < queries.count, queries.start + query, 0)
     seen = at < limits
+    for begin, end in queries.runs:
+        seen |= (limits > begin) & (limits <= end) & (at < end)
     if how.chunk is not None:
         return seen & (at >= (limits - 1) & -how.chunk)
     return seen if how.window is None else seen & (at >= limits - how.window)

@@ -11,7 +11,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from model_server.kernels.paged import PagedBatch, first_seen
+from model_server.kernels.paged import KernelRefusal, PagedBatch, first_seen
+
+MOST_RUNS = 8  # of tokens that see each other, in one unit: each costs a comparison of all scores
 
 
 class Units(NamedTuple):
@@ -23,6 +25,15 @@ class Units(NamedTuple):
     first_pages: jax.Array  # first page any query sees, as an index into the table
     end_pages: jax.Array
     busy: jax.Array  # i32[U + 1]: first unit from this one on with queries; U: none
+    # i32[R * U] each, run by run: tokens that see each other, of which a unit has queries. None: no
+    # query sees tokens behind itself.
+    begins: jax.Array | None = None
+    ends: jax.Array | None = None
+
+    @property
+    def runs_ahead(self) -> int:
+        """R: runs that a unit has, at most."""
+        return 0 if self.begins is None else self.begins.shape[0] // self.starts.shape[0]
 
 
 class Runs(NamedTuple):
@@ -53,13 +64,48 @@ def units_of(
     )
     first = jnp.maximum(first_seen(starts, window, chunk), 0)
     ends = jnp.where(counts > 0, starts + counts - 1, 0)
+    runs = None
+    if batch.block_ahead is not None:
+        runs = _runs_ahead(batch, queries)
+        ends = jnp.maximum(ends, runs[1].max(0))
     tables = jnp.concatenate([batch.decode_tables.reshape(-1), batch.block_tables.reshape(-1)])
     number = counts.shape[0]
     own = jnp.where(counts > 0, jnp.arange(number, dtype=jnp.int32), number)
     busy = jax.lax.cummin(jnp.append(own, jnp.int32(number)), reverse=True)
-    return Units(
-        tables, starts, counts, first // page_size, (ends + page_size - 1) // page_size, busy
-    )
+    pages = first // page_size, (ends + page_size - 1) // page_size
+    seen = () if runs is None else tuple(each.reshape(-1) for each in runs)
+    return Units(tables, starts, counts, *pages, busy, *seen)
+
+
+def most_runs(queries: int, least: int) -> int:
+    """Return R: the runs of `least` tokens or more that so many neighbours may be of."""
+    return 1 if queries == 1 else 2 + (queries - 2) // least
+
+
+def _runs_ahead(batch: PagedBatch, queries: int) -> tuple[jax.Array, jax.Array]:
+    """Return where the runs of each unit begin and end: i32[R, U]; decode rows have none."""
+    assert batch.block_ahead is not None
+    number = most_runs(queries, batch.least_run)
+    if number > MOST_RUNS:
+        raise KernelRefusal(
+            f"images of {batch.least_run} tokens whose tokens see each other: a TPU computes those "
+            f"of {queries // MOST_RUNS} tokens or more; publish the model with IMAGES=false, for "
+            "text only"
+        )
+    limits, ahead = batch.block_limits.reshape(-1, queries), batch.block_ahead.reshape(-1, queries)
+    none, known = jnp.iinfo(jnp.int32).max, jnp.zeros(limits.shape[0], jnp.int32)
+    begins: list[jax.Array] = []
+    ends: list[jax.Array] = []
+    for _ in range(number):
+        reach = jnp.where((ahead > 0) & (limits + ahead > known[:, None]), limits + ahead, none)
+        end = reach.min(1)
+        begin = jnp.where(reach == end[:, None], limits - 1, none).min(1)
+        known = jnp.where(end == none, known, end)
+        begins.append(jnp.where(end == none, 0, begin))
+        ends.append(jnp.where(end == none, 0, end))
+    decodes = jnp.zeros((number, batch.decode_tables.shape[0]), jnp.int32)
+    rows = (jnp.concatenate([decodes, jnp.stack(each)], axis=1) for each in (begins, ends))
+    return next(rows), next(rows)
 
 
 def runs_of(batch: PagedBatch, group: int) -> Runs:

@@ -22,6 +22,7 @@ import numpy as np
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import with_whole_names, without_prefixes
 from model_server.checkpoints.huggingface.safetensors_writer import write_safetensors
+from model_server.checkpoints.media_part import text_alone
 from model_server.checkpoints.region import whole
 from model_server.checkpoints.writing import quiet, write_then_rename
 from model_server.loading.weights import mismatches
@@ -58,7 +59,7 @@ def export_model(
     _check_library()
     _check_methods(methods)
     module = _plain(recipe)
-    needed = without_prefixes(checkpoint, recipe.unused)
+    needed = without_prefixes(text_alone(checkpoint), recipe.unused)
     if found := next(mismatches(module.declarations, needed), None):
         raise CheckpointError(found)
     weights = _Weights.of(module, needed)

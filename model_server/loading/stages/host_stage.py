@@ -14,6 +14,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.guessing.proposals import Beginning, PendingProposals, Proposals
+from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step
 from model_server.loading.adapters.host_adapters import adapters_of
 from model_server.loading.deployment import Deployment
@@ -120,7 +121,7 @@ class HostStage:
 
     @property
     def warmups(self) -> int:
-        return len(self._buckets)
+        return len(self._buckets) + self._runner.encodes
 
     @property
     def offer(self) -> str:
@@ -132,9 +133,15 @@ class HostStage:
         self._link.connect(offers[self._place.next])
 
     def warm(self, index: int) -> None:
-        """Run a bucket once. Behind them come guesses, which only the first stage makes."""
-        if index < len(self._buckets):
+        """Run a bucket or a batch of the encoder once.
+
+        Behind them come guesses, which only the first stage makes.
+        """
+        encode = index - len(self._buckets)
+        if encode < 0:
             self._runner.warm(self._buckets[index])
+        elif encode < self._runner.encodes:
+            self._runner.warm_encode(encode)
 
     def launch(self, step: Step) -> PendingStep:
         return self._runner.launch(step)
@@ -147,6 +154,9 @@ class HostStage:
 
     def write_adapter(self, key: str, place: int) -> None:
         self._runner.write_adapter(key, place)
+
+    def encode(self, batch: EncodeBatch) -> None:
+        self._runner.encode(batch)
 
     def choose(self, masks: Sequence[SlotMask]) -> None:
         self._runner.choose(masks)

@@ -21,6 +21,7 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.runner import Launched, ModelRunner
 from model_server.engine.step_arrays import StepArrays
 from model_server.engine.step_program import Computed, Outputs
@@ -111,6 +112,22 @@ class PipelineRunner:
     def write_adapter(self, key: str, place: int) -> None:
         """Queue the write of this stage's part behind the steps that were launched."""
         self._submit(self._runner.write_adapter, key, place)
+
+    @property
+    def encodes(self) -> int:
+        """Batches that `warm_encode` runs: as many on every host, though only the first encodes."""
+        media = self.limits.media
+        return 0 if media is None else len(media.batches)
+
+    def warm_encode(self, index: int) -> None:
+        """Queue a run of the encoder, if this stage has it."""
+        if self._stage.is_first:
+            self._submit(self._runner.warm_encode, index)
+
+    def encode(self, batch: EncodeBatch) -> None:
+        """Queue a batch of the encoder behind the steps that were launched."""
+        if self._stage.is_first:
+            self._submit(self._runner.encode, batch)
 
     def choose(self, masks: Sequence[SlotMask]) -> None:
         """Queue the choice of the last step's tokens; only the last stage has any."""

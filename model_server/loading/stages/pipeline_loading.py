@@ -22,6 +22,7 @@ from model_server.engine.types import EngineLimits
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory
 from model_server.loading.draft_loading import read_draft
+from model_server.loading.media.encoder_weights import encoder_weights
 from model_server.loading.random_weights import random_weights
 from model_server.loading.stages.drafted_pipeline import DraftedPipeline
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
@@ -99,7 +100,10 @@ def build_stage(
     pages = plan.allocate_pages()
     parts = (plan.program, leaves, pages, buckets or plan.buckets, adapters)
     if draft is None:
-        runner = PipelineRunner(ModelRunner(*parts), link, thread, on_failure)
+        unused = plan.recipe.media_unused
+        encoder = encoder_weights(plan.encoder, plan.layout, checkpoint, seed, report, unused)
+        whole = ModelRunner(*parts, encoder_leaves=encoder)
+        runner = PipelineRunner(whole, link, thread, on_failure)
     else:
         drafted = DraftedRunner(*parts, draft=draft)
         runner = DraftedPipeline(drafted, link, thread, on_failure)

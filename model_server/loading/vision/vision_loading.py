@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
+from model_server.loading.images.image_decoder import check_pillow
 from model_server.loading.loaded import LoadedVision
 from model_server.loading.memory_plan import FreeMemory
 from model_server.loading.vision.vision_runner import VisionModelRunner, VisionPrograms
@@ -26,7 +26,7 @@ from model_server.models.vision.vision_recipe import (
 )
 from model_server.models.weights.sharding import own_device
 from model_server.models.weights.weight import Declaration
-from sax.errors import CheckpointError, InvalidRequest, LoadFailed
+from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
 from sax.types import ModelSpec, Progress
 
@@ -63,15 +63,6 @@ def load_vision(
         memory=memory,
         parts=MemoryParts(weights=programs.weight_bytes, workspace=programs.workspace),
     )
-
-
-def check_pillow() -> None:
-    """Raise LoadFailed if nothing can decode images here."""
-    if importlib.util.find_spec("PIL") is None:
-        raise LoadFailed(
-            "models of images need the package Pillow, which decodes them, and it is not installed "
-            "here: pip install '.[media]' in a clone of sax"
-        )
 
 
 def configured(model: VisionClass, spec: ModelSpec, checkpoint: Checkpoint | None) -> VisionRecipe:

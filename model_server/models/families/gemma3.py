@@ -1,7 +1,7 @@
 """Gemma 3: Gemma 2 with normed queries and keys, and two kinds of rotary positions.
 
-Sliding layers have their own rotary base; the others may be stretched to long contexts. Only the
-text part of a multimodal checkpoint is read.
+Sliding layers have their own rotary base; the others may be stretched to long contexts. The part
+that sees, if a checkpoint has one, is `media/gemma3_eyes`.
 Source: Kamath et al. 2025 (arXiv:2503.19786); names and config keys are those of Hugging Face's
 `Gemma3ForCausalLM` and `Gemma3ForConditionalGeneration`.
 """
@@ -9,6 +9,7 @@ Source: Kamath et al. 2025 (arXiv:2503.19786); names and config keys are those o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys, sliding_layers
@@ -17,10 +18,11 @@ from model_server.models.families.qwen3 import normed_attention
 from model_server.models.families.ropes import FULL, SLIDING, ropes_by_kind
 from model_server.models.known_keys import DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.rope import Rope
+from model_server.models.media import gemma3_eyes
 from model_server.models.recipe import Family, Recipe
 
 # The reference stores the cap of attention and applies none; the pattern with an underscore is a
-# note beside layer_types. The rest are sizes and tokens of the vision part, which is not read.
+# note beside layer_types. The rest are the tokens around those of an image.
 _UNUSED = ignored(
     "_sliding_window_pattern",
     "attn_logit_softcapping",
@@ -28,13 +30,10 @@ _UNUSED = ignored(
     "boi_token_index",
     "eoi_token_id",
     "eoi_token_index",
-    "image_token_id",
-    "image_token_index",
-    "mm_tokens_per_image",
 )
 KEYS = KnownKeys(
     "gemma3",
-    (*SANDWICH, "rope_local_base_freq", "sliding_window_pattern"),
+    (*SANDWICH, "rope_local_base_freq", "sliding_window_pattern", *gemma3_eyes.KEYS),
     {**DECODER_OFF, **_UNUSED},
 )
 # The larger models are published with hardly any keys.
@@ -59,7 +58,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     pattern = keys.whole("sliding_window_pattern")
     slides = sliding_layers(keys, lambda index: (index + 1) % pattern != 0)
     whole, local = ropes_of(keys)
-    return sandwich_recipe(
+    recipe = sandwich_recipe(
         keys,
         values,
         slides,
@@ -67,6 +66,8 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         normed_attention(keys, plus_one=True),
         causal=not keys.flag("use_bidirectional_attention"),  # true in EmbeddingGemma
     )
+    window = keys.whole_or_none("sliding_window") if any(slides) else None
+    return replace(recipe, media=gemma3_eyes.gemma3_eyes(keys, recipe.embed, window))
 
 
 def ropes_of(keys: ConfigKeys) -> tuple[Rope, Rope]:

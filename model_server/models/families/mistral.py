@@ -1,7 +1,7 @@
 """Mistral: Llama with a sliding window in every layer, or in those that the config lists.
 
 Source: Jiang et al. 2023 (arXiv:2310.06825); names and config keys are those of Hugging Face's
-`MistralForCausalLM`. Only the text part of a multimodal checkpoint is read.
+`MistralForCausalLM`. The part that sees, if a checkpoint has one, is `media/pixtral/mistral3`.
 """
 
 from __future__ import annotations
@@ -13,20 +13,14 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys, windows_of
 from model_server.models.families.decoder_recipe import pre_norm_recipe
 from model_server.models.families.llama import attention_shape
-from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import rope_of
+from model_server.models.media.pixtral import mistral3
 from model_server.models.recipe import Family, Recipe, serving
 
-# Of the part that sees images, which is not read.
-EYES = ignored(
-    "image_token_id",
-    "image_token_index",
-    "multimodal_projector_bias",
-    "projector_hidden_act",
-    "spatial_merge_size",
-    "vision_feature_layer",
+KEYS = KnownKeys(
+    "mistral", (*DECODER, "layer_types", "sliding_window", *mistral3.KEYS), DECODER_OFF
 )
-KEYS = KnownKeys("mistral", (*DECODER, "layer_types", "sliding_window"), {**DECODER_OFF, **EYES})
 _DEFAULTS = {"max_position_embeddings": 131072}
 # If config.json of a Mistral has no sliding_window: the first model's. Null means none, as does a
 # missing one in a model type that only resembles Mistral.
@@ -38,12 +32,13 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     keys = ConfigKeys(config, KEYS, _DEFAULTS | (_FIRST_WINDOW if own else {}))
     shape = attention_shape(keys)
     windows = windows_of(keys, keys.whole_or_none("sliding_window"), lambda index: True)
-    return pre_norm_recipe(
+    recipe = pre_norm_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings")),
         shapes=[replace(shape, window=window) for window in windows],
         rope=rope_of(keys.all, shape.head_dim),
     )
+    return replace(recipe, media=mistral3.mistral3_eyes(keys, recipe.embed, values))
 
 
 FAMILY = Family(

@@ -32,7 +32,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         serving(values, keys.whole("max_position_embeddings")),
         shapes=shapes,
         rope=rope_of(keys.all, shapes[0].head_dim),
-        attention=_attention,
+        attention=qwen2_attention,
     )
 
 
@@ -44,7 +44,7 @@ def layer_shapes(keys: ConfigKeys) -> list[AttentionShape]:
     return [replace(shape, window=window) for window in windows]
 
 
-def _attention(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
+def qwen2_attention(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
     sources = AttentionSources.hugging_face(f"{prefix}.self_attn", biased=True)
     return Attention(shape, sources, form)
 

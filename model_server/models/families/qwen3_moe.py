@@ -99,11 +99,12 @@ def routed_ffw(
     shared: Callable[[str, WeightForm], nnx.Module] | None = None,
     *,
     together: bool = False,
+    turned: bool = False,
 ) -> BuildFfw:
     """Builder of a layer's experts.
 
     width: the config's key for it. shared: builds what every token uses, from the prefix.
-    together: all experts are stored in two tensors.
+    together: all experts are stored in two tensors; turned: each as [in, out].
     """
     embed, ffw = keys.whole("hidden_size"), keys.whole(width)
     experts = keys.whole_or_none("num_experts")
@@ -117,7 +118,11 @@ def routed_ffw(
         held = f"{name}.experts"
         sources = (
             ExpertSources.together(
-                experts, ffw, gate_up=f"{held}.gate_up_proj", down=f"{held}.down_proj"
+                experts,
+                ffw,
+                gate_up=f"{held}.gate_up_proj",
+                down=f"{held}.down_proj",
+                turned=turned,
             )
             if together
             else ExpertSources.hugging_face(

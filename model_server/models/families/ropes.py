@@ -1,12 +1,15 @@
-"""Ropes of families that rotate part of each head, or their kinds of layers differently."""
+"""Ropes of families that rotate part of each head, their kinds of layers differently, or by
+triples of positions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.layers.rope import Rope, rope_of
+from model_server.models.layers.rope import Rope, axes_in_a_row, axes_in_turn, rope_of
 from sax.errors import CheckpointError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -64,3 +67,58 @@ def ropes_by_kind(
         )
         for kind, base in bases.items()
     }
+
+
+def triple_rope(
+    keys: ConfigKeys,
+    head_dim: int,
+    sections: Sequence[int],
+    *,
+    base: float,
+    in_turn: bool,
+    share: float | None = None,
+) -> Rope:
+    """Build the rope of positions that are frame, row and column. Raises CheckpointError.
+
+    sections: pairs that each of the three turns, base: of the frequencies, and share: of a head's
+    dimensions, if the config gives none; without a share all rotate. in_turn: the three take turns,
+    else they lie in a row.
+    """
+    given = settings_of(keys)
+    if share is not None:
+        share = given.pop("partial_rotary_factor", share)
+        head_dim = rotated_part(keys, head_dim, share)
+    axes = _axes(keys, given, head_dim // 2, sections, in_turn)
+    for name in ("rope_type", "type"):
+        if given.get(name) == "mrope":  # the older name of triples that are not stretched
+            given[name] = "default"
+    theta = {"rope_theta": keys.get("rope_theta") or given.get("rope_theta") or base}
+    rope = rope_of(keys.all | theta | {"rope_parameters": given | theta}, head_dim)
+    return replace(rope, axes=axes)
+
+
+def _axes(
+    keys: ConfigKeys, given: dict[str, Any], pairs: int, sections: Sequence[int], in_turn: bool
+) -> tuple[int, ...]:
+    """Take the sections out of a rope's settings; return the axis of each pair."""
+    found = given.pop("mrope_section", None)
+    if given.pop("mrope_interleaved", in_turn) is not in_turn:
+        raise CheckpointError(
+            f"config.json has mrope_interleaved = {not in_turn}; the {keys.family} family supports "
+            f"{in_turn}"
+        )
+    if found is None and in_turn:  # usual sections of heads of another size
+        return (*axes_in_turn(sections), *(0,) * pairs)[:pairs]
+    found = sections if found is None else found
+    if not _are_sections(found, pairs):
+        raise CheckpointError(
+            f"config.json has mrope_section = {found!r}; give three numbers of pairs, together the "
+            f"{pairs} that a head rotates"
+        )
+    return (axes_in_turn if in_turn else axes_in_a_row)(found)
+
+
+def _are_sections(found: Any, pairs: int) -> bool:
+    if not isinstance(found, list | tuple) or len(found) != 3:
+        return False
+    return all(type(each) is int and each >= 0 for each in found) and sum(found) == pairs

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.kernels.media_vectors import MediaVectors
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.models.layers.layers import Embedding, Linear, run_layer
@@ -51,28 +52,46 @@ class Decoder(nnx.Module):
         positions: jax.Array,  # i32[T]
         pages: Sequence[LayerPages],
         batch: PagedBatch,
+        media: MediaVectors | None = None,
     ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
         """Returns normalised hidden states f32[T, D] and the pages with the new tokens written."""
-        x, written = self.run(self.embed(tokens, positions), positions, pages, batch)
+        x = self.embed(tokens, positions, media)
+        x, written = self.run(x, positions, pages, batch, media)
         return self.final_norm(x), written
 
     def run(
-        self, x: jax.Array, positions: jax.Array, pages: Sequence[LayerPages], batch: PagedBatch
+        self,
+        x: jax.Array,
+        positions: jax.Array,
+        pages: Sequence[LayerPages],
+        batch: PagedBatch,
+        media: MediaVectors | None = None,
     ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
-        """Runs f32[T, D] through the layers; returns it with the updated pages."""
+        """Runs f32[T, D] through the layers; returns it with the updated pages.
+
+        positions: i32[T], or i32[3, T] of frames, rows and columns. media: its levels are added to
+        what the first layers give.
+        """
         rotations = {rope: rope and rope.at(positions) for rope in dict.fromkeys(self.ropes)}
         x = batch.divided(x)
         written: list[LayerPages] = []
-        for layer, rope, layer_pages in zip(self.layers, self.ropes, pages, strict=True):
+        levels = 0 if media is None else media.levels
+        parts = zip(self.layers, self.ropes, pages, strict=True)
+        for index, (layer, rope, layer_pages) in enumerate(parts):
             x, layer_pages = run_layer(layer, x, rotations[rope], layer_pages, batch)
+            if media is not None and index < levels:
+                x = x + media.level(index)
             x = batch.divided(x)
             written.append(layer_pages)
         return x, tuple(written)
 
-    def embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
-        """Returns f32[T, D], the input of the first layer."""
-        x = self.embedding(tokens)
-        return x if self.embedding_scale == 1.0 else x * self.embedding_scale
+    def embed(
+        self, tokens: jax.Array, positions: jax.Array, media: MediaVectors | None = None
+    ) -> jax.Array:
+        """Returns f32[T, D], the input of the first layer; vectors of media are not scaled."""
+        x = self.embedding(tokens if media is None else jnp.maximum(tokens, 0))
+        x = x if self.embedding_scale == 1.0 else x * self.embedding_scale
+        return x if media is None else media.placed(x)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Maps f32[R, D] to f32[R, V]."""

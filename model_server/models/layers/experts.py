@@ -14,7 +14,7 @@ from model_server.models.layers.expert_blocks import ExpertBiases, Kernels
 from model_server.models.layers.expert_division import ExpertDivision
 from model_server.models.layers.layers import Activation, Names
 from model_server.models.layers.routing import Routes
-from model_server.models.weights.source import Portion, Stacked, Tensor
+from model_server.models.weights.source import Portion, Stacked, Tensor, Transposed
 from model_server.models.weights.weight import WeightForm, weight
 
 _UP_AXES, _DOWN_AXES = ("experts", "ffw", "embed"), ("experts", "embed", "ffw")
@@ -41,11 +41,16 @@ class ExpertSources:
         return cls(count=count, gate=gated, up=of(up), down=of(down))
 
     @classmethod
-    def together(cls, count: int, ffw: int, *, gate_up: str, down: str) -> ExpertSources:
-        """Sources in two tensors: gates above ups, [E, 2 F, D], and downs, [E, D, F]."""
-        both = Tensor(gate_up)
+    def together(
+        cls, count: int, ffw: int, *, gate_up: str, down: str, turned: bool = False
+    ) -> ExpertSources:
+        """Sources in two tensors: gates above ups, [E, 2 F, D], and downs, [E, D, F].
+
+        turned: [E, D, 2 F] and [E, F, D].
+        """
+        both, downs = (Transposed(Tensor(n)) if turned else Tensor(n) for n in (gate_up, down))
         gate, up = (Portion(both, 1, at, at + ffw, of=2 * ffw) for at in (0, ffw))
-        return cls(count=count, gate=gate, up=up, down=(down,))
+        return cls(count=count, gate=gate, up=up, down=downs)
 
 
 class Experts(nnx.Module):

@@ -351,6 +351,10 @@ def _squared_relu(x: jax.Array) -> jax.Array:
     return jnp.square(jax.nn.relu(x))
 
 
+def _quick_gelu(x: jax.Array) -> jax.Array:
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": jax.nn.silu,
     "swish": jax.nn.silu,
@@ -358,6 +362,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": jax.nn.gelu,
     "gelu_fast": jax.nn.gelu,
     "gelu_pytorch_tanh": jax.nn.gelu,
+    "quick_gelu": _quick_gelu,
     "relu": jax.nn.relu,
     "relu2": _squared_relu,
 }

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from model_server.kernels.media_vectors import MediaVectors
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.layers import Names
 from model_server.models.weights.stage import Stage
@@ -82,8 +83,10 @@ class PositionedDecoder(Decoder):
         super().__init__(**parts)
         self.positions = positions
 
-    def embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
-        return super().embed(tokens, positions) + self.positions(positions)
+    def embed(
+        self, tokens: jax.Array, positions: jax.Array, media: MediaVectors | None = None
+    ) -> jax.Array:
+        return super().embed(tokens, positions, media) + self.positions(positions)
 
     def keep(self, stage: Stage) -> None:
         super().keep(stage)

@@ -7,7 +7,7 @@ was first trained for are cited where they are computed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,21 +73,54 @@ class Rope:
     long_frequencies: tuple[float, ...] | None = None  # of long sequences; None: the same
     short_context: int | None = None  # tokens of the longest sequence that is not long
     query_growth: QueryGrowth | None = None
+    # Of each pair, the number that turns it where positions are triples: 0 frame, 1 row, 2 column.
+    axes: tuple[int, ...] | None = None
 
     def at(self, positions: jax.Array) -> Rotary:
-        """Return the rotations for positions i32[T], marked by LONG if there are two lists."""
+        """Return the rotations for positions i32[T], marked by LONG if there are two lists.
+
+        Positions may be triples i32[3, T] for a rope with `axes`.
+        """
+        if positions.ndim == 2:
+            return self._at_triples(positions)
         # In float32, as in training: more exact angles (`rotary_angles`) flip bfloat16 ties.
         frequencies = jnp.asarray(self.frequencies, jnp.float32)[None, :]
         if self.long_frequencies is not None:
             long = jnp.asarray(self.long_frequencies, jnp.float32)
             frequencies = jnp.where((positions >= LONG)[:, None], long[None, :], frequencies)
             positions = positions % LONG
-        angles = (positions.astype(jnp.float32)[:, None] * frequencies)[:, None, :]
+        return self._turned(positions.astype(jnp.float32)[:, None] * frequencies, positions)
+
+    def _at_triples(self, positions: jax.Array) -> Rotary:
+        assert self.axes is not None, "a model whose positions are triples has ropes with axes"
+        assert self.long_frequencies is None, "long sequences are told by single positions"
+        assert self.query_growth is None, "queries grow by single positions"
+        each = positions.astype(jnp.float32)[np.asarray(self.axes)].T  # f32[T, R/2]
+        return self._turned(each * jnp.asarray(self.frequencies, jnp.float32)[None, :], positions)
+
+    def _turned(self, angles: jax.Array, positions: jax.Array) -> Rotary:
+        angles = angles[:, None, :]  # f32[T, 1, R/2]
         cos, sin = jnp.cos(angles) * self.scale, jnp.sin(angles) * self.scale
         # Without the barrier XLA fuses the sines into every use and recomputes them for every head.
         cos, sin = jax.lax.optimization_barrier((cos, sin))
         growth = self.query_growth
         return Rotary(cos, sin, self.interleaved, growth and growth.at(positions))
+
+
+def axes_in_a_row(sections: Sequence[int]) -> tuple[int, ...]:
+    """Axes of pairs in three runs, as Qwen2-VL has them (Wang et al. 2024, arXiv:2409.12191)."""
+    return tuple(axis for axis, pairs in enumerate(sections) for _ in range(pairs))
+
+
+def axes_in_turn(sections: Sequence[int]) -> tuple[int, ...]:
+    """Axes of pairs that take turns, as Qwen3-VL has them: row and column at every third pair.
+
+    The first section has the pairs that are left.
+    """
+    axes = [0] * sum(sections)
+    for axis in (1, 2):
+        axes[axis : 3 * sections[axis] : 3] = [axis] * len(axes[axis : 3 * sections[axis] : 3])
+    return tuple(axes)
 
 
 def rope_frequencies(rotated: int, theta: float) -> np.ndarray:

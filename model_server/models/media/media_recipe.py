@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 
 from model_server.models.weights.weight import WeightForm
-from model_server.sharing.images.frames import ImageForm
+from model_server.sharing.images.forms import ImageForm
 
 
 class PreparedMedia(NamedTuple):
@@ -60,3 +60,9 @@ class MediaRecipe:
     levels: int = 0  # first layers that add vectors of their own at the places of an image
     sees_itself: bool = False  # tokens of an image also see those after them: one chunk holds all
     triples: bool = False  # positions are three numbers: frame, row, column
+    unused: tuple[str, ...] = ()  # prefixes of its tensors in checkpoints that it does not need
+
+    @property
+    def rows(self) -> int:
+        """Most vectors of one image."""
+        return self.pieces[-1] // self.per_row

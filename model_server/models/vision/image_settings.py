@@ -14,14 +14,13 @@ from typing import Any, cast
 
 from model_server.checkpoints.json_file import read_json
 from model_server.models.vision.vision_recipe import Colours, ImageSettings
-from model_server.sharing.images.frames import ImageForm
+from model_server.sharing.images.forms import BICUBIC, SquareForm
 from sax.errors import CheckpointError
 
 FILE = "preprocessor_config.json"
 _PROCESSOR = "ConvNext"  # how names of its processors begin: ...ImageProcessor, ...FeatureExtractor
 _SQUEEZED_FROM = 384  # pixels
 _MOST_SIZE = 1024
-_BICUBIC = 3
 _RESAMPLES = range(6)  # Pillow's filters
 _READ = {"crop_pct", "image_mean", "image_std", "resample", "rescale_factor", "size"}
 _MUST = {"do_resize": True, "do_rescale": True, "do_normalize": True}
@@ -34,10 +33,10 @@ IMAGENET = Colours(1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CROP = 224 / 256
 
 
-def form_of(size: int, crop: float = _CROP, resample: int = _BICUBIC) -> ImageForm:
+def form_of(size: int, crop: float = _CROP, resample: int = BICUBIC) -> SquareForm:
     """Return the form of images of so many pixels a side."""
     shortest = int(size / crop) if size < _SQUEEZED_FROM else None
-    return ImageForm(size, shortest, resample)
+    return SquareForm(size, shortest, resample)
 
 
 def read_image_settings(folder: Path | None, size: int | None) -> ImageSettings:
@@ -55,7 +54,7 @@ def image_settings(config: Mapping[str, Any], size: int | None) -> ImageSettings
     """Parse the file. Raises CheckpointError naming a key."""
     _check(config)
     own = size or _size(config)
-    crop, resample = config.get("crop_pct"), config.get("resample", _BICUBIC)
+    crop, resample = config.get("crop_pct"), config.get("resample", BICUBIC)
     crop = _CROP if crop is None else _number(config, "crop_pct")
     if not 0.1 <= crop <= 1:
         raise _wrong(config, "crop_pct", "a share from 0.1 to 1")

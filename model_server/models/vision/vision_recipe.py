@@ -11,7 +11,7 @@ import jax
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import view_of
 from model_server.models.weights.weight import Blueprint
-from model_server.sharing.images.frames import ImageForm
+from model_server.sharing.images.forms import SquareForm
 from sax.errors import InvalidRequest
 from sax.overrides.value_rule import as_list
 
@@ -29,7 +29,7 @@ class Colours(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ImageSettings:
-    form: ImageForm
+    form: SquareForm
     colours: Colours
 
 

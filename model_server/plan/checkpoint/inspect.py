@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -15,11 +15,18 @@ from model_server.checkpoints.checkpoint import Checkpoint, ordered_ends
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.hub.fetching import local_copy
 from model_server.checkpoints.huggingface.sentence_transformers import read_sentence_settings
+from model_server.checkpoints.media_part import media_part_of
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.orbax.pax.dialect import SAXML_SIZES
+from model_server.loading.audio.sound_settings import check_sound_settings
+from model_server.loading.media.encoder_weights import encoder_problems
+from model_server.loading.media.image_tokens import check_image_tokens
 from model_server.loading.weights import mismatches
+from model_server.models.audio.audio_recipe import AudioClass
+from model_server.models.audio.speech_tokens import read_speech_tokens
 from model_server.models.recipe import Recipe
 from model_server.models.registry import (
+    audio_class,
     families,
     fitting_classes,
     make_recipe,
@@ -27,7 +34,7 @@ from model_server.models.registry import (
 )
 from model_server.models.vision.image_settings import read_image_settings
 from model_server.models.vision.vision_recipe import VisionClass, needed_of
-from model_server.models.weights.weight import Blueprint
+from model_server.models.weights.weight import Declaration
 from model_server.plan.checkpoint.inspect_report import Report, TokenizerFacts
 from model_server.plan.checkpoint.inspect_storage import stored_files, stored_kinds
 from sax.errors import CheckpointError, SaxError
@@ -49,7 +56,9 @@ def inspect(path: str) -> Report:
         vision = vision_class(report.path_as, checkpoint.config)
         if vision is not None:
             checkpoint = needed_of(checkpoint, vision.unused)
-        texts = (_tokenizer, _template) if vision is None else ()
+        texts = (_tokenizer, _template, _image_tokens) if vision is None else ()
+        if audio_class(report.path_as, checkpoint.config) is not None:
+            texts = (_tokenizer,)
         for describe in (_storage, _model, *texts):
             try:
                 describe(report, checkpoint)
@@ -80,12 +89,14 @@ def _model(report: Report, checkpoint: Checkpoint) -> None:
     report.model_type = config.get("model_type")
     report.architecture = _first_text(config.get("architectures"))
     report.family = next((f.title for f in families() if report.model_type in f.model_types), None)
-    vision = vision_class(report.path_as, config)
+    vision, audio = vision_class(report.path_as, config), audio_class(report.path_as, config)
     try:
-        if vision is None:
-            _fit(report, checkpoint)
-        else:
+        if vision is not None:
             _fit_images(report, vision, checkpoint)
+        elif audio is not None:
+            _fit_sounds(report, audio, checkpoint)
+        else:
+            _fit(report, checkpoint)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
         # A value that the family does not expect; it would fail a load the same way.
         raise CheckpointError(f"config.json cannot be understood: {exc!r}") from exc
@@ -105,6 +116,7 @@ def _fit(report: Report, checkpoint: Checkpoint) -> None:
     if isinstance(recipe, Recipe):
         module = recipe.blueprint(checkpoint=checkpoint)
         report.context = recipe.max_context
+        _see(report, recipe, checkpoint)
     else:
         module = recipe.blueprint()
         report.context = recipe.own_context
@@ -115,12 +127,45 @@ def _fit(report: Report, checkpoint: Checkpoint) -> None:
     report.memory = dict(_memory(report.path_as, config, checkpoint))
 
 
+def _see(report: Report, recipe: Recipe, checkpoint: Checkpoint) -> None:
+    """Say how the model sees images, and what would keep it from doing so."""
+    media, encoder = recipe.media, recipe.media_blueprint()
+    if media is None or encoder is None:
+        if (part := media_part_of(checkpoint)) is not None:
+            count = len(part.names())
+            report.images = f"not seen: {count} tensors of a part that this family does not build"
+        return
+    size = sum(math.prod(each.shape) for each in encoder.declarations)
+    report.images = f"seen, up to {media.rows} tokens each, by an encoder of {size:,} parameters"
+    report.problems += encoder_problems(encoder, checkpoint, media.unused, shown=_NAMED)
+
+
+def _image_tokens(report: Report, checkpoint: Checkpoint) -> None:
+    if report.tokenizer is None or report.images is None:
+        return
+    recipe = make_recipe(report.path_as, checkpoint.config, {})
+    check_image_tokens(recipe.media if isinstance(recipe, Recipe) else None, checkpoint.tokenizer())
+
+
 def _fit_images(report: Report, vision: VisionClass, checkpoint: Checkpoint) -> None:
     report.family = f"{vision.title} (images)"
     recipe = vision.configure(checkpoint.config, vision.overridable)
     report.problems += mismatches(recipe.blueprint.declarations, checkpoint, shown=_NAMED)
     report.memory = {"float32": recipe.blueprint.bytes}
     read_image_settings(checkpoint.folder, None)
+
+
+def _fit_sounds(report: Report, audio: AudioClass, checkpoint: Checkpoint) -> None:
+    report.family = f"{audio.title} (sounds)"
+    recipe = audio.configure(checkpoint.config, audio.overridable)
+    report.context, report.vocabulary = recipe.config.context, recipe.config.vocab
+    needed = recipe.needed(checkpoint)
+    report.problems += mismatches(recipe.blueprint.declarations, needed, shown=_NAMED)
+    for kind in ("bfloat16", "float32"):
+        values = {**audio.overridable, "DTYPE": kind}
+        report.memory[kind] = audio.configure(checkpoint.config, values).blueprint.bytes
+    check_sound_settings(checkpoint.folder, recipe.config)
+    read_speech_tokens(checkpoint, recipe.config)
 
 
 def _class_of(config: dict[str, Any]) -> str:
@@ -143,22 +188,23 @@ def _memory(path: str, config: dict[str, Any], checkpoint: Checkpoint) -> Iterat
     for kind, overrides in asked:
         as_json = {key: json.dumps(value) for key, value in overrides.items()}
         try:
-            module = _blueprint(path, config, checkpoint, as_json)
+            module = _declared(path, config, checkpoint, as_json)
         except SaxError:  # the family does not support this format
             continue
         # Native CPU products pad some matrices; the report is the same on every machine.
-        yield kind, sum(leaf.bytes for each in module.declarations for leaf in each.plain)
+        yield kind, sum(leaf.bytes for each in module for leaf in each.plain)
 
 
-def _blueprint(
+def _declared(
     path: str, config: dict[str, Any], checkpoint: Checkpoint, overrides: dict[str, str]
-) -> Blueprint:
+) -> Sequence[Declaration]:
+    """Return the weights of a model, and of its encoder if it has one."""
     recipe = make_recipe(path, config, overrides)
-    return (
-        recipe.blueprint(checkpoint=checkpoint)
-        if isinstance(recipe, Recipe)
-        else recipe.blueprint()
-    )
+    if not isinstance(recipe, Recipe):
+        return recipe.blueprint().declarations
+    encoder = recipe.media_blueprint()
+    beside = encoder.declarations if encoder else ()
+    return (*recipe.blueprint(checkpoint=checkpoint).declarations, *beside)
 
 
 def _tokenizer(report: Report, checkpoint: Checkpoint) -> None:

@@ -64,6 +64,7 @@ class Report:
     stored: list[StoredKind] = field(default_factory=list)
     context: int | None = None
     vocabulary: int | None = None  # the model's
+    images: str | None = None  # how it sees them; None: the checkpoint has no part that sees
     tokenizer: TokenizerFacts | None = None
     chat_template: str | None = None
     memory: dict[str, int] = field(default_factory=dict)  # bytes of the weights, by number format
@@ -116,6 +117,8 @@ class Report:
             yield heading, f"{kind.kind:<12}{tensors:<14}{human(kind.bytes)}"
         if self.context is not None:
             yield "context", f"{self.context:,} tokens"
+        if self.images is not None:
+            yield "images", self.images
 
     def _tokenizer(self) -> Iterator[tuple[str, str]]:
         facts = self.tokenizer

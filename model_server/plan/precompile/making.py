@@ -19,6 +19,7 @@ import msgspec
 
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.engine.compiling import compiled_in_turn, to_bytes
+from model_server.engine.step_program import StepProgram
 from model_server.engine.versions import versions
 from model_server.loading.draft_loading import deployed
 from model_server.plan.precompile.kept_passes import MadePass
@@ -55,7 +56,7 @@ def manifest_of(subject: Subject) -> Manifest:
         model=subject.title,
         overrides=subject.overrides,
         topology=subject.topology,
-        weights=digest_of(subject.deployment.program.leaves),
+        weights=digest_of(_leaves(subject.deployment.program)),
         draft=_draft_key(subject),
         keys=keys_of(subject.deployment.layout),
         limits=subject.deployment.limits,
@@ -64,6 +65,11 @@ def manifest_of(subject: Subject) -> Manifest:
         made_by=f"{getpass.getuser()}@{socket.gethostname()}",
         passes=tuple(subject.passes),
     )
+
+
+def _leaves(program: StepProgram) -> tuple[Any, ...]:
+    """Return the shapes of the weights of a model, and of its encoder if it has one."""
+    return (*program.leaves, *(program.encoder.leaves if program.encoder else ()))
 
 
 def _draft_key(subject: Subject) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from model_server.engine.engine import Announce, EngineRequest, SequenceUpdate
+from model_server.loading.images.prepared import PreparedImage
 from model_server.serving.answers.answer_trace import AnswerTrace
 from model_server.serving.answers.detokenizer import Detokenizer
 from model_server.serving.answers.request_times import RequestTimes
@@ -44,6 +45,7 @@ class RunningRequest:
         self.servable = servable
         self.request_id = ""  # as the caller named it, for the log
         self.trace: AnswerTrace | None = None  # None: nobody traces it
+        self.holds: tuple[PreparedImage, ...] = ()  # images that its engine request needs
         self._stats = servable.methods[method]
         self._sink = sink
         self._tally = metrics.tally(servable.model_id)

@@ -53,7 +53,7 @@ def reasons_already(
     if not request.chat.continue_final_message:
         return prompt.text.rstrip().endswith(_OPENS)
     last = request.prompt[-1]
-    begun = last.content if isinstance(last, Message) else ""
+    begun = "".join(last.texts) if isinstance(last, Message) else ""
     return begun.rfind(_OPENS) > begun.rfind(_CLOSES)
 
 

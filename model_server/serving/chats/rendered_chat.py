@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from model_server.loading.images.prepared import PreparedImage
 from model_server.loading.loaded import Loaded
+from model_server.serving.chats.placeholders import expanded
 from model_server.text.text_length import check_messages
-from sax.chat import ToolChoice
-from sax.errors import InvalidRequest
+from sax.chat import ToolChoice, images_of
+from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.table import TOOLS_BYTES
 from sax.format import quoted
 from sax.types import PLAIN_CHAT, ChatOptions, Message
@@ -20,6 +22,7 @@ class RenderedChat:
     """Text for `encode_chat`: control tokens count, except where users wrote them."""
 
     text: str
+    images: tuple[PreparedImage, ...] = ()  # whose tokens are in the text
 
 
 def is_chat(prompt: Prompt) -> bool:
@@ -27,11 +30,11 @@ def is_chat(prompt: Prompt) -> bool:
 
 
 async def rendered(
-    prompt: Prompt, loaded: Loaded, chat: ChatOptions = PLAIN_CHAT
+    prompt: Prompt, loaded: Loaded, chat: ChatOptions = PLAIN_CHAT, owner: str = ""
 ) -> Prompt | RenderedChat:
-    """Render a prompt of messages; others are returned as they are.
+    """Render a prompt of messages; others are returned as they are. owner: of its images.
 
-    Raises InvalidRequest and what `ChatTemplate.rendered` raises.
+    Raises InvalidRequest and what `ChatTemplate.rendered` and `ImageReader.read` raise.
     """
     if isinstance(prompt, str):
         return prompt
@@ -45,7 +48,19 @@ async def rendered(
         )
     check_messages(messages, loaded.tokenizer, loaded.runner.limits.max_context)
     check_options(chat)
-    return RenderedChat(await loaded.chat_template.rendered(messages, chat))
+    images = images_of(messages)
+    if not images:
+        return RenderedChat(await loaded.chat_template.rendered(messages, chat))
+    if loaded.images is None:
+        raise UnsupportedParameter(
+            f"{images[0].name} is an image, and this model reads only text: leave it out, or ask a "
+            "model that takes images",
+            param=images[0].name,
+        )
+    text = await loaded.chat_template.rendered(messages, chat)
+    prepared = await loaded.images.read(images, owner)
+    texts = [image.text for image in prepared]
+    return RenderedChat(expanded(text, loaded.images.recipe.placeholder, texts), prepared)
 
 
 def check_options(chat: ChatOptions) -> None:

@@ -13,11 +13,13 @@ from model_server.serving.custom_servable import CustomServable
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.servable import Servable
+from model_server.serving.transcripts.audio_servable import AudioServable
 from model_server.serving.vision_servable import VisionServable
 
 # Metric name, help text, reader, and the kinds of servable that have it.
 Figure = tuple[str, str, Callable[[Any], float], tuple[type, ...]]
-_LM, _BATCHED = (LmServable,), (CustomServable, EmbedServable, VisionServable)
+_LM = (LmServable,)
+_BATCHED = (CustomServable, EmbedServable, VisionServable, AudioServable)
 _ALL = (*_LM, *_BATCHED)
 _GAUGES: tuple[Figure, ...] = (
     ("sax_slots", "Rows of the decode batch", lambda s: s.stats().slots, _LM),

@@ -1,7 +1,7 @@
 """Decodes images with Pillow and brings them into a model's form.
 
-The order of the steps and their rounding are those of transformers' ConvNextImageProcessor. What
-strangers sent is decoded only in a process with limits of its own (see `worker`).
+How large an image becomes is said by its form (see `forms`). What strangers sent is decoded only in
+a process with limits of its own (see `worker`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from io import BytesIO
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from model_server.sharing.images.frames import MAX_PIXELS, MAX_SIDES, ImageForm
+from model_server.sharing.images.forms import ImageForm
+from model_server.sharing.images.frames import MAX_PIXELS, MAX_SIDES, ImageAnswer
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 
@@ -20,9 +21,10 @@ class RefusedImage(Exception):
     """The text ends a sentence that begins "the image"."""
 
 
-def prepared(data: bytes, form: ImageForm) -> bytes:
-    """Return the pixels u8[size, size, 3] of an encoded image. Raises RefusedImage, MemoryError."""
-    return _in_form(decoded(data), form).tobytes()
+def prepared(data: bytes, form: ImageForm) -> ImageAnswer:
+    """Return the pixels of an encoded image in its form. Raises RefusedImage, MemoryError."""
+    image = _in_form(decoded(data), form)
+    return ImageAnswer("pixels", image.tobytes(), height=image.height, width=image.width)
 
 
 def decoded(data: bytes) -> Image.Image:
@@ -66,17 +68,11 @@ def _too_large(has: str = "too many") -> str:
 
 
 def _in_form(image: Image.Image, form: ImageForm) -> Image.Image:
-    how = Image.Resampling(form.resample)
-    if form.shortest is None:
-        return image.resize((form.size, form.size), how)
-    resized = image.resize(resized_size(image.size, form.shortest), how)
-    left, top = ((side - form.size) // 2 for side in resized.size)
-    return resized.crop((left, top, left + form.size, top + form.size))
-
-
-def resized_size(size: tuple[int, int], shortest: int) -> tuple[int, int]:
-    """Return width and height with a shorter side of `shortest`; the longer one is cut off."""
-    width, height = size
-    if width <= height:
-        return shortest, shortest * height // width
-    return shortest * width // height, shortest
+    fit, how = form.fit(*image.size), Image.Resampling(form.resample)
+    made = image.resize(fit.resized, how).crop(fit.box)
+    if fit.below is None:
+        return made
+    both = Image.new("RGB", fit.size)
+    both.paste(made)
+    both.paste(image.resize(fit.below, how), (0, made.height))
+    return both

@@ -22,7 +22,7 @@ _ADDRESSES = 4 << 30
 
 def answer(ask: ImageAsk) -> ImageAnswer:
     try:
-        return ImageAnswer("pixels", prepared(ask.image, ask.form))
+        return prepared(ask.image, ask.form)
     except RefusedImage as exc:
         return ImageAnswer("refused", text=str(exc))
     except MemoryError:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Any, cast
 
+from model_server.text.rendering.contents import TEXTS, ContentForm
 from model_server.text.rendering.sandbox import RefusedChat
 from sax.chat import ChatOptions, Message, Tool, ToolCall
 
@@ -31,14 +32,20 @@ class Arguments(dict[str, Any]):
 
 
 def chat_values(
-    messages: tuple[Message, ...], options: ChatOptions, guard: Guard
+    messages: tuple[Message, ...],
+    options: ChatOptions,
+    guard: Guard,
+    form: ContentForm = TEXTS,
 ) -> dict[str, Any]:
-    """Return the variables. Raises RefusedChat for a text that should be JSON and is not."""
+    """Return the variables. Raises RefusedChat for a text that should be JSON and is not.
+
+    form: of the contents that the template takes.
+    """
     values = _parsed(options.chat_template_kwargs or "{}", "chat_template_kwargs", guard)
     tools = [_tool(tool, f"tools[{n}]", guard) for n, tool in enumerate(options.tools)]
     return {
         **values,
-        "messages": [_turn(each, f"messages[{n}]", guard) for n, each in enumerate(messages)],
+        "messages": [_turn(each, f"messages[{n}]", guard, form) for n, each in enumerate(messages)],
         "add_generation_prompt": (
             options.add_generation_prompt and not options.continue_final_message
         ),
@@ -48,8 +55,9 @@ def chat_values(
     }
 
 
-def _turn(message: Message, at: str, guard: Guard) -> dict[str, Any]:
-    turn: dict[str, Any] = {"role": guard(message.role), "content": guard(message.content)}
+def _turn(message: Message, at: str, guard: Guard, form: ContentForm) -> dict[str, Any]:
+    content = form.value(message.content, guard)
+    turn: dict[str, Any] = {"role": guard(message.role), "content": content}
     if message.name:
         turn["name"] = guard(message.name)
     if message.tool_call_id:

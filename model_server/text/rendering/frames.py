@@ -19,6 +19,7 @@ class TemplateParts(msgspec.Struct, frozen=True, array_like=True):
     bos_token: str
     eos_token: str
     control_tokens: tuple[str, ...]
+    image: str = ""  # what the template writes for an image; "": the model takes none
 
     @property
     def size(self) -> int:

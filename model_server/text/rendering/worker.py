@@ -16,6 +16,7 @@ import msgspec
 from model_server.sharing.confined.limits import confine, run
 from model_server.text.control_tokens import ControlTokens
 from model_server.text.rendering.chat_values import chat_values
+from model_server.text.rendering.contents import TEXTS, ContentForm, tried_form
 from model_server.text.rendering.continued import continued
 from model_server.text.rendering.frames import (
     Answer,
@@ -43,13 +44,24 @@ class _KnownTemplate:
         self._fixed = {"bos_token": parts.bos_token, "eos_token": parts.eos_token}
         self._control_tokens = ControlTokens(parts.control_tokens)
         self._compiled = CompiledTemplate(parts.source)
+        self._form = tried_form(parts.image, self._probe) if parts.image else TEXTS
 
     def render(self, chat: tuple[Message, ...], options: ChatOptions) -> str:
-        guard = self._control_tokens.guard
-        text = self._compiled.render({**chat_values(chat, options, guard), **self._fixed})
+        text = self._rendered(chat, options, self._form)
         if not options.continue_final_message:
             return text
-        return continued(text, guard(chat[-1].content if chat else ""))
+        last = chat[-1].texts[-1:] if chat else ()
+        return continued(text, self._control_tokens.guard("".join(last)))
+
+    def _rendered(self, chat: tuple[Message, ...], options: ChatOptions, form: ContentForm) -> str:
+        values = chat_values(chat, options, self._control_tokens.guard, form)
+        return self._compiled.render({**values, **self._fixed})
+
+    def _probe(self, message: Message, form: ContentForm) -> str:
+        try:
+            return self._rendered((message,), ChatOptions(), form)
+        except RefusedChat:
+            return ""
 
 
 class Templates:

@@ -10,6 +10,7 @@ import typer
 from sax.cli.chat_lines import goes_on
 from sax.cli.commands.requests import NoStream, Priority, Timeout
 from sax.cli.conversation import Conversation
+from sax.cli.image_files import ImageFiles
 from sax.cli.line_reader import LineReader, history_file
 from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
@@ -33,24 +34,27 @@ def chat(
     sampling: SamplingParams,
     priority: Priority = 0,
     timeout: Timeout = None,
+    image: ImageFiles = None,
     no_stream: NoStream = False,
 ) -> None:
     """Chat with a model.
 
-    With QUESTION, asks it once and exits. In a conversation, Ctrl-C stops an answer, /help lists
-    what else there is, and Ctrl-D leaves. The lines that were typed are kept for the arrow keys, in
-    ~/.local/state/sax/chat_history.
+    With QUESTION, asks it once and exits. Images come with the first message. In a conversation,
+    Ctrl-C stops an answer, /help lists what else there is, and Ctrl-D leaves. The lines that were
+    typed are kept for the arrow keys, in ~/.local/state/sax/chat_history.
 
     \b
     Examples:
       sax chat smollm2
       sax chat /sax/test/smollm2 "What is the capital of France?"
       sax chat /sax/test/smollm2 --system "Answer in one word." --temperature 0.7
+      sax chat /sax/test/gemma3 "What is this?" --image photo.jpg
     """
     with open_client(ctx) as client:
         conversation = Conversation(
             client, model, sampling, system, priority, timeout, stream=not no_stream
         )
+        conversation.files = [*(image or ())]
         if question is not None:
             conversation.ask(sys.stdin.read() if question == "-" else question)
         elif sys.stdin.isatty():

@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 
 from sax.cli.conversation import print_answer
+from sax.cli.image_files import ImageFiles, with_images
 from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
 from sax.command import AsJson
 from sax.fields.table import MOST_TIMEOUT_S
-from sax.types import MOST_PRIORITY, GenerateRequest, SamplingParams, TokenChunk
+from sax.types import MOST_PRIORITY, GenerateRequest, Message, SamplingParams, TokenChunk
 
 Priority = Annotated[
     int,
@@ -45,22 +46,30 @@ def generate(
     sampling: SamplingParams,
     priority: Priority = 0,
     timeout: Timeout = None,
+    image: ImageFiles = None,
     no_stream: NoStream = False,
     as_json: AsJson = False,
 ) -> None:
     """Continue a text with a model.
 
-    Prints the generated text as it streams in.
+    Prints the generated text as it streams in. With --image, the text and the images are a user's
+    message, which the model answers.
 
     \b
     Examples:
       sax generate /sax/test/smollm2 "The capital of France is" --max-tokens 8
       sax generate /sax/test/smollm2 "Once" --temperature 0.8 --top-p 0.95 --seed 7
       cat prompt.txt | sax generate /sax/test/smollm2 - --stop "###"
+      sax generate /sax/test/gemma3 "What is this?" --image photo.jpg
     """
     text = sys.stdin.read() if prompt == "-" else prompt
+    chat = (Message("user", with_images(text, image)),)
     request = GenerateRequest(
-        model_id=model, prompt=text, sampling=sampling, priority=priority, timeout_s=timeout
+        model_id=model,
+        prompt=chat if image else text,
+        sampling=sampling,
+        priority=priority,
+        timeout_s=timeout,
     )
     with open_client(ctx) as client:
         if as_json:

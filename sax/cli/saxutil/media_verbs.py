@@ -1,6 +1,7 @@
 """saxutil's commands for images, sounds and mixed inputs: vm.*, am.recognize and mm.*.
 
-They ask the model's server. Ours serve vm.classify and vm.embed and refuse the others.
+They ask the model's server. Ours serve vm.classify, vm.embed, mm.generate and mm.score and refuse
+the others.
 """
 
 from __future__ import annotations

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, cast
 
-from sax.types import GenerateRequest, Message
+from sax.types import GenerateRequest, Image, Message
 
 _FIRST_CUT = 256  # bytes, about 64 tokens: recomputing less costs less than an uneven load
 _LAST_CUT = 32 << 10
 _GROWTH = 4  # a cut is at most a quarter longer than the one before
 _DIGEST_BYTES = 8
+_IMAGE_BYTES = 16 << 10  # of each image that are read
+_IMAGE_SIZE = 1024  # characters that an image counts for, about 256 tokens
 _NEW_PREFIX = 0.5  # worth of the place that all clients give a prefix, before any of them used it
 
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -88,7 +90,7 @@ def _first_bytes(prompt: Prompt) -> tuple[bytes, int]:
         return prompt[:_LAST_CUT].encode(errors="surrogatepass")[:_LAST_CUT], len(prompt)
     if prompt and isinstance(prompt[0], Message):
         messages = cast("Sequence[Message]", prompt)
-        return _first_of_chat(messages), sum(len(each.content) for each in messages)
+        return _first_of_chat(messages), sum(map(_size_of, messages))
     ids = cast("Sequence[int]", prompt)
     return _first_of_tokens(ids), 8 * len(ids)
 
@@ -99,10 +101,32 @@ def _first_of_chat(messages: Sequence[Message]) -> bytes:
     for each in messages:
         if size >= _LAST_CUT:
             break
-        text = f"{each.role}\x1f{each.content[:_LAST_CUT]}\x1e"
+        text = f"{each.role}\x1f{_beginning(each)}\x1e"
         parts.append(text.encode(errors="surrogatepass"))
         size += len(parts[-1])
     return b"".join(parts)[:_LAST_CUT]
+
+
+def _beginning(message: Message) -> str:
+    if isinstance(message.content, str):
+        return message.content[:_LAST_CUT]
+    pieces = (
+        part[:_LAST_CUT] if isinstance(part, str) else _mark_of(part) for part in message.content
+    )
+    return "\x1d".join(pieces)[:_LAST_CUT]
+
+
+def _size_of(message: Message) -> int:
+    return message.characters + _IMAGE_SIZE * len(message.images)
+
+
+def _mark_of(image: Image) -> str:
+    """Return what stands for an image: digests of its beginning, where files of one kind differ,
+    and of its size, as long as a text of as many tokens as images have."""
+    digest = hashlib.blake2b(image.data[:_IMAGE_BYTES], digest_size=_DIGEST_BYTES)
+    digest.update(len(image.data).to_bytes(8, "big"))
+    mark = digest.hexdigest()
+    return mark * (_IMAGE_SIZE // len(mark))
 
 
 def _first_of_tokens(ids: Sequence[int]) -> bytes:

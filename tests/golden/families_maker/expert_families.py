@@ -335,23 +335,6 @@ def deepseek_v2(**sizes: Any) -> dict[str, Any]:
     return decoder("DeepseekV2ForCausalLM", "deepseek_v2", **own | sizes)
 
 
-def deepseek_v32(**sizes: Any) -> dict[str, Any]:
-    own = {
-        "first_k_dense_replace": 1,
-        "index_head_dim": 16,
-        "index_n_heads": 2,
-        "index_topk": 24,
-        "routed_scaling_factor": 2.5,
-        "scoring_func": "sigmoid",
-        "topk_method": "noaux_tc",
-    }
-    made = glm4_moe_lite(**own | sizes) | {
-        "architectures": ["DeepseekV32ForCausalLM"],
-        "model_type": "deepseek_v32",
-    }
-    return {key: value for key, value in made.items() if key != "mlp_layer_types"}
-
-
 def glm_moe_dsa(**sizes: Any) -> dict[str, Any]:
     own = {
         "index_head_dim": 16,
@@ -366,10 +349,6 @@ def glm_moe_dsa(**sizes: Any) -> dict[str, Any]:
 
 
 CASES = [
-    Case(
-        name="deepseek_v32",
-        config=deepseek_v32(n_group=4, topk_group=2),
-    ),
     Case(
         name="glm_moe_dsa",
         config=glm_moe_dsa(),

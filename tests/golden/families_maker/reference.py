@@ -24,7 +24,14 @@ from tests.golden.families_maker.routing import smallest_margin
 from tests.golden.random_tensor import random_tensor, uniform
 
 ENCODERS = ("bert", "modernbert", "roberta", "xlm-roberta")
-WITH_IMAGES = ("mistral3",)  # not among the causal models
+WITH_IMAGES = (
+    "llava",
+    "mistral3",
+    "qwen2_5_vl",
+    "qwen2_vl",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+)  # not among the causal models
 LEAST_CHANGE = 1e-2  # of the logits when a feature is switched off, relative to the largest
 LEAST_MARGIN = 1e-3  # between the last expert that is chosen and the first that is not
 

@@ -102,7 +102,7 @@ def test_what_is_wrong_is_refused_by_its_path(turns: list[Any], param: str) -> N
     assert caught.value.param == param
 
 
-@pytest.mark.parametrize("kind", ["image", "document", "tool_use", "search_result", None])
+@pytest.mark.parametrize("kind", ["document", "tool_use", "search_result", None])
 def test_a_block_that_is_not_supported_is_refused_by_its_type(kind: object) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
         read(user(text("x"), {"type": kind, "source": {}}))

@@ -89,8 +89,8 @@ async def test_tokens_are_counted(cell: FakeCell, http: httpx.AsyncClient) -> No
     [
         ({"mood": 1}, 400, "invalid_request_error", "mood"),
         ({"max_tokens": "x"}, 400, "invalid_request_error", "max_tokens"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, 400,
-         "invalid_request_error", "image"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, 400,
+         "invalid_request_error", "document"),
         ({"model": "none"}, 404, "not_found_error", "none"),
     ],
 )  # fmt: skip

@@ -66,7 +66,7 @@ async def test_ready_models_are_running(http: httpx.AsyncClient) -> None:
 
 async def test_a_models_capabilities_are_asked_of_it(http: httpx.AsyncClient) -> None:
     shown = (await http.post("/api/show", json={"model": "smollm2"})).json()
-    assert shown["capabilities"] == ["completion", "thinking"]
+    assert shown["capabilities"] == ["completion", "thinking", "vision"]
     assert shown["model_info"] == {
         "general.architecture": "llama",
         "llama.context_length": CONTEXT,

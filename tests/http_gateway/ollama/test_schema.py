@@ -100,8 +100,6 @@ def test_options_that_mean_nothing_here_pass(options: dict[str, Any]) -> None:
         ({"options": {"mood": 1}}, "options.mood"),
         ({"mood": 1}, "mood"),
         ({"logprobs": True}, "logprobs"),
-        ({"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]},
-         "messages[0].images"),
         ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, "messages[0].mood"),
         ({"tools": [{**TOOL, "type": "web"}]}, "tools[0].type"),
     ],
@@ -205,9 +203,9 @@ def test_a_prompt_is_a_chat_unless_it_is_raw() -> None:
         assert not schema.is_valid({"model": "m", "prompt": "Hi", **fields})
 
 
-@pytest.mark.parametrize("name", ["suffix", "template", "context", "images", "width"])
+@pytest.mark.parametrize("name", ["suffix", "template", "context", "width"])
 def test_parts_of_other_servers_prompts_are_refused(name: str) -> None:
-    value = [1] if name in ("context", "images") else 5 if name == "width" else "x"
+    value = [1] if name == "context" else 5 if name == "width" else "x"
     with pytest.raises(UnsupportedParameter) as caught:
         generate(**{name: value})
     assert caught.value.param == name

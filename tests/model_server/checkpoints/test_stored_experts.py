@@ -1,4 +1,4 @@
-"""A model learns whether its experts are stored together or one by one."""
+"""A model learns how its experts are stored: together or one by one, turned or upright."""
 
 from __future__ import annotations
 
@@ -22,8 +22,21 @@ def test_the_config_says_where_the_names_do(case: str, apart: bool | None) -> No
         assert checkpoint.config.get("experts_apart") is apart
 
 
+@pytest.mark.parametrize(
+    ("case", "upright"), [("qwen3_vl_moe", None), ("qwen3_vl_moe_saved", True)]
+)
+def test_matrices_that_do_not_lie_as_published_are_told(case: str, upright: bool | None) -> None:
+    with closing(open_checkpoint(str(checkpoint_of(case)))) as checkpoint:
+        assert checkpoint.config.get("experts_upright") is upright
+        assert "experts_apart" not in checkpoint.config
+
+
 def test_the_text_part_of_a_published_config_is_a_text_model() -> None:
     tokens = {"image_token_id": 90, "video_token_id": 91, "vision_end_token_id": 92}
-    given = {"text_config": config_of("qwen3_5_moe"), "vision_config": {"depth": 1}, **tokens}
+    given = {
+        "text_config": config_of("qwen3_5_moe"),
+        "vision_config": {"depth": 1, "out_hidden_size": 48},
+        **tokens,
+    }
     recipe: Any = make_recipe("auto", text_config({"model_type": "qwen3_5_moe", **given}), {})
     assert (recipe.embed, recipe.recurrent) == (48, True)

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from model_server.checkpoints.checkpoint_view import CheckpointView
+from model_server.checkpoints.media_part import media_part_of
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.registry import make_recipe
@@ -21,14 +22,20 @@ from tests.model_server.models.family_cases import F32, FAMILIES, checkpoint_of,
 
 CASE = "gemma3_layer_types"
 PUBLISHED, LATER = "language_model.model.", "model.language_model."
+SIZES = {"image_size": 32, "num_hidden_layers": 1}  # of what sees
 EYES = ("vision_tower.embeddings.weight", "multi_modal_projector.mm_soft_emb_norm.weight")
 
 
 def write(folder: Path, prefix: str, eyes: tuple[str, ...] = EYES, **outer: Any) -> str:
     """The golden case as the text part of a checkpoint, below `prefix`."""
     folder.mkdir()
-    config = {"model_type": "gemma3", "eos_token_id": [1, 106], "text_config": config_of(CASE)}
-    (folder / "config.json").write_text(json.dumps(config | {"vision_config": {}} | outer))
+    config = {
+        "model_type": "gemma3",
+        "eos_token_id": [1, 106],
+        "mm_tokens_per_image": 4,
+        "text_config": config_of(CASE),
+    }
+    (folder / "config.json").write_text(json.dumps(config | {"vision_config": SIZES} | outer))
     shapes = json.loads((FAMILIES / CASE / "tensors.json").read_text())
     tensors = {
         prefix + name.removeprefix("model."): random_tensor(name, tuple(shape))
@@ -59,20 +66,70 @@ def test_the_text_part_has_the_text_models_weights(
         np.testing.assert_array_equal(one, other)
 
 
-def test_what_is_left_out_is_told_and_only_that_is(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_the_text_part_lists_the_text_models_tensors_and_the_other_part_the_rest(
+    tmp_path: Path,
 ) -> None:
-    caplog.set_level("INFO")
     path = write(tmp_path / "both", PUBLISHED, (*EYES, "language_model.model.surprise.weight"))
     with closing(open_checkpoint(path)) as checkpoint:
         assert isinstance(checkpoint, CheckpointView)
         left_out = set(checkpoint.opened.names()) - set(checkpoint.stored.values())
         assert left_out == set(EYES)
-        assert "ignoring 2 vision tensors" in caplog.text
         declared = make_recipe("auto", checkpoint.config, {}).blueprint().declarations
         assert list(mismatches(declared, checkpoint)) == [
             "the checkpoint has tensors that the model does not use: model.surprise.weight"
         ]
+        seeing = media_part_of(checkpoint)
+        assert seeing is not None
+        assert set(seeing.names()) == set(EYES)
+
+
+def test_the_part_that_sees_has_one_name_for_a_tensor_however_it_is_stored(tmp_path: Path) -> None:
+    deeper = ("model.vision_tower.vision_model.embeddings.weight", f"model.{EYES[1]}")
+    for number, eyes in enumerate((EYES, deeper)):
+        with closing(open_checkpoint(write(tmp_path / str(number), LATER, eyes))) as checkpoint:
+            seeing = media_part_of(checkpoint)
+            assert seeing is not None
+            assert set(seeing.names()) == set(EYES)
+            assert seeing.read(EYES[0]).tolist() == [1, 1, 1]
+
+
+def test_a_checkpoint_without_tensors_that_see_has_no_sizes_for_them(tmp_path: Path) -> None:
+    with closing(open_checkpoint(write(tmp_path / "blind", PUBLISHED, ()))) as checkpoint:
+        assert media_part_of(checkpoint) is None
+        assert "vision_config" not in checkpoint.config
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"preprocessor_config.json": {"size": 3}}, {"preprocessor_config": {"size": 3}}),
+        (
+            {"processor_config.json": {"image_processor": {"size": 4}, "other": 1}},
+            {
+                "preprocessor_config": {"size": 4},
+                "processor_config": {"image_processor": {"size": 4}, "other": 1},
+            },
+        ),
+        ({}, {}),
+    ],
+)
+def test_what_the_files_beside_it_say_of_images_is_part_of_the_config(
+    tmp_path: Path, files: dict[str, Any], says: dict[str, Any]
+) -> None:
+    path = write(tmp_path / "both", PUBLISHED)
+    for name, content in files.items():
+        (Path(path) / name).write_text(json.dumps(content))
+    with closing(open_checkpoint(path)) as checkpoint:
+        found = checkpoint.config
+        assert found["vision_config"] == SIZES
+        assert {key: found[key] for key in found if "processor" in key} == says
+
+
+def test_a_file_about_images_that_is_no_object_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "both", PUBLISHED)
+    (Path(path) / "processor_config.json").write_text('{"image_processor": 3}')
+    with pytest.raises(CheckpointError, match="image_processor = 3"):
+        open_checkpoint(path)
 
 
 def test_the_outer_config_counts_where_both_say_something(tmp_path: Path) -> None:
@@ -87,6 +144,17 @@ def test_the_outer_config_counts_where_both_say_something(tmp_path: Path) -> Non
 def test_a_text_config_that_is_no_object_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="text_config = 'gemma'"):
         open_checkpoint(write(tmp_path / "both", PUBLISHED, text_config="gemma"))
+
+
+def test_older_files_with_the_keys_of_both_parts_beside_each_other_are_read_alike() -> None:
+    """Qwen2-VL's; the tensors of its text model have no prefix."""
+    with closing(open_checkpoint(str(checkpoint_of("qwen2_vl")))) as checkpoint:
+        assert isinstance(checkpoint, CheckpointView)
+        assert checkpoint.config["model_type"] == "qwen2_vl_text"
+        assert checkpoint.config["vision_config"]["embed_dim"] == 24
+        left_out = set(checkpoint.opened.names()) - set(checkpoint.stored.values())
+        assert left_out
+        assert all(name.startswith("visual.") for name in left_out)
 
 
 def test_parts_that_see_and_hear_are_left_out_of_a_gemma_3n(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ decode row feeds 2 at p = 2: the hash is 31 * 1 + 2 + 1 = 34, and the second tok
 A token's log-probability is -((hash + token) mod 97) / 97; the likeliest tokens are reported as
 token, token + 1, token + 2 ... Where only some tokens are allowed, as in a beam search, the
 likeliest of them is chosen, and the likeliest of all are reported. Writing through a page that was
-not granted is an assertion. The device is not asynchronous: a step is computed in `launch`, in
-order, as a device would.
+not granted is an assertion. The vector of an image's row is one number, the first of its piece, and
+stands for that token; reading a row that nothing was encoded into is an error. The device is not
+asynchronous: a step is computed in `launch`, in order, as a device would.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from collections.abc import Sequence as Seq
 import numpy as np
 from msgspec.structs import replace
 
+from model_server.engine.media.encode_batch import EncodeBatch, pack_batch
 from model_server.engine.paging.near_count import near_count
 from model_server.engine.types import (
     EngineLimits,
@@ -149,6 +151,8 @@ class FakeRunner:
         self._samplings = [GREEDY] * limits.slots
         self._unchosen: tuple[Step, _Pending] | None = None
         self._last_tokens = [-1] * limits.slots
+        self.batches: list[EncodeBatch] = []
+        self._media: dict[int, int] = {}  # the token that each row of the buffer stands for
         self._turned = np.zeros((limits.pages + 1, limits.page_size), bool)
 
     def launch(self, step: Step) -> PendingStep:
@@ -190,6 +194,17 @@ class FakeRunner:
             self.launched += 1
             self._launch_seen.notify_all()
         return pending
+
+    def encode(self, batch: EncodeBatch) -> None:
+        """Encode now: as on a device, steps launched before have read what is overwritten."""
+        assert self.limits.media is not None, "its limits allow no images"
+        given = pack_batch(batch, self.limits.media)
+        assert given.pieces.shape[:2] in self.limits.media.batches, "only these are compiled"
+        for pieces, rows in zip(given.pieces, given.rows, strict=True):
+            for piece, row in zip(pieces.tolist(), rows.tolist(), strict=True):
+                if row < self.limits.media.rows:
+                    self._media[row] = int(piece[0])
+        self.batches.append(batch)
 
     def choose(self, masks: Seq[SlotMask]) -> None:
         """Compute the guided step: each token is the first allowed one from the free choice on."""
@@ -237,7 +252,8 @@ class FakeRunner:
             self._near.copy([pair[2] for pair in copies], [pair[3] for pair in copies])
 
     def _run(self, row: Row, allowed: np.ndarray | None = None) -> RowResult:
-        tokens = row.tokens or (row.given if row.given >= 0 else self._last_tokens[row.slot],)
+        tokens = tuple(token if token >= 0 else self._media[-1 - token] for token in row.tokens)
+        tokens = tokens or (row.given if row.given >= 0 else self._last_tokens[row.slot],)
         for position, token in enumerate(tokens, row.start):
             self._write(row.slot, position, token, row.long)
         seen = self._read(row, row.start + len(tokens))

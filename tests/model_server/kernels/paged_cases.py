@@ -41,6 +41,7 @@ class Case:
     dtype: str = "float32"
     sinks: bool = False
     chunk: int | None = None
+    run: int = 0  # tokens of runs that see each other, in blocks; 0: none do
 
     @property
     def tokens(self) -> int:
@@ -98,7 +99,18 @@ def batch_of(case: Case, kernel: Kernel) -> PagedBatch:
         block_tables=jnp.asarray(tables[case.decodes :]),
         block_limits=jnp.asarray(blocks),
         kernel=kernel,
+        block_ahead=jnp.asarray(ahead_of(case, blocks)) if case.run else None,
+        least_run=case.run or 1,
     )
+
+
+def ahead_of(case: Case, limits: np.ndarray) -> np.ndarray:
+    """Runs one behind the other, with a token between them; the last may end behind its block."""
+    at = limits - 1
+    within = at % (case.run + 1)
+    ahead = np.where(within < case.run, case.run - 1 - within, 0)
+    fits = at + ahead < case.columns * case.page
+    return np.where((limits > 0) & fits, ahead, 0).astype(np.int32)
 
 
 def new_tokens(

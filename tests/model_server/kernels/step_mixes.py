@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -46,6 +46,7 @@ class Mix:
     block: int
     table: int  # pages of a sequence
     owners: Sequence[int] | None = None  # whose pages each decode row has; None: each its own
+    run: int = 0  # tokens of runs that see each other, in chunks; 0: none do
 
     @property
     def pages(self) -> int:
@@ -63,6 +64,7 @@ class Mix:
         decode_tables = np.zeros((rows, self.table), np.int32)
         block_tables = np.zeros((self.blocks, self.table), np.int32)
         limits = np.zeros((self.blocks, self.block), np.int32)
+        ahead = np.zeros_like(limits)
 
         def put(first: int, at: np.ndarray, table: np.ndarray) -> None:
             places[:, first : first + len(at)] = table[at // page_size], at % page_size
@@ -78,9 +80,16 @@ class Mix:
             put(rows + used * self.block, at, table)
             limits[used : used + more].reshape(-1)[:count] = at + 1
             block_tables[used : used + more] = table
+            if self.run:  # one behind the other, with a token between them
+                within = at % (self.run + 1)
+                left = np.minimum(self.run - 1 - within, start + count - 1 - at)
+                ahead[used : used + more].reshape(-1)[:count] = np.maximum(left, 0)
             used += more
         fields = (*places, decode_tables, np.asarray(self.decodes, np.int32)[:, None])
-        return PagedBatch(*map(jnp.asarray, (*fields, block_tables, limits)), kernel=kernel)
+        batch = PagedBatch(*map(jnp.asarray, (*fields, block_tables, limits)), kernel=kernel)
+        if not self.run:
+            return batch
+        return replace(batch, block_ahead=jnp.asarray(ahead), least_run=self.run)
 
 
 def filled(rng: np.random.Generator, of: Heads, pages: int) -> LayerPages:

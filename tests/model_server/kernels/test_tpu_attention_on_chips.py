@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -48,6 +49,7 @@ def check(
     blocks: int = 8,
     block: int = 32,
     context: int = 2048,
+    run: int = 0,
 ) -> None:
     """It compiles; the pages stay where they are, and nothing as large is made beside them."""
     kernel = TpuAttention(mesh, axis, axis if of.value_dim else None)
@@ -63,6 +65,8 @@ def check(
     tokens, table = decodes + blocks * block, context // page_size
     places = (numbers(tokens), numbers(tokens), numbers(decodes, table), numbers(decodes, 1))
     batch = PagedBatch(*places, numbers(blocks, table), numbers(blocks, block), kernel=kernel)
+    if run:  # of images whose tokens see each other
+        batch = replace(batch, block_ahead=numbers(blocks, block), least_run=run)
     layer: LayerPages = jax.tree.map(
         lambda array: held(array.shape, array.dtype, kernel.pages),
         kernel.shapes(of.cache, PAGES, page_size, jnp.dtype(dtype)),
@@ -110,6 +114,12 @@ def test_every_chip_compiles_a_step_that_leaves_pages_in_place(chip: str) -> Non
 )
 def test_models_of_all_kinds_compile_for_the_smallest_chip(model: str, dtype: str) -> None:
     check(MODELS[model], one_device("v5e"), dtype)
+
+
+@needs_compiler
+def test_images_whose_tokens_see_each_other_compile_for_the_smallest_chip() -> None:
+    gemma3 = Heads(heads=4, kv_heads=2, window=1024)
+    check(gemma3, one_device("v5e"), "bfloat16", block=128, run=256)
 
 
 @needs_compiler

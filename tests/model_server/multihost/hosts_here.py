@@ -14,6 +14,7 @@ from typing import Any
 
 import zmq
 
+from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.types import EngineLimits, SlotMask, Step
 from model_server.multihost.hello import Hello
 from model_server.multihost.meeting import say_hello
@@ -44,6 +45,10 @@ class FakeShare(FakeRunner):
     def launch(self, step: Step) -> Any:
         self.told.append(step)
         return super().launch(step)
+
+    def encode(self, batch: EncodeBatch) -> None:
+        self.told.append(batch)
+        super().encode(batch)
 
     def choose(self, masks: Sequence[SlotMask]) -> None:
         self.told.append(tuple(masks))

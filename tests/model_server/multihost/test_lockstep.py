@@ -6,9 +6,11 @@ import threading
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.timing.watchdog import StepHung
 from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, SlotMask, Step
 from model_server.multihost.commands import (
@@ -25,20 +27,21 @@ from sax.errors import MemoryPlanError, ReplicaLost, Unavailable
 from sax.types import Progress
 from tests.model_server.engine.fake_runner import GREEDY, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
+from tests.model_server.engine.media.fake_images import MEDIA, answer, request
 from tests.model_server.multihost.hosts_here import LIMITS, SPEC, FakeShare, HostsHere
 
 pytestmark = pytest.mark.usefixtures("quick_hosts")
 
 
-def load(hosts: HostsHere) -> tuple[Lockstep, FakeShare]:
+def load(hosts: HostsHere, limits: EngineLimits = LIMITS) -> tuple[Lockstep, FakeShare]:
     """A model on every host, and the primary's share of it."""
     built: list[FakeShare] = []
 
     def build(programs: object) -> FakeShare:
-        built.append(FakeShare(LIMITS))
+        built.append(FakeShare(limits))
         return built[0]
 
-    lockstep = hosts.loads.load(SPEC, LIMITS, build, lambda progress: None)  # pyright: ignore
+    lockstep = hosts.loads.load(SPEC, limits, build, lambda progress: None)  # pyright: ignore
     return lockstep, built[0]
 
 
@@ -100,6 +103,20 @@ def test_masks_follow_their_step_on_every_host() -> None:
         assert pending.result().rows[0].token == 11
         assert own.told[2:] == [step, (mask,)]
         eventually(lambda: all(each[0].told[2:] == own.told[2:] for each in hosts.shares.values()))
+
+
+def test_every_host_encodes_the_same_images_between_the_same_steps() -> None:
+    with HostsHere(3) as hosts:
+        lockstep, own = load(hosts, replace(LIMITS, media=MEDIA))
+        arrived: list[SequenceUpdate] = []
+        engine = Engine(lockstep, arrived.extend)
+        images = request([50, 51, 52], (5, 8), [53, 54], max_tokens=5)
+        engine.submit(images)
+        eventually(lambda: any(update.finish for update in arrived))
+        assert [update.result.token for update in arrived] == answer(images)
+        assert any(isinstance(each, EncodeBatch) for each in own.told)
+        eventually(lambda: all(each[0].told == own.told for each in hosts.shares.values()))
+        engine.close()
 
 
 def test_pages_move_between_the_same_steps_on_every_host() -> None:

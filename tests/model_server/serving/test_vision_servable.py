@@ -9,9 +9,9 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from model_server.loading.vision.image_decoder import ImageDecoder
+from model_server.loading.images.image_decoder import ImageDecoder
 from model_server.serving.vision_servable import VisionServable
-from model_server.sharing.images.frames import ImageForm
+from model_server.sharing.images.forms import ImageForm
 from sax.errors import NotLoaded
 from tests.model_server.fake_batched import fake_vision
 

@@ -223,7 +223,7 @@ class FakeCell(
             error = QueueFull("the queue is full (1 waiting)", retry_after_s=1)
             return [codec.encode_failure(message.id, error)]
         prompt = request.prompt
-        text = prompt if isinstance(prompt, str) else str(getattr(prompt[-1], "content", ""))
+        text = prompt if isinstance(prompt, str) else " ".join(getattr(prompt[-1], "texts", ()))
         words = text.upper().split()
         return [
             codec.encode_chunk(

@@ -11,7 +11,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sax.cli.main import app
-from sax.types import Autoscaling, Message, Progress, ReplicaStatus, SamplingParams, ServableStatus
+from sax.types import (
+    Autoscaling,
+    Image,
+    Message,
+    Progress,
+    ReplicaStatus,
+    SamplingParams,
+    ServableStatus,
+)
 from tests.sax.cli.fake_cell import FakeCell
 
 MODEL = "/sax/test/m"
@@ -272,6 +280,28 @@ def test_chat_carries_the_conversation_along(cell: FakeCell, sax: Sax) -> None:
         Message("assistant", "HELLO"),
         Message("user", "again"),
     )
+
+
+def test_images_come_before_the_text_of_the_first_message(
+    cell: FakeCell, sax: Sax, tmp_path: Path
+) -> None:
+    cell.holds(MODEL)
+    files = [tmp_path / "a.png", tmp_path / "b.png"]
+    for file in files:
+        file.write_bytes(file.name.encode())
+    options = [option for file in files for option in ("--image", str(file))]
+    images = (Image(b"a.png", str(files[0])), Image(b"b.png", str(files[1])))
+    assert sax("generate", MODEL, "what is it", *options).stdout == "WHAT IS IT\n"
+    assert cell.asked[0].prompt == (Message("user", (*images, "what is it")),)
+    assert sax("chat", MODEL, *options, stdin="what\nand now\n").exit_code == 0
+    assert cell.asked[2].prompt == (
+        Message("user", (*images, "what")),
+        Message("assistant", "WHAT"),
+        Message("user", "and now"),
+    )
+    missing = sax("generate", MODEL, "x", "--image", str(tmp_path / "none.png"))
+    assert missing.exit_code == 1
+    assert "cannot be read" in missing.stderr
 
 
 def test_every_command_teaches_by_example() -> None:

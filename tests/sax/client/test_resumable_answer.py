@@ -11,7 +11,15 @@ from msgspec.structs import replace
 
 from sax.client.resumable_answer import ResumableAnswer
 from sax.errors import ReplicaLost
-from sax.types import AnswerSoFar, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
+from sax.types import (
+    AnswerSoFar,
+    GenerateRequest,
+    Image,
+    Message,
+    SamplingParams,
+    TokenChunk,
+    TokenLogprob,
+)
 
 REQUEST = GenerateRequest(model_id="/sax/test/m", prompt="go", sampling=SamplingParams(top_k=3))
 
@@ -41,6 +49,15 @@ def answered(sizes: list[int], prompt_logprobs: int = 0) -> list[TokenChunk]:
 
 def test_before_the_first_chunk_the_rest_is_the_request_itself() -> None:
     assert ResumableAnswer(REQUEST).rest is REQUEST
+
+
+def test_another_replica_gets_the_images_again() -> None:
+    chat = (Message("user", ("What is it?", Image(b"file"))),)
+    answer = ResumableAnswer(GenerateRequest(model_id="/sax/test/m", prompt=chat))
+    answer.add(answered([2])[0], 0.0)
+    assert answer.rest.prompt == chat
+    assert answer.rest.answer is not None
+    assert answer.rest.answer.token_ids == (0, 1)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(0, 3), st.data())

@@ -7,13 +7,22 @@ import pytest
 
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
-from sax.fields.table import LABEL_BYTES, MODEL_BYTES, TEXT_BYTES, TOKEN_IDS, field
-from sax.proto import common_pb2, custom_pb2, lm_pb2, tokens_pb2
+from sax.fields.table import (
+    IMAGE_BYTES,
+    IMAGES,
+    LABEL_BYTES,
+    MODEL_BYTES,
+    TEXT_BYTES,
+    TOKEN_IDS,
+    field,
+)
+from sax.proto import common_pb2, custom_pb2, lm_pb2, multimodal_pb2, tokens_pb2
 from sax.wire.request_bounds import (
     check_custom,
     check_detokenize,
     check_embed,
     check_generate,
+    check_items,
     check_question,
     check_score,
     check_token,
@@ -30,6 +39,29 @@ def stop(count: int, size: int) -> tokens_pb2.Generate:
 def chat(count: int, role: int = 0, content: int = 0) -> tokens_pb2.Chat:
     turn = tokens_pb2.Message(role="r" * role, content="c" * content)
     return tokens_pb2.Chat(messages=[turn] * count)
+
+
+def pictures(count: int, size: int = 1, name: int = 0) -> tokens_pb2.Generate:
+    image = tokens_pb2.Image(data=b"x" * size, name="n" * name)
+    turn = tokens_pb2.Message(role="user", parts=[tokens_pb2.Part(image=image)])
+    return tokens_pb2.Generate(chat=tokens_pb2.Chat(messages=[turn] * count))
+
+
+def parts(count: int, size: int = 1) -> tokens_pb2.Generate:
+    turn = tokens_pb2.Message(role="user", parts=[tokens_pb2.Part(text="x" * size)] * count)
+    return tokens_pb2.Generate(chat=tokens_pb2.Chat(messages=[turn]))
+
+
+def items(count: int, size: int = 1) -> multimodal_pb2.GenerateRpcRequest:
+    item = multimodal_pb2.DataItem(text="x" * size)
+    request = multimodal_pb2.GenerateRequest(items=[item] * count)
+    return multimodal_pb2.GenerateRpcRequest(request=request)
+
+
+def scored(size: int) -> multimodal_pb2.ScoreRpcRequest:
+    image = multimodal_pb2.DataItem(image_bytes=b"x" * size)
+    request = multimodal_pb2.ScoreRequest(prefix_items=[image])
+    return multimodal_pb2.ScoreRpcRequest(request=request)
 
 
 def extra(names: int = 0, numbers: int = 0, text: int = 0, key: int = 0) -> common_pb2.ExtraInputs:
@@ -110,6 +142,14 @@ CASES: list[tuple[Callable[[Any], None], Make, int, str]] = [
     (check_score, lambda n: lm_pb2.ScoreRequest(prefix="t" * n), TEXT_BYTES, "prefix"),
     (check_score, lambda n: lm_pb2.ScoreRequest(suffix=["t"] * n), 1024, "suffix"),
     (check_score, lambda n: lm_pb2.ScoreRequest(suffix=["t" * n]), TEXT_BYTES, "suffix"),
+    (check_generate, pictures, IMAGES, "messages"),
+    (check_generate, lambda n: pictures(1, n), IMAGE_BYTES, "messages[0].content[0]"),
+    (check_generate, lambda n: pictures(1, 1, n), LABEL_BYTES, "messages[0].content[0].name"),
+    (check_generate, parts, 1024, "messages[0].content"),
+    (check_generate, lambda n: parts(1, n), TEXT_BYTES, "messages[0].content[0]"),
+    (check_items, items, 1024, "items"),
+    (check_items, lambda n: items(1, n), TEXT_BYTES, "items[0].text"),
+    (check_items, scored, IMAGE_BYTES, "prefix_items[0].image_bytes"),
     (check_custom, lambda n: custom_pb2.CustomRequest(request=b"t" * n), 32 << 20, "request"),
     (check_custom, lambda n: custom_pb2.CustomRequest(method_name="t" * n), 512, "method_name"),
 ]
@@ -128,6 +168,14 @@ def test_a_field_passes_at_its_bound_and_is_refused_above(
         check(make(bound + 1))
     assert caught.value.param == param
     assert str(bound + 1) in caught.value.text
+
+
+def test_images_of_many_messages_are_bounded_together() -> None:
+    half = IMAGE_BYTES // 2
+    check_generate(pictures(2, half))
+    with pytest.raises(InvalidRequest, match="together: send smaller or fewer ones") as caught:
+        check_generate(pictures(2, half + 1))
+    assert caught.value.param == "messages"
 
 
 def test_the_stream_and_tokenize_share_their_bounds() -> None:

@@ -26,6 +26,7 @@ from sax.types import (
     GenerateRequest,
     Gradients,
     HypothesisText,
+    Image,
     JoinedServer,
     Message,
     ModelSpec,
@@ -52,6 +53,8 @@ I32 = st.integers(0, 2**31 - 1)
 I64 = st.integers(0, 2**62)
 F64 = st.floats(allow_nan=False)
 F32 = st.floats(width=32, allow_nan=False)
+IMAGES = st.builds(Image, st.binary(max_size=12), TEXT)
+CONTENT = TEXT | st.lists(TEXT | IMAGES, min_size=1, max_size=3).map(tuple)
 VERSION = st.binary(min_size=16, max_size=16).map(bytes.hex)
 TEXTS = st.lists(TEXT, max_size=3).map(tuple)
 MAPS = st.dictionaries(TEXT, TEXT, max_size=3)
@@ -165,7 +168,7 @@ SAMPLING = st.builds(
 )
 CALLS = st.lists(st.builds(ToolCall, TEXT, TEXT, TEXT), max_size=2).map(tuple)
 CHATS = st.lists(
-    st.builds(Message, TEXT, TEXT, TEXT, TEXT, CALLS, TEXT), min_size=1, max_size=3
+    st.builds(Message, TEXT, CONTENT, TEXT, TEXT, CALLS, TEXT), min_size=1, max_size=3
 ).map(tuple)
 OPTIONS = st.builds(
     ChatOptions,

@@ -14,7 +14,14 @@ import grpc.aio
 from sax.fields.field import Kind, RequestField, RequestRoute
 from sax.fields.sampling import SAMPLING
 from sax.fields.table import fields_of
-from sax.proto import custom_pb2, lm_pb2, tokens_pb2, vision_pb2
+from sax.proto import (
+    audio_pb2,
+    custom_pb2,
+    lm_pb2,
+    tokens_pb2,
+    transcripts_pb2,
+    vision_pb2,
+)
 from tests.end_to_end.cell import SMOLLM2, Cell
 from tests.stress.row import row
 from tests.stress.rows.fields import BODY, TIMES
@@ -42,6 +49,14 @@ _METHODS: dict[RequestRoute, tuple[str, Descriptor]] = {
         "/sax.server.custom.CustomService/Custom",
         custom_pb2.CustomRequest.DESCRIPTOR,
     ),
+    RequestRoute.AM_RECOGNIZE: (
+        "/sax.server.audio.AudioService/Recognize",
+        audio_pb2.AsrRequest.DESCRIPTOR,
+    ),
+    RequestRoute.TRANSCRIBE: (
+        "/sax.transcripts.TranscriptService/Transcribe",
+        transcripts_pb2.TranscribeRequest.DESCRIPTOR,
+    ),
     RequestRoute.VM_CLASSIFY: (
         "/sax.server.vision.VisionService/Classify",
         vision_pb2.ClassifyRequest.DESCRIPTOR,
@@ -59,6 +74,7 @@ _PATHS: dict[str, tuple[str, ...]] = {
     "messages": ("chat", "messages"),
     "messages.role": ("chat", "messages", "role"),
     "messages.content": ("chat", "messages", "content"),
+    "messages.images": ("chat", "messages", "parts"),
     **{
         f"messages.{name}": ("chat", "messages", name)
         for name in ("name", "tool_call_id", "reasoning", "tool_calls")
@@ -139,6 +155,8 @@ async def refusal(channel: grpc.aio.Channel, route: RequestRoute, message: bytes
             async for reply in call:
                 chunk = tokens_pb2.FromServer.FromString(reply).chunks[0]
                 return chunk.failure.text
+        elif route is RequestRoute.TRANSCRIBE:
+            _ = [reply async for reply in channel.unary_stream(path)(message)]
         else:
             await channel.unary_unary(path)(message)
     except grpc.aio.AioRpcError as error:

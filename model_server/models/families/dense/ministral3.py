@@ -1,8 +1,8 @@
 """Ministral 3: Mistral with YaRN, and queries that grow with their position.
 
 Source: Mistral AI 2025, "Introducing Mistral 3", with the growth of Nakanishi 2025
-(arXiv:2501.19399); names and config keys are those of Hugging Face's `Ministral3ForCausalLM`. Only
-the text part of a multimodal checkpoint is read.
+(arXiv:2501.19399); names and config keys are those of Hugging Face's `Ministral3ForCausalLM`. The
+part that sees, if a checkpoint has one, is `media/pixtral/mistral3`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import pre_norm_recipe
 from model_server.models.families.llama import attention_shape
-from model_server.models.families.mistral import EYES
 from model_server.models.families.ropes import settings_of
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import QueryGrowth, Rope, rope_of
+from model_server.models.media.pixtral import mistral3
 from model_server.models.recipe import Family, Recipe, serving
 from sax.errors import CheckpointError
 
-KEYS = KnownKeys("ministral3", (*DECODER, "sliding_window"), {**DECODER_OFF, **EYES})
+KEYS = KnownKeys("ministral3", (*DECODER, "sliding_window", *mistral3.KEYS), DECODER_OFF)
 _ROPE = {
     "beta_fast": 32.0,
     "beta_slow": 1.0,
@@ -44,12 +44,13 @@ _DEFAULTS = {
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
     shape = replace(attention_shape(keys), window=keys.whole_or_none("sliding_window"))
-    return pre_norm_recipe(
+    recipe = pre_norm_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings")),
         shapes=[shape] * keys.whole("num_hidden_layers"),
         rope=_rope(keys, shape.head_dim),
     )
+    return replace(recipe, media=mistral3.mistral3_eyes(keys, recipe.embed, values))
 
 
 def _rope(keys: ConfigKeys, head_dim: int) -> Rope:

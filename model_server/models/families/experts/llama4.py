@@ -1,6 +1,6 @@
-"""Llama 4 (text): chunks of attention, layers without positions, experts of weighted inputs.
+"""Llama 4: chunks of attention, layers without positions, experts of weighted inputs.
 
-Only the text part of a multimodal checkpoint is read.
+The part that sees, if a checkpoint has one, is `media/llama4`.
 Source: Meta 2025, "The Llama 4 herd"; names and config keys are those of Hugging Face's
 `Llama4ForCausalLM` and `Llama4ForConditionalGeneration`.
 """
@@ -22,6 +22,7 @@ from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import UnitNorm, activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.routing import Router, SigmoidChoice, checked_count
+from model_server.models.media.llama4 import eyes
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.source import Portion, Tensor, Transposed
 from model_server.models.weights.weight import WeightForm
@@ -44,12 +45,10 @@ KEYS = KnownKeys(
         "num_experts_per_tok",
         "num_local_experts",
         "use_qk_norm",
+        *eyes.KEYS,
     ),
-    # Notes of a tool, and tokens of the vision part.
-    {
-        **DECODER_OFF,
-        **ignored("for_llm_compressor", "boi_token_index", "eoi_token_index", "image_token_index"),
-    },
+    # Notes of a tool, and tokens around those of an image.
+    {**DECODER_OFF, **ignored("for_llm_compressor", "boi_token_index", "eoi_token_index")},
 )
 _DEFAULTS = {
     "attention_chunk_size": 8192,
@@ -90,7 +89,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             (routed if kind.sparse else dense)(f"{prefix}.feed_forward", form),
         )
 
-    return decoder_recipe(
+    recipe = decoder_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings")),
         shape=shape,
@@ -98,6 +97,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         layer=layer,
         windows=[kind.chunk for kind in kinds],
     )
+    return replace(recipe, media=eyes.llama4_eyes(keys, recipe.embed))
 
 
 def _dense_ffw(keys: ConfigKeys, width: str) -> Any:

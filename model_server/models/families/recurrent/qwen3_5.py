@@ -1,4 +1,4 @@
-"""Qwen3.5: gated delta networks, every fourth layer gated attention, dense feed-forwards.
+"""Qwen3.5: gated delta networks, every fourth layer gated attention, dense feed-forwards; eyes.
 
 Source: Qwen Team 2026, "Qwen3.5"; Yang et al. 2024 (arXiv:2412.06464); names and config keys are
 those of Hugging Face's `Qwen3_5ForCausalLM`. Multi-token-prediction layers are skipped.
@@ -7,6 +7,7 @@ those of Hugging Face's `Qwen3_5ForCausalLM`. Multi-token-prediction layers are 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
@@ -21,20 +22,25 @@ from model_server.models.families.recurrent.qwen3_next import (
     gated_attention,
     rest_of,
 )
+from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.delta_net import DeltaShape, DeltaSources, GatedDeltaNet
 from model_server.models.layers.pre_norm import PreNormLayer
+from model_server.models.media.qwen.eyes import HALVES, OUTER, TOKENS, qwen_eyes
+from model_server.models.media.qwen.learned_tower import learned_tower
+from model_server.models.media.qwen.tower import TowerShape
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm
 
-# Tokens of images, which are refused, and the layers that guess further tokens.
+# The layers that guess further tokens, and notes.
 OTHER_PARTS = {
-    **ignored("image_token_id", "video_token_id", "vision_start_token_id"),
-    **ignored("vision_end_token_id", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"),
+    **TOKENS,
+    **ignored("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"),
     **ignored("mamba_ssm_dtype", "attn_output_gate"),
 }
-KEYS = KnownKeys("qwen3_5", (*DECODER, *DELTA), {**DECODER_OFF, **OTHER_PARTS})
+KEYS = KnownKeys("qwen3_5", (*DECODER, *DELTA, *OUTER), {**DECODER_OFF, **OTHER_PARTS})
+_IMAGE_TOKEN = 248056
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
@@ -57,7 +63,15 @@ def recipe_of(keys: ConfigKeys, values: Mapping[str, Any], ffw: BuildFfw) -> Rec
             ffw(prefix, form),
         )
 
-    return delta_recipe(keys, values, shape, delta, attends, layer, unused=("mtp.",))
+    share = keys.number("partial_rotary_factor")
+    rope = triple_rope(keys, shape.head_dim, (11, 11, 10), base=1e4, in_turn=True, share=share)
+    recipe = delta_recipe(keys, values, shape, delta, attends, layer, rope)
+    eyes = qwen_eyes(keys, values, _tower, HALVES, recipe.embed, token=_IMAGE_TOKEN)
+    return replace(recipe, media=eyes)
+
+
+def _tower(keys: ConfigKeys) -> TowerShape:
+    return learned_tower(keys, ())
 
 
 def delta_sources(shape: DeltaShape, name: str) -> DeltaSources:

@@ -15,6 +15,7 @@ from model_server.models.families.qwen3_moe import routed_ffw
 from model_server.models.families.recurrent.qwen3_5 import OTHER_PARTS, recipe_of
 from model_server.models.families.recurrent.qwen3_next import DELTA, DELTA_DEFAULTS
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
+from model_server.models.media.qwen.eyes import OUTER
 from model_server.models.recipe import Family, Recipe
 
 KEYS = KnownKeys(
@@ -22,6 +23,7 @@ KEYS = KnownKeys(
     (
         *DECODER,
         *DELTA,
+        *OUTER,
         "experts_apart",  # not of config.json: see checkpoints/stored_experts.py
         "moe_intermediate_size",
         "norm_topk_prob",

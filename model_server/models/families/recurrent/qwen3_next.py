@@ -15,12 +15,13 @@ from model_server.models.families.decoder_recipe import decoder_recipe, gated_ff
 from model_server.models.families.experts.qwen2_moe import shared_ffw
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3_moe import routed_ffw, sparse_layers
+from model_server.models.families.ropes import partial_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.delta_net import DeltaShape, DeltaSources, GatedDeltaNet
 from model_server.models.layers.layers import RmsNorm
 from model_server.models.layers.pre_norm import PreNormLayer
-from model_server.models.layers.rope import rope_of
+from model_server.models.layers.rope import Rope
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.source import GroupRows, Tensor, WeightSource, cut
 from model_server.models.weights.weight import WeightForm
@@ -90,7 +91,8 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             (routed if sparse[index] else dense)(prefix, form),
         )
 
-    return delta_recipe(keys, values, shape, delta, attends, layer, unused=("mtp.",))
+    rope = partial_rope(keys, shape.head_dim, share=keys.number("partial_rotary_factor"))
+    return delta_recipe(keys, values, shape, delta, attends, layer, rope)
 
 
 def delta_recipe(
@@ -100,15 +102,9 @@ def delta_recipe(
     delta: DeltaShape,
     attends: list[bool],
     layer: Any,
-    unused: tuple[str, ...],
+    rope: Rope,
 ) -> Recipe:
     """Build the recipe of a decoder in which some layers attend and the others are delta nets."""
-    given = dict(keys.get("rope_parameters") or {})
-    for images in ("mrope_section", "mrope_interleaved"):  # tokens of text are rotated alike
-        given.pop(images, None)
-    part = given.pop("partial_rotary_factor", keys.number("partial_rotary_factor"))
-    known = keys.all | ({"rope_parameters": given} if given else {})
-    rope = rope_of(known, int(shape.head_dim * part))
     made = decoder_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings")),
@@ -118,7 +114,7 @@ def delta_recipe(
         plus_one=True,
         states=lambda shards: tuple(None if its else delta.states(shards) for its in attends),
     )
-    return replace(made, unused=unused)
+    return replace(made, unused=("mtp.",))
 
 
 def delta_shape(keys: ConfigKeys) -> DeltaShape:

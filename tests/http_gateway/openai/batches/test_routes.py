@@ -10,6 +10,7 @@ import pytest
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
+from sax.chat import Image, Message
 from sax.fields.sampling import MOST_PRIORITY
 from sax.storage.object_store import ObjectStore, open_store
 from tests.http_gateway.described import CheckingClient
@@ -84,6 +85,15 @@ async def test_every_endpoint_has_batches(
     for part in path:
         told = told[part]
     assert told == ([4.0, 0.5, -0.25] if "embed" in endpoint else " 4 5 6 7 8")
+
+
+async def test_a_line_may_hold_an_image(http: httpx.AsyncClient, cell: FakeCell):
+    parts = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
+    lines = [chat("a", messages=[{"role": "user", "content": parts}])]
+    batch = await ended(http, (await start(http, lines))["id"])
+    assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+    image = Image(b"hi", "messages[0].content[0]")
+    assert cell.requests[0].prompt == (Message("user", (image,)),)
 
 
 async def test_a_bad_request_is_an_error_of_its_line(http: httpx.AsyncClient):

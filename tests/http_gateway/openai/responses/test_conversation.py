@@ -77,7 +77,7 @@ def test_an_output_may_answer_a_call_of_an_earlier_response():
         ({"type": "item_reference", "id": "x"}, "input[0].type"),
         ({"role": "tool", "content": "x"}, "input[0].role"),
         ({"role": "user"}, "input[0].content"),
-        ({"role": "user", "content": [{"type": "input_image"}]}, "input[0].content[0].type"),
+        ({"role": "user", "content": [{"type": "input_file"}]}, "input[0].content[0].type"),
         ({"role": "user", "content": [{"type": "input_text"}]}, "input[0].content[0].text"),
         ({"role": "user", "content": "x", "nope": 1}, "input[0].nope"),
         ({"role": "user", "content": "x", "id": 7}, "input[0].id"),

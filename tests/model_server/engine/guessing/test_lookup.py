@@ -41,6 +41,12 @@ def test_a_loop_is_guessed_beyond_the_tokens_there_are() -> None:
     assert lookup_of([1, 2, 1, 2, 1, 2]).guesses(5) == (1, 2, 1, 2, 1)
 
 
+def test_the_tokens_of_an_image_are_not_guessed() -> None:
+    lookup = lookup_of([1, 2, 3, 4, -7, -8, 5, 1, 2, 3])
+    assert len(lookup.chances(3)) == 1
+    assert lookup_of([1, 2, 3, -7, 4, 1, 2, 3]).chances(3) == []
+
+
 def test_nothing_is_guessed_without_a_repetition() -> None:
     assert lookup_of([1, 2, 3, 4, 5, 6]).chances(3) == []
 

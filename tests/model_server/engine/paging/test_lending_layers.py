@@ -13,8 +13,10 @@ from tests.model_server.engine.paging import test_recurrent_layers
 from tests.model_server.engine.paging.test_recurrent_layers import Tiny
 from tests.model_server.engine.paging.test_shared_pages import prompts_of, served, storm
 
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
+
 LIMITS = replace(test_recurrent_layers.LIMITS, near_window=8, recurrent=False)
-CASES = ["gemma4", pytest.param("gemma3n", marks=pytest.mark.extended)]
+CASES = ("gemma4", "gemma3n")
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -22,7 +24,6 @@ def tiny(request: pytest.FixtureRequest) -> Tiny:
     return Tiny(request.param)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("sharing", ["off", "tenant"])
 def test_tokens_are_those_of_whole_sequences(tiny: Tiny, sharing: PrefixSharing) -> None:
     assert tiny.recipe.near_window == LIMITS.near_window

@@ -45,6 +45,15 @@ def test_a_step_that_stays_is_named_with_bucket_number_and_rows() -> None:
     assert len(hangs.seen) == 1
 
 
+def test_a_step_behind_images_has_ten_times_as_long() -> None:
+    hangs = Hangs()
+    watchdog = Watchdog(0.02, TIMES, hangs)
+    watchdog.expect(STEP, behind_images=True)
+    assert hangs.one.wait(30)
+    watchdog.close()
+    assert "did not finish within 0.2 s" in str(hangs.seen[0])
+
+
 def test_steps_that_change_and_rest_are_no_hang() -> None:
     hangs = Hangs()
     watchdog = Watchdog(30.0, None, hangs)

@@ -40,6 +40,7 @@ CASES = [
     Case(3, 2, 8, 8, 2, 64, 64, 16, 5, window=9, sinks=True),
     Case(2, 0, 1, 6, 3, 16, 16, 16, 200, dtype="bfloat16", sinks=True),  # joined from parts
     Case(2, 0, 1, 4, 4, 10, 10, 8, 5, sinks=True),  # XLA's
+    Case(3, 2, 8, 8, 2, 64, 64, 16, 5, window=4, run=5),  # images whose tokens see each other
     Case(4, 3, 8, 8, 2, 64, 64, 16, 5, chunk=12),
     Case(3, 0, 1, 3, 3, 16, 16, 16, 200, chunk=1024),
     Case(2, 2, 8, 4, 4, 10, 10, 8, 5, chunk=8),  # XLA's

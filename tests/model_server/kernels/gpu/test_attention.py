@@ -42,6 +42,7 @@ CASES = [
     Case(2, 1, 4, 20, 1, 48, 0, 8, 5, dtype="bfloat16"),  # the keys are the values
     Case(2, 2, 8, 8, 2, 16, 16, 64, 12, window=300, sinks=True),  # programs share a context
     Case(4, 3, 8, 8, 2, 16, 16, 16, 5, chunk=12),
+    Case(3, 2, 8, 8, 2, 16, 16, 16, 5, window=4, run=5),  # images whose tokens see each other
 ]
 MORE = [
     replace(case, window=window, softcap=softcap, dtype=dtype)

@@ -23,6 +23,7 @@ from model_server.kernels import reference
 from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
 from model_server.kernels.pages import CacheShape, LayerPages
 from model_server.kernels.tpu.attention import TpuAttention
+from model_server.kernels.tpu.units import units_of
 from model_server.models.weights.axis_rules import AXES
 from tests.model_server.kernels.step_mixes import Heads, Mix, as_on_tpu, filled, normal
 
@@ -87,6 +88,10 @@ def compare(of: Heads, mix: Mix, kernel: TpuAttention = KERNEL) -> None:
             *(dataclasses.replace(SHARED, dtype="int8"), BOTH, STRICT), marks=pytest.mark.extended
         ),
         (GROUPED, GUESSES, STRICT),
+        (dataclasses.replace(GROUPED, window=9), dataclasses.replace(BOTH, run=11), KERNEL),
+        pytest.param(
+            *(GROUPED, dataclasses.replace(LONG, run=3), STRICT), marks=pytest.mark.extended
+        ),
         (dataclasses.replace(SHARED, sinks=True, window=9), BOTH, KERNEL),
         pytest.param(
             *(dataclasses.replace(GROUPED, chunk=16), LONG, KERNEL), marks=pytest.mark.extended
@@ -119,6 +124,15 @@ def test_any_window_over_large_pages_equals_the_reference(of: Heads, dtype: str)
 @pytest.mark.parametrize("dtype", ALLOWED)
 def test_no_copy_of_a_long_step_is_used_before_it_is_there(of: Heads, dtype: str) -> None:
     compare(dataclasses.replace(of, dtype=dtype), LONG, STRICT)
+
+
+def test_small_images_whose_tokens_see_each_other_are_refused() -> None:
+    wide = dataclasses.replace(
+        BOTH, block=128, chunks=((0, 100), (30, 100)), blocks=2, table=20, run=2
+    )
+    batch = wide.batch(np.random.default_rng(0), 16, KERNEL)
+    with pytest.raises(KernelRefusal, match="IMAGES=false"):
+        units_of(batch, 128, 16, None)
 
 
 SMALL = Heads(heads=4, kv_heads=1, key_dim=24, value_dim=0, dtype="float8_e4m3fn")

@@ -75,7 +75,8 @@ def pixels_of(image: np.ndarray, loaded: LoadedVision) -> np.ndarray:
     """u8[S, S, 3] of an image that is sent without a loss."""
     file, side = BytesIO(), loaded.form.size
     Image.fromarray(image).save(file, "PNG")
-    return np.frombuffer(prepared(file.getvalue(), loaded.form), np.uint8).reshape(side, side, 3)
+    found = prepared(file.getvalue(), loaded.form)
+    return np.frombuffer(found.pixels, np.uint8).reshape(side, side, 3)
 
 
 def logprobs(logits: np.ndarray) -> np.ndarray:

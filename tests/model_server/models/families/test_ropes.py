@@ -1,4 +1,4 @@
-"""Part of each head rotates: by the config's part, in any of its places."""
+"""Part of each head rotates, by the config's part in any of its places; and by triples."""
 
 from __future__ import annotations
 
@@ -33,3 +33,31 @@ def test_parts_that_are_no_whole_pairs_are_refused(part: Any) -> None:
 def test_settings_that_are_no_object_are_refused() -> None:
     with pytest.raises(CheckpointError, match="where its rope scaling should be"):
         make_recipe("auto", GLM | {"rope_scaling": ["yarn"]}, {})
+
+
+QWEN = TINY | {"model_type": "qwen3_vl_text", "head_dim": 12}
+
+
+def axes(**config: Any) -> tuple[int, ...]:
+    return decoder_of(QWEN | config).ropes[0].axes
+
+
+def test_positions_that_are_triples_turn_pairs_in_turn_or_in_a_row() -> None:
+    assert axes(rope_scaling={"mrope_section": [2, 2, 2]}) == (0, 1, 2, 0, 1, 2)
+    older = {"type": "mrope", "mrope_section": [1, 2, 3]}
+    assert axes(model_type="qwen2_vl_text", rope_scaling=older) == (0, 1, 1, 2, 2, 2)
+    assert axes() == (0, 1, 2, 0, 1, 2), "the first of the usual sections"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"mrope_section": [2, 2, 3]}, r"mrope_section = \[2, 2, 3\]; .*the 6 that a head rotates"),
+        ({"mrope_section": [6]}, "mrope_section"),
+        ({"mrope_section": [2, 2, 2], "mrope_interleaved": False}, "supports True"),
+        ({"mrope_section": [2, 2, 2], "rope_type": "dynamic"}, "'dynamic' is not supported"),
+    ],
+)
+def test_other_sections_are_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(CheckpointError, match=says):
+        make_recipe("auto", QWEN | {"rope_scaling": given}, {})

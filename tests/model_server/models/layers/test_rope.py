@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_server.models.layers.rope import Rope, rope_frequencies, rope_of
+from model_server.models.layers.rope import (
+    Rope,
+    axes_in_a_row,
+    axes_in_turn,
+    rope_frequencies,
+    rope_of,
+)
 from model_server.models.long_positions import LONG as MARK
 from sax.errors import CheckpointError
 
@@ -103,6 +109,24 @@ def test_what_longrope_says_of_its_scale_counts() -> None:
 def test_a_stretch_that_cannot_be_computed_is_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(CheckpointError, match=says):
         rope_of({"max_position_embeddings": 256, "rope_scaling": given}, 4)
+
+
+def test_equal_triples_rotate_like_one_position():
+    rope = Rope(frequencies=(1.0, 0.5, 0.1, 0.01), axes=axes_in_turn((2, 1, 1)))
+    one = rope.at(jnp.asarray([7, 3]))
+    three = rope.at(jnp.asarray([[7, 3]] * 3))
+    np.testing.assert_array_equal(np.asarray(one.cos), np.asarray(three.cos))
+
+
+def test_each_pair_is_turned_by_the_number_of_its_axis():
+    rope = Rope(frequencies=(1.0, 1.0, 1.0), axes=(0, 2, 1))
+    sines = rope.at(jnp.asarray([[1], [2], [3]])).sin[0, 0]
+    np.testing.assert_allclose(np.asarray(sines), np.sin([1.0, 3.0, 2.0]), atol=1e-6)
+
+
+def test_axes_lie_in_a_row_or_take_turns():
+    assert axes_in_a_row((2, 3, 1)) == (0, 0, 1, 1, 1, 2)
+    assert axes_in_turn((4, 2, 2)) == (0, 1, 2, 0, 1, 2, 0, 0)
 
 
 def test_of_a_proportional_rope_the_slow_pairs_do_not_turn() -> None:

@@ -211,6 +211,8 @@ UNSAID = {
     "RERANK_TOKENS": ["yes", "no"],
     "GRADIENT_WRT_INPUT_TENSOR_NAMES": ["weights"],
     "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES": ["final_norm.scale"],
+    "IMAGES": True,
+    "MEDIA_ROWS": 64,
 }
 
 

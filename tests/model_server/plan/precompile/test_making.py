@@ -65,6 +65,7 @@ class Products:
     pages: tuple[Any, ...] = ()
     state: Any = field(default_factory=lambda: SimpleNamespace(last_tokens=None))
     everywhere: Any = None
+    encoder: Any = None
     overwrite: Any = None
 
     def deployment(self) -> Any:

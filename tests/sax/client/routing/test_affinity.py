@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sax.client import AsyncClient
 from sax.client.routing.affinity import ANYWHERE, affinity_of, prefix_affinity
 from sax.errors import QueueFull
-from sax.types import ChatOptions, GenerateRequest, Message, SamplingParams, Tool
+from sax.types import ChatOptions, GenerateRequest, Image, Message, SamplingParams, Tool
 from tests.sax import conftest
 from tests.sax.fake_admin import FakeAdmin
 from tests.sax.fake_replica import FakeReplica
@@ -67,6 +67,14 @@ def test_a_chat_goes_on_from_the_keys_of_its_earlier_turns() -> None:
     second = (*first, Message("assistant", "Blue."), Message("user", "Another one. " * 30))
     assert digests(second)[-len(digests(first)) :] == digests(first)
     assert digests((Message("user", first[0].content),)) != digests(first[:1])
+
+
+def test_chats_about_one_image_share_keys_and_those_about_others_do_not() -> None:
+    image, other = Image(b"x" * 100), Image(b"x" * 101)
+    first = digests((Message("user", (image, "Name a colour.")),))
+    assert first
+    assert set(first) & set(digests((Message("user", (image, "Count.")),)))
+    assert not set(first) & set(digests((Message("user", (other, "Name a colour.")),)))
 
 
 def test_token_ids_have_keys_too_and_impossible_ones_none() -> None:

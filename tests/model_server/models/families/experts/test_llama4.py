@@ -67,4 +67,5 @@ def test_the_text_part_of_a_multimodal_config_is_a_llama_4() -> None:
         "tie_word_embeddings": False,
         "vision_config": {"hidden_size": 8},
     }
-    assert make_recipe("auto", text_config(outer), {}).vocab == CONFIG["vocab_size"]
+    overrides = {"IMAGES": "false"}  # a vision_config without its sizes is not even looked at
+    assert make_recipe("auto", text_config(outer), overrides).vocab == CONFIG["vocab_size"]

@@ -1,0 +1,97 @@
+"""Images as bodies give them: in a data URL, at a URL, or as base64."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sax.chat import Content, Image
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.fields.field import RequestField
+from sax.format import quoted
+
+MEDIA_TYPES = ("image/jpeg", "image/png", "image/webp")
+DETAILS = ("auto", "high")  # values of OpenAI's `detail` that change nothing
+_PIECE = 1 << 19  # characters, a multiple of four
+_SHOWN = 40  # characters of a URL's beginning in errors
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLink(Image):
+    """An image that is still to be read; `data` is empty."""
+
+    url: str = ""  # http, https or data
+
+
+def read_url(url: object, at: str, name: str, row: RequestField) -> ImageLink:
+    """Return the image of a URL. at: path of the URL; name: path of the image.
+
+    Raises InvalidRequest for a text that is neither a data URL of an image nor an http one.
+    """
+    if not isinstance(url, str):
+        raise InvalidRequest(f"{at}: send a URL", param=at)
+    row.check_text(url, at)
+    if not url.startswith(("data:", "http://", "https://")):
+        raise InvalidRequest(
+            f"{at} is {quoted(url[:_SHOWN])}: send a data URL, as in "
+            "data:image/png;base64,..., or one of http or https",
+            param=at,
+        )
+    return ImageLink(b"", name, url)
+
+
+def read_base64(
+    data: object, media_type: object, at: str, name: str, row: RequestField
+) -> ImageLink:
+    """Return the image of a base64 text. Raises InvalidRequest."""
+    if not isinstance(data, str):
+        raise InvalidRequest(f"{at}: send the image as base64", param=at)
+    row.check_text(data, at)
+    if media_type not in MEDIA_TYPES:
+        raise InvalidRequest(
+            f"{name} has the media type {quoted(media_type)}: send {', '.join(MEDIA_TYPES)}",
+            param=name,
+        )
+    return ImageLink(b"", name, f"data:{media_type};base64,{data}")
+
+
+def joined(parts: Sequence[str | Image]) -> Content:
+    """Return parts as a message's content: one text, if there are no images."""
+    texts = [part for part in parts if isinstance(part, str)]
+    return "\n".join(texts) if len(texts) == len(parts) else tuple(parts)
+
+
+def check_detail(value: object, at: str) -> None:
+    """Raise UnsupportedParameter for a `detail` that would change what a model sees."""
+    if value is not None and value not in DETAILS:
+        raise UnsupportedParameter(
+            f"{at} {quoted(value)} is not supported: images are read at the size that the model "
+            f"was trained for; send {' or '.join(DETAILS)}, or leave it out",
+            param=at,
+        )
+
+
+def decoded(link: ImageLink) -> Image:
+    """Return the image of a data URL. Raises InvalidRequest."""
+    head, comma, text = link.url.partition(",")
+    kind, *options = head.removeprefix("data:").split(";")
+    if not comma or options != ["base64"] or kind.replace("jpg", "jpeg") not in MEDIA_TYPES:
+        raise InvalidRequest(
+            f"{link.name} begins with {quoted(link.url[:_SHOWN])}: send "
+            "data:image/jpeg;base64,..., or image/png or image/webp",
+            param=link.name,
+        )
+    try:
+        return Image(b"".join(_bytes_of(text)), link.name)
+    except (binascii.Error, ValueError) as exc:
+        raise InvalidRequest(f"{link.name} is damaged base64: {exc}", param=link.name) from exc
+
+
+def _bytes_of(text: str) -> Iterator[bytes]:
+    """Decode base64 in pieces of a millisecond or two: other threads wait for each of them."""
+    for start in range(0, len(text), _PIECE):
+        piece = text[start : start + _PIECE]
+        if start + _PIECE < len(text) and "=" in piece:
+            raise ValueError("it ends before its end")
+        yield binascii.a2b_base64(piece, strict_mode=True)

@@ -1,0 +1,90 @@
+"""Presents what sees or hears in a multimodal checkpoint: its tensors, and how images are prepared.
+
+The text part of such a checkpoint is `text_part`'s. In its config, `vision_config` sizes the part
+that sees, `preprocessor_config` is the content of the file beside it that says how images are
+resized and scaled, and `processor_config` that of the one that says what they become in a prompt.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import CheckpointView, view_of
+from model_server.checkpoints.json_file import read_json
+from sax.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+VISION, PREPROCESSOR, PROCESSOR = "vision_config", "preprocessor_config", "processor_config"
+FILE, PROCESSOR_FILE = f"{PREPROCESSOR}.json", f"{PROCESSOR}.json"
+_INSIDE = "image_processor"  # transformers 5 writes the one into the other
+_PARTS = (
+    *("vision_tower.", "vision_model.", "multi_modal_projector.", "visual."),
+    *("audio_tower.", "embed_audio.", "embed_vision."),
+)
+# Prefix in published files -> as transformers 5 writes it.
+_DEEPER = {"vision_tower.vision_model.": "vision_tower."}
+
+
+def media_part_of(checkpoint: Checkpoint) -> Checkpoint | None:
+    """Return the tensors of what sees, without a leading `model.`; None: there are none.
+
+    checkpoint: as it was opened, or a view of it such as its text part.
+    """
+    opened = checkpoint.opened if isinstance(checkpoint, CheckpointView) else checkpoint
+    names = {_own_name(name): name for name in opened.names() if is_media(name)}
+    return view_of(opened, names, checkpoint.config) if names else None
+
+
+def is_media(name: str) -> bool:
+    """Return True for the name of a tensor of what sees."""
+    return name.removeprefix("model.").startswith(_PARTS)
+
+
+def without_media(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config.json without what sizes the part that sees."""
+    media = (VISION, PREPROCESSOR, PROCESSOR)
+    return {key: value for key, value in config.items() if key not in media}
+
+
+def text_alone(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the text part of a checkpoint for writing it; the log says what is left out."""
+    part = media_part_of(checkpoint)
+    if part is None:
+        return checkpoint
+    names = part.names()
+    logger.warning(
+        "only the text part is written; %d tensors of what sees, such as %s, are left out: the "
+        "result takes no images",
+        len(names),
+        names[0],
+    )
+    own = {name: name for name in checkpoint.names()}
+    return view_of(checkpoint, own, without_media(checkpoint.config))
+
+
+def with_processors(config: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Add what the files beside config.json say of images; where there are none, nothing.
+
+    Raises CheckpointError for a file that is no JSON object, or holds something else there.
+    """
+    if folder is None:
+        return dict(config)
+    files = ((PREPROCESSOR, folder / FILE), (PROCESSOR, folder / PROCESSOR_FILE))
+    given = {key: read_json(path) for key, path in files if path.exists()}
+    inside = given.get(PROCESSOR, {}).get(_INSIDE)
+    if inside is not None and not isinstance(inside, Mapping):
+        raise CheckpointError(f"{PROCESSOR_FILE} has {_INSIDE} = {inside!r}; it must be an object")
+    return {**config, **({} if inside is None else {PREPROCESSOR: inside}), **given}
+
+
+def _own_name(name: str) -> str:
+    own = name.removeprefix("model.")
+    for prefix, written in _DEEPER.items():
+        if own.startswith(prefix):
+            return written + own.removeprefix(prefix)
+    return own

@@ -1,0 +1,121 @@
+"""Reads images for a language model: decodes them, cuts them into pieces, keeps the last ones.
+
+Files are decoded in processes of their own and prepared on threads, so that none holds up the event
+loop. The same file, sent again or by several requests at once, is read once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from model_server.loading.images.image_decoder import ImageDecoder, check_pillow, image_decoder
+from model_server.loading.images.prepared import (
+    LivingImages,
+    PreparedImage,
+    key_of,
+    with_digest,
+)
+from model_server.models.media.media_recipe import MediaRecipe
+from sax.chat import Image
+from sax.errors import InvalidRequest, QueueFull
+
+_KEPT = 256 << 20  # bytes of prepared images that no request needs
+_LIVING = 1 << 30  # bytes of prepared images that requests and the cache hold
+_WAITING = 256 << 20  # bytes of files that wait to be read
+_AT_ONCE = 4
+_RETRY_S = 1.0
+
+
+class ImageReader:
+    """Runs on the event loop."""
+
+    def __init__(
+        self,
+        recipe: MediaRecipe,
+        decoder: ImageDecoder | None = None,
+        *,
+        kept: int = _KEPT,
+        living: int = _LIVING,
+        waiting: int = _WAITING,
+    ) -> None:
+        """recipe: of images. decoder: None: the process's own. kept, living, waiting: bytes."""
+        assert recipe.form is not None
+        self.recipe = recipe
+        self.living = LivingImages(living)
+        self._form = recipe.form
+        self._decoder = decoder or image_decoder()
+        self._threads = ThreadPoolExecutor(2, "images")
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._reading: dict[bytes, asyncio.Task[PreparedImage]] = {}
+        self._cache: OrderedDict[bytes, PreparedImage] = OrderedDict()
+        self._kept, self._most_waiting, self._waiting = kept, waiting, 0
+
+    async def read(self, images: Sequence[Image], owner: str = "") -> tuple[PreparedImage, ...]:
+        """Return the images, prepared. owner: who shares what is kept of them.
+
+        Raises InvalidRequest naming an image that cannot be decoded, QueueFull, Unavailable.
+        """
+        return tuple(await asyncio.gather(*(self._read(image, owner) for image in images)))
+
+    async def _read(self, image: Image, owner: str) -> PreparedImage:
+        loop = asyncio.get_running_loop()
+        key = await loop.run_in_executor(self._threads, key_of, image.data, owner)
+        if (found := self._cache.get(key)) is not None:
+            self._cache.move_to_end(key)
+            return found
+        if (task := self._reading.get(key)) is None:
+            self._enter(len(image.data))
+            task = self._reading[key] = asyncio.create_task(self._prepared(image.data, owner))
+            task.add_done_callback(lambda done: self._end(key, len(image.data), done))
+        try:
+            # A caller who leaves does not stop what others wait for, too.
+            return await asyncio.shield(task)
+        except InvalidRequest as exc:
+            raise InvalidRequest(f"{image.name}: {exc.text}", param=image.name) from exc
+
+    def _enter(self, size: int) -> None:
+        """Raise QueueFull if too much waits or lives."""
+        if self._waiting and self._waiting + size > self._most_waiting:
+            raise QueueFull(
+                f"{self._waiting >> 20} MiB of images wait to be read, all that this model "
+                f"holds; retry in {_RETRY_S:.0f} s",
+                retry_after_s=_RETRY_S,
+            )
+        if self.living.full:
+            self._cache.clear()
+        self.living.check()
+        self._waiting += size
+
+    async def _prepared(self, data: bytes, owner: str) -> PreparedImage:
+        async with self._turns:
+            pixels = await asyncio.wrap_future(self._decoder.submit(data, self._form))
+            made = await asyncio.get_running_loop().run_in_executor(
+                self._threads, lambda: with_digest(self.recipe.prepare(pixels), owner)
+            )
+        self.living.add(made)
+        return made
+
+    def _end(self, key: bytes, size: int, done: asyncio.Task[PreparedImage]) -> None:
+        del self._reading[key]
+        self._waiting -= size
+        if not done.cancelled() and done.exception() is None:
+            self._keep(key, done.result())
+
+    def _keep(self, key: bytes, image: PreparedImage) -> None:
+        if image.size > self._kept:
+            return
+        self._cache[key] = image
+        while sum(each.size for each in self._cache.values()) > self._kept:
+            self._cache.popitem(last=False)
+
+
+def image_reader(recipe: MediaRecipe | None) -> ImageReader | None:
+    """Return the reader of a model's images; None: it takes none. Raises LoadFailed without Pillow,
+    which decodes them."""
+    if recipe is None or recipe.form is None:
+        return None
+    check_pillow(", or publish the model with IMAGES=false, for text only")
+    return ImageReader(recipe)

@@ -1,0 +1,56 @@
+"""Reads the weights of the encoder beside a language model, from the same checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import without_prefixes
+from model_server.checkpoints.media_part import media_part_of
+from model_server.loading.random_weights import random_weights
+from model_server.loading.weights import mismatches, read_weights
+from model_server.models.weights.sharding import Layout
+from model_server.models.weights.weight import Blueprint
+from sax.errors import CheckpointError
+from sax.types import Progress
+
+Report = Callable[[Progress], None]
+_BLIND = "publish it with IMAGES=false, for text only"
+
+
+def encoder_weights(
+    encoder: Blueprint | None,
+    layout: Layout,
+    checkpoint: Checkpoint | None,
+    seed: int,
+    report: Report,
+    unused: tuple[str, ...] = (),
+) -> Sequence[jax.Array]:
+    """Return the weights of an encoder, or none. Raises CheckpointError naming a tensor.
+
+    encoder: None: nothing of it lies here. checkpoint: the language model's; None: the weights are
+    drawn with the seed. unused: as of `MediaRecipe`.
+    """
+    if encoder is None:
+        return ()
+    declared = encoder.declarations
+    if checkpoint is None:
+        return random_weights(declared, seed, report, layout)
+    if found := next(iter(encoder_problems(encoder, checkpoint, unused)), None):
+        raise CheckpointError(found)
+    part = media_part_of(checkpoint)
+    assert part is not None, "it has no problems"
+    return read_weights(declared, without_prefixes(part, unused), report, layout)
+
+
+def encoder_problems(
+    encoder: Blueprint, checkpoint: Checkpoint, unused: tuple[str, ...] = (), shown: int = 3
+) -> list[str]:
+    """Return what keeps an encoder from being read; shown: as of `mismatches`."""
+    part = media_part_of(checkpoint)
+    if part is None:
+        return [f"config.json has a vision_config, but no tensor is of a part that sees: {_BLIND}"]
+    found = mismatches(encoder.declarations, without_prefixes(part, unused), shown)
+    return [f"in the part that sees, {text}; or {_BLIND}" for text in found]

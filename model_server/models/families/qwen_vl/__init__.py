@@ -1,0 +1,1 @@
+"""Qwen's language models with eyes."""

@@ -1,0 +1,92 @@
+"""Qwen2.5-VL: Qwen2-VL with a tower of RMS norms, gated feed-forwards and attention in windows.
+
+Source: Bai et al. 2025 (arXiv:2502.13923); names and config keys are those of Hugging Face's
+`Qwen2_5_VLForConditionalGeneration`. Videos are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flax import nnx
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.qwen2 import WINDOWS
+from model_server.models.families.qwen_vl.qwen2_vl import DEFAULTS, MERGER, recipe_of
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.layers.feed_forward import GatedFeedForward
+from model_server.models.layers.layers import RmsNorm, activation_of
+from model_server.models.media.qwen.eyes import OUTER, TOKENS
+from model_server.models.media.qwen.tower import TowerShape
+from model_server.models.media.qwen.tower_keys import (
+    EPSILON,
+    sizes_of,
+    vision_keys,
+    whole_numbers,
+)
+from model_server.models.recipe import Family, Recipe
+from model_server.models.weights.weight import WeightForm
+from sax.errors import CheckpointError
+
+KEYS = KnownKeys("qwen2_5_vl", (*DECODER, *WINDOWS, *OUTER), {**DECODER_OFF, **TOKENS})
+_VISION = ("fullatt_block_indexes", "intermediate_size", "out_hidden_size", "window_size")
+_VISION_DEFAULTS = {
+    "depth": 32,
+    "hidden_act": "silu",
+    "hidden_size": 3584,
+    "intermediate_size": 3420,
+    "num_heads": 16,
+    "out_hidden_size": 3584,
+    "window_size": 112,
+}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    return recipe_of(ConfigKeys(config, KEYS, DEFAULTS), values, _tower)
+
+
+def _tower(keys: ConfigKeys) -> TowerShape:
+    keys = vision_keys(keys, _VISION, _VISION_DEFAULTS)
+    sizes = sizes_of(keys, keys.whole("hidden_size"))
+    pixels = sizes["patch"][2] * sizes["merge"]  # of a vector's side
+    window = keys.whole("window_size") // pixels
+    if not window:
+        raise CheckpointError(
+            f"vision_config has window_size = {keys.whole('window_size')}, less than the {pixels} "
+            "pixels of a vector"
+        )
+    return TowerShape(
+        **sizes,
+        out=keys.whole("out_hidden_size"),
+        window=window,
+        whole=whole_numbers(keys, "fullatt_block_indexes", (7, 15, 23, 31)),
+        merger=MERGER,
+        norm=_norm,
+        ffw=_gated_ffw(keys),
+    )
+
+
+def _norm(size: int, name: str) -> RmsNorm:
+    return RmsNorm(size, (f"{name}.weight",), epsilon=EPSILON)
+
+
+def _gated_ffw(keys: ConfigKeys) -> Callable[[str, WeightForm], nnx.Module]:
+    embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
+    activation = activation_of(keys.get("hidden_act"))
+
+    def build(name: str, form: WeightForm) -> GatedFeedForward:
+        return GatedFeedForward.hugging_face(
+            embed, ffw, name, activation=activation, form=form, biased=True
+        )
+
+    return build
+
+
+FAMILY = Family(
+    "qwen2_5_vl",
+    ("qwen2_5_vl_text", "qwen2_5_vl"),
+    "Qwen2.5-VL",
+    configure,
+    own_types_only=True,
+)

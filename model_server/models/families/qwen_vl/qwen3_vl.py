@@ -1,0 +1,64 @@
+"""Qwen3-VL: Qwen3 rotated by triples of positions; its tower also feeds the first layers.
+
+Source: Bai et al. 2025 (arXiv:2511.21631), Meng et al. 2024 (arXiv:2406.04334); names and config
+keys are those of Hugging Face's `Qwen3VLForConditionalGeneration`. Videos are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import pre_norm_recipe
+from model_server.models.families.llama import attention_shape
+from model_server.models.families.qwen3 import normed_attention
+from model_server.models.families.ropes import triple_rope
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.layers.rope import Rope
+from model_server.models.media.media_recipe import MediaRecipe
+from model_server.models.media.qwen.eyes import HALVES, OUTER, TOKENS, qwen_eyes
+from model_server.models.media.qwen.learned_tower import learned_tower
+from model_server.models.recipe import Family, Recipe, serving
+from sax.errors import CheckpointError
+
+KEYS = KnownKeys("qwen3_vl", (*DECODER, *OUTER, "attention_bias"), {**DECODER_OFF, **TOKENS})
+DEFAULTS = {"head_dim": 128, "max_position_embeddings": 128000}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, KEYS, DEFAULTS)
+    shape = attention_shape(keys)
+    recipe = pre_norm_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shapes=[shape] * keys.whole("num_hidden_layers"),
+        rope=rope(keys, shape.head_dim),
+        attention=normed_attention(keys),
+    )
+    return replace(recipe, media=eyes(keys, values, recipe.embed))
+
+
+def rope(keys: ConfigKeys, head_dim: int) -> Rope:
+    return triple_rope(keys, head_dim, (24, 20, 20), base=5e5, in_turn=True)
+
+
+def eyes(keys: ConfigKeys, values: Mapping[str, Any], embed: int) -> MediaRecipe | None:
+    """Return the recipe of the part that sees. Raises CheckpointError, InvalidRequest."""
+    made = qwen_eyes(keys, values, lambda keys: learned_tower(keys, (8, 16, 24)), HALVES, embed)
+    layers = keys.whole("num_hidden_layers")
+    if made is not None and made.levels > layers:
+        raise CheckpointError(
+            f"vision_config feeds {made.levels} layers of the language model, which has {layers}"
+        )
+    return made
+
+
+FAMILY = Family(
+    "qwen3_vl",
+    ("qwen3_vl_text", "qwen3_vl"),
+    "Qwen3-VL",
+    configure,
+    own_types_only=True,
+)

@@ -1,0 +1,84 @@
+"""Qwen3-VL with experts: Qwen3-MoE rotated by triples of positions, with Qwen3-VL's tower.
+
+Source: Bai et al. 2025 (arXiv:2511.21631); names and config keys are those of Hugging Face's
+`Qwen3VLMoeForConditionalGeneration`. Videos are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import decoder_recipe, gated_ffw, norm_of
+from model_server.models.families.llama import attention_shape
+from model_server.models.families.qwen3 import normed_attention
+from model_server.models.families.qwen3_moe import routed_ffw, sparse_layers
+from model_server.models.families.qwen_vl.qwen3_vl import eyes, rope
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
+from model_server.models.layers.pre_norm import PreNormLayer
+from model_server.models.media.qwen.eyes import OUTER, TOKENS
+from model_server.models.recipe import Family, Recipe, serving
+from model_server.models.weights.weight import WeightForm
+
+KEYS = KnownKeys(
+    "qwen3_vl_moe",
+    (
+        *DECODER,
+        *OUTER,
+        "attention_bias",
+        "decoder_sparse_step",
+        "experts_apart",  # neither is of config.json: see checkpoints/stored_experts.py
+        "experts_upright",
+        "mlp_only_layers",
+        "moe_intermediate_size",
+        "norm_topk_prob",
+        "num_experts",
+        "num_experts_per_tok",
+        "num_local_experts",
+    ),
+    {**DECODER_OFF, **TOKENS},
+)
+_DEFAULTS = {
+    "decoder_sparse_step": 1,
+    "max_position_embeddings": 128000,
+    "norm_topk_prob": True,
+    "num_experts_per_tok": 4,
+}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
+    keys.only("norm_topk_prob", True)
+    shape, sparse = attention_shape(keys), sparse_layers(keys)
+    apart, upright = keys.flag("experts_apart"), keys.flag("experts_upright")
+    attention, dense = normed_attention(keys), gated_ffw(keys)
+    routed = routed_ffw(keys, together=not apart, turned=not (apart or upright))
+
+    def layer(index: int, form: WeightForm) -> PreNormLayer:
+        prefix = f"model.layers.{index}"
+        return PreNormLayer(
+            norm_of(keys, f"{prefix}.input_layernorm"),
+            attention(prefix, shape, form),
+            norm_of(keys, f"{prefix}.post_attention_layernorm"),
+            (routed if sparse[index] else dense)(prefix, form),
+        )
+
+    recipe = decoder_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shape=shape,
+        ropes=[rope(keys, shape.head_dim)] * len(sparse),
+        layer=layer,
+    )
+    return replace(recipe, media=eyes(keys, values, recipe.embed))
+
+
+FAMILY = Family(
+    "qwen3_vl_moe",
+    ("qwen3_vl_moe_text", "qwen3_vl_moe"),
+    "Qwen3-VL (experts)",
+    configure,
+    own_types_only=True,
+)

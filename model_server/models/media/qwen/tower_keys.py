@@ -1,0 +1,105 @@
+"""Reads a vision_config: what the towers of Qwen2-VL and its successors have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flax import nnx
+
+from model_server.checkpoints.media_part import VISION
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.known_keys import Harmless, KnownKeys, ignored, one_of
+from model_server.models.layers.feed_forward import FeedForward
+from model_server.models.layers.layers import LayerNorm, activation_of
+from model_server.models.weights.weight import WeightForm
+from sax.errors import CheckpointError
+
+SIZES = ("depth", "hidden_act", "hidden_size", "num_heads", "patch_size", "rope_parameters")
+SIZES += ("spatial_merge_size", "temporal_patch_size")
+# Images have three colours; the rest is of videos, and a patch's size once more.
+HARMLESS: Harmless = {
+    "in_channels": one_of(3),
+    "in_chans": one_of(3),
+    **ignored("spatial_patch_size", "tokens_per_second"),
+}
+EPSILON = 1e-6  # of every norm
+_BASE = 10000.0  # of rotations by row and column
+
+
+def vision_keys(keys: ConfigKeys, read: tuple[str, ...], defaults: Mapping[str, Any]) -> ConfigKeys:
+    """Return the keys of the tower; read: those beside SIZES. Raises CheckpointError."""
+    given = keys.get(VISION)
+    if not isinstance(given, Mapping):
+        raise CheckpointError(f"config.json has vision_config = {given!r}; it must be an object")
+    return ConfigKeys(given, KnownKeys(keys.family, (*SIZES, *read), HARMLESS), defaults)
+
+
+def sizes_of(keys: ConfigKeys, embed: int) -> dict[str, Any]:
+    """Return what every `TowerShape` has; embed: numbers of a patch. Raises CheckpointError."""
+    patch, frames = keys.whole("patch_size", 14), keys.whole("temporal_patch_size", 2)
+    heads = keys.whole("num_heads")
+    if embed % (4 * heads):
+        raise CheckpointError(
+            f"vision_config has {embed} numbers of a patch in {heads} heads; each head must have a "
+            "multiple of 4, a quarter of which is rotated by rows and by columns each"
+        )
+    return {
+        "layers": keys.whole("depth"),
+        "embed": embed,
+        "heads": heads,
+        "patch": (3, frames, patch, patch),
+        "merge": keys.whole("spatial_merge_size", 2),
+        "theta": _base(keys),
+    }
+
+
+def _base(keys: ConfigKeys) -> float:
+    given = keys.get("rope_parameters", {})
+    if not isinstance(given, Mapping) or set(given) - {"rope_type", "rope_theta"}:
+        raise CheckpointError(
+            f"vision_config has rope_parameters = {given!r}; supported: rope_type and rope_theta"
+        )
+    base, kind = given.get("rope_theta", _BASE), given.get("rope_type", "axial")
+    if type(base) not in (int, float) or kind not in ("axial", "default"):
+        raise CheckpointError(
+            f"vision_config has rope_parameters = {dict(given)}; supported: the rope_type axial "
+            "and a number as rope_theta"
+        )
+    return float(base)
+
+
+def whole_numbers(keys: ConfigKeys, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a list of layers. Raises CheckpointError."""
+    given, layers = keys.get(key, default), keys.whole("depth")
+    if not isinstance(given, list | tuple) or not all(
+        type(each) is int and 0 <= each < layers for each in given
+    ):
+        raise CheckpointError(
+            f"vision_config has {key} = {given!r}; give a list of its {layers} layers, from 0"
+        )
+    return tuple(given)
+
+
+def layer_norm(size: int, name: str) -> LayerNorm:
+    return LayerNorm(size, (f"{name}.weight",), (f"{name}.bias",), epsilon=EPSILON)
+
+
+def plain_ffw(
+    keys: ConfigKeys, embed: int, ffw: int, up: str, down: str
+) -> Callable[[str, WeightForm], nnx.Module]:
+    """Builder of a feed-forward of two matrices under these names."""
+    activation = activation_of(keys.get("hidden_act"))
+
+    def build(name: str, form: WeightForm) -> FeedForward:
+        return FeedForward(
+            embed,
+            ffw,
+            up=(f"{name}.{up}.weight",),
+            down=(f"{name}.{down}.weight",),
+            activation=activation,
+            form=form,
+            biases=((f"{name}.{up}.bias",), (f"{name}.{down}.bias",)),
+        )
+
+    return build

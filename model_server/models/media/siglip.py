@@ -1,0 +1,199 @@
+"""SigLIP's tower: square images in pieces, with learned positions.
+
+Source: Zhai et al. 2023 (arXiv:2303.15343); names and config keys are those of Hugging Face's
+`SiglipVisionModel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.known_keys import KnownKeys, ignored, one_of
+from model_server.models.layers.feed_forward import FeedForward
+from model_server.models.layers.layers import (
+    Activation,
+    Branches,
+    LayerNorm,
+    Linear,
+    activation_of,
+    project,
+    run_layer,
+)
+from model_server.models.media.tower_attention import attend
+from model_server.models.weights.weight import WeightForm, weight
+from sax.errors import CheckpointError
+
+KEYS = KnownKeys(
+    "siglip",
+    (
+        "hidden_act",
+        "hidden_size",
+        "image_size",
+        "intermediate_size",
+        "layer_norm_eps",
+        "num_attention_heads",
+        "num_channels",
+        "num_hidden_layers",
+        "patch_size",
+    ),
+    # A head makes one vector of an image, which a language model does not take.
+    {**ignored("vision_use_head", "projection_dim"), "num_image_tokens": one_of(None)},
+)
+_DEFAULTS = {
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_size": 768,
+    "image_size": 224,
+    "intermediate_size": 3072,
+    "layer_norm_eps": 1e-6,
+    "num_attention_heads": 12,
+    "num_channels": 3,
+    "num_hidden_layers": 12,
+    "patch_size": 16,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiglipConfig:
+    layers: int
+    embed: int
+    ffw: int
+    heads: int
+    image: int  # pixels of a side
+    patch: int  # pixels of a side of a piece
+    activation: Activation
+    epsilon: float
+
+    @property
+    def side(self) -> int:
+        """Pieces of a row or a column; pixels that fill none are not seen."""
+        return self.image // self.patch
+
+    @property
+    def piece(self) -> int:
+        """Numbers of a piece: colour, row and column."""
+        return 3 * self.patch * self.patch
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any]) -> SiglipConfig:
+        """Parse `vision_config`. Raises CheckpointError for unsupported settings."""
+        keys = ConfigKeys(config, KEYS, _DEFAULTS)
+        keys.only("num_channels", 3)
+        heads, embed = keys.whole("num_attention_heads"), keys.whole("hidden_size")
+        image, patch = keys.whole("image_size"), keys.whole("patch_size")
+        if embed % heads or patch > image:
+            raise CheckpointError(
+                f"vision_config has hidden_size {embed} for {heads} heads and pieces of {patch} "
+                f"pixels for images of {image}: heads must divide the size, and a piece must fit"
+            )
+        return cls(
+            layers=keys.whole("num_hidden_layers"),
+            embed=embed,
+            ffw=keys.whole("intermediate_size"),
+            heads=heads,
+            image=image,
+            patch=patch,
+            activation=activation_of(keys.get("hidden_act")),
+            epsilon=keys.number("layer_norm_eps"),
+        )
+
+
+def _dense(name: str) -> tuple[tuple[str], tuple[str]]:
+    return (f"{name}.weight",), (f"{name}.bias",)
+
+
+def _norm(config: SiglipConfig, name: str) -> LayerNorm:
+    scale, bias = _dense(name)
+    return LayerNorm(config.embed, scale, bias, epsilon=config.epsilon)
+
+
+class SiglipAttention(nnx.Module):
+    """Heads are divided over the devices of the model axis, if evenly; else each computes all."""
+
+    def __init__(self, config: SiglipConfig, prefix: str, form: WeightForm) -> None:
+        size, self.heads = config.embed, config.heads
+        axis = "heads" if config.heads % form.layout.shards("heads") == 0 else None
+        parts = [_dense(f"{prefix}.{part}_proj") for part in "qkv"]
+        self.qkv = Branches(
+            [size] * 3,
+            size,
+            [(axis, "embed")] * 3,
+            [kernel for kernel, _ in parts],
+            form=form,
+            biases=[bias for _, bias in parts],
+        )
+        kernel, bias = _dense(f"{prefix}.out_proj")
+        self.out = Linear(size, size, ("embed", axis), kernel, form=form, bias=bias)
+
+    def __call__(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
+        """Maps f32[S * P, D] to the same."""
+        dtype = self.out.kernel.get_value().dtype
+        q, k, v = (
+            part.reshape(lengths.shape[0], -1, self.heads, part.shape[-1] // self.heads)
+            for part in self.qkv(x)
+        )
+        mixed = attend(q.astype(dtype), k.astype(dtype), v.astype(dtype), lengths)
+        return self.out(mixed.reshape(x.shape))
+
+
+class SiglipLayer(nnx.Module):
+    def __init__(self, config: SiglipConfig, prefix: str, form: WeightForm) -> None:
+        up, up_bias = _dense(f"{prefix}.mlp.fc1")
+        down, down_bias = _dense(f"{prefix}.mlp.fc2")
+        self.before_attention = _norm(config, f"{prefix}.layer_norm1")
+        self.attention = SiglipAttention(config, f"{prefix}.self_attn", form)
+        self.before_ffw = _norm(config, f"{prefix}.layer_norm2")
+        self.ffw = FeedForward(
+            config.embed,
+            config.ffw,
+            up=up,
+            down=down,
+            activation=config.activation,
+            form=form,
+            biases=(up_bias, down_bias),
+        )
+
+    def __call__(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
+        x = x + self.attention(self.before_attention(x), lengths)
+        return x + self.ffw(self.before_ffw(x))
+
+
+class SiglipTower(nnx.Module):
+    """Maps pieces of images to a vector each."""
+
+    def __init__(self, config: SiglipConfig, prefix: str, form: WeightForm) -> None:
+        kernel, bias = _dense(f"{prefix}.embeddings.patch_embedding")
+        self.kernel = weight(
+            (config.embed, 3, config.patch, config.patch),
+            (None, None, None, None),
+            kernel,
+            dtype=form.dtype,
+            spread=0.02,
+        )
+        self.bias = weight((config.embed,), (None,), bias, dtype=jnp.float32, spread=0.0)
+        self.positions = weight(
+            (config.side**2, config.embed),
+            (None, "embed"),
+            (f"{prefix}.embeddings.position_embedding.weight",),
+            dtype=jnp.float32,
+            spread=0.02,
+        )
+        layers = (f"{prefix}.encoder.layers.{index}" for index in range(config.layers))
+        self.layers = nnx.List([SiglipLayer(config, each, form) for each in layers])
+        self.final_norm = _norm(config, f"{prefix}.post_layernorm")
+
+    def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:
+        """Maps f32[S, P, C] at i32[S, P, 1], rows of the table, to f32[S, P, D]."""
+        images, count, size = pieces.shape
+        at = self.positions[...].at[places.reshape(-1)].get(mode="clip")
+        kernel = self.kernel[...].reshape(-1, size)
+        x = project(pieces.reshape(-1, size), kernel) + self.bias[...][None] + at
+        for layer in self.layers:
+            x = run_layer(layer, x, lengths)
+        return self.final_norm(x).reshape(images, count, -1)

@@ -1,0 +1,38 @@
+"""Attention among the pieces of images: each piece sees all others of its image.
+
+Keys and values of an image are few and its scores many: a few queries are computed after the other,
+so that the scores take little memory however large an image is.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+QUERIES = 256  # of one product
+
+
+def attend(
+    q: jax.Array,  # [S, P, H, Q]
+    k: jax.Array,  # [S, P, H, Q]
+    v: jax.Array,  # [S, P, H, Q]
+    lengths: jax.Array,  # i32[S]: pieces of each image; what is behind them is not seen
+) -> jax.Array:
+    """Return f32[S, P, H, Q]; products in the dtype of the inputs, accumulated in float32."""
+    images, pieces, heads, size = q.shape
+    there = jnp.arange(pieces)[None] < lengths[:, None]
+    if pieces <= QUERIES:
+        return _mixed(q, k, v, there)
+    parts = -(-pieces // QUERIES)
+    padded = jnp.pad(q, ((0, 0), (0, parts * QUERIES - pieces), (0, 0), (0, 0)))
+    queries = padded.reshape(images, parts, QUERIES, heads, size).swapaxes(0, 1)
+    made = jax.lax.map(lambda some: _mixed(some, k, v, there), queries)
+    return made.swapaxes(0, 1).reshape(images, -1, heads, size)[:, :pieces]
+
+
+def _mixed(q: jax.Array, k: jax.Array, v: jax.Array, there: jax.Array) -> jax.Array:
+    """f32[S, C, H, Q] of queries [S, C, H, Q]; there: bool[S, P]."""
+    scores = jnp.einsum("schq,sphq->shcp", q, k, preferred_element_type=jnp.float32)
+    scores = jnp.where(there[:, None, None], scores * q.shape[-1] ** -0.5, -1e30)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    return jnp.einsum("shcp,sphq->schq", weights, v, preferred_element_type=jnp.float32)

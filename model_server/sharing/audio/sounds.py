@@ -1,0 +1,105 @@
+"""Decodes sounds with libsndfile and brings them into a model's form.
+
+What strangers sent is decoded only in a process with limits of its own (see `worker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+
+import numpy as np
+import soundfile
+
+from model_server.sharing.audio.frames import HOP, RATE, SoundForm
+from model_server.sharing.audio.resampling import Resampler
+from model_server.sharing.audio.spectrogram import spectrogram
+
+FORMATS = ("WAV", "WAVEX", "RF64", "FLAC", "MP3", "OGG")
+_NAMED = "WAV, FLAC, MP3 or Ogg (Vorbis or Opus) file"
+_MOST_CHANNELS = 8
+_RATES = (4_000, 384_000)
+_BLOCK = 1 << 18  # frames that are decoded together
+_LEAST = 400  # samples that make a spectrogram
+
+
+class RefusedSound(Exception):
+    """The text ends a sentence that begins "the sound"."""
+
+
+def prepared(data: bytes, form: SoundForm) -> tuple[np.ndarray, int]:
+    """Return the spectrogram f32[frames, bins] of an encoded sound and its samples at 16 kHz.
+
+    Raises RefusedSound, MemoryError.
+    """
+    samples = decoded(data, form.most_seconds)
+    count, least = len(samples), max(_LEAST, form.least_frames * HOP)
+    if count < least:  # long ones are not copied: they take hundreds of megabytes
+        samples = np.pad(samples, (0, least - count))
+    return spectrogram(samples, form.bins), count
+
+
+def decoded(data: bytes, most_seconds: int) -> np.ndarray:
+    """Return a sound's samples f32[N], mono at 16 kHz. Raises RefusedSound, MemoryError."""
+    if not data:
+        raise RefusedSound(f"is empty: send the bytes of a {_NAMED}")
+    _check_riff(data)
+    try:
+        with soundfile.SoundFile(BytesIO(data)) as file:
+            _check(file, most_seconds)
+            samples = np.concatenate([*_resampled(file, most_seconds)])
+    except (RefusedSound, MemoryError):
+        raise
+    except soundfile.LibsndfileError as exc:
+        raise RefusedSound(f"is not a {_NAMED}, or is damaged: {exc.error_string}") from None
+    except Exception as exc:  # whatever a damaged file leads to
+        raise RefusedSound(f"cannot be decoded, because the file is damaged: {exc}") from exc
+    if not len(samples):
+        raise RefusedSound("has no samples, or is cut off before them")
+    return samples
+
+
+def _check_riff(data: bytes) -> None:
+    """Refuse a WAV file that is shorter than it says; libsndfile reads it as if it were whole."""
+    announced = int.from_bytes(data[4:8], "little")
+    streamed = announced in (0, 2**32 - 1)  # its length was not known when it was begun
+    if data[:4] == b"RIFF" and not streamed and len(data) < announced:
+        raise RefusedSound(
+            f"is cut off: its header promises {announced + 8} bytes and the file has {len(data)}"
+        )
+
+
+def _check(file: soundfile.SoundFile, most_seconds: int) -> None:
+    """Look at the header, before a sample is decoded."""
+    if file.format not in FORMATS:
+        raise RefusedSound(f"is a {file.format} file: send a {_NAMED}")
+    if file.channels > _MOST_CHANNELS:
+        raise RefusedSound(f"has {file.channels} channels: at most {_MOST_CHANNELS} are mixed")
+    if not _RATES[0] <= file.samplerate <= _RATES[1]:
+        raise RefusedSound(
+            f"has {file.samplerate} samples a second: send from {_RATES[0]} to {_RATES[1]}"
+        )
+    if file.frames > most_seconds * file.samplerate:
+        raise RefusedSound(_too_long(f"{file.frames / file.samplerate:,.0f} s", most_seconds))
+
+
+def _resampled(file: soundfile.SoundFile, most_seconds: int) -> Iterator[np.ndarray]:
+    """Yield the mixed sound piece by piece. Some headers lie about lengths: count, too."""
+    resampler, announced, read = Resampler(file.samplerate, RATE), file.frames, 0
+    while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
+        read += len(block)
+        if read > most_seconds * file.samplerate:
+            raise RefusedSound(_too_long("more samples than that", most_seconds))
+        yield resampler.feed(block.mean(1, dtype=np.float32))
+    if read < announced:
+        raise RefusedSound(
+            f"is cut off: its header promises {announced} samples and {read} can be decoded"
+        )
+    yield resampler.flush()
+
+
+def _too_long(has: str, most_seconds: int) -> str:
+    return (
+        f"is too long ({has}): this model takes at most {most_seconds // 60} minutes (override "
+        "MAX_AUDIO_MINUTES); send it in parts"
+    )

@@ -1,0 +1,173 @@
+"""Forms of images: sizes in pixels that a model takes, and how an image is brought to one.
+
+A form is tagged, so that a process told of one by a message knows which it is. Each says by itself
+how large an image becomes; the decoding process resizes and cuts accordingly (see `images`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from functools import cache
+from typing import NamedTuple
+
+import msgspec
+
+BILINEAR = 2  # Pillow's number
+BICUBIC = 3
+
+
+class ImageFit(NamedTuple):
+    """How one image is brought to a form: resized, then cut to a box."""
+
+    resized: tuple[int, int]  # width and height
+    box: tuple[int, int, int, int]  # left, top, right, bottom; what is outside the image is black
+    below: tuple[int, int] | None = None  # width and height of the whole image, a second time
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the result."""
+        left, top, right, bottom = self.box
+        wide, high = self.below or (0, 0)
+        return max(right - left, wide), bottom - top + high
+
+
+class SquareForm(msgspec.Struct, frozen=True, array_like=True, tag="square"):
+    """Every image is resized, then cut to a square."""
+
+    size: int  # pixels of a side of the square
+    shortest: int | None  # pixels of the shorter side before the cut; None: squeezed to the square
+    resample: int  # Pillow's number of a filter: 0 nearest, 2 bilinear, 3 bicubic, ...
+
+    def fit(self, width: int, height: int) -> ImageFit:
+        resized = self._resized(width, height)
+        left, top = ((side - self.size) // 2 for side in resized)
+        return ImageFit(resized, (left, top, left + self.size, top + self.size))
+
+    def _resized(self, width: int, height: int) -> tuple[int, int]:
+        if self.shortest is None:
+            return self.size, self.size
+        if width <= height:
+            return self.shortest, self.shortest * height // width
+        return self.shortest * width // height, self.shortest
+
+
+class MultiplesForm(msgspec.Struct, frozen=True, array_like=True, tag="multiples"):
+    """Each side becomes a multiple of `factor`; the number of pixels stays between two bounds.
+
+    The rounding is that of transformers' processors of Qwen2-VL and its successors.
+    """
+
+    factor: int
+    least: int  # pixels of an image
+    most: int
+    resample: int = BICUBIC
+
+    def fit(self, width: int, height: int) -> ImageFit:
+        resized = self._resized(width, height)
+        return ImageFit(resized, (0, 0, *resized))
+
+    def _resized(self, width: int, height: int) -> tuple[int, int]:
+        factor = self.factor
+        wide, high = round(width / factor), round(height / factor)
+        if wide * high * factor**2 > self.most:
+            by = math.sqrt(height * width / self.most)
+            wide, high = (max(1, math.floor(side / by / factor)) for side in (width, height))
+        elif wide * high * factor**2 < self.least:
+            by = math.sqrt(self.least / (height * width))
+            wide, high = (math.ceil(side * by / factor) for side in (width, height))
+        return wide * factor, high * factor
+
+
+class LongestForm(msgspec.Struct, frozen=True, array_like=True, tag="longest"):
+    """No side is longer than a bound, and each becomes a multiple of `factor`, rounded upwards.
+
+    The rounding is that of transformers' PixtralImageProcessor.
+    """
+
+    factor: int
+    longest: int  # pixels of a side, before it is rounded
+    resample: int = BICUBIC
+
+    def fit(self, width: int, height: int) -> ImageFit:
+        by = max(height / self.longest, width / self.longest, 1)
+        # No side of an image that is long and thin is rounded to nothing.
+        sides = (max(1, math.floor(side / by)) for side in (width, height))
+        wide, high = (math.ceil(side / self.factor) * self.factor for side in sides)
+        return ImageFit((wide, high), (0, 0, wide, high))
+
+
+class TilesForm(msgspec.Struct, frozen=True, array_like=True, tag="tiles"):
+    """An image fills most of a grid of square tiles; below more than one it is there once more.
+
+    The grid and the rounding are those of transformers' Llama4ImageProcessor.
+    """
+
+    tile: int  # pixels of a side
+    most: int  # tiles of a grid
+    enlarged: bool = False  # to the largest grid that it fills, however small it is
+    resample: int = BILINEAR
+
+    def fit(self, width: int, height: int) -> ImageFit:
+        wide, high = self._grid(width, height)
+        bounds = self._bound(width, wide), self._bound(height, high)
+        single = (wide, high) == (self.tile, self.tile)
+        below = None if single else (self.tile, self.tile)
+        return ImageFit(_within((width, height), bounds), (0, 0, wide, high), below)
+
+    def _bound(self, own: int, grid: int) -> _Bound:
+        """Return the pixels that a side may have; small images are not made much larger."""
+        most = grid if self.enlarged else max(own, self.tile)
+        return _Bound(min(most, grid), is_grid=self.enlarged or grid < most)
+
+    def _grid(self, width: int, height: int) -> tuple[int, int]:
+        """Return width and height of the grid that fits best, in pixels."""
+        sizes = [(wide * self.tile, high * self.tile) for wide, high in grids(self.most)]
+        scales = [min(_single(w / width), _single(h / height)) for w, h in sizes]
+        larger = [scale for scale in scales if scale >= 1]
+        best = (max if self.enlarged or not larger else min)(larger or scales)
+        fitting = [size for size, scale in zip(sizes, scales, strict=True) if scale == best]
+        return min(fitting, key=math.prod)
+
+
+@cache
+def grids(most: int) -> tuple[tuple[int, int], ...]:
+    """Return columns and rows of each grid of at most so many tiles, by proportion."""
+    by_ratio: dict[float, list[tuple[int, int]]] = {}
+    for tiles in range(most, 0, -1):
+        for rows in (n for n in range(1, tiles + 1) if tiles % n == 0):
+            by_ratio.setdefault(rows / (tiles // rows), []).append((tiles // rows, rows))
+    return tuple(grid for alike in by_ratio.values() for grid in alike)
+
+
+class _Bound(NamedTuple):
+    pixels: int
+    is_grid: bool  # then the reference computes with it in float32
+
+
+def _within(size: tuple[int, int], bounds: tuple[_Bound, _Bound]) -> tuple[int, int]:
+    """Return the largest width and height of an image of `size` within the bounds."""
+    (width, height), (wide, high) = size, bounds
+    by_width, by_height = _scale(wide, width), _scale(high, height)
+    if _single(by_width) < _single(by_height) or (
+        not (wide.is_grid or high.is_grid) and by_width < by_height
+    ):
+        return wide.pixels, _scaled(height, by_width, wide, high)
+    return _scaled(width, by_height, high, wide), high.pixels
+
+
+def _scale(bound: _Bound, own: int) -> float:
+    return _single(bound.pixels / own) if bound.is_grid else bound.pixels / own
+
+
+def _scaled(side: int, by: float, of: _Bound, most: _Bound) -> int:
+    made = _single(side * by) if of.is_grid else side * by
+    return max(1, min(math.floor(made), most.pixels))
+
+
+def _single(number: float) -> float:
+    """Round to float32, in which the reference compares scales."""
+    return ctypes.c_float(number).value
+
+
+ImageForm = SquareForm | MultiplesForm | LongestForm | TilesForm

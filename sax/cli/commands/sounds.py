@@ -1,0 +1,79 @@
+"""The command that asks a model of sounds: `transcribe`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sax.cli.model_argument import Model
+from sax.cli.terminal import open_client
+from sax.command import AsJson
+from sax.errors import InvalidRequest
+from sax.format import quoted
+from sax.speech.transcripts import TranscriptPart, TranscriptRequest, whole_transcript
+
+
+def transcribe(
+    ctx: typer.Context,
+    model: Model,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="A WAV, FLAC, MP3 or Ogg file; - reads stdin.")
+    ],
+    language: Annotated[
+        str, typer.Option(help="Code or English name; without it the one that is heard.")
+    ] = "",
+    translate: Annotated[bool, typer.Option(help="Into English.")] = False,
+    prompt: Annotated[str, typer.Option(help="Text that comes before: names, spelling.")] = "",
+    temperature: Annotated[
+        float, typer.Option(min=0, max=1, help="0: greedy, and warmer where that fails.")
+    ] = 0.0,
+    times: Annotated[bool, typer.Option(help="Put the times of each segment before it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write down what a sound says, segment by segment as they come.
+
+    \b
+    Examples:
+      sax transcribe /sax/test/whisper talk.mp3
+      sax transcribe /sax/test/whisper talk.mp3 --times --language de
+      sax transcribe /sax/test/whisper - --json < talk.ogg
+    """
+    sound = _read(file)
+    parts: list[TranscriptPart] = []
+    with open_client(ctx) as client:
+        request = TranscriptRequest(
+            model_id=model,
+            sound=sound,
+            language=language,
+            translate=translate,
+            prompt=prompt,
+            temperature=temperature,
+        )
+        for part in client.transcribe_stream(request):
+            parts.append(part)
+            if not as_json:
+                _show(part, times)
+    if as_json:
+        whole = whole_transcript(parts)
+        print(json.dumps({"text": whole.text, **asdict(whole)}))
+
+
+def _show(part: TranscriptPart, times: bool) -> None:
+    for each in part.segments:
+        before = f"{each.start:.2f}\t{each.end:.2f}\t" if times else ""
+        print(before + each.text.strip(), flush=True)
+
+
+def _read(name: str) -> bytes:
+    """Return the bytes of a file; "-" reads stdin. Raises InvalidRequest."""
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).read_bytes()
+    except OSError as exc:
+        raise InvalidRequest(f"{quoted(name)} cannot be read: {exc.strerror}") from exc

@@ -1,0 +1,117 @@
+"""Images through a whole cell: every API's answer is that of the whole model, computed apart."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import sax
+from sax.proto import multimodal_pb2
+from tests.end_to_end.cell import Cell
+from tests.end_to_end.seeing_model import CASE, seeing_model
+from tests.model_server.models.media.media_cases import images_of, load_media, prepared_of
+from tests.model_server.models.media.media_runs import WholePrompts, recipe_of, seen
+
+pytestmark = pytest.mark.timeout(600)
+
+EYES = "/sax/test/eyes"
+TOKENS = 4
+
+
+def _file(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(images_of(CASE)[number]).save(file, "PNG")
+    return file.getvalue()
+
+
+FILES = _file(0), _file(1)
+URLS = [f"data:image/png;base64,{base64.b64encode(file).decode()}" for file in FILES]
+
+
+@pytest.fixture(scope="module")
+def cell_with_eyes(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
+    folder = seeing_model(tmp_path_factory.mktemp("model") / "eyes")
+    overrides = {"MAX_CONTEXT": 128, "DTYPE": "float32", "NUM_CACHE_SLOTS": 2}
+    cell.publish(str(folder), model=EYES, model_path="auto", overrides=overrides)
+    yield cell
+    cell.sax("unpublish", EYES)
+
+
+def messages(*order: int) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = [{"type": "text", "text": "See"}]
+    parts += [{"type": "image_url", "image_url": {"url": URLS[number]}} for number in order]
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": "?"}]}]
+
+
+def post(cell: Cell, path: str, **body: Any) -> Any:
+    reply = cell.http.post(path, json={"model": EYES, **body})
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def chat(cell: Cell, *order: int) -> list[int]:
+    """The tokens of the greedy answer."""
+    settings = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
+    asked = {"messages": messages(*order), "return_token_ids": True, **settings}
+    return post(cell, "/v1/chat/completions", **asked)["choices"][0]["token_ids"]
+
+
+def whole_answer(ids: list[int], *order: int) -> list[int]:
+    """What the whole model answers to these tokens and images."""
+    decoder, encoder, recipe = load_media(CASE)
+    eyes = recipe_of(recipe)
+    files = [prepared_of(eyes, images_of(CASE)[number]) for number in order]
+    model = WholePrompts(decoder, eyes, seen(encoder, eyes, files), len(ids) + TOKENS)
+    made = [*ids]
+    for _ in range(TOKENS):
+        made.append(int(model.logits(np.asarray(made))[-1].argmax()))
+    return made[len(ids) :]
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("order", [(0,), (1,), (1, 0)])
+def test_a_chat_about_images_is_the_whole_models(
+    cell_with_eyes: Cell, order: tuple[int, ...]
+) -> None:
+    ids = post(cell_with_eyes, "/tokenize", messages=messages(*order))["tokens"]
+    assert ids.count(264) == 4 * len(order)
+    assert chat(cell_with_eyes, *order) == whole_answer(ids, *order)
+
+
+@pytest.mark.extended
+def test_every_api_sees_the_same_image(
+    cell_with_eyes: Cell, saxml_of: Callable[[Cell], None], tmp_path: Path
+) -> None:
+    data = URLS[0].partition(",")[2]
+    file = tmp_path / "image.png"
+    file.write_bytes(FILES[0])
+    settings = {"temperature": 0, "max_tokens": TOKENS}
+    parts: list[Any] = [{"type": "image_url", "image_url": {"url": URLS[0]}}]
+    parts.append({"type": "text", "text": "?"})
+    asked = [{"role": "user", "content": parts}]
+    reply = post(cell_with_eyes, "/v1/chat/completions", messages=asked, **settings)
+    said = reply["choices"][0]["message"]["content"]
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    blocks = [{"type": "image", "source": source}, {"type": "text", "text": "?"}]
+    turn = {"role": "user", "content": blocks}
+    body = post(cell_with_eyes, "/v1/messages", messages=[turn], **settings)
+    assert "".join(block["text"] for block in body["content"]) == said
+    turn = {"role": "user", "content": "?", "images": [data]}
+    options = {"temperature": 0, "num_predict": TOKENS}
+    body = post(cell_with_eyes, "/api/chat", messages=[turn], options=options, stream=False)
+    assert body["message"]["content"] == said
+    limit = f"--max-tokens={TOKENS}"
+    command = cell_with_eyes.sax("generate", EYES, "?", "--image", str(file), limit)
+    assert command.stdout == f"{said}\n", command.stderr
+    saxml_of(cell_with_eyes)
+    items = [multimodal_pb2.DataItem(image_bytes=FILES[0]), multimodal_pb2.DataItem(text="?")]
+    request = multimodal_pb2.GenerateRequest(items=items)
+    found = sax.Model(EYES).MM().Generate(request)
+    assert found.results[0].items[0].text

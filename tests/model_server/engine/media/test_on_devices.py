@@ -1,0 +1,37 @@
+"""Images on several devices and in stages: the answers of the whole model on one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+RUNS = (
+    "itself:1:1x1x2",
+    "itself:2:1x1x1",
+    "levels and triples:2:1x1x2",
+    "levels and triples:1:1x2x4",
+    "itself:1:1x2x4",
+)
+
+
+def check(*runs: str) -> None:
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "NPROC": "32",  # threads: fewer than devices can wait for each other for ever
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "tests.model_server.engine.media.on_devices", *runs]
+    subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=900)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("run", RUNS)
+def test_answers_about_images_are_those_of_one_device(run: str) -> None:
+    check(run)

@@ -1,0 +1,306 @@
+"""Models of sounds through the real loader: goldens, batches, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from model_server.config import ModelServerConfig
+from model_server.loading.audio.audio_loading import load_audio
+from model_server.loading.audio.audio_runner import AudioModelRunner
+from model_server.loading.loaded import LoadedAudio, SpeechWindow, WrittenWindow
+from model_server.loading.loader import ModelLoader, make_loader
+from model_server.loading.memory_plan import FreeMemory
+from model_server.models.audio import whisper
+from model_server.models.audio.whisper import WHISPER
+from model_server.models.registry import make_recipe
+from model_server.plan.checkpoint.inspect import inspect
+from model_server.serving.transcripts.transcription import Transcription
+from model_server.sharing.audio.spectrogram import spectrogram
+from sax.errors import CheckpointError, InvalidRequest, LoadFailed, MemoryPlanError
+from sax.speech.transcripts import Segment, TranscriptRequest
+from sax.types import ModelSpec
+from tests.golden.make_sounds import CASES, HERE, sound_of, teacher_tokens, thinned
+from tests.golden.sound_folder import write_case
+
+pytestmark = pytest.mark.timeout(600)  # compiles on busy cores
+
+_OTHERS = [pytest.param(name, marks=pytest.mark.extended) for name in CASES if name != "whisper"]
+
+
+@pytest.fixture(scope="module")
+def loader() -> Iterator[ModelLoader]:
+    made = make_loader(ModelServerConfig(queue=7))
+    yield made
+    made.watch.stop()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The checkpoint of a golden case."""
+    root = tmp_path_factory.mktemp("whispers")
+
+    def folder(name: str) -> Path:
+        made = root / name
+        return made if made.exists() else write_case(name, made)
+
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(
+    loader: ModelLoader, folders: Callable[[str], Path]
+) -> Iterator[Callable[[str], LoadedAudio]]:
+    """The loaded model of a golden case."""
+    made: dict[str, LoadedAudio] = {}
+
+    def model(name: str) -> LoadedAudio:
+        if name not in made:
+            made[name] = load(loader, folders(name), DTYPE="float32", BATCH_SIZE=2)
+        return made[name]
+
+    yield model
+    for each in made.values():
+        each.runner.close()
+
+
+def load(loader: ModelLoader, checkpoint: Path | str, path: str = "auto", **values: Any) -> Any:
+    return loader(spec_of(checkpoint, path, **values), lambda progress: None)
+
+
+def spec_of(checkpoint: Path | str, path: str = "auto", **values: Any) -> ModelSpec:
+    return ModelSpec(
+        model_id="/sax/test/ear",
+        model_path=path,
+        checkpoint=str(checkpoint),
+        replicas=1,
+        overrides={key: json.dumps(value) for key, value in values.items()},
+    )
+
+
+def golden_of(name: str) -> dict[str, np.ndarray]:
+    with np.load(HERE / name / "golden.npz") as file:
+        return dict(file)
+
+
+def mels_of(name: str, loaded: LoadedAudio) -> np.ndarray:
+    sound = sound_of(name, CASES[name][1])
+    padded = np.pad(sound, (0, max(0, 160 * loaded.frames - len(sound))))
+    return spectrogram(padded, loaded.form.bins)
+
+
+def window_of(mels: np.ndarray, **changes: Any) -> SpeechWindow:
+    window = SpeechWindow(mels, (), None, None, 0.0, 0, 20, Event())
+    return window._replace(**changes)
+
+
+async def written(
+    loaded: LoadedAudio, mels: np.ndarray, frames: int, *, conditioned: bool, language: str
+) -> list[Segment]:
+    """The segments of a sound, as a servable writes them down."""
+
+    async def ask(window: SpeechWindow) -> WrittenWindow:
+        if not conditioned:
+            window = window._replace(previous=())
+        (answer,) = loaded.runner.write([window._replace(limit=20)])
+        return answer._replace(logprob=0.0)  # never tried again
+
+    request = TranscriptRequest(
+        model_id="/sax/test/ear", sound=b"", language=language, translate=bool(language)
+    )
+    parts: AsyncGenerator[Any, None] = Transcription(loaded, request, ask).parts(mels, frames)
+    async with aclosing(parts):
+        return [segment async for part in parts for segment in part.segments]
+
+
+@pytest.mark.parametrize("name", ["whisper", *_OTHERS])
+def test_states_and_logits_are_those_of_the_reference(
+    models: Callable[[str], LoadedAudio], name: str
+) -> None:
+    golden, loaded = golden_of(name), models(name)
+    mels = mels_of(name, loaded)
+    np.testing.assert_allclose(mels[::16], golden["whole"], atol=1e-4)
+    runner = loaded.runner
+    assert isinstance(runner, AudioModelRunner)
+    weights, config = runner._weights, runner._programs.recipe.config  # pyright: ignore[reportPrivateUsage]
+    first = spectrogram(sound_of(name, CASES[name][1])[: 160 * loaded.frames], config.bins)
+    first = mels if len(first) < loaded.frames else first
+    np.testing.assert_allclose(thinned(first), golden["features"], atol=1e-4)
+    tokens = teacher_tokens(name, CASES[name][0])[None].astype(np.int32)
+
+    @jax.jit
+    def computed(weights: Any, mels: Any) -> tuple[jax.Array, jax.Array]:
+        states = whisper.encode(config, weights, mels)
+        cross = whisper.crossed(config, weights, states)
+        cache = whisper.empty_cache(config, np.float32, 1)
+        places = np.arange(tokens.shape[1])[None]
+        x, _ = whisper.decode(config, weights, cross, cache, tokens, places)
+        return states, whisper.logits(weights, x)
+
+    states, logits = computed(weights, first[None])
+    np.testing.assert_allclose(thinned(np.asarray(states)[0]), golden["states"], atol=1e-4)
+    np.testing.assert_allclose(np.asarray(logits)[0], golden["logits"], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["whisper", *_OTHERS])
+@pytest.mark.parametrize("conditioned", [False, True])
+async def test_segments_and_times_of_many_windows_are_those_of_the_reference(
+    models: Callable[[str], LoadedAudio], name: str, conditioned: bool
+) -> None:
+    golden, loaded = golden_of(name), models(name)
+    mels = mels_of(name, loaded)
+    language = "de" if "language" in golden else ""
+    found = await written(loaded, mels, len(mels), conditioned=conditioned, language=language)
+    wanted = golden["segments_conditioned" if conditioned else "segments_alone"]
+    assert len(found) == len(wanted)
+    for segment, (start, end, *tokens) in zip(found, wanted.tolist(), strict=True):
+        # Ours end with the sound; the reference believes a random model that hears more.
+        times = [min(each, len(mels) / 100) for each in (start, end)]
+        assert [segment.start, segment.end] == pytest.approx(times, abs=0.005)
+        said = [int(each) for each in tokens if each >= 0]
+        if said[-2] >= loaded.tokens.timestamps:
+            said.pop()  # where the next window begins
+        assert [*segment.tokens] == said
+
+
+def test_windows_of_many_sounds_are_written_down_together(
+    loader: ModelLoader, models: Callable[[str], LoadedAudio]
+) -> None:
+    loaded = models("whisper")
+    mels = mels_of("whisper", loaded)
+    german, runner = loaded.tokens.languages["de"], loaded.runner
+    windows = [
+        window_of(mels[: loaded.frames]),
+        window_of(mels[120:180], language=german, previous=(65, 66, 67, 68)),
+    ]
+    compiled = loader.compiles_while_serving()
+    together = runner.write(windows)
+    for one, window in zip(together, windows, strict=True):
+        (alone,) = runner.write([window])
+        assert one.tokens == alone.tokens
+        assert one.logprob == pytest.approx(alone.logprob, abs=1e-3)
+        assert one.no_speech == pytest.approx(alone.no_speech, abs=1e-5)
+    golden = golden_of("whisper")
+    assert [each.language for each in together] == [int(golden["language"][0]), german]
+    assert loader.compiles_while_serving() == compiled
+
+
+def test_warm_answers_follow_their_seed(models: Callable[[str], LoadedAudio]) -> None:
+    loaded = models("whisper")
+    window = window_of(mels_of("whisper", loaded)[: loaded.frames], temperature=1.0)
+    seeds = [1, 2, 1]
+    found = [loaded.runner.write([window._replace(seed=each)])[0].tokens for each in seeds]
+    assert found[0] == found[2] != found[1]
+    for tokens in found:
+        times = [each for each in tokens if each >= loaded.tokens.timestamps]
+        assert times == sorted(times)
+        assert not set(tokens) & set(loaded.tokens.suppressed)
+
+
+def test_a_window_that_nobody_waits_for_ends_early(models: Callable[[str], LoadedAudio]) -> None:
+    loaded = models("whisper")
+    window = window_of(mels_of("whisper", loaded)[: loaded.frames])
+    window.gone.set()
+    assert len(loaded.runner.write([window])[0].tokens) <= 1
+
+
+def test_the_plan_counts_weights_states_and_workspace(
+    models: Callable[[str], LoadedAudio],
+) -> None:
+    loaded = models("whisper")
+    parts = loaded.parts
+    assert loaded.memory == parts.total
+    # Of two windows: keys and values of 50 positions and 48 tokens, 3 layers, 24 numbers.
+    assert parts.state == 2 * 2 * 3 * (50 + 48) * 24 * 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"DTYPE": "int8"}, "DTYPE"),
+        ({"BATCH_SIZE": 0}, "BATCH_SIZE"),
+        ({"MAX_AUDIO_MINUTES": 1000}, "MAX_AUDIO_MINUTES"),
+    ],
+)
+def test_overrides_out_of_range_are_refused_by_name(
+    loader: ModelLoader, folders: Callable[[str], Path], changed: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        load(loader, folders("whisper"), **changed)
+
+
+@pytest.mark.parametrize(
+    ("file", "changed", "words"),
+    [
+        ("config", {"model_type": "bert"}, "loads checkpoints of model_type whisper"),
+        ("config", {"encoder_layers": 3}, "lacks"),
+        ("config", {"nonsense": 1}, "nonsense"),
+        ("config", {"decoder_attention_heads": 7}, "divides"),
+        ("preprocessor_config", {"feature_size": 128}, "feature_size"),
+        ("preprocessor_config", {"hop_length": 100}, "hop_length"),
+        ("generation_config", {"suppress_tokens": [10**6]}, "suppress_tokens"),
+        ("generation_config", {"no_timestamps_token_id": 3}, "no_timestamps_token_id"),
+    ],
+)
+def test_a_checkpoint_that_is_another_is_refused_in_words(
+    loader: ModelLoader, tmp_path: Path, file: str, changed: dict[str, Any], words: str
+) -> None:
+    folder = write_case("whisper", tmp_path / "whisper")
+    path = folder / f"{file}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    with pytest.raises(CheckpointError, match=words):
+        load(loader, folder, "whisper")
+
+
+def test_what_cannot_be_loaded_says_why(
+    loader: ModelLoader, folders: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidRequest, match="takes its sizes from a checkpoint"):
+        load(loader, "None", "whisper")
+    with pytest.raises(InvalidRequest, match="model of sounds"):
+        make_recipe("auto", {"model_type": "whisper"}, {})
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(LoadFailed, match=r"pip install '\.\[media\]'"):
+            load(loader, folders("whisper"))
+
+
+@pytest.mark.extended
+def test_a_model_that_does_not_fit_is_refused(folders: Callable[[str], Path]) -> None:
+    from model_server.checkpoints.opening import open_checkpoint
+
+    checkpoint = open_checkpoint(str(folders("whisper")))
+    spec, free = spec_of(folders("whisper")), FreeMemory(100_000, 0, {})
+    with pytest.raises(MemoryPlanError):
+        load_audio(WHISPER, spec, checkpoint, ModelServerConfig(), free, lambda progress: None)
+
+
+@pytest.mark.extended
+def test_lower_precision_stays_near(
+    loader: ModelLoader, folders: Callable[[str], Path], models: Callable[[str], LoadedAudio]
+) -> None:
+    exact = models("whisper")
+    mels = mels_of("whisper", exact)[: exact.frames]
+    near = load(loader, folders("whisper"), DTYPE="bfloat16", BATCH_SIZE=1)
+    one, other = (each.runner.write([window_of(mels)])[0] for each in (exact, near))
+    assert other.no_speech == pytest.approx(one.no_speech, abs=0.01)
+    assert near.parts.weights < exact.parts.weights
+    near.runner.close()
+
+
+def test_inspect_names_it_and_what_is_wrong(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    report = inspect(str(folders("whisper")))
+    assert (report.family, report.problems) == ("Whisper (sounds)", [])
+    assert report.context == 48
+    assert report.memory["bfloat16"] < report.memory["float32"]
+    folder = write_case("whisper", tmp_path / "whisper")
+    (folder / "tokenizer.json").unlink()
+    assert inspect(str(folder)).problems

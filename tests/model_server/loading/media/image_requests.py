@@ -1,0 +1,133 @@
+"""Requests with the images of a golden case, and what an engine answers to them."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from msgspec import structs
+
+from model_server.engine.engine import Engine, SequenceUpdate
+from model_server.engine.media.media_span import MediaSpan
+from model_server.engine.sequence import EngineRequest
+from model_server.engine.types import Runner, Sampling
+from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
+from model_server.serving.chats.placeholders import places_of, triples_of
+from tests.model_server.models.media.media_cases import golden_media_of, images_of, prepared_of
+from tests.model_server.models.media.media_runs import WholePrompts
+
+GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+TOKENS = 5  # of an answer
+
+
+class Answered(NamedTuple):
+    tokens: list[int]
+    logprobs: list[float]  # of the answer's tokens
+    scores: list[float]  # of the prompt's last tokens
+
+
+def request_of(
+    name: str, recipe: MediaRecipe, order: Sequence[int] | None = None, **fields: Any
+) -> EngineRequest:
+    """The golden prompt; order: of its images, None: as they are."""
+    prompt = golden_media_of(name)["prompt"]
+    images = images_of(name)
+    images = images if order is None else [images[each] for each in order]
+    spans, places = list[MediaSpan](), np.flatnonzero(prompt == recipe.token)
+    seen = [prepared_of(recipe, image) for image in images]
+    for made in seen:
+        mine, places = places[: made.rows], places[made.rows :]
+        spans.append(structs.replace(span_of(made, 0), runs=_runs(mine)))
+    return EngineRequest(
+        prompt=tuple(map(int, prompt)),
+        sampling=GREEDY,
+        max_tokens=TOKENS,
+        stop_ids=frozenset(),
+        score_from=spans[-1].end + 1,  # behind the last image and the token that ends it
+        media=tuple(spans),
+        **_positions(recipe, prompt, seen),
+        **fields,
+    )
+
+
+def _runs(places: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """First place and end of each run of neighbours."""
+    cuts = np.flatnonzero(np.diff(places) > 1) + 1
+    return tuple((int(each[0]), int(each[-1]) + 1) for each in np.split(places, cuts))
+
+
+def _positions(
+    recipe: MediaRecipe, prompt: np.ndarray, images: Sequence[PreparedMedia]
+) -> dict[str, Any]:
+    """Where the tokens stand, if that is told by triples."""
+    if not recipe.triples:
+        return {}
+    places = places_of(list(prompt), recipe.token, [image.rows for image in images])
+    made, following = triples_of(len(prompt), places, [image.grid for image in images])
+    return {"positions": made.astype("<i4").tobytes(), "shift": following - len(prompt)}
+
+
+def span_of(made: PreparedMedia, first: int) -> MediaSpan:
+    pieces, places = made.pieces.astype("<f4").tobytes(), made.places.astype("<i4").tobytes()
+    return MediaSpan(
+        digest=blake2b(pieces + places, digest_size=32).digest(),
+        runs=((first, first + made.rows),),
+        count=len(made.pieces),
+        pieces=pieces,
+        places=places,
+    )
+
+
+def answered(runner: Runner, *asked: EngineRequest) -> list[Answered]:
+    """What an engine of its own answers to requests that run together, in their order."""
+    updates: queue.Queue[SequenceUpdate] = queue.Queue()
+
+    def deliver(batch: list[SequenceUpdate]) -> None:
+        for update in batch:
+            updates.put(update)
+
+    engine = Engine(runner, deliver)
+    try:
+        made = {engine.submit(each): Answered([], [], []) for each in asked}
+        left = len(made)
+        while left:
+            update = updates.get(timeout=120)
+            if update.error is not None:
+                raise update.error
+            found = made[update.sequence]
+            found.scores.extend(update.result.target_logprobs)
+            if update.result.token is not None:
+                found.tokens.append(update.result.token)
+                found.logprobs.append(update.result.logprob or 0.0)
+            left -= update.finish is not None
+    finally:
+        engine.close()
+    return list(made.values())
+
+
+def wanted_of(
+    name: str, decoder: Any, recipe: MediaRecipe, rows: np.ndarray, images: Sequence[PreparedMedia]
+) -> Answered:
+    """What the whole model answers: scores of the reference's logits, then the likeliest tokens."""
+    golden = golden_media_of(name)
+    prompt, first = golden["prompt"], int(np.flatnonzero(golden["prompt"] == recipe.token)[-1]) + 2
+    logs = np.asarray(jax.nn.log_softmax(golden["logits"]))
+    scores = [float(logs[at - 1, prompt[at]]) for at in range(first, len(prompt))]
+    tokens, logprobs = list[int](), list[float]()
+    model = WholePrompts(decoder, recipe, rows, images, len(prompt) + TOKENS)
+    for _ in range(TOKENS):
+        so_far = np.concatenate([prompt, np.asarray(tokens, np.int64)])
+        last = np.asarray(jax.nn.log_softmax(model.logits(so_far)[-1]))
+        tokens.append(int(last.argmax()))
+        logprobs.append(float(last.max()))
+    return Answered(tokens, logprobs, scores)
+
+
+def check(found: Answered, wanted: Answered) -> None:
+    assert found.tokens == wanted.tokens
+    np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-4, rtol=1e-4)
+    np.testing.assert_allclose(found.logprobs, wanted.logprobs, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,58 @@
+"""Recipes of golden cases with eyes, made of their files alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from model_server.checkpoints.text_part import text_config
+from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
+from model_server.models.recipe import Recipe
+from model_server.models.registry import make_recipe
+from tests.model_server.models.media.media_cases import (
+    golden_media_of,
+    images_of,
+    media_config_of,
+    preprocessor_of,
+)
+from tests.model_server.models.media.media_cases import prepared_of as prepared_by
+
+
+def made(config: dict[str, Any], given: dict[str, Any] | None, **overrides: str) -> Recipe:
+    """The recipe of a config.json and a preprocessor_config.json; None: there is none."""
+    outer = text_config(config)
+    config = outer if given is None else {**outer, "preprocessor_config": given}
+    recipe = make_recipe("auto", config, overrides)
+    assert isinstance(recipe, Recipe)
+    return recipe
+
+
+def eyes_of(
+    name: str, outer: dict[str, Any] | None = None, vision: dict[str, Any] | None = None, **own: Any
+) -> MediaRecipe:
+    """The eyes of a case, with changes to its config, vision_config and preprocessor_config."""
+    config = media_config_of(name) | (outer or {})
+    config["vision_config"] = config["vision_config"] | (vision or {})
+    media = made(config, preprocessor_of(name) | own).media
+    assert media is not None
+    return media
+
+
+def prepared_images(name: str) -> list[PreparedMedia]:
+    recipe = eyes_of(name)
+    return [prepared_by(recipe, image) for image in images_of(name)]
+
+
+def pixels_of(name: str, number: int) -> np.ndarray:
+    """What the reference's processor makes of an image, f32[..., 3, h, w]."""
+    return golden_media_of(name)[f"pieces_{number}"]
+
+
+def patches_at(pixels: np.ndarray, places: np.ndarray, patch: int) -> np.ndarray:
+    """f32[p, C]: the patches of f32[3, h, w] at rows and columns i32[p, 2]."""
+    cut = [
+        pixels[:, row * patch : (row + 1) * patch, column * patch : (column + 1) * patch]
+        for row, column in places
+    ]
+    return np.stack(cut).reshape(len(places), -1)

@@ -1,0 +1,122 @@
+"""The golden cases with images, as checkpoints on disk and as models on devices.
+
+A case is a folder of tests/golden/media (see golden/make_media.py); its weights follow from their
+names.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import io
+import json
+import shutil
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from safetensors.numpy import save_file
+
+from model_server.checkpoints.checkpoint_view import without_prefixes
+from model_server.checkpoints.media_part import media_part_of
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.loading.weights import read_weights
+from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
+from model_server.models.recipe import Recipe
+from model_server.models.registry import make_recipe
+from model_server.models.weights.sharding import layout_of
+from model_server.sharing.images.images import prepared
+from tests.golden.media_maker.case import tensor_of
+
+MEDIA = Path(__file__).parents[3] / "golden" / "media"
+F32 = {"DTYPE": '"float32"'}
+
+
+def media_case_names() -> list[str]:
+    return sorted(folder.name for folder in MEDIA.iterdir())
+
+
+def first_of_each_type() -> list[str]:
+    """One case per model_type: the first by name."""
+    first: dict[str, str] = {}
+    for name in media_case_names():
+        first.setdefault(media_config_of(name)["model_type"], name)
+    return list(first.values())
+
+
+def media_config_of(name: str) -> dict[str, Any]:
+    return json.loads((MEDIA / name / "config.json").read_text())
+
+
+def preprocessor_of(name: str) -> dict[str, Any]:
+    return json.loads((MEDIA / name / "preprocessor_config.json").read_text())
+
+
+@functools.cache
+def golden_media_of(name: str) -> dict[str, np.ndarray]:
+    """Arrays as `make_media` says."""
+    return dict(np.load(MEDIA / name / "golden.npz"))
+
+
+def images_of(name: str) -> list[np.ndarray]:
+    """u8[h, w, 3] each, as they are sent."""
+    golden = golden_media_of(name)
+    return [golden[f"image_{n}"] for n in range(sum(key.startswith("image_") for key in golden))]
+
+
+def write_media_case(name: str, folder: Path) -> Path:
+    """Write a Hugging Face folder with the case's random weights, without a tokenizer."""
+    folder.mkdir(exist_ok=True)
+    for file in (MEDIA / name).glob("*config.json"):
+        shutil.copy(file, folder)
+    shapes = json.loads((MEDIA / name / "tensors.json").read_text())
+    tensors = {tensor: tensor_of(tensor, tuple(shape)) for tensor, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@functools.cache
+def media_checkpoint_of(name: str) -> Path:
+    """A folder of the case, kept as long as this process."""
+    return write_media_case(name, _everything() / name)
+
+
+def load_media(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple[Any, Any, Recipe]:
+    """The language model and the encoder with their weights on a mesh, and their recipe."""
+    layout = layout_of(mesh_shape).placed()
+    with closing(open_checkpoint(str(media_checkpoint_of(name)))) as checkpoint:
+        recipe = make_recipe("auto", checkpoint.config, F32)
+        assert isinstance(recipe, Recipe)
+        decoder, encoder = recipe.blueprint(layout, checkpoint), recipe.media_blueprint(layout)
+        eyes = media_part_of(checkpoint)
+        assert encoder is not None
+        assert eyes is not None
+        assert recipe.media is not None
+        eyes = without_prefixes(eyes, recipe.media.unused)
+        parts = ((decoder, checkpoint), (encoder, eyes))
+        made = [
+            each.assemble(read_weights(each.declarations, held, lambda _: None, layout))
+            for each, held in parts
+        ]
+    return made[0], made[1], recipe
+
+
+def prepared_of(recipe: MediaRecipe, image: np.ndarray) -> PreparedMedia:
+    """An image as the server prepares it, from the bytes of a file."""
+    assert recipe.form is not None
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    answer = prepared(file.getvalue(), recipe.form)
+    pixels = np.frombuffer(answer.pixels, np.uint8)
+    return recipe.prepare(pixels.reshape(answer.height, answer.width, 3))
+
+
+@functools.cache
+def _everything() -> Path:
+    """Removed when the process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="sax-media-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)

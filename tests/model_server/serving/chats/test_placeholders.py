@@ -1,0 +1,46 @@
+"""Placeholders become the tokens of images, and the tokens' places become runs and triples."""
+
+import pytest
+
+from model_server.serving.chats.placeholders import expanded, places_of, runs_of, triples_of
+from model_server.text.control_tokens import MARK, ControlTokens
+from sax.errors import InvalidRequest
+
+IMAGE = "<image>"
+GUARD = ControlTokens({IMAGE}).guard
+
+
+def test_each_placeholder_becomes_the_text_of_its_image() -> None:
+    assert expanded(f"a{IMAGE}b{IMAGE}", IMAGE, ["[1]", "[2]"]) == "a[1]b[2]"
+
+
+@pytest.mark.parametrize("text", [IMAGE, MARK, f"{MARK}{IMAGE}", f"x{MARK}"])
+def test_what_users_wrote_is_no_placeholder(text: str) -> None:
+    guarded = GUARD(text)
+    assert expanded(f"{guarded}{IMAGE}", IMAGE, ["[1]"]) == f"{guarded}[1]"
+
+
+@pytest.mark.parametrize("texts", [[], ["[1]", "[2]"]])
+def test_a_template_that_writes_too_few_or_too_many_is_refused(texts: list[str]) -> None:
+    with pytest.raises(InvalidRequest, match="writes 1 of them"):
+        expanded(f"a{IMAGE}", IMAGE, texts)
+
+
+def test_tokens_belong_to_images_in_their_order() -> None:
+    assert places_of([5, 9, 9, 5, 9, 5, 9], 9, [3, 1]) == [(1, 2, 4), (6,)]
+    with pytest.raises(InvalidRequest, match="stand for 3 tokens and the prompt has 2"):
+        places_of([9, 9], 9, [3])
+
+
+def test_places_form_runs() -> None:
+    assert runs_of((1, 2, 4, 7, 8, 9)) == ((1, 3), (4, 5), (7, 10))
+
+
+def test_triples_of_a_text_count_and_those_of_an_image_lie_in_its_grid() -> None:
+    made, following = triples_of(10, [(2, 3, 4, 5, 6, 7)], [(1, 2, 3)])
+    assert made.T.tolist() == [
+        [0, 1, 2, 2, 2, 2, 2, 2, 5, 6],
+        [0, 1, 2, 2, 2, 3, 3, 3, 5, 6],
+        [0, 1, 2, 3, 4, 2, 3, 4, 5, 6],
+    ]
+    assert following == 7

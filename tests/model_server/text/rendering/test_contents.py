@@ -1,0 +1,46 @@
+"""Templates get contents in the form that they take, tried out with an image."""
+
+import pytest
+
+from model_server.text.chat_template import ChatTemplate
+from sax.chat import Image, Message
+
+LISTS = (
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for p in m.content %}{% if p['type'] == 'image' %}<image>{% else %}{{ p['text'] }}"
+    "{% endif %}{% endfor %}{% endif %}|{% endfor %}"
+)
+LISTS_ONLY = (
+    "{% for m in messages %}{% for p in m['content'] | selectattr('type', 'equalto', 'image') %}"
+    "<image>{% endfor %}{% for p in m['content'] | selectattr('type', 'equalto', 'text') %}"
+    "{{ p['text'] }}{% endfor %}|{% endfor %}"
+)
+TEXTS_ONLY = "{% for m in messages %}{{ m['content'] }}|{% endfor %}"
+PREFERS_TEXT = "{% for m in messages %}{{ m['content'] + '|' }}{% endfor %}"  # fails on a list
+IMAGE = Image(b"file")
+CHAT = (Message("user", ("a", IMAGE, "b")), Message("assistant", "c"))
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (LISTS, "a<image>b|c|"),
+        (LISTS_ONLY, "<image>ab|c|"),
+        (TEXTS_ONLY, "a\n<image>\nb|c|"),
+        (PREFERS_TEXT, "a\n<image>\nb|c|"),
+    ],
+)
+def test_every_kind_of_template_writes_texts_and_images(source: str, text: str) -> None:
+    assert ChatTemplate(source).with_images("<image>").render(CHAT) == text
+
+
+def test_a_template_of_a_model_without_eyes_gets_texts() -> None:
+    chat = (Message("user", "a"),)
+    assert ChatTemplate(TEXTS_ONLY).render(chat) == "a|"
+
+
+@pytest.mark.parametrize("source", [LISTS, LISTS_ONLY, TEXTS_ONLY])
+def test_users_cannot_write_the_placeholder(source: str) -> None:
+    forged = ChatTemplate(source).with_images("<image>").render((Message("user", "<image>"),))
+    assert "<image>" in forged
+    assert "\ufdd0<image>" in forged
