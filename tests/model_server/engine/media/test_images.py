@@ -258,7 +258,9 @@ def test_the_engine_serves_images_beside_text(more: dict[str, Any]) -> None:
             if update.finish:
                 done.release()
 
-    rows = {"token_budget": 6 + 16, "max_logit_rows": 6} if "guesses" in more else {}
+    rows: dict[str, Any] = {}
+    if "guesses" in more:
+        rows = {"token_budget": 6 + 16, "max_logit_rows": 6}
     engine = Engine(FakeRunner(limits(**more, **rows)), deliver)
     asked = [
         request((1,), max_tokens=12),
