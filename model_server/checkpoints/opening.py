@@ -13,6 +13,7 @@ from model_server.checkpoints.orbax.checkpoint import OrbaxCheckpoint
 from model_server.checkpoints.orbax.folder import REMOTE, Folder
 from model_server.checkpoints.orbax.layout import find_layout, is_msgpack_map, layout_of_file
 from model_server.checkpoints.roots import local_place
+from model_server.checkpoints.split_name import whole_name
 from model_server.checkpoints.stored_experts import with_stored_experts
 from model_server.checkpoints.text_part import text_part_of
 from sax.errors import CheckpointError
@@ -24,10 +25,10 @@ _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 def open_checkpoint(path: str, on_error: ErrorHandler = raise_error) -> Checkpoint:
     """Open a GGUF file, a Hugging Face folder, or an Orbax or Pax checkpoint.
 
-    A folder may also hold one GGUF file. Orbax and Pax checkpoints may be at gs:// or s3://. Raises
-    CheckpointError, naming the file, if it is missing, unreadable or truncated. If `on_error`
-    returns instead of raising, a Hugging Face folder opens even if some of its weight files are
-    broken.
+    A GGUF file may be any part of one that is split; a folder may also hold one GGUF file or its
+    parts. Orbax and Pax checkpoints may be at gs:// or s3://. Raises CheckpointError, naming the
+    file, if it is missing, unreadable or truncated. If `on_error` returns instead of raising, a
+    Hugging Face folder opens even if some of its weight files are broken.
     """
     if path.partition("://")[0] in REMOTE and "://" in path:
         return _open_remote(path)
@@ -92,7 +93,7 @@ def _open_folder(folder: Path, on_error: ErrorHandler) -> Checkpoint:
     if layout := find_layout(Folder(str(folder))):
         return OrbaxCheckpoint(layout)
     files = sorted(folder.glob("*.gguf"))
-    if len(files) == 1:
+    if files and len({whole_name(file.name) for file in files}) == 1:  # perhaps in parts
         return GgufCheckpoint(files[0])
     if pickled := sorted(f.name for f in folder.iterdir() if f.suffix in _PICKLED):
         raise _pickled(folder, pickled)
@@ -101,7 +102,7 @@ def _open_folder(folder: Path, on_error: ErrorHandler) -> Checkpoint:
     found = ", ".join(file.name for file in files) or "neither"
     raise CheckpointError(
         f"{folder} must hold config.json and its weights, an Orbax checkpoint, or exactly one "
-        f".gguf file; of these it holds {found}"
+        f".gguf file or its parts; of these it holds {found}"
     )
 
 

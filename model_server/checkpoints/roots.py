@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from model_server.checkpoints.split_name import part_names
 from sax.errors import CheckpointError
 from sax.references import parse_reference
 
@@ -42,7 +43,7 @@ class CheckpointRoots:
             self._check_url(str(reference or path))
             return
         try:
-            for found in (place, *_links(place)):
+            for found in (place, *_links(place), *map(place.with_name, part_names(place.name))):
                 self._check_place(path, found)
         except OSError as exc:
             raise CheckpointError(f"{place} cannot be read: {exc.strerror or exc}") from exc

@@ -30,6 +30,7 @@ def paged_attention(
     sinks: jax.Array | None = None,
     chunk: int | None = None,
     ahead: jax.Array | None = None,  # i32[N, C]
+    chosen: jax.Array | None = None,  # bool[N, C, S]: the tokens each query attends to; None: all
 ) -> jax.Array:
     """As `reference.paged_attention`, up to the order of additions."""
     n, c, h, d = q.shape
@@ -57,9 +58,14 @@ def paged_attention(
         at, own = start + within, row_limits[:, :, None]
         most = own if ahead is None else row_reach[:, :, None]
         seen = _seen(at, own, most, window, chunk)
+        if chosen is not None:
+            of_page = lax.dynamic_slice_in_dim(chosen, index * page_size, page_size, axis=2)
+            seen &= jnp.tile(of_page, (1, h // kv_heads, 1))
         scores = jnp.where(seen[:, None], scores, _MASKED)
         new_highest = jnp.maximum(highest, scores.max(-1))
         weights = jnp.exp(scores - new_highest[..., None])
+        if chosen is not None:  # a page may hold none of a query's tokens before it has seen one
+            weights = jnp.where(seen[:, None], weights, 0.0)
         decay = jnp.exp(highest - new_highest)
         if values is None:
             form, values, value_scales = "nkrg,nkdg->nkrd", keys, key_scales

@@ -28,6 +28,7 @@ from model_server.engine.slot_state import state_bytes
 from model_server.engine.step_program import StepProgram, everywhere, told_as_plan_error
 from model_server.engine.types import EngineLimits
 from model_server.islands.proxy_backend import is_proxied
+from model_server.kernels import xla
 from model_server.kernels.choice import kernel_for
 from model_server.kernels.cpu.attention import CpuAttention, supports_heads, unwritten
 from model_server.kernels.paged import Kernel
@@ -83,12 +84,15 @@ class PlacedModel:
         if self.recipe.kv_cache_dtype is not None:
             return jnp.dtype(self.recipe.kv_cache_dtype)
         native = tiles_fit(self.layout) and supports_heads(self.cache.key_dim, self.cache.value_dim)
+        native = native and not self.cache.chosen
         if self.layout.platform == "cpu" and not native:
             return jnp.dtype("float32")  # XLA's bf16 products inside the page loop are slow there
         return jnp.dtype(self.recipe.dtype)
 
     @cached_property
     def kernel(self) -> Kernel:
+        if self.cache.chosen:
+            return xla.KERNEL
         heads, pages = map(self.layout.axis, (self.cache.query_axis, self.cache.axis))
         return kernel_for(self.layout.platform, self.layout.mesh, heads, pages, self.kv_dtype)
 

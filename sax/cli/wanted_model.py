@@ -72,6 +72,7 @@ def model_name(checkpoint: str) -> str:
             text = package
         case _:
             text = PurePosixPath(checkpoint.rstrip("/")).name.removesuffix(".gguf")
+            text = re.sub(r"-\d{5}-of-\d{5}$", "", text)  # one part of several
     word = re.sub(r"[^a-z0-9_-]+", "-", text.lower())
     return re.sub(r"^[^a-z]+", "", word).strip("-") or "model"
 

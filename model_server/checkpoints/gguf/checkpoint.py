@@ -1,4 +1,4 @@
-"""Opens a GGUF file as a checkpoint.
+"""Opens a GGUF file, or several that hold one model, as a checkpoint.
 
 Reads whole tensors or regions, dequantised or as stored, in the form that the model's authors
 published them.
@@ -15,15 +15,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from model_server.checkpoints.gguf.config import architecture_of, config_of
-from model_server.checkpoints.gguf.header import read_header
 from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
+from model_server.checkpoints.gguf.parts import open_parts
 from model_server.checkpoints.gguf.rope import FACTORS
 from model_server.checkpoints.gguf.tensors import views_of
 from model_server.checkpoints.gguf.tokenizer import tokenizer_of
 from model_server.checkpoints.gguf.view import GgufView
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, explicit
-from model_server.checkpoints.tensor_file import TensorFile
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
 from sax.errors import CheckpointError
@@ -39,12 +38,12 @@ class GgufCheckpoint:
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError, naming the file."""
         self.folder: Path | None = None
-        self._file = TensorFile(path)
+        self._parts = open_parts(path)
+        self._header = self._parts.header
         try:
-            self._header = read_header(self._file)
             self._named(self._prepare)
         except BaseException:
-            self._file.close()
+            self._parts.close()
             raise
 
     def _prepare(self) -> None:
@@ -52,7 +51,7 @@ class GgufCheckpoint:
         factors = {name: self._factors(name) for name in FACTORS if name in self._header.tensors}
         self.config = config_of(self._header, architecture, self._main_dtype(), factors)
         self.generation_config: dict[str, Any] = {}
-        self._views = views_of(self._file, self._header, architecture, self.config)
+        self._views = views_of(self._header, architecture, self.config)
 
     def names(self) -> list[str]:
         return list(self._views)
@@ -92,7 +91,7 @@ class GgufCheckpoint:
         return None if source is None else self._named(lambda: self._template(source))
 
     def close(self) -> None:
-        self._file.close()
+        self._parts.close()
 
     def _template(self, source: Any) -> ChatTemplate:
         if not isinstance(source, str):
@@ -111,20 +110,16 @@ class GgufCheckpoint:
         try:
             return work()
         except CheckpointError as exc:
-            if str(self._file.path) in exc.text:
+            if str(self._parts.path) in exc.text:
                 raise
-            raise CheckpointError(f"{self._file.path} cannot be loaded: {exc.text}") from exc
+            raise CheckpointError(f"{self._parts.path} cannot be loaded: {exc.text}") from exc
 
     def _factors(self, name: str) -> np.ndarray:
         tensor = self._header.tensors[name]
         if tensor.kind not in PLAIN or len(tensor.shape) != 1:
             raise CheckpointError(f"tensor {name} is not a list of plain numbers")
         (count,) = tensor.shape
-        return (
-            Matrix(self._file, tensor, 1, count)
-            .read(slice(0, 1), slice(0, count))[0]
-            .astype(np.float32)
-        )
+        return Matrix(tensor, 1, count).read(slice(0, 1), slice(0, count))[0].astype(np.float32)
 
     def _main_dtype(self) -> str:
         """Return the dtype of the embedding, which every family has."""
@@ -137,4 +132,4 @@ class GgufCheckpoint:
         try:
             return self._views[name]
         except KeyError:
-            raise CheckpointError(f"{self._file.path} has no tensor {name}") from None
+            raise CheckpointError(f"{self._parts.path} has no tensor {name}") from None

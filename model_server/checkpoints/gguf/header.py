@@ -47,6 +47,7 @@ class GgufTensor:
     kind: GGMLQuantizationType
     offset: int  # from the start of the file
     nbytes: int
+    file: TensorFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,4 +209,4 @@ def _located(file: TensorFile, entry: _TensorInfo, data_start: int) -> GgufTenso
     if elements == 0 or entry.shape[-1] % block:
         raise file.damaged(f"tensor {entry.name!r} has the shape {entry.shape} in {kind.name}")
     offset = data_start + entry.offset
-    return GgufTensor(entry.name, entry.shape, kind, offset, elements // block * block_bytes)
+    return GgufTensor(entry.name, entry.shape, kind, offset, elements // block * block_bytes, file)

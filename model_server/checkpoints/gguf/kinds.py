@@ -14,16 +14,14 @@ from types import MappingProxyType
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from model_server.checkpoints.gguf import grid_kinds, small_kinds
+from model_server.checkpoints.gguf.bits import Unpacked, bit_fields, halves
 from model_server.checkpoints.packed import (
     FLOAT4,
     PackedBlocks,
     Packing,
-    e8m0_numbers,
     float4_numbers,
 )
-
-# i8[N, B], f32[N, B / block], f32[N, B / block] or None: weight = value * scale + offset.
-Unpacked = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,34 +59,9 @@ class BlockFormat:
         return self.packing.kind == FLOAT4
 
 
-def _halves(raw: np.ndarray, start: int) -> np.ndarray:
-    """Return f32[N, 1], the float16 at byte `start` of every block."""
-    return raw.view(np.float16)[:, start // 2, None].astype(np.float32)
-
-
-def _fields(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Split u8[..., n] into u8[..., 8 / bits, n]: the lowest bits of all bytes, then the next, ...
-
-    n must be a multiple of 8. numpy is slow on short rows, so eight bytes are masked at once as one
-    u64, and results are stored in units of 8 bytes, or of 16 (complex128, only ever copied).
-    """
-    *outer, n = packed.shape
-    unit = np.complex128 if n % 16 == 0 else np.uint64
-    words = np.ascontiguousarray(packed.view(unit)).view(np.uint64)
-    mask = np.uint64((2**bits - 1) * 0x0101010101010101)
-    values = np.empty((*outer, 8 // bits, n), np.uint8)
-    into = values.view(unit)
-    for place in range(8 // bits):
-        field = words >> np.uint64(bits * place)
-        field &= mask
-        for column in range(into.shape[-1]):
-            into[..., place, column] = field.view(unit)[..., column]
-    return values
-
-
 def _q4(packed: np.ndarray) -> np.ndarray:
     """u8[N, 16] -> u8[N, 32], 0..15."""
-    return _fields(packed, 4).reshape(-1, 32)
+    return bit_fields(packed, 4).reshape(-1, 32)
 
 
 # Maps a byte with the fifth bits of eight weights to a u64 with 16 in the byte of each set bit.
@@ -108,52 +81,52 @@ def _q5(high: np.ndarray, packed: np.ndarray) -> np.ndarray:
 def _unpack_q4_0(raw: np.ndarray) -> Unpacked:
     values = _q4(raw[:, 2:]).view(np.int8)
     values -= np.int8(8)
-    return values, _halves(raw, 0), None
+    return values, halves(raw, 0), None
 
 
 def _unpack_q4_1(raw: np.ndarray) -> Unpacked:
-    return _q4(raw[:, 4:]).view(np.int8), _halves(raw, 0), _halves(raw, 2)
+    return _q4(raw[:, 4:]).view(np.int8), halves(raw, 0), halves(raw, 2)
 
 
 def _unpack_q5_0(raw: np.ndarray) -> Unpacked:
     values = _q5(raw[:, 2:6], raw[:, 6:]).view(np.int8)
     values -= np.int8(16)
-    return values, _halves(raw, 0), None
+    return values, halves(raw, 0), None
 
 
 def _unpack_q5_1(raw: np.ndarray) -> Unpacked:
-    return _q5(raw[:, 4:8], raw[:, 8:]).view(np.int8), _halves(raw, 0), _halves(raw, 2)
+    return _q5(raw[:, 4:8], raw[:, 8:]).view(np.int8), halves(raw, 0), halves(raw, 2)
 
 
 def _unpack_q8_0(raw: np.ndarray) -> Unpacked:
-    return np.ascontiguousarray(raw[:, 2:]).view(np.int8), _halves(raw, 0), None
+    return np.ascontiguousarray(raw[:, 2:]).view(np.int8), halves(raw, 0), None
 
 
 def _q2(packed: np.ndarray) -> np.ndarray:
     """u8[N, 64] -> u8[N, 256], 0..3."""
-    return _fields(packed.reshape(-1, 2, 32), 2).reshape(-1, 256)
+    return bit_fields(packed.reshape(-1, 2, 32), 2).reshape(-1, 256)
 
 
 def _unpack_q2_k(raw: np.ndarray) -> Unpacked:
     steps = raw[:, :16]
-    scales = (steps & 15) * _halves(raw, 80)
-    offsets = (steps >> 4) * -_halves(raw, 82)
+    scales = (steps & 15) * halves(raw, 80)
+    offsets = (steps >> 4) * -halves(raw, 82)
     return _q2(raw[:, 16:80]).view(np.int8), scales, offsets
 
 
 def _unpack_q3_k(raw: np.ndarray) -> Unpacked:
     values = _q2(raw[:, 32:96])
-    high = _fields(raw[:, :32], 1).reshape(-1, 256)
+    high = bit_fields(raw[:, :32], 1).reshape(-1, 256)
     high <<= 2
     values |= high
     signed = values.view(np.int8)
     signed -= np.int8(4)  # a clear high bit means minus four
-    return signed, _q3_steps(raw[:, 96:108]) * _halves(raw, 108), None
+    return signed, _q3_steps(raw[:, 96:108]) * halves(raw, 108), None
 
 
 def _q3_steps(packed: np.ndarray) -> np.ndarray:
     """u8[N, 12] -> i8[N, 16]: six bits each, minus 32; the low four bits are stored first."""
-    steps = _fields(packed[:, :8], 4).reshape(-1, 4, 4)
+    steps = bit_fields(packed[:, :8], 4).reshape(-1, 4, 4)
     for place in range(4):
         steps[:, place] |= (packed[:, 8:] >> (2 * place) & 3) << 4
     return steps.reshape(-1, 16).view(np.int8) - np.int8(32)
@@ -170,36 +143,31 @@ def _k_steps(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _k_scales(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the scales and offsets of Q4_K and Q5_K, f32[N, 8] each."""
     scales, offsets = _k_steps(raw[:, 4:16])
-    return scales * _halves(raw, 0), offsets * -_halves(raw, 2)
+    return scales * halves(raw, 0), offsets * -halves(raw, 2)
 
 
 def _unpack_q4_k(raw: np.ndarray) -> Unpacked:
-    values = _fields(raw[:, 16:].reshape(-1, 4, 32), 4)
+    values = bit_fields(raw[:, 16:].reshape(-1, 4, 32), 4)
     return values.reshape(-1, 256).view(np.int8), *_k_scales(raw)
 
 
 def _unpack_q5_k(raw: np.ndarray) -> Unpacked:
-    values = _fields(raw[:, 48:].reshape(-1, 4, 32), 4).reshape(-1, 256)
-    high = _fields(raw[:, 16:48], 1).reshape(-1, 256)
+    values = bit_fields(raw[:, 48:].reshape(-1, 4, 32), 4).reshape(-1, 256)
+    high = bit_fields(raw[:, 16:48], 1).reshape(-1, 256)
     high <<= 4
     values |= high
     return values.view(np.int8), *_k_scales(raw)
 
 
 def _unpack_q6_k(raw: np.ndarray) -> Unpacked:
-    values = _fields(raw[:, :128].reshape(-1, 2, 64), 4).reshape(-1, 256)
-    high = _fields(raw[:, 128:192].reshape(-1, 2, 32), 2).reshape(-1, 256)
+    values = bit_fields(raw[:, :128].reshape(-1, 2, 64), 4).reshape(-1, 256)
+    high = bit_fields(raw[:, 128:192].reshape(-1, 2, 32), 2).reshape(-1, 256)
     high <<= 4
     values |= high
     signed = values.view(np.int8)
     signed -= np.int8(32)
     steps = np.ascontiguousarray(raw[:, 192:208]).view(np.int8)
-    return signed, steps * _halves(raw, 208), None
-
-
-def _unpack_mxfp4(raw: np.ndarray) -> Unpacked:
-    bits = _q4(np.ascontiguousarray(raw[:, 1:]))
-    return (bits << 4).view(np.int8) >> 4, e8m0_numbers(raw[:, :1]), None
+    return signed, steps * halves(raw, 208), None
 
 
 def _kind(
@@ -224,7 +192,16 @@ KINDS: Mapping[GGMLQuantizationType, BlockFormat] = MappingProxyType(
         _Q.Q3_K: _kind(_Q.Q3_K, Packing("int4", 16, offset=False), _unpack_q3_k),
         _Q.Q4_K: _kind(_Q.Q4_K, Packing("int4", 32, offset=True), _unpack_q4_k, lowest=8),
         _Q.Q5_K: _kind(_Q.Q5_K, Packing("int8", 32, offset=True), _unpack_q5_k),
-        _Q.MXFP4: _kind(_Q.MXFP4, Packing(FLOAT4, 32, offset=False), _unpack_mxfp4),
         _Q.Q6_K: _kind(_Q.Q6_K, Packing("int8", 16, offset=False), _unpack_q6_k),
+        _Q.MXFP4: _kind(_Q.MXFP4, Packing(FLOAT4, 32, offset=False), small_kinds.unpack_mxfp4),
+        _Q.NVFP4: _kind(_Q.NVFP4, Packing(FLOAT4, 16, offset=False), small_kinds.unpack_nvfp4),
+        _Q.TQ1_0: _kind(_Q.TQ1_0, Packing("int4", 256, offset=False), small_kinds.unpack_tq1_0),
+        _Q.TQ2_0: _kind(_Q.TQ2_0, Packing("int4", 256, offset=False), small_kinds.unpack_tq2_0),
+        _Q.IQ4_NL: _kind(_Q.IQ4_NL, Packing("int8", 32, offset=False), small_kinds.unpack_iq4_nl),
+        _Q.IQ4_XS: _kind(_Q.IQ4_XS, Packing("int8", 32, offset=False), small_kinds.unpack_iq4_xs),
+        **{
+            of: _kind(of, packing, unpack)
+            for of, (packing, unpack) in grid_kinds.GRID_KINDS.items()
+        },
     }
 )

@@ -20,7 +20,6 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from model_server.checkpoints.gguf.header import GgufTensor
 from model_server.checkpoints.gguf.kinds import KINDS
 from model_server.checkpoints.packed import PackedBlocks
-from model_server.checkpoints.tensor_file import TensorFile
 from model_server.kernels.aligned import aligned_empty
 from sax.errors import CheckpointError
 
@@ -49,7 +48,6 @@ class Band:
 class Matrix:
     """A tensor, or one expert's part of it, as a matrix."""
 
-    file: TensorFile
     tensor: GgufTensor
     rows: int
     columns: int
@@ -94,7 +92,7 @@ class Matrix:
     def _read_plain(self, rows: np.ndarray | slice, columns: slice, out: np.ndarray) -> np.ndarray:
         as_stored = columns == slice(0, self.columns) and out.dtype == self.dtype
         if as_stored and isinstance(rows, slice) and out.flags.c_contiguous:
-            return self.file.fill(out, self._offset(rows.start), self._what)
+            return self.tensor.file.fill(out, self._offset(rows.start), self._what)
 
         def copy(raw: np.ndarray, band: Band) -> None:
             out[band.into] = raw.reshape(len(raw), -1).view(self.dtype)
@@ -133,7 +131,9 @@ class Matrix:
         return PackedBlocks(values, scales, offsets, float4=kind.is_float4)
 
     def _raw(self, start: int, stop: int) -> np.ndarray:
-        return self.file.read(self._offset(start), (stop - start) * self._row_nbytes, self._what)
+        return self.tensor.file.read(
+            self._offset(start), (stop - start) * self._row_nbytes, self._what
+        )
 
     def _offset(self, row: int) -> int:
         return self.tensor.offset + (self.first + row) * self._row_nbytes

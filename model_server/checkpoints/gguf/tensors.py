@@ -15,7 +15,6 @@ from model_server.checkpoints.gguf.kinds import KINDS
 from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
 from model_server.checkpoints.gguf.rope import FACTORS
 from model_server.checkpoints.gguf.view import GgufView, SplitView, StoredView
-from model_server.checkpoints.tensor_file import TensorFile
 from sax.errors import CheckpointError
 
 _SPLIT = re.compile(r"(blk\.\d+\.attn_)(k|v)_b\.weight")
@@ -23,7 +22,7 @@ _Parts = dict[str, GgufTensor]  # "k" and "v"
 
 
 def views_of(
-    file: TensorFile, header: GgufHeader, architecture: GgufArchitecture, config: Config
+    header: GgufHeader, architecture: GgufArchitecture, config: Config
 ) -> dict[str, GgufView]:
     """Return views by Hugging Face name, in file order."""
     _check_kinds(header)
@@ -33,9 +32,9 @@ def views_of(
     _check_complete(named, architecture, config)
     views: dict[str, GgufView] = {}
     for name, tensor in tensors.items():
-        views |= _stored(file, tensor, named[name], config)
+        views |= _stored(tensor, named[name], config)
     for name, parts in split.items():
-        views[named[name].hf_name] = _split(file, name, parts, config)
+        views[named[name].hf_name] = _split(name, parts, config)
     return views
 
 
@@ -72,19 +71,17 @@ def _check_complete(
             )
 
 
-def _stored(
-    file: TensorFile, tensor: GgufTensor, named: Named, config: Config
-) -> dict[str, StoredView]:
+def _stored(tensor: GgufTensor, named: Named, config: Config) -> dict[str, StoredView]:
     place, shape = named.place, tensor.shape
     if len(shape) > (3 if place.experts else 2) or (place.experts and len(shape) < 2):
         raise CheckpointError(f"tensor {tensor.name} has the shape {list(shape)}")
     if not place.experts:
-        return {named.hf_name: _view(Matrix(file, tensor, *_sides(shape)), shape, named, config)}
+        return {named.hf_name: _view(Matrix(tensor, *_sides(shape)), shape, named, config)}
     experts, *one = shape
     rows, columns = _sides(tuple(one))
     return {
         named.hf_name.replace("{e}", str(expert)): _view(
-            Matrix(file, tensor, rows, columns, expert * rows), tuple(one), named, config
+            Matrix(tensor, rows, columns, expert * rows), tuple(one), named, config
         )
         for expert in range(experts)
     }
@@ -120,7 +117,7 @@ def _take_split(tensors: dict[str, GgufTensor]) -> dict[str, _Parts]:
     return split
 
 
-def _split(file: TensorFile, name: str, parts: _Parts, config: Config) -> SplitView:
+def _split(name: str, parts: _Parts, config: Config) -> SplitView:
     heads, latent = config["num_attention_heads"], config["kv_lora_rank"]
     wanted = {
         "k": (heads, latent, config["qk_nope_head_dim"]),
@@ -135,7 +132,7 @@ def _split(file: TensorFile, name: str, parts: _Parts, config: Config) -> SplitV
                 f"tensor {part_name} must be of shape {list(shape)}; it is {given}"
             )
     keys, values = (
-        tuple(Matrix(file, parts[part], rows, columns, head * rows) for head in range(count))
+        tuple(Matrix(parts[part], rows, columns, head * rows) for head in range(count))
         for part, (count, rows, columns) in wanted.items()
     )
     return SplitView(keys, values)

@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
+from model_server.checkpoints.split_name import part_names, whole_name
 from sax.errors import CheckpointNotFound
 from sax.format import listing
 
 _ONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _ADAPTER = "adapter_model.safetensors"
 _SHARD = re.compile(r"(?!consolidated)[\w.-]+\.safetensors")
-_PART = re.compile(r".*-\d{5}-of-\d{5}\.gguf")
 # Beside weights: configurations, templates and vocabularies, and the modules of sentence encoders.
 _SMALL = re.compile(
     r"[\w.-]+\.(json|jinja|model|tiktoken)|merges\.txt|vocab\.txt"
@@ -24,15 +24,16 @@ _NAMED = 12  # files that an error lists
 def choose(names: Sequence[str], wanted: str = "") -> list[str]:
     """Return what to fetch, weights last: whoever finds them has the rest.
 
-    wanted: a GGUF file, or the end of its name such as Q4_K_M. Raises CheckpointNotFound.
+    wanted: a GGUF file, or the end of its name such as Q4_K_M; all parts of a file that is split
+    are fetched, the first of them first. Raises CheckpointNotFound.
     """
     if wanted:
-        return [_wanted(names, wanted)]
+        return _parts(names, _wanted(names, wanted))
     if weights := _weights(names):
         return [name for name in names if _SMALL.fullmatch(name) and name not in weights] + weights
-    files = [name for name in names if name.endswith(".gguf")]
+    files = _gguf_files(names)
     if len(files) == 1:
-        return files
+        return _parts(names, files[0])
     if files:
         raise CheckpointNotFound(
             f"it holds {len(files)} GGUF files: name one behind a colon, as in "
@@ -57,17 +58,35 @@ def _wanted(names: Sequence[str], wanted: str) -> str:
         found = wanted
     else:
         end = wanted.lower().removesuffix(".gguf")
-        files = [name for name in names if name.endswith(".gguf")]
-        ends = [name for name in files if PurePosixPath(name).stem.lower().endswith(end)]
+        files = _gguf_files(names)
+        ends = [name for name in files if _stem(name).endswith(end)]
         if len(ends) != 1:
             what = f"{len(ends)} files end with {wanted}" if ends else f"it has no file {wanted}"
             raise CheckpointNotFound(f"{what}; there are {_some(ends or files or names)}")
         found = ends[0]
-    if _PART.fullmatch(found):
-        raise CheckpointNotFound(
-            f"{found} is one part of several, and GGUF files are read whole: choose another file"
-        )
     return found
+
+
+def _gguf_files(names: Sequence[str]) -> list[str]:
+    """Return the GGUF files, of those in parts the first that is there."""
+    files = sorted(name for name in names if name.endswith(".gguf"))
+    first = {whole_name(name): name for name in reversed(files)}
+    return [name for name in files if first[whole_name(name)] == name]
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(whole_name(name)).stem.lower()
+
+
+def _parts(names: Sequence[str], found: str) -> list[str]:
+    """Return all parts of a file. Raises CheckpointNotFound if some are not there."""
+    parts = part_names(found) or [found]
+    if missing := [name for name in parts if name not in names]:
+        raise CheckpointNotFound(
+            f"{found} is one of {len(parts)} parts, of which {_some(missing)} are not there: "
+            "choose another file"
+        )
+    return parts
 
 
 def _some(names: Sequence[str]) -> str:

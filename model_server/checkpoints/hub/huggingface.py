@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from model_server.checkpoints.hub.choice import choose
 from model_server.checkpoints.hub.hub_errors import told
 from model_server.checkpoints.hub.transfer import Transfer
+from model_server.checkpoints.split_name import part_names
 from sax.errors import CheckpointError, CheckpointUnreachable
 from sax.format import human_bytes as human
 from sax.references import HubReference
@@ -177,11 +178,13 @@ class ModelHub:
         """Return a checkpoint that is whole in the cache."""
         folder = self._snapshot(pinned)
         if pinned.file:
-            return folder / pinned.file if (folder / pinned.file).is_file() else None
+            parts = part_names(pinned.file) or [pinned.file]
+            return folder / parts[0] if all((folder / part).is_file() for part in parts) else None
         if any((folder / name).is_file() for name in _CONFIGS) and _has_weights(folder):
             return folder
-        files = sorted(folder.glob("*.gguf"))
-        return files[0] if len(files) == 1 else None
+        files = sorted(file.name for file in folder.glob("*.gguf"))
+        whole = bool(files) and files == (part_names(files[0]) or files[:1])
+        return folder / files[0] if whole else None
 
     def _commit(self, wanted: HubReference) -> str | None:
         """Return the commit that the cache knows a revision by."""

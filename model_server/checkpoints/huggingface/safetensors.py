@@ -6,8 +6,10 @@ Expects config.json, model.safetensors or its shards, and tokenizer files. Reads
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from model_server.checkpoints.huggingface.folder_files import (
     folder_tokenizer,
     read_config,
 )
-from model_server.checkpoints.huggingface.prequantized import packed_weights
+from model_server.checkpoints.huggingface.prequantized.methods import packed_weights
 from model_server.checkpoints.huggingface.safetensors_header import (
     DTYPES,
     ErrorHandler,
@@ -48,7 +50,7 @@ class SafetensorsCheckpoint:
         self._stored = StoredTensors(folder, on_error)
         try:
             self._packed, used = packed_weights(
-                self.config.get("quantization_config"), self._stored.dtypes, self._stored
+                _quantization(folder, self.config), self._stored.dtypes, self._stored
             )
         except CheckpointError as exc:
             self.close()
@@ -90,8 +92,8 @@ class SafetensorsCheckpoint:
             self.dtype(name)  # raises for integer tensors
             return self._stored.read(name, region, out)
         *rows, columns = region or whole(packed.shape)
-        block = packed.packing.block or packed.shape[-1]
-        start, stop = columns.start // block * block, -(-columns.stop // block) * block
+        step = packed.step
+        start, stop = columns.start // step * step, -(-columns.stop // step) * step
         blocks = packed.read(self._stored, *rows, slice(start, stop))
         cut = slice(columns.start - start, columns.stop - start)
         return deliver(blocks.dequantized()[..., cut], out)
@@ -102,8 +104,8 @@ class SafetensorsCheckpoint:
 
     def read_packed(self, name: str, region: Region | None = None) -> PackedBlocks:
         packed = self._packed.get(name)
-        if packed is None:
-            raise CheckpointError(f"tensor {name} in {self._folder} is not quantised")
+        if packed is None or packed.packing is None:
+            raise CheckpointError(f"tensor {name} in {self._folder} is not stored in blocks")
         return packed.read(self._stored, *(region or whole(packed.shape)))
 
     def tokenizer(self) -> HfTokenizer:
@@ -118,3 +120,16 @@ class SafetensorsCheckpoint:
 
     def close(self) -> None:
         self._stored.close()
+
+
+def _quantization(folder: Path, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return how the weights are quantised, wherever the folder says it."""
+    inner = config.get("text_config")
+    found = config.get("quantization_config")
+    if found is None and isinstance(inner, Mapping):
+        found = inner.get("quantization_config")
+    if found is None:
+        found = read_json(folder / "hf_quant_config.json", missing={})
+    if not isinstance(found, Mapping):
+        raise CheckpointError(f"config.json has quantization_config = {str(found)[:200]!r}")
+    return found

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from model_server.checkpoints.huggingface.safetensors_header import (
@@ -34,6 +35,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     **DTYPES,
     "F64": np.dtype(np.float64),
     "F8_E4M3": FLOAT8,
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
     "I64": np.dtype(np.int64),
     "I32": np.dtype(np.int32),
     "I16": np.dtype(np.int16),

@@ -23,7 +23,7 @@ from model_server.models.audio import whisper
 from model_server.models.audio.audio_recipe import AudioRecipe
 from model_server.models.audio.speech_rules import SpeechRow, advanced
 from model_server.models.audio.speech_tokens import SpeechTokens
-from model_server.models.audio.whisper import KeysValues
+from model_server.models.audio.whisper import WhisperCache
 from model_server.models.weights.sharding import own_device
 from model_server.models.weights.weight import leaf_shapes
 from sax.types import Progress
@@ -112,20 +112,20 @@ class AudioPrograms:
         """Return the weights as programs take them; the given ones are needed no longer."""
         return jax.block_until_ready(self._prepare(list(leaves)))
 
-    def encode(self, weights: Any, mels: np.ndarray) -> KeysValues:
+    def encode(self, weights: Any, mels: np.ndarray) -> WhisperCache:
         """Map spectrograms f32[B, frames, bins] to what the decoder reads of them."""
         return self._compiled[_ProgramKey("encode", len(mels))](weights, mels)
 
     def read(
-        self, weights: Any, cross: KeysValues, prompts: Prompts
-    ) -> tuple[KeysValues, SpeechRow, Heard]:
+        self, weights: Any, cross: WhisperCache, prompts: Prompts
+    ) -> tuple[WhisperCache, SpeechRow, Heard]:
         """Read the prompts and choose the first token of each answer."""
         rows, prompt = prompts.tokens.shape
         return self._compiled[_ProgramKey("read", rows, prompt)](weights, cross, prompts)
 
     def choose(
-        self, weights: Any, cross: KeysValues, cache: KeysValues, row: SpeechRow
-    ) -> tuple[KeysValues, SpeechRow]:
+        self, weights: Any, cross: WhisperCache, cache: WhisperCache, row: SpeechRow
+    ) -> tuple[WhisperCache, SpeechRow]:
         """Choose up to STEPS more tokens of each answer; cache and rows are consumed."""
         return self._compiled[_ProgramKey("choose", len(row.token))](weights, cross, cache, row)
 
@@ -148,7 +148,7 @@ class AudioPrograms:
         given = self._weights, cross, self._placed(cache), self._placed(row)
         return jax.jit(self._choose, donate_argnums=(2, 3)).lower(*given)
 
-    def _read(self, weights: Any, cross: KeysValues, prompts: Prompts) -> Any:
+    def _read(self, weights: Any, cross: WhisperCache, prompts: Prompts) -> Any:
         config, (rows, width) = self.recipe.config, prompts.tokens.shape
         cache = whisper.empty_cache(config, self.recipe.dtype, rows)
         positions = jnp.broadcast_to(jnp.arange(width), (rows, width))
@@ -176,7 +176,9 @@ class AudioPrograms:
             answer=jnp.zeros((rows, self.recipe.config.context // 2), jnp.int32),
         )
 
-    def _choose(self, weights: Any, cross: KeysValues, cache: KeysValues, row: SpeechRow) -> Any:
+    def _choose(
+        self, weights: Any, cross: WhisperCache, cache: WhisperCache, row: SpeechRow
+    ) -> Any:
         def going(carry: Any) -> jax.Array:
             step, _, row = carry
             return (step < STEPS) & ~jnp.all(row.done)
@@ -198,12 +200,12 @@ class AudioPrograms:
         _, cache, row = lax.while_loop(going, chosen, (0, cache, row))
         return cache, row
 
-    def _cross(self, rows: int) -> KeysValues:
+    def _cross(self, rows: int) -> WhisperCache:
         config = self.recipe.config
         head = config.embed // config.heads[1]
         shape = (config.layers[1], rows, config.positions, config.heads[1], head)
         both: Any = self._shape(shape, self.recipe.dtype)
-        return KeysValues(both, both)
+        return WhisperCache(both, both)
 
     def _cache(self, rows: int) -> Any:
         empty = partial(whisper.empty_cache, self.recipe.config, self.recipe.dtype, rows)
@@ -227,7 +229,7 @@ class AudioPrograms:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self._where)
 
 
-def _encode(config: Any, weights: Any, mels: jax.Array) -> KeysValues:
+def _encode(config: Any, weights: Any, mels: jax.Array) -> WhisperCache:
     return whisper.crossed(config, weights, whisper.encode(config, weights, mels))
 
 

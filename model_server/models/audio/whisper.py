@@ -29,7 +29,7 @@ _EPSILON = 1e-5  # of every norm
 _DIMENSIONS = ("NWC", "OIW", "NWC")
 
 
-class KeysValues(NamedTuple):
+class WhisperCache(NamedTuple):
     """Keys and values of every layer; of the encoder's positions S, or of the decoder's C."""
 
     keys: jax.Array  # [L, B, S, H, Q]
@@ -52,32 +52,32 @@ def encode(config: WhisperConfig, weights: Tree, mels: jax.Array) -> jax.Array:
     return _normed(x, weights["encoder_norm"])
 
 
-def crossed(config: WhisperConfig, weights: Tree, states: jax.Array) -> KeysValues:
+def crossed(config: WhisperConfig, weights: Tree, states: jax.Array) -> WhisperCache:
     """Return what each layer of the decoder reads of the encoder's states f32[B, S, D]."""
     heads, dtype = config.heads[1], weights["table"].dtype
 
-    def layer(carry: None, cross: Tree) -> tuple[None, KeysValues]:
+    def layer(carry: None, cross: Tree) -> tuple[None, WhisperCache]:
         made = (_split(_product(states, cross[name]), heads) for name in ("k", "v"))
-        return carry, KeysValues(*(each.astype(dtype) for each in made))
+        return carry, WhisperCache(*(each.astype(dtype) for each in made))
 
     _, made = lax.scan(layer, None, weights["decoder"]["cross"])
     return made
 
 
-def empty_cache(config: WhisperConfig, dtype: Any, rows: int) -> KeysValues:
+def empty_cache(config: WhisperConfig, dtype: Any, rows: int) -> WhisperCache:
     head = config.embed // config.heads[1]
     shape = (config.layers[1], rows, config.context, config.heads[1], head)
-    return KeysValues(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+    return WhisperCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
 
 def decode(
     config: WhisperConfig,
     weights: Tree,
-    cross: KeysValues,
-    cache: KeysValues,
+    cross: WhisperCache,
+    cache: WhisperCache,
     tokens: jax.Array,
     positions: jax.Array,
-) -> tuple[jax.Array, KeysValues]:
+) -> tuple[jax.Array, WhisperCache]:
     """Read tokens i32[B, T] at positions i32[B, T]; return vectors f32[B, T, D] and the cache.
 
     A token sees what the cache holds up to its own position.
@@ -91,7 +91,7 @@ def decode(
         x, cache = carry
         index, held, cross = held
         cache = _written(config, held["attention"], cache, (index, rows, positions), x, held)
-        own = KeysValues(cache.keys[index], cache.values[index])
+        own = WhisperCache(cache.keys[index], cache.values[index])
         x = x + _attend(config, held["attention"], _normed(x, held["norm"]), own, seen)
         x = x + _attend(config, held["cross"], _normed(x, held["cross_norm"]), cross, None)
         return (_fed_forward(config, held, x), cache), None
@@ -108,22 +108,27 @@ def logits(weights: Tree, x: jax.Array) -> jax.Array:
 
 
 def _written(
-    config: WhisperConfig, attention: Tree, cache: KeysValues, place: Any, x: jax.Array, held: Tree
-) -> KeysValues:
+    config: WhisperConfig,
+    attention: Tree,
+    cache: WhisperCache,
+    place: Any,
+    x: jax.Array,
+    held: Tree,
+) -> WhisperCache:
     """Return the cache with keys and values of x f32[B, T, D] at a layer, rows and positions."""
     normed = _normed(x, held["norm"])
     keys, values = (
         _split(_product(normed, attention[name]), config.heads[1]).astype(cache.keys.dtype)
         for name in ("k", "v")
     )
-    return KeysValues(cache.keys.at[place].set(keys), cache.values.at[place].set(values))
+    return WhisperCache(cache.keys.at[place].set(keys), cache.values.at[place].set(values))
 
 
 def _attend(
     config: WhisperConfig,
     attention: Tree,
     x: jax.Array,
-    held: KeysValues,
+    held: WhisperCache,
     seen: jax.Array | None,
 ) -> jax.Array:
     """Attend from f32[B, T, D] to [B, S, H, Q]; seen: bool[B, T, S], None: everything."""

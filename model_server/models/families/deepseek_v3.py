@@ -6,8 +6,10 @@ Source: DeepSeek-AI 2024 (arXiv:2412.19437); names and config keys are those of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import (
@@ -30,6 +32,7 @@ from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
+BuildLatent = Callable[[LatentShape, str, WeightForm], nnx.Module]
 # Of its experts, which other families have as well.
 ROUTED = (
     "first_k_dense_replace",
@@ -88,6 +91,7 @@ def latent_recipe(
     sparse: Sequence[bool],
     routed: BuildFfw,
     *,
+    attention: BuildLatent = LatentAttention,
     context: int | None = None,
     unused: tuple[str, ...] = (),
 ) -> Recipe:
@@ -103,7 +107,7 @@ def latent_recipe(
         prefix = f"model.layers.{index}"
         return PreNormLayer(
             norm_of(keys, f"{prefix}.input_layernorm"),
-            LatentAttention(shape, f"{prefix}.self_attn", form),
+            attention(shape, f"{prefix}.self_attn", form),
             norm_of(keys, f"{prefix}.post_attention_layernorm"),
             (routed if sparse[index] else dense)(prefix, form),
         )

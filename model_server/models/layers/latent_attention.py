@@ -92,13 +92,21 @@ class LatentAttention(nnx.Module):
     ) -> tuple[jax.Array, LayerPages]:
         """Returns f32[T, D] and the pages with the new tokens written."""
         s = self.shape
-        latent, shared = jnp.split(self.down(x), [s.latent], axis=-1)
-        keys = jnp.concatenate([self.norm(latent)[:, None], rotation(shared[:, None])], axis=-1)
-        mixed, pages = batch.attend(pages, self._queries(x, rotation), keys, None, scale=s.scale)
-        values = _per_head("thl,hvl->thv", mixed[..., : s.latent], self.value_up[...])
-        return self.out(values.reshape(x.shape[0], -1)), pages
+        queries, keys = self.latent_queries(x, rotation), self.latent_keys(x, rotation)
+        mixed, pages = batch.attend(pages, queries, keys, None, scale=s.scale)
+        return self.of_latents(mixed[..., : s.latent]), pages
 
-    def _queries(self, x: jax.Array, rotation: Rotary) -> jax.Array:
+    def latent_keys(self, x: jax.Array, rotation: Rotary) -> jax.Array:
+        """f32[T, 1, latent + rotated]: cached."""
+        latent, shared = jnp.split(self.down(x), [self.shape.latent], axis=-1)
+        return jnp.concatenate([self.norm(latent)[:, None], rotation(shared[:, None])], axis=-1)
+
+    def of_latents(self, mixed: jax.Array) -> jax.Array:
+        """Map each head's mixture of latents f32[T, H, latent] to f32[T, D]."""
+        values = _per_head("thl,hvl->thv", mixed, self.value_up[...])
+        return self.out(values.reshape(mixed.shape[0], -1))
+
+    def latent_queries(self, x: jax.Array, rotation: Rotary) -> jax.Array:
         """f32[T, H, latent + rotated]: compared with the cached keys."""
         s = self.shape
         narrow = x if s.query_latent is None else self.query_norm(self.query_down(x))

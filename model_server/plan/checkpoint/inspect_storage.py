@@ -6,12 +6,13 @@ Reads headers only and skips errors in them, which opening the checkpoint report
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.checkpoints.gguf.header import read_header
+from model_server.checkpoints.gguf.parts import open_parts
 from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
-from model_server.checkpoints.tensor_file import TensorFile
+from model_server.checkpoints.split_name import part_names
 from model_server.plan.checkpoint.inspect_report import StoredFile, StoredKind
 from sax.errors import CheckpointError
 
@@ -23,7 +24,10 @@ def stored_files(path: str, checkpoint: Checkpoint) -> list[StoredFile]:
         return [StoredFile(path, 0)]
     if checkpoint.format in ("orbax", "pax") and place.is_dir():
         return [StoredFile(place.name, _size(place))]
-    found = [place] if place.is_file() else sorted(place.glob(_PATTERN[checkpoint.format]))
+    if place.is_file():
+        found = [place.with_name(name) for name in part_names(place.name)] or [place]
+    else:
+        found = sorted(place.glob(_PATTERN[checkpoint.format]))
     return [StoredFile(file.name, file.stat().st_size) for file in found]
 
 
@@ -48,11 +52,8 @@ _PATTERN = {"gguf": "*.gguf", "safetensors": "*.safetensors"}
 def _gguf(path: str) -> list[tuple[str, int]]:
     place = _local(path)
     assert place is not None, "GGUF files are read from local paths"
-    file = TensorFile(place if place.is_file() else next(place.glob("*.gguf")))
-    try:
-        return [(t.kind.name, t.nbytes) for t in read_header(file).tensors.values()]
-    finally:
-        file.close()
+    with closing(open_parts(place if place.is_file() else next(place.glob("*.gguf")))) as parts:
+        return [(t.kind.name, t.nbytes) for t in parts.header.tensors.values()]
 
 
 def _safetensors(path: str) -> list[tuple[str, int]]:

@@ -74,6 +74,17 @@ def deepseek_v3(**sizes: Any) -> dict[str, Any]:
     return decoder("DeepseekV3ForCausalLM", "deepseek_v3", **own | sizes)
 
 
+def deepseek_v32(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "architectures": ["DeepseekV32ForCausalLM"],
+        "index_head_dim": 14,
+        "index_n_heads": 9,  # so many that no two tokens have a score of zero
+        "index_topk": 7,
+        "model_type": "deepseek_v32",
+    }
+    return deepseek_v3() | own | sizes
+
+
 def gpt_oss(**sizes: Any) -> dict[str, Any]:
     own = {
         "attention_bias": True,
@@ -214,6 +225,33 @@ CASES = [
             "scaling": {"routed_scaling_factor": 1.0},
             "weights that add up to one": {"norm_topk_prob": False},
         },
+    ),
+    Case(
+        name="deepseek_v32",
+        config=deepseek_v32(),
+        without={
+            "choice": {"index_topk": 64},
+            "another count": {"index_topk": 9},
+            "yarn": {"rope_scaling": None},
+            "groups": {"topk_group": 4},
+        },
+    ),
+    Case(
+        name="deepseek_v32_biased",  # biases, a rope as transformers 5 writes it, kinds of layers
+        config=new_rope(
+            deepseek_v32(
+                attention_bias=True,
+                index_head_dim=8,
+                index_topk=12,
+                layer_types=["indexed_attention"] * 2,
+                mlp_layer_types=["sparse", "dense"],
+                num_hidden_layers=2,
+                num_nextn_predict_layers=0,
+                rope_scaling=None,
+                rope_theta=5000.0,
+            )
+        ),
+        without={"choice": {"index_topk": 64}},
     ),
     Case(
         name="deepseek_v3_plain_queries",  # as the small ones: no low-rank queries, one group

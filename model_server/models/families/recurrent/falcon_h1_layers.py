@@ -75,8 +75,9 @@ class RecurrentHalf(nnx.Module):
 class HalvedDecoder(Decoder):
     """A decoder of such halves."""
 
-    def embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
-        """Returns f32[T, 2 D], the input of the first half."""
+    def embed(self, tokens: jax.Array, positions: jax.Array, media: Any = None) -> jax.Array:
+        """Returns f32[T, 2 D], the input of the first half; it takes no media."""
+        assert media is None, "models of this kind see no images"
         x = super().embed(tokens, positions)
         return jnp.concatenate([x, jnp.zeros_like(x)], axis=-1)
 

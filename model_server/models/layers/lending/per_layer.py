@@ -99,8 +99,9 @@ class LendingDecoder(Decoder):
         self.size = 0 if inputs is None else inputs.size
         self.inputs, self.expand = inputs, expand
 
-    def embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
-        """Returns rows f32[T, S + L * P], the input of the first layer."""
+    def embed(self, tokens: jax.Array, positions: jax.Array, media: Any = None) -> jax.Array:
+        """Returns rows f32[T, S + L * P], the input of the first layer; it takes no media."""
+        assert media is None, "models of this kind see no images"
         x = super().embed(tokens, positions)
         stream = x if self.expand is None else self.expand(x)
         if self.inputs is None:
@@ -108,7 +109,12 @@ class LendingDecoder(Decoder):
         return jnp.concatenate([stream, self.inputs(tokens, x)], axis=-1)
 
     def run(
-        self, x: jax.Array, positions: jax.Array, pages: Sequence[LayerPages], batch: PagedBatch
+        self,
+        x: jax.Array,
+        positions: jax.Array,
+        pages: Sequence[LayerPages],
+        batch: PagedBatch,
+        media: Any = None,
     ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
         """Runs rows f32[T, S + L * P] through the layers; returns them with the updated pages."""
         rotations = {rope: rope and rope.at(positions) for rope in dict.fromkeys(self.ropes)}

@@ -20,6 +20,7 @@ from model_server.checkpoints.gguf.rope import LLAMA3_FACTORS, llama3_factors
 from sax.errors import CheckpointError
 
 LLAMA = ARCHITECTURES["llama"]
+NO_FILE: Any = None  # configurations are made of headers
 SIZES = {
     **{
         "hidden_size": 8,
@@ -63,7 +64,7 @@ def config(
     header = GgufHeader(
         {**METADATA, **(changes or {})},
         {
-            name: GgufTensor(name, shape, GGMLQuantizationType.F32, 0, 0)
+            name: GgufTensor(name, shape, GGMLQuantizationType.F32, 0, 0, NO_FILE)
             for name, shape in names.items()
         },
     )
@@ -102,7 +103,7 @@ def test_heads_may_have_a_size_of_their_own() -> None:
 
 def test_without_key_heads_every_query_has_its_own() -> None:
     header = {key: v for key, v in METADATA.items() if not key.endswith("head_count_kv")}
-    embedding = GgufTensor("", (9, 64), GGMLQuantizationType.F32, 0, 0)
+    embedding = GgufTensor("", (9, 64), GGMLQuantizationType.F32, 0, 0, NO_FILE)
     tensors = dict.fromkeys(["token_embd.weight", "output_norm.weight"], embedding)
     read = config_of(GgufHeader(header, tensors), LLAMA, "float32")
     assert read["num_key_value_heads"] == 8
@@ -224,7 +225,7 @@ def test_a_list_where_one_value_belongs_does_no_harm(
     written = architecture.more_metadata(
         SIZES | {"model_type": next(iter(architecture.model_types))}
     )
-    tensor = GgufTensor("", (8, 8), GGMLQuantizationType.F32, 0, 0)
+    tensor = GgufTensor("", (8, 8), GGMLQuantizationType.F32, 0, 0, NO_FILE)
     names = ["token_embd.weight", "token_types.weight", "a", "b", "c"]
     for suffix in {**required, **written, "rope.scaling.type": "", "attention.sliding_window": 0}:
         metadata = {f"{architecture.name}.{key}": v for key, v in (required | written).items()}

@@ -138,13 +138,15 @@ def test_a_kind_that_is_not_read_is_named_with_those_that_are(tmp_path: Path) ->
     writer.add_uint32("llama.feed_forward_length", 4)
     writer.add_uint32("llama.attention.key_length", 2)
     writer.add_layer_norm_rms_eps(1e-5)
-    iq = GGMLQuantizationType.IQ4_NL
-    writer.add_tensor("token_embd.weight", np.zeros((4, 18), np.uint8), raw_dtype=iq)
+    kind = GGMLQuantizationType.Q8_1  # of products only, never of a file
+    writer.add_tensor("token_embd.weight", np.zeros((4, 40), np.uint8), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(CheckpointError, match=r"token_embd\.weight is stored as IQ4_NL.*Q4_K"):
+    with pytest.raises(
+        CheckpointError, match=r"token_embd\.weight is stored as Q8_1.*Q4_K.*IQ4_XS"
+    ):
         GgufCheckpoint(tmp_path / "x.gguf")
 
 

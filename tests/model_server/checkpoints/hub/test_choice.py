@@ -57,8 +57,17 @@ def test_one_gguf_file_is_chosen_by_its_name_or_the_end_of_it_or_because_it_is_a
         choose(files)
     with pytest.raises(CheckpointNotFound, match="no file Q5_0; there are m-Q4_K_M.gguf"):
         choose(files, "Q5_0")
-    with pytest.raises(CheckpointNotFound, match="one part of several"):
-        choose(["m-00001-of-00002.gguf"], "m-00001-of-00002.gguf")
+
+
+def test_a_split_gguf_file_is_chosen_with_all_its_parts_by_any_of_them() -> None:
+    parts = [f"Q4_K_M/m-Q4_K_M-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    files = [parts[2], "README.md", parts[0], parts[1]]
+    assert choose(files) == choose(files, "Q4_K_M") == choose(files, parts[1]) == parts
+    assert choose([*files, "m-Q8_0.gguf"], "q4_k_m.gguf") == parts
+    with pytest.raises(CheckpointNotFound, match=r"holds 2 GGUF files.*-00001-of-00003\.gguf"):
+        choose([*files, "m-Q8_0.gguf"])
+    with pytest.raises(CheckpointNotFound, match=r"one of 3 parts, of which .*-00002-of-00003"):
+        choose([parts[0], parts[2]], "Q4_K_M")
 
 
 def test_a_repository_of_pickles_has_nothing_to_load() -> None:

@@ -15,6 +15,7 @@ from sax.errors import CheckpointNotFound, CheckpointUnreachable
 from sax.references import HubReference
 from sax.types import Progress
 from tests.model_server.checkpoints.hub.fake_hub import FakeHub
+from tests.model_server.checkpoints.split_file import split_file
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 
 REPO = "acme/tiny"
@@ -121,6 +122,23 @@ def test_a_branch_moves_and_a_tag_and_a_commit_stay(
     assert fetch(client, HubReference(REPO, old)).name == old
     with pytest.raises(CheckpointNotFound, match="no revision v2 of acme/tiny"):
         fetch(client, HubReference(REPO, "v2"))
+
+
+def test_a_split_gguf_file_is_fetched_with_all_its_parts(
+    hub: FakeHub, client: ModelHub, gguf_file: Path, tmp_path: Path
+) -> None:
+    parts = {f"Q8/{each.name}": each for each in split_file(gguf_file, tmp_path / "split")}
+    hub.push(REPO, {**{name: each.read_bytes() for name, each in parts.items()}, "m-Q4.gguf": b""})
+    wanted = HubReference(REPO, "", "Q8/m-00003-of-00004.gguf")
+    pinned = client.pin(wanted)
+    assert pinned.file == "Q8/m-00001-of-00004.gguf"
+    path = fetch(client, pinned)
+    assert set(hub.fetched) == set(parts)
+    open_checkpoint(str(path)).close()
+    second = path.parent / "m-00002-of-00004.gguf"
+    second.unlink()
+    assert fetch(client, pinned) == path  # which is not whole without it
+    assert second.is_file()
 
 
 def test_only_the_named_gguf_file_is_fetched(

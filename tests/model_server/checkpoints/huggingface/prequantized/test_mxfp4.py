@@ -11,7 +11,7 @@ from gguf.quants import dequantize
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.checkpoints.huggingface.mxfp4 import PACKING, mxfp4_weights
+from model_server.checkpoints.huggingface.prequantized.mxfp4 import PACKING, mxfp4_weights
 from sax.errors import CheckpointError
 
 E, OUT, BLOCKS = 3, 6, 2

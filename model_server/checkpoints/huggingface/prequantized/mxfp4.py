@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from model_server.checkpoints.huggingface.packed_weight import PackedWeight
+from model_server.checkpoints.huggingface.prequantized.packed_weight import PackedWeight
 from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
 from model_server.checkpoints.packed import FLOAT4, PackedBlocks, Packing, e8m0_numbers
 from sax.errors import CheckpointError

@@ -1,0 +1,95 @@
+"""Latent attention to the tokens that an indexer of few small heads scores highest.
+
+Source: DeepSeek-AI 2025, "DeepSeek-V3.2-Exp: boosting long-context efficiency with DeepSeek sparse
+attention". The indexer's key is cached behind the latent vector of each token. The published code
+rotates both sides of its products by Hadamard matrices, which changes nothing, and rounds them to
+float8, which is not done here, as in transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model_server.kernels.chosen import Choosing, attend_to_chosen
+from model_server.kernels.paged import PagedBatch
+from model_server.kernels.pages import LayerPages
+from model_server.models.layers.latent_attention import LatentAttention, LatentShape
+from model_server.models.layers.layers import LayerNorm, Linear
+from model_server.models.layers.rope import Rotary
+from model_server.models.weights.weight import WeightForm
+
+_EPSILON = 1e-6  # of the norm over the indexer's keys
+
+
+@dataclass(frozen=True, slots=True)
+class IndexerShape:
+    heads: int
+    dim: int
+    most: int  # tokens that each query attends to
+
+
+class Indexer(nnx.Module):
+    """Makes the vectors by which queries choose tokens."""
+
+    def __init__(
+        self, shape: IndexerShape, embed: int, query_latent: int, prefix: str, form: WeightForm
+    ) -> None:
+        self.shape = shape
+
+        def linear(name: str, outputs: int, inputs: int) -> Linear:
+            source = (f"{prefix}.{name}.weight",)
+            return Linear(outputs, inputs, (None, None), source, form=form)
+
+        self.queries = linear("wq_b", shape.heads * shape.dim, query_latent)
+        self.key = linear("wk", shape.dim, embed)
+        self.weights = linear("weights_proj", shape.heads, embed)
+        norm = f"{prefix}.k_norm"
+        self.norm = LayerNorm(shape.dim, (f"{norm}.weight",), (f"{norm}.bias",), epsilon=_EPSILON)
+
+    def choosing(self, x: jax.Array, narrow: jax.Array, rotation: Rotary) -> Choosing:
+        """Map the residual stream f32[T, D] and the queries' latent f32[T, R]."""
+        s = self.shape
+        queries = rotation(self.queries(narrow).reshape(-1, s.heads, s.dim))
+        return Choosing(queries * s.dim**-0.5, self.weights(x) * s.heads**-0.5)
+
+    def keys(self, x: jax.Array, rotation: Rotary) -> jax.Array:
+        """f32[T, 1, I]: cached for later queries to choose by."""
+        return rotation(self.norm(self.key(x))[:, None])
+
+
+class IndexedLatentAttention(LatentAttention):
+    """Latent attention to chosen tokens."""
+
+    def __init__(
+        self, indexer: IndexerShape, shape: LatentShape, prefix: str, form: WeightForm
+    ) -> None:
+        super().__init__(shape, prefix, form)
+        assert shape.query_latent is not None, "the indexer's queries are made of it"
+        self.indexer = Indexer(indexer, shape.embed, shape.query_latent, f"{prefix}.indexer", form)
+
+    def __call__(
+        self,
+        x: jax.Array,  # f32[T, D]
+        rotation: Rotary,
+        pages: LayerPages,
+        batch: PagedBatch,
+    ) -> tuple[jax.Array, LayerPages]:
+        """Returns f32[T, D] and the pages with the new tokens written."""
+        s = self.shape
+        halves = replace(rotation, interleaved=False)  # the indexer's pairs lie half a head apart
+        choosing = self.indexer.choosing(x, self.query_norm(self.query_down(x)), halves)
+        keys = jnp.concatenate([self.latent_keys(x, rotation), self.indexer.keys(x, halves)], -1)
+        mixed, pages = attend_to_chosen(
+            batch,
+            pages,
+            self.latent_queries(x, rotation),
+            keys,
+            choosing,
+            most=self.indexer.shape.most,
+            scale=s.scale,
+        )
+        return self.of_latents(mixed[..., : s.latent]), pages

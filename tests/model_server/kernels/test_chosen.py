@@ -1,0 +1,87 @@
+"""Queries attend to the tokens that they score highest, and to no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh
+
+from model_server.kernels import xla
+from model_server.kernels.chosen import Choosing, attend_to_chosen
+from model_server.kernels.gpu.attention import GpuAttention
+from model_server.kernels.paged import KernelRefusal
+from model_server.kernels.pages import CacheShape, allocate
+from model_server.kernels.whole import WholeInputs, no_pages, whole_batch
+from tests.model_server.tiny import PAGE, one_prompt
+
+TOKENS, HEADS, DIM, INDEXERS, INDEX = 21, 2, 6, 5, 4
+SCALE = 0.4
+
+
+def vectors() -> tuple[np.ndarray, ...]:
+    """q, k with keys for choosing behind, and the vectors that choose; of an idle row, too."""
+    rng = np.random.default_rng(0)
+    shapes = ((HEADS, DIM), (1, DIM + INDEX), (INDEXERS, INDEX), (INDEXERS,))
+    return tuple(rng.standard_normal((1 + TOKENS, *s)).astype(np.float32) for s in shapes)
+
+
+def wanted(most: int) -> np.ndarray:
+    """f32[S, H, DIM + INDEX], one query after the other."""
+    q, k, by, weights = (each[1:] for each in vectors())
+    k = k[:, 0]
+    made = np.zeros((TOKENS, HEADS, DIM + INDEX))
+    for at in range(TOKENS):
+        seen = k[: at + 1]
+        products = np.maximum(by[at] @ seen[:, DIM:].T, 0)
+        highest = np.argsort(-(weights[at] @ products))[:most]
+        scores = np.exp(SCALE * q[at] @ seen[highest, :DIM].T)
+        made[at] = scores / scores.sum(-1, keepdims=True) @ seen[highest]
+    return made
+
+
+def attended(most: int, dtype: str = "float32") -> np.ndarray:
+    cache = CacheShape(layers=1, kv_heads=1, key_dim=DIM + INDEX, value_dim=0, chosen=True)
+    (layer,) = allocate(cache, -(-TOKENS // PAGE), PAGE, jnp.dtype(dtype))
+    q, k, by, weights = map(jnp.asarray, vectors())
+    batch = one_prompt(TOKENS, xla.KERNEL)
+    made, _ = attend_to_chosen(batch, layer, q, k, Choosing(by, weights), most=most, scale=SCALE)
+    return np.asarray(made)[1:]
+
+
+@pytest.mark.parametrize("most", [1, 5, TOKENS, 64])
+def test_as_many_tokens_as_are_asked_for_are_attended_to(most: int) -> None:
+    np.testing.assert_allclose(attended(most), wanted(most), atol=1e-5)
+
+
+def test_small_pages_choose_nearly_alike() -> None:
+    differences = np.abs(attended(TOKENS - 1, "int8") - wanted(TOKENS - 1))
+    assert differences.mean() < 0.02
+
+
+@pytest.mark.parametrize("most", [5, 64])
+def test_whole_inputs_choose_alike_without_pages(most: int) -> None:
+    """Two inputs: the first is shorter, and padded."""
+    q, k, by, weights = (
+        jnp.concatenate([jnp.asarray(each[1:]), jnp.asarray(each[1:])]) for each in vectors()
+    )
+    batch = whole_batch(jnp.array([9, TOKENS]), TOKENS)
+    made, _ = attend_to_chosen(
+        batch, no_pages(), q, k, Choosing(by, weights), most=most, scale=SCALE
+    )
+    found = np.asarray(made).reshape(2, TOKENS, HEADS, -1)
+    np.testing.assert_allclose(found[1], wanted(most), atol=1e-5)
+    np.testing.assert_allclose(found[0, :9], wanted(most)[:9], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "other", [GpuAttention(AbstractMesh((1,), ("model",)), None, None), WholeInputs(causal=False)]
+)
+def test_other_pages_and_tokens_that_come_later_are_refused(other: Any) -> None:
+    q, k, by, weights = map(jnp.asarray, vectors())
+    batch = replace(one_prompt(TOKENS, xla.KERNEL), kernel=other)
+    with pytest.raises(KernelRefusal, match="plain XLA only"):
+        attend_to_chosen(batch, no_pages(), q, k, Choosing(by, weights), most=4, scale=SCALE)

@@ -1,0 +1,32 @@
+"""The real loader on a model whose queries choose the tokens that they attend to."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+from typing import Any
+
+from model_server.engine.engine import Engine, SequenceUpdate
+from model_server.loading.loader import make_loader
+from tests.model_server.loading.test_loader import answer, quiet
+from tests.model_server.loading.test_recurrent_models import CONFIG, folder_of, spec, whole
+
+
+def test_a_loaded_model_gives_the_tokens_of_whole_sequences(tmp_path: Path) -> None:
+    checkpoint = folder_of("deepseek_v32", tmp_path)
+    loaded = make_loader(CONFIG)(spec(checkpoint), quiet)
+    updates: queue.Queue[SequenceUpdate] = queue.Queue()
+    runner: Any = loaded.runner
+
+    def deliver(batch: list[SequenceUpdate]) -> None:
+        for update in batch:
+            updates.put(update)
+
+    engine = Engine(runner, deliver)
+    prompt = tuple(range(50))
+    try:
+        answers = [answer(engine, updates, prompt) for _ in range(2)]
+    finally:
+        engine.close()
+    wanted = whole(checkpoint).greedy(prompt, len(answers[0]))
+    assert answers == [wanted, wanted]
