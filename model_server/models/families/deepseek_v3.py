@@ -91,13 +91,14 @@ def latent_recipe(
     sparse: Sequence[bool],
     routed: BuildFfw,
     *,
-    attention: BuildLatent = LatentAttention,
-    context: int | None = None,
+    attentions: Sequence[BuildLatent] = (),
+    layer_kind: type[PreNormLayer] = PreNormLayer,
+    decoder_kind: type[Decoder] = Decoder,
     unused: tuple[str, ...] = (),
 ) -> Recipe:
     """Build a recipe over latent attention, with experts in some layers.
 
-    sparse: of each layer. context: most tokens; None: as config.json says. unused: more prefixes of
+    sparse, attentions: of each layer; () of attentions: usual ones. unused: more prefixes of
     tensors that are not read.
     """
     layers, shape, dense = len(sparse), latent_shape(keys), gated_ffw(keys)
@@ -105,7 +106,8 @@ def latent_recipe(
 
     def layer(index: int, form: WeightForm) -> PreNormLayer:
         prefix = f"model.layers.{index}"
-        return PreNormLayer(
+        attention = attentions[index] if attentions else LatentAttention
+        return layer_kind(
             norm_of(keys, f"{prefix}.input_layernorm"),
             attention(shape, f"{prefix}.self_attn", form),
             norm_of(keys, f"{prefix}.post_attention_layernorm"),
@@ -113,7 +115,7 @@ def latent_recipe(
         )
 
     def build(form: WeightForm) -> Decoder:
-        return Decoder(
+        return decoder_kind(
             embedding=embedding_of(keys, form),
             layers=[layer(index, form) for index in range(layers)],
             final_norm=norm_of(keys, "model.norm"),
@@ -130,7 +132,7 @@ def latent_recipe(
         vocab=keys.whole("vocab_size"),
         unused=(*spare_layers(keys, layers), *unused),
         short_context=rope.short_context,
-        **serving(values, context or keys.whole("max_position_embeddings")),
+        **serving(values, keys.whole("max_position_embeddings")),
     )
 
 

@@ -337,21 +337,62 @@ def deepseek_v2(**sizes: Any) -> dict[str, Any]:
 
 def glm_moe_dsa(**sizes: Any) -> dict[str, Any]:
     own = {
-        "index_head_dim": 16,
-        "index_n_heads": 2,
-        "index_topk": 24,
+        "index_head_dim": 14,
+        "index_n_heads": 9,  # so many that no two tokens have a score of zero
+        "index_topk": 7,
         "indexer_rope_interleave": True,
-        "indexer_types": ["full", "shared"],
+        "indexer_types": ["full", "shared", "full"],
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "num_hidden_layers": 3,
         "rope_interleave": True,
     }
     names = {"architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa"}
     return glm4_moe_lite(**own | sizes) | names
 
 
+def glm_moe_dsa_of_each() -> dict[str, Any]:
+    """As the first checkpoints: every layer has an indexer, and nothing says so."""
+    made = glm_moe_dsa(
+        attention_bias=True,
+        index_head_dim=8,
+        index_n_heads=15,
+        index_topk=12,
+        mlp_layer_types=["dense", "sparse"],
+        num_hidden_layers=2,
+    )
+    del made["indexer_types"]
+    return made
+
+
+def glm_moe_dsa_every_second() -> dict[str, Any]:
+    made = glm_moe_dsa(
+        index_skip_topk_offset=1,
+        index_topk_freq=2,
+        mlp_layer_types=["dense", *["sparse"] * 3],
+        num_hidden_layers=4,
+    )
+    del made["indexer_types"]
+    return made
+
+
 CASES = [
     Case(
         name="glm_moe_dsa",
         config=glm_moe_dsa(),
+        without={
+            "choice": {"index_topk": 64},
+            "another count": {"index_topk": 9},
+        },
+    ),
+    Case(
+        name="glm_moe_dsa_of_each",
+        config=glm_moe_dsa_of_each(),
+        without={"choice": {"index_topk": 64}},
+    ),
+    Case(
+        name="glm_moe_dsa_every_second",
+        config=glm_moe_dsa_every_second(),
+        without={"choice": {"index_topk": 64}},
     ),
     Case(
         name="dots1",
