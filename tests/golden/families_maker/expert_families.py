@@ -375,7 +375,56 @@ def glm_moe_dsa_every_second() -> dict[str, Any]:
     return made
 
 
+def mistral4(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "first_k_dense_replace": 0,
+        "rope_interleave": True,
+        "rope_parameters": {
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "factor": 8.0,
+            "llama_4_scaling_beta": 0.4,
+            "max_position_embeddings": 128,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 9,
+            "partial_rotary_factor": 0.4,
+            "rope_theta": 10000.0,
+            "type": "yarn",
+        },
+    }
+    made = glm4_moe_lite(**own | sizes)
+    for key in ("mlp_layer_types", "partial_rotary_factor", "rope_theta", "topk_method"):
+        made.pop(key, None)
+    return made | {"architectures": ["Mistral4ForCausalLM"], "model_type": "mistral4"}
+
+
+def without_growth() -> dict[str, Any]:
+    return {"rope_parameters": mistral4()["rope_parameters"] | {"llama_4_scaling_beta": 0.0}}
+
+
 CASES = [
+    Case(
+        name="mistral4",
+        config=mistral4(),
+        without={
+            "growth": without_growth(),
+            "normalised": {"norm_topk_prob": False},
+            "scaling": {"routed_scaling_factor": 1.0},
+        },
+    ),
+    Case(
+        name="mistral4_dense_layer",
+        config=mistral4(
+            attention_bias=True,
+            first_k_dense_replace=1,
+            n_shared_experts=2,
+            norm_topk_prob=False,
+            q_lora_rank=None,
+            rope_interleave=False,
+        ),
+        without={"growth": without_growth()},
+    ),
     Case(
         name="glm_moe_dsa",
         config=glm_moe_dsa(),
