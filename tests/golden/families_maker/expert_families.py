@@ -403,7 +403,57 @@ def without_growth() -> dict[str, Any]:
     return {"rope_parameters": mistral4()["rope_parameters"] | {"llama_4_scaling_beta": 0.0}}
 
 
+def cohere2_moe(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "expert_selection_fn": "sigmoid",
+        "first_k_dense_replace": 1,
+        "head_dim": 16,
+        "layer_norm_eps": 1e-05,
+        "logit_scale": 0.25,
+        "norm_topk_prob": True,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 4,
+        "num_shared_experts": 2,
+        "prefix_dense_intermediate_size": 40,
+        "prefix_dense_sliding_window_pattern": 1,
+        "shared_expert_combination_strategy": "average",
+        "sliding_window": 8,
+        "sliding_window_pattern": 3,
+        "tie_word_embeddings": True,
+    }
+    made = decoder("Cohere2MoeForCausalLM", "cohere2_moe", **own | sizes)
+    del made["rms_norm_eps"]
+    return made
+
+
 CASES = [
+    Case(
+        name="cohere2_moe",
+        config=cohere2_moe(),
+        without={
+            "average": {"shared_expert_combination_strategy": "sum"},
+            "positions of the first": {"prefix_dense_sliding_window_pattern": 2},
+            "sigmoid": {"expert_selection_fn": "softmax"},
+            "window": {"sliding_window": 64},
+        },
+    ),
+    Case(
+        name="cohere2_moe_by_shares",  # an RMS norm, kinds of layers by name, a sum
+        config=cohere2_moe(
+            expert_selection_fn="softmax",
+            layer_types=["full_attention", "sliding_attention"],
+            mlp_layer_types=["sparse", "dense"],
+            num_hidden_layers=2,
+            prefix_dense_intermediate_size=None,
+            rms_norm_eps=1e-05,
+            shared_expert_combination_strategy="sum",
+            tie_word_embeddings=False,
+        )
+        | {"rms_norm_eps": 1e-05},
+        without={"window": {"sliding_window": 64}},
+    ),
     Case(
         name="mistral4",
         config=mistral4(),
