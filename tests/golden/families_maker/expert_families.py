@@ -428,7 +428,33 @@ def cohere2_moe(**sizes: Any) -> dict[str, Any]:
     return made
 
 
+def hy_v3(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "enable_moe_fp32_combine": True,
+        "head_dim": 10,
+        "mlp_layer_types": ["dense", "sparse"],
+        "moe_intermediate_size": 24,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "num_shared_experts": 1,
+        "router_scaling_factor": 1.8,
+    }
+    return decoder("HYV3ForCausalLM", "hy_v3", **own | sizes)
+
+
 CASES = [
+    Case(
+        name="hy_v3",
+        config=hy_v3(),
+        without={"scaling": {"router_scaling_factor": 1.0}},
+    ),
+    Case(
+        name="hy_v3_biases",
+        config=hy_v3(
+            attention_bias=True, mlp_layer_types=["sparse", "dense"], num_shared_experts=2
+        ),
+    ),
     Case(
         name="cohere2_moe",
         config=cohere2_moe(),
