@@ -204,8 +204,9 @@ def routed_ffw(
 
 def _sources(name: str, experts: int, ffw: int, together: bool) -> ExpertSources:
     if together:
-        parts = {"gate_up": f"{name}.gate_up_proj", "down": f"{name}.down_proj"}
-        return ExpertSources.together(experts, ffw, **parts)
+        return ExpertSources.together(
+            experts, ffw, gate_up=f"{name}.gate_up_proj", down=f"{name}.down_proj"
+        )
     return ExpertSources.hugging_face(
         name, experts, gate="gate_proj", up="up_proj", down="down_proj"
     )
