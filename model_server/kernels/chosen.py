@@ -27,65 +27,99 @@ class Choosing(NamedTuple):
     weights: jax.Array  # f32[T, J]
 
 
+class Chosen(NamedTuple):
+    """Tokens that the queries of a flat batch attend to; None: all that they see."""
+
+    decodes: jax.Array | None  # bool[B, 1, S]
+    blocks: jax.Array | None  # bool[N, C, S]
+
+
 def attend_to_chosen(
     batch: PagedBatch,
     layer: LayerPages,
     q: jax.Array,  # f32[T, H, Q]
     k: jax.Array,  # f32[T, 1, Q + I]: the last I numbers are the key for choosing
-    choosing: Choosing,
+    choosing: Choosing | Chosen,  # Chosen: by a layer before, and I is 0
     *,
     most: int,  # tokens that each query attends to
     scale: float,
-) -> tuple[jax.Array, LayerPages]:
+) -> tuple[jax.Array, LayerPages, Chosen]:
     """Write the new vectors, then attend. Returns f32[T, H, Q + I], mixed of whole vectors.
 
     Whole inputs are read without pages. Raises KernelRefusal for pages that are laid out otherwise.
     """
+    padded = jnp.pad(q, ((0, 0), (0, 0), (0, k.shape[2] - q.shape[2])))
     if isinstance(batch.kernel, WholeInputs) and batch.kernel.causal:
-        return _whole(batch, q, k, choosing, most, scale), layer
+        mixed, chosen = _whole(batch, padded, k, choosing, most, scale)
+        return mixed, layer, Chosen(None, chosen)
     if batch.kernel.shapes is not key_major_shapes or isinstance(batch.kernel, WholeInputs):
         raise KernelRefusal(
             "attention to chosen tokens is computed over pages of plain XLA only, "
             "and no query chooses tokens after its own"
         )
-    split, decodes = batch.split, batch.decode_tables.shape[0]
+    split = batch.split
     layer = write(
         layer, k if split is None else split.gathered(k), None, batch.pages, batch.offsets
     )
-    padded = jnp.pad(q, ((0, 0), (0, 0), (0, k.shape[2] - q.shape[2])))
+    return _paged(batch, layer, padded, choosing, most, scale)
 
-    def run(rows: slice, blocks: int, tables: jax.Array, limits: jax.Array) -> jax.Array:
-        parts = [each[rows].reshape(blocks, -1, *each.shape[1:]) for each in (padded, *choosing)]
+
+def _paged(
+    batch: PagedBatch,
+    layer: LayerPages,
+    q: jax.Array,
+    choosing: Choosing | Chosen,
+    most: int,
+    scale: float,
+) -> tuple[jax.Array, LayerPages, Chosen]:
+    """As `attend_to_chosen`, of pages that are written and queries as wide as keys."""
+    split, decodes = batch.split, batch.decode_tables.shape[0]
+
+    def run(
+        rows: slice, tables: jax.Array, limits: jax.Array, before: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array | None]:
+        flat = (q, *choosing) if isinstance(choosing, Choosing) else (q,)
+        parts = [each[rows].reshape(limits.shape[0], -1, *each.shape[1:]) for each in flat]
         if split is not None:
             parts = [split.queries(each) for each in parts]
             tables, limits = split.queries(tables), split.queries(limits)
-        queries, by, weights = parts
-        chosen = choose(layer, by, weights, tables, limits, most)
-        mixed = xla.paged_attention(queries, layer, tables, limits, scale=scale, chosen=chosen)
-        return mixed.reshape(-1, *mixed.shape[2:])
+        chosen = before
+        if isinstance(choosing, Choosing):
+            chosen = choose(layer, parts[1], parts[2], tables, limits, most)
+        mixed = xla.paged_attention(parts[0], layer, tables, limits, scale=scale, chosen=chosen)
+        return mixed.reshape(-1, *mixed.shape[2:]), chosen
 
-    made = [run(slice(0, decodes), decodes, batch.decode_tables, batch.decode_limits)]
-    if blocks := batch.block_tables.shape[0]:
-        made.append(run(slice(decodes, None), blocks, batch.block_tables, batch.block_limits))
-    return jnp.concatenate(made), layer
+    given = choosing if isinstance(choosing, Chosen) else Chosen(None, None)
+    mixed, first = run(slice(0, decodes), batch.decode_tables, batch.decode_limits, given.decodes)
+    if not batch.block_tables.shape[0]:
+        return mixed, layer, Chosen(first, None)
+    rest, second = run(slice(decodes, None), batch.block_tables, batch.block_limits, given.blocks)
+    return jnp.concatenate([mixed, rest]), layer, Chosen(first, second)
 
 
 def _whole(
-    batch: PagedBatch, q: jax.Array, k: jax.Array, choosing: Choosing, most: int, scale: float
-) -> jax.Array:
+    batch: PagedBatch,
+    q: jax.Array,
+    k: jax.Array,
+    choosing: Choosing | Chosen,
+    most: int,
+    scale: float,
+) -> tuple[jax.Array, jax.Array | None]:
     """As `attend_to_chosen`, for blocks that each hold one input: its only page."""
     inputs, length = batch.block_limits.shape
     layer = LayerPages(k.reshape(inputs, length, 1, -1).transpose(0, 2, 3, 1), None)
-    padded = jnp.pad(q, ((0, 0), (0, 0), (0, k.shape[2] - q.shape[2])))
-    queries, by, weights = (
-        each.reshape(inputs, length, *each.shape[1:]) for each in (padded, *choosing)
-    )
-    tables = jnp.arange(inputs)[:, None]
-    chosen = choose(layer, by, weights, tables, batch.block_limits, most)
-    mixed = xla.paged_attention(
-        queries, layer, tables, batch.block_limits, scale=scale, chosen=chosen
-    )
-    return mixed.reshape(-1, *mixed.shape[2:])
+    tables, limits = jnp.arange(inputs)[:, None], batch.block_limits
+
+    def blocks(each: jax.Array) -> jax.Array:
+        return each.reshape(inputs, length, *each.shape[1:])
+
+    if isinstance(choosing, Chosen):
+        chosen = choosing.blocks
+    else:
+        by, weights = map(blocks, choosing)
+        chosen = choose(layer, by, weights, tables, limits, most)
+    mixed = xla.paged_attention(blocks(q), layer, tables, limits, scale=scale, chosen=chosen)
+    return mixed.reshape(-1, *mixed.shape[2:]), chosen
 
 
 def choose(

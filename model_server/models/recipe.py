@@ -120,6 +120,8 @@ class Recipe:
     media: MediaRecipe | None = None  # of the encoder of images or sounds among its tokens
     media_rows: int | None = None  # vectors of them in memory at once; the registry sets it
     draft: DraftRecipe | None = None  # of the model that guesses its tokens; the loader opens it
+    # Layer whose choice of tokens to attend to each takes in the whole model; None: none. (): none
+    choosers: tuple[int | None, ...] = ()
     carried: int | None = None  # numbers of a token between layers; None: as many as `embed`
     # How checkpoints of this configuration store a tensor, by name, for plans without its files
     packing: Callable[[str], Packing | None] | None = None
@@ -158,12 +160,13 @@ class Recipe:
         """Return a recipe per stage.
 
         Raises InvalidRequest if there are more stages than layers, or a layer would have to lend
-        its keys and values to another stage.
+        its keys and values, or its choice of tokens, to another stage.
         """
         made = self.cache(1)
         stages = stages_of(made.layers, self.stages)
         for stage in stages:
-            _check_lenders(stage, made.lenders[stage.layers])
+            _check_inside(stage, made.lenders[stage.layers], "the keys and values of")
+            _check_inside(stage, self.choosers[stage.layers], "the tokens chosen by")
         return tuple(map(self._of_stage, stages))
 
     def _of_stage(self, stage: Stage) -> Recipe:
@@ -241,12 +244,12 @@ def quantization_of(
     return AsStored(stored)
 
 
-def _check_lenders(stage: Stage, lenders: tuple[int | None, ...]) -> None:
-    outside = [lender for lender in lenders if lender is not None and lender < stage.first]
+def _check_inside(stage: Stage, needed: tuple[int | None, ...], part: str) -> None:
+    outside = [layer for layer in needed if layer is not None and layer < stage.first]
     if outside:
         raise InvalidRequest(
-            f"NUM_STAGES is {stage.count}, and {stage} of this model would attend to the keys and "
-            f"values of layer {min(outside)}, which is in another: give fewer stages, or 1",
+            f"NUM_STAGES is {stage.count}, and {stage} of this model would attend to {part} "
+            f"layer {min(outside)}, which is in another: give fewer stages, or 1",
             param="overrides.NUM_STAGES",
         )
 

@@ -102,7 +102,7 @@ def pre_norm_recipe(
     served: Mapping[str, Any],
     *,
     shapes: Sequence[AttentionShape],
-    rope: Rope,
+    rope: Rope | Sequence[Rope | None],
     rotates: Sequence[bool] = (),
     attention: BuildAttention | None = None,
     ffw: BuildFfw | None = None,
@@ -112,12 +112,15 @@ def pre_norm_recipe(
     """Build a recipe over Llama-style layers, with optional attention and feed-forward.
 
     shapes: one per layer.
-    rotates: layers that rotate queries and keys; (): all.
+    rope: of all layers that rotate queries and keys, or of each layer.
+    rotates: layers that do; (): all.
     scale: of what a layer adds.
     rest: as for `decoder_recipe`.
     """
     make_attention, make_ffw = attention or plain_attention, ffw or gated_ffw(keys)
     norm = rest.get("norm") or rms_norms(keys, plus_one=rest.get("plus_one", False))
+    turning = rotates or [True] * len(shapes)
+    ropes = [rope if turns else None for turns in turning] if isinstance(rope, Rope) else rope
 
     def layer(index: int, form: WeightForm) -> PreNormLayer:
         prefix = f"model.layers.{index}"
@@ -133,7 +136,7 @@ def pre_norm_recipe(
         keys,
         served,
         shape=shapes[0],
-        ropes=[rope if turns else None for turns in rotates or [True] * len(shapes)],
+        ropes=ropes,
         layer=layer,
         windows=[shape.window for shape in shapes],
         **rest,

@@ -26,7 +26,7 @@ from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.latent_attention import LatentAttention, LatentShape, latent_cache
 from model_server.models.layers.layers import activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
-from model_server.models.layers.rope import rope_of, yarn_mscale
+from model_server.models.layers.rope import Rope, rope_of, yarn_mscale
 from model_server.models.layers.routing import Choice, GroupedSigmoidChoice, Router, checked_count
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
@@ -91,21 +91,24 @@ def latent_recipe(
     sparse: Sequence[bool],
     routed: BuildFfw,
     *,
-    attention: BuildLatent = LatentAttention,
-    context: int | None = None,
+    attentions: Sequence[BuildLatent] = (),
+    layer_kind: type[PreNormLayer] = PreNormLayer,
+    decoder_kind: type[Decoder] = Decoder,
+    rope: Rope | None = None,
     unused: tuple[str, ...] = (),
 ) -> Recipe:
     """Build a recipe over latent attention, with experts in some layers.
 
-    sparse: of each layer. context: most tokens; None: as config.json says. unused: more prefixes of
-    tensors that are not read.
+    sparse, attentions: of each layer; () of attentions: usual ones. rope: None: as config.json
+    says. unused: more prefixes of tensors that are not read.
     """
     layers, shape, dense = len(sparse), latent_shape(keys), gated_ffw(keys)
-    rope = rope_of(keys.all, shape.rotated_dim, interleaved=_interleaved(keys))
+    rope = rope or rope_of(keys.all, shape.rotated_dim, interleaved=_interleaved(keys))
 
     def layer(index: int, form: WeightForm) -> PreNormLayer:
         prefix = f"model.layers.{index}"
-        return PreNormLayer(
+        attention = attentions[index] if attentions else LatentAttention
+        return layer_kind(
             norm_of(keys, f"{prefix}.input_layernorm"),
             attention(shape, f"{prefix}.self_attn", form),
             norm_of(keys, f"{prefix}.post_attention_layernorm"),
@@ -113,7 +116,7 @@ def latent_recipe(
         )
 
     def build(form: WeightForm) -> Decoder:
-        return Decoder(
+        return decoder_kind(
             embedding=embedding_of(keys, form),
             layers=[layer(index, form) for index in range(layers)],
             final_norm=norm_of(keys, "model.norm"),
@@ -130,7 +133,7 @@ def latent_recipe(
         vocab=keys.whole("vocab_size"),
         unused=(*spare_layers(keys, layers), *unused),
         short_context=rope.short_context,
-        **serving(values, context or keys.whole("max_position_embeddings")),
+        **serving(values, keys.whole("max_position_embeddings")),
     )
 
 
@@ -168,10 +171,12 @@ def routed_ffw(
     choice: Choice | None = None,
     *,
     bias: str | None = "gate.e_score_correction_bias",
+    together: bool = False,
 ) -> BuildFfw:
     """Builder of a layer's experts, beside those that every token uses.
 
     choice: None: by sigmoids, as config.json says. bias: of the choice, below the experts' name.
+    together: two tensors hold the matrices of all experts.
     """
     embed, ffw = keys.whole("hidden_size"), keys.whole("moe_intermediate_size", 2048)
     experts, shared = keys.whole("n_routed_experts"), keys.whole("n_shared_experts", 0, least=0)
@@ -181,9 +186,7 @@ def routed_ffw(
 
     def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
         name = f"{prefix}.mlp"
-        sources = ExpertSources.hugging_face(
-            f"{name}.experts", experts, gate="gate_proj", up="up_proj", down="down_proj"
-        )
+        sources = _sources(f"{name}.experts", experts, ffw, together)
         always = None
         if shared:  # several are stored, and computed, as one wider feed-forward
             always = GatedFeedForward.hugging_face(
@@ -197,6 +200,16 @@ def routed_ffw(
         )
 
     return build
+
+
+def _sources(name: str, experts: int, ffw: int, together: bool) -> ExpertSources:
+    if together:
+        return ExpertSources.together(
+            experts, ffw, gate_up=f"{name}.gate_up_proj", down=f"{name}.down_proj"
+        )
+    return ExpertSources.hugging_face(
+        name, experts, gate="gate_proj", up="up_proj", down="down_proj"
+    )
 
 
 def sigmoid_choice(keys: ConfigKeys, experts: int) -> GroupedSigmoidChoice:

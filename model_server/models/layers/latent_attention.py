@@ -113,7 +113,8 @@ class LatentAttention(nnx.Module):
         queries = self.queries(narrow).reshape(x.shape[0], s.heads, s.query_dim)
         plain, rotated = jnp.split(queries, [s.plain_dim], axis=-1)
         absorbed = _per_head("thn,hln->thl", plain, self.key_up[...])
-        return jnp.concatenate([absorbed, rotation(rotated)], axis=-1)
+        made = jnp.concatenate([absorbed, rotation(rotated)], axis=-1)
+        return made if rotation.query_scale is None else made * rotation.query_scale
 
 
 def _per_head(form: str, x: jax.Array, kernel: jax.Array) -> jax.Array:

@@ -57,7 +57,8 @@ class GroupedSoftmaxChoice:
     count: int
     groups: int
     kept: int  # groups whose experts may be chosen
-    scale: float  # of the weights, which are not normalised
+    scale: float  # of the weights
+    normalised: bool = False  # weights of the chosen experts sum to the scale
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
         shares = jax.nn.softmax(scores if bias is None else scores + bias[None], axis=-1)
@@ -67,6 +68,8 @@ class GroupedSoftmaxChoice:
             open_groups = jax.nn.one_hot(kept, self.groups, dtype=bool).any(1)
             shares = jnp.where(open_groups[..., None], grouped, 0.0).reshape(shares.shape)
         weights, experts = jax.lax.top_k(shares, self.count)
+        if self.normalised:
+            weights /= weights.sum(-1, keepdims=True)
         return Routes(experts, weights * self.scale)
 
 

@@ -337,21 +337,187 @@ def deepseek_v2(**sizes: Any) -> dict[str, Any]:
 
 def glm_moe_dsa(**sizes: Any) -> dict[str, Any]:
     own = {
-        "index_head_dim": 16,
-        "index_n_heads": 2,
-        "index_topk": 24,
+        "index_head_dim": 14,
+        "index_n_heads": 9,  # so many that no two tokens have a score of zero
+        "index_topk": 7,
         "indexer_rope_interleave": True,
-        "indexer_types": ["full", "shared"],
+        "indexer_types": ["full", "shared", "full"],
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "num_hidden_layers": 3,
         "rope_interleave": True,
     }
     names = {"architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa"}
     return glm4_moe_lite(**own | sizes) | names
 
 
+def glm_moe_dsa_of_each() -> dict[str, Any]:
+    """As the first checkpoints: every layer has an indexer, and nothing says so."""
+    made = glm_moe_dsa(
+        attention_bias=True,
+        index_head_dim=8,
+        index_n_heads=15,
+        index_topk=12,
+        mlp_layer_types=["dense", "sparse"],
+        num_hidden_layers=2,
+    )
+    del made["indexer_types"]
+    return made
+
+
+def glm_moe_dsa_every_second() -> dict[str, Any]:
+    made = glm_moe_dsa(
+        index_skip_topk_offset=1,
+        index_topk_freq=2,
+        mlp_layer_types=["dense", *["sparse"] * 3],
+        num_hidden_layers=4,
+    )
+    del made["indexer_types"]
+    return made
+
+
+def mistral4(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "first_k_dense_replace": 0,
+        "rope_interleave": True,
+        "rope_parameters": {
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "factor": 8.0,
+            "llama_4_scaling_beta": 0.4,
+            "max_position_embeddings": 128,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 9,
+            "partial_rotary_factor": 0.4,
+            "rope_theta": 10000.0,
+            "type": "yarn",
+        },
+    }
+    made = glm4_moe_lite(**own | sizes)
+    for key in ("mlp_layer_types", "partial_rotary_factor", "rope_theta", "topk_method"):
+        made.pop(key, None)
+    return made | {"architectures": ["Mistral4ForCausalLM"], "model_type": "mistral4"}
+
+
+def without_growth() -> dict[str, Any]:
+    return {"rope_parameters": mistral4()["rope_parameters"] | {"llama_4_scaling_beta": 0.0}}
+
+
+def cohere2_moe(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "expert_selection_fn": "sigmoid",
+        "first_k_dense_replace": 1,
+        "head_dim": 16,
+        "layer_norm_eps": 1e-05,
+        "logit_scale": 0.25,
+        "norm_topk_prob": True,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 4,
+        "num_shared_experts": 2,
+        "prefix_dense_intermediate_size": 40,
+        "prefix_dense_sliding_window_pattern": 1,
+        "shared_expert_combination_strategy": "average",
+        "sliding_window": 8,
+        "sliding_window_pattern": 3,
+        "tie_word_embeddings": True,
+    }
+    made = decoder("Cohere2MoeForCausalLM", "cohere2_moe", **own | sizes)
+    del made["rms_norm_eps"]
+    return made
+
+
+def hy_v3(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "attention_bias": False,
+        "enable_moe_fp32_combine": True,
+        "head_dim": 10,
+        "mlp_layer_types": ["dense", "sparse"],
+        "moe_intermediate_size": 24,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "num_shared_experts": 1,
+        "router_scaling_factor": 1.8,
+    }
+    return decoder("HYV3ForCausalLM", "hy_v3", **own | sizes)
+
+
 CASES = [
+    Case(
+        name="hy_v3",
+        config=hy_v3(),
+        without={"scaling": {"router_scaling_factor": 1.0}},
+    ),
+    Case(
+        name="hy_v3_biases",
+        config=hy_v3(
+            attention_bias=True, mlp_layer_types=["sparse", "dense"], num_shared_experts=2
+        ),
+    ),
+    Case(
+        name="cohere2_moe",
+        config=cohere2_moe(),
+        without={
+            "average": {"shared_expert_combination_strategy": "sum"},
+            "positions of the first": {"prefix_dense_sliding_window_pattern": 2},
+            "sigmoid": {"expert_selection_fn": "softmax"},
+            "window": {"sliding_window": 64},
+        },
+    ),
+    Case(
+        name="cohere2_moe_by_shares",  # an RMS norm, kinds of layers by name, a sum
+        config=cohere2_moe(
+            expert_selection_fn="softmax",
+            layer_types=["full_attention", "sliding_attention"],
+            mlp_layer_types=["sparse", "dense"],
+            num_hidden_layers=2,
+            prefix_dense_intermediate_size=None,
+            rms_norm_eps=1e-05,
+            shared_expert_combination_strategy="sum",
+            tie_word_embeddings=False,
+        )
+        | {"rms_norm_eps": 1e-05},
+        without={"window": {"sliding_window": 64}},
+    ),
+    Case(
+        name="mistral4",
+        config=mistral4(),
+        without={
+            "growth": without_growth(),
+            "normalised": {"norm_topk_prob": False},
+            "scaling": {"routed_scaling_factor": 1.0},
+        },
+    ),
+    Case(
+        name="mistral4_dense_layer",
+        config=mistral4(
+            attention_bias=True,
+            first_k_dense_replace=1,
+            n_shared_experts=2,
+            norm_topk_prob=False,
+            q_lora_rank=None,
+            rope_interleave=False,
+        ),
+        without={"growth": without_growth()},
+    ),
     Case(
         name="glm_moe_dsa",
         config=glm_moe_dsa(),
+        without={
+            "choice": {"index_topk": 64},
+            "another count": {"index_topk": 9},
+        },
+    ),
+    Case(
+        name="glm_moe_dsa_of_each",
+        config=glm_moe_dsa_of_each(),
+        without={"choice": {"index_topk": 64}},
+    ),
+    Case(
+        name="glm_moe_dsa_every_second",
+        config=glm_moe_dsa_every_second(),
+        without={"choice": {"index_topk": 64}},
     ),
     Case(
         name="dots1",

@@ -132,6 +132,10 @@ def _auto(case: Case) -> Any:
         return transformers.AutoModel
     if kind in WITH_IMAGES:
         return transformers.AutoModelForImageTextToText
+    if kind == "mistral4":  # transformers 5.23 lists it as a part of Mistral 3 only
+        transformers.AutoModelForCausalLM.register(
+            transformers.Mistral4Config, transformers.Mistral4ForCausalLM, exist_ok=True
+        )
     return transformers.AutoModelForCausalLM
 
 

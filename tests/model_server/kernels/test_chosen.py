@@ -48,13 +48,28 @@ def attended(most: int, dtype: str = "float32") -> np.ndarray:
     (layer,) = allocate(cache, -(-TOKENS // PAGE), PAGE, jnp.dtype(dtype))
     q, k, by, weights = map(jnp.asarray, vectors())
     batch = one_prompt(TOKENS, xla.KERNEL)
-    made, _ = attend_to_chosen(batch, layer, q, k, Choosing(by, weights), most=most, scale=SCALE)
+    made, _, _ = attend_to_chosen(batch, layer, q, k, Choosing(by, weights), most=most, scale=SCALE)
     return np.asarray(made)[1:]
 
 
 @pytest.mark.parametrize("most", [1, 5, TOKENS, 64])
 def test_as_many_tokens_as_are_asked_for_are_attended_to(most: int) -> None:
     np.testing.assert_allclose(attended(most), wanted(most), atol=1e-5)
+
+
+def test_a_choice_is_passed_on_to_a_layer_without_keys_for_choosing() -> None:
+    """Its vectors are the same without those keys, so what is mixed is the same without them."""
+    shape = CacheShape(layers=1, kv_heads=1, key_dim=DIM, value_dim=0, chosen=True)
+    (narrow,) = allocate(shape, -(-TOKENS // PAGE), PAGE, jnp.dtype("float32"))
+    (layer,) = allocate(
+        replace(shape, key_dim=DIM + INDEX), -(-TOKENS // PAGE), PAGE, jnp.dtype("float32")
+    )
+    q, k, by, weights = map(jnp.asarray, vectors())
+    batch, how = one_prompt(TOKENS, xla.KERNEL), {"most": 5, "scale": SCALE}
+    _, _, chosen = attend_to_chosen(batch, layer, q, k, Choosing(by, weights), **how)
+    made, _, again = attend_to_chosen(batch, narrow, q, k[..., :DIM], chosen, **how)
+    np.testing.assert_allclose(np.asarray(made)[1:], wanted(5)[..., :DIM], atol=1e-5)
+    assert again.blocks is chosen.blocks
 
 
 def test_small_pages_choose_nearly_alike() -> None:
@@ -69,7 +84,7 @@ def test_whole_inputs_choose_alike_without_pages(most: int) -> None:
         jnp.concatenate([jnp.asarray(each[1:]), jnp.asarray(each[1:])]) for each in vectors()
     )
     batch = whole_batch(jnp.array([9, TOKENS]), TOKENS)
-    made, _ = attend_to_chosen(
+    made, _, _ = attend_to_chosen(
         batch, no_pages(), q, k, Choosing(by, weights), most=most, scale=SCALE
     )
     found = np.asarray(made).reshape(2, TOKENS, HEADS, -1)

@@ -6,14 +6,19 @@ import queue
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.loading.loader import make_loader
 from tests.model_server.loading.test_loader import answer, quiet
 from tests.model_server.loading.test_recurrent_models import CONFIG, folder_of, spec, whole
 
+SHARES = "glm_moe_dsa"  # also between layers
 
-def test_a_loaded_model_gives_the_tokens_of_whole_sequences(tmp_path: Path) -> None:
-    checkpoint = folder_of("deepseek_v32", tmp_path)
+
+@pytest.mark.parametrize("name", [pytest.param("deepseek_v32", marks=pytest.mark.extended), SHARES])
+def test_a_loaded_model_gives_the_tokens_of_whole_sequences(name: str, tmp_path: Path) -> None:
+    checkpoint = folder_of(name, tmp_path)
     loaded = make_loader(CONFIG)(spec(checkpoint), quiet)
     updates: queue.Queue[SequenceUpdate] = queue.Queue()
     runner: Any = loaded.runner

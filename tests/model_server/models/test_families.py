@@ -31,7 +31,7 @@ CASES = [  # `make test` takes one of each family
 # Of families whose layers cache something else than others do; `make test-all` takes every one.
 CACHES = (
     *("llama", "gemma3_text", "deepseek_v3", "gpt_oss", "llama4_text", "lfm2", "mamba2"),
-    *("gemma3n_text", "gemma4_text", "falcon_h1", "minimax"),
+    *("gemma3n_text", "gemma4_text", "falcon_h1", "minimax", "glm_moe_dsa"),
 )
 CHUNKED = [
     pytest.param(

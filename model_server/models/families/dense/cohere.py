@@ -14,7 +14,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.decoder_recipe import BuildAttention, decoder_recipe, gated_ffw
+from model_server.models.families.decoder_recipe import (
+    BuildAttention,
+    BuildFfw,
+    BuildNorm,
+    decoder_recipe,
+    gated_ffw,
+)
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
@@ -77,13 +83,14 @@ def parallel_recipe(
     *,
     shapes: Sequence[AttentionShape],
     ropes: Sequence[Rope | None],
+    ffws: Sequence[BuildFfw] = (),
+    norm: BuildNorm | None = None,
 ) -> Recipe:
-    """Build a recipe over layers whose halves share a norm; shapes, ropes: one per layer."""
-    attention, ffw = _attention(keys), gated_ffw(keys)
-    embed, epsilon = keys.whole("hidden_size"), keys.number("layer_norm_eps", 1e-5)
+    """Build a recipe over layers whose halves share a norm.
 
-    def norm(name: str) -> LayerNorm:
-        return LayerNorm(embed, (f"{name}.weight",), None, epsilon=epsilon)
+    shapes, ropes, ffws: one per layer; () of ffws: gated ones. norm: None: without a bias.
+    """
+    attention, usual, norm = _attention(keys), gated_ffw(keys), norm or _norms(keys)
 
     def layer(index: int, form: WeightForm) -> ParallelLayer:
         prefix = f"model.layers.{index}"
@@ -91,7 +98,7 @@ def parallel_recipe(
             norm(f"{prefix}.input_layernorm"),
             attention(prefix, shapes[index], form),
             None,
-            ffw(prefix, form),
+            (ffws[index] if ffws else usual)(prefix, form),
         )
 
     return decoder_recipe(
@@ -104,6 +111,11 @@ def parallel_recipe(
         windows=[shape.window for shape in shapes],
         logits_scale=keys.number("logit_scale"),
     )
+
+
+def _norms(keys: ConfigKeys) -> BuildNorm:
+    embed, epsilon = keys.whole("hidden_size"), keys.number("layer_norm_eps", 1e-5)
+    return lambda name: LayerNorm(embed, (f"{name}.weight",), None, epsilon=epsilon)
 
 
 class OwnHeadNorm(nnx.Module):

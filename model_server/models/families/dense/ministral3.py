@@ -56,15 +56,21 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 def _rope(keys: ConfigKeys, head_dim: int) -> Rope:
     """Raises CheckpointError."""
     given = settings_of(keys) or dict(_ROPE)
+    growth = query_growth(keys, given)
+    rope = rope_of(keys.all | {"rope_parameters": given}, head_dim)
+    return replace(rope, query_growth=growth)
+
+
+def query_growth(keys: ConfigKeys, given: dict[str, Any]) -> QueryGrowth:
+    """Take the growth out of a rope's settings. Raises CheckpointError."""
     beta = given.pop("llama_4_scaling_beta", None)
     original = given.get("original_max_position_embeddings")
     if type(beta) not in (int, float) or type(original) is not int or original < 1:
         raise CheckpointError(
             f"config.json has llama_4_scaling_beta = {beta!r} and original_max_position_embeddings "
-            f"= {original!r} among its rope settings; the ministral3 family needs two numbers"
+            f"= {original!r} among its rope settings; the {keys.family} family needs two numbers"
         )
-    rope = rope_of(keys.all | {"rope_parameters": given}, head_dim)
-    return replace(rope, query_growth=QueryGrowth(float(beta), original))
+    return QueryGrowth(float(beta), original)
 
 
 FAMILY = Family("ministral3", ("ministral3",), "Ministral 3", configure)

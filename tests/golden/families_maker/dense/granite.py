@@ -21,7 +21,39 @@ def granite(**sizes: Any) -> dict[str, Any]:
     return decoder("GraniteForCausalLM", "granite", **own | sizes)
 
 
+def granite_swa(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "layer_rope_theta": [0, 10000.0, 500.0, 10000],
+        "residual_multiplier": 0.7,
+        "layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention"],
+        "num_hidden_layers": 4,
+        "sliding_window": 8,
+    }
+    names = {"architectures": ["GraniteSWAForCausalLM"], "model_type": "granite_swa"}
+    return granite(**own | sizes) | names
+
+
 CASES = [
+    Case(
+        name="granite_swa",
+        config=granite_swa(),
+        without={
+            "window": {"sliding_window": 64},
+            "bases": {"layer_rope_theta": [10000.0] * 4},
+            "layers": {"residual_multiplier": 1.0},
+        },
+    ),
+    Case(
+        name="granite_swa_biases",  # layers in the usual order, which all rotate alike
+        config={
+            key: value
+            for key, value in new_rope(
+                granite_swa(attention_bias=True, layer_rope_theta=None, mlp_bias=True)
+            ).items()
+            if key != "layer_types"
+        },
+        without={"window": {"sliding_window": 64}},
+    ),
     Case(
         name="granite",
         config=granite(),

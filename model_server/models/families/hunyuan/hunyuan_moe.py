@@ -11,7 +11,7 @@ from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildFfw, pre_norm_recipe
-from model_server.models.families.dense import hunyuan
+from model_server.models.families.hunyuan import hunyuan
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward

@@ -6,12 +6,12 @@ Hugging Face's `DeepseekV32ForCausalLM`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from model_server.kernels.pages import CacheShape
+from model_server.kernels.pages import CacheShape, HeadShape
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.deepseek_v3 import (
     LATENT,
@@ -21,11 +21,11 @@ from model_server.models.families.deepseek_v3 import (
     latent_shape,
     routed_ffw,
 )
-from model_server.models.families.experts.indexed_attention import (
+from model_server.models.families.experts.mlp_layers import listed_sparse
+from model_server.models.families.indexed.indexed_attention import (
     IndexedLatentAttention,
     IndexerShape,
 )
-from model_server.models.families.experts.mlp_layers import listed_sparse
 from model_server.models.known_keys import KnownKeys
 from model_server.models.layers.latent_attention import latent_cache
 from model_server.models.recipe import Family, Recipe
@@ -69,14 +69,22 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
                 f"config.json has {kind!r} in layer_types; the deepseek_v32 family has "
                 "indexed_attention in every layer"
             )
-    indexer, shape = _indexer(keys), latent_shape(keys)
+    indexer, sparse = indexer_of(keys), listed_sparse(keys)
     recipe = latent_recipe(
         keys,
         values,
-        listed_sparse(keys),
+        sparse,
         routed_ffw(keys),
-        attention=partial(IndexedLatentAttention, indexer),
+        attentions=[partial(IndexedLatentAttention, indexer)] * len(sparse),
     )
+    return replace(recipe, cache=choosing_cache(keys, indexer))
+
+
+def choosing_cache(
+    keys: ConfigKeys, indexer: IndexerShape, others: tuple[HeadShape | None, ...] = ()
+) -> Callable[[int], CacheShape]:
+    """Cache of latent vectors with keys for choosing behind; others: of layers without such."""
+    shape = latent_shape(keys)
     cached = latent_cache(
         layers=keys.whole("num_hidden_layers"),
         heads=shape.heads,
@@ -84,13 +92,14 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         rotated=shape.rotated_dim + indexer.dim,
     )
 
-    def cache(shards: int) -> CacheShape:
-        return replace(cached(shards), chosen=True)
+    def on(shards: int) -> CacheShape:
+        return replace(cached(shards), chosen=True, others=others)
 
-    return replace(recipe, cache=cache)
+    return on
 
 
-def _indexer(keys: ConfigKeys) -> IndexerShape:
+def indexer_of(keys: ConfigKeys) -> IndexerShape:
+    """Read an indexer's shape. Raises CheckpointError."""
     shape = IndexerShape(
         keys.whole("index_n_heads"), keys.whole("index_head_dim"), keys.whole("index_topk")
     )

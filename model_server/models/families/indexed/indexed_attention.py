@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_server.kernels.chosen import Choosing, attend_to_chosen
+from model_server.kernels.chosen import Choosing, Chosen, attend_to_chosen
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.models.layers.latent_attention import LatentAttention, LatentShape
@@ -65,11 +65,22 @@ class IndexedLatentAttention(LatentAttention):
     """Latent attention to chosen tokens."""
 
     def __init__(
-        self, indexer: IndexerShape, shape: LatentShape, prefix: str, form: WeightForm
+        self,
+        indexer: IndexerShape,
+        shape: LatentShape,
+        prefix: str,
+        form: WeightForm,
+        *,
+        chooses: bool = True,  # False: it takes what a layer before it chose
+        interleaved: bool = False,  # pairs that the indexer rotates; False: half a head apart
     ) -> None:
         super().__init__(shape, prefix, form)
         assert shape.query_latent is not None, "the indexer's queries are made of it"
-        self.indexer = Indexer(indexer, shape.embed, shape.query_latent, f"{prefix}.indexer", form)
+        self.most, self.interleaved = indexer.most, interleaved
+        self.chooses = chooses
+        if chooses:
+            name = f"{prefix}.indexer"
+            self.indexer = Indexer(indexer, shape.embed, shape.query_latent, name, form)
 
     def __call__(
         self,
@@ -79,17 +90,26 @@ class IndexedLatentAttention(LatentAttention):
         batch: PagedBatch,
     ) -> tuple[jax.Array, LayerPages]:
         """Returns f32[T, D] and the pages with the new tokens written."""
-        s = self.shape
-        halves = replace(rotation, interleaved=False)  # the indexer's pairs lie half a head apart
-        choosing = self.indexer.choosing(x, self.query_norm(self.query_down(x)), halves)
-        keys = jnp.concatenate([self.latent_keys(x, rotation), self.indexer.keys(x, halves)], -1)
-        mixed, pages = attend_to_chosen(
-            batch,
-            pages,
-            self.latent_queries(x, rotation),
-            keys,
-            choosing,
-            most=self.indexer.shape.most,
-            scale=s.scale,
+        mixed, _, pages = self.attend(x, None, rotation, pages, batch)
+        return mixed, pages
+
+    def attend(
+        self,
+        x: jax.Array,  # f32[T, D]
+        before: Chosen | None,  # by the last layer with an indexer
+        rotation: Rotary,
+        pages: LayerPages,
+        batch: PagedBatch,
+    ) -> tuple[jax.Array, Chosen, LayerPages]:
+        """As a call, with the tokens that are attended to."""
+        s, choosing, keys = self.shape, before, self.latent_keys(x, rotation)
+        if self.chooses:
+            turn = replace(rotation, interleaved=self.interleaved)
+            choosing = self.indexer.choosing(x, self.query_norm(self.query_down(x)), turn)
+            keys = jnp.concatenate([keys, self.indexer.keys(x, turn)], axis=-1)
+        assert choosing is not None, "the first layer has an indexer"
+        queries = self.latent_queries(x, rotation)
+        mixed, pages, chosen = attend_to_chosen(
+            batch, pages, queries, keys, choosing, most=self.most, scale=s.scale
         )
-        return self.of_latents(mixed[..., : s.latent]), pages
+        return self.of_latents(mixed[..., : s.latent]), chosen, pages
