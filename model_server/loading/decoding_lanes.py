@@ -63,7 +63,7 @@ class InputKind(Generic[Ask, Answer, Decoded]):
     read: Callable[[Ask, Answer], Decoded]  # an answer that is no refusal
 
 
-class _Waiting(NamedTuple, Generic[Ask, Decoded]):
+class _WaitingInput(NamedTuple, Generic[Ask, Decoded]):
     ask: Ask
     decoded: Future[Decoded]
 
@@ -80,7 +80,7 @@ class DecodingLanes(Generic[Ask, Answer, Decoded]):
     ) -> None:
         """waiting: bytes of inputs that may wait."""
         self._kind = kind
-        self._inputs: SimpleQueue[_Waiting[Ask, Decoded]] = SimpleQueue()
+        self._inputs: SimpleQueue[_WaitingInput[Ask, Decoded]] = SimpleQueue()
         self._lock = threading.Lock()
         self._lanes, self._started = lanes, 0
         self._most, self._held = waiting, 0
@@ -91,7 +91,7 @@ class DecodingLanes(Generic[Ask, Answer, Decoded]):
         a bad input, and Unavailable.
         """
         self._enter(size)
-        waiting = _Waiting[Ask, Decoded](ask, Future())
+        waiting = _WaitingInput[Ask, Decoded](ask, Future())
         waiting.decoded.add_done_callback(lambda _: self._leave(size))
         self._inputs.put(waiting)
         return waiting.decoded
@@ -127,7 +127,7 @@ class DecodingLanes(Generic[Ask, Answer, Decoded]):
             del waiting  # keep none alive while waiting
 
     def _decode(
-        self, process: DecodingProcess[Ask, Answer], waiting: _Waiting[Ask, Decoded]
+        self, process: DecodingProcess[Ask, Answer], waiting: _WaitingInput[Ask, Decoded]
     ) -> None:
         try:
             waiting.decoded.set_result(self._decoded(process, waiting.ask))
