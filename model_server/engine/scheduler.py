@@ -368,7 +368,8 @@ class Scheduler:
             self._restart_outgrown()
         if self._pool.free < len(self._running):
             self._make_room()
-        self._forced.begin(len(self._running), beside_guesses=bool(guesses))
+        reserved = self._reserved_blocks()
+        self._forced.begin(len(self._running), beside_guesses=bool(guesses), reserved=reserved)
         for sequence in self._running:
             start = sequence.launched
             if start < sequence.goal or start >= sequence.end or start == sequence.recompute_at:
@@ -389,6 +390,17 @@ class Scheduler:
                 draft.reach_ahead(sequence, self._reach)
         draft.leave_blocks(self._forced.rows)
         self.decode_tokens += sum(row.count for row in draft.rows)
+
+    def _reserved_blocks(self) -> int:
+        """Return the blocks of an image next in a prompt that one chunk must hold.
+
+        Forced tokens leave them to it: streams of these could keep it waiting for ever.
+        """
+        if self._media is None or not self._media.limits.sees_itself:
+            return 0
+        waiting = [each for each in self._running if each.media and each.launched < each.goal]
+        tokens = max((whole_length(each, each.launched) for each in waiting), default=0)
+        return -(-tokens // self.limits.prefill_block)
 
     def _keep_pace(self, draft: Draft) -> None:
         blocks = self._pace.blocks(len(draft.rows))

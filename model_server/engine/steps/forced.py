@@ -34,16 +34,18 @@ class ForcedRows:
         self._blocks = 0
         self.rows: list[Row] = []  # of this step
 
-    def begin(self, running: int, *, beside_guesses: bool = False) -> None:
-        """Begin a step beside so many sequences; one that tries guesses has no prompt block."""
+    def begin(self, running: int, *, beside_guesses: bool = False, reserved: int = 0) -> None:
+        """Begin a step beside so many sequences; one that tries guesses has no prompt block.
+
+        reserved: blocks that a prompt needs all at once.
+        """
         limits = self._limits
         self.rows = []
         self._logit_rows = limits.max_logit_rows - running
         self._blocks = (limits.token_budget - running) // limits.prefill_block
         if limits.max_prefill_blocks is not None:
             self._blocks = min(self._blocks, limits.max_prefill_blocks)
-        if beside_guesses:
-            self._blocks = 0
+        self._blocks = 0 if beside_guesses else max(0, self._blocks - reserved)
         self._fewest = self._worth(running)
 
     def take(self, sequence: Sequence) -> bool:

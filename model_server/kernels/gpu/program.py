@@ -44,7 +44,7 @@ class GpuProgram:
         total: Any,  # f32[rows]
     ) -> None:
         """Write these rows' results for their split; the sum is not yet divided by its total."""
-        self.looking_ahead(q, layer, table, limits, limits, output, highest, total)
+        self.looking_ahead(q, layer, table, limits, None, output, highest, total)
 
     def looking_ahead(
         self,
@@ -52,13 +52,14 @@ class GpuProgram:
         layer: LayerPages,
         table: Any,
         limits: Any,
-        reach: Any,  # i32[rows]: tokens that each row sees, those behind its own included
+        reach: Any,  # i32[rows]: tokens that each row sees, those behind its own included, or None
         output: Any,
         highest: Any,
         total: Any,
     ) -> None:
         """As `__call__`, for rows that may see tokens behind their own; others are as before."""
-        row_limits, row_reach = limits[:], reach[:]
+        row_limits = limits[:]
+        row_reach = row_limits if reach is None else reach[:]
         begin, end = self._context(row_limits, row_reach)
         head = pl.program_id(2)
         queries = [q[:, pl.ds(*span)] for span in spans(layer.keys.shape[3])]
@@ -66,7 +67,8 @@ class GpuProgram:
         def trip(index: Any, found: _RunningSoftmax) -> _RunningSoftmax:
             at = index * self.tiles.tokens + jnp.arange(self.tiles.tokens)
             tokens = _Tokens.of(table, at, (at >= begin) & (at < end), layer, head)
-            seen = self._seen(at[None], row_limits[:, None], row_reach[:, None])
+            here, own = at[None], row_limits[:, None]
+            seen = self._seen(here, own, own if reach is None else row_reach[:, None])
             return self._with(found, tokens, queries, seen)
 
         found = lax.fori_loop(*self._share(begin, end), trip, self._nothing())

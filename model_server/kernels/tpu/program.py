@@ -89,6 +89,7 @@ def program_of(
         table=batch.decode_tables.shape[1],
         dtype=layer.keys.dtype,
         scales=len(jax.tree.leaves((layer.key_scales, layer.value_scales))),
+        least_run=None if batch.block_ahead is None else batch.least_run,
     )
     sizes = sizes_of(problem)
     return TpuProgram(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from model_server.kernels.paged import KernelRefusal
 from model_server.kernels.tpu.pages import LANES, SUBLANES
+from model_server.kernels.tpu.units import most_queries
 
 MIB = 2**20
 FETCHED_BYTES = MIB // 2  # per block: far more than memory delivers while one copy starts
@@ -19,6 +20,7 @@ FETCHED_TOKENS = (128, 1024)  # min and max
 DEPTH = 4  # fetched blocks in VMEM: one in use, three in flight
 _PACKED = 2 * SUBLANES  # rows of bf16 in a register
 UNIT_ROWS = 512  # rows of a prompt part per KV head: enough to be compute-bound
+UNIT_RUNS = 8  # of tokens that see each other, per prompt part: each compares all scores once more
 TILE_ROWS = 256  # of scores at a time
 SCORE_BYTES = MIB // 2  # of scores at a time
 STEP_BYTES = MIB  # of queries, and again of results, per grid step
@@ -45,6 +47,7 @@ class AttentionShapes:
     table: int  # S/G
     dtype: jnp.dtype  # of pages
     scales: int  # number of scale arrays
+    least_run: int | None = None  # tokens of a run that see each other, at least; None: none do
 
     @property
     def products(self) -> jnp.dtype:
@@ -80,7 +83,7 @@ class Tile:
 def sizes_of(problem: AttentionShapes) -> Sizes:
     """Raises KernelRefusal if the page tables do not fit the scalar memory."""
     _check_tables(problem)
-    queries = _divisor(problem.block, max(1, UNIT_ROWS // problem.rows))
+    queries = _divisor(problem.block, _most_queries(problem))
     group = _group(problem)
     return Sizes(
         group=group,
@@ -100,6 +103,11 @@ def tile_of(problem: AttentionShapes, sizes: Sizes, rows: int) -> Tile:
     high = rows if rows <= most else _divisor(rows // _PACKED, most // _PACKED) * _PACKED
     heads = max(1, min(TILE_ROWS // high, SCORE_BYTES // (high * row_bytes)))
     return Tile(_divisor(problem.kv_heads, heads), high)
+
+
+def _most_queries(problem: AttentionShapes) -> int:
+    most, least = max(1, UNIT_ROWS // problem.rows), problem.least_run
+    return most if least is None else min(most, most_queries(UNIT_RUNS, least))
 
 
 def _group(problem: AttentionShapes) -> int:

@@ -11,9 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from model_server.kernels.paged import KernelRefusal, PagedBatch, first_seen
-
-MOST_RUNS = 8  # of tokens that see each other, in one unit: each costs a comparison of all scores
+from model_server.kernels.paged import PagedBatch, first_seen
 
 
 class Units(NamedTuple):
@@ -82,16 +80,15 @@ def most_runs(queries: int, least: int) -> int:
     return 1 if queries == 1 else 2 + (queries - 2) // least
 
 
+def most_queries(runs: int, least: int) -> int:
+    """Return how many neighbours are of no more runs of `least` tokens or more."""
+    return (runs - 1) * least + 1
+
+
 def _runs_ahead(batch: PagedBatch, queries: int) -> tuple[jax.Array, jax.Array]:
     """Return where the runs of each unit begin and end: i32[R, U]; decode rows have none."""
     assert batch.block_ahead is not None
     number = most_runs(queries, batch.least_run)
-    if number > MOST_RUNS:
-        raise KernelRefusal(
-            f"images of {batch.least_run} tokens whose tokens see each other: a TPU computes those "
-            f"of {queries // MOST_RUNS} tokens or more; publish the model with IMAGES=false, for "
-            "text only"
-        )
     limits, ahead = batch.block_limits.reshape(-1, queries), batch.block_ahead.reshape(-1, queries)
     none, known = jnp.iinfo(jnp.int32).max, jnp.zeros(limits.shape[0], jnp.int32)
     begins: list[jax.Array] = []

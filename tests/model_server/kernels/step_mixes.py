@@ -47,6 +47,7 @@ class Mix:
     table: int  # pages of a sequence
     owners: Sequence[int] | None = None  # whose pages each decode row has; None: each its own
     run: int = 0  # tokens of runs that see each other, in chunks; 0: none do
+    text: int = 0  # tokens of each sequence before the first run
 
     @property
     def pages(self) -> int:
@@ -81,8 +82,9 @@ class Mix:
             limits[used : used + more].reshape(-1)[:count] = at + 1
             block_tables[used : used + more] = table
             if self.run:  # one behind the other, with a token between them
-                within = at % (self.run + 1)
+                within = (at - self.text) % (self.run + 1)
                 left = np.minimum(self.run - 1 - within, start + count - 1 - at)
+                left = np.where(at < self.text, 0, left)
                 ahead[used : used + more].reshape(-1)[:count] = np.maximum(left, 0)
             used += more
         fields = (*places, decode_tables, np.asarray(self.decodes, np.int32)[:, None])

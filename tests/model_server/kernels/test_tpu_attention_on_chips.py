@@ -117,9 +117,19 @@ def test_models_of_all_kinds_compile_for_the_smallest_chip(model: str, dtype: st
 
 
 @needs_compiler
-def test_images_whose_tokens_see_each_other_compile_for_the_smallest_chip() -> None:
-    gemma3 = Heads(heads=4, kv_heads=2, window=1024)
-    check(gemma3, one_device("v5e"), "bfloat16", block=128, run=256)
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("window", [None, 1024])
+def test_every_chip_compiles_images_whose_tokens_see_each_other(
+    chip: str, window: int | None
+) -> None:
+    gemma3 = Heads(heads=8, kv_heads=4, key_dim=256, value_dim=256, window=window)
+    check(gemma3, one_device(chip), "bfloat16", block=128, run=256)
+
+
+@needs_compiler
+def test_small_images_whose_tokens_see_each_other_compile_for_the_smallest_chip() -> None:
+    capped = Heads(heads=8, kv_heads=1, window=512, softcap=50.0, sinks=True)
+    check(capped, one_device("v5e"), "int8", block=64, run=4)
 
 
 @needs_compiler

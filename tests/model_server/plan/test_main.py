@@ -10,6 +10,7 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.plan.__main__ import main
 from model_server.plan.compiled import measure
+from tests.golden.media_maker.gemma3 import gemma3_config
 from tests.model_server.plan.measures import deployed
 from tests.model_server.tpu_compiler import needs_compiler
 
@@ -90,6 +91,22 @@ def test_one_bucket_is_compiled_for_real_and_its_numbers_are_read() -> None:
     assert found.traffic.sent["all-reduce"] > 0
     assert found.traffic.moved.read > 32000 * 256 * 2 / 4  # a chip's share of the head
     assert found.flops > 0
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("chip", ["v5e", "v6e"])
+def test_a_model_whose_images_see_both_ways_fits_and_its_steps_are_compiled(
+    chip: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = gemma3_config({"image_size": 28})
+    made["text_config"] |= {"num_hidden_layers": 2, "sliding_window_pattern": 2}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(made))
+    sizes = ["--slots=2", "--kv_cache_bytes=10000000", "--set=ICI_MESH_SHAPE=[1,1,1]", "--full"]
+    assert main([str(config), f"--topology={chip}:1x1", *sizes, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [bucket["blocks"] for bucket in plan["buckets"]][:2] == [0, 1]
+    assert any("images of up to 4 tokens" in note for note in plan["notes"])
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence as Seq
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ from msgspec.structs import replace
 
 from model_server.engine.engine import Engine
 from model_server.engine.limits import check_limits
+from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
-from model_server.engine.types import BeamSettings, EngineLimits
+from model_server.engine.types import BeamSettings, EngineLimits, PendingStep, Step
 from sax.errors import InvalidRequest
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, logprob
 from tests.model_server.engine.media.driven import Driven
 from tests.model_server.engine.media.fake_images import MEDIA, answer, limits, request, seen
+from tests.model_server.engine.steps import test_forced as forced
 
 ITSELF = replace(MEDIA, sees_itself=True)
 
@@ -255,7 +258,9 @@ def test_the_engine_serves_images_beside_text(more: dict[str, Any]) -> None:
             if update.finish:
                 done.release()
 
-    rows = {"token_budget": 6 + 16, "max_logit_rows": 6} if "guesses" in more else {}
+    rows: dict[str, Any] = {}
+    if "guesses" in more:
+        rows = {"token_budget": 6 + 16, "max_logit_rows": 6}
     engine = Engine(FakeRunner(limits(**more, **rows)), deliver)
     asked = [
         request((1,), max_tokens=12),
@@ -265,3 +270,29 @@ def test_the_engine_serves_images_beside_text(more: dict[str, Any]) -> None:
     assert all(done.acquire(timeout=30) for _ in ids)
     engine.close()
     assert [got[id] for id in ids] == [answer(each) for each in asked]
+
+
+def test_streams_of_forced_tokens_leave_an_image_the_blocks_that_it_needs_at_once():
+    sizes = limits(ITSELF, slots=4, max_logit_rows=12, max_prefill_blocks=2)
+    runner, scheduler = FakeRunner(sizes), Scheduler(sizes)
+    # With runs of one length, in steps of one parity each, so that one is in every step.
+    runs = [forced.asked(3, forced.Forcing(40, every=1, run=40), max_tokens=40)] * 2
+    coming = [runs[0], runs[1], request((1,), [50] * 8, max_tokens=1)]
+    ended: list[int] = []
+    in_flight: list[tuple[Step, PendingStep]] = []
+    for turn in count():
+        if turn < len(coming):
+            scheduler.add(Sequence(turn, coming[turn], sizes))
+        elif not scheduler.live:
+            break
+        step = scheduler.schedule()
+        launched = [(step, runner.launch(step))] if step else []
+        if (batch := scheduler.encode()) is not None:
+            runner.encode(batch)
+        for each, pending in in_flight:
+            updates = scheduler.commit(each, pending.result())
+            ended += [update.sequence for update in updates if update.finish]
+        if step and step.guided:
+            runner.choose(scheduler.masks(step)[0])
+        in_flight = launched
+    assert ended[0] == 2

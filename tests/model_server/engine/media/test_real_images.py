@@ -12,8 +12,10 @@ from model_server.engine.step_arrays import ColumnLayout
 from model_server.kernels import reference, xla
 from model_server.kernels.cpu import native
 from model_server.kernels.cpu.attention import CpuAttention
+from model_server.kernels.gpu.attention import GpuAttention
+from model_server.kernels.tpu.attention import TpuAttention
 from tests.model_server.engine.media.driven import Driven
-from tests.model_server.engine.media.tiny_eyes import CASES, TinyEyes, served
+from tests.model_server.engine.media.tiny_eyes import CASES, TinyEyes, one_device, served
 
 
 @cache
@@ -75,6 +77,12 @@ def test_the_reference_kernel_agrees(name: str) -> None:
 @pytest.mark.skipif(not native.available(), reason="the native kernels are not built")
 def test_the_native_kernel_agrees() -> None:
     check("itself", CpuAttention())
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("kind", [GpuAttention, TpuAttention])
+def test_the_kernels_of_accelerators_agree_when_interpreted(kind: Any) -> None:
+    check("itself", kind(one_device().mesh, None, None, interpret=True), page_size=8)
 
 
 def test_a_model_that_takes_text_alone_has_no_further_columns() -> None:

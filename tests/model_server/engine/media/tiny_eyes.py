@@ -153,7 +153,7 @@ class TinyEyes:
         pages = allocate(
             cache,
             tuple(counts) or limits.pages,
-            PAGE,
+            limits.page_size,
             jnp.dtype("float32"),
             layout.pages,
             kernel.shapes,

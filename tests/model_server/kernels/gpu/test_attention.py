@@ -42,7 +42,8 @@ CASES = [
     Case(2, 1, 4, 20, 1, 48, 0, 8, 5, dtype="bfloat16"),  # the keys are the values
     Case(2, 2, 8, 8, 2, 16, 16, 64, 12, window=300, sinks=True),  # programs share a context
     Case(4, 3, 8, 8, 2, 16, 16, 16, 5, chunk=12),
-    Case(3, 2, 8, 8, 2, 16, 16, 16, 5, window=4, run=5),  # images whose tokens see each other
+    # Images whose tokens see each other, over several pages.
+    Case(3, 2, 8, 8, 2, 16, 16, 4, 20, softcap=50.0, window=4, sinks=True, run=5),
 ]
 MORE = [
     replace(case, window=window, softcap=softcap, dtype=dtype)
@@ -56,7 +57,7 @@ MORE = [
     for dtype in ("float32", "bfloat16", "int8", "float8_e4m3fn")
 ]
 # What models have: Llama, Gemma with its cap and window, a head size of Phi, DeepSeek's latents,
-# gpt-oss's sinks, Llama 4's chunks.
+# gpt-oss's sinks, Llama 4's chunks, Gemma 3's images.
 REAL = [
     Case(16, 0, 1, 32, 8, 128, 128, 64, 64),
     Case(2, 2, 32, 32, 8, 128, 128, 64, 64),
@@ -66,6 +67,7 @@ REAL = [
     Case(4, 0, 1, 16, 2, 192, 128, 64, 64),
     Case(2, 2, 32, 64, 8, 64, 64, 64, 64, window=128, sinks=True),
     Case(2, 2, 32, 40, 8, 128, 128, 64, 64, chunk=1024),
+    Case(2, 4, 128, 8, 4, 256, 256, 64, 64, window=1024, run=256),
 ]
 DTYPES = ("float32", "bfloat16", "int8", "float8_e4m3fn")
 EVERY = [

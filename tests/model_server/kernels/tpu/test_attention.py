@@ -23,7 +23,6 @@ from model_server.kernels import reference
 from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
 from model_server.kernels.pages import CacheShape, LayerPages
 from model_server.kernels.tpu.attention import TpuAttention
-from model_server.kernels.tpu.units import units_of
 from model_server.models.weights.axis_rules import AXES
 from tests.model_server.kernels.step_mixes import Heads, Mix, as_on_tpu, filled, normal
 
@@ -45,6 +44,16 @@ GUESSES = Mix(
     blocks=0,
     block=8,
     table=4,
+)
+# Decodes, a chunk of text, and one of text and two images, each over several pages and blocks.
+IMAGES = Mix(
+    decodes=(5, 0, 33),
+    chunks=((3, 20), (30, 49), (0, 7)),
+    blocks=11,
+    block=8,
+    table=5,
+    run=21,
+    text=35,
 )
 
 GROUPED = Heads(heads=8, kv_heads=2)
@@ -88,7 +97,12 @@ def compare(of: Heads, mix: Mix, kernel: TpuAttention = KERNEL) -> None:
             *(dataclasses.replace(SHARED, dtype="int8"), BOTH, STRICT), marks=pytest.mark.extended
         ),
         (GROUPED, GUESSES, STRICT),
-        (dataclasses.replace(GROUPED, window=9), dataclasses.replace(BOTH, run=11), KERNEL),
+        (dataclasses.replace(UNEQUAL, sinks=True), IMAGES, KERNEL),
+        pytest.param(GROUPED, IMAGES, STRICT, marks=pytest.mark.extended),
+        pytest.param(
+            *(dataclasses.replace(SHARED, dtype="int8", window=30), IMAGES, STRICT),
+            marks=pytest.mark.extended,
+        ),
         pytest.param(
             *(GROUPED, dataclasses.replace(LONG, run=3), STRICT), marks=pytest.mark.extended
         ),
@@ -126,13 +140,22 @@ def test_no_copy_of_a_long_step_is_used_before_it_is_there(of: Heads, dtype: str
     compare(dataclasses.replace(of, dtype=dtype), LONG, STRICT)
 
 
-def test_small_images_whose_tokens_see_each_other_are_refused() -> None:
-    wide = dataclasses.replace(
-        BOTH, block=128, chunks=((0, 100), (30, 100)), blocks=2, table=20, run=2
-    )
-    batch = wide.batch(np.random.default_rng(0), 16, KERNEL)
-    with pytest.raises(KernelRefusal, match="IMAGES=false"):
-        units_of(batch, 128, 16, None)
+@pytest.mark.slow
+@pytest.mark.parametrize("of", [GROUPED, MANY, LATENT, SHARED, UNEQUAL])
+@pytest.mark.parametrize("page_size", [16, 32])
+@pytest.mark.parametrize("dtype", ALLOWED)
+def test_any_images_whose_tokens_see_each_other_equal_the_reference(
+    of: Heads, page_size: int, dtype: str
+) -> None:
+    compare(dataclasses.replace(of, dtype=dtype, page_size=page_size), IMAGES)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("run", [2, 3, 40])
+def test_blocks_of_many_small_images_equal_the_reference(run: int) -> None:
+    """However many are in a block, it is cut so that its parts have tokens of a few."""
+    chunks = ((0, 60), (30, 100))
+    compare(GROUPED, dataclasses.replace(BOTH, block=64, chunks=chunks, blocks=3, table=9, run=run))
 
 
 SMALL = Heads(heads=4, kv_heads=1, key_dim=24, value_dim=0, dtype="float8_e4m3fn")
@@ -173,6 +196,13 @@ def small_mixes(draw: st.DrawFn) -> Mix:
         chunks.append((draw(st.integers(0, 40 - count)), count))
         left -= -(-count // 8)
     return dataclasses.replace(small_mix(decodes, chunks), owners=owners)
+
+
+@pytest.mark.extended
+@settings(max_examples=20, deadline=None)
+@given(small_mixes(), st.integers(0, 30))
+def test_any_mix_with_images_equals_the_reference(mix: Mix, text: int) -> None:
+    compare(dataclasses.replace(SMALL, window=7), dataclasses.replace(mix, run=5, text=text))
 
 
 @settings(max_examples=20, deadline=None)
