@@ -1,7 +1,7 @@
-"""Presents what sees or hears in a multimodal checkpoint: its tensors, and how images are prepared.
+"""Presents the vision encoder of a multimodal checkpoint: its tensors, and how images are prepared.
 
-The text part of such a checkpoint is `text_part`'s. In its config, `vision_config` sizes the part
-that sees, `preprocessor_config` is the content of the file beside it that says how images are
+The text part of such a checkpoint is `text_part`'s. In its config, `vision_config` sizes the
+vision encoder, `preprocessor_config` is the content of the file beside it that says how images are
 resized and scaled, and `processor_config` that of the one that says what they become in a prompt.
 """
 
@@ -31,7 +31,7 @@ _DEEPER = {"vision_tower.vision_model.": "vision_tower."}
 
 
 def media_part_of(checkpoint: Checkpoint) -> Checkpoint | None:
-    """Return the tensors of what sees, without a leading `model.`; None: there are none.
+    """Return the tensors of the vision encoder, without a leading `model.`; None: there are none.
 
     checkpoint: as it was opened, or a view of it such as its text part.
     """
@@ -41,12 +41,12 @@ def media_part_of(checkpoint: Checkpoint) -> Checkpoint | None:
 
 
 def is_media(name: str) -> bool:
-    """Return True for the name of a tensor of what sees."""
+    """Return True for the name of a tensor of a vision encoder."""
     return name.removeprefix("model.").startswith(_PARTS)
 
 
 def without_media(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config.json without what sizes the part that sees."""
+    """Return a config.json without the sizes of the vision encoder."""
     media = (VISION, PREPROCESSOR, PROCESSOR)
     return {key: value for key, value in config.items() if key not in media}
 
@@ -58,7 +58,8 @@ def text_alone(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     names = part.names()
     logger.warning(
-        "only the text part is written; %d tensors of what sees, such as %s, are left out: the "
+        "only the text part is written; %d tensors of the vision encoder, such as %s, are left "
+        "out: the "
         "result takes no images",
         len(names),
         names[0],

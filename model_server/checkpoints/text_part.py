@@ -1,8 +1,8 @@
 """Presents the text part of a vision-language checkpoint as the checkpoint of a text model.
 
 Such a config.json nests the text model's as `text_config`, and its tensors are named
-`language_model.model.` or, in some later files, `model.language_model.`. The tensors of the part
-that sees are `media_part`'s.
+`language_model.model.` or, in some later files, `model.language_model.`. The tensors of the
+vision encoder are `media_part`'s.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class PlacedModel:
     layout: Layout
     beside: int = field(default=0, kw_only=True)  # bytes of temporaries beside those of the steps
     draft: PlacedModel | None = field(default=None, kw_only=True)  # over the same mesh
-    # What sees, with the first stage; None: nothing of it lies here
+    # The vision encoder, with the first stage; None: nothing of it lies here
     encoder: Blueprint | None = field(default=None, kw_only=True)
 
     @property
@@ -104,7 +104,7 @@ class PlacedModel:
 
     @property
     def encoder_bytes(self) -> int:
-        """Bytes of the weights of what sees."""
+        """Bytes of the weights of the vision encoder."""
         return self._held(self.encoder) if self.encoder else 0
 
     def _held(self, module: Blueprint) -> int:

@@ -218,7 +218,7 @@ class LmLoad:
         return told_images(self.deployment.limits.media, self.deployment.encoder_bytes)
 
     def _encoder(self, report: Report) -> Sequence[Any]:
-        """Return the weights of what sees, if anything does."""
+        """Return the weights of the vision encoder, if there is one."""
         encoder, layout = self.deployment.encoder, self.deployment.layout
         unused = self.deployment.recipe.media_unused
         return encoder_weights(encoder, layout, self._checkpoint, self._seed, report, unused)

@@ -75,7 +75,7 @@ _MEANINGS = {
     "scores))",
     "PASS_CONTEXT": "most tokens of an input that is embedded or differentiated beside generating",
     "IMAGES": "images in prompts: true: a load that cannot see them is refused; false: text only, "
-    "and what sees is neither read nor planned for; null: if the checkpoint and the server can "
+    "and the encoder is neither read nor planned for; null: if the checkpoint and the server can "
     "(see [images in prompts](#images-in-prompts))",
     "IMAGE_PIXELS": "most pixels of an image, above which it is made smaller, where images keep "
     "their proportions (Qwen-VL; of Pixtral's tower no side is longer than its root); null: the "

@@ -139,7 +139,7 @@ _TRAINING = ignored(
 _EXECUTION = ignored(
     "chunk_size_feed_forward", "ep_size", "max_sequence_length", "n_ctx", "pretraining_tp"
 )
-# Of a part that sees beside the text model: families that build it read them, others have no eyes.
+# Of a vision encoder: families that build it read them, others take text alone.
 _MEDIA = ignored("preprocessor_config", "processor_config", "vision_config")
 _SWITCHES: Harmless = {
     "add_cross_attention": one_of(False),

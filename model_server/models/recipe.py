@@ -202,7 +202,7 @@ class Recipe:
 
     @property
     def media_unused(self) -> tuple[str, ...]:
-        """Prefixes of tensors of what sees that it does not need."""
+        """Prefixes of tensors of the vision encoder that it does not need."""
         return () if self.media is None else self.media.unused
 
     def media_blueprint(self, layout: Layout = ONE_DEVICE) -> Blueprint | None:

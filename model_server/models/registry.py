@@ -19,7 +19,7 @@ from model_server.models.audio.whisper import WHISPER
 from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
 from model_server.models.lookalikes import refuse_lookalike
-from model_server.models.media.media_overrides import eyes_wanted, rows_in_memory
+from model_server.models.media.media_overrides import rows_in_memory, wanted_config
 from model_server.models.overrides import apply_overrides
 from model_server.models.recipe import (
     AUTO,
@@ -133,7 +133,7 @@ def make_recipe(
     if config is not None:
         found = _of_checkpoint(found, config)
     values = apply_overrides(found.overridable, overrides, found.path)
-    config = eyes_wanted(config, values)
+    config = wanted_config(config, values)
     if isinstance(found, EmbedderClass):
         return found.configure(config, values)
     recipe, asked = found.configure(config, without_auto(values)), values.get("MAX_CONTEXT")

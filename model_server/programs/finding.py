@@ -41,7 +41,7 @@ def find_ready(
     """Return the set that fits, or None after logging why there is none.
 
     layout: over the devices that will hold the model. limits: as this server plans them; a set may
-    have fewer pages. draft, encoder: the weights of its draft model, and of what sees.
+    have fewer pages. draft, encoder: the weights of its draft model, and of the vision encoder.
     """
     place = _place(spec, config)
     if place is None:

@@ -35,7 +35,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptPart:
-    """What one window says; the first part comes before any window and tells the duration."""
+    """Transcript of one window; the first part comes before any window and tells the duration."""
 
     segments: tuple[Segment, ...] = ()
     language: str = ""  # code; "": not known yet
@@ -44,7 +44,7 @@ class TranscriptPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeTranscript:
-    """What a sound says."""
+    """Transcript of a sound."""
 
     segments: tuple[Segment, ...]
     language: str  # code

@@ -1,4 +1,4 @@
-"""A tiny random Gemma 3 with eyes as a folder: weights, a tokenizer of bytes, a template."""
+"""A tiny random Gemma 3 with image input as a folder: weights, a tokenizer of bytes, a template."""
 
 from __future__ import annotations
 

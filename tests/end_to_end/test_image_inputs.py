@@ -64,11 +64,11 @@ def chat(cell: Cell, *order: int) -> list[int]:
 
 
 def whole_answer(ids: list[int], *order: int) -> list[int]:
-    """What the whole model answers to these tokens and images."""
+    """The whole model's answer to these tokens and images."""
     decoder, encoder, recipe = load_media(CASE)
     eyes = recipe_of(recipe)
     files = [prepared_of(eyes, images_of(CASE)[number]) for number in order]
-    model = WholePrompts(decoder, eyes, seen(encoder, eyes, files), len(ids) + TOKENS)
+    model = WholePrompts(decoder, eyes, seen(encoder, eyes, files), files, len(ids) + TOKENS)
     made = [*ids]
     for _ in range(TOKENS):
         made.append(int(model.logits(np.asarray(made))[-1].argmax()))

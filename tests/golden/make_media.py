@@ -1,4 +1,4 @@
-"""Makes tests/golden/media/*: shrunken random models with eyes and what the reference says of them.
+"""Makes tests/golden/media/*: shrunken random models with image input, and their vectors.
 
 Run by hand, in an environment with torch, transformers and Pillow, from the repository root:
 

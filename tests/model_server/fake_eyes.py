@@ -1,4 +1,4 @@
-"""Eyes of the arithmetic model: of an image of 2 x 2 pixels, their red values stand for tokens."""
+"""Image input of the arithmetic model: red values of 2 x 2 pixels stand for tokens."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class TranscriptSegment(TypedDict):
 
 
 class TranscriptReply(TypedDict):
-    """What a sound says; all but text and usage with `verbose_json` only."""
+    """Transcript of a sound; all but text and usage with `verbose_json` only."""
 
     text: str
     usage: DurationUsage

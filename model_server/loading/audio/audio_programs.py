@@ -46,7 +46,7 @@ class Prompts(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """What the start of a transcript tells."""
+    """Guesses from the start of a transcript."""
 
     no_speech: jax.Array  # f32[B], probability
     language: jax.Array  # i32[B], the likeliest one's token

@@ -82,7 +82,7 @@ def without_images(limits: MediaLimits | None, weights: int, workspace: int) -> 
 
 
 def told_images(limits: MediaLimits | None, weights: int) -> str:
-    """Describe what sees, for the log; weights: bytes of the encoder on a device."""
+    """Describe the vision encoder for the log; weights: bytes of the encoder on a device."""
     if limits is None:
         return ""
     return (

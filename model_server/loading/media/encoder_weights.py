@@ -17,7 +17,7 @@ from sax.errors import CheckpointError
 from sax.types import Progress
 
 Report = Callable[[Progress], None]
-_BLIND = "publish it with IMAGES=false, for text only"
+_TEXT_ONLY = "publish it with IMAGES=false, for text only"
 
 
 def encoder_weights(
@@ -51,6 +51,8 @@ def encoder_problems(
     """Return what keeps an encoder from being read; shown: as of `mismatches`."""
     part = media_part_of(checkpoint)
     if part is None:
-        return [f"config.json has a vision_config, but no tensor is of a part that sees: {_BLIND}"]
+        return [
+            f"config.json has a vision_config, but no tensor is of a vision encoder: {_TEXT_ONLY}"
+        ]
     found = mismatches(encoder.declarations, without_prefixes(part, unused), shown)
-    return [f"in the part that sees, {text}; or {_BLIND}" for text in found]
+    return [f"in the vision encoder, {text}; or {_TEXT_ONLY}" for text in found]

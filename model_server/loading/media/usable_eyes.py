@@ -1,4 +1,4 @@
-"""Decides if a model sees images here, where some servers cannot compute what others can."""
+"""Decides if a model takes images here, where some servers cannot compute what others can."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sax.errors import InvalidRequest
 logger = logging.getLogger(__name__)
 
 
-def with_usable_eyes(recipe: Recipe, overrides: Mapping[str, str], *, proxied: bool) -> Recipe:
-    """Return the recipe, without eyes where they cannot be served; its note says why.
+def with_usable_images(recipe: Recipe, overrides: Mapping[str, str], *, proxied: bool) -> Recipe:
+    """Return the recipe, without image input where it cannot be served; its note says why.
 
-    overrides: as published: IMAGES true asks for them. proxied: the devices are behind a proxy
-    server. Raises InvalidRequest if they were asked for.
+    overrides: as published: IMAGES true asks for it. proxied: the devices are behind a proxy
+    server. Raises InvalidRequest if it was asked for.
     """
     why = None if recipe.media is None else _why_not(recipe, proxied)
     if why is None:

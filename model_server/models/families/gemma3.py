@@ -1,7 +1,7 @@
 """Gemma 3: Gemma 2 with normed queries and keys, and two kinds of rotary positions.
 
-Sliding layers have their own rotary base; the others may be stretched to long contexts. The part
-that sees, if a checkpoint has one, is `media/gemma3_eyes`.
+Sliding layers have their own rotary base; the others may be stretched to long contexts. The
+vision encoder, if a checkpoint has one, is `media/gemma3_eyes`.
 Source: Kamath et al. 2025 (arXiv:2503.19786); names and config keys are those of Hugging Face's
 `Gemma3ForCausalLM` and `Gemma3ForConditionalGeneration`.
 """
@@ -67,7 +67,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         causal=not keys.flag("use_bidirectional_attention"),  # true in EmbeddingGemma
     )
     window = keys.whole_or_none("sliding_window") if any(slides) else None
-    return replace(recipe, media=gemma3_eyes.gemma3_eyes(keys, recipe.embed, window))
+    return replace(recipe, media=gemma3_eyes.gemma3_vision(keys, recipe.embed, window))
 
 
 def ropes_of(keys: ConfigKeys) -> tuple[Rope, Rope]:

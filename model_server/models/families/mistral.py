@@ -1,7 +1,7 @@
 """Mistral: Llama with a sliding window in every layer, or in those that the config lists.
 
 Source: Jiang et al. 2023 (arXiv:2310.06825); names and config keys are those of Hugging Face's
-`MistralForCausalLM`. The part that sees, if a checkpoint has one, is `media/pixtral/mistral3`.
+`MistralForCausalLM`. The vision encoder, if a checkpoint has one, is `media/pixtral/mistral3`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shapes=[replace(shape, window=window) for window in windows],
         rope=rope_of(keys.all, shape.head_dim),
     )
-    return replace(recipe, media=mistral3.mistral3_eyes(keys, recipe.embed, values))
+    return replace(recipe, media=mistral3.mistral3_vision(keys, recipe.embed, values))
 
 
 FAMILY = Family(

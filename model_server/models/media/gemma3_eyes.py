@@ -1,4 +1,4 @@
-"""Gemma 3's eyes: SigLIP's tower, pieces averaged in squares, a norm and a projection.
+"""Gemma 3's image input: SigLIP's tower, pieces averaged in squares, a norm and a projection.
 
 Every image is squeezed to the same square and becomes the same number of vectors, which see each
 other. Source: Kamath et al. 2025 (arXiv:2503.19786); names and config keys are those of Hugging
@@ -38,7 +38,7 @@ _CROPS += ("pan_and_scan_min_ratio_to_activate",)
 
 
 @dataclass(frozen=True, slots=True)
-class Gemma3Eyes:
+class Gemma3Sizes:
     """Sizes of the tower and of what becomes of its vectors."""
 
     tower: SiglipConfig
@@ -66,19 +66,19 @@ class Gemma3Eyes:
 class Gemma3Encoder(nnx.Module):
     """A MediaEncoder."""
 
-    def __init__(self, eyes: Gemma3Eyes, form: WeightForm) -> None:
+    def __init__(self, sizes: Gemma3Sizes, form: WeightForm) -> None:
         projector = "multi_modal_projector"
-        self.pooled = eyes.pooled**2
-        self.tower = SiglipTower(eyes.tower, "vision_tower", form)
+        self.pooled = sizes.pooled**2
+        self.tower = SiglipTower(sizes.tower, "vision_tower", form)
         self.norm = RmsNorm(
-            eyes.tower.embed,
+            sizes.tower.embed,
             (f"{projector}.mm_soft_emb_norm.weight",),
-            epsilon=eyes.tower.epsilon,
+            epsilon=sizes.tower.epsilon,
             plus_one=True,
         )
         self.projection = Linear(
-            eyes.embed,
-            eyes.tower.embed,
+            sizes.embed,
+            sizes.tower.embed,
             ("embed", None),
             Transposed(Tensor(f"{projector}.mm_input_projection_weight")),
             form=form,
@@ -92,8 +92,8 @@ class Gemma3Encoder(nnx.Module):
         return self.projection(self.norm(squares.mean(1))).reshape(images, rows, -1)
 
 
-def gemma3_eyes(keys: ConfigKeys, embed: int, window: int | None) -> MediaRecipe | None:
-    """Return the recipe of the part that sees; None: the checkpoint has none.
+def gemma3_vision(keys: ConfigKeys, embed: int, window: int | None) -> MediaRecipe | None:
+    """Return the recipe of the vision encoder; None: the checkpoint has none.
 
     embed: of the language model. window: of its sliding layers. Raises CheckpointError.
     """
@@ -102,51 +102,51 @@ def gemma3_eyes(keys: ConfigKeys, embed: int, window: int | None) -> MediaRecipe
         return None
     if not isinstance(given, Mapping):
         raise CheckpointError(f"config.json has vision_config = {given!r}; it must be an object")
-    eyes = _sizes(SiglipConfig.from_hf(given), keys.whole("mm_tokens_per_image", _ROWS), embed)
-    if window is not None and window < eyes.rows:
+    sizes = _sizes(SiglipConfig.from_hf(given), keys.whole("mm_tokens_per_image", _ROWS), embed)
+    if window is not None and window < sizes.rows:
         raise CheckpointError(
-            f"config.json has sliding_window {window}, shorter than the {eyes.rows} tokens of an "
+            f"config.json has sliding_window {window}, shorter than the {sizes.rows} tokens of an "
             "image, which see each other: publish the model with IMAGES=false, for text only"
         )
     token = keys.get("image_token_id", keys.get("image_token_index", _IMAGE_TOKEN))
     if type(token) is not int or token < 0:
         raise CheckpointError(f"config.json has image_token_index = {token!r}; it must be a token")
-    return _recipe(eyes, token, _processor(keys.get(PREPROCESSOR, {}), eyes))
+    return _recipe(sizes, token, _processor(keys.get(PREPROCESSOR, {}), sizes))
 
 
-def _sizes(tower: SiglipConfig, rows: int, embed: int) -> Gemma3Eyes:
+def _sizes(tower: SiglipConfig, rows: int, embed: int) -> Gemma3Sizes:
     side = math.isqrt(rows)
     if side**2 != rows or side > tower.side:
         raise CheckpointError(
             f"config.json has mm_tokens_per_image = {rows}; it must be a square number of at most "
             f"the {tower.side**2} pieces of an image"
         )
-    return Gemma3Eyes(tower, side, embed)
+    return Gemma3Sizes(tower, side, embed)
 
 
-def _processor(given: Any, eyes: Gemma3Eyes) -> tuple[SquareForm, Scales]:
+def _processor(given: Any, sizes: Gemma3Sizes) -> tuple[SquareForm, Scales]:
     """Return how images are resized and scaled. Raises CheckpointError."""
     read = ImageProcessor(given, "Gemma3", (*_READ, *_CROPS), off=("do_pan_and_scan",))
-    size, rows = read.square(eyes.tower.image), read.whole("image_seq_length", eyes.rows)
-    if size != eyes.tower.image:
-        raise read.wrong("size", f"vision_config's image_size, {eyes.tower.image}")
-    if rows != eyes.rows:
-        raise read.wrong("image_seq_length", f"config.json's mm_tokens_per_image, {eyes.rows}")
+    size, rows = read.square(sizes.tower.image), read.whole("image_seq_length", sizes.rows)
+    if size != sizes.tower.image:
+        raise read.wrong("size", f"vision_config's image_size, {sizes.tower.image}")
+    if rows != sizes.rows:
+        raise read.wrong("image_seq_length", f"config.json's mm_tokens_per_image, {sizes.rows}")
     return SquareForm(size, None, read.resample(_BILINEAR)), read.scales(0.5, 0.5)
 
 
-def _recipe(eyes: Gemma3Eyes, token: int, processor: tuple[SquareForm, Scales]) -> MediaRecipe:
-    (form, scales), tower, order = processor, eyes.tower, eyes.order()
-    per_row = eyes.pooled**2
-    text = f"\n\n{_START}{_SOFT * eyes.rows}{_END}\n\n"
+def _recipe(sizes: Gemma3Sizes, token: int, processor: tuple[SquareForm, Scales]) -> MediaRecipe:
+    (form, scales), tower, order = processor, sizes.tower, sizes.order()
+    per_row = sizes.pooled**2
+    text = f"\n\n{_START}{_SOFT * sizes.rows}{_END}\n\n"
 
     def prepare(pixels: np.ndarray) -> PreparedMedia:
         pieces = _cut(scales.of(pixels), tower)[order]
-        return PreparedMedia(pieces, order[:, None], (1, eyes.side, eyes.side), eyes.rows, text)
+        return PreparedMedia(pieces, order[:, None], (1, sizes.side, sizes.side), sizes.rows, text)
 
     return MediaRecipe(
         kind="image",
-        build=lambda weights: Gemma3Encoder(eyes, weights),
+        build=lambda weights: Gemma3Encoder(sizes, weights),
         form=form,
         prepare=prepare,
         placeholder=_START,
@@ -154,7 +154,7 @@ def _recipe(eyes: Gemma3Eyes, token: int, processor: tuple[SquareForm, Scales]) 
         piece=tower.piece,
         columns=1,
         per_row=per_row,
-        width=eyes.embed,
+        width=sizes.embed,
         pieces=(-(-(tower.side**2) // per_row) * per_row,),
         sees_itself=True,
     )

@@ -1,4 +1,4 @@
-"""Overrides of models with eyes: IMAGES, MEDIA_ROWS of the buffer of vectors, and IMAGE_PIXELS."""
+"""Overrides of models with image input: IMAGES, MEDIA_ROWS of their vectors, and IMAGE_PIXELS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from model_server.sharing.images.forms import LongestForm, MultiplesForm
 from sax.errors import InvalidRequest
 
 MEDIA_DEFAULTS: Mapping[str, Any] = {
-    # true: refused where images are not seen; false: text only; null: if checkpoint and server can
+    # true: refused where images are not taken; false: text only; null: if checkpoint and server can
     "IMAGES": None,
     "MEDIA_ROWS": None,  # vectors of images in memory at once; null: the usual ones
     # most pixels of an image, where it keeps its proportions; null: the checkpoint's, within bounds
@@ -37,10 +37,10 @@ def parse_media_rows(values: Mapping[str, Any]) -> int | None:
     return rows
 
 
-def eyes_wanted(
+def wanted_config(
     config: Mapping[str, Any] | None, values: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """Return the config.json that a model is made of: without a part that sees if IMAGES is false.
+    """Return the config.json that a model is made of: without a vision encoder if IMAGES is false.
 
     So nothing of that part is read, or keeps the model from loading.
     """
@@ -50,13 +50,13 @@ def eyes_wanted(
 
 
 def rows_in_memory(media: MediaRecipe | None, values: Mapping[str, Any]) -> int | None:
-    """Return the vectors of images that are kept at once; None: it sees none.
+    """Return the vectors of images that are kept at once; None: it takes none.
 
     Raises InvalidRequest.
     """
     _check_pixels(media, values)
     if media is None:
-        _check_blind(values)
+        _check_text_only(values)
         return None
     asked, least = values.get("MEDIA_ROWS"), _IMAGES * media.rows
     if asked is not None and asked < least:
@@ -73,22 +73,22 @@ def _check_pixels(media: MediaRecipe | None, values: Mapping[str, Any]) -> None:
     bounded = media is not None and isinstance(media.form, MultiplesForm | LongestForm)
     if values.get("IMAGE_PIXELS") is not None and not bounded:
         raise InvalidRequest(
-            "IMAGE_PIXELS bounds images that keep their proportions, and this model sees none: "
+            "IMAGE_PIXELS bounds images that keep their proportions, and this model takes none: "
             "publish it without IMAGE_PIXELS",
             param="overrides.IMAGE_PIXELS",
         )
 
 
-def _check_blind(values: Mapping[str, Any]) -> None:
+def _check_text_only(values: Mapping[str, Any]) -> None:
     if values.get("IMAGES") is True:
         raise InvalidRequest(
-            "IMAGES is true, but this model has no part that sees, or none that is supported "
+            "IMAGES is true, but this model has no vision encoder, or none that is supported "
             "(docs/models.md lists those with images): publish it without IMAGES",
             param="overrides.IMAGES",
         )
     if values.get("MEDIA_ROWS") is not None:
         raise InvalidRequest(
-            "MEDIA_ROWS sizes memory for images, which this model does not see: publish it "
+            "MEDIA_ROWS sizes memory for images, which this model does not take: publish it "
             "without MEDIA_ROWS",
             param="overrides.MEDIA_ROWS",
         )

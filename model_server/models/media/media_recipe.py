@@ -1,4 +1,4 @@
-"""Recipes of encoders whose vectors stand among a language model's tokens: what sees, what hears.
+"""Recipes of encoders whose vectors stand among a language model's tokens: of images, of audio.
 
 An image becomes `rows` vectors, which take the places of as many equal tokens of the prompt. Its
 pixels are cut into pieces on the host; the encoder takes a batch of them, padded to one of a closed

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import jax
 from flax import nnx
 
+from model_server.models.config_keys import ConfigKeys
 from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.layers import Branches, Linear
 from model_server.models.layers.rope import Rotary
 from model_server.models.media.tower_attention import attend
 from model_server.models.weights.weight import WeightForm
+from sax.errors import CheckpointError
+
+_THETA = 10000.0
+_ROPE = ("axial", "default", None)  # kinds of rope, which older files do not name
+
+
+def axial_theta(keys: ConfigKeys, family: str) -> float:
+    """Return the base of the rope over rows and columns. Raises CheckpointError."""
+    given = keys.get("rope_parameters", {})
+    known = isinstance(given, Mapping) and set(given) <= {"rope_theta", "rope_type"}
+    if not known or given.get("rope_type") not in _ROPE:
+        raise CheckpointError(
+            f"vision_config has rope_parameters = {given!r}; the {family} family supports a "
+            "rope_theta and the rope_type axial"
+        )
+    return float(given.get("rope_theta") or keys.number("rope_theta", _THETA))
 
 
 class RotatedAttention(nnx.Module):

@@ -83,22 +83,26 @@ class SiglipConfig:
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> SiglipConfig:
         """Parse `vision_config`. Raises CheckpointError for unsupported settings."""
-        keys = ConfigKeys(config, KEYS, _DEFAULTS)
-        keys.only("num_channels", 3)
-        heads, embed = keys.whole("num_attention_heads"), keys.whole("hidden_size")
-        image, patch = keys.whole("image_size"), keys.whole("patch_size")
-        if embed % heads or patch > image:
+        made = cls.from_keys(ConfigKeys(config, KEYS, _DEFAULTS))
+        if made.embed % made.heads or made.patch > made.image:
             raise CheckpointError(
-                f"vision_config has hidden_size {embed} for {heads} heads and pieces of {patch} "
-                f"pixels for images of {image}: heads must divide the size, and a piece must fit"
+                f"vision_config has hidden_size {made.embed} for {made.heads} heads and pieces of "
+                f"{made.patch} pixels for images of {made.image}: heads must divide the size, and "
+                "a piece must fit"
             )
+        return made
+
+    @classmethod
+    def from_keys(cls, keys: ConfigKeys) -> SiglipConfig:
+        """Read the sizes, which CLIP's towers have as well. Raises CheckpointError."""
+        keys.only("num_channels", 3)
         return cls(
             layers=keys.whole("num_hidden_layers"),
-            embed=embed,
+            embed=keys.whole("hidden_size"),
             ffw=keys.whole("intermediate_size"),
-            heads=heads,
-            image=image,
-            patch=patch,
+            heads=keys.whole("num_attention_heads"),
+            image=keys.whole("image_size"),
+            patch=keys.whole("patch_size"),
             activation=activation_of(keys.get("hidden_act")),
             epsilon=keys.number("layer_norm_eps"),
         )

@@ -1,4 +1,4 @@
-"""Keys of config.json that every model with a part that sees has."""
+"""Keys of config.json that every model with a vision encoder has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLIP_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 
 
 def vision_config_of(keys: ConfigKeys) -> Mapping[str, Any] | None:
-    """Return what sizes the part that sees; None: there is none. Raises CheckpointError."""
+    """Return the sizes of the vision encoder; None: there is none. Raises CheckpointError."""
     given = keys.get(VISION)
     if given is None or isinstance(given, Mapping):
         return cast("Mapping[str, Any] | None", given)

@@ -64,7 +64,7 @@ class Report:
     stored: list[StoredKind] = field(default_factory=list)
     context: int | None = None
     vocabulary: int | None = None  # the model's
-    images: str | None = None  # how it sees them; None: the checkpoint has no part that sees
+    images: str | None = None  # its vision encoder; None: the checkpoint has none
     tokenizer: TokenizerFacts | None = None
     chat_template: str | None = None
     memory: dict[str, int] = field(default_factory=dict)  # bytes of the weights, by number format

@@ -70,7 +70,7 @@ def _check_riff(data: bytes) -> None:
 
 
 def _check(file: soundfile.SoundFile, most_seconds: int) -> None:
-    """Look at the header, before a sample is decoded."""
+    """Check the header, before a sample is decoded."""
     if file.format not in FORMATS:
         raise RefusedSound(f"is a {file.format} file: send a {_NAMED}")
     if file.channels > _MOST_CHANNELS:

@@ -1,4 +1,4 @@
-"""Forms of images: sizes in pixels that a model takes, and how an image is brought to one.
+"""Forms of images: sizes in pixels that a model takes, and ways to bring an image to one.
 
 A form is tagged, so that a process told of one by a message knows which it is. Each says by itself
 how large an image becomes; the decoding process resizes and cuts accordingly (see `images`).
@@ -18,7 +18,7 @@ BICUBIC = 3
 
 
 class ImageFit(NamedTuple):
-    """How one image is brought to a form: resized, then cut to a box."""
+    """Sizes by which an image is brought to a form: resized, then cut to a box."""
 
     resized: tuple[int, int]  # width and height
     box: tuple[int, int, int, int]  # left, top, right, bottom; what is outside the image is black

@@ -1,7 +1,7 @@
 """Forms of a message's content that a chat template takes: a text, or a list of parts.
 
-Templates of models with eyes go through `message['content']` where it is a list; some of them take
-nothing else, and others only texts. Which it is, is tried out with a text and an image.
+Templates of models with image input go through `message['content']` where it is a list; some of
+them take nothing else, and others only texts. Which it is, is tried out with a text and an image.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One shrunken random model with eyes, whose vectors and logits are stored.
+"""One shrunken random model with image input, whose vectors and logits are stored.
 
 Knows no transformers and no torch; what a case needs of them it imports when it is made.
 """

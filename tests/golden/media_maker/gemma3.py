@@ -87,7 +87,7 @@ def vectors(model: Any, seen: Seen) -> Sequence[Any]:
 
 
 def later(name: str) -> str:
-    """As transformers 5 holds a model with eyes in memory: all of it is below `model.`."""
+    """As transformers 5 holds a model with image input in memory: all of it is below `model.`."""
     parts = {"language_model.model.": "model.language_model."}
     parts |= {part: f"model.{part}" for part in ("vision_tower.", "multi_modal_projector.")}
     found = next((part for part in parts if name.startswith(part)), "")

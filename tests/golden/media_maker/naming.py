@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def later(name: str) -> str:
-    """As transformers 5 holds a model with eyes in memory: all of it is below `model.`."""
+    """As transformers 5 holds a model with image input in memory: all of it is below `model.`."""
     parts = {
         "language_model.model.": "model.language_model.",
         "language_model.lm_head.": "lm_head.",

@@ -218,7 +218,7 @@ def see(case: MediaCase, images: Sequence[np.ndarray]) -> Seen:
 
 
 def vectors(model: Any, seen: Seen) -> Sequence[Any]:
-    """Of each image those of the first layer's input, then those of each level."""
+    """Vectors of each image: those of the first layer's input, then those of each level."""
     import torch
 
     found = model.get_image_features(seen.inputs["pixel_values"], seen.inputs["image_grid_thw"])

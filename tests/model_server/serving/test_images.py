@@ -1,4 +1,4 @@
-"""Images of requests over real gRPC, with arithmetic eyes: the model sees their red values."""
+"""Images of requests over real gRPC, with an arithmetic encoder that reads their red values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LLaVA: another family's language model beside a tower that sees.
+"""LLaVA: another family's language model beside a vision tower.
 
 Source: Liu et al. 2023 (arXiv:2304.08485); names and config keys are those of Hugging Face's
 `LlavaForConditionalGeneration`.
@@ -50,7 +50,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     recipe = _CONFIGURE[kind]({**_DEFAULTS[kind], **text, "model_type": kind}, values)
     # The family of the text model has checked its keys.
     keys = ConfigKeys(config, KnownKeys("llava", eyes.KEYS, dict.fromkeys(config, anything)))
-    return replace(recipe, media=eyes.llava_eyes(keys, recipe.embed, values))
+    return replace(recipe, media=eyes.llava_vision(keys, recipe.embed, values))
 
 
 FAMILY = Family("llava", ("llava",), "LLaVA 1.5, Pixtral 12B", configure, own_types_only=True)

@@ -2,7 +2,7 @@
 
 Source: Mistral AI 2025, "Introducing Mistral 3", with the growth of Nakanishi 2025
 (arXiv:2501.19399); names and config keys are those of Hugging Face's `Ministral3ForCausalLM`. The
-part that sees, if a checkpoint has one, is `media/pixtral/mistral3`.
+vision encoder, if a checkpoint has one, is `media/pixtral/mistral3`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         shapes=[shape] * keys.whole("num_hidden_layers"),
         rope=_rope(keys, shape.head_dim),
     )
-    return replace(recipe, media=mistral3.mistral3_eyes(keys, recipe.embed, values))
+    return replace(recipe, media=mistral3.mistral3_vision(keys, recipe.embed, values))
 
 
 def _rope(keys: ConfigKeys, head_dim: int) -> Rope:

@@ -1,6 +1,6 @@
 """Llama 4: chunks of attention, layers without positions, experts of weighted inputs.
 
-The part that sees, if a checkpoint has one, is `media/llama4`.
+The vision encoder, if a checkpoint has one, is `media/llama4`.
 Source: Meta 2025, "The Llama 4 herd"; names and config keys are those of Hugging Face's
 `Llama4ForCausalLM` and `Llama4ForConditionalGeneration`.
 """
@@ -97,7 +97,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         layer=layer,
         windows=[kind.chunk for kind in kinds],
     )
-    return replace(recipe, media=eyes.llama4_eyes(keys, recipe.embed))
+    return replace(recipe, media=eyes.llama4_vision(keys, recipe.embed))
 
 
 def _dense_ffw(keys: ConfigKeys, width: str) -> Any:

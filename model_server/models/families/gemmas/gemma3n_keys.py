@@ -1,4 +1,4 @@
-"""What a Gemma 3n's config.json says."""
+"""Keys of a Gemma 3n's config.json."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from sax.errors import CheckpointError
 
-# Limits of training, and tokens and sizes of the parts that see and hear.
+# Limits of training, and tokens and sizes of the encoders of images and audio.
 _UNUSED = ignored(
     "altup_coef_clip",
     "altup_lr_multiplier",

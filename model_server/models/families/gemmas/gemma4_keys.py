@@ -1,4 +1,4 @@
-"""What a Gemma 4's config.json says."""
+"""Keys of a Gemma 4's config.json."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.rope import Rope, rope_of
 from sax.errors import CheckpointError
 
-# Tokens and sizes of the parts that see and hear.
+# Tokens and sizes of the encoders of images and audio.
 _UNUSED = ignored(
     "audio_token_id",
     "boa_token_id",

@@ -1,4 +1,4 @@
-"""What Gemma 3n and 4 share: layers that borrow keys and values, and inputs of each layer's own."""
+"""Recipe of Gemma 3n and 4: layers that borrow keys and values, and inputs of each layer's own."""
 
 from __future__ import annotations
 

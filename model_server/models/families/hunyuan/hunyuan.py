@@ -12,6 +12,7 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import (
     BuildAttention,
+    BuildFfw,
     gated_ffw,
     pre_norm_recipe,
 )
@@ -59,23 +60,28 @@ KEYS = KnownKeys(
         "use_rotary_pos_emb": one_of(True),
     },
 )
-_DEFAULTS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}
+DEFAULTS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, KEYS, _DEFAULTS)
+    keys = ConfigKeys(config, KEYS, DEFAULTS)
+    return recipe_of(keys, values, gated_ffw(keys))
+
+
+def recipe_of(keys: ConfigKeys, values: Mapping[str, Any], ffw: BuildFfw) -> Recipe:
+    """Return the recipe around a feed-forward part, which its models with experts have as well."""
     shape = attention_shape(keys)
     return pre_norm_recipe(
         keys,
         serving(values, keys.whole("max_position_embeddings")),
         shapes=[shape] * keys.whole("num_hidden_layers"),
-        rope=rope_with_alpha(keys, shape.head_dim),
-        attention=late_normed_attention(keys),
-        ffw=gated_ffw(keys),
+        rope=_rope_with_alpha(keys, shape.head_dim),
+        attention=_late_normed_attention(keys),
+        ffw=ffw,
     )
 
 
-def rope_with_alpha(keys: ConfigKeys, head_dim: int) -> Rope:
+def _rope_with_alpha(keys: ConfigKeys, head_dim: int) -> Rope:
     """Build the rope; `alpha` raises its base once and for all, although the type is `dynamic`.
 
     The published settings have more keys, which only other kinds read.
@@ -90,7 +96,7 @@ def rope_with_alpha(keys: ConfigKeys, head_dim: int) -> Rope:
     return rope_of({}, head_dim, theta=base * alpha ** (head_dim / (head_dim - 2)))
 
 
-def late_normed_attention(keys: ConfigKeys) -> BuildAttention:
+def _late_normed_attention(keys: ConfigKeys) -> BuildAttention:
     """Builder of attention that norms queries and keys after their rotation."""
     epsilon, biased = keys.number("rms_norm_eps"), keys.flag("attention_bias")
 

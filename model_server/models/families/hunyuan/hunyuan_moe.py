@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.decoder_recipe import BuildFfw, pre_norm_recipe
+from model_server.models.families.decoder_recipe import BuildFfw
 from model_server.models.families.hunyuan import hunyuan
-from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import activation_of
 from model_server.models.layers.routing import Router, SoftmaxChoice
-from model_server.models.recipe import Family, Recipe, serving
+from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
@@ -56,20 +55,11 @@ KEYS = KnownKeys(
         "use_mla": one_of(False),
     },
 )
-_DEFAULTS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, KEYS, _DEFAULTS)
-    shape = attention_shape(keys)
-    return pre_norm_recipe(
-        keys,
-        serving(values, keys.whole("max_position_embeddings")),
-        shapes=[shape] * keys.whole("num_hidden_layers"),
-        rope=hunyuan.rope_with_alpha(keys, shape.head_dim),
-        attention=hunyuan.late_normed_attention(keys),
-        ffw=_routed_ffw(keys),
-    )
+    keys = ConfigKeys(config, KEYS, hunyuan.DEFAULTS)
+    return hunyuan.recipe_of(keys, values, _routed_ffw(keys))
 
 
 def _routed_ffw(keys: ConfigKeys) -> BuildFfw:

@@ -1,4 +1,4 @@
-"""Qwen2-VL: Qwen2 rotated by triples of positions, with a tower that sees images of any size.
+"""Qwen2-VL: Qwen2 rotated by triples of positions, with a vision tower for images of any size.
 
 Source: Wang et al. 2024 (arXiv:2409.12191); names and config keys are those of Hugging Face's
 `Qwen2VLForConditionalGeneration`. Videos are refused.
@@ -15,7 +15,7 @@ from model_server.models.families.decoder_recipe import pre_norm_recipe
 from model_server.models.families.qwen2 import WINDOWS, layer_shapes, qwen2_attention
 from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
-from model_server.models.media.qwen.eyes import CLIP, OUTER, TOKENS, qwen_eyes
+from model_server.models.media.qwen.eyes import CLIP, OUTER, TOKENS, qwen_vision
 from model_server.models.media.qwen.tower import MergerNames, TowerShape
 from model_server.models.media.qwen.tower_keys import layer_norm, plain_ffw, sizes_of, vision_keys
 from model_server.models.recipe import Family, Recipe, serving
@@ -54,7 +54,7 @@ def recipe_of(
         rope=triple_rope(keys, shapes[0].head_dim, (16, 24, 24), base=1e6, in_turn=False),
         attention=qwen2_attention,
     )
-    return replace(recipe, media=qwen_eyes(keys, values, tower, CLIP, recipe.embed))
+    return replace(recipe, media=qwen_vision(keys, values, tower, CLIP, recipe.embed))
 
 
 def _tower(keys: ConfigKeys) -> TowerShape:

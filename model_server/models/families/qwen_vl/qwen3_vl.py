@@ -18,7 +18,7 @@ from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import Rope
 from model_server.models.media.media_recipe import MediaRecipe
-from model_server.models.media.qwen.eyes import HALVES, OUTER, TOKENS, qwen_eyes
+from model_server.models.media.qwen.eyes import HALVES, OUTER, TOKENS, qwen_vision
 from model_server.models.media.qwen.learned_tower import learned_tower
 from model_server.models.recipe import Family, Recipe, serving
 from sax.errors import CheckpointError
@@ -45,8 +45,8 @@ def rope(keys: ConfigKeys, head_dim: int) -> Rope:
 
 
 def eyes(keys: ConfigKeys, values: Mapping[str, Any], embed: int) -> MediaRecipe | None:
-    """Return the recipe of the part that sees. Raises CheckpointError, InvalidRequest."""
-    made = qwen_eyes(keys, values, lambda keys: learned_tower(keys, (8, 16, 24)), HALVES, embed)
+    """Return the recipe of the vision encoder. Raises CheckpointError, InvalidRequest."""
+    made = qwen_vision(keys, values, lambda keys: learned_tower(keys, (8, 16, 24)), HALVES, embed)
     layers = keys.whole("num_hidden_layers")
     if made is not None and made.levels > layers:
         raise CheckpointError(

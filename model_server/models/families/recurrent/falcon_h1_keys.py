@@ -1,4 +1,4 @@
-"""What a Falcon-H1's config.json says."""
+"""Keys of a Falcon-H1's config.json."""
 
 from __future__ import annotations
 

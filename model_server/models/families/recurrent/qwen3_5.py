@@ -1,4 +1,4 @@
-"""Qwen3.5: gated delta networks, every fourth layer gated attention, dense feed-forwards; eyes.
+"""Qwen3.5: gated delta networks, every fourth layer gated attention; images.
 
 Source: Qwen Team 2026, "Qwen3.5"; Yang et al. 2024 (arXiv:2412.06464); names and config keys are
 those of Hugging Face's `Qwen3_5ForCausalLM`. Multi-token-prediction layers are skipped.
@@ -26,7 +26,7 @@ from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.delta_net import DeltaShape, DeltaSources, GatedDeltaNet
 from model_server.models.layers.pre_norm import PreNormLayer
-from model_server.models.media.qwen.eyes import HALVES, OUTER, TOKENS, qwen_eyes
+from model_server.models.media.qwen.eyes import HALVES, OUTER, TOKENS, qwen_vision
 from model_server.models.media.qwen.learned_tower import learned_tower
 from model_server.models.media.qwen.tower import TowerShape
 from model_server.models.recipe import Family, Recipe
@@ -66,8 +66,8 @@ def recipe_of(keys: ConfigKeys, values: Mapping[str, Any], ffw: BuildFfw) -> Rec
     share = keys.number("partial_rotary_factor")
     rope = triple_rope(keys, shape.head_dim, (11, 11, 10), base=1e4, in_turn=True, share=share)
     recipe = delta_recipe(keys, values, shape, delta, attends, layer, rope)
-    eyes = qwen_eyes(keys, values, _tower, HALVES, recipe.embed, token=_IMAGE_TOKEN)
-    return replace(recipe, media=eyes)
+    media = qwen_vision(keys, values, _tower, HALVES, recipe.embed, token=_IMAGE_TOKEN)
+    return replace(recipe, media=media)
 
 
 def _tower(keys: ConfigKeys) -> TowerShape:

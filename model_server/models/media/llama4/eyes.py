@@ -1,4 +1,4 @@
-"""Llama 4's eyes: tiles of an image, each seen by itself, squares of patches merged, a projection.
+"""Llama 4's image input: tiles, each encoded by itself, squares of patches merged, a projection.
 
 An image that fills more than one tile is seen once more as a whole, behind its tiles. Names and
 config keys are those of Hugging Face's `Llama4ForConditionalGeneration`.
@@ -61,8 +61,8 @@ class Llama4Encoder(nnx.Module):
         return made.reshape(images, -1, self.embed)
 
 
-def llama4_eyes(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
-    """Return the recipe of the part that sees; None: the checkpoint has none.
+def llama4_vision(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
+    """Return the recipe of the vision encoder; None: the checkpoint has none.
 
     embed: of the language model. Raises CheckpointError.
     """

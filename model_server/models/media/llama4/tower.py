@@ -19,7 +19,11 @@ from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.feed_forward import FeedForward
 from model_server.models.layers.layers import LayerNorm, Linear, activation_of, run_layer
 from model_server.models.layers.rope import Rope, rope_frequencies
-from model_server.models.media.rotated_layer import RotatedAttention, RotatedLayer
+from model_server.models.media.rotated_layer import (
+    RotatedAttention,
+    RotatedLayer,
+    axial_theta,
+)
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
 
@@ -66,7 +70,6 @@ _DEFAULTS = {
     "vision_output_dim": 7680,
 }
 _EPSILON = 1e-5
-_THETA = 10000.0
 _GELU = activation_of("gelu")
 
 
@@ -149,15 +152,8 @@ def _merged(ratio: float) -> int:
 
 def _rope(keys: ConfigKeys, size: int) -> Rope:
     """Return the rope by columns, then by rows. Raises CheckpointError."""
-    given = keys.get("rope_parameters", {})
-    known = isinstance(given, Mapping) and set(given) <= {"rope_theta", "rope_type"}
-    if not known or given.get("rope_type") not in ("default", "axial", None):
-        raise CheckpointError(
-            f"vision_config has rope_parameters = {given!r}; the llama4 family supports a "
-            "rope_theta alone"
-        )
-    theta = given.get("rope_theta") or keys.number("rope_theta", _THETA)
-    each = rope_frequencies(size // 2, float(theta)).tolist()
+    theta = axial_theta(keys, "llama4")
+    each = rope_frequencies(size // 2, theta).tolist()
     axes = (1,) * len(each) + (0,) * len(each)
     return Rope(frequencies=(*each, *each), axes=axes, interleaved=True)
 

@@ -15,7 +15,7 @@ from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
-from model_server.models.layers.layers import LayerNorm, activation_of, project, run_layer
+from model_server.models.layers.layers import LayerNorm, project, run_layer
 from model_server.models.media.siglip import SiglipConfig, SiglipLayer
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
@@ -50,25 +50,13 @@ _DEFAULTS = {
 
 def clip_config(config: Mapping[str, Any]) -> SiglipConfig:
     """Parse `vision_config`; its layers are SigLIP's. Raises CheckpointError."""
-    keys = ConfigKeys(config, KEYS, _DEFAULTS)
-    keys.only("num_channels", 3)
-    heads, embed = keys.whole("num_attention_heads"), keys.whole("hidden_size")
-    image, patch = keys.whole("image_size"), keys.whole("patch_size")
-    if embed % heads or image % patch:
+    made = SiglipConfig.from_keys(ConfigKeys(config, KEYS, _DEFAULTS))
+    if made.embed % made.heads or made.image % made.patch:
         raise CheckpointError(
-            f"vision_config has hidden_size {embed} for {heads} heads and patches of {patch} "
-            f"pixels for images of {image}: both must divide"
+            f"vision_config has hidden_size {made.embed} for {made.heads} heads and patches of "
+            f"{made.patch} pixels for images of {made.image}: both must divide"
         )
-    return SiglipConfig(
-        layers=keys.whole("num_hidden_layers"),
-        embed=embed,
-        ffw=keys.whole("intermediate_size"),
-        heads=heads,
-        image=image,
-        patch=patch,
-        activation=activation_of(keys.get("hidden_act")),
-        epsilon=keys.number("layer_norm_eps"),
-    )
+    return made
 
 
 class ClipTower(nnx.Module):

@@ -1,4 +1,4 @@
-"""LLaVA's eyes: CLIP's tower or Pixtral's, and a projector.
+"""LLaVA's image input: CLIP's tower or Pixtral's, and a projector.
 
 Source: Liu et al. 2023 (arXiv:2304.08485); names and config keys are those of Hugging Face's
 `LlavaForConditionalGeneration`.
@@ -60,8 +60,8 @@ class LlavaEncoder(nnx.Module):
         return made.reshape(*seen.shape[:2], -1)
 
 
-def llava_eyes(keys: ConfigKeys, embed: int, values: Mapping[str, Any]) -> MediaRecipe | None:
-    """Return the recipe of the part that sees; None: the checkpoint has none.
+def llava_vision(keys: ConfigKeys, embed: int, values: Mapping[str, Any]) -> MediaRecipe | None:
+    """Return the recipe of the vision encoder; None: the checkpoint has none.
 
     embed: of the language model. values: overrides. Raises CheckpointError, InvalidRequest.
     """

@@ -1,4 +1,4 @@
-"""How Pixtral's tower is given images, and the text that stands for one in a prompt.
+"""Images as Pixtral's tower takes them, and the text that stands for one in a prompt.
 
 An image keeps its proportions. Its vectors are written row by row, with a token at the end of each.
 """

@@ -1,4 +1,4 @@
-"""Mistral 3's eyes: Pixtral's tower, a norm, squares of patches merged, and a projector.
+"""Mistral 3's image input: Pixtral's tower, a norm, squares of patches merged, and a projector.
 
 Names and config keys are those of Hugging Face's `Mistral3ForConditionalGeneration`.
 """
@@ -64,8 +64,8 @@ class Mistral3Encoder(nnx.Module):
         return self.projector(merged).reshape(seen.shape[0], -1, self.embed)
 
 
-def mistral3_eyes(keys: ConfigKeys, embed: int, values: Mapping[str, Any]) -> MediaRecipe | None:
-    """Return the recipe of the part that sees; None: the checkpoint has none.
+def mistral3_vision(keys: ConfigKeys, embed: int, values: Mapping[str, Any]) -> MediaRecipe | None:
+    """Return the recipe of the vision encoder; None: the checkpoint has none.
 
     embed: of the language model. values: overrides. Raises CheckpointError, InvalidRequest.
     """

@@ -25,7 +25,11 @@ from model_server.models.layers.layers import (
     run_layer,
 )
 from model_server.models.layers.rope import Rope, rope_frequencies
-from model_server.models.media.rotated_layer import RotatedAttention, RotatedLayer
+from model_server.models.media.rotated_layer import (
+    RotatedAttention,
+    RotatedLayer,
+    axial_theta,
+)
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
 
@@ -56,8 +60,6 @@ _DEFAULTS = {
     "patch_size": 16,
 }
 _EPSILON = 1e-5
-_THETA = 10000.0
-_ROPE = ("axial", "default", None)  # kinds of rope, which older files do not name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +99,8 @@ class PixtralConfig:
 
 def _rope(keys: ConfigKeys, size: int) -> Rope:
     """Return the rope over rows and columns, which take turns. Raises CheckpointError."""
-    given = keys.get("rope_parameters", {})
-    known = isinstance(given, Mapping) and set(given) <= {"rope_theta", "rope_type"}
-    if not known or given.get("rope_type") not in _ROPE:
-        raise CheckpointError(
-            f"vision_config has rope_parameters = {given!r}; the pixtral family supports a "
-            "rope_theta and the rope_type axial"
-        )
-    theta = given.get("rope_theta") or keys.number("rope_theta", _THETA)
-    each = rope_frequencies(size, float(theta)).tolist()
+    theta = axial_theta(keys, "pixtral")
+    each = rope_frequencies(size, theta).tolist()
     rows, columns = each[::2], each[1::2]
     return Rope(frequencies=(*rows, *columns), axes=(0,) * len(rows) + (1,) * len(columns))
 

@@ -1,4 +1,4 @@
-"""Eyes of Qwen2-VL and its successors: the recipe around a tower, from what a checkpoint says."""
+"""Image input of Qwen2-VL and its successors: the recipe around a tower, from a checkpoint."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HALVES: Mapping[str, Any] = {
 }
 
 
-def qwen_eyes(
+def qwen_vision(
     keys: ConfigKeys,
     values: Mapping[str, Any],
     tower: Callable[[ConfigKeys], TowerShape],
@@ -49,7 +49,7 @@ def qwen_eyes(
     embed: int,
     token: int = _TOKEN_ID,
 ) -> MediaRecipe | None:
-    """Return the recipe of the part that sees; None: the checkpoint has none.
+    """Return the recipe of the vision encoder; None: the checkpoint has none.
 
     usual: of preprocessor_config.json. embed: of the language model. token: that vectors replace,
     if the config does not say it. Raises CheckpointError, InvalidRequest.

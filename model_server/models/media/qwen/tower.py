@@ -21,7 +21,7 @@ from model_server.models.weights.weight import WeightForm, weight
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergerNames:
-    """What checkpoints call the parts of what merges patches, below its own name."""
+    """Names that checkpoints give to the parts that merge patches, below their own."""
 
     norm: str = "norm"
     up: str = "linear_fc1"

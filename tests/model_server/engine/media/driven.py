@@ -54,7 +54,7 @@ class Driven:
         return [each.token for each in results if each.token is not None]
 
     def logprobs(self, id: int) -> list[float]:
-        """Of the answer's tokens."""
+        """Log-probabilities of the answer's tokens."""
         results = [update.result for update in self.updates[id]]
         return [each.logprob for each in results if each.token is not None]
 

@@ -61,7 +61,7 @@ PLAIN = COMMON | {"model_type": "llama"}
 
 @dataclass(frozen=True)
 class Eyes:
-    """How a family treats its images."""
+    """A family's treatment of its images."""
 
     config: dict[str, Any]
     levels: int = 0
@@ -195,7 +195,7 @@ class TinyEyes:
         """Texts are tuples of tokens; images are numbers of vectors, drawn with it as the seed."""
         prompt: list[int] = []
         media: list[MediaSpan] = []
-        places: list[tuple[int, int, int]] = []
+        places: list[tuple[int, ...]] = []
         for part in parts:
             start, next_place = len(prompt), max((max(each) for each in places), default=-1) + 1
             if isinstance(part, tuple):

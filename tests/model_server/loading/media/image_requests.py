@@ -63,7 +63,7 @@ def _runs(places: np.ndarray) -> tuple[tuple[int, int], ...]:
 def _positions(
     recipe: MediaRecipe, prompt: np.ndarray, images: Sequence[PreparedMedia]
 ) -> dict[str, Any]:
-    """Where the tokens stand, if that is told by triples."""
+    """Positions of the tokens, if they are triples."""
     if not recipe.triples:
         return {}
     places = places_of(list(prompt), recipe.token, [image.rows for image in images])
@@ -83,7 +83,7 @@ def span_of(made: PreparedMedia, first: int) -> MediaSpan:
 
 
 def answered(runner: Runner, *asked: EngineRequest) -> list[Answered]:
-    """What an engine of its own answers to requests that run together, in their order."""
+    """Answers of an engine of its own to requests that run together, in their order."""
     updates: queue.Queue[SequenceUpdate] = queue.Queue()
 
     def deliver(batch: list[SequenceUpdate]) -> None:
@@ -112,7 +112,7 @@ def answered(runner: Runner, *asked: EngineRequest) -> list[Answered]:
 def wanted_of(
     name: str, decoder: Any, recipe: MediaRecipe, rows: np.ndarray, images: Sequence[PreparedMedia]
 ) -> Answered:
-    """What the whole model answers: scores of the reference's logits, then the likeliest tokens."""
+    """The whole model's answer: scores of the reference's logits, then the likeliest tokens."""
     golden = golden_media_of(name)
     prompt, first = golden["prompt"], int(np.flatnonzero(golden["prompt"] == recipe.token)[-1]) + 2
     logs = np.asarray(jax.nn.log_softmax(golden["logits"]))

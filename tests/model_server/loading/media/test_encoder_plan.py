@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -24,6 +26,35 @@ from sax.errors import InvalidRequest, MemoryPlanError
 from sax.need import Need
 from tests.model_server.models.media.media_cases import media_config_of
 
+HEADS = {"num_attention_heads": 16}
+# Sizes of vision_config as published: Gemma 3, Llama 4, LLaVA 1.5, Pixtral 12B, Mistral Small 3.1,
+# Qwen2-VL, Qwen2.5-VL and Qwen3-VL, the Qwen towers with fewer layers so that they compile sooner.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "gemma3": HEADS
+    | {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27}
+    | {"image_size": 896, "patch_size": 14},
+    "llama4": HEADS
+    | {"hidden_size": 1408, "intermediate_size": 5632, "num_hidden_layers": 34}
+    | {"image_size": 336, "patch_size": 14, "projector_input_dim": 4096}
+    | {"projector_output_dim": 4096, "vision_output_dim": 4096},
+    "llava": HEADS
+    | {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
+    | {"image_size": 336, "patch_size": 14},
+    "llava_pixtral": HEADS
+    | {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
+    | {"head_dim": 64, "image_size": 1024, "patch_size": 16},
+    "mistral3": HEADS
+    | {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
+    | {"head_dim": 64, "image_size": 1540, "patch_size": 14},
+    "qwen2_vl": {"embed_dim": 1280, "mlp_ratio": 4, "num_heads": 16, "depth": 8}
+    | {"patch_size": 14, "spatial_patch_size": 14},
+    "qwen2_5_vl": {"hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "depth": 8}
+    | {"patch_size": 14, "spatial_patch_size": 14, "window_size": 112},
+    "qwen3_vl": {"hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16, "depth": 8}
+    | {"patch_size": 16, "num_position_embeddings": 2304},
+}
+TOP = {"gemma3": {"mm_tokens_per_image": 256}}
+
 
 def recipe_of(dtype: str, **vision: int) -> Recipe:
     config = media_config_of("gemma3")
@@ -33,35 +64,58 @@ def recipe_of(dtype: str, **vision: int) -> Recipe:
     return made
 
 
-@pytest.mark.parametrize(
-    ("dtype", "pixels"),
-    [
-        ("float32", 140),
-        pytest.param("bfloat16", 140, marks=pytest.mark.extended),
-        pytest.param("float32", 350, marks=pytest.mark.extended),
-        pytest.param("float32", 14, marks=pytest.mark.extended),
-    ],
-)
-def test_no_batch_needs_more_than_is_planned(dtype: str, pixels: int) -> None:
-    recipe = recipe_of(
-        dtype,
-        image_size=pixels,
-        hidden_size=96,
-        num_attention_heads=12,
-        intermediate_size=200,
-        num_hidden_layers=2,
-    )
+def check_plan(recipe: Recipe, batches: Iterable[tuple[int, int]]) -> None:
+    """Compare what is planned with what the compiler counts, for these batches."""
     layout, limits = own_device(), media_limits(recipe)
     encoder = recipe.media_blueprint(layout)
     assert limits is not None
     assert encoder is not None
     leaves = leaf_shapes(encoder, layout)
     program = EncoderProgram(encoder, leaves, limits, everywhere(leaves[0].sharding))
-    for images, size in limits.batches:
+    planned = encoder_workspace(limits, encoder)
+    for images, size in batches:
         stats: Any = program.lower(images, size).compile().memory_analysis()
         held = 4 * images * size * (limits.piece + limits.columns) + 4 * limits.rows * limits.width
-        used = stats.temp_size_in_bytes + held
-        assert used <= encoder_workspace(limits, encoder)
+        assert stats.temp_size_in_bytes + held <= planned
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pixels", "layers"),
+    [
+        ("float32", 140, 12),  # layers enough to show what is kept of each
+        pytest.param("bfloat16", 140, 12, marks=pytest.mark.extended),
+        pytest.param("float32", 350, 2, marks=pytest.mark.extended),
+        pytest.param("float32", 14, 2, marks=pytest.mark.extended),
+    ],
+)
+def test_no_batch_needs_more_than_is_planned(dtype: str, pixels: int, layers: int) -> None:
+    recipe = recipe_of(
+        dtype,
+        image_size=pixels,
+        hidden_size=96,
+        num_attention_heads=12,
+        intermediate_size=200,
+        num_hidden_layers=layers,
+    )
+    limits = media_limits(recipe)
+    assert limits is not None
+    check_plan(recipe, limits.batches)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_no_batch_of_a_published_tower_needs_more_than_is_planned(name: str, dtype: str) -> None:
+    config = media_config_of(name)
+    config["vision_config"] |= PUBLISHED[name]
+    config |= TOP.get(name, {})
+    if name == "gemma3":
+        config["text_config"]["sliding_window"] = 1024
+    recipe = make_recipe("auto", text_config(config), {"DTYPE": f'"{dtype}"'})
+    assert isinstance(recipe, Recipe)
+    limits = media_limits(recipe)
+    assert limits is not None
+    check_plan(recipe, {max(limits.batches, key=math.prod), limits.batches[-1]})
 
 
 def test_a_refusal_says_what_images_take_and_keeps_the_need() -> None:

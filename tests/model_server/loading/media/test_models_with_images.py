@@ -1,4 +1,4 @@
-"""The real loader on models with eyes: plan, tokens, compiled encoder, answers about images."""
+"""The real loader on models with image input: plan, tokens, compiled encoder, answers."""
 
 from __future__ import annotations
 
@@ -107,5 +107,5 @@ def test_tensors_of_what_sees_that_do_not_fit_are_named(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     config["vision_config"]["num_hidden_layers"] = 3
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="in the part that sees, .*lacks .*layers.2.*IMAGES"):
+    with pytest.raises(CheckpointError, match="in the vision encoder, .*lacks .*layers.2.*IMAGES"):
         make_loader(CONFIG)(spec(checkpoint), quiet)

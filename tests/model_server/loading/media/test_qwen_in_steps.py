@@ -1,4 +1,4 @@
-"""Qwen's models with eyes in an engine: prompts in chunks, answers token by token."""
+"""Qwen's models with image input in an engine: prompts in chunks, answers token by token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes of golden cases with eyes, made of their files alone."""
+"""Recipes of golden cases with image input, made of their files alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def made(config: dict[str, Any], given: dict[str, Any] | None, **overrides: str)
 def eyes_of(
     name: str, outer: dict[str, Any] | None = None, vision: dict[str, Any] | None = None, **own: Any
 ) -> MediaRecipe:
-    """The eyes of a case, with changes to its config, vision_config and preprocessor_config."""
+    """The recipe of a case, with changes to its config, vision_config and preprocessor_config."""
     config = media_config_of(name) | (outer or {})
     config["vision_config"] = config["vision_config"] | (vision or {})
     media = made(config, preprocessor_of(name) | own).media
@@ -45,7 +45,7 @@ def prepared_images(name: str) -> list[PreparedMedia]:
 
 
 def pixels_of(name: str, number: int) -> np.ndarray:
-    """What the reference's processor makes of an image, f32[..., 3, h, w]."""
+    """Pixels of an image as the reference's processor makes them, f32[..., 3, h, w]."""
     return golden_media_of(name)[f"pieces_{number}"]
 
 

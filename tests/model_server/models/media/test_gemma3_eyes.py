@@ -1,4 +1,4 @@
-"""Gemma 3's eyes: how images are cut, and what of its files is refused."""
+"""Gemma 3's image input: how images are cut, and what of its files is refused."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_rows_in_memory_are_checked_against_the_largest_image() -> None:
         made(config, IMAGES="1")
 
 
-def test_a_model_without_eyes_takes_no_overrides_for_them() -> None:
+def test_a_model_without_image_input_takes_no_overrides_for_them() -> None:
     del (config := media_config_of("gemma3"))["vision_config"]
     with pytest.raises(InvalidRequest, match="IMAGES is true"):
         made(config, IMAGES="true")

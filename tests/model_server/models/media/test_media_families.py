@@ -1,4 +1,4 @@
-"""Every family with eyes against the reference implementation (see golden/make_media.py)."""
+"""Every family with image input against the reference implementation (see golden/make_media.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that see: what `sax inspect` says of them, and what converting one leaves."""
+"""Checkpoints with a vision encoder: the report of `sax inspect`, and what converting leaves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_inspect_says_what_would_keep_it_from_seeing(tmp_path: Path) -> None:
     config["vision_config"]["num_hidden_layers"] = 1
     (folder / "config.json").write_text(json.dumps(config))
     spare, tokens = inspect(str(folder)).problems
-    assert "in the part that sees, the checkpoint has tensors that the model does not use" in spare
+    assert "in the vision encoder, the checkpoint has tensors that the model does not use" in spare
     assert "makes 0 tokens 264" in tokens
 
 
@@ -43,7 +43,7 @@ def test_a_converted_checkpoint_is_the_text_model_and_the_log_says_so(
 ) -> None:
     source, place = folder_of(tmp_path / "eyes"), tmp_path / f"text.{to}"
     convert(source, str(place), to=to)
-    assert "only the text part is written; 39 tensors of what sees" in caplog.text
+    assert "only the text part is written; 39 tensors of the vision encoder" in caplog.text
     with closing(open_checkpoint(str(place))) as checkpoint:
         assert media_part_of(checkpoint) is None
         recipe = make_recipe("auto", checkpoint.config, {})

@@ -34,7 +34,7 @@ def test_every_kind_of_template_writes_texts_and_images(source: str, text: str) 
     assert ChatTemplate(source).with_images("<image>").render(CHAT) == text
 
 
-def test_a_template_of_a_model_without_eyes_gets_texts() -> None:
+def test_a_template_of_a_model_without_image_input_gets_texts() -> None:
     chat = (Message("user", "a"),)
     assert ChatTemplate(TEXTS_ONLY).render(chat) == "a|"
 

@@ -107,7 +107,7 @@ def test_scales_of_another_shape_are_refused_with_both_shapes(case: str) -> None
 
 
 def test_sorted_columns_take_the_scales_that_g_idx_names() -> None:
-    """Which later versions of the library no longer write."""
+    """Later versions of the library no longer write it."""
     config, stored, _ = golden("w4_groups_zeros")
     plain = read(config, stored)
     order = np.random.default_rng(0).permutation(np.arange(64) // 32).astype(np.int32)
@@ -159,7 +159,7 @@ def test_each_module_has_the_bits_of_its_group_and_ignored_ones_are_plain() -> N
             f"{module}.weight_shape": np.array([4, 32], np.int64),
         }
     tensors["lm_head.weight"] = np.ones((4, 32), np.float32)
-    stored = Arrays()
+    stored: Any = Arrays()
     stored.arrays = tensors
 
     def group(target: str, bits: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What config.json of DeepSeek-V3.2 may say, and how its tokens are cached."""
+"""Settings in DeepSeek-V3.2's config.json, and how its tokens are cached."""
 
 from __future__ import annotations
 

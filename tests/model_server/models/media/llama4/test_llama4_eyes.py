@@ -66,7 +66,7 @@ def test_a_config_without_a_part_that_sees_makes_a_text_model() -> None:
         ({"num_attention_heads": 3}, {}, "multiple of 4"),
         ({"image_size": 20}, {}, "whole squares"),
         ({"vision_feature_select_strategy": "full"}, {}, "vision_feature_select_strategy"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, {}, "rope_theta alone"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, {}, "rope_theta and the rope_type axial"),
         ({"scale": 2.0}, {}, "scale = 2.0"),
         ({}, {"size": {"height": 32, "width": 32}}, "image_size, 16"),
         ({}, {"max_patches": 65}, "max_patches"),

@@ -1,4 +1,4 @@
-"""What a checkpoint says of Qwen's eyes: read, bounded, or refused in words."""
+"""Settings of Qwen's image input: read, bounded, or refused in words."""
 
 from __future__ import annotations
 

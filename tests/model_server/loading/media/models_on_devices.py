@@ -1,6 +1,6 @@
 """Answers about images by planned models on meshes and in stages; a process of its own.
 
-    python -m tests.model_server.loading.media.gemma_on_devices RESULTS.json CASE:STAGES:1x1x2 ...
+    python -m tests.model_server.loading.media.models_on_devices RESULTS.json CASE:STAGES:1x1x2 ...
 
 RESULTS.json holds, under each of these names, what `Answered` has of two requests; or why there is
 nothing. Prompts are computed in chunks of four tokens, so that an image is a chunk of its own, and

@@ -1,0 +1,66 @@
+"""Models say the same of images on one device, on meshes and in stages, chunk by chunk.
+
+An image of Gemma 3 is a chunk of its own, and one of Qwen3-VL spans many; of two stages the first
+has the layers that are given vectors.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.model_server.loading.media.image_requests import Answered, check, wanted_of
+from tests.model_server.models.media.media_cases import images_of, load_media, prepared_of
+from tests.model_server.models.media.media_runs import recipe_of, seen
+
+ROOT = Path(__file__).parents[4]
+PLACES = {
+    "gemma3": ("1:1x1x1", "1:1x1x2", "1:1x2x4", "2:1x1x1", "2:1x1x2"),
+    "qwen3_vl": ("1:1x1x1", "1:1x1x2", "2:1x1x1"),
+}
+RUNS = [(case, place) for case, places in PLACES.items() for place in places]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """All runs, computed by one process with 8 fake devices."""
+    path = tmp_path_factory.mktemp("devices") / "results.json"
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8 "
+        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+        "NPROC": "32",  # threads: fewer than devices can wait for each other for ever
+        "PYTHONPATH": str(ROOT),
+    }
+    module = "tests.model_server.loading.media.models_on_devices"
+    command = [sys.executable, "-m", module, str(path), *map(":".join, RUNS)]
+    subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=1800)
+    return json.loads(path.read_text())
+
+
+@functools.cache
+def wanted(case: str) -> Answered:
+    decoder, encoder, whole = load_media(case)
+    recipe = recipe_of(whole)
+    images = [prepared_of(recipe, image) for image in images_of(case)]
+    return wanted_of(case, decoder, recipe, seen(encoder, recipe, images), images)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("case", "place"), RUNS)
+def test_answers_about_images_are_those_of_the_whole_model(
+    results: dict[str, Any], case: str, place: str
+) -> None:
+    found = results[f"{case}:{place}"]
+    if "error" in found:
+        pytest.fail(found["error"])
+    check(Answered(**found["first"]), wanted(case))
+    check(Answered(**found["second"]), wanted(case))
