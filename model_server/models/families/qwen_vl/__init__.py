@@ -1,1 +1,1 @@
-"""Qwen's language models with eyes."""
+"""Qwen's language models with eyes or ears."""
