@@ -6,6 +6,7 @@ a sound that exceeded a limit, and when it has had nothing to do for a while.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import threading
 from concurrent.futures import Future
@@ -18,7 +19,7 @@ import numpy as np
 from model_server.sharing.audio.frames import SoundAsk, SoundForm
 from model_server.sharing.audio.process import SoundProcess
 from model_server.sharing.confined.process import ProcessEnded
-from sax.errors import InvalidRequest, QueueFull, Unavailable
+from sax.errors import InvalidRequest, LoadFailed, QueueFull, Unavailable
 
 _IDLE_S = 60.0
 _LANES = 4
@@ -28,7 +29,7 @@ _PARAM = "file"
 
 
 class DecodedSound(NamedTuple):
-    mels: np.ndarray  # f32[frames, bins]
+    mels: np.ndarray  # f32[frames, bins]; of a form without bins the samples, f32[n]
     samples: int  # at 16 kHz, without the silence after them
 
 
@@ -107,7 +108,17 @@ def _decoded(process: SoundProcess, ask: SoundAsk) -> DecodedSound:
     if answer.kind != "spectrogram":
         raise InvalidRequest(f"the sound {answer.text}", param=_PARAM)
     mels = np.frombuffer(answer.spectrogram, np.float32)
-    return DecodedSound(mels.reshape(-1, ask.form.bins), answer.samples)
+    bins = ask.form.bins
+    return DecodedSound(mels.reshape(-1, bins) if bins else mels, answer.samples)
+
+
+def check_soundfile(otherwise: str = "") -> None:
+    """Raise LoadFailed if nothing can decode sounds here. otherwise: what can be done instead."""
+    if importlib.util.find_spec("soundfile") is None:
+        raise LoadFailed(
+            "models of sounds need the package soundfile, which decodes them, and it is not "
+            f"installed here: pip install '.[media]' in a clone of sax{otherwise}"
+        )
 
 
 @cache

@@ -76,8 +76,9 @@ def sound_of(name: str, samples: int) -> np.ndarray:
     """f32[n]: two notes over a little noise, in steps that a file of 16 bits can hold."""
     parts = uniform(name, 4 + samples)
     seconds = np.arange(samples) / 16_000
-    waves = [np.sin(2 * np.pi * (200 + 2000 * a) * seconds) * b for a, b in parts[:4].reshape(2, 2)]
-    notes = waves[0] + waves[1]
+    notes = np.zeros(samples)
+    for a, b in parts[:4].reshape(2, 2):
+        notes += np.sin(2 * np.pi * (200 + 2000 * a) * seconds) * b
     made = 0.3 * notes + 0.05 * (parts[4:] - 0.5)
     return (np.round(made * 2**15) / 2**15).astype(np.float32)
 
@@ -86,5 +87,5 @@ def tensor_of(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """A weight by its name: kernels of convolutions are drawn as the matrices that they are."""
     if len(shape) < 4 and not name.endswith((".conv1.weight", ".conv2.weight")):
         return random_tensor(name, shape)
-    matrix = (shape[0], int(np.prod(shape[1:])))
+    matrix = (int(np.prod(shape[:1])), int(np.prod(shape[1:])))
     return random_tensor(name.replace("embed", "kernel"), matrix).reshape(shape)

@@ -81,6 +81,7 @@ def qwen2_audio_ears(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
         per_row=_PER_ROW,
         width=embed,
         pieces=doubling(tower.frames, _PER_ROW, _LEAST),
+        seconds=-(-tower.frames * HOP // RATE),
     )
 
 
