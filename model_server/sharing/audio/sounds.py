@@ -60,6 +60,8 @@ def decoded(data: bytes, most_seconds: int) -> np.ndarray:
         raise RefusedSound(f"cannot be decoded, because the file is damaged: {exc}") from exc
     if not len(samples):
         raise RefusedSound("has no samples, or is cut off before them")
+    if not np.isfinite(samples.sum(dtype=np.float64)):  # files of floating-point numbers
+        raise RefusedSound("has samples that are no finite numbers")
     return samples
 
 
