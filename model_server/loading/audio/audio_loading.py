@@ -8,10 +8,10 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.loading.audio.audio_programs import AudioPrograms
 from model_server.loading.audio.audio_runner import AudioModelRunner
-from model_server.loading.audio.sound_decoder import check_soundfile
 from model_server.loading.audio.sound_settings import check_sound_settings
 from model_server.loading.loaded import LoadedAudio
 from model_server.loading.memory_plan import FreeMemory
+from model_server.loading.sounds.sound_decoder import check_soundfile
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.audio.audio_recipe import AudioClass, AudioRecipe
 from model_server.models.audio.speech_tokens import read_speech_tokens

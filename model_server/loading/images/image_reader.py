@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from model_server.loading.audio.sound_decoder import check_soundfile, sound_decoder
 from model_server.loading.images.image_decoder import ImageDecoder, check_pillow, image_decoder
 from model_server.loading.images.prepared import (
     LivingImages,
@@ -21,6 +20,7 @@ from model_server.loading.images.prepared import (
     key_of,
     with_digest,
 )
+from model_server.loading.sounds.sound_decoder import check_soundfile, sound_decoder
 from model_server.models.media.media_recipe import MediaRecipe
 from model_server.sharing.audio.frames import SoundForm
 from sax.chat import Image
