@@ -56,7 +56,15 @@ class Image:
     name: str = ""  # its place in the caller's request, for errors; "": its place in the chat
 
 
-Content = str | tuple[str | Image, ...]  # a text, or texts and images in their order
+@dataclass(frozen=True, slots=True)
+class Sound(Image):
+    """A sound among the parts of a message: it takes the ways that an image takes.
+
+    `data` is of a WAV, FLAC, MP3 or Ogg file.
+    """
+
+
+Content = str | tuple[str | Image, ...]  # a text, or texts, images and sounds in their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,7 @@ class Message:
 
     @property
     def images(self) -> tuple[Image, ...]:
+        """Its images and sounds."""
         if isinstance(self.content, str):
             return ()
         return tuple(part for part in self.content if isinstance(part, Image))
@@ -133,7 +142,8 @@ _PLACE = Image(b"")
 
 
 def images_of(messages: Iterable[Message]) -> tuple[Image, ...]:
-    """Return the images of a chat in their order, each with the name that errors call it by."""
+    """Return the images and sounds of a chat in their order, each with the name that errors call
+    it by."""
     return tuple(
         part if part.name else replace(part, name=f"messages[{i}].content[{j}]")
         for i, message in enumerate(messages)

@@ -17,6 +17,7 @@ from sax.chat import AnswerFormat as AnswerFormat
 from sax.chat import ChatOptions as ChatOptions
 from sax.chat import Image as Image
 from sax.chat import Message as Message
+from sax.chat import Sound as Sound
 from sax.chat import Tool as Tool
 from sax.chat import ToolCall as ToolCall
 from sax.fields.sampling import MOST_PRIORITY as MOST_PRIORITY

@@ -23,6 +23,14 @@ class ImageLink(Image):
 
     url: str = ""  # http, https or data
 
+    def takes(self, media_type: str) -> bool:
+        """Return True for a media type that its data URL may have."""
+        return media_type.replace("jpg", "jpeg") in MEDIA_TYPES
+
+    def made(self, data: bytes) -> Image:
+        """Return the image of these bytes."""
+        return Image(data, self.name)
+
 
 def read_url(url: object, at: str, name: str, row: RequestField) -> ImageLink:
     """Return the image of a URL. at: path of the URL; name: path of the image.
@@ -73,17 +81,17 @@ def check_detail(value: object, at: str) -> None:
 
 
 def decoded(link: ImageLink) -> Image:
-    """Return the image of a data URL. Raises InvalidRequest."""
+    """Return the image or sound of a data URL. Raises InvalidRequest."""
     head, comma, text = link.url.partition(",")
     kind, *options = head.removeprefix("data:").split(";")
-    if not comma or options != ["base64"] or kind.replace("jpg", "jpeg") not in MEDIA_TYPES:
+    if not comma or options != ["base64"] or not link.takes(kind):
         raise InvalidRequest(
             f"{link.name} begins with {quoted(link.url[:_SHOWN])}: send "
             "data:image/jpeg;base64,..., or image/png or image/webp",
             param=link.name,
         )
     try:
-        return Image(b"".join(_bytes_of(text)), link.name)
+        return link.made(b"".join(_bytes_of(text)))
     except (binascii.Error, ValueError) as exc:
         raise InvalidRequest(f"{link.name} is damaged base64: {exc}", param=link.name) from exc
 

@@ -1,4 +1,4 @@
-"""Replaces the images that a chat links to by the images themselves, within a request's bounds."""
+"""Replaces the images and sounds that a chat links to by their files, within a request's bounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from http_gateway.images.image_fetcher import ImageFetcher
 from http_gateway.images.image_link import ImageLink, decoded
-from sax.chat import Image, Message
+from sax.chat import Image, Message, Sound
 from sax.fields.table import IMAGE_BYTES
 from sax.wire.request_bounds import check_image_size, check_images
 
@@ -30,7 +30,8 @@ async def with_images(
     found: list[Image] = []
     for link in links:  # one after the other: what is left for the next is known then
         image = await (_decoded(link) if _is_data(link) else fetcher.fetch(link, budget))
-        check_image_size(len(image.data), image.name)
+        kind = "sound" if isinstance(image, Sound) else "image"
+        check_image_size(len(image.data), image.name, kind)
         budget -= 0 if _is_data(link) else len(image.data)
         found.append(image)
     check_images([len(image.data) for image in found], param)

@@ -1,7 +1,7 @@
 """Converts OpenAI chat messages to the messages a chat template reads.
 
-Text, images of users, calls of tools and their results are supported; other content is refused with
-the path of the offending part.
+Text, images and sounds of users, calls of tools and their results are supported; other content is
+refused with the path of the offending part.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from http_gateway.images.image_link import ImageLink, check_detail, joined, read_url
+from http_gateway.images.sound_link import SoundLink, read_sound
 from http_gateway.openai.schema import ChatMessage, refuse_unsupported
 from http_gateway.openai.tools import object_at, to_calls
 from sax.chat import Content
@@ -28,7 +29,7 @@ _ROLES = {
     "tool": "tool",
 }
 
-PARTS = ("text", "image_url")  # types of a message's parts; only users send images
+PARTS = ("text", "image_url", "input_audio")  # types of a message's parts; only users send others
 # Fields of an earlier reply, which clients send back with the conversation.
 _NO_OP: dict[str, tuple[object, ...]] = {
     "refusal": (),
@@ -101,7 +102,7 @@ def _part(part: object, at: str, role: str) -> str | ImageLink:
             f"{' or '.join(kinds)} parts only",
             param=f"{at}.type",
         )
-    return _text(fields, at) if kind == "text" else _image(fields, at)
+    return {"text": _text, "image_url": _image, "input_audio": _sound}[str(kind)](fields, at)
 
 
 def _image(fields: dict[str, object], at: str) -> ImageLink:
@@ -112,6 +113,15 @@ def _image(fields: dict[str, object], at: str) -> ImageLink:
     check_detail(detail, f"{at}.image_url.detail")
     row = field(RequestRoute.CHAT, "messages.content.image_url")
     return read_url(url, f"{at}.image_url.url", at, row)
+
+
+def _sound(fields: dict[str, object], at: str) -> SoundLink:
+    sound = object_at(fields.pop("input_audio", None), f"{at}.input_audio")
+    refuse_unsupported(fields, {}, at=f"{at}.")
+    data, form = sound.pop("data", None), sound.pop("format", None)
+    refuse_unsupported(sound, {}, at=f"{at}.input_audio.")
+    row = field(RequestRoute.CHAT, "messages.content.input_audio")
+    return read_sound(data, form, f"{at}.input_audio", at, row)
 
 
 def _text(fields: dict[str, object], at: str) -> str:

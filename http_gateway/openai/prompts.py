@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from http_gateway.images.image_schema import DETAIL, url_schema
+from http_gateway.images.image_schema import DETAIL, base64_schema, url_schema
+from http_gateway.images.sound_link import SOUND_FORMATS
 from http_gateway.openai.chat import OF_OTHER_ROLES, ROLES, UNCHANGED
 from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import Schema, one_of
@@ -51,7 +52,7 @@ def texts_schema(
 
 
 def messages_schema(route: RequestRoute, *, optional: bool = False) -> Schema:
-    """Return the schema of a chat's messages: texts, images, calls of tools and their results."""
+    """Return the schema of a chat's messages: texts, media, calls of tools and their results."""
     content = field(route, "messages.content")
     text: Schema = {"type": "string", "maxLength": content.bytes}
     part: Schema = {
@@ -61,7 +62,9 @@ def messages_schema(route: RequestRoute, *, optional: bool = False) -> Schema:
         "additionalProperties": False,
     }
     content_schema = _content(text, part, most=content.count)
-    seen = _content(text, {"anyOf": [part, _image_part(route)]}, most=content.count)
+    seen = _content(
+        text, {"anyOf": [part, _image_part(route), _sound_part(route)]}, most=content.count
+    )
     label = partial(_label, route)
     tool = {"name": label("name"), "tool_call_id": label("tool_call_id")}
     assistant: dict[str, Schema] = {
@@ -128,6 +131,24 @@ def _image_part(route: RequestRoute) -> Schema:
         "type": "object",
         "properties": {"type": {"const": "image_url"}, "image_url": url},
         "required": ["type", "image_url"],
+        "additionalProperties": False,
+    }
+
+
+def _sound_part(route: RequestRoute) -> Schema:
+    sound: Schema = {
+        "type": "object",
+        "properties": {
+            "data": base64_schema(route, "messages.content.input_audio"),
+            "format": {"enum": [*SOUND_FORMATS]},
+        },
+        "required": ["data", "format"],
+        "additionalProperties": False,
+    }
+    return {
+        "type": "object",
+        "properties": {"type": {"const": "input_audio"}, "input_audio": sound},
+        "required": ["type", "input_audio"],
         "additionalProperties": False,
     }
 

@@ -19,7 +19,8 @@ from sax.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 
-VISION, PREPROCESSOR, PROCESSOR = "vision_config", "preprocessor_config", "processor_config"
+VISION, AUDIO = "vision_config", "audio_config"
+PREPROCESSOR, PROCESSOR = "preprocessor_config", "processor_config"
 FILE, PROCESSOR_FILE = f"{PREPROCESSOR}.json", f"{PROCESSOR}.json"
 _INSIDE = "image_processor"  # transformers 5 writes the one into the other
 _PARTS = (
@@ -46,8 +47,8 @@ def is_media(name: str) -> bool:
 
 
 def without_media(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config.json without the sizes of the vision encoder."""
-    media = (VISION, PREPROCESSOR, PROCESSOR)
+    """Return a config.json without the sizes of vision and audio encoders."""
+    media = (VISION, AUDIO, PREPROCESSOR, PROCESSOR)
     return {key: value for key, value in config.items() if key not in media}
 
 

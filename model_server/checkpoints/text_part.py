@@ -13,6 +13,7 @@ from typing import Any
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import view_of
 from model_server.checkpoints.media_part import (
+    AUDIO,
     is_media,
     media_part_of,
     with_processors,
@@ -28,6 +29,7 @@ _TEXT_TYPES = {
     "llama4": "llama4_text",
     "llava": "llama",
     "mistral3": "mistral",
+    "qwen2_audio": "qwen2",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_vl": "qwen2_vl_text",
     "qwen3_5": "qwen3_5_text",
@@ -46,8 +48,9 @@ _PREFIXES = {
     "lm_head.": "lm_head.",
 }
 # Families that put a text model of another family beside their tower.
-_AROUND_OTHERS = ("llava",)
-_OUTER_ONLY = ("text_config", "audio_config", "model_type", "architectures")
+_AROUND_OTHERS = ("llava", "qwen2_audio")
+_HEARING = ("qwen2_audio",)  # others leave out what hears beside what sees
+_OUTER_ONLY = ("text_config", "model_type", "architectures")
 
 
 def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
@@ -77,7 +80,8 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     inner = config["text_config"]
     if not isinstance(inner, Mapping):
         raise CheckpointError(f"config.json has text_config = {inner!r}; it must be an object")
-    outer = {k: v for k, v in config.items() if k not in _OUTER_ONLY and v is not None}
+    unread = _OUTER_ONLY if kind in _HEARING else (*_OUTER_ONLY, AUDIO)
+    outer = {k: v for k, v in config.items() if k not in unread and v is not None}
     inner_kind = inner.get("model_type") or _TEXT_TYPES[kind]
     if kind in _AROUND_OTHERS:
         return {**inner, **outer, "model_type": kind, "text_model_type": inner_kind}

@@ -28,6 +28,7 @@ class Conversation:
     stream: bool = True
     turns: list[Message] = field(default_factory=list[Message])
     files: list[Path] = field(default_factory=list[Path])  # images of the next message
+    sounds: list[Path] = field(default_factory=list[Path])  # likewise
     session: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def ask(self, text: str) -> None:
@@ -52,9 +53,10 @@ class Conversation:
                 self.turns += [turn, Message("assistant", "".join(parts))]
 
     def _turn(self, text: str) -> Message:
-        """Return the next message. Raises InvalidRequest for an image that cannot be read."""
+        """Return the next message. Raises InvalidRequest for a file that cannot be read."""
         files, self.files = self.files, []
-        return Message("user", with_images(text, files))
+        sounds, self.sounds = self.sounds, []
+        return Message("user", with_images(text, files, sounds))
 
     def _answer(self, turn: Message, parts: list[str]) -> None:
         system = [] if self.system is None else [Message("system", self.system)]

@@ -1,4 +1,4 @@
-"""Images of a request, from files: the option --image."""
+"""Images and sounds of a request, from files: the options --image and --audio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sax.chat import Content, Image
+from sax.chat import Content, Image, Sound
 from sax.errors import InvalidRequest
 from sax.format import quoted
 
@@ -22,17 +22,30 @@ ImageFiles = Annotated[
 ]
 
 
-def with_images(text: str, files: Sequence[Path] | None) -> Content:
-    """Return a message's content: images come before the text. Raises InvalidRequest for a file
-    that cannot be read."""
-    images = [Image(_read(file), str(file)) for file in files or ()]
-    return (*images, text) if images else text
+SoundFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--audio",
+        metavar="FILE",
+        help="WAV, FLAC, MP3 or Ogg file that comes before the text; may be given several times.",
+    ),
+]
 
 
-def _read(file: Path) -> bytes:
+def with_images(
+    text: str, files: Sequence[Path] | None, sounds: Sequence[Path] | None = None
+) -> Content:
+    """Return a message's content: images and sounds come before the text. Raises InvalidRequest for
+    a file that cannot be read."""
+    media = [Image(_read(file, "image"), str(file)) for file in files or ()]
+    media += [Sound(_read(file, "audio"), str(file)) for file in sounds or ()]
+    return (*media, text) if media else text
+
+
+def _read(file: Path, option: str) -> bytes:
     try:
         return file.read_bytes()
     except OSError as exc:
         raise InvalidRequest(
-            f"{quoted(str(file))} cannot be read: {exc.strerror}", param="image"
+            f"{quoted(str(file))} cannot be read: {exc.strerror}", param=option
         ) from exc

@@ -35,6 +35,7 @@ _TEXT = field(RequestRoute.LM_GENERATE, "text")
 _EXTRA = field(RequestRoute.LM_GENERATE, "extra_inputs")
 _MM_GENERATE = fields_of(RequestRoute.MM_GENERATE)
 _MM_SCORE = fields_of(RequestRoute.MM_SCORE)
+_MEDIA = ("image", "sound")
 _TURN = ("role", "content", "name", "tool_call_id", "reasoning")
 _CALL = ("id", "name", "arguments")
 _TOOL = ("name", "description", "parameters")
@@ -164,6 +165,9 @@ def check_items(msg: multimodal_pb2.GenerateRpcRequest | multimodal_pb2.ScoreRpc
             if item.HasField("image_bytes"):
                 sizes.append(len(item.image_bytes))
                 check_image_size(sizes[-1], f"{name}[{index}].image_bytes")
+            elif item.HasField("audio_float_samples"):
+                sizes.append(4 * len(item.audio_float_samples.sample))
+                check_image_size(sizes[-1], f"{name}[{index}].audio_float_samples", "sound")
     check_images(sizes, next(iter(lists)))
 
 
@@ -220,7 +224,12 @@ def _check_chat(chat: tokens_pb2.Chat) -> None:
         if turn.tool_calls:
             _check_objects("messages.tool_calls", turn.tool_calls, _CALL, f"{at}tool_calls")
     check_images(
-        [len(p.image.data) for turn in chat.messages for p in turn.parts if p.HasField("image")],
+        [
+            len(getattr(part, kind).data)
+            for turn in chat.messages
+            for part in turn.parts
+            if (kind := part.WhichOneof("kind")) in _MEDIA
+        ],
         "messages",
     )
     _check_objects("tools", chat.tools, _TOOL, "tools")
@@ -233,34 +242,37 @@ def _check_parts(parts: Sequence[tokens_pb2.Part], at: str) -> None:
     texts.check_count(len(parts), at)
     for index, part in enumerate(parts):
         name = f"{at}[{index}]"
-        if part.HasField("image"):
-            _STREAM["messages.name"].check_text(part.image.name, f"{name}.name")
-            check_image_size(len(part.image.data), part.image.name or name)
+        if (kind := part.WhichOneof("kind")) in _MEDIA:
+            medium: tokens_pb2.Image | tokens_pb2.Sound = getattr(part, kind)
+            _STREAM["messages.name"].check_text(medium.name, f"{name}.name")
+            check_image_size(len(medium.data), medium.name or name, kind)
         else:
             texts.check_text(part.text, name)
 
 
-def check_image_size(size: int, param: str) -> None:
-    """Raise InvalidRequest for an image of too many bytes."""
+def check_image_size(size: int, param: str, kind: str = "image") -> None:
+    """Raise InvalidRequest for an image or a sound of too many bytes."""
     if size > IMAGE_BYTES:
         raise InvalidRequest(
-            f"{param} is an image of {size} bytes; at most {IMAGE_BYTES} are allowed: send a "
-            "smaller one",
+            f"{param} is {'an' if kind == 'image' else 'a'} {kind} of {size} bytes; at most "
+            f"{IMAGE_BYTES} are allowed: send a smaller one",
             param=param,
         )
 
 
 def check_images(sizes: Sequence[int], param: str) -> None:
-    """Raise InvalidRequest for more images, or more bytes of them, than one request may have."""
+    """Raise InvalidRequest for more images and sounds, or more bytes of them, than one request may
+    have."""
     if len(sizes) > IMAGES:
         raise InvalidRequest(
-            f"{param} holds {len(sizes)} images; at most {IMAGES} are allowed: send fewer",
+            f"{param} holds {len(sizes)} images and sounds; at most {IMAGES} are allowed: send "
+            "fewer",
             param=param,
         )
     if sum(sizes) > IMAGE_BYTES:
         raise InvalidRequest(
-            f"the images of {param} have {sum(sizes)} bytes; at most {IMAGE_BYTES} are allowed "
-            "together: send smaller or fewer ones",
+            f"the images and sounds of {param} have {sum(sizes)} bytes; at most {IMAGE_BYTES} are "
+            "allowed together: send smaller or fewer ones",
             param=param,
         )
 

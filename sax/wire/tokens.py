@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf.message import Message as ProtoMessage
 
 from sax import errors
-from sax.chat import PLAIN_CHAT, AnswerFormat, Content, Image, ToolChoice
+from sax.chat import PLAIN_CHAT, AnswerFormat, Content, Image, Sound, ToolChoice
 from sax.errors import InvalidRequest, SaxError
 from sax.fields.sampling import SAMPLING, UNCHANGED
 from sax.format import without_long_words
@@ -354,7 +354,10 @@ def _put_content(turn: tokens_pb2.Message, content: Content) -> None:
         if isinstance(part, str):
             _put(turn.parts.add(), "text", part, "messages.content")
         else:
-            _put_fields(turn.parts.add().image, part, ("data", "name"), "messages.content")
+            added = turn.parts.add()
+            medium = added.sound if isinstance(part, Sound) else added.image
+            medium.SetInParent()
+            _put_fields(medium, part, ("data", "name"), "messages.content")
 
 
 def _put_fields(msg: ProtoMessage, value: Any, names: Iterable[str], at: str) -> None:
@@ -417,6 +420,8 @@ def _decode_message(turn: tokens_pb2.Message) -> Message:
 def _decode_part(part: tokens_pb2.Part) -> str | Image:
     if part.HasField("image"):
         return Image(part.image.data, part.image.name)
+    if part.HasField("sound"):
+        return Sound(part.sound.data, part.sound.name)
     return part.text
 
 

@@ -297,12 +297,14 @@ ROWS = (
     _row(
         "MultimodalService.Generate and Score",
         "services; of models, with PyTorch, Gemma 3 is published, which generates",
-        "of every model that takes images, batched with all its other requests; items of text and "
-        "image_bytes, others are refused by name ([images](vision.md#images-in-chats))",
+        "of every model that takes images or sounds, batched with all its other requests; items of "
+        "text, image_bytes and audio_float_samples, others are refused by name "
+        "([images](vision.md#images-in-chats), [sounds](audio.md#sounds-in-chats))",
         "better",
         "model_server/serving/test_images.py::test_the_multimodal_service_generates_and_scores",
         "model_server/serving/test_images.py::test_items_that_are_not_served_are_refused_by_name",
         "end_to_end/test_image_inputs.py::test_every_api_sees_the_same_image",
+        "end_to_end/test_sound_inputs.py::test_every_door_hears_the_same_sound",
         "sax/saxml/test_vision_model.py::test_multimodal_calls_take_and_give_saxmls_messages",
     ),
     _row(

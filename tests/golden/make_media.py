@@ -1,14 +1,15 @@
-"""Makes tests/golden/media/*: shrunken random models with image input, and their vectors.
+"""Makes tests/golden/media/*: random models with image or audio input, and the reference's vectors.
 
 Run by hand, in an environment with torch, transformers and Pillow, from the repository root:
 
     python -m tests.golden.make_media [NAME ...]
 
 Each folder holds config.json, preprocessor_config.json, tensors.json (name in published checkpoints
--> shape) and golden.npz: images image_0, image_1, ... u8[h, w, 3] as they are sent; of each what
-the processor makes of it, pieces_0, ...; its vectors rows_0, ... f32[rows, W]; the prompt i64[S]
-with all of them, and its logits f32[S, V]; how they were made. Weights are not stored: they follow
-from the names (see `media_maker.case.tensor_of`).
+-> shape) and golden.npz: images image_0, image_1, ... u8[h, w, 3] as they are sent, or sounds
+sound_0, ... f32[n], samples at 16 kHz; of each what the processor makes of it, pieces_0, ...; its
+vectors rows_0, ... f32[rows, W]; the prompt i64[S] with all of them, and its logits f32[S, V]; how
+they were made. Weights are not stored: they follow from the names (see
+`media_maker.case.tensor_of`).
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def all_cases() -> list[MediaCase]:
 def make(case: MediaCase) -> None:
     """Write one folder. Raises AssertionError for a case that proves too little."""
     shapes = _tensors_of(case)
-    images = case.pictures()
-    seen = case.see(case, images)
+    images, sounds = case.pictures(), case.noises()
+    seen = case.see(case, images or sounds)
     rows, logits = _run(case, case.config, shapes, seen)
     for feature, changes in case.without.items():
         _, other = _run(case, case.config | dict(changes), shapes, seen)
@@ -59,6 +60,7 @@ def make(case: MediaCase) -> None:
     lines = [f"  {json.dumps(name)}: {json.dumps(shapes[name])}" for name in sorted(shapes)]
     (folder / "tensors.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     held: dict[str, Any] = {f"image_{n}": each for n, each in enumerate(images)}
+    held |= {f"sound_{n}": each for n, each in enumerate(sounds)}
     held |= {f"pieces_{n}": each for n, each in enumerate(seen.pieces)}
     held |= {f"rows_{n}": each for n, each in enumerate(rows)}
     np.savez_compressed(
@@ -83,7 +85,7 @@ def _tensors_of(case: MediaCase) -> Shapes:
     with tempfile.TemporaryDirectory() as folder:
         _write_json(Path(folder) / "config.json", case.config)
         config = transformers.AutoConfig.from_pretrained(folder)
-        model = transformers.AutoModelForImageTextToText.from_config(config)
+        model = _model_class(case)._from_config(config)
         model.save_pretrained(folder)
         with safe_open(Path(folder) / "model.safetensors", "np") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
@@ -107,7 +109,7 @@ def _load(case: MediaCase, config: Mapping[str, Any], shapes: Shapes) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         _write_json(Path(folder) / "config.json", config)
         save_file(tensors, Path(folder) / "model.safetensors", {"format": "pt"})
-        model, info = transformers.AutoModelForImageTextToText.from_pretrained(
+        model, info = _model_class(case).from_pretrained(
             folder,
             dtype=torch.float32,
             attn_implementation="eager",
@@ -116,6 +118,10 @@ def _load(case: MediaCase, config: Mapping[str, Any], shapes: Shapes) -> Any:
     for key in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         assert not info[key], f"{case.name}: {info}"
     return model.eval()
+
+
+def _model_class(case: MediaCase) -> Any:
+    return getattr(transformers, case.config["architectures"][0])
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 
 from model_server.checkpoints.checkpoint import Checkpoint
@@ -12,12 +11,13 @@ from model_server.loading.audio.audio_runner import AudioModelRunner
 from model_server.loading.audio.sound_settings import check_sound_settings
 from model_server.loading.loaded import LoadedAudio
 from model_server.loading.memory_plan import FreeMemory
+from model_server.loading.sounds.sound_decoder import check_soundfile
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.audio.audio_recipe import AudioClass, AudioRecipe
 from model_server.models.audio.speech_tokens import read_speech_tokens
 from model_server.models.overrides import apply_overrides
 from model_server.sharing.audio.frames import SoundForm
-from sax.errors import CheckpointError, InvalidRequest, LoadFailed
+from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
 from sax.types import ModelSpec, Progress
 
@@ -65,15 +65,6 @@ def load_audio(
         memory=memory,
         parts=parts,
     )
-
-
-def check_soundfile() -> None:
-    """Raise LoadFailed if nothing can decode sounds here."""
-    if importlib.util.find_spec("soundfile") is None:
-        raise LoadFailed(
-            "models of sounds need the package soundfile, which decodes them, and it is not "
-            "installed here: pip install '.[media]' in a clone of sax"
-        )
 
 
 def configured(model: AudioClass, spec: ModelSpec, checkpoint: Checkpoint | None) -> AudioRecipe:

@@ -1,4 +1,4 @@
-"""Reads images for a language model: decodes them, cuts them into pieces, keeps the last ones.
+"""Reads images or sounds for a language model: decodes them, prepares them, keeps the last ones.
 
 Files are decoded in processes of their own and prepared on threads, so that none holds up the event
 loop. The same file, sent again or by several requests at once, is read once.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 
 from model_server.loading.images.image_decoder import ImageDecoder, check_pillow, image_decoder
 from model_server.loading.images.prepared import (
@@ -18,7 +20,9 @@ from model_server.loading.images.prepared import (
     key_of,
     with_digest,
 )
+from model_server.loading.sounds.sound_decoder import check_soundfile, sound_decoder
 from model_server.models.media.media_recipe import MediaRecipe
+from model_server.sharing.audio.frames import SoundForm
 from sax.chat import Image
 from sax.errors import InvalidRequest, QueueFull
 
@@ -41,12 +45,10 @@ class ImageReader:
         living: int = _LIVING,
         waiting: int = _WAITING,
     ) -> None:
-        """recipe: of images. decoder: None: the process's own. kept, living, waiting: bytes."""
-        assert recipe.form is not None
+        """decoder: of images; None: the process's own. kept, living, waiting: bytes."""
         self.recipe = recipe
         self.living = LivingImages(living)
-        self._form = recipe.form
-        self._decoder = decoder or image_decoder()
+        self._decode = _decoding(recipe, decoder)
         self._threads = ThreadPoolExecutor(2, "images")
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._reading: dict[bytes, asyncio.Task[PreparedImage]] = {}
@@ -91,9 +93,9 @@ class ImageReader:
 
     async def _prepared(self, data: bytes, owner: str) -> PreparedImage:
         async with self._turns:
-            pixels = await asyncio.wrap_future(self._decoder.submit(data, self._form))
+            decoded = await self._decode(data)
             made = await asyncio.get_running_loop().run_in_executor(
-                self._threads, lambda: with_digest(self.recipe.prepare(pixels), owner)
+                self._threads, lambda: with_digest(self.recipe.prepare(decoded), owner)
             )
         self.living.add(made)
         return made
@@ -113,9 +115,25 @@ class ImageReader:
 
 
 def image_reader(recipe: MediaRecipe | None) -> ImageReader | None:
-    """Return the reader of a model's images; None: it takes none. Raises LoadFailed without Pillow,
-    which decodes them."""
-    if recipe is None or recipe.form is None:
+    """Return the reader of a model's images or sounds; None: it takes none. Raises LoadFailed
+    without the package that decodes them."""
+    if recipe is None:
         return None
-    check_pillow(", or publish the model with IMAGES=false, for text only")
+    check = check_soundfile if recipe.kind == "audio" else check_pillow
+    check(", or publish the model with IMAGES=false, for text only")
     return ImageReader(recipe)
+
+
+def _decoding(
+    recipe: MediaRecipe, decoder: ImageDecoder | None
+) -> Callable[[bytes], Awaitable[np.ndarray]]:
+    """Return how a file becomes pixels u8[h, w, 3], or samples f32[n] at 16 kHz."""
+    if (form := recipe.form) is not None:
+        images = decoder or image_decoder()
+        return lambda data: asyncio.wrap_future(images.submit(data, form))
+    sounds, samples = sound_decoder(), SoundForm(0, 0, recipe.seconds)
+
+    async def decode(data: bytes) -> np.ndarray:
+        return (await asyncio.wrap_future(sounds.submit(data, samples))).mels
+
+    return decode

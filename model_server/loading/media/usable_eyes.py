@@ -28,7 +28,8 @@ def with_usable_images(recipe: Recipe, overrides: Mapping[str, str], *, proxied:
             param="overrides.IMAGES",
         )
     logger.warning("the model is served for text only: %s", why)
-    note = f"It takes no images here: {why}."
+    takes = "sounds" if recipe.media is not None and recipe.media.kind == "audio" else "images"
+    note = f"It takes no {takes} here: {why}."
     return replace(
         recipe, media=None, media_rows=None, note=f"{recipe.note} {note}" if recipe.note else note
     )
@@ -36,7 +37,7 @@ def with_usable_images(recipe: Recipe, overrides: Mapping[str, str], *, proxied:
 
 def _why_not(recipe: Recipe, proxied: bool) -> str | None:
     if proxied:
-        return "behind a proxy server no images are encoded yet"
+        return "behind a proxy server no images or sounds are encoded yet"
     if recipe.speculation.draft is not None:
         return "its draft model guesses from text alone"
     return None

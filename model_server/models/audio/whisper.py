@@ -40,8 +40,8 @@ def encode(config: WhisperConfig, weights: Tree, mels: jax.Array) -> jax.Array:
     """Map spectrograms f32[B, frames, bins] to states f32[B, S, D]."""
     first, second = weights["convolutions"]
     # Whatever the layers' own activation is.
-    x = jax.nn.gelu(_convolved(mels, first, 1), approximate=False)
-    x = jax.nn.gelu(_convolved(x, second, 2), approximate=False)
+    x = jax.nn.gelu(convolved(mels, first, 1), approximate=False)
+    x = jax.nn.gelu(convolved(x, second, 2), approximate=False)
     x = x + weights["places"].astype(jnp.float32)
 
     def layer(x: jax.Array, held: Tree) -> tuple[jax.Array, None]:
@@ -177,7 +177,7 @@ def _einsum(spelled: str, a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.einsum(spelled, a, b, precision=precision, preferred_element_type=jnp.float32)
 
 
-def _convolved(x: jax.Array, linear: LinearArrays, stride: int) -> jax.Array:
+def convolved(x: jax.Array, linear: LinearArrays, stride: int) -> jax.Array:
     """f32[B, W, in] to f32[B, W / stride, out]; kernel: [out, in, 3]."""
     kernel, bias = linear
     assert bias is not None, "every convolution has one"
@@ -190,7 +190,7 @@ def _convolved(x: jax.Array, linear: LinearArrays, stride: int) -> jax.Array:
         precision=lax.Precision.HIGHEST if kernel.dtype == jnp.float32 else None,
         preferred_element_type=jnp.float32,
     )
-    return made + bias
+    return made + bias[None, None]
 
 
 def _split(x: jax.Array, heads: int) -> jax.Array:

@@ -57,6 +57,7 @@ class MediaRecipe:
     per_row: int  # pieces that become one vector
     width: int  # W: the model's embed, times 1 + `levels`
     pieces: tuple[int, ...]  # P, ascending: sizes that are compiled; the last is the most of one
+    seconds: int = 0  # the longest sound, rounded up; 0: images
     levels: int = 0  # first layers that add vectors of their own at the places of an image
     sees_itself: bool = False  # tokens of an image also see those after them: one chunk holds all
     triples: bool = False  # positions are three numbers: frame, row, column

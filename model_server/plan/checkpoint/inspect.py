@@ -136,7 +136,8 @@ def _see(report: Report, recipe: Recipe, checkpoint: Checkpoint) -> None:
             report.images = f"not seen: {count} tensors of a part that this family does not build"
         return
     size = sum(math.prod(each.shape) for each in encoder.declarations)
-    report.images = f"seen, up to {media.rows} tokens each, by an encoder of {size:,} parameters"
+    seen = "seen" if media.kind == "image" else "none, but sounds are heard"
+    report.images = f"{seen}, up to {media.rows} tokens each, by an encoder of {size:,} parameters"
     report.problems += encoder_problems(encoder, checkpoint, media.unused, shown=_NAMED)
 
 

@@ -22,7 +22,7 @@ def expanded(rendered: str, placeholder: str, texts: Sequence[str]) -> str:
     found = [n for n, piece in enumerate(pieces) if piece == placeholder]
     if len(found) != len(texts):
         raise InvalidRequest(
-            f"the messages have {len(texts)} images and the model's chat template writes "
+            f"the messages have {len(texts)} images or sounds and the model's chat template writes "
             f"{len(found)} of them: send them in messages of the role user",
             param="messages",
         )
@@ -39,8 +39,8 @@ def places_of(ids: Sequence[int], token: int, rows: Sequence[int]) -> list[tuple
     places = [place for place, each in enumerate(ids) if each == token]
     if len(places) != sum(rows):
         raise InvalidRequest(
-            f"the images stand for {sum(rows)} tokens and the prompt has {len(places)} of them: "
-            "the tokenizer of this model does not fit its images",
+            f"the images or sounds stand for {sum(rows)} tokens and the prompt has {len(places)} "
+            "of them: the tokenizer of this model does not fit them",
             param="messages",
         )
     ends = [0]

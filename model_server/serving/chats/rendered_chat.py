@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from model_server.loading.images.prepared import PreparedImage
 from model_server.loading.loaded import Loaded
+from model_server.models.media.media_recipe import MediaRecipe
 from model_server.serving.chats.placeholders import expanded
 from model_server.text.text_length import check_messages
-from sax.chat import ToolChoice, images_of
+from sax.chat import Image, Sound, ToolChoice, images_of
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.table import TOOLS_BYTES
 from sax.format import quoted
@@ -53,14 +55,32 @@ async def rendered(
         return RenderedChat(await loaded.chat_template.rendered(messages, chat))
     if loaded.images is None:
         raise UnsupportedParameter(
-            f"{images[0].name} is an image, and this model reads only text: leave it out, or ask a "
-            "model that takes images",
+            f"{images[0].name} is {_kind(images[0])}, and this model reads only text: leave it "
+            f"out, or ask a model that takes {_kind(images[0]).partition(' ')[2]}s",
             param=images[0].name,
         )
+    check_kinds(images, loaded.images.recipe)
     text = await loaded.chat_template.rendered(messages, chat)
     prepared = await loaded.images.read(images, owner)
     texts = [image.text for image in prepared]
     return RenderedChat(expanded(text, loaded.images.recipe.placeholder, texts), prepared)
+
+
+def check_kinds(media: Sequence[Image], recipe: MediaRecipe) -> None:
+    """Raise UnsupportedParameter naming a sound for a model that sees, or an image for one that
+    hears."""
+    hears = recipe.kind == "audio"
+    for each in media:
+        if isinstance(each, Sound) != hears:
+            raise UnsupportedParameter(
+                f"{each.name} is {_kind(each)}, and this model takes texts and "
+                f"{'sounds' if hears else 'images'}: leave it out, or ask another model",
+                param=each.name,
+            )
+
+
+def _kind(medium: Image) -> str:
+    return "a sound" if isinstance(medium, Sound) else "an image"
 
 
 def check_options(chat: ChatOptions) -> None:

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager, suppress
 
-from model_server.loading.audio.sound_decoder import DecodedSound, SoundDecoder, sound_decoder
 from model_server.loading.loaded import LoadedAudio, SpeechWindow, WrittenWindow
+from model_server.loading.sounds.sound_decoder import DecodedSound, SoundDecoder, sound_decoder
 from model_server.serving.batcher import Batcher, RunnerThread
 from model_server.serving.method_stats import MethodStats
 from model_server.serving.query_cost import BatchCost

@@ -12,9 +12,9 @@ FRAMES_A_SECOND = RATE // HOP
 
 
 class SoundForm(msgspec.Struct, frozen=True, array_like=True):
-    """The spectrogram that a model takes."""
+    """The spectrogram that a model takes, or the samples alone."""
 
-    bins: int
+    bins: int  # 0: the samples, f32[n]
     least_frames: int  # of a shorter sound's, which ends in silence
     most_seconds: int  # of a sound
 
@@ -28,6 +28,6 @@ class SoundAsk(msgspec.Struct, frozen=True, array_like=True):
 
 class SoundAnswer(msgspec.Struct, frozen=True, array_like=True):
     kind: Literal["spectrogram", "refused", "runaway"]
-    spectrogram: bytes = b""  # f32[frames, bins]
+    spectrogram: bytes = b""  # f32[frames, bins], or f32[n]
     samples: int = 0  # of the sound, without the silence after it
     text: str = ""  # the end of a sentence that begins "the sound"

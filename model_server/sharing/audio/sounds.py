@@ -20,6 +20,7 @@ _NAMED = "WAV, FLAC, MP3 or Ogg (Vorbis or Opus) file"
 _MOST_CHANNELS = 8
 _RATES = (4_000, 384_000)
 _BLOCK = 1 << 18  # frames that are decoded together
+_MINUTE = 60
 _LEAST = 400  # samples that make a spectrogram
 
 
@@ -28,11 +29,14 @@ class RefusedSound(Exception):
 
 
 def prepared(data: bytes, form: SoundForm) -> tuple[np.ndarray, int]:
-    """Return the spectrogram f32[frames, bins] of an encoded sound and its samples at 16 kHz.
+    """Return the spectrogram f32[frames, bins] of an encoded sound and its samples at 16 kHz; or,
+    if the form has no bins, the samples f32[n] themselves.
 
     Raises RefusedSound, MemoryError.
     """
     samples = decoded(data, form.most_seconds)
+    if not form.bins:
+        return samples, len(samples)
     count, least = len(samples), max(_LEAST, form.least_frames * HOP)
     if count < least:  # long ones are not copied: they take hundreds of megabytes
         samples = np.pad(samples, (0, least - count))
@@ -56,6 +60,8 @@ def decoded(data: bytes, most_seconds: int) -> np.ndarray:
         raise RefusedSound(f"cannot be decoded, because the file is damaged: {exc}") from exc
     if not len(samples):
         raise RefusedSound("has no samples, or is cut off before them")
+    if not np.isfinite(samples.sum(dtype=np.float64)):  # files of floating-point numbers
+        raise RefusedSound("has samples that are no finite numbers")
     return samples
 
 
@@ -99,7 +105,12 @@ def _resampled(file: soundfile.SoundFile, most_seconds: int) -> Iterator[np.ndar
 
 
 def _too_long(has: str, most_seconds: int) -> str:
+    if most_seconds < _MINUTE:  # no model of transcripts has such a bound
+        return (
+            f"is too long ({has}): this model takes at most {most_seconds} s of each; send it in "
+            "parts"
+        )
     return (
-        f"is too long ({has}): this model takes at most {most_seconds // 60} minutes (override "
-        "MAX_AUDIO_MINUTES); send it in parts"
+        f"is too long ({has}): this model takes at most {most_seconds // _MINUTE} minutes "
+        "(override MAX_AUDIO_MINUTES); send it in parts"
     )

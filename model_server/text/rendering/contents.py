@@ -1,7 +1,8 @@
 """Forms of a message's content that a chat template takes: a text, or a list of parts.
 
-Templates of models with image input go through `message['content']` where it is a list; some of
-them take nothing else, and others only texts. Which it is, is tried out with a text and an image.
+Templates of models with image or audio input go through `message['content']` where it is a list;
+some of them take nothing else, and others only texts. Which it is, is tried out with a text and an
+image, and with a text and a sound.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ PROBE_IMAGE = Message("user", (PROBE, Image(b"")))
 
 @dataclass(frozen=True, slots=True)
 class ContentForm:
-    """Forms of texts, and of contents with images."""
+    """Forms of texts, and of contents with images or sounds."""
 
-    image: str = ""  # stands for an image in a text
+    image: str = ""  # stands for an image or a sound in a text
     lists_only: bool = False  # texts, too, come as lists of parts
     texts_only: bool = False  # images come as what stands for them, between the texts
+    kind: str = "image"  # or "audio": of the parts that are no texts
 
     def value(self, content: Content, guard: Callable[[str], str]) -> Any:
         if isinstance(content, str):
@@ -31,7 +33,9 @@ class ContentForm:
         if self.texts_only:
             parts = (guard(part) if isinstance(part, str) else self.image for part in content)
             return "\n".join(parts)
-        return [_text(guard(p)) if isinstance(p, str) else {"type": "image"} for p in content]
+        # Some templates look for a part's type, and some for a key of that name.
+        place = {"type": self.kind} | ({} if self.kind == "image" else {self.kind: ""})
+        return [_text(guard(part)) if isinstance(part, str) else place for part in content]
 
 
 TEXTS = ContentForm()
@@ -41,11 +45,11 @@ def tried_form(image: str, rendered: Callable[[Message, ContentForm], str]) -> C
     """Return the form that a template takes. rendered: its text for a message in a form; "": it
     refuses that."""
     as_text = rendered(PROBE_TEXT, ContentForm(image))
-    as_list = rendered(PROBE_IMAGE, ContentForm(image))
-    takes_lists = PROBE in as_list and as_list.count(image) == 1 + as_text.count(image)
-    return ContentForm(
-        image, lists_only=takes_lists and PROBE not in as_text, texts_only=not takes_lists
-    )
+    for kind in ("image", "audio"):
+        as_list = rendered(PROBE_IMAGE, ContentForm(image, kind=kind))
+        if PROBE in as_list and as_list.count(image) == 1 + as_text.count(image):
+            return ContentForm(image, lists_only=PROBE not in as_text, kind=kind)
+    return ContentForm(image, texts_only=True)
 
 
 def _text(text: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import typer
 from sax.cli.chat_lines import goes_on
 from sax.cli.commands.requests import NoStream, Priority, Timeout
 from sax.cli.conversation import Conversation
-from sax.cli.image_files import ImageFiles
+from sax.cli.image_files import ImageFiles, SoundFiles
 from sax.cli.line_reader import LineReader, history_file
 from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
@@ -35,11 +35,13 @@ def chat(
     priority: Priority = 0,
     timeout: Timeout = None,
     image: ImageFiles = None,
+    audio: SoundFiles = None,
     no_stream: NoStream = False,
 ) -> None:
     """Chat with a model.
 
-    With QUESTION, asks it once and exits. Images come with the first message. In a conversation,
+    With QUESTION, asks it once and exits. Images and sounds come with the first
+    message. In a conversation,
     Ctrl-C stops an answer, /help lists what else there is, and Ctrl-D leaves. The lines that were
     typed are kept for the arrow keys, in ~/.local/state/sax/chat_history.
 
@@ -54,7 +56,7 @@ def chat(
         conversation = Conversation(
             client, model, sampling, system, priority, timeout, stream=not no_stream
         )
-        conversation.files = [*(image or ())]
+        conversation.files, conversation.sounds = [*(image or ())], [*(audio or ())]
         if question is not None:
             conversation.ask(sys.stdin.read() if question == "-" else question)
         elif sys.stdin.isatty():

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sax.cli.conversation import print_answer
-from sax.cli.image_files import ImageFiles, with_images
+from sax.cli.image_files import ImageFiles, SoundFiles, with_images
 from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
@@ -47,13 +47,14 @@ def generate(
     priority: Priority = 0,
     timeout: Timeout = None,
     image: ImageFiles = None,
+    audio: SoundFiles = None,
     no_stream: NoStream = False,
     as_json: AsJson = False,
 ) -> None:
     """Continue a text with a model.
 
-    Prints the generated text as it streams in. With --image, the text and the images are a user's
-    message, which the model answers.
+    Prints the generated text as it streams in. With --image or --audio, the text and the images or
+    sounds are a user's message, which the model answers.
 
     \b
     Examples:
@@ -61,12 +62,13 @@ def generate(
       sax generate /sax/test/smollm2 "Once" --temperature 0.8 --top-p 0.95 --seed 7
       cat prompt.txt | sax generate /sax/test/smollm2 - --stop "###"
       sax generate /sax/test/gemma3 "What is this?" --image photo.jpg
+      sax generate /sax/test/qwen2-audio "Who speaks?" --audio talk.mp3
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    chat = (Message("user", with_images(text, image)),)
+    chat = (Message("user", with_images(text, image, audio)),)
     request = GenerateRequest(
         model_id=model,
-        prompt=chat if image else text,
+        prompt=chat if image or audio else text,
         sampling=sampling,
         priority=priority,
         timeout_s=timeout,

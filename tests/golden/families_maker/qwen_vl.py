@@ -1,4 +1,4 @@
-"""The grid of Qwen's models with images, for prompts of text alone; media_maker has the rest."""
+"""The grid of Qwen's models with eyes or ears, for prompts of text alone; see media_maker, too."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.golden.media_maker.qwen import (
     qwen3_vl_moe,
     turned_experts,
 )
+from tests.golden.media_maker.qwen_audio import encoder, qwen2_audio
 
 SECTIONS = {"mrope_section": [1, 2, 3]}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16, "type": "yarn"}
@@ -60,4 +61,5 @@ CASES = [
         name="qwen3_vl_moe_saved",  # by transformers, the matrices of experts as [out, in]
         config=qwen3_vl_moe({}, decoder_sparse_step=2),
     ),
+    Case(name="qwen2_audio", config=qwen2_audio(encoder(), num_key_value_heads=1)),
 ]

@@ -128,6 +128,8 @@ def _fused(name: str) -> str:
 def _auto(case: Case) -> Any:
     """Of an encoder the bare model, of a decoder the one with logits."""
     kind = case.config["model_type"]
+    if kind == "qwen2_audio":
+        return transformers.AutoModelForMultimodalLM
     if kind in ENCODERS:
         return transformers.AutoModel
     if kind in WITH_IMAGES:

@@ -31,8 +31,9 @@ class MediaCase:
     name: str  # of the folder
     config: dict[str, Any]
     preprocessor: dict[str, Any]
-    images: tuple[tuple[int, int], ...]  # height and width of each
-    see: Callable[[MediaCase, Sequence[np.ndarray]], Seen]  # images u8[h, w, 3]
+    images: tuple[tuple[int, int], ...] = ()  # height and width of each
+    sounds: tuple[int, ...] = ()  # samples of each
+    see: Callable[[MediaCase, Sequence[np.ndarray]], Seen]  # images u8[h, w, 3], sounds f32[n]
     vectors: Callable[[Any, Seen], Sequence[Any]]  # the model's vectors of each image, [rows, W]
     # What transformers calls a tensor -> what published checkpoints call it.
     published: Callable[[str], str] = lambda name: name
@@ -46,6 +47,13 @@ class MediaCase:
         return [
             image_of(f"image {number} of {self.name}", *size)
             for number, size in enumerate(self.images)
+        ]
+
+    def noises(self) -> list[np.ndarray]:
+        """The sounds at 16 kHz, f32[n] each."""
+        return [
+            sound_of(f"sound {number} of {self.name}", size)
+            for number, size in enumerate(self.sounds)
         ]
 
     def words(self, part: int, count: int) -> list[int]:
@@ -64,9 +72,20 @@ def image_of(name: str, height: int, width: int) -> np.ndarray:
     return (np.stack(waves, -1) * 90 + 100 + noise * 60).astype(np.uint8)
 
 
+def sound_of(name: str, samples: int) -> np.ndarray:
+    """f32[n]: two notes over a little noise, in steps that a file of 16 bits can hold."""
+    parts = uniform(name, 4 + samples)
+    seconds = np.arange(samples) / 16_000
+    notes = np.zeros(samples)
+    for a, b in parts[:4].reshape(2, 2):
+        notes += np.sin(2 * np.pi * (200 + 2000 * a) * seconds) * b
+    made = 0.3 * notes + 0.05 * (parts[4:] - 0.5)
+    return (np.round(made * 2**15) / 2**15).astype(np.float32)
+
+
 def tensor_of(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """A weight by its name: kernels of convolutions are drawn as the matrices that they are."""
-    if len(shape) < 4:
+    if len(shape) < 4 and not name.endswith((".conv1.weight", ".conv2.weight")):
         return random_tensor(name, shape)
-    matrix = (shape[0], int(np.prod(shape[1:])))
+    matrix = (int(np.prod(shape[:1])), int(np.prod(shape[1:])))
     return random_tensor(name.replace("embed", "kernel"), matrix).reshape(shape)

@@ -124,7 +124,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/chat/completions", openai(image("data:image/png;base64,A")), "messages[0].content[0]"),
     ("/v1/chat/completions", openai(image("https://example.com/a.png")), "messages[0].content[0]"),
     ("/v1/chat/completions", openai(image(), role="system"), "messages[0].content[0].type"),
-    ("/v1/chat/completions", openai({"type": "input_audio"}), "messages[0].content[0].type"),
+    ("/v1/chat/completions", openai({"type": "input_video"}), "messages[0].content[0].type"),
     ("/v1/chat/completions", openai(*[image()] * 17), "messages"),
     (
         "/v1/chat/completions",

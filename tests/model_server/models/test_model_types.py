@@ -48,7 +48,15 @@ def test_all_types_and_families_are_tried() -> None:
     # Outer configs of checkpoints with images are read as the text part in them; transformers knows
     # Kimi K2 as a DeepSeek-V3.
     others = {"gemma3", "gemma3n", "gemma4", "llama4", "llava", "mistral3", "qwen3_5"}
-    others |= {"kimi_k2", "qwen3_5_moe", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"}
+    others |= {
+        "kimi_k2",
+        "qwen3_5_moe",
+        "qwen2_audio",
+        "qwen2_vl",
+        "qwen2_5_vl",
+        "qwen3_vl",
+        "qwen3_vl_moe",
+    }
     # Heads of the other configs are too small for the usual sections of these.
     others |= {"qwen2_vl_text", "qwen2_5_vl_text"}
     # Sizes that transformers fills in where a file has none, and with which it runs nothing either.

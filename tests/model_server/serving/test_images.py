@@ -138,7 +138,7 @@ async def test_too_many_images_are_refused_before_they_are_read() -> None:
         await served.load(EYES, "fake.Seeing")
         (error,) = await answers(served, (A,) * 17)
         assert isinstance(error, SaxError)
-        assert "17 images; at most 16" in error.text
+        assert "17 images and sounds; at most 16" in error.text
 
 
 async def test_an_answer_that_was_begun_goes_on_behind_its_text() -> None:

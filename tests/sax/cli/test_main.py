@@ -19,6 +19,7 @@ from sax.types import (
     ReplicaStatus,
     SamplingParams,
     ServableStatus,
+    Sound,
 )
 from tests.sax.cli.fake_cell import FakeCell
 
@@ -302,6 +303,20 @@ def test_images_come_before_the_text_of_the_first_message(
     missing = sax("generate", MODEL, "x", "--image", str(tmp_path / "none.png"))
     assert missing.exit_code == 1
     assert "cannot be read" in missing.stderr
+
+
+def test_sounds_come_before_the_text_of_the_first_message(
+    cell: FakeCell, sax: Sax, tmp_path: Path
+) -> None:
+    cell.holds(MODEL)
+    file = tmp_path / "a.wav"
+    file.write_bytes(b"RIFF")
+    sound = Sound(b"RIFF", str(file))
+    assert sax("generate", MODEL, "who", "--audio", str(file)).stdout == "WHO\n"
+    assert cell.asked[0].prompt == (Message("user", (sound, "who")),)
+    assert sax("chat", MODEL, "--audio", str(file), stdin="who\nand now\n").exit_code == 0
+    assert cell.asked[2].prompt[0] == Message("user", (sound, "who"))
+    assert cell.asked[2].prompt[2] == Message("user", "and now")
 
 
 def test_every_command_teaches_by_example() -> None:

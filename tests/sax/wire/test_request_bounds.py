@@ -47,6 +47,12 @@ def pictures(count: int, size: int = 1, name: int = 0) -> tokens_pb2.Generate:
     return tokens_pb2.Generate(chat=tokens_pb2.Chat(messages=[turn] * count))
 
 
+def recordings(count: int, size: int = 1) -> tokens_pb2.Generate:
+    sound = tokens_pb2.Sound(data=b"x" * size)
+    turn = tokens_pb2.Message(role="user", parts=[tokens_pb2.Part(sound=sound)])
+    return tokens_pb2.Generate(chat=tokens_pb2.Chat(messages=[turn] * count))
+
+
 def parts(count: int, size: int = 1) -> tokens_pb2.Generate:
     turn = tokens_pb2.Message(role="user", parts=[tokens_pb2.Part(text="x" * size)] * count)
     return tokens_pb2.Generate(chat=tokens_pb2.Chat(messages=[turn]))
@@ -145,6 +151,8 @@ CASES: list[tuple[Callable[[Any], None], Make, int, str]] = [
     (check_generate, pictures, IMAGES, "messages"),
     (check_generate, lambda n: pictures(1, n), IMAGE_BYTES, "messages[0].content[0]"),
     (check_generate, lambda n: pictures(1, 1, n), LABEL_BYTES, "messages[0].content[0].name"),
+    (check_generate, recordings, IMAGES, "messages"),
+    (check_generate, lambda n: recordings(1, n), IMAGE_BYTES, "messages[0].content[0]"),
     (check_generate, parts, 1024, "messages[0].content"),
     (check_generate, lambda n: parts(1, n), TEXT_BYTES, "messages[0].content[0]"),
     (check_items, items, 1024, "items"),

@@ -41,6 +41,7 @@ from sax.types import (
     ServerInfo,
     ServerStatus,
     ServerTypeStat,
+    Sound,
     TokenChunk,
     TokenLogprob,
     Tool,
@@ -54,7 +55,8 @@ I64 = st.integers(0, 2**62)
 F64 = st.floats(allow_nan=False)
 F32 = st.floats(width=32, allow_nan=False)
 IMAGES = st.builds(Image, st.binary(max_size=12), TEXT)
-CONTENT = TEXT | st.lists(TEXT | IMAGES, min_size=1, max_size=3).map(tuple)
+SOUNDS = st.builds(Sound, st.binary(max_size=12), TEXT)
+CONTENT = TEXT | st.lists(TEXT | IMAGES | SOUNDS, min_size=1, max_size=3).map(tuple)
 VERSION = st.binary(min_size=16, max_size=16).map(bytes.hex)
 TEXTS = st.lists(TEXT, max_size=3).map(tuple)
 MAPS = st.dictionaries(TEXT, TEXT, max_size=3)

@@ -62,7 +62,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         routed_ffw(keys, _choice(keys), bias=None, together=True),
         rope=_rope(keys),
     )
-    return replace(recipe, media=mistral3.mistral3_eyes(keys, recipe.embed, values))
+    return replace(recipe, media=mistral3.mistral3_vision(keys, recipe.embed, values))
 
 
 def _choice(keys: ConfigKeys) -> GroupedSoftmaxChoice:

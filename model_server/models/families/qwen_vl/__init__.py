@@ -1,1 +1,1 @@
-"""Qwen's language models with image input."""
+"""Qwen's language models with image or audio input."""

@@ -62,9 +62,11 @@ def golden_media_of(name: str) -> dict[str, np.ndarray]:
 
 
 def images_of(name: str) -> list[np.ndarray]:
-    """u8[h, w, 3] each, as they are sent."""
+    """u8[h, w, 3] each, as they are sent; of sounds f32[n], samples at 16 kHz."""
     golden = golden_media_of(name)
-    return [golden[f"image_{n}"] for n in range(sum(key.startswith("image_") for key in golden))]
+    kind = "sound" if "sound_0" in golden else "image"
+    count = sum(key.startswith(f"{kind}_") for key in golden)
+    return [golden[f"{kind}_{n}"] for n in range(count)]
 
 
 def write_media_case(name: str, folder: Path) -> Path:
@@ -105,8 +107,9 @@ def load_media(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple
 
 
 def prepared_of(recipe: MediaRecipe, image: np.ndarray) -> PreparedMedia:
-    """An image as the server prepares it, from the bytes of a file."""
-    assert recipe.form is not None
+    """An image as the server prepares it, from the bytes of a file; a sound from its samples."""
+    if recipe.form is None:
+        return recipe.prepare(image)
     file = io.BytesIO()
     Image.fromarray(image).save(file, "PNG")
     answer = prepared(file.getvalue(), recipe.form)

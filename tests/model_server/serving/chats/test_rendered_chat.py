@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from model_server.loading.loaded import Loaded
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat, rendered
-from sax.errors import InvalidRequest
-from sax.types import Message, ModelSpec
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.types import Image, Message, ModelSpec, Sound
+from tests.model_server.fake_eyes import RECIPE, seeing
 from tests.model_server.fake_model import FakeModels
 
 SPEC = ModelSpec(model_id="/sax/test/fake", model_path="fake", checkpoint="None", replicas=1)
@@ -28,3 +30,29 @@ def test_a_chat_needs_a_template() -> None:
     with pytest.raises(InvalidRequest, match="no chat template") as caught:
         asyncio.run(rendered(CHAT, replace(LOADED, chat_template=None)))
     assert caught.value.param == "messages"
+
+
+HEARING = replace(RECIPE, kind="audio", form=None, seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("loaded", "part", "text"),
+    [
+        (LOADED, Sound(b"x"), "is a sound, and this model reads only text"),
+        (LOADED, Image(b"x"), "is an image, and this model reads only text"),
+        (replace(LOADED, **seeing()), Sound(b"x"), "is a sound, and this model takes texts and im"),
+        (
+            replace(LOADED, **seeing(HEARING)),
+            Image(b"x"),
+            "is an image, and this model takes texts and sounds",
+        ),
+    ],
+)
+def test_what_a_model_neither_sees_nor_hears_is_refused_by_its_place(
+    loaded: Loaded, part: Image, text: str
+) -> None:
+    chat = (Message("user", ("?", part)),)
+    with pytest.raises(UnsupportedParameter) as caught:
+        asyncio.run(rendered(chat, loaded))
+    assert f"messages[0].content[1] {text}" in caught.value.text
+    assert caught.value.param == "messages[0].content[1]"

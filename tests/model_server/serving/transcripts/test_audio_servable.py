@@ -10,7 +10,7 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from model_server.loading.audio.sound_decoder import DecodedSound, SoundDecoder
+from model_server.loading.sounds.sound_decoder import DecodedSound, SoundDecoder
 from model_server.serving.query_cost import BatchCost
 from model_server.serving.transcripts.audio_servable import AudioServable
 from model_server.sharing.audio.frames import SoundForm

@@ -3,7 +3,7 @@
 import pytest
 
 from model_server.text.chat_template import ChatTemplate
-from sax.chat import Image, Message
+from sax.chat import Image, Message, Sound
 
 LISTS = (
     "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
@@ -32,6 +32,17 @@ CHAT = (Message("user", ("a", IMAGE, "b")), Message("assistant", "c"))
 )
 def test_every_kind_of_template_writes_texts_and_images(source: str, text: str) -> None:
     assert ChatTemplate(source).with_images("<image>").render(CHAT) == text
+
+
+@pytest.mark.parametrize("test", ["'audio' in p", "p['type'] == 'audio'"])
+def test_templates_of_models_with_audio_input_find_sounds_by_key_or_type(test: str) -> None:
+    source = (
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+        f"{{% for p in m.content %}}{{% if {test} %}}<sound>"
+        "{% elif 'text' in p %}{{ p['text'] }}{% endif %}{% endfor %}{% endif %}|{% endfor %}"
+    )
+    chat = (Message("user", ("a", Sound(b"file"), "b")), Message("assistant", "c"))
+    assert ChatTemplate(source).with_images("<sound>").render(chat) == "a<sound>b|c|"
 
 
 def test_a_template_of_a_model_without_image_input_gets_texts() -> None:

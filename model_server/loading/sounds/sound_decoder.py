@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from concurrent.futures import Future
 from functools import cache
 from typing import NamedTuple
@@ -11,16 +12,17 @@ import numpy as np
 from model_server.loading.decoding_lanes import LANES, WAITING, DecodingLanes, InputKind
 from model_server.sharing.audio.frames import SoundAnswer, SoundAsk, SoundForm
 from model_server.sharing.audio.process import SoundProcess
+from sax.errors import LoadFailed
 
 
 class DecodedSound(NamedTuple):
-    mels: np.ndarray  # f32[frames, bins]
+    mels: np.ndarray  # f32[frames, bins]; of a form without bins the samples, f32[n]
     samples: int  # at 16 kHz, without the silence after them
 
 
 def _read(ask: SoundAsk, answer: SoundAnswer) -> DecodedSound:
-    mels = np.frombuffer(answer.spectrogram, np.float32)
-    return DecodedSound(mels.reshape(-1, ask.form.bins), answer.samples)
+    mels, bins = np.frombuffer(answer.spectrogram, np.float32), ask.form.bins
+    return DecodedSound(mels.reshape(-1, bins) if bins else mels, answer.samples)
 
 
 _SOUNDS = InputKind(name="sound", param="file", retry_s=2.0, process=SoundProcess, read=_read)
@@ -38,6 +40,15 @@ class SoundDecoder:
         Unavailable.
         """
         return self._lanes.submit(SoundAsk(sound, form), len(sound))
+
+
+def check_soundfile(otherwise: str = "") -> None:
+    """Raise LoadFailed if nothing can decode sounds here. otherwise: what can be done instead."""
+    if importlib.util.find_spec("soundfile") is None:
+        raise LoadFailed(
+            "models of sounds need the package soundfile, which decodes them, and it is not "
+            f"installed here: pip install '.[media]' in a clone of sax{otherwise}"
+        )
 
 
 @cache

@@ -14,7 +14,7 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_server.loading.audio.sound_decoder import SoundDecoder
+from model_server.loading.sounds.sound_decoder import SoundDecoder
 from model_server.sharing.audio.frames import SoundAsk, SoundForm
 from model_server.sharing.audio.process import SoundProcess
 from model_server.sharing.audio.spectrogram import spectrogram
@@ -85,6 +85,10 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "long": (lambda: encoded(sound(61)), r"is too long \(61 s\): this model takes at most 1 min"),
     "channels": (lambda: encoded(np.zeros((99, 9))), "has 9 channels: at most 8"),
     "slow": (lambda: encoded(sound(), rate=1000), "has 1000 samples a second"),
+    "no number": (
+        lambda: encoded(np.full(900, np.nan, np.float32), subtype="FLOAT"),
+        "has samples that are no finite numbers",
+    ),
     "none": (lambda: encoded(np.zeros(0, np.float32)), "has no samples"),
 }
 

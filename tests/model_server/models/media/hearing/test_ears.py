@@ -1,0 +1,118 @@
+"""Sounds as Qwen2-Audio takes them; vectors and logits are in test_media_families.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from model_server.models.media.media_recipe import MediaRecipe
+from sax.errors import CheckpointError, InvalidRequest
+from tests.model_server.models.media.eyes_of import made
+from tests.model_server.models.media.media_cases import (
+    golden_media_of,
+    images_of,
+    load_media,
+    media_config_of,
+    preprocessor_of,
+)
+from tests.model_server.models.media.media_runs import recipe_of, seen
+from tests.model_server.models.test_families import assert_close
+
+CASE, WHOLE = "qwen2_audio", "qwen2_audio_whole"
+
+
+def ears(name: str = CASE, tower: dict[str, Any] | None = None, **own: Any) -> MediaRecipe:
+    config = media_config_of(name)
+    config["audio_config"] |= tower or {}
+    media = made(config, preprocessor_of(name) | own).media
+    assert media is not None
+    return media
+
+
+@pytest.mark.parametrize("name", [CASE, WHOLE])
+def test_frames_and_their_number_are_the_reference_processors(name: str) -> None:
+    recipe, golden = ears(name), golden_media_of(name)
+    for number, sound in enumerate(images_of(name)):
+        found, wanted = recipe.prepare(sound), golden[f"pieces_{number}"]
+        assert found.places[:, 0].sum() == len(wanted)
+        assert len(found.pieces) == min(len(wanted) + 2, recipe.pieces[-1])
+        np.testing.assert_allclose(found.pieces[: len(wanted)], wanted, atol=2e-5)
+        assert found.text == recipe.placeholder * found.rows
+        assert found.rows == len(golden[f"rows_{number}"])
+
+
+def test_a_sound_has_the_same_vectors_in_a_shorter_batch() -> None:
+    _, encoder, whole = load_media(CASE)
+    recipe, golden = recipe_of(whole), golden_media_of(CASE)
+    for number in range(2):
+        sound = recipe.prepare(images_of(CASE)[number])
+        count, size = len(sound.pieces), -(-len(sound.pieces) // 4) * 4
+        pieces = np.pad(sound.pieces, ((0, size - count), (0, 0)))[None]
+        places = np.pad(sound.places, ((0, size - count), (0, 0)))[None]
+        inputs = (jnp.asarray(pieces), jnp.asarray(places), jnp.asarray([count], jnp.int32))
+        assert_close(np.asarray(encoder(*inputs))[0, : sound.rows], golden[f"rows_{number}"])
+
+
+def test_any_number_of_samples_has_as_many_vectors_as_the_reference_counts() -> None:
+    recipe = ears()
+    for samples in [*range(321, 2_000, 79), 15_999, 16_000]:
+        frames = -(-samples // 160)
+        found = recipe.prepare(np.zeros(samples, np.float32))
+        assert found.rows == (((frames - 1) // 2 + 1) - 2) // 2 + 1 <= len(found.pieces) // 4
+        assert np.prod(found.grid) == found.rows
+
+
+@pytest.mark.parametrize(
+    ("samples", "text"),
+    [(16_001, "the sound is too long (1.0 s): this model takes at most 1 s"), (320, "too short")],
+)
+def test_sounds_that_the_reference_would_cut_or_not_hear_are_refused(
+    samples: int, text: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ears().prepare(np.zeros(samples, np.float32))
+    assert text in caught.value.text
+
+
+def test_a_whole_window_and_an_empty_one_are_heard_together() -> None:
+    _, encoder, whole = load_media(WHOLE)
+    recipe, golden = recipe_of(whole), golden_media_of(WHOLE)
+    sounds = [recipe.prepare(each) for each in images_of(WHOLE)]
+    assert_close(seen(encoder, recipe, sounds[:1]), golden["rows_0"])
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"hop_length": 80}, {"feature_size": 80}, {"chunk_length": 30}, {"sampling_rate": 8000}],
+)
+def test_another_spectrogram_is_refused_by_its_key(own: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        ears(**own)
+    assert next(iter(own)) in caught.value.text
+
+
+@pytest.mark.parametrize(
+    ("tower", "text"),
+    [({"encoder_attention_heads": 3}, "divides"), ({"rotary": True}, "rotary")],
+)
+def test_unknown_towers_are_refused(tower: dict[str, Any], text: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        ears(tower=tower)
+    assert text in caught.value.text
+
+
+def test_a_model_without_the_part_that_hears_is_one_of_text() -> None:
+    config = {key: value for key, value in media_config_of(CASE).items() if key != "audio_config"}
+    assert made(config, None).media is None
+    assert made(media_config_of(CASE), None, IMAGES="false").media is None
+
+
+def test_other_text_models_are_refused() -> None:
+    config = media_config_of(CASE)
+    config["text_config"] |= {"model_type": "llama"}
+    with pytest.raises(CheckpointError) as caught:
+        made(config, None)
+    assert "'llama'; supported: qwen2" in caught.value.text
