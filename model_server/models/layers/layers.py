@@ -255,6 +255,19 @@ class LayerNorm(nnx.Module):
         return normed + lax.broadcast_to_rank(self.bias[...], x.ndim) if self.biased else normed
 
 
+class OwnHeadNorm(nnx.Module):
+    """Layer norm of each head of f32[T, heads, Q], with scales of its own and no bias."""
+
+    def __init__(
+        self, heads: int, head_dim: int, source: WeightSource, axis: str | None, *, epsilon: float
+    ) -> None:
+        self.scale = weight((heads, head_dim), (axis, None), source, dtype=jnp.float32)
+        self.epsilon = epsilon
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return standardized(x, self.epsilon) * self.scale[...][None]
+
+
 def standardized(x: jax.Array, epsilon: float) -> jax.Array:
     """Return (x - mean) / std over the last dimension."""
     centred = x - x.mean(-1, keepdims=True)

@@ -9,10 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from flax import nnx
-
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import (
     BuildAttention,
@@ -24,13 +20,13 @@ from model_server.models.families.decoder_recipe import (
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
-from model_server.models.layers.layers import LayerNorm, standardized
+from model_server.models.layers.layers import LayerNorm, OwnHeadNorm
 from model_server.models.layers.pre_norm import ParallelLayer
 from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.sharding import split_heads
-from model_server.models.weights.source import RepeatedGroups, Tensor, WeightSource
-from model_server.models.weights.weight import WeightForm, weight
+from model_server.models.weights.source import RepeatedGroups, Tensor
+from model_server.models.weights.weight import WeightForm
 
 COMPUTED = (
     *DECODER,
@@ -116,19 +112,6 @@ def parallel_recipe(
 def _norms(keys: ConfigKeys) -> BuildNorm:
     embed, epsilon = keys.whole("hidden_size"), keys.number("layer_norm_eps", 1e-5)
     return lambda name: LayerNorm(embed, (f"{name}.weight",), None, epsilon=epsilon)
-
-
-class OwnHeadNorm(nnx.Module):
-    """Layer norm of each head of f32[T, heads, Q], with scales of its own and no bias."""
-
-    def __init__(
-        self, heads: int, head_dim: int, source: WeightSource, axis: str | None, *, epsilon: float
-    ) -> None:
-        self.scale = weight((heads, head_dim), (axis, None), source, dtype=jnp.float32)
-        self.epsilon = epsilon
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return standardized(x, self.epsilon) * self.scale[...][None]
 
 
 def _attention(keys: ConfigKeys) -> BuildAttention:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.models.families.dense.cohere import OwnHeadNorm
+from model_server.models.layers.layers import OwnHeadNorm
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of
 from model_server.models.weights.source import Tensor
