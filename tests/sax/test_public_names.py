@@ -28,8 +28,8 @@ CALLS = """
     abort ask_service cell_acl classify close custom detokenize embed embed_counted events
     generate generate_to gradient list list_all overview promote publish rerank rights rollback
     saxml_embed saxml_generate saxml_generate_counted saxml_generate_stream score score_pairs
-    servers set_cell_acl stats tokenize tokenize_texts unpublish update versions wait_for_ready
-    watch
+    servers set_cell_acl stats tokenize tokenize_texts transcribe transcribe_stream unpublish
+    update versions wait_for_ready watch
 """
 RUN = """
     admin_server http_gateway model_server model_server.precompile model_server.slice_check

@@ -213,6 +213,7 @@ UNSAID = {
     "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES": ["final_norm.scale"],
     "IMAGES": True,
     "MEDIA_ROWS": 64,
+    "IMAGE_PIXELS": 1 << 20,
 }
 
 
