@@ -66,7 +66,11 @@ def test_calls_and_their_results_are_kept():
             {"role": "assistant", "content": "x", "tool_calls": [{**CALL, "type": "custom"}]},
             "messages[0].tool_calls[0].type",
         ),
-        ({"role": "user", "content": [{"type": "input_audio"}]}, "messages[0].content[0].type"),
+        ({"role": "user", "content": [{"type": "video_url"}]}, "messages[0].content[0].type"),
+        (
+            {"role": "user", "content": [{"type": "input_audio"}]},
+            "messages[0].content[0].input_audio",
+        ),
         (
             {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]},
             "messages[0].content[0].cache_control",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any
@@ -141,10 +142,12 @@ def test_a_process_that_dies_costs_one_sound(decoder: SoundDecoder) -> None:
     process = SoundProcess()
     process.start()
     pid = process._process.pid  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
-    os.kill(pid, signal.SIGSTOP)
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGSTOP)  # so that it dies while it has the sound
+    killer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
+    killer.start()
     with pytest.raises(ProcessEnded):
         process.answer(SoundAsk(encoded(sound()), FORM))
+    killer.join()
     assert process.answer(SoundAsk(encoded(sound()), FORM)).kind == "spectrogram"
     process.stop()
 
