@@ -68,10 +68,6 @@ def test_calls_and_their_results_are_kept():
         ),
         ({"role": "user", "content": [{"type": "video_url"}]}, "messages[0].content[0].type"),
         (
-            {"role": "user", "content": [{"type": "input_audio"}]},
-            "messages[0].content[0].input_audio",
-        ),
-        (
             {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]},
             "messages[0].content[0].cache_control",
         ),
@@ -90,6 +86,10 @@ def test_what_would_have_to_be_ignored_is_refused_by_its_path(
     [
         ({"role": "robot", "content": "x"}, "messages[0].role"),
         ({"role": "user"}, "messages[0].content"),
+        (
+            {"role": "user", "content": [{"type": "input_audio"}]},
+            "messages[0].content[0].input_audio",
+        ),
         ({"role": "tool", "content": "4", "name": 3}, "messages[0].name"),
         ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0].function"),
         ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls"),
