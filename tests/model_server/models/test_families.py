@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -25,22 +26,27 @@ from tests.model_server.models.quick import quick
 from tests.model_server.tiny import logits_of
 
 FIRST = first_of_each_family()
-CASES = [  # `make test` takes one of each family
-    pytest.param(name, marks=[] if name in FIRST else pytest.mark.extended) for name in case_names()
-]
-# Of families whose layers cache something else than others do; `make test-all` takes every one.
-CACHES = (
-    *("llama", "gemma3_text", "deepseek_v3", "gpt_oss", "llama4_text", "lfm2", "mamba2"),
-    *("gemma3n_text", "gemma4_text", "falcon_h1", "minimax", "glm_moe_dsa"),
+# One of each kind of layer is in `make test`; `make test-all` takes every case.
+KINDS = (
+    *("llama", "gemma3_text", "gpt2", "gpt_neox", "phi3", "qwen2", "cohere2", "olmo2"),
+    *("mixtral", "deepseek_v3", "gpt_oss", "llama4_text", "glm_moe_dsa", "granitemoe"),
+    *("lfm2", "mamba2", "qwen3_5_text", "falcon_h1", "minimax", "gemma3n_text", "gemma4_text"),
+    *("bert", "roberta", "modernbert", "qwen2_5_vl_text"),
 )
-CHUNKED = [
-    pytest.param(
-        name,
-        marks=[] if config_of(name).get("model_type") in CACHES else pytest.mark.extended,
-    )
-    for name in FIRST
-    if not is_encoder(name)
-]
+# Of families whose layers cache something else than others do
+CACHES = ("llama", "deepseek_v3", "gpt_oss", "lfm2", "mamba2", "minimax")
+
+
+def cases_of(names: Iterable[str], quick: Iterable[str]) -> list[Any]:
+    """Return the cases; those but the first of some model types are `make test-all`'s."""
+    kept = {name for name in FIRST if config_of(name).get("model_type") in quick}
+    return [
+        pytest.param(name, marks=[] if name in kept else pytest.mark.extended) for name in names
+    ]
+
+
+CASES = cases_of(case_names(), KINDS)
+CHUNKED = cases_of((name for name in FIRST if not is_encoder(name)), CACHES)
 DECODERS = [case for case in CASES if not is_encoder(str(case.values[0]))]
 ENCODERS = [case for case in CASES if is_encoder(str(case.values[0]))]
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.model_server.models.media.media_cases import (
-    first_of_each_type,
     golden_media_of,
     images_of,
     load_media,
@@ -16,9 +15,9 @@ from tests.model_server.models.media.media_cases import (
 from tests.model_server.models.media.media_runs import logits_with_images, recipe_of, seen
 from tests.model_server.models.test_families import assert_close
 
-FIRST = first_of_each_type()
+QUICK = ("gemma3", "qwen2_5_vl", "qwen2_audio")  # in `make test`; all cases are in `make test-all`
 CASES = [
-    pytest.param(name, marks=[] if name in FIRST else pytest.mark.extended)
+    pytest.param(name, marks=[] if name in QUICK else pytest.mark.extended)
     for name in media_case_names()
 ]
 

@@ -10,7 +10,9 @@ import pytest
 from model_server.models.media.tower_attention import QUERIES, attend
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.extended)]
+)
 @pytest.mark.parametrize("pieces", [QUERIES, 2 * QUERIES + 5])
 def test_queries_in_parts_see_what_all_at_once_see(pieces: int, dtype: jnp.dtype) -> None:
     keys = jax.random.split(jax.random.key(0), 3)
