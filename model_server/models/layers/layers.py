@@ -289,6 +289,7 @@ class Embedding(nnx.Module):
         self.size = size
         found = source_of(source)
         columns = _columns(found, vocab, size, form)
+        self.padding = columns - size
         self.table = weight(
             (vocab, columns),
             ("vocab", "embed"),
@@ -310,11 +311,9 @@ class Embedding(nnx.Module):
         return table.at[tokens].get(mode="clip")[..., : self.size].astype(jnp.float32)
 
     def logits(self, x: jax.Array) -> jax.Array:
-        table = self.table.get_value()
-        padding = table.shape[-1] - self.size
-        if padding:
-            x = jnp.pad(x, ((0, 0), (0, padding)))
-        return project(x, table, live_of(self))
+        if self.padding:
+            x = jnp.pad(x, ((0, 0), (0, self.padding)))
+        return project(x, self.table.get_value(), live_of(self))
 
 
 def _columns(source: WeightSource, vocab: int, size: int, form: WeightForm) -> int:
