@@ -132,7 +132,9 @@ def test_errors_are_those_that_the_client_knows(sdk: anthropic.Anthropic) -> Non
     with pytest.raises(anthropic.NotFoundError, match="nothing"):
         ask(sdk, model="nothing-of-the-kind")
     image = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
-    with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\].type 'image'"):
+    with pytest.raises(
+        anthropic.BadRequestError, match=r"messages\[0\].content\[0\] cannot be fetched"
+    ):
         ask(sdk, messages=[{"role": "user", "content": [image]}])
     with pytest.raises(anthropic.BadRequestError, match="thinking is not supported") as refused:
         ask(sdk, model=SMOLLM2, thinking={"type": "enabled", "budget_tokens": 4})

@@ -171,7 +171,7 @@ def test_errors_are_those_that_the_client_knows(sdk: ollama.Client) -> None:
         chat(sdk, model="nothing-of-the-kind")
     assert missing.value.status_code == 404
     pictured = [{"role": "user", "content": "x", "images": [b"a picture"]}]
-    with pytest.raises(ollama.ResponseError, match=r"messages\[0\].images is not supported"):
+    with pytest.raises(ollama.ResponseError, match=r"messages\[0\].images\[0\] is an image"):
         chat(sdk, messages=pictured)
     with pytest.raises(ollama.ResponseError, match=r"options.mirostat is not supported"):
         chat(sdk, options={"mirostat": 2})
