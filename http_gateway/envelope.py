@@ -123,7 +123,7 @@ def route_name(scope: Scope) -> str:
 
 
 class _BodyLimit(NamedTuple):
-    """How large and how slow a body may be."""
+    """Bounds of a body: its size and the time it takes to come."""
 
     bytes: int
     seconds: float

@@ -87,7 +87,7 @@ class CacheShape:
         return tuple(array.axis for array in self.state_of(index) or ())
 
     def state_of(self, index: int) -> tuple[StateArray, ...] | None:
-        """What a layer keeps in place of keys and values of its own; None: it has some."""
+        """Arrays that a layer keeps in place of keys and values of its own; None: it has some."""
         if self.lenders and self.lenders[index] is not None:
             return ()
         return self.states[index] if self.states else None

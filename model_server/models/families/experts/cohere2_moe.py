@@ -105,7 +105,7 @@ def _first_pattern(keys: ConfigKeys) -> int:
 
 
 def _windows(keys: ConfigKeys) -> list[int | None]:
-    """Of each layer; those without experts in front have an order of their own."""
+    """Windows, one per layer; the first layers, without experts, have a pattern of their own."""
     first, rest = keys.whole("first_k_dense_replace", least=0), keys.whole("sliding_window_pattern")
 
     def slides(index: int) -> bool:

@@ -112,7 +112,7 @@ def choosing_layers(keys: ConfigKeys) -> list[bool]:
 
 
 def _choosers(chooses: Sequence[bool]) -> tuple[int | None, ...]:
-    """Of each layer, the one whose choice it takes; None: its own."""
+    """Layers whose choices are taken, one per layer; None: the layer chooses for itself."""
     last = 0
     made: list[int | None] = []
     for index, own in enumerate(chooses):
