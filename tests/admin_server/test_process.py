@@ -187,6 +187,7 @@ async def refusal_of(channel: grpc.aio.Channel, name: str) -> SaxError:
 async def test_a_second_admin_follows_and_names_the_leader(config):
     async with running(config, FAST, QUICK) as first, running(config, FAST, QUICK) as second:
         await first.cell.publish(spec())
+        await eventually(lambda: second.role.leader)  # it may look before the first beat
         async with open_channel(f"127.0.0.1:{second.port}") as channel:
             error = await refusal_of(channel, "/sax/test/n")
         assert type(error) is NotLeading
