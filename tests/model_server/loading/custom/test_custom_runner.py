@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from model_server.loading.compile_watch import CompileWatch
-from model_server.loading.custom_runner import CompiledProgram
+from model_server.loading.custom.custom_runner import CompiledProgram
 from model_server.models.custom import CustomMethod, CustomProgram
 from sax.errors import Internal, InvalidRequest, LoadFailed, SaxError
 from sax.types import Progress

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from model_server.config import ModelServerConfig
-from model_server.loading.custom_runner import CompiledProgram
+from model_server.loading.custom.custom_runner import CompiledProgram
 from model_server.loading.loaded import Batching, LoadedCustom
 from model_server.loading.memory_plan import FreeMemory
 from model_server.models.custom import CustomMethod, CustomModel, CustomProgram

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from model_server.loading.openings import Openings
+from model_server.loading.opening.openings import Openings
 from sax.errors import CheckpointError
 
 

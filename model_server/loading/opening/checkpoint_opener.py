@@ -1,0 +1,117 @@
+"""Opens checkpoints: their place is checked, their files are fetched, all within a time limit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
+from typing import TypeVar
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.hub.fetching import is_fetched, local_copy, pin
+from model_server.checkpoints.huggingface.peft import open_adapter
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.checkpoints.roots import CheckpointRoots
+from model_server.loading.draft_loading import draft_checkpoint
+from model_server.loading.opening.openings import Openings
+from sax.errors import CheckpointError
+from sax.names import NO_CHECKPOINT
+from sax.types import ModelSpec, Progress
+
+Report = Callable[[Progress], None]
+T = TypeVar("T")
+
+
+class CheckpointOpener:
+    """Fetches and opens checkpoints below the roots. Thread-safe."""
+
+    def __init__(self, roots: Sequence[str], open_seconds: float) -> None:
+        self._roots = CheckpointRoots(roots)
+        self._openings = Openings(open_seconds)
+
+    def pinned(self, spec: ModelSpec) -> ModelSpec:
+        """Name the commits of what a hub has, for every host and every later look at it.
+
+        Raises InvalidName, CheckpointError.
+        """
+        overrides = dict(spec.overrides)
+        if draft := draft_checkpoint(overrides):
+            overrides["DRAFT_MODEL"] = json.dumps(self.pin(draft))
+        return replace(spec, checkpoint=self.pin(spec.checkpoint), overrides=overrides)
+
+    def pin(self, checkpoint: str) -> str:
+        """Return a checkpoint with the commit that its revision means now; a path unchanged.
+
+        Raises InvalidName, CheckpointError for one that no load here can fetch.
+        """
+        if not is_fetched(checkpoint):
+            return checkpoint
+        self._roots.check(checkpoint)
+        return pin(checkpoint)
+
+    @contextmanager
+    def opened(self, spec: ModelSpec, report: Report) -> Iterator[Checkpoint | None]:
+        """Open the checkpoint of a model; None: it has none.
+
+        A CheckpointError raised while it is open names its path.
+        """
+        with named(spec.checkpoint):
+            if spec.checkpoint == NO_CHECKPOINT:
+                where = nullcontext(None)
+            else:
+                where = self.opener(report)(spec.checkpoint)
+            with where as checkpoint:
+                yield checkpoint
+
+    def opener(self, report: Report) -> Callable[[str], AbstractContextManager[Checkpoint]]:
+        """Return what fetches a checkpoint, if need be, and opens it."""
+
+        def open_it(path: str) -> AbstractContextManager[Checkpoint]:
+            self._check(path)
+            place = local_copy(path, report)
+            return closing(
+                self._openings.run(path, lambda: open_checkpoint(place), lambda late: late.close())
+            )
+
+        return open_it
+
+    def local(self, spec: ModelSpec, report: Report) -> ModelSpec:
+        """Return the spec with a local path, for models whose own function opens the checkpoint.
+
+        Raises CheckpointError.
+        """
+        if spec.checkpoint == NO_CHECKPOINT:
+            return spec
+        self._check(spec.checkpoint)
+        return replace(spec, checkpoint=local_copy(spec.checkpoint, report))
+
+    def check_adapter(self, path: str, report: Report) -> None:
+        """Open an adapter once, so that a file system that does not answer ends in time.
+
+        Raises CheckpointError.
+        """
+        self._check(path)
+        place = local_copy(path, report)
+        self._openings.run(path, lambda: open_adapter(place).close())
+
+    def read(self, path: str, job: Callable[[], T]) -> T:
+        """Return what a job reads of an opened checkpoint.
+
+        Raises CheckpointError if it takes too long.
+        """
+        return self._openings.run(path, job)
+
+    def _check(self, path: str) -> None:
+        self._openings.run(path, lambda: self._roots.check(path))
+
+
+@contextmanager
+def named(path: str) -> Iterator[None]:
+    """Prefix checkpoint errors with the checkpoint's path, unless the text has it already."""
+    try:
+        yield
+    except CheckpointError as exc:
+        if path in exc.text:
+            raise
+        raise type(exc)(f"{path}: {exc.text}", param=exc.param) from exc

@@ -1,0 +1,59 @@
+"""The recipe of a model as this server serves it, and the refusal of what it does not serve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from model_server.config import ModelServerConfig
+from model_server.islands.proxy_backend import is_proxied
+from model_server.loading.media.usable_eyes import with_usable_images
+from model_server.models.layers.embedder import EmbedRecipe
+from model_server.models.recipe import Recipe
+from model_server.models.registry import make_recipe
+from sax.errors import InvalidRequest, ModelPathNotFound
+from sax.types import ModelSpec
+
+
+def check_offered(path: str, filter_regex: str) -> None:
+    """Raise ModelPathNotFound for a path that --model_filter_regex excludes."""
+    if not re.fullmatch(filter_regex, path):
+        raise ModelPathNotFound(
+            f"{path} is known here but not offered: this server was started with "
+            f"--model_filter_regex {filter_regex!r}",
+            param="model_path",
+        )
+
+
+def recipe_of(spec: ModelSpec, config: Mapping[str, Any] | None) -> Recipe | EmbedRecipe:
+    """Return a model's recipe, with image input where it can be served.
+
+    Raises as `make_recipe` does.
+    """
+    made = make_recipe(spec.model_path, config, spec.overrides)
+    if not isinstance(made, Recipe) or made.media is None:
+        return made
+    return with_usable_images(made, spec.overrides, proxied=is_proxied())
+
+
+def check_behind_proxy(recipe: Recipe, config: ModelServerConfig) -> None:
+    """Raise InvalidRequest for what a model cannot have on islands behind a proxy server."""
+    if not is_proxied():
+        return
+    for has, what, remedy in (
+        (recipe.adapters is not None, "room for adapters", "publish it without MAX_ADAPTERS"),
+        (recipe.draft is not None, "a draft model", "publish it without DRAFT_MODEL"),
+        (
+            config.prefill or bool(config.prefill_servers),
+            "prefill on other servers",
+            "start it with --prefill_islands in place of --prefill and --prefill_servers",
+        ),
+        (
+            recipe.stages > 1 and bool(config.prefill_islands),
+            "stages beside islands for prompts",
+            "publish it without NUM_STAGES, or start the server without --prefill_islands",
+        ),
+    ):
+        if has:
+            raise InvalidRequest(f"behind a proxy server a model has no {what} yet: {remedy}")
