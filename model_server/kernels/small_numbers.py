@@ -6,28 +6,38 @@ bfloat16 scales.
 
 A TPU stores [rows, columns] in whichever order takes less room once columns, or rows, are rounded
 up to 128. A kernel that wants the other order makes XLA write a copy first, so it takes the stored
-order.
+order. Where E matrices have a number of blocks that is no multiple of 16, a TPU would rather lay E
+beside the outputs, which no kernel can take: blocks of zeros behind the others avoid that.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 _LANES, _SUBLANES = 128, 8
+_TILE_ROWS = 16  # of bfloat16, which is the taller of the scales' dtypes
 
 
-class Packed(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class Packed:
     """E matrices [out, in]; unquantised ones have no scales."""
 
     values: jax.Array  # [E, out, in]; int4 as bytes, u8[E, out, in / 2]
     scales: jax.Array | None  # f32[E, out, blocks]; bf16: the values are float4
     offsets: jax.Array | None  # f32[E, out, blocks]
+    # Blocks of a row; None: as many as there are scales, which may have zeros behind them.
+    blocks: int | None = field(default=None, metadata={"static": True})
+
+    @property
+    def arrays(self) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+        return self.values, self.scales, self.offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,7 @@ class Form:
     columns: int  # as stored
     per_column: int  # inputs per column: 2 for int4, else 1
     blocks: int  # per row; 1: one scale, or none
+    held_blocks: int  # with those of zeros behind them
     chunk: int  # columns widened at a time
     scaled: bool
     offset: bool
@@ -57,7 +68,7 @@ class Form:
     @property
     def spread_lanes(self) -> int:
         """Lanes of the scratch for scales stored as [outputs, blocks]; 0: not needed."""
-        return 0 if self.turned or self.blocks == 1 else -(-self.blocks // _LANES) * _LANES
+        return 0 if self.turned or self.blocks == 1 else -(-self.held_blocks // _LANES) * _LANES
 
     def lying(self, packed: Packed) -> Packed:
         """The arrays in the order the kernel takes; nothing moves if XLA stores them that way."""
@@ -66,23 +77,25 @@ class Form:
             return jnp.swapaxes(array, 1, 2) if array is not None and turned else array
 
         values: Any = turn(packed.values, self.turned)
-        scales, offsets = (turn(a, self.turned_scales) for a in packed[1:])
-        return Packed(values, scales, offsets)
+        scales, offsets = (turn(a, self.turned_scales) for a in packed.arrays[1:])
+        return Packed(values, scales, offsets, packed.blocks)
 
     def sums(self, x: jax.Array) -> jax.Array:
-        """Sum [N, in] block by block: f32[N, blocks]."""
-        return x.astype(jnp.float32).reshape(len(x), self.blocks, -1).sum(-1)
+        """Sum [N, in] block by block: f32[N, held blocks]."""
+        made = x.astype(jnp.float32).reshape(len(x), self.blocks, -1).sum(-1)
+        return jnp.pad(made, ((0, 0), (0, self.held_blocks - self.blocks)))
 
     def spread(self, scales: Any, into: Any) -> None:
         """Fill the scratch with a tile of scales."""
         tile = scales[...].astype(jnp.float32)
-        into[:, : self.blocks] = tile.T if self.turned_scales else tile
+        into[:, : self.held_blocks] = tile.T if self.turned_scales else tile
 
 
 def form_of(packed: Packed) -> Form | None:
     """Return the form, or None if the kernel cannot widen such blocks."""
     _, outputs, columns = packed.values.shape
-    blocks = 1 if packed.scales is None else packed.scales.shape[2]
+    held = 1 if packed.scales is None else packed.scales.shape[2]
+    blocks = packed.blocks or held
     turned = _is_turned(outputs, columns)
     block = columns // blocks
     if columns % blocks or (blocks > 1 and not _can_spread(block, turned)):
@@ -92,13 +105,19 @@ def form_of(packed: Packed) -> Form | None:
         columns=columns,
         per_column=2 if packed.values.dtype == jnp.uint8 else 1,
         blocks=blocks,
+        held_blocks=held,
         chunk=_chunk(columns, block if blocks > 1 else _LANES),
         scaled=packed.scales is not None,
         offset=packed.offsets is not None,
         turned=turned,
-        turned_scales=blocks == 1 or turned or _is_turned(outputs, blocks),
+        turned_scales=blocks == 1 or turned or _is_turned(outputs, held),
         float4=packed.scales is not None and is_float4(packed.scales),
     )
+
+
+def held_blocks(blocks: int) -> int:
+    """Return how many blocks of each row a TPU holds of E matrices: zeros behind the others."""
+    return blocks if blocks == 1 else -(-blocks // _TILE_ROWS) * _TILE_ROWS
 
 
 def is_float4(scales: Any) -> bool:

@@ -42,7 +42,7 @@ class PackedReader:
     def read(self, leaf: Leaf, region: Region) -> np.ndarray:
         columns, inner = self._columns(leaf.part, region[-1])
         blocks = self._once((*region[:-1], columns))
-        return _part(blocks, leaf.part)[..., inner]
+        return _filled(_part(blocks, leaf.part)[..., inner], region_shape(region)[-1])
 
     def _once(self, region: Region) -> PackedBlocks:
         key = tuple((part.start, part.stop) for part in region)
@@ -54,7 +54,8 @@ class PackedReader:
         """Return the whole blocks of columns that cover a region, and its place within them."""
         block = self._block
         if part != "values":
-            return slice(given.start * block, given.stop * block), slice(None)
+            stop = min(given.stop * block, self._weight.shape[-1])  # zeros may lie behind
+            return slice(given.start * block, stop), slice(None)
         start, stop = given.start // block * block, -(-given.stop // block) * block
         return slice(start, stop), slice(given.start - start, given.stop - start)
 
@@ -126,3 +127,9 @@ def _part(blocks: PackedBlocks, part: str) -> np.ndarray:
     found = getattr(blocks, part)
     assert found is not None, f"the packing says that there are {part}"
     return found
+
+
+def _filled(found: np.ndarray, columns: int) -> np.ndarray:
+    """[..., columns], with zeros behind what was found."""
+    rest = columns - found.shape[-1]
+    return np.pad(found, (*[(0, 0)] * (found.ndim - 1), (0, rest))) if rest else found

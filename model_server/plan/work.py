@@ -60,6 +60,7 @@ class StepWork:
     attention_flops: int  # of these: between queries and the cache
     weights: int  # bytes read
     cache: int  # bytes read and written
+    untouched: int = 0  # bytes of experts that no token of the batch chooses
 
     @property
     def bytes(self) -> int:
@@ -71,6 +72,7 @@ class StepWork:
             attention_flops=self.attention_flops + other.attention_flops,
             weights=self.weights + other.weights,
             cache=self.cache + other.cache,
+            untouched=self.untouched + other.untouched,
         )
 
 
@@ -91,6 +93,8 @@ class Workload:
         block = self.deployment.limits.prefill_block
         tokens, rows = _tokens_and_rows(bucket, block)
         each = [self._of_weight(declared, tokens, rows) for declared in self._declarations]
+        experts = [declared for declared in self._declarations if self._is_chosen(declared)]
+        held = sum(map(self._held, experts))
         before = max(0, context - bucket.blocks * block)  # cached before the first prompt block
         decoded = bucket.decodes * self.anatomy.seen(context)
         prompt = sum(self.anatomy.seen(before + (n + 1) * block) for n in range(bucket.blocks))
@@ -103,6 +107,7 @@ class Workload:
             cache=int(
                 (decoded + prompt + tokens * len(self.anatomy.layers)) * self._cached_token_bytes()
             ),
+            untouched=held - sum(self._of_weight(one, tokens, rows)[0] for one in experts),
         )
 
     def flops_ratio(self, bucket: Bucket, layers: int) -> float:
@@ -129,11 +134,15 @@ class Workload:
             return 0, 0
         if "vocab" in declared.axes:
             return held, multiplied * rows
-        if "experts" in declared.axes and self.anatomy.experts_per_token:
-            chosen = self.anatomy.experts_per_token
+        if self._is_chosen(declared):
+            chosen = self.anatomy.experts_per_token or first
             touched = expected_experts(first, chosen, tokens) / first
             return int(held * touched), multiplied * tokens * chosen // first
         return held, multiplied * tokens
+
+    def _is_chosen(self, declared: Declaration) -> bool:
+        """True for matrices of experts, of which a step reads those that its tokens choose."""
+        return "experts" in declared.axes and bool(self.anatomy.experts_per_token)
 
     def _is_looked_up(self, declared: Declaration) -> bool:
         """True for tables from which a step reads single rows; a tied embedding is the head too."""

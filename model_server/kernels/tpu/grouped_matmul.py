@@ -197,7 +197,7 @@ def _call(
             # Otherwise XLA may copy all of them to VMEM beforehand, used or not.
             lying = jax.tree.map(_kept_in_hbm, lying)
         turned = (form.turned, form.turned_scales, form.turned_scales)
-        for array, is_turned in zip(lying, turned, strict=True):
+        for array, is_turned in zip(lying.arrays, turned, strict=True):
             if array is not None:
                 inputs.append(array)
                 specs.append(of_weight(array.shape, is_turned))

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 from model_server.checkpoints.packed import FLOAT4, Packing
 from model_server.kernels.local_devices import parts_of, whole
-from model_server.kernels.small_numbers import Packed, float4_numbers, is_float4
+from model_server.kernels.small_numbers import Packed, float4_numbers, held_blocks, is_float4
 from model_server.models.weights.divided_product import can_multiply, multiply
 from model_server.models.weights.sharding import WeightPlacement
 
@@ -81,9 +81,12 @@ class Quantized:
     offsets: jax.Array | None  # f32[..., out, in / block]
     dtype: Any = field(metadata={"static": True})  # after dequantising
     place: WeightPlacement = field(default=WeightPlacement(), metadata={"static": True})
+    # Blocks of a row; None: as many as there are scales, which may have zeros behind them.
+    blocks: int | None = field(default=None, metadata={"static": True})
 
     def dequantized(self) -> jax.Array:
-        return _widen(unpacked(self.values), self.scales, self.offsets, self.dtype)
+        scales, offsets = (self._used(part) for part in (self.scales, self.offsets))
+        return _widen(unpacked(self.values), scales, offsets, self.dtype)
 
     def rows(self, index: jax.Array) -> jax.Array:
         """f32[T, in]: these rows of a matrix, dequantised."""
@@ -92,7 +95,8 @@ class Quantized:
             return None if array is None else array.at[index].get(mode="clip")
 
         values: Any = take(self.values)
-        return _widen(unpacked(values), take(self.scales), take(self.offsets), jnp.float32)
+        scales, offsets = (take(self._used(part)) for part in (self.scales, self.offsets))
+        return _widen(unpacked(values), scales, offsets, jnp.float32)
 
     def project(self, x: jax.Array) -> jax.Array:
         """[T, in] times the transposed matrix: f32[T, out]."""
@@ -109,13 +113,17 @@ class Quantized:
         return wide * self.scales[:, 0][None]
 
     def packed(self) -> Packed:
-        return Packed(packed_nibbles(self.values), self.scales, self.offsets)
+        return Packed(packed_nibbles(self.values), self.scales, self.offsets, self.blocks)
 
     def on_program(self) -> Quantized:
         """Convert to the form used inside a program: int4 unpacked from bytes, except on TPUs."""
         if self.place.platform == "tpu":
             return self
         return replace(self, values=unpacked(self.values))
+
+    def _used(self, array: Any) -> Any:
+        """Scales or offsets without the zeros behind them."""
+        return array if array is None else array[..., : self.blocks]
 
     @property
     def _is_fused_by_xla(self) -> bool:
@@ -133,13 +141,17 @@ def placeholder(
 ) -> Quantized:
     """Zeros in the shapes of a weight of `shape` packed this way."""
     *outer, inputs = shape
-    blocks = (*outer, 1 if packing.block is None else inputs // packing.block)
+    blocks = 1 if packing.block is None else inputs // packing.block
+    # Shards of the inputs have blocks of their own, with nothing between them.
+    beside = len(outer) == 2 and place.platform == "tpu" and place.inputs is None
+    held = (*outer, held_blocks(blocks) if beside else blocks)
     return Quantized(
         values=jnp.zeros(shape, _DTYPES[packing.kind]),
-        scales=jnp.zeros(blocks, jnp.bfloat16 if packing.kind == FLOAT4 else jnp.float32),
-        offsets=jnp.zeros(blocks, jnp.float32) if packing.offset else None,
+        scales=jnp.zeros(held, jnp.bfloat16 if packing.kind == FLOAT4 else jnp.float32),
+        offsets=jnp.zeros(held, jnp.float32) if packing.offset else None,
         dtype=dtype,
         place=place,
+        blocks=None if held[-1] == blocks else blocks,
     )
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from model_server.engine.buckets import Bucket
+from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
+from model_server.plan.slices import CHIPS
+from model_server.plan.speeds import planned_step
 from model_server.plan.work import LayerType, Workload, expected_experts
-from tests.model_server.plan.measures import deployed
+from tests.model_server.plan.measures import deployed, measured
 from tests.model_server.tpu_compiler import needs_compiler
 
 pytestmark = needs_compiler
@@ -38,3 +41,21 @@ def test_of_experts_only_those_that_the_batch_chooses_are_read() -> None:
     assert alone < 0.25 * full
     assert expected_experts(128, 8, 1) == pytest.approx(8)
     assert expected_experts(8, 8, 5) == 8
+
+
+def test_the_rest_of_the_experts_is_not_moved_either() -> None:
+    deployment = deployed("Qwen/Qwen3-30B-A3B", "v5e:2x4", {})
+    work, bucket = Workload(deployment), Bucket(2, 0)
+    least = work.of(bucket, 1)
+    assert least.untouched == pytest.approx(deployment.weight_bytes * 0.95 * 112 / 128, rel=0.03)
+    assert Workload(deployed("Llama-3-8B", "v5e:2x4", {})).of(bucket, 1).untouched == 0
+    chip = CHIPS["v5e"]
+    in_kernels = measured(bucket, traffic=_traffic(kernels=2 * least.untouched))
+    assert planned_step(work, chip, in_kernels, 1).compiled_bytes == least.untouched + least.cache
+    in_loops = measured(bucket, traffic=_traffic(read=2 * least.untouched))
+    moved = planned_step(work, chip, in_loops, 1).compiled_bytes
+    assert moved == 2 * least.untouched + least.cache
+
+
+def _traffic(read: int = 0, kernels: int = 0) -> StepTraffic:
+    return StepTraffic(HbmBytes(read, 0, kernels, 0), {}, 0)

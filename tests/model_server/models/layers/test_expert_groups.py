@@ -37,7 +37,7 @@ def some_experts(kind: str, blocks: int) -> Kernels:
         return some_kernels(6, 256, 128)
     up = [packed_weight((6, 128, 256), kind, blocks, offset=blocks > 1, seed=i)[0] for i in (0, 1)]
     down, _ = packed_weight((6, 256, 128), kind, max(1, blocks // 2), seed=2)
-    return Kernels(*(Quantized(*packed, jnp.float32).on_program() for packed in (*up, down)))
+    return Kernels(*(Quantized(*packed.arrays, jnp.float32).on_program() for packed in (*up, down)))
 
 
 def groups(x: Any, routes: Routes, kernels: Kernels, first: int = 0) -> np.ndarray:

@@ -41,7 +41,7 @@ def test_a_tpu_multiplies_by_what_the_numbers_stand_for(
 ) -> None:
     packed, wide = packed_weight((256, 256), kind, blocks, offset=offset)
     x = np.random.default_rng(1).normal(size=(rows, 256)).astype(np.float32)
-    weight = Quantized(*packed, jnp.float32, TPU)
+    weight = Quantized(*packed.arrays, jnp.float32, TPU)
     wanted = x @ wide.T
     found = np.asarray(jax.jit(lambda x: weight.project(x))(x))
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
@@ -50,14 +50,14 @@ def test_a_tpu_multiplies_by_what_the_numbers_stand_for(
 def test_blocks_that_the_kernel_cannot_take_are_multiplied_all_the_same() -> None:
     packed, wide = packed_weight((256, 768), "int8", 32)  # of 24
     x = np.random.default_rng(1).normal(size=(3, 768)).astype(np.float32)
-    found = np.asarray(Quantized(*packed, jnp.float32, TPU).project(jnp.asarray(x)))
+    found = np.asarray(Quantized(*packed.arrays, jnp.float32, TPU).project(jnp.asarray(x)))
     np.testing.assert_allclose(found, x @ wide.T, atol=1e-4 * np.abs(x @ wide.T).max())
 
 
 @pytest.mark.parametrize("place", [WeightPlacement(), TPU])
 def test_rows_of_a_table_in_bytes_are_those_of_its_numbers(place: WeightPlacement) -> None:
     packed, wide = packed_weight((9, 64), "int4", 4)
-    table = Quantized(*packed, jnp.bfloat16, place).on_program()
+    table = Quantized(*packed.arrays, jnp.bfloat16, place).on_program()
     np.testing.assert_allclose(table.rows(jnp.asarray([8, 0, 8])), wide[[8, 0, 8]], rtol=1e-6)
 
 
@@ -65,7 +65,7 @@ def test_the_platform_is_that_of_the_devices_not_of_this_process() -> None:
     packed, _ = packed_weight((256, 256), "int8", 8)
 
     def program(place: WeightPlacement) -> str:
-        weight = Quantized(*packed, jnp.float32, place)
+        weight = Quantized(*packed.arrays, jnp.float32, place)
         return str(jax.make_jaxpr(weight.project)(jnp.zeros((4, 256))))
 
     assert "pallas_call" in program(TPU)
