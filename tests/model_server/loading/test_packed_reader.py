@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -92,6 +93,19 @@ def test_stored_parts_are_kept_exactly(rows: slice, columns: slice) -> None:
     assert found.packing == Packing("int8", 8, True)
     wanted = np.concatenate([PACKED[name].dequantized() for name in "qv"])[rows, columns]
     np.testing.assert_array_equal(assembled(found, Packed(), rows, columns), wanted)
+
+
+def test_blocks_of_zeros_are_read_behind_the_scales() -> None:
+    found = declared(Tensor("q"), 8, AsStored(FORMS.__getitem__))
+    assert found.packing is not None
+    reader = PackedReader(found, found.packing, Packed())  # type: ignore[arg-type]
+    for leaf, wanted in zip(
+        found.leaves[1:], (PACKED["q"].scales, PACKED["q"].offsets), strict=True
+    ):
+        read = reader.read(replace(leaf, shape=(8, 16)), (slice(0, 8), slice(0, 16)))
+        np.testing.assert_array_equal(read[:, :2], wanted)
+        assert read.shape == (8, 16)
+        assert not read[:, 2:].any()
 
 
 def test_rows_of_groups_are_kept_too() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from model_server.kernels.small_numbers import Packed, fits, form_of
+from model_server.kernels.small_numbers import Packed, fits, form_of, held_blocks
 from model_server.kernels.tpu.grouped_matmul import (
     can_gate,
     gated_grouped_matmul,
@@ -34,6 +34,12 @@ def check(
     sizes: list[int], rows: int, outputs: int, inputs: int, kind: str, blocks: int, offset: bool
 ) -> None:
     packed, wide = packed_weight((len(sizes), outputs, inputs), kind, blocks, offset=offset)
+    check_of(packed, wide, sizes, rows)
+
+
+def check_of(packed: Packed, wide: np.ndarray, sizes: list[int], rows: int) -> None:
+    _, outputs, inputs = wide.shape
+    blocks = 1 if packed.scales is None else packed.scales.shape[2]
     x = jnp.asarray(np.random.default_rng(1).normal(size=(rows, inputs)), jnp.bfloat16)
     run = jax.jit(lambda *a: grouped_matmul(*a, interpret=True))
     found = np.asarray(run(x, packed, jnp.asarray(sizes, jnp.int32)))
@@ -45,6 +51,23 @@ def check(
     loose = 2**-8 if blocks > 1 else 1e-5
     np.testing.assert_allclose(found, wanted, atol=loose * np.abs(wanted).max() + 1e-6)
     assert not found[sum(sizes) :].any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "blocks", "offset"),
+    [("int4", 448, 14, True), ("int8", 384, 12, False), ("int4", 1024, 4, True)],
+)
+def test_zeros_behind_the_scales_count_for_nothing(
+    kind: str, inputs: int, blocks: int, offset: bool
+) -> None:
+    packed, wide = packed_weight((3, 128, inputs), kind, blocks, offset=offset)
+
+    def held(array: jax.Array | None) -> Any:
+        rest = (0, 0), (0, 0), (0, held_blocks(blocks) - blocks)
+        return None if array is None else jnp.pad(array, rest)
+
+    scales, offsets = held(packed.scales), held(packed.offsets)
+    check_of(Packed(packed.values, scales, offsets, blocks), wide, [5, 0, 9], 16)
 
 
 _FORMS = [

@@ -207,6 +207,9 @@ def test_divided_experts_are_read_where_they_lie_and_only_when_wanted(
 def test_float4_experts_are_read_as_they_are_stored() -> None:
     program, held = _program_of_gpt_oss(one_device("v5e"), 8)
     assert not made_as_large_as(program, held // 8)
+    scales = held // 16  # eight experts' would rather lie beside their outputs
+    program, held = _program_of_gpt_oss(mesh_of("v5e:2x2", (1, 1, 4)), 8)
+    assert not made_as_large_as(program, scales // 4)
 
 
 @needs_compiler
