@@ -25,13 +25,12 @@ from model_server.engine.media.encoder_program import encode_name
 from model_server.engine.slot_state import SlotState
 from model_server.engine.slot_write import pack, pack_masks
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
+from model_server.engine.step_functions import Computed, Outputs
 from model_server.engine.step_program import (
     ADAPTER,
     COPIES,
     COPY,
     WRITE,
-    Computed,
-    Outputs,
     StepProgram,
     choice_name,
     masks_name,

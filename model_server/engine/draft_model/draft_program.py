@@ -25,14 +25,8 @@ from model_server.engine.compiling import options_for
 from model_server.engine.guessing.proposals import Beginning
 from model_server.engine.slot_state import unpack
 from model_server.engine.step_arrays import ColumnLayout
-from model_server.engine.step_program import (
-    COPY,
-    PagedModel,
-    StepProgram,
-    paged_batch,
-    run_step,
-    told_as_plan_error,
-)
+from model_server.engine.step_functions import PagedModel, paged_batch, run_step
+from model_server.engine.step_program import COPY, StepProgram, told_as_plan_error
 from model_server.kernels.pages import LayerPages
 
 Lower = Callable[[], jax.stages.Lowered]

@@ -24,7 +24,7 @@ from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.runner import Launched, ModelRunner
 from model_server.engine.step_arrays import StepArrays
-from model_server.engine.step_program import Computed, Outputs
+from model_server.engine.step_functions import Computed, Outputs
 from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step, StepResult
 from model_server.engine.worker import Worker
 from model_server.loading.stages.stage_feedback import Feed, StageFeedback, fill

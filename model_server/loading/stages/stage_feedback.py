@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from model_server.engine.sampling.sampler import TOP_LOGPROBS
-from model_server.engine.step_program import Outputs
+from model_server.engine.step_functions import Outputs
 from model_server.engine.types import Step
 from model_server.multihost.link import Link, take
 

@@ -16,7 +16,7 @@ import numpy as np
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.sampling.sampler import TOP_LOGPROBS
 from model_server.engine.step_arrays import ColumnLayout
-from model_server.engine.step_program import Outputs
+from model_server.engine.step_functions import Outputs
 from model_server.engine.types import Step
 from model_server.models.weights.stage import Stage, stages_of
 from tests.model_server.multihost.played import BUCKETS, LIMITS
