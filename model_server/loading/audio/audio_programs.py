@@ -64,15 +64,12 @@ class AudioPrograms:
         """layout: the recipe's, on devices."""
         self.recipe, self.tokens, self._layout = recipe, tokens, layout
         config = recipe.config
+        self.sizes = layout.even(recipe.serving.batches)
         self._leaves = tuple(leaf_shapes(recipe.blueprint, layout))
         self._compiled: dict[_ProgramKey, Any] = {}
         # Half of the context is for text that came before, as in the paper.
         self.most_previous = config.context // 2 - 1
         self.prompts = (_CONTROL, 1 + self.most_previous + _CONTROL)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return self.recipe.serving.batches
 
     def compile(self, report: Report) -> None:
         kinds = [("encode", 0), *(("read", each) for each in self.prompts), ("choose", 0)]
@@ -90,8 +87,9 @@ class AudioPrograms:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes on a device of keys and values; of the batch that has most of them there."""
-        return max(_bytes(self._cross(rows)) + _bytes(self._cache(rows)) for rows in self.sizes)
+        """Bytes on a device of keys and values of the largest batch."""
+        rows = max(self.sizes)
+        return _bytes(self._cross(rows)) + _bytes(self._cache(rows))
 
     @property
     def workspace(self) -> int:

@@ -31,6 +31,7 @@ class VisionPrograms:
     def __init__(self, recipe: VisionRecipe, settings: ImageSettings, layout: Layout) -> None:
         """layout: the recipe's, on devices; each of them has all weights."""
         self.settings = settings
+        self.sizes = layout.even(recipe.batches, AXES)
         self._recipe, self._layout = recipe, layout
         self._leaves = leaf_shapes(recipe.blueprint, layout)
         self._where = everywhere(self._leaves[0].sharding)
@@ -41,10 +42,6 @@ class VisionPrograms:
         )
         self._prepare = made.compile()
         self._compiled: dict[int, Any] = {}
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return self._recipe.batches
 
     def compile(self, report: Report) -> None:
         sizes = self.sizes

@@ -146,7 +146,7 @@ class LayersWeights(nnx.Module):
         return {key: each.arrays() for key, each in parts.items() if each is not None}
 
 
-class Convolution(nnx.Module):
+class FrameFilter(nnx.Module):
     def __init__(self, dtype: Any, name: str, outs: int, ins: int) -> None:
         self.kernel = _matrix(f"{name}.weight", (outs, ins, 3), (None,) * 3, dtype)
         self.bias = _vector(f"{name}.bias", outs)
@@ -161,7 +161,7 @@ class Whisper(nnx.Module):
     def __init__(self, config: WhisperConfig, form: WeightForm) -> None:
         embed, encoder, decoder = config.embed, "model.encoder", "model.decoder"
         self.convolutions = nnx.List(
-            Convolution(form.dtype, f"{encoder}.conv{number}", embed, ins)
+            FrameFilter(form.dtype, f"{encoder}.conv{number}", embed, ins)
             for number, ins in ((1, config.bins), (2, embed))
         )
 

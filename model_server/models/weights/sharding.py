@@ -76,6 +76,11 @@ class Layout:
         even = count % math.prod(self.mesh.shape[axis] for axis in axes) == 0
         return NamedSharding(self.mesh, PartitionSpec(tuple(axes) if even else None))
 
+    def even(self, counts: Sequence[int], axes: Sequence[str] = AXES[:2]) -> tuple[int, ...]:
+        """Return the next larger numbers of inputs that these axes divide evenly, ascending."""
+        parts = math.prod(self.mesh.shape[axis] for axis in axes)
+        return tuple(sorted({-(-count // parts) * parts for count in counts}))
+
     def row_split(self) -> SequenceSharding | None:
         axis = self.axis("tokens")
         if axis is None or not isinstance(self.mesh, Mesh):
