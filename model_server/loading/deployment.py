@@ -194,7 +194,8 @@ class PlacedModel:
     def deploy(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:
         """Plan the pages in the memory of one device. Raises MemoryPlanError."""
         media = media_limits(self.recipe) if self.encoder else None
-        with without_images(media, self.encoder_bytes, self.media_bytes):
+        override = self.recipe.media.override if self.recipe.media else ""
+        with without_images(media, self.encoder_bytes, self.media_bytes, override):
             return self._deployed(config, memory)
 
     def _deployed(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:

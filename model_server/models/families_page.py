@@ -77,6 +77,7 @@ _MEANINGS = {
     "IMAGES": "images in prompts: true: a load that cannot see them is refused; false: text only, "
     "and the encoder is neither read nor planned for; null: if the checkpoint and the server can "
     "(see [images in prompts](#images-in-prompts))",
+    "SOUNDS": "the same of sounds in prompts (see [sounds in prompts](#sounds-in-prompts))",
     "IMAGE_PIXELS": "most pixels of an image, above which it is made smaller, where images keep "
     "their proportions (Qwen-VL; of Pixtral's tower no side is longer than its root); null: the "
     "checkpoint's bound, or of Qwen-VL what becomes 1280 tokens if that is less",
