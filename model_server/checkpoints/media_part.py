@@ -8,7 +8,7 @@ resized and scaled, and `processor_config` that of the one that says what they b
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,16 @@ def is_media(name: str) -> bool:
     return name.removeprefix("model.").startswith(_PARTS)
 
 
-def without_media(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config.json without the sizes of vision and audio encoders."""
-    media = (VISION, AUDIO, PREPROCESSOR, PROCESSOR)
-    return {key: value for key, value in config.items() if key not in media}
+def without_media(
+    config: Mapping[str, Any], parts: Collection[str] = (VISION, AUDIO)
+) -> dict[str, Any]:
+    """Return a config.json without the sizes of these encoders, and if none are left without what
+    the files beside it say of their inputs.
+    """
+    left = {key: value for key, value in config.items() if key not in parts}
+    if VISION in left or AUDIO in left:
+        return left
+    return {key: value for key, value in left.items() if key not in (PREPROCESSOR, PROCESSOR)}
 
 
 def text_alone(checkpoint: Checkpoint) -> Checkpoint:

@@ -99,21 +99,13 @@ class PlacedModel:
     @cached_property
     def weight_bytes(self) -> int:
         """Bytes of its weights, of its encoder's and of its draft model's."""
-        own = self._held(self.blueprint) + self.encoder_bytes
+        own = self.blueprint.bytes_on(self.layout) + self.encoder_bytes
         return own + (self.draft.weight_bytes if self.draft else 0)
 
     @property
     def encoder_bytes(self) -> int:
         """Bytes of the weights of the vision encoder."""
-        return self._held(self.encoder) if self.encoder else 0
-
-    def _held(self, module: Blueprint) -> int:
-        leaves = [leaf for weight in module.declarations for leaf in weight.leaves]
-        sharding = self.layout.sharding
-        return sum(
-            bytes_per_device(leaf.shape, leaf.bits, sharding(leaf.shape, leaf.axes, leaf.bits))
-            for leaf in leaves
-        )
+        return self.encoder.bytes_on(self.layout) if self.encoder else 0
 
     def page_bytes(self, page_size: int) -> int:
         """Bytes of one page of all layers, its draft model's included.
@@ -202,7 +194,8 @@ class PlacedModel:
     def deploy(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:
         """Plan the pages in the memory of one device. Raises MemoryPlanError."""
         media = media_limits(self.recipe) if self.encoder else None
-        with without_images(media, self.encoder_bytes, self.media_bytes):
+        override = self.recipe.media.override if self.recipe.media else ""
+        with without_images(media, self.encoder_bytes, self.media_bytes, override):
             return self._deployed(config, memory)
 
     def _deployed(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:

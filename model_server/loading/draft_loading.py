@@ -66,8 +66,8 @@ def drafted(
         raise _refused(f"{wanted} makes no tokens: name a language model")
     if recipe.media is not None:
         raise _refused(
-            "a model with images has no draft model yet: publish it with IMAGES=false, for text "
-            "only, or without DRAFT_MODEL"
+            f"a model with images or sounds has no draft model yet: publish it with "
+            f"{recipe.media.override}=false, for text only, or without DRAFT_MODEL"
         )
     if recipe.short_context is not None or made.short_context is not None:
         raise _refused("models with two lists of rotary factors (LongRoPE) have no draft model")

@@ -215,13 +215,15 @@ class LmLoad:
 
     @property
     def _told_images(self) -> str:
-        return told_images(self.deployment.limits.media, self.deployment.encoder_bytes)
+        media, encoder = self.deployment.recipe.media, self.deployment.encoder_bytes
+        override = media.override if media else ""
+        return told_images(self.deployment.limits.media, encoder, override)
 
     def _encoder(self, report: Report) -> Sequence[Any]:
         """Return the weights of the vision encoder, if there is one."""
         encoder, layout = self.deployment.encoder, self.deployment.layout
-        unused = self.deployment.recipe.media_unused
-        return encoder_weights(encoder, layout, self._checkpoint, self._seed, report, unused)
+        media = self.deployment.recipe.media
+        return encoder_weights(encoder, layout, self._checkpoint, self._seed, report, media)
 
     @property
     def _seed(self) -> int:

@@ -239,8 +239,9 @@ class LoadedVision:
     labels: tuple[str, ...]
     top_k: int  # labels of an answer
     queue: int  # images that may wait
-    memory: int  # bytes of weights and workspace
+    memory: int  # bytes of weights and workspace, per device
     parts: MemoryParts = MemoryParts()
+    devices: int = 1  # that compute a batch together
     methods: tuple[str, ...] = ("vm.classify", "vm.embed")
 
 
@@ -295,8 +296,9 @@ class LoadedAudio:
     frames: int  # of one window
     context: int  # tokens of prompt and answer
     queue: int  # windows that may wait
-    memory: int  # bytes of weights, state and workspace
+    memory: int  # bytes of weights, state and workspace, per device
     parts: MemoryParts = MemoryParts()
+    devices: int = 1  # that compute a batch together
     methods: tuple[str, ...] = ("am.recognize", "am.transcribe")
 
 

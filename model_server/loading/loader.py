@@ -1,6 +1,6 @@
 """The real loader: from a spec to a model in memory, for every kind of model.
 
-A language model may span the hosts of a replica; other kinds use one device of the primary.
+A language model may span the hosts of a replica; other kinds use devices of the primary.
 """
 
 from __future__ import annotations
@@ -143,12 +143,12 @@ class ModelLoader:
             with self._opener.opened(spec, report) as checkpoint:
                 config = checkpoint.config if checkpoint else None
                 if vision := vision_class(spec.model_path, config):
-                    free = self._free_memory()
+                    free = self._free_on
                     return self._keep(
                         spec, load_vision(vision, spec, checkpoint, self._config, free, report)
                     )
                 if audio := audio_class(spec.model_path, config):
-                    free = self._free_memory()
+                    free = self._free_on
                     return self._keep(
                         spec, load_audio(audio, spec, checkpoint, self._config, free, report)
                     )

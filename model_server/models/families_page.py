@@ -31,7 +31,7 @@ _MEANINGS = {
     "KV_CACHE_DTYPE": '`"float32"`, `"bfloat16"`, `"int8"` or `"float8_e4m3fn"` (the last two with '
     "a scale per head and token); null: `DTYPE`, or float32 on CPUs without the native kernels",
     "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: all devices on model, or "
-    "one device if the model makes no tokens",
+    "one device if the model makes no tokens or writes down sounds",
     "NUM_STAGES": "pipeline stages, each a group of hosts, or an island, with the mesh above",
     "MAX_ADAPTERS": "LoRA adapters of this model in memory at once, from 0 (none) to 256 "
     "(see below)",
@@ -77,6 +77,7 @@ _MEANINGS = {
     "IMAGES": "images in prompts: true: a load that cannot see them is refused; false: text only, "
     "and the encoder is neither read nor planned for; null: if the checkpoint and the server can "
     "(see [images in prompts](#images-in-prompts))",
+    "SOUNDS": "the same of sounds in prompts (see [sounds in prompts](#sounds-in-prompts))",
     "IMAGE_PIXELS": "most pixels of an image, above which it is made smaller, where images keep "
     "their proportions (Qwen-VL; of Pixtral's tower no side is longer than its root); null: the "
     "checkpoint's bound, or of Qwen-VL what becomes 1280 tokens if that is less",

@@ -45,6 +45,11 @@ def _unknown(key: str, defaults: Mapping[str, Any]) -> str:
     saxmls = SAXML_PARAMETERS.get(key)
     if saxmls is not None and (reason := saxmls.elsewhere):
         return f"override {key} has no effect here: {reason}"
+    if key == "NUM_STAGES" and "ICI_MESH_SHAPE" in defaults:
+        return (
+            "override NUM_STAGES: a model of this kind has one stage; leave it out, or give its "
+            "devices by ICI_MESH_SHAPE"
+        )
     close = difflib.get_close_matches(key.upper(), defaults, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"unknown override {quoted(key)}: {hint}this model takes {', '.join(sorted(defaults))}"

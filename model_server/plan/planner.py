@@ -284,9 +284,12 @@ class _Candidate:
 
     def _notes(self, depths: Depths | None) -> list[str]:
         notes = notes_of(self.work, self.topology)
-        if self.deployment.limits.media is not None:
-            told = told_images(self.deployment.limits.media, self.deployment.encoder_bytes)
-            notes.append(f"with{told}; steps are those of text (IMAGES=false plans without)")
+        media, limits = self.deployment.recipe.media, self.deployment.limits.media
+        if media is not None and limits is not None:
+            told = told_images(limits, self.deployment.encoder_bytes, media.override)
+            notes.append(
+                f"with{told}; steps are those of text ({media.override}=false plans without)"
+            )
         if depths is not None:
             notes.append(
                 f"compiled with {depths}; the cost of those in the middle is added for each of "

@@ -23,7 +23,6 @@ from model_server.models.layers.latent_attention import LatentAttention
 from model_server.models.layers.lending.lent_attention import LentAttention
 from model_server.models.layers.routing import Router
 from model_server.models.recipe import Recipe
-from model_server.models.weights.sharding import bytes_per_device
 from model_server.models.weights.weight import Declaration, WeightForm
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
@@ -126,7 +125,7 @@ class Workload:
 
     def _of_weight(self, declared: Declaration, tokens: int, rows: int) -> tuple[int, int]:
         """Bytes read and FLOPs of one weight."""
-        held, first = self._held(declared), next(iter(declared.shape), 1)
+        held, first = declared.bytes_on(self.deployment.layout), next(iter(declared.shape), 1)
         multiplied = 2 * self._share(declared) if len(declared.shape) > 1 else 0
         if self._is_looked_up(declared):
             return held * min(tokens, first) // first, 0
@@ -151,13 +150,6 @@ class Workload:
         has_head = any(other.path.startswith("head.") for other in self._declarations)
         has_head = has_head or not self._has_logits
         return declared.path.startswith("embedding") and has_head
-
-    def _held(self, declared: Declaration) -> int:
-        sharding = self.deployment.layout.sharding
-        return sum(
-            bytes_per_device(leaf.shape, leaf.bits, sharding(leaf.shape, leaf.axes, leaf.bits))
-            for leaf in declared.leaves
-        )
 
     def _share(self, declared: Declaration) -> int:
         """Number of elements of a weight that one device multiplies with."""

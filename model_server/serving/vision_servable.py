@@ -52,6 +52,7 @@ class VisionServable:
             most=loaded.runner.batch,
             wait_s=_WAIT_S,
             queue=loaded.queue,
+            devices=loaded.devices,
             on_batch=self._count,
         )
 

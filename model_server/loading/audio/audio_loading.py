@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
+
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.loading.audio.audio_programs import AudioPrograms
@@ -16,6 +18,7 @@ from model_server.loading.weights import mismatches, read_weights
 from model_server.models.audio.audio_recipe import AudioClass, AudioRecipe
 from model_server.models.audio.speech_tokens import read_speech_tokens
 from model_server.models.overrides import apply_overrides
+from model_server.models.weights.sharding import Layout
 from model_server.sharing.audio.frames import SoundForm
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
@@ -29,10 +32,10 @@ def load_audio(
     spec: ModelSpec,
     checkpoint: Checkpoint | None,
     config: ModelServerConfig,
-    free: FreeMemory,
+    free: Callable[[Layout], FreeMemory],
     report: Report,
 ) -> LoadedAudio:
-    """Load a model that writes down speech.
+    """Load a model that writes down speech; free: the memory left on each device of a layout.
 
     Raises CheckpointError, InvalidRequest, MemoryPlanError, and LoadFailed without soundfile.
     """
@@ -44,13 +47,14 @@ def load_audio(
     if found := next(mismatches(recipe.blueprint.declarations, needed), None):
         raise CheckpointError(found)
     tokens = read_speech_tokens(checkpoint, recipe.config)
-    programs = AudioPrograms(recipe, tokens)
+    layout = recipe.serving.layout.placed(jax.local_devices())
+    programs = AudioPrograms(recipe, tokens, layout)
     programs.compile(report)
     parts = MemoryParts(
         weights=programs.weight_bytes, state=programs.state_bytes, workspace=programs.workspace
     )
-    memory = free.reserve(weights=parts.weights, workspace=parts.state + parts.workspace)
-    leaves = read_weights(recipe.blueprint.declarations, needed, report)
+    memory = free(layout).reserve(weights=parts.weights, workspace=parts.state + parts.workspace)
+    leaves = read_weights(recipe.blueprint.declarations, needed, report, layout)
     runner = AudioModelRunner(programs, leaves)
     runner.warm(report)
     sizes, minutes = recipe.config, recipe.serving.max_minutes
@@ -64,6 +68,7 @@ def load_audio(
         queue=config.queue,
         memory=memory,
         parts=parts,
+        devices=layout.mesh.size,
     )
 
 

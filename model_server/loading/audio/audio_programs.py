@@ -6,25 +6,24 @@ compile again.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.compiling import compiled_in_turn
-from model_server.engine.step_program import everywhere
 from model_server.models.audio import whisper
 from model_server.models.audio.audio_recipe import AudioRecipe
 from model_server.models.audio.speech_rules import SpeechRow, advanced
 from model_server.models.audio.speech_tokens import SpeechTokens
 from model_server.models.audio.whisper import WhisperCache
-from model_server.models.weights.sharding import own_device
+from model_server.models.audio.whisper_weights import Tree, heads_axis
+from model_server.models.weights.sharding import Layout, bytes_per_device
 from model_server.models.weights.weight import leaf_shapes
 from sax.types import Progress
 
@@ -59,24 +58,18 @@ class _ProgramKey(NamedTuple):
 
 
 class AudioPrograms:
-    """The compiled programs of one model, and what prepares its weights."""
+    """The compiled programs of one model."""
 
-    def __init__(self, recipe: AudioRecipe, tokens: SpeechTokens) -> None:
-        self.recipe, self.tokens = recipe, tokens
+    def __init__(self, recipe: AudioRecipe, tokens: SpeechTokens, layout: Layout) -> None:
+        """layout: the recipe's, on devices."""
+        self.recipe, self.tokens, self._layout = recipe, tokens, layout
         config = recipe.config
-        self._leaves = leaf_shapes(recipe.blueprint, own_device())
-        self._where = everywhere(self._leaves[0].sharding)
-        made = jax.jit(self._prepared, out_shardings=self._where).lower(self._leaves)
-        self._weights = self._placed(made.out_info)
-        self._prepare = made.compile()
+        self.sizes = layout.even(recipe.serving.batches)
+        self._leaves = tuple(leaf_shapes(recipe.blueprint, layout))
         self._compiled: dict[_ProgramKey, Any] = {}
         # Half of the context is for text that came before, as in the paper.
         self.most_previous = config.context // 2 - 1
         self.prompts = (_CONTROL, 1 + self.most_previous + _CONTROL)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return self.recipe.serving.batches
 
     def compile(self, report: Report) -> None:
         kinds = [("encode", 0), *(("read", each) for each in self.prompts), ("choose", 0)]
@@ -89,67 +82,75 @@ class AudioPrograms:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the prepared weights."""
-        return _bytes(self._weights)
+        """Bytes of the weights on a device."""
+        return self.recipe.blueprint.bytes_on(self._layout)
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of keys and values of the largest batch."""
+        """Bytes on a device of keys and values of the largest batch."""
         rows = max(self.sizes)
         return _bytes(self._cross(rows)) + _bytes(self._cache(rows))
 
     @property
     def workspace(self) -> int:
-        """Bytes of all programs' code, and of the largest temporaries and results, or of the
-        weights as they are read: both are there until they are prepared.
-        """
+        """Bytes of all programs' code, and of the largest temporaries and results."""
         stats = [each for one in self._compiled.values() if (each := one.memory_analysis())]
         code = sum(each.generated_code_size_in_bytes for each in stats)
-        used = (each.temp_size_in_bytes + each.output_size_in_bytes for each in stats)
-        return code + max(self.recipe.blueprint.bytes, *used)
+        return code + max(
+            (each.temp_size_in_bytes + each.output_size_in_bytes for each in stats), default=0
+        )
 
-    def prepare(self, leaves: Sequence[jax.Array]) -> Any:
-        """Return the weights as programs take them; the given ones are needed no longer."""
-        return jax.block_until_ready(self._prepare(list(leaves)))
-
-    def encode(self, weights: Any, mels: np.ndarray) -> WhisperCache:
+    def encode(self, leaves: Sequence[jax.Array], mels: np.ndarray) -> WhisperCache:
         """Map spectrograms f32[B, frames, bins] to what the decoder reads of them."""
-        return self._compiled[_ProgramKey("encode", len(mels))](weights, mels)
+        return self._compiled[_ProgramKey("encode", len(mels))](leaves, mels)
 
     def read(
-        self, weights: Any, cross: WhisperCache, prompts: Prompts
+        self, leaves: Sequence[jax.Array], cross: WhisperCache, prompts: Prompts
     ) -> tuple[WhisperCache, SpeechRow, Heard]:
         """Read the prompts and choose the first token of each answer."""
         rows, prompt = prompts.tokens.shape
-        return self._compiled[_ProgramKey("read", rows, prompt)](weights, cross, prompts)
+        return self._compiled[_ProgramKey("read", rows, prompt)](leaves, cross, prompts)
 
     def choose(
-        self, weights: Any, cross: WhisperCache, cache: WhisperCache, row: SpeechRow
+        self, leaves: Sequence[jax.Array], cross: WhisperCache, cache: WhisperCache, row: SpeechRow
     ) -> tuple[WhisperCache, SpeechRow]:
         """Choose up to STEPS more tokens of each answer; cache and rows are consumed."""
-        return self._compiled[_ProgramKey("choose", len(row.token))](weights, cross, cache, row)
+        return self._compiled[_ProgramKey("choose", len(row.token))](leaves, cross, cache, row)
 
     def close(self) -> None:
         self._compiled.clear()
 
-    def _prepared(self, leaves: list[jax.Array]) -> Any:
-        return self.recipe.blueprint.assemble(leaves).prepared()
-
     def _lowered(self, key: _ProgramKey) -> jax.stages.Lowered:
-        config, cross = self.recipe.config, self._cross(key.rows)
+        config, cross, rows = self.recipe.config, self._cross(key.rows), self._layout.rows(key.rows)
         if key.kind == "encode":
             mels = self._shape((key.rows, config.frames, config.bins), jnp.float32)
-            return jax.jit(partial(_encode, config)).lower(self._weights, mels)
+            made = jax.jit(self._encode, out_shardings=cross.keys.sharding)
+            return made.lower(self._leaves, mels)
+        cache = self._cache(key.rows)
         if key.kind == "read":
             shapes = self._prompts(key.rows, key.prompt)
-            return jax.jit(self._read).lower(self._weights, cross, shapes)
-        prompts = self._prompts(key.rows, _CONTROL)
-        cache, row, _ = jax.eval_shape(self._read, self._weights, cross, prompts)
-        given = self._weights, cross, self._placed(cache), self._placed(row)
-        return jax.jit(self._choose, donate_argnums=(2, 3)).lower(*given)
+            made = jax.jit(self._read, out_shardings=(cache.keys.sharding, rows, rows))
+            return made.lower(self._leaves, cross, shapes)
+        row = jax.eval_shape(self._begun, self._prompts(key.rows, _CONTROL))
+        row = jax.tree.map(lambda each: self._shape(each.shape, each.dtype), row)
+        made = jax.jit(
+            self._choose, donate_argnums=(2, 3), out_shardings=(cache.keys.sharding, rows)
+        )
+        return made.lower(self._leaves, cross, cache, row)
 
-    def _read(self, weights: Any, cross: WhisperCache, prompts: Prompts) -> Any:
+    def _arrays(self, leaves: Sequence[jax.Array]) -> Tree:
+        return self.recipe.blueprint.assemble(leaves).arrays()
+
+    def _encode(self, leaves: Sequence[jax.Array], mels: jax.Array) -> WhisperCache:
+        config, weights = self.recipe.config, self._arrays(leaves)
+        states = whisper.encode(config, weights, mels, self._shards(len(mels)))
+        return whisper.crossed(config, weights, states)
+
+    def _read(
+        self, leaves: Sequence[jax.Array], cross: WhisperCache, prompts: Prompts
+    ) -> tuple[WhisperCache, SpeechRow, Heard]:
         config, (rows, width) = self.recipe.config, prompts.tokens.shape
+        weights = self._arrays(leaves)
         cache = whisper.empty_cache(config, self.recipe.dtype, rows)
         positions = jnp.broadcast_to(jnp.arange(width), (rows, width))
         x, cache = whisper.decode(config, weights, cross, cache, prompts.tokens, positions)
@@ -177,8 +178,10 @@ class AudioPrograms:
         )
 
     def _choose(
-        self, weights: Any, cross: WhisperCache, cache: WhisperCache, row: SpeechRow
-    ) -> Any:
+        self, leaves: Sequence[jax.Array], cross: WhisperCache, cache: WhisperCache, row: SpeechRow
+    ) -> tuple[WhisperCache, SpeechRow]:
+        weights = self._arrays(leaves)
+
         def going(carry: Any) -> jax.Array:
             step, _, row = carry
             return (step < STEPS) & ~jnp.all(row.done)
@@ -201,15 +204,20 @@ class AudioPrograms:
         return cache, row
 
     def _cross(self, rows: int) -> WhisperCache:
-        config = self.recipe.config
-        head = config.embed // config.heads[1]
-        shape = (config.layers[1], rows, config.positions, config.heads[1], head)
-        both: Any = self._shape(shape, self.recipe.dtype)
-        return WhisperCache(both, both)
+        return self._keys_and_values(rows, self.recipe.config.positions)
 
-    def _cache(self, rows: int) -> Any:
-        empty = partial(whisper.empty_cache, self.recipe.config, self.recipe.dtype, rows)
-        return self._placed(jax.eval_shape(empty))
+    def _cache(self, rows: int) -> WhisperCache:
+        return self._keys_and_values(rows, self.recipe.config.context)
+
+    def _keys_and_values(self, rows: int, length: int) -> WhisperCache:
+        config, heads = self.recipe.config, self.recipe.config.heads[1]
+        shape = (config.layers[1], rows, length, heads, config.embed // heads)
+        over = self._layout.axis(heads_axis(self._layout, heads))
+        where = NamedSharding(
+            self._layout.mesh, PartitionSpec(None, self._layout.rows(rows).spec[0], None, over)
+        )
+        both: Any = jax.ShapeDtypeStruct(shape, self.recipe.dtype, sharding=where)
+        return WhisperCache(both, both)
 
     def _prompts(self, rows: int, width: int) -> Prompts:
         whole = self._shape((rows,), jnp.int32)
@@ -222,15 +230,13 @@ class AudioPrograms:
             seed=self._shape((rows,), jnp.uint32),
         )
 
-    def _placed(self, shapes: Any) -> Any:
-        return jax.tree.map(lambda each: self._shape(each.shape, each.dtype), shapes)
+    def _shards(self, rows: int) -> int:
+        """Return the number of parts that so many windows are divided into."""
+        return rows // self._layout.rows(rows).shard_shape((rows,))[0]
 
     def _shape(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=self._where)
-
-
-def _encode(config: Any, weights: Any, mels: jax.Array) -> WhisperCache:
-    return whisper.crossed(config, weights, whisper.encode(config, weights, mels))
+        """Return the shape of an array of windows."""
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self._layout.rows(shape[0]))
 
 
 def _heard(tokens: SpeechTokens, logits: jax.Array) -> Heard:
@@ -241,5 +247,5 @@ def _heard(tokens: SpeechTokens, logits: jax.Array) -> Heard:
     return Heard(no_speech, languages[jnp.argmax(logits[:, languages], -1)])
 
 
-def _bytes(shapes: Any) -> int:
-    return sum(math.prod(each.shape) * each.dtype.itemsize for each in jax.tree.leaves(shapes))
+def _bytes(cache: Any) -> int:
+    return sum(bytes_per_device(a.shape, 8 * a.dtype.itemsize, a.sharding) for a in cache)

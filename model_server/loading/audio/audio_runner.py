@@ -22,7 +22,7 @@ class AudioModelRunner:
 
     def __init__(self, programs: AudioPrograms, leaves: Sequence[jax.Array]) -> None:
         self._programs = programs
-        self._weights = programs.prepare(leaves)
+        self._leaves = tuple(leaves)
         self.batch = max(programs.sizes)
         self.closed = False
 
@@ -30,11 +30,11 @@ class AudioModelRunner:
         """Return what is said in each window; at most `batch` windows."""
         size = next(size for size in self._programs.sizes if size >= len(windows))
         padded = [*windows, *[windows[0]] * (size - len(windows))]
-        cross = self._programs.encode(self._weights, self._mels(padded))
+        cross = self._programs.encode(self._leaves, self._mels(padded))
         padded = self._with_languages(padded, cross)
         cache, row, heard = self._read(padded, cross)
         while not np.asarray(row.done).all() and not all(each.gone.is_set() for each in windows):
-            cache, row = self._programs.choose(self._weights, cross, cache, row)
+            cache, row = self._programs.choose(self._leaves, cross, cache, row)
         return _written(padded, row, heard)[: len(windows)]
 
     def warm(self, report: Report) -> None:
@@ -49,7 +49,7 @@ class AudioModelRunner:
 
     def close(self) -> None:
         """Release weights and programs. Idempotent."""
-        self._weights = None
+        self._leaves = ()
         self._programs.close()
         self.closed = True
 
@@ -75,7 +75,7 @@ class AudioModelRunner:
         ]
 
     def _read(self, windows: Sequence[SpeechWindow], cross: Any) -> tuple[Any, SpeechRow, Heard]:
-        return self._programs.read(self._weights, cross, self._prompts(windows))
+        return self._programs.read(self._leaves, cross, self._prompts(windows))
 
     def _prompts(self, windows: Sequence[SpeechWindow]) -> Prompts:
         lines = [self._prompt(each) for each in windows]

@@ -120,7 +120,7 @@ def image_reader(recipe: MediaRecipe | None) -> ImageReader | None:
     if recipe is None:
         return None
     check = check_soundfile if recipe.kind == "audio" else check_pillow
-    check(", or publish the model with IMAGES=false, for text only")
+    check(f", or publish the model with {recipe.override}=false, for text only")
     return ImageReader(recipe)
 
 

@@ -63,10 +63,13 @@ def _batch(limits: MediaLimits, widest: int, images: int, pieces: int) -> int:
 
 
 @contextmanager
-def without_images(limits: MediaLimits | None, weights: int, workspace: int) -> Iterator[None]:
-    """Say of a MemoryPlanError how much of the memory is for images.
+def without_images(
+    limits: MediaLimits | None, weights: int, workspace: int, override: str = "IMAGES"
+) -> Iterator[None]:
+    """Say of a MemoryPlanError how much of the memory is for images or sounds.
 
-    limits: None: nothing is. weights, workspace: bytes of the encoder on a device.
+    limits: None: nothing is. weights, workspace: bytes of the encoder on a device. override: leaves
+    it out.
     """
     try:
         yield
@@ -75,17 +78,18 @@ def without_images(limits: MediaLimits | None, weights: int, workspace: int) -> 
             raise
         text = (
             f"{exc.text}. Of that, weights of {human(weights)} and a workspace of "
-            f"{human(workspace)} are for images: publish with IMAGES=false to serve text only, or "
-            f"lower MEDIA_ROWS from {limits.rows} to no less than {2 * limits.largest}"
+            f"{human(workspace)} are for {override.lower()}: publish with {override}=false to "
+            f"serve text only, or lower MEDIA_ROWS from {limits.rows} to no less than "
+            f"{2 * limits.largest}"
         )
         raise MemoryPlanError(text, param=exc.param, need=exc.need) from exc
 
 
-def told_images(limits: MediaLimits | None, weights: int) -> str:
-    """Describe the vision encoder for the log; weights: bytes of the encoder on a device."""
+def told_images(limits: MediaLimits | None, weights: int, override: str = "IMAGES") -> str:
+    """Describe the encoder for the log; weights: its bytes on a device."""
     if limits is None:
         return ""
     return (
-        f" images of up to {limits.largest} tokens, an encoder of {human(weights)} and memory for "
-        f"{limits.rows} of its vectors"
+        f" {override.lower()} of up to {limits.largest} tokens, an encoder of {human(weights)} "
+        f"and memory for {limits.rows} of its vectors"
     )

@@ -23,7 +23,7 @@ def check_image_tokens(media: MediaRecipe | None, tokenizer: Tokenizer) -> None:
         raise CheckpointError(
             f"the tokenizer makes {found} tokens {media.token} of the text of {one}, which has "
             f"{tried.rows}: its files are not those of this model with {many}; correct them, or "
-            "publish it with IMAGES=false, for text only"
+            f"publish it with {media.override}=false, for text only"
         )
 
 

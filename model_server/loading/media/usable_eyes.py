@@ -16,20 +16,19 @@ logger = logging.getLogger(__name__)
 def with_usable_images(recipe: Recipe, overrides: Mapping[str, str], *, proxied: bool) -> Recipe:
     """Return the recipe, without image input where it cannot be served; its note says why.
 
-    overrides: as published: IMAGES true asks for it. proxied: the devices are behind a proxy
-    server. Raises InvalidRequest if it was asked for.
+    overrides: as published: IMAGES or SOUNDS true asks for it. proxied: the devices are behind a
+    proxy server. Raises InvalidRequest if it was asked for.
     """
-    why = None if recipe.media is None else _why_not(recipe, proxied)
-    if why is None:
+    if recipe.media is None or (why := _why_not(recipe, proxied)) is None:
         return recipe
-    if json.loads(overrides.get("IMAGES", "null")) is True:
+    key = recipe.media.override
+    if json.loads(overrides.get(key, "null")) is True:
         raise InvalidRequest(
-            f"IMAGES is true, but {why}: publish it without IMAGES, for text only",
-            param="overrides.IMAGES",
+            f"{key} is true, but {why}: publish it without {key}, for text only",
+            param=f"overrides.{key}",
         )
     logger.warning("the model is served for text only: %s", why)
-    takes = "sounds" if recipe.media is not None and recipe.media.kind == "audio" else "images"
-    note = f"It takes no {takes} here: {why}."
+    note = f"It takes no {key.lower()} here: {why}."
     return replace(
         recipe, media=None, media_rows=None, note=f"{recipe.note} {note}" if recipe.note else note
     )

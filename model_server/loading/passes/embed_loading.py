@@ -34,12 +34,7 @@ from model_server.models.labels import labels_of
 from model_server.models.layers.embedder import EmbedRecipe, pooled
 from model_server.models.recipe import quantization_of
 from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, sizes_of
-from model_server.models.weights.sharding import (
-    Layout,
-    bytes_per_device,
-    layout_of,
-    own_device,
-)
+from model_server.models.weights.sharding import Layout, layout_of, own_device
 from model_server.models.weights.weight import Blueprint, leaf_shapes
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest
@@ -87,7 +82,7 @@ def load_embedder(
         leaves=leaf_shapes(plan.module, plan.layout),
     )
     programs.compile(report)
-    weights = _weight_bytes(plan)
+    weights = plan.module.bytes_on(plan.layout)
     memory = free(plan.layout).reserve(weights=weights, workspace=programs.workspace)
     leaves = _read(plan, report)
     runner = EmbedModelRunner(programs, leaves, recipe.batch)
@@ -180,17 +175,6 @@ def _layout(recipe: EmbedRecipe) -> Layout:
     if recipe.mesh_shape is None:
         return own_device()
     return layout_of(recipe.mesh_shape, recipe.rules).placed(jax.local_devices())
-
-
-def _weight_bytes(plan: _Plan) -> int:
-    """Return the bytes of the weights on one device."""
-    return sum(
-        bytes_per_device(
-            leaf.shape, leaf.bits, plan.layout.sharding(leaf.shape, leaf.axes, leaf.bits)
-        )
-        for weight in plan.module.declarations
-        for leaf in weight.leaves
-    )
 
 
 def _unused(recipe: EmbedRecipe, tasks: frozenset[str]) -> tuple[str, ...]:

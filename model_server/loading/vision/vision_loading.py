@@ -24,7 +24,7 @@ from model_server.models.vision.vision_recipe import (
     VisionRecipe,
     needed_of,
 )
-from model_server.models.weights.sharding import own_device
+from model_server.models.weights.sharding import Layout
 from model_server.models.weights.weight import Declaration
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
@@ -38,21 +38,23 @@ def load_vision(
     spec: ModelSpec,
     checkpoint: Checkpoint | None,
     config: ModelServerConfig,
-    free: FreeMemory,
+    free: Callable[[Layout], FreeMemory],
     report: Report,
 ) -> LoadedVision:
     """Load a model that classifies and embeds images; without a checkpoint with random weights.
 
+    free: the memory that is left on each device of a layout.
     Raises CheckpointError, InvalidRequest, MemoryPlanError, and LoadFailed without Pillow.
     """
     check_pillow()
     recipe = configured(model, spec, checkpoint)
+    layout = recipe.layout.placed(jax.local_devices())
     source = _source(recipe, spec, checkpoint, model.unused)
     settings = _settings(recipe, checkpoint)
-    programs = VisionPrograms(recipe, settings)
+    programs = VisionPrograms(recipe, settings, layout)
     programs.compile(report)
-    memory = free.reserve(weights=programs.weight_bytes, workspace=programs.workspace)
-    runner = VisionModelRunner(programs, source.leaves(report))
+    memory = free(layout).reserve(weights=programs.weight_bytes, workspace=programs.workspace)
+    runner = VisionModelRunner(programs, source.leaves(layout, report))
     runner.warm(report)
     return LoadedVision(
         runner=runner,
@@ -62,6 +64,7 @@ def load_vision(
         queue=config.queue,
         memory=memory,
         parts=MemoryParts(weights=programs.weight_bytes, workspace=programs.workspace),
+        devices=layout.mesh.size,
     )
 
 
@@ -90,24 +93,25 @@ class _WeightsToCome:
     checkpoint: Checkpoint | None  # None: random weights
     seed: int
 
-    def leaves(self, report: Report) -> list[jax.Array]:
+    def leaves(self, layout: Layout, report: Report) -> list[jax.Array]:
         declared = self.recipe.blueprint.declarations
         if self.checkpoint is None:
-            return _drawn(declared, self.seed, report)
-        return read_weights(declared, self.checkpoint, report)
+            return _drawn(declared, self.seed, layout, report)
+        return read_weights(declared, self.checkpoint, report, layout)
 
 
-def _drawn(declared: Sequence[Declaration], seed: int, report: Report) -> list[jax.Array]:
+def _drawn(
+    declared: Sequence[Declaration], seed: int, layout: Layout, report: Report
+) -> list[jax.Array]:
     """Draw every weight from the seed and its own name, on the host.
 
-    The programs of `random_weights` draw rows of matrices on any mesh; here there is one device,
-    and compiling them for each shape of a kernel would take most of the load.
+    The programs of `random_weights` draw each device's rows of matrices; here every device has all
+    of them, and compiling those for each shape of a kernel would take most of the load.
     """
-    over = own_device()
 
     def draw_one(weight: Declaration) -> list[jax.Array]:
         numbers = _numbers(weight, seed)
-        return [place(leaf, over, lambda region: numbers[region]) for leaf in weight.leaves]
+        return [place(leaf, layout, lambda region: numbers[region]) for leaf in weight.leaves]
 
     made = fill(declared, draw_one, "drawing weights", report, lambda weights: False)
     return [leaf for leaves in made for leaf in leaves]

@@ -17,7 +17,8 @@ from model_server.engine.compiling import compiled_in_turn
 from model_server.engine.step_program import everywhere
 from model_server.loading.loaded import SeenImage
 from model_server.models.vision.vision_recipe import ImageSettings, VisionRecipe
-from model_server.models.weights.sharding import own_device
+from model_server.models.weights.axis_rules import AXES
+from model_server.models.weights.sharding import Layout
 from model_server.models.weights.weight import leaf_shapes
 from sax.types import Progress
 
@@ -27,21 +28,20 @@ Report = Callable[[Progress], None]
 class VisionPrograms:
     """The compiled numbers of images of one model, and what prepares its weights."""
 
-    def __init__(self, recipe: VisionRecipe, settings: ImageSettings) -> None:
+    def __init__(self, recipe: VisionRecipe, settings: ImageSettings, layout: Layout) -> None:
+        """layout: the recipe's, on devices; each of them has all weights."""
         self.settings = settings
-        self._recipe = recipe
-        self._leaves = leaf_shapes(recipe.blueprint, own_device())
+        self.sizes = layout.even(recipe.batches, AXES)
+        self._recipe, self._layout = recipe, layout
+        self._leaves = leaf_shapes(recipe.blueprint, layout)
         self._where = everywhere(self._leaves[0].sharding)
         made = jax.jit(self._prepared, out_shardings=self._where).lower(self._leaves)
         self._weights = jax.tree.map(
-            lambda each: self._shape(each.shape, each.dtype), made.out_info
+            lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=self._where),
+            made.out_info,
         )
         self._prepare = made.compile()
         self._compiled: dict[int, Any] = {}
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return self._recipe.batches
 
     def compile(self, report: Report) -> None:
         sizes = self.sizes
@@ -92,11 +92,9 @@ class VisionPrograms:
             seen = self._recipe.see(weights, (scaled - mean) / deviation)
             return seen.vectors, jax.nn.log_softmax(seen.logits)
 
-        pixels = self._shape((size, side, side, 3), jnp.uint8)
-        return jax.jit(run).lower(self._weights, pixels)
-
-    def _shape(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=self._where)
+        rows = self._layout.rows(size, AXES)
+        pixels = jax.ShapeDtypeStruct((size, side, side, 3), jnp.uint8, sharding=rows)
+        return jax.jit(run, out_shardings=rows).lower(self._weights, pixels)
 
 
 class VisionModelRunner:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import view_of
 from model_server.models.audio.whisper_config import WhisperConfig
+from model_server.models.weights.sharding import Layout, asked_layout
 from model_server.models.weights.weight import Blueprint
 from sax.errors import InvalidRequest
 
@@ -21,12 +22,14 @@ AUDIO_DEFAULTS: Mapping[str, Any] = {
     "DTYPE": "bfloat16",  # of weights and products: float32 or bfloat16
     "BATCH_SIZE": 8,  # most windows that are decoded together
     "MAX_AUDIO_MINUTES": 60,  # of one recording
+    "ICI_MESH_SHAPE": None,  # devices on the axes replica, data, model; null: one device
 }
 
 
 class AudioServing(NamedTuple):
     batches: tuple[int, ...]  # numbers of windows that are compiled, ascending
     max_minutes: int
+    layout: Layout  # over an abstract mesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,8 @@ def serving_of(values: Mapping[str, Any]) -> AudioServing:
     most = _whole(values, "BATCH_SIZE", _MOST_BATCH)
     sizes = {size for size in (1, 4, 16) if size < most} | {most}
     minutes = _whole(values, "MAX_AUDIO_MINUTES", MOST_MINUTES)
-    return AudioServing(batches=tuple(sorted(sizes)), max_minutes=minutes)
+    layout = asked_layout(values["ICI_MESH_SHAPE"])
+    return AudioServing(batches=tuple(sorted(sizes)), max_minutes=minutes, layout=layout)
 
 
 def _whole(values: Mapping[str, Any], key: str, most: int) -> int:

@@ -3,12 +3,12 @@
 Source: Radford et al. 2022 (arXiv:2212.04356); names and config keys are those of Hugging Face's
 `WhisperForConditionalGeneration`.
 
-Functions are pure; `weights` is what `Whisper.prepared` makes.
+Functions are pure; `weights` are the `arrays` of a `Whisper`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from model_server.models.audio.audio_recipe import (
 )
 from model_server.models.audio.whisper_config import WhisperConfig
 from model_server.models.audio.whisper_weights import LinearArrays, Norm, Tree, Whisper
-from model_server.models.weights.weight import blueprint
+from model_server.models.weights.weight import WeightForm, blueprint
 
 _EPSILON = 1e-5  # of every norm
 _DIMENSIONS = ("NWC", "OIW", "NWC")
@@ -36,8 +36,11 @@ class WhisperCache(NamedTuple):
     values: jax.Array  # [L, B, S, H, Q]
 
 
-def encode(config: WhisperConfig, weights: Tree, mels: jax.Array) -> jax.Array:
-    """Map spectrograms f32[B, frames, bins] to states f32[B, S, D]."""
+def encode(config: WhisperConfig, weights: Tree, mels: jax.Array, together: int = 1) -> jax.Array:
+    """Map spectrograms f32[B, frames, bins] to states f32[B, S, D].
+
+    together: rows that attend at once; of a batch that is divided over devices, one on each.
+    """
     first, second = weights["convolutions"]
     # Whatever the layers' own activation is.
     x = jax.nn.gelu(convolved(mels, first, 1), approximate=False)
@@ -45,7 +48,7 @@ def encode(config: WhisperConfig, weights: Tree, mels: jax.Array) -> jax.Array:
     x = x + weights["places"].astype(jnp.float32)
 
     def layer(x: jax.Array, held: Tree) -> tuple[jax.Array, None]:
-        x = x + _attend_all(config, held["attention"], _normed(x, held["norm"]))
+        x = x + _attend_all(config, held["attention"], _normed(x, held["norm"]), together)
         return _fed_forward(config, held, x), None
 
     x, _ = lax.scan(layer, x, weights["encoder"])
@@ -141,18 +144,22 @@ def _attend(
     return _product(mixed.reshape(x.shape), attention["out"])
 
 
-def _attend_all(config: WhisperConfig, attention: Tree, x: jax.Array) -> jax.Array:
-    """Attend from every position of f32[B, S, D] to every other, one row after the other: scores
+def _attend_all(config: WhisperConfig, attention: Tree, x: jax.Array, together: int) -> jax.Array:
+    """Attend from every position of f32[B, S, D] to every other, some rows after the others: scores
     of all rows would take gigabytes."""
     heads, dtype = config.heads[0], attention["q"].kernel.dtype
-    q, k, v = (_split(_product(x, attention[name]), heads).astype(dtype) for name in "qkv")
 
-    def row(given: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        queries, keys, values = given  # [S, H, Q]
-        scores = _einsum("thq,shq->hts", queries, keys) * queries.shape[-1] ** -0.5
-        return _einsum("hts,shq->thq", jax.nn.softmax(scores).astype(dtype), values)
+    def in_turns(name: str) -> jax.Array:  # [B / together, together, S, H, Q]
+        made = _split(_product(x, attention[name]), heads).astype(dtype)
+        return made.reshape(together, -1, *made.shape[1:]).swapaxes(0, 1)
 
-    return _product(lax.map(row, (q, k, v)).reshape(x.shape), attention["out"])
+    def turn(given: Sequence[jax.Array]) -> jax.Array:
+        queries, keys, values = given
+        scores = _einsum("bthq,bshq->bhts", queries, keys) * queries.shape[-1] ** -0.5
+        return _einsum("bhts,bshq->bthq", jax.nn.softmax(scores).astype(dtype), values)
+
+    mixed = lax.map(turn, [in_turns(name) for name in "qkv"])
+    return _product(mixed.swapaxes(0, 1).reshape(x.shape), attention["out"])
 
 
 def _fed_forward(config: WhisperConfig, held: Tree, x: jax.Array) -> jax.Array:
@@ -202,8 +209,9 @@ def configure(config: Mapping[str, Any], values: Mapping[str, Any]) -> AudioReci
     """Return the recipe of a checkpoint. Raises CheckpointError, InvalidRequest."""
     serving = serving_of(values)
     sizes, dtype = WhisperConfig.from_hf(config), jnp.dtype(values["DTYPE"])
+    form = WeightForm(dtype=dtype, layout=serving.layout)
     return AudioRecipe(
-        blueprint=blueprint(lambda: Whisper(sizes, dtype)),
+        blueprint=blueprint(lambda: Whisper(sizes, form)),
         config=sizes,
         dtype=dtype,
         serving=serving,

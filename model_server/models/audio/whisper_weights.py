@@ -1,8 +1,13 @@
-"""The weights of Whisper, as checkpoints of `WhisperForConditionalGeneration` hold them."""
+"""The weights of Whisper, as checkpoints of `WhisperForConditionalGeneration` hold them.
+
+Equal layers are stacked along a first dimension: a program computes them in one loop. Heads, hidden
+units and the vocabulary are divided over the model axis of a mesh. The width is not over the data
+axis, which divides windows: every token of a transcript would move most weights to other devices.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,9 +16,12 @@ from flax import nnx
 
 from model_server.models.audio.audio_recipe import HEAD
 from model_server.models.audio.whisper_config import WhisperConfig
-from model_server.models.weights.weight import weight
+from model_server.models.weights.sharding import Layout
+from model_server.models.weights.source import Stacked, Tensor
+from model_server.models.weights.weight import WeightForm, weight
 
 Tree = dict[str, Any]
+Axis = str | None
 
 
 class LinearArrays(NamedTuple):
@@ -26,63 +34,104 @@ class Norm(NamedTuple):
     bias: jax.Array  # f32[..., D]
 
 
-class _Declaring(nnx.Module):
-    """Declares matrices in the model's number format and vectors in float32."""
-
-    def __init__(self, dtype: Any) -> None:
-        self.dtype = dtype
-
-    def matrix(self, name: str, *shape: int) -> nnx.Param:
-        return weight(shape, (None,) * len(shape), (name,), dtype=self.dtype, spread=0.02)
-
-    def vector(self, name: str, size: int) -> nnx.Param:
-        return weight((size,), (None,), (name,), dtype=jnp.float32, spread=0.0)
+def heads_axis(layout: Layout, heads: int) -> Axis:
+    """Return the logical axis of heads; None: the devices cannot share them evenly, and each
+    computes them all.
+    """
+    return "heads" if heads % layout.shards("heads") == 0 else None
 
 
-class LinearWeights(_Declaring):
-    def __init__(self, dtype: Any, name: str, outs: int, ins: int, *, biased: bool = True) -> None:
-        super().__init__(dtype)
-        self.kernel = self.matrix(f"{name}.weight", outs, ins)
-        self.bias = self.vector(f"{name}.bias", outs) if biased else None
+def _matrix(name: str, shape: tuple[int, ...], axes: tuple[Axis, ...], dtype: Any) -> nnx.Param:
+    return weight(shape, axes, (name,), dtype=dtype, spread=0.02)
+
+
+def _vector(name: str, size: int) -> nnx.Param:
+    return weight((size,), (None,), (name,), dtype=jnp.float32, spread=0.0)
+
+
+class NormWeights(nnx.Module):
+    def __init__(self, name: str, size: int) -> None:
+        self.scale = _vector(f"{name}.weight", size)
+        self.bias = _vector(f"{name}.bias", size)
+
+    def arrays(self) -> Norm:
+        return Norm(self.scale.get_value(), self.bias.get_value())
+
+
+def _stack(
+    layers: Sequence[str], name: str, shape: tuple[int, ...], axes: tuple[Axis, ...], dtype: Any
+) -> nnx.Param:
+    """Declare the weights that each layer has under the same name; layers: names of them."""
+    source = Stacked(tuple(Tensor(f"{layer}.{name}") for layer in layers))
+    spread = 0.02 if len(shape) > 1 else 0.0
+    return weight((len(layers), *shape), (None, *axes), source, dtype=dtype, spread=spread)
+
+
+class LayerNorms(nnx.Module):
+    def __init__(self, layers: Sequence[str], name: str, size: int) -> None:
+        self.scale, self.bias = (
+            _stack(layers, f"{name}.{part}", (size,), (None,), jnp.float32)
+            for part in ("weight", "bias")
+        )
+
+    def arrays(self) -> Norm:
+        return Norm(self.scale.get_value(), self.bias.get_value())
+
+
+class LayerLinears(nnx.Module):
+    def __init__(
+        self,
+        form: WeightForm,
+        layers: Sequence[str],
+        name: str,
+        sizes: tuple[int, int],
+        axes: tuple[Axis, Axis],
+        *,
+        biased: bool = True,
+    ) -> None:
+        """sizes, axes: of outputs and inputs."""
+        self.kernel = _stack(layers, f"{name}.weight", sizes, axes, form.dtype)
+        self.bias = (
+            _stack(layers, f"{name}.bias", sizes[:1], axes[:1], jnp.float32) if biased else None
+        )
 
     def arrays(self) -> LinearArrays:
         bias = None if self.bias is None else self.bias.get_value()
         return LinearArrays(self.kernel.get_value(), bias)
 
 
-class NormWeights(_Declaring):
-    def __init__(self, name: str, size: int) -> None:
-        super().__init__(jnp.float32)
-        self.scale = self.vector(f"{name}.weight", size)
-        self.bias = self.vector(f"{name}.bias", size)
-
-    def arrays(self) -> Norm:
-        return Norm(self.scale.get_value(), self.bias.get_value())
-
-
 class AttentionWeights(nnx.Module):
-    def __init__(self, dtype: Any, name: str, embed: int) -> None:
-        self.q = LinearWeights(dtype, f"{name}.q_proj", embed, embed)
-        self.k = LinearWeights(dtype, f"{name}.k_proj", embed, embed, biased=False)
-        self.v = LinearWeights(dtype, f"{name}.v_proj", embed, embed)
-        self.out = LinearWeights(dtype, f"{name}.out_proj", embed, embed)
+    def __init__(
+        self, form: WeightForm, layers: Sequence[str], name: str, embed: int, heads: int
+    ) -> None:
+        axis, sizes = heads_axis(form.layout, heads), (embed, embed)
+        self.q, self.k, self.v = (
+            LayerLinears(
+                form, layers, f"{name}.{part}_proj", sizes, (axis, None), biased=part != "k"
+            )
+            for part in "qkv"
+        )
+        self.out = LayerLinears(form, layers, f"{name}.out_proj", sizes, (None, axis))
 
     def arrays(self) -> Tree:
         parts = {"q": self.q, "k": self.k, "v": self.v, "out": self.out}
         return {key: each.arrays() for key, each in parts.items()}
 
 
-class LayerWeights(nnx.Module):
-    """A layer of the encoder, or of the decoder, which also attends to the encoder."""
+class LayersWeights(nnx.Module):
+    """Layers of the encoder, or of the decoder, which also attend to the encoder."""
 
-    def __init__(self, dtype: Any, name: str, embed: int, ffw: int, *, crosses: bool) -> None:
-        self.norm = NormWeights(f"{name}.self_attn_layer_norm", embed)
-        self.attention = AttentionWeights(dtype, f"{name}.self_attn", embed)
-        self.cross_norm = NormWeights(f"{name}.encoder_attn_layer_norm", embed) if crosses else None
-        self.cross = AttentionWeights(dtype, f"{name}.encoder_attn", embed) if crosses else None
-        self.ffw_norm = NormWeights(f"{name}.final_layer_norm", embed)
-        self.up = LinearWeights(dtype, f"{name}.fc1", ffw, embed)
-        self.down = LinearWeights(dtype, f"{name}.fc2", embed, ffw)
+    def __init__(self, config: WhisperConfig, form: WeightForm, half: int) -> None:
+        name = ("encoder", "decoder")[half]
+        layers = [f"model.{name}.layers.{index}" for index in range(config.layers[half])]
+        embed, ffw, heads = config.embed, config.ffw[half], config.heads[half]
+        self.norm = LayerNorms(layers, "self_attn_layer_norm", embed)
+        self.attention = AttentionWeights(form, layers, "self_attn", embed, heads)
+        self.cross_norm = LayerNorms(layers, "encoder_attn_layer_norm", embed) if half else None
+        self.cross = AttentionWeights(form, layers, "encoder_attn", embed, heads) if half else None
+        self.ffw_norm = LayerNorms(layers, "final_layer_norm", embed)
+        self.up = LayerLinears(form, layers, "fc1", (ffw, embed), ("ffw", None))
+        self.down = LayerLinears(form, layers, "fc2", (embed, ffw), (None, "ffw"))
 
     def arrays(self) -> Tree:
         parts = {
@@ -97,59 +146,48 @@ class LayerWeights(nnx.Module):
         return {key: each.arrays() for key, each in parts.items() if each is not None}
 
 
-class Whisper(_Declaring):
-    """The weights; `whisper` computes with what `prepared` makes of them."""
+class FrameFilter(nnx.Module):
+    def __init__(self, dtype: Any, name: str, outs: int, ins: int) -> None:
+        self.kernel = _matrix(f"{name}.weight", (outs, ins, 3), (None,) * 3, dtype)
+        self.bias = _vector(f"{name}.bias", outs)
 
-    def __init__(self, config: WhisperConfig, dtype: Any) -> None:
-        super().__init__(dtype)
+    def arrays(self) -> LinearArrays:
+        return LinearArrays(self.kernel.get_value(), self.bias.get_value())
+
+
+class Whisper(nnx.Module):
+    """The weights; `whisper` computes with their `arrays`."""
+
+    def __init__(self, config: WhisperConfig, form: WeightForm) -> None:
         embed, encoder, decoder = config.embed, "model.encoder", "model.decoder"
-        self.convolution_1 = self.matrix(f"{encoder}.conv1.weight", embed, config.bins, 3)
-        self.convolution_1_bias = self.vector(f"{encoder}.conv1.bias", embed)
-        self.convolution_2 = self.matrix(f"{encoder}.conv2.weight", embed, embed, 3)
-        self.convolution_2_bias = self.vector(f"{encoder}.conv2.bias", embed)
-        self.places = self.matrix(f"{encoder}.embed_positions.weight", config.positions, embed)
-        self.encoder = _layers(config, dtype, 0)
-        self.encoder_norm = NormWeights(f"{encoder}.layer_norm", embed)
-        self.table = self.matrix(f"{decoder}.embed_tokens.weight", config.vocab, embed)
-        self.positions = self.matrix(f"{decoder}.embed_positions.weight", config.context, embed)
-        self.decoder = _layers(config, dtype, 1)
-        self.decoder_norm = NormWeights(f"{decoder}.layer_norm", embed)
-        self.head = None if config.tied else self.matrix(HEAD, config.vocab, embed)
+        self.convolutions = nnx.List(
+            FrameFilter(form.dtype, f"{encoder}.conv{number}", embed, ins)
+            for number, ins in ((1, config.bins), (2, embed))
+        )
 
-    def prepared(self) -> Tree:
+        def table(name: str, rows: int, axis: Axis) -> nnx.Param:
+            return _matrix(name, (rows, embed), (axis, None), form.dtype)
+
+        self.places = table(f"{encoder}.embed_positions.weight", config.positions, None)
+        self.encoder = LayersWeights(config, form, 0)
+        self.encoder_norm = NormWeights(f"{encoder}.layer_norm", embed)
+        self.table = table(f"{decoder}.embed_tokens.weight", config.vocab, "vocab")
+        self.positions = table(f"{decoder}.embed_positions.weight", config.context, None)
+        self.decoder = LayersWeights(config, form, 1)
+        self.decoder_norm = NormWeights(f"{decoder}.layer_norm", embed)
+        self.head = None if config.tied else table(HEAD, config.vocab, "vocab")
+
+    def arrays(self) -> Tree:
         """Return the arrays that programs take, with the layers of each half stacked."""
-        table = self.table.get_value()
         return {
-            "convolutions": [
-                LinearArrays(self.convolution_1.get_value(), self.convolution_1_bias.get_value()),
-                LinearArrays(self.convolution_2.get_value(), self.convolution_2_bias.get_value()),
-            ],
+            "convolutions": [each.arrays() for each in self.convolutions],
             "places": self.places.get_value(),
-            "encoder": _stacked(self.encoder),
+            "encoder": self.encoder.arrays(),
             "encoder_norm": self.encoder_norm.arrays(),
-            "table": table,
+            "table": self.table.get_value(),
             "positions": self.positions.get_value(),
-            "decoder": _stacked(self.decoder),
+            "decoder": self.decoder.arrays(),
             "decoder_norm": self.decoder_norm.arrays(),
             # The table may be the head, too: it is in memory once.
             "head": None if self.head is None else self.head.get_value(),
         }
-
-
-def _layers(config: WhisperConfig, dtype: Any, half: int) -> nnx.List[LayerWeights]:
-    part = ("encoder", "decoder")[half]
-    return nnx.List(
-        LayerWeights(
-            dtype,
-            f"model.{part}.layers.{index}",
-            config.embed,
-            config.ffw[half],
-            crosses=bool(half),
-        )
-        for index in range(config.layers[half])
-    )
-
-
-def _stacked(layers: Iterable[LayerWeights]) -> Tree:
-    """Stack equal layers along a first dimension: a program computes them in one loop."""
-    return jax.tree.map(lambda *each: jnp.stack(each), *(layer.arrays() for layer in layers))

@@ -1,18 +1,19 @@
-"""Overrides of models with image input: IMAGES, MEDIA_ROWS of their vectors, and IMAGE_PIXELS."""
+"""Overrides of models with images or sounds: IMAGES, SOUNDS, MEDIA_ROWS, and IMAGE_PIXELS."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from model_server.checkpoints.media_part import without_media
-from model_server.models.media.media_recipe import MediaRecipe
+from model_server.checkpoints.media_part import AUDIO, VISION, without_media
+from model_server.models.media.media_recipe import OVERRIDES, MediaRecipe
 from model_server.sharing.images.forms import LongestForm, MultiplesForm
 from sax.errors import InvalidRequest
 
 MEDIA_DEFAULTS: Mapping[str, Any] = {
     # true: refused where images are not taken; false: text only; null: if checkpoint and server can
     "IMAGES": None,
+    "SOUNDS": None,  # the same of sounds
     "MEDIA_ROWS": None,  # vectors of images in memory at once; null: the usual ones
     # most pixels of an image, where it keeps its proportions; null: the checkpoint's, within bounds
     "IMAGE_PIXELS": None,
@@ -24,11 +25,12 @@ _IMAGES = 2  # the largest ones that the buffer holds: one is read while the nex
 
 def parse_media_rows(values: Mapping[str, Any]) -> int | None:
     """Return MEDIA_ROWS. Raises InvalidRequest."""
-    rows, images = values["MEDIA_ROWS"], values["IMAGES"]
-    if images is not None and type(images) is not bool:
-        raise InvalidRequest(
-            f"IMAGES is {images!r}: give true, false or null", param="overrides.IMAGES"
-        )
+    rows = values["MEDIA_ROWS"]
+    for key in OVERRIDES.values():
+        if values[key] is not None and type(values[key]) is not bool:
+            raise InvalidRequest(
+                f"{key} is {values[key]!r}: give true, false or null", param=f"overrides.{key}"
+            )
     if rows is not None and (type(rows) is not int or not 1 <= rows <= _MOST_ROWS):
         raise InvalidRequest(
             f"MEDIA_ROWS is {rows!r}: give a whole number from 1 to {_MOST_ROWS}, or null",
@@ -40,13 +42,13 @@ def parse_media_rows(values: Mapping[str, Any]) -> int | None:
 def wanted_config(
     config: Mapping[str, Any] | None, values: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """Return the config.json that a model is made of: without a vision encoder if IMAGES is false.
+    """Return the config.json that a model is made of: without the encoders that are left out.
 
-    So nothing of that part is read, or keeps the model from loading.
+    So nothing of such a part is read, or keeps the model from loading.
     """
-    if config is None or values.get("IMAGES") is not False:
-        return config
-    return without_media(config)
+    parts = {"IMAGES": VISION, "SOUNDS": AUDIO}
+    left_out = [part for key, part in parts.items() if values.get(key) is False]
+    return without_media(config, left_out) if config is not None and left_out else config
 
 
 def rows_in_memory(media: MediaRecipe | None, values: Mapping[str, Any]) -> int | None:
@@ -55,6 +57,7 @@ def rows_in_memory(media: MediaRecipe | None, values: Mapping[str, Any]) -> int 
     Raises InvalidRequest.
     """
     _check_pixels(media, values)
+    _check_taken(media, values)
     if media is None:
         _check_text_only(values)
         return None
@@ -79,13 +82,19 @@ def _check_pixels(media: MediaRecipe | None, values: Mapping[str, Any]) -> None:
         )
 
 
+def _check_taken(media: MediaRecipe | None, values: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest if images or sounds are asked for that the model does not take."""
+    for kind, key in OVERRIDES.items():
+        if values.get(key) is True and (media is None or media.kind != kind):
+            raise InvalidRequest(
+                f"{key} is true, but this model has no encoder of {key.lower()}, or none that is "
+                f"supported (docs/models.md lists those with {key.lower()}): publish it without "
+                f"{key}",
+                param=f"overrides.{key}",
+            )
+
+
 def _check_text_only(values: Mapping[str, Any]) -> None:
-    if values.get("IMAGES") is True:
-        raise InvalidRequest(
-            "IMAGES is true, but this model has no vision encoder, or none that is supported "
-            "(docs/models.md lists those with images): publish it without IMAGES",
-            param="overrides.IMAGES",
-        )
     if values.get("MEDIA_ROWS") is not None:
         raise InvalidRequest(
             "MEDIA_ROWS sizes memory for images, which this model does not take: publish it "

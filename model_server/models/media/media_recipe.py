@@ -18,6 +18,8 @@ from flax import nnx
 from model_server.models.weights.weight import WeightForm
 from model_server.sharing.images.forms import ImageForm
 
+OVERRIDES = {"image": "IMAGES", "audio": "SOUNDS"}  # by kind
+
 
 class PreparedMedia(NamedTuple):
     """One image or sound, cut into the pieces that its encoder takes."""
@@ -62,6 +64,11 @@ class MediaRecipe:
     sees_itself: bool = False  # tokens of an image also see those after them: one chunk holds all
     triples: bool = False  # positions are three numbers: frame, row, column
     unused: tuple[str, ...] = ()  # prefixes of its tensors in checkpoints that it does not need
+
+    @property
+    def override(self) -> str:
+        """The override that leaves it out when it is false."""
+        return OVERRIDES[self.kind]
 
     @property
     def rows(self) -> int:

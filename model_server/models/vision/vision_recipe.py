@@ -10,6 +10,7 @@ import jax
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import view_of
+from model_server.models.weights.sharding import Layout, asked_layout
 from model_server.models.weights.weight import Blueprint
 from model_server.sharing.images.forms import SquareForm
 from sax.errors import InvalidRequest
@@ -59,6 +60,7 @@ class VisionRecipe:
     top_k: int  # labels of an answer
     batches: tuple[int, ...]  # numbers of images that are compiled, ascending
     image_size: int | None  # pixels of a side, from the publish; None: as the checkpoint says
+    layout: Layout  # over an abstract mesh
 
 
 Configure = Callable[[Mapping[str, Any] | None, Mapping[str, Any]], VisionRecipe]
@@ -90,6 +92,7 @@ VISION_DEFAULTS: Mapping[str, Any] = {
     "IMAGE_SIZE": None,  # pixels of a side; null: as the checkpoint says
     "BATCH_SIZE": 16,  # most images of a step; of Saxml's class a list of numbers to compile
     "TOP_K": 5,  # labels of an answer
+    "ICI_MESH_SHAPE": None,  # devices on the axes replica, data, model; null: one device
 }
 
 
@@ -129,4 +132,5 @@ def serving_values(values: Mapping[str, Any]) -> dict[str, Any]:
         "top_k": values["TOP_K"],
         "image_size": values["IMAGE_SIZE"],
         "batches": batch_sizes(values["BATCH_SIZE"]),
+        "layout": asked_layout(values["ICI_MESH_SHAPE"]),
     }

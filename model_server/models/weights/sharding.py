@@ -68,6 +68,19 @@ class Layout:
         """Sharding of pages, [P, K, ...]; heads: logical axis of their KV heads."""
         return NamedSharding(self.mesh, PartitionSpec(None, self.axis(heads)))
 
+    def rows(self, count: int, axes: Sequence[str] = AXES[:2]) -> NamedSharding:
+        """Sharding of so many independent inputs.
+
+        They are divided over these axes, those that copy a model's products, if evenly.
+        """
+        even = count % math.prod(self.mesh.shape[axis] for axis in axes) == 0
+        return NamedSharding(self.mesh, PartitionSpec(tuple(axes) if even else None))
+
+    def even(self, counts: Sequence[int], axes: Sequence[str] = AXES[:2]) -> tuple[int, ...]:
+        """Return the next larger numbers of inputs that these axes divide evenly, ascending."""
+        parts = math.prod(self.mesh.shape[axis] for axis in axes)
+        return tuple(sorted({-(-count // parts) * parts for count in counts}))
+
     def row_split(self) -> SequenceSharding | None:
         axis = self.axis("tokens")
         if axis is None or not isinstance(self.mesh, Mesh):
@@ -107,6 +120,12 @@ def layout_of(shape: Sequence[int] = (1, 1, 1), rules: Rules = DEFAULT_RULES) ->
 
 
 ONE_DEVICE = layout_of()
+
+
+def asked_layout(value: Any) -> Layout:
+    """Layout by ICI_MESH_SHAPE of images or sounds; null: one device. Raises InvalidRequest."""
+    shape = parse_mesh_shape(value)
+    return ONE_DEVICE if shape is None else layout_of(shape)
 
 
 def own_device() -> Layout:
@@ -150,15 +169,8 @@ def spans_hosts(layout: Layout) -> bool:
 
 
 def divided_rows(sharding: jax.sharding.Sharding, rows: int) -> jax.sharding.Sharding:
-    """Return the sharding of `rows` independent inputs of a model that lies like this.
-
-    They are divided over the axes that copy a model's products, if evenly.
-    """
-    if not isinstance(sharding, NamedSharding):
-        return sharding
-    axes = AXES[:2]
-    even = rows % math.prod(sharding.mesh.shape[axis] for axis in axes) == 0
-    return NamedSharding(sharding.mesh, PartitionSpec(axes if even else None))
+    """Return the sharding of `rows` independent inputs of a model that lies like this."""
+    return Layout(sharding.mesh).rows(rows) if isinstance(sharding, NamedSharding) else sharding
 
 
 def bytes_per_device(shape: Sequence[int], bits: int, sharding: NamedSharding) -> int:

@@ -20,7 +20,12 @@ from model_server.checkpoints.packed import HALF_BYTES, Packing
 from model_server.models.weights.low_rank import AdapterRoom, LowRankFactor
 from model_server.models.weights.quantization import AsStored, Quantization
 from model_server.models.weights.quantized import Quantized, placeholder
-from model_server.models.weights.sharding import ONE_DEVICE, Layout, WeightPlacement
+from model_server.models.weights.sharding import (
+    ONE_DEVICE,
+    Layout,
+    WeightPlacement,
+    bytes_per_device,
+)
 from model_server.models.weights.source import WeightSource, source_of
 from model_server.models.weights.tiled import Tiled, TiledQuantized, tiled_placeholder
 
@@ -130,6 +135,15 @@ class Declaration:
     def bytes(self) -> int:
         return sum(leaf.bytes for leaf in self.leaves)
 
+    def bytes_on(self, layout: Layout) -> int:
+        """Return the bytes on a device of the layout."""
+        return sum(
+            bytes_per_device(
+                each.shape, each.bits, layout.sharding(each.shape, each.axes, each.bits)
+            )
+            for each in self.leaves
+        )
+
     @property
     def is_tiled(self) -> bool:
         return self.plain is not self.leaves
@@ -151,6 +165,10 @@ class Blueprint:
     @property
     def bytes(self) -> int:
         return sum(declaration.bytes for declaration in self.declarations)
+
+    def bytes_on(self, layout: Layout) -> int:
+        """Return the bytes on a device of the layout."""
+        return sum(declaration.bytes_on(layout) for declaration in self.declarations)
 
     @cached_property
     def factors(self) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ from sax.errors import CheckpointError, SaxError
 
 _NAMED = 20  # tensors listed per problem
 _QUANTIZED = ("int8", "int4")
+_MESH = "one, or the mesh of ICI_MESH_SHAPE"
 
 
 def inspect(path: str) -> Report:
@@ -138,7 +139,7 @@ def _see(report: Report, recipe: Recipe, checkpoint: Checkpoint) -> None:
     size = sum(math.prod(each.shape) for each in encoder.declarations)
     seen = "seen" if media.kind == "image" else "none, but sounds are heard"
     report.images = f"{seen}, up to {media.rows} tokens each, by an encoder of {size:,} parameters"
-    report.problems += encoder_problems(encoder, checkpoint, media.unused, shown=_NAMED)
+    report.problems += encoder_problems(encoder, checkpoint, media, shown=_NAMED)
 
 
 def _image_tokens(report: Report, checkpoint: Checkpoint) -> None:
@@ -153,6 +154,7 @@ def _fit_images(report: Report, vision: VisionClass, checkpoint: Checkpoint) -> 
     recipe = vision.configure(checkpoint.config, vision.overridable)
     report.problems += mismatches(recipe.blueprint.declarations, checkpoint, shown=_NAMED)
     report.memory = {"float32": recipe.blueprint.bytes}
+    report.devices = f"{_MESH}: each has all weights and computes its share of a batch"
     read_image_settings(checkpoint.folder, None)
 
 
@@ -160,6 +162,11 @@ def _fit_sounds(report: Report, audio: AudioClass, checkpoint: Checkpoint) -> No
     report.family = f"{audio.title} (sounds)"
     recipe = audio.configure(checkpoint.config, audio.overridable)
     report.context, report.vocabulary = recipe.config.context, recipe.config.vocab
+    encoder, decoder = recipe.config.heads
+    report.devices = (
+        f"{_MESH}: its model axis divides {encoder} heads of the encoder and {decoder} of the "
+        "decoder, its others windows"
+    )
     needed = recipe.needed(checkpoint)
     report.problems += mismatches(recipe.blueprint.declarations, needed, shown=_NAMED)
     for kind in ("bfloat16", "float32"):

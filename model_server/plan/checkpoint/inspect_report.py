@@ -65,6 +65,7 @@ class Report:
     context: int | None = None
     vocabulary: int | None = None  # the model's
     images: str | None = None  # its vision encoder; None: the checkpoint has none
+    devices: str | None = None  # that can share a model of images or sounds
     tokenizer: TokenizerFacts | None = None
     chat_template: str | None = None
     memory: dict[str, int] = field(default_factory=dict)  # bytes of the weights, by number format
@@ -119,6 +120,8 @@ class Report:
             yield "context", f"{self.context:,} tokens"
         if self.images is not None:
             yield "images", self.images
+        if self.devices is not None:
+            yield "devices", self.devices
 
     def _tokenizer(self) -> Iterator[tuple[str, str]]:
         facts = self.tokenizer

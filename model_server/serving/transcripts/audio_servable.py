@@ -58,6 +58,7 @@ class AudioServable:
             most=loaded.runner.batch,
             wait_s=_WAIT_S,
             queue=loaded.queue,
+            devices=loaded.devices,
             on_batch=self._count,
         )
 

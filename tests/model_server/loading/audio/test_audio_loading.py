@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,14 +22,21 @@ from model_server.loading.memory_plan import FreeMemory
 from model_server.models.audio import whisper
 from model_server.models.audio.whisper import WHISPER
 from model_server.models.registry import make_recipe
+from model_server.models.weights.sharding import Layout
 from model_server.plan.checkpoint.inspect import inspect
-from model_server.serving.transcripts.transcription import Transcription
-from model_server.sharing.audio.spectrogram import spectrogram
 from sax.errors import CheckpointError, InvalidRequest, LoadFailed, MemoryPlanError
-from sax.speech.transcripts import Segment, TranscriptRequest
-from sax.types import ModelSpec
-from tests.golden.make_sounds import CASES, HERE, sound_of, teacher_tokens, thinned
+from tests.golden.make_sounds import CASES, thinned
 from tests.golden.sound_folder import write_case
+from tests.model_server.loading.audio.sounds import (
+    check_segments,
+    first_window,
+    golden_of,
+    load,
+    mels_of,
+    spec_of,
+    teacher_rows,
+    written,
+)
 
 pytestmark = pytest.mark.timeout(600)  # compiles on busy cores
 
@@ -72,53 +79,9 @@ def models(
         each.runner.close()
 
 
-def load(loader: ModelLoader, checkpoint: Path | str, path: str = "auto", **values: Any) -> Any:
-    return loader(spec_of(checkpoint, path, **values), lambda progress: None)
-
-
-def spec_of(checkpoint: Path | str, path: str = "auto", **values: Any) -> ModelSpec:
-    return ModelSpec(
-        model_id="/sax/test/ear",
-        model_path=path,
-        checkpoint=str(checkpoint),
-        replicas=1,
-        overrides={key: json.dumps(value) for key, value in values.items()},
-    )
-
-
-def golden_of(name: str) -> dict[str, np.ndarray]:
-    with np.load(HERE / name / "golden.npz") as file:
-        return dict(file)
-
-
-def mels_of(name: str, loaded: LoadedAudio) -> np.ndarray:
-    sound = sound_of(name, CASES[name][1])
-    padded = np.pad(sound, (0, max(0, 160 * loaded.frames - len(sound))))
-    return spectrogram(padded, loaded.form.bins)
-
-
 def window_of(mels: np.ndarray, **changes: Any) -> SpeechWindow:
     window = SpeechWindow(mels, (), None, None, 0.0, 0, 20, Event())
     return window._replace(**changes)
-
-
-async def written(
-    loaded: LoadedAudio, mels: np.ndarray, frames: int, *, conditioned: bool, language: str
-) -> list[Segment]:
-    """The segments of a sound, as a servable writes them down."""
-
-    async def ask(window: SpeechWindow) -> WrittenWindow:
-        if not conditioned:
-            window = window._replace(previous=())
-        (answer,) = loaded.runner.write([window._replace(limit=20)])
-        return answer._replace(logprob=0.0)  # never tried again
-
-    request = TranscriptRequest(
-        model_id="/sax/test/ear", sound=b"", language=language, translate=bool(language)
-    )
-    parts: AsyncGenerator[Any, None] = Transcription(loaded, request, ask).parts(mels, frames)
-    async with aclosing(parts):
-        return [segment async for part in parts for segment in part.segments]
 
 
 @pytest.mark.parametrize("name", ["whisper", *_OTHERS])
@@ -130,22 +93,23 @@ def test_states_and_logits_are_those_of_the_reference(
     np.testing.assert_allclose(mels[::16], golden["whole"], atol=1e-4)
     runner = loaded.runner
     assert isinstance(runner, AudioModelRunner)
-    weights, config = runner._weights, runner._programs.recipe.config  # pyright: ignore[reportPrivateUsage]
-    first = spectrogram(sound_of(name, CASES[name][1])[: 160 * loaded.frames], config.bins)
-    first = mels if len(first) < loaded.frames else first
+    leaves, recipe = runner._leaves, runner._programs.recipe  # pyright: ignore[reportPrivateUsage]
+    config = recipe.config
+    first = first_window(name, loaded)
     np.testing.assert_allclose(thinned(first), golden["features"], atol=1e-4)
-    tokens = teacher_tokens(name, CASES[name][0])[None].astype(np.int32)
+    tokens = teacher_rows(name)
 
     @jax.jit
-    def computed(weights: Any, mels: Any) -> tuple[jax.Array, jax.Array]:
+    def computed(leaves: Any, mels: Any) -> tuple[jax.Array, jax.Array]:
+        weights = recipe.blueprint.assemble(leaves).arrays()
         states = whisper.encode(config, weights, mels)
         cross = whisper.crossed(config, weights, states)
         cache = whisper.empty_cache(config, np.float32, 1)
-        places = np.arange(tokens.shape[1])[None]
+        places = jnp.arange(tokens.shape[1])[None]
         x, _ = whisper.decode(config, weights, cross, cache, tokens, places)
         return states, whisper.logits(weights, x)
 
-    states, logits = computed(weights, first[None])
+    states, logits = computed(leaves, first[None])
     np.testing.assert_allclose(thinned(np.asarray(states)[0]), golden["states"], atol=1e-4)
     np.testing.assert_allclose(np.asarray(logits)[0], golden["logits"], atol=1e-4)
 
@@ -155,20 +119,14 @@ def test_states_and_logits_are_those_of_the_reference(
 async def test_segments_and_times_of_many_windows_are_those_of_the_reference(
     models: Callable[[str], LoadedAudio], name: str, conditioned: bool
 ) -> None:
-    golden, loaded = golden_of(name), models(name)
-    mels = mels_of(name, loaded)
-    language = "de" if "language" in golden else ""
-    found = await written(loaded, mels, len(mels), conditioned=conditioned, language=language)
-    wanted = golden["segments_conditioned" if conditioned else "segments_alone"]
-    assert len(found) == len(wanted)
-    for segment, (start, end, *tokens) in zip(found, wanted.tolist(), strict=True):
-        # Ours end with the sound; the reference believes a random model that hears more.
-        times = [min(each, len(mels) / 100) for each in (start, end)]
-        assert [segment.start, segment.end] == pytest.approx(times, abs=0.005)
-        said = [int(each) for each in tokens if each >= 0]
-        if said[-2] >= loaded.tokens.timestamps:
-            said.pop()  # where the next window begins
-        assert [*segment.tokens] == said
+    loaded = models(name)
+
+    def write(window: SpeechWindow) -> WrittenWindow:
+        return loaded.runner.write([window])[0]
+
+    found = await written(loaded, name, write, conditioned=conditioned)
+    wanted = golden_of(name)["segments_conditioned" if conditioned else "segments_alone"]
+    check_segments(found, wanted, len(mels_of(name, loaded)), loaded.tokens.timestamps)
 
 
 def test_windows_of_many_sounds_are_written_down_together(
@@ -228,6 +186,9 @@ def test_the_plan_counts_weights_states_and_workspace(
         ({"DTYPE": "int8"}, "DTYPE"),
         ({"BATCH_SIZE": 0}, "BATCH_SIZE"),
         ({"MAX_AUDIO_MINUTES": 1000}, "MAX_AUDIO_MINUTES"),
+        ({"ICI_MESH_SHAPE": [2]}, "give three sizes"),
+        ({"ICI_MESH_SHAPE": []}, "give three sizes"),
+        ({"NUM_STAGES": 2}, "one stage; leave it out, or give its devices by ICI_MESH_SHAPE"),
     ],
 )
 def test_overrides_out_of_range_are_refused_by_name(
@@ -273,14 +234,25 @@ def test_what_cannot_be_loaded_says_why(
             load(loader, folders("whisper"))
 
 
+def test_a_mesh_of_more_devices_than_there_are_is_refused(
+    loader: ModelLoader, folders: Callable[[str], Path]
+) -> None:
+    with pytest.raises(MemoryPlanError, match="needs 64 devices; this server has"):
+        load(loader, folders("whisper"), ICI_MESH_SHAPE=[1, 8, 8])
+
+
 @pytest.mark.extended
 def test_a_model_that_does_not_fit_is_refused(folders: Callable[[str], Path]) -> None:
     from model_server.checkpoints.opening import open_checkpoint
 
     checkpoint = open_checkpoint(str(folders("whisper")))
-    spec, free = spec_of(folders("whisper")), FreeMemory(100_000, 0, {})
+    spec, config = spec_of(folders("whisper")), ModelServerConfig()
+
+    def free(layout: Layout) -> FreeMemory:
+        return FreeMemory(100_000, 0, {})
+
     with pytest.raises(MemoryPlanError):
-        load_audio(WHISPER, spec, checkpoint, ModelServerConfig(), free, lambda progress: None)
+        load_audio(WHISPER, spec, checkpoint, config, free, lambda progress: None)
 
 
 @pytest.mark.extended
@@ -300,6 +272,8 @@ def test_inspect_names_it_and_what_is_wrong(folders: Callable[[str], Path], tmp_
     report = inspect(str(folders("whisper")))
     assert (report.family, report.problems) == ("Whisper (sounds)", [])
     assert report.context == 48
+    assert report.devices is not None
+    assert "divides 3 heads of the encoder and 2 of the decoder" in report.devices
     assert report.memory["bfloat16"] < report.memory["float32"]
     folder = write_case("whisper", tmp_path / "whisper")
     (folder / "tokenizer.json").unlink()

@@ -1,7 +1,5 @@
 """Loads models that make no tokens on meshes of fake devices; a process of its own.
 
-The number of devices is fixed before jax starts, so the test calls this as a script:
-
     python -m tests.model_server.loading.passes.on_meshes RESULTS.json CASE:8x1x1 ...
 
 RESULTS.json holds, by each of these names, the vectors of the case's inputs, or an error.
@@ -10,9 +8,7 @@ RESULTS.json holds, by each of these names, the vectors of the case's inputs, or
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +19,7 @@ from model_server.loading.loaded import LoadedEmbedder
 from model_server.loading.loader import ModelLoader, make_loader
 from sax.types import ModelSpec
 from tests.model_server.loading.passes.test_classes import CASES, classifier
+from tests.model_server.many_devices import write_results
 from tests.model_server.sentence_folders import golden_sentences, sentence_folder
 
 
@@ -61,17 +58,9 @@ def inputs_of(loaded: LoadedEmbedder, case: str, *, is_classifier: bool) -> list
 
 
 def main() -> None:
-    path, *runs = sys.argv[1:]
-    results: dict[str, Any] = {}
     loader = make_loader(ModelServerConfig())
-    for run in runs:
-        case, _, sizes = run.partition(":")
-        try:
-            results[run] = vectors(loader, case, [int(size) for size in sizes.split("x")])
-        except Exception:
-            results[run] = traceback.format_exc()
+    write_results(lambda case, shape: vectors(loader, case, shape))
     loader.watch.stop()
-    Path(path).write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -6,14 +6,11 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-from safetensors.numpy import save_file
 
 from model_server.config import ModelServerConfig
 from model_server.loading.loaded import LoadedVision
@@ -22,10 +19,17 @@ from model_server.loading.memory_plan import FreeMemory
 from model_server.loading.vision.vision_loading import load_vision
 from model_server.models.vision.imagenet_resnet import IMAGENET_RESNET_50
 from model_server.models.vision.vision_recipe import VISION_DEFAULTS
-from model_server.sharing.images.images import prepared
+from model_server.models.weights.sharding import Layout
 from sax.errors import CheckpointError, InvalidRequest, LoadFailed, MemoryPlanError, SaxError
 from sax.types import ModelSpec
-from tests.golden.make_images import CASES, HERE, tensor_of, thinned
+from tests.golden.make_images import CASES, thinned
+from tests.model_server.loading.vision.images import (
+    golden_of,
+    load,
+    logprobs,
+    pixels_of,
+    write_case,
+)
 
 SAXML = "pax.vision.params.resnet.ImageNetResNet50"
 
@@ -51,44 +55,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return folder
 
 
-def write_case(name: str, folder: Path) -> None:
-    folder.mkdir()
-    shapes = json.loads((HERE / name / "tensors.json").read_text())
-    tensors = {key: tensor_of(key, tuple(shape)) for key, shape in shapes.items()}
-    save_file(tensors, folder / "model.safetensors")
-    for file in ("config.json", "preprocessor_config.json"):
-        shutil.copy(HERE / name / file, folder / file)
-
-
-def load(loader: ModelLoader, checkpoint: Path | str, path: str = "auto", **values: Any) -> Any:
-    spec = ModelSpec(
-        model_id="/sax/test/eye",
-        model_path=path,
-        checkpoint=str(checkpoint),
-        replicas=1,
-        overrides={key: json.dumps(value) for key, value in values.items()},
-    )
-    return loader(spec, lambda progress: None)
-
-
-def pixels_of(image: np.ndarray, loaded: LoadedVision) -> np.ndarray:
-    """u8[S, S, 3] of an image that is sent without a loss."""
-    file, side = BytesIO(), loaded.form.size
-    Image.fromarray(image).save(file, "PNG")
-    found = prepared(file.getvalue(), loaded.form)
-    return np.frombuffer(found.pixels, np.uint8).reshape(side, side, 3)
-
-
-def logprobs(logits: np.ndarray) -> np.ndarray:
-    wide = logits.astype(np.float64) - logits.max(-1, keepdims=True)
-    return wide - np.log(np.exp(wide).sum(-1, keepdims=True))
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_pixels_scores_and_vectors_are_those_of_the_reference(
     loader: ModelLoader, folders: Callable[[str], Path], name: str
 ) -> None:
-    golden = np.load(HERE / name / "golden.npz")
+    golden = golden_of(name)
     loaded = load(loader, folders(name), BATCH_SIZE=2)
     assert isinstance(loaded, LoadedVision)
     images = [pixels_of(golden[f"image_{n}"], loaded) for n in (0, 1)]
@@ -108,7 +79,7 @@ def test_pixels_scores_and_vectors_are_those_of_the_reference(
 
 
 def test_lower_precision_stays_near(loader: ModelLoader, folders: Callable[[str], Path]) -> None:
-    golden = np.load(HERE / "resnet_basic" / "golden.npz")
+    golden = golden_of("resnet_basic")
     loaded = load(loader, folders("resnet_basic"), "resnet", DTYPE="bfloat16", BATCH_SIZE=1)
     (seen,) = loaded.runner.see([pixels_of(golden["image_0"], loaded)])
     np.testing.assert_allclose(seen.scores, logprobs(golden["logits"][0]), rtol=0.05)
@@ -174,6 +145,9 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any], type[SaxError], str]] = {
     "batch": ("resnet", {"BATCH_SIZE": 0}, InvalidRequest, "BATCH_SIZE is 0"),
     "dtype": ("resnet", {"DTYPE": "int8"}, InvalidRequest, "DTYPE must be"),
     "override": ("resnet", {"MAX_CONTEXT": 5}, InvalidRequest, "unknown override 'MAX_CONTEXT'"),
+    "mesh": ("resnet", {"ICI_MESH_SHAPE": [2]}, InvalidRequest, "give three sizes"),
+    "devices": ("resnet", {"ICI_MESH_SHAPE": [1, 8, 8]}, MemoryPlanError, "needs 64 devices"),
+    "stages": ("resnet", {"NUM_STAGES": 2}, InvalidRequest, "one stage.*by ICI_MESH_SHAPE"),
     "text": ("auto", {"QUANTIZE": "int8"}, InvalidRequest, "unknown override 'QUANTIZE'"),
 }
 
@@ -194,9 +168,12 @@ def test_a_family_needs_a_checkpoint(loader: ModelLoader) -> None:
 
 def test_memory_is_planned_before_weights_are_read(loader: ModelLoader) -> None:
     spec = ModelSpec(model_id="/sax/test/x", model_path=SAXML, checkpoint="None", replicas=1)
-    free = FreeMemory(limit=1000, in_use=0, holders={})
     small = replace(IMAGENET_RESNET_50, overridable={**VISION_DEFAULTS, "IMAGE_SIZE": 32})
     phases: list[str] = []
+
+    def free(layout: Layout) -> FreeMemory:
+        return FreeMemory(limit=1000, in_use=0, holders={})
+
     with loader.watch.loading(), pytest.raises(MemoryPlanError, match="does not fit"):
         load_vision(
             small, spec, None, ModelServerConfig(), free, lambda each: phases.append(each.phase)

@@ -107,7 +107,7 @@ def test_unknown_towers_are_refused(tower: dict[str, Any], text: str) -> None:
 def test_a_model_without_the_part_that_hears_is_one_of_text() -> None:
     config = {key: value for key, value in media_config_of(CASE).items() if key != "audio_config"}
     assert made(config, None).media is None
-    assert made(media_config_of(CASE), None, IMAGES="false").media is None
+    assert made(media_config_of(CASE), None, SOUNDS="false").media is None
 
 
 def test_other_text_models_are_refused() -> None:
