@@ -93,7 +93,7 @@ class Workload:
         tokens, rows = _tokens_and_rows(bucket, block)
         each = [self._of_weight(declared, tokens, rows) for declared in self._declarations]
         experts = [declared for declared in self._declarations if self._is_chosen(declared)]
-        held = sum(map(self._held, experts))
+        held = sum(one.bytes_on(self.deployment.layout) for one in experts)
         before = max(0, context - bucket.blocks * block)  # cached before the first prompt block
         decoded = bucket.decodes * self.anatomy.seen(context)
         prompt = sum(self.anatomy.seen(before + (n + 1) * block) for n in range(bucket.blocks))
