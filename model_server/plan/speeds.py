@@ -183,7 +183,9 @@ def _unused(work: Workload, topology: Topology) -> str | None:
 def _whole_heads(work: Workload) -> str | None:
     shards, cached = work.deployment.layout.shards("heads"), work.deployment.cache
     heads, kv_heads = work.anatomy.heads, work.anatomy.kv_heads
-    if shards == 1 or split_heads(heads, kv_heads, shards).sharded and cached.axis:
+    if shards == 1 or not heads:
+        return None
+    if split_heads(heads, kv_heads, shards).sharded and cached.axis:
         return None
     if cached.value_dim == 0 and heads % shards == 0:
         return None  # a latent is shared by all heads and replicated by design
