@@ -94,7 +94,10 @@ class PlacedModel:
         if self.cache.chosen:
             return xla.KERNEL
         heads, pages = map(self.layout.axis, (self.cache.query_axis, self.cache.axis))
-        return kernel_for(self.layout.platform, self.layout.mesh, heads, pages, self.kv_dtype)
+        memories = self.layout.axis("heads") if self.recipe.recurrent else None
+        return kernel_for(
+            self.layout.platform, self.layout.mesh, heads, pages, self.kv_dtype, memories
+        )
 
     @cached_property
     def weight_bytes(self) -> int:

@@ -72,11 +72,12 @@ def planned_step(work: Workload, chip: Chip, measured: Measured, context: int) -
     """Combine the compiled program with our own count; the larger of each bounds the step.
 
     The program's text does not show what a kernel reads of the cache, and counts a loop over it
-    once: so the cache is added to its bytes, attention to its FLOPs.
+    once: so the cache is added to its bytes, attention to its FLOPs. So are states that a kernel
+    takes.
     """
     least = work.of(measured.bucket, context)
     flops = measured.flops + least.attention_flops
-    moved = float(measured.traffic.moved.total + least.cache)
+    moved = float(measured.traffic.moved.total + least.unseen)
     load = DeviceWork(
         flops=max(least.flops, flops),
         bytes=max(least.bytes, moved),

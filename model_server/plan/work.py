@@ -19,6 +19,7 @@ from flax import nnx
 
 from model_server.engine.buckets import Bucket
 from model_server.kernels.pages import CacheShape
+from model_server.kernels.states import MemoryKernel
 from model_server.loading.deployment import Deployment
 from model_server.models.layers.attention import Attention
 from model_server.models.layers.latent_attention import LatentAttention
@@ -73,11 +74,17 @@ class StepWork:
     attention_flops: int  # of these: between queries and the cache
     weights: int  # bytes read
     cache: int  # bytes of keys and values, read and written
-    states: int = 0  # bytes, read and written
+    states: int = 0  # bytes of states, read and written
+    memories: int = 0  # of these: those that a kernel moves
 
     @property
     def bytes(self) -> int:
         return self.weights + self.cache + self.states
+
+    @property
+    def unseen(self) -> int:
+        """Bytes that kernels move, which a program's text does not show."""
+        return self.cache + self.memories
 
     def __add__(self, other: StepWork) -> StepWork:
         return StepWork(
@@ -86,6 +93,7 @@ class StepWork:
             weights=self.weights + other.weights,
             cache=self.cache + other.cache,
             states=self.states + other.states,
+            memories=self.memories + other.memories,
         )
 
 
@@ -117,6 +125,7 @@ class Workload:
             weights=sum(read for read, _ in each),
             cache=self._cache([context] * bucket.decodes + prompts, tokens),
             states=self._states(bucket),
+            memories=self._memories(bucket),
         )
 
     def _cache(self, contexts: Sequence[int], tokens: int) -> int:
@@ -137,6 +146,16 @@ class Workload:
         each = self.deployment.layer_bytes(self.deployment.limits.page_size)
         kept = zip(self.anatomy.layers, each, strict=True)
         return 2 * sequences * sum(state for layer, state in kept if layer.memory == "state")
+
+    def _memories(self, bucket: Bucket) -> int:
+        """Bytes of the memories of decode rows, if a kernel reads and writes them."""
+        made = self.deployment
+        if not isinstance(made.kernel, MemoryKernel):
+            return 0
+        pools = zip(self.anatomy.layers, made.pool_shapes, strict=True)
+        held = [pool[-1] for layer, pool in pools if layer.memory == "state"]
+        shapes = [each.sharding.shard_shape(each.shape) for each in held if len(each.shape) == 4]
+        return 2 * bucket.decodes * sum(4 * math.prod(shape[1:]) for shape in shapes)
 
     def flops_ratio(self, bucket: Bucket, layers: int) -> float:
         """Return a step's FLOPs of all weights divided by those of the first `layers` layers."""
