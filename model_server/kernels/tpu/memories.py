@@ -57,7 +57,9 @@ def remember(
     written, made = pl.pallas_call(
         functools.partial(_kernel, heads=heads, each=each, corrects=tokens.rate is not None),
         out_shape=(
-            jax.ShapeDtypeStruct(memory.shape, memory.dtype),
+            jax.ShapeDtypeStruct(memory.shape, memory.dtype)
+            if interpret
+            else pltpu.HBM(memory.shape, memory.dtype),
             jax.ShapeDtypeStruct((rows, groups, each, made_size), jnp.float32),
         ),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -74,10 +76,15 @@ def remember(
         pages.fresh.astype(jnp.int32),
         decay.reshape(-1),
         rate.reshape(-1),
-        memory,
+        _kept_in_hbm(memory, interpret),
         *map(grouped, tokens[:3]),
     )
     return made.reshape(rows, heads, -1), written
+
+
+def _kept_in_hbm(memory: jax.Array, interpret: Any) -> jax.Array:
+    """Pin a pool: XLA may otherwise move a small one to on-chip memory and back in every step."""
+    return memory if interpret else pltpu.with_memory_space_constraint(memory, pltpu.HBM)
 
 
 def _heads_per_step(heads: int, size: int) -> int:
