@@ -22,16 +22,18 @@ def kernel_for(
     heads: str | None,
     pages: str | None,
     dtype: jnp.dtype,
+    memories: str | None = None,
 ) -> Kernel:
     """Return the fastest available kernel; plain XLA runs everywhere.
 
     platform: cpu, gpu or tpu, as jax names them. heads, pages: mesh axes that shard the query heads
-    and the KV heads of the pages. dtype: of the pages.
+    and the KV heads of the pages. dtype: of the pages. memories: the axis that shards those of
+    recurrent layers.
     """
     if platform == "tpu":
         from model_server.kernels.tpu.attention import TpuAttention
 
-        return TpuAttention(mesh, heads, pages)
+        return TpuAttention(mesh, heads, pages, memories=memories)
     least = ADA if dtype == jnp.float8_e4m3fn else AMPERE
     if platform == "gpu" and _capability(mesh) >= least:
         from model_server.kernels.gpu.attention import GpuAttention

@@ -141,7 +141,7 @@ class PagedBatch:
             inputs = jax.tree.map(self.split.gathered, inputs)
         if self.states is None:
             return advance_whole(blank, inputs, counts, step), held
-        return advance(held, self.states, blank, inputs, counts, step)
+        return advance(held, self.states, blank, inputs, counts, step, self.kernel)
 
     def _in_near(self) -> PagedBatch:
         if self.near is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,52 @@ State = tuple[jax.Array, ...]  # of one sequence, or [P + 1, ...]: of every page
 Advance = Callable[[State, Any, jax.Array], tuple[State, jax.Array]]
 
 
+class MemoryTokens(NamedTuple):
+    """Tokens for a memory f32[H, A, B], which fades and takes in an outer product for each.
+
+    Without a rate the product is of `column` and `row`, and the output is the memory times `read`.
+    With one, the product is of `column` and of what the memory lacks of `row` there, times the
+    rate; and the output is `read` times the memory.
+    """
+
+    column: jax.Array  # f32[C, H, A]
+    row: jax.Array  # f32[C, H, B]
+    read: jax.Array  # f32[C, H, B], with a rate f32[C, H, A]
+    decay: jax.Array  # f32[C, H]: logarithm, at most 0
+    rate: jax.Array | None = None  # f32[C, H]
+
+
+@dataclass(frozen=True, slots=True)
+class Remembering:
+    """An `Advance` of states whose last one is a memory."""
+
+    # states before the memory, inputs, count -> the next ones, what the memory takes, the rest
+    prepared: Callable[[State, Any, jax.Array], tuple[State, MemoryTokens, Any]]
+    # memory f32[H, A, B], tokens -> next memory, outputs
+    remembered: Callable[[jax.Array, MemoryTokens], tuple[jax.Array, jax.Array]]
+    finished: Callable[[jax.Array, Any], jax.Array]  # those outputs, the rest -> outputs
+
+    def __call__(self, state: State, given: Any, count: jax.Array) -> tuple[State, jax.Array]:
+        *before, memory = state
+        left, tokens, rest = self.prepared(tuple(before), given, count)
+        memory, made = self.remembered(memory, tokens)
+        return (*left, memory), self.finished(made, rest)
+
+
+@runtime_checkable
+class MemoryKernel(Protocol):
+    """Adds a token of each row to memories in pages, in place."""
+
+    def remember(
+        self, memory: jax.Array, places: StatePlaces, tokens: MemoryTokens
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the outputs of D rows and the memories f32[P + 1, H, A, B].
+
+        tokens: [D, H, ...]. No row reads a page that another one writes.
+        """
+        ...
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class StatePlaces:
@@ -31,6 +77,10 @@ class StatePlaces:
     writes: jax.Array  # i32[D + N]: page of the state after the last one; 0: it is not kept
     fresh: jax.Array  # bool[D + N]: begins a sequence
     chained: jax.Array  # bool[N]: goes on where the block before it ended
+
+    def rows(self, rows: slice) -> StatePlaces:
+        """Return the places of these decode rows and blocks."""
+        return StatePlaces(self.reads[rows], self.writes[rows], self.fresh[rows], self.chained)
 
 
 def places_of(
@@ -69,19 +119,18 @@ def advance(
     inputs: Any,  # [T, ...] each: D decode rows, then N blocks of C tokens
     counts: jax.Array,  # i32[N]: tokens of each block that are no padding
     step: Advance,
+    kernel: Any = None,
 ) -> tuple[jax.Array, State]:
     """Run a recurrence over a flat batch.
 
     Returns the outputs [T, ...] of every token, and `held` with the states that it leaves.
+    kernel: takes the decode rows of memories if it is a `MemoryKernel`.
     """
     rows, blocks = places.reads.shape[0], counts.shape[0]
     decodes = rows - blocks
-
-    def begun(of: jax.Array, first: jax.Array) -> jax.Array:
-        read = of.at[places.reads].get(mode="promise_in_bounds")
-        return jnp.where(places.fresh.reshape(-1, *[1] * first.ndim), first, read)
-
-    states = tuple(map(begun, held, blank))
+    if decodes and isinstance(step, Remembering) and isinstance(kernel, MemoryKernel):
+        return _advance_by(kernel, held, places, blank, inputs, counts, step)
+    states = _begun(held, places, blank)
     ended, outputs = _decoded(states, decodes, inputs, step)
     if blocks:
         rest = jax.tree.map(
@@ -93,6 +142,46 @@ def advance(
         outputs = jnp.concatenate([outputs, found.reshape(-1, *found.shape[2:])])
     new = zip(held, ended, strict=True)
     return outputs, tuple(overwrite(of, places.writes, rows) for of, rows in new)
+
+
+def _begun(held: State, places: StatePlaces, blank: State) -> State:
+    """Read the states with which rows and blocks begin."""
+
+    def begun(of: jax.Array, first: jax.Array) -> jax.Array:
+        read = of.at[places.reads].get(mode="promise_in_bounds")
+        return jnp.where(places.fresh.reshape(-1, *[1] * first.ndim), first, read)
+
+    return tuple(map(begun, held, blank))
+
+
+def _advance_by(
+    kernel: MemoryKernel,
+    held: State,
+    places: StatePlaces,
+    blank: State,
+    inputs: Any,
+    counts: jax.Array,
+    step: Remembering,
+) -> tuple[jax.Array, State]:
+    """As `advance`, with the memories of decode rows by a kernel, then the blocks."""
+    decodes = places.reads.shape[0] - counts.shape[0]
+    of_rows, of_blocks = (places.rows(rows) for rows in (slice(decodes), slice(decodes, None)))
+    first = jax.tree.map(lambda array: array[:decodes, None], inputs)
+    ones = jnp.ones((decodes,), jnp.int32)
+    before = _begun(held[:-1], of_rows, blank[:-1])
+    left, tokens, rest = jax.vmap(step.prepared)(before, first, ones)
+    alone = jax.tree.map(lambda array: array[:, 0], tokens)
+    made, memory = kernel.remember(held[-1], of_rows, alone)
+    outputs = jax.vmap(step.finished)(made[:, None], rest)[:, 0]
+    written = [
+        overwrite(of, of_rows.writes, rows) for of, rows in zip(held[:-1], left, strict=True)
+    ]
+    held = (*written, memory)
+    if not counts.shape[0]:
+        return outputs, held
+    blocks = jax.tree.map(lambda array: array[decodes:], inputs)
+    found, held = advance(held, of_blocks, blank, blocks, counts, step)
+    return jnp.concatenate([outputs, found]), held
 
 
 def _decoded(states: State, decodes: int, inputs: Any, step: Advance) -> tuple[State, jax.Array]:

@@ -94,7 +94,10 @@ class PlacedModel:
         if self.cache.chosen:
             return xla.KERNEL
         heads, pages = map(self.layout.axis, (self.cache.query_axis, self.cache.axis))
-        return kernel_for(self.layout.platform, self.layout.mesh, heads, pages, self.kv_dtype)
+        memories = self.layout.axis("heads") if self.recipe.recurrent else None
+        return kernel_for(
+            self.layout.platform, self.layout.mesh, heads, pages, self.kv_dtype, memories
+        )
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -112,17 +115,17 @@ class PlacedModel:
 
         Raises MemoryPlanError if the kernel refuses it.
         """
-        own = sum(self._layer_bytes(page_size))
+        own = sum(self.layer_bytes(page_size))
         return own + (self.draft.page_bytes(page_size) if self.draft else 0)
 
     def pages_of(self, limits: EngineLimits) -> PageBytes:
         """Return what pages take. Raises MemoryPlanError if the kernel refuses them."""
-        whole, each = self.page_bytes(limits.page_size), self._layer_bytes(limits.page_size)
+        whole, each = self.page_bytes(limits.page_size), self.layer_bytes(limits.page_size)
         near = sum(compress(each, self.near_layers(limits.near_window)))
         return PageBytes(whole - near, near, most_near(limits))
 
-    def _layer_bytes(self, page_size: int) -> list[int]:
-        """Return the bytes of a page in each layer. Raises MemoryPlanError."""
+    def layer_bytes(self, page_size: int) -> list[int]:
+        """Return the bytes of a page, or of a state, in each layer. Raises MemoryPlanError."""
         with told_as_plan_error():
             shapes = self._pool_shapes((0,) * self.cache.layers, page_size)
         leaves = [jax.tree.leaves(layer) for layer in shapes]

@@ -40,7 +40,7 @@ class Measured:
     code: int
     flops: float  # outside kernels; a loop of data-dependent length counts once
     traffic: StepTraffic
-    layers: StepTraffic | None = None  # of the part, if one was given
+    further: StepTraffic | None = None  # of layers that the program lacks, if they were asked for
     lower_seconds: float
     compile_seconds: float
     read_seconds: float
@@ -60,11 +60,11 @@ class OutOfMemory(Exception):
         self.available = available
 
 
-Part = Callable[[HloModule], HloModule]  # masks a program so that only a part of it has a cost
+Part = Callable[[HloModule], StepTraffic]  # tells the traffic of layers that a program lacks
 
 
 def measure(program: StepProgram, bucket: Bucket, part: Part | None = None) -> Measured:
-    """Compile the forward pass of a bucket and measure it, and one part of it.
+    """Compile the forward pass of a bucket and measure it, and the layers that it lacks.
 
     Raises OutOfMemory.
     """
@@ -136,7 +136,7 @@ def _measured(
         code=memory.generated_code_size_in_bytes,
         flops=flops,
         traffic=traffic_of(text),
-        layers=traffic_of(part(text)) if part else None,
+        further=part(text) if part else None,
         lower_seconds=traced - started,
         compile_seconds=compiled - traced,
         read_seconds=time.monotonic() - compiled,

@@ -1,7 +1,7 @@
 """Estimate a deep model from a shallow one: layers of one kind cost the same.
 
 A step is an embedding, layers and a head. It is compiled with a few layers; every further layer is
-taken to cost as much as the inner ones of these. Compiles nothing itself.
+taken to cost as much as the inner one of these that is of its kind. Compiles nothing itself.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from model_server.models.recipe import Recipe
 from model_server.models.weights.weight import WeightForm
 from model_server.plan.compiled import Measured, Part
 from model_server.plan.hlo.module import ELSEWHERE, Computation, HloModule, Instruction
-from model_server.plan.hlo.traffic import added
+from model_server.plan.hlo.traffic import COLLECTIVES, NOTHING, StepTraffic, added, traffic_of
 from model_server.plan.work import layer_at
 
 _LEAST = 8  # layers
 _BEFORE = -1  # layer of instructions that depend on none
+# Instructions that do the same with each of several operands.
+_SIDE_BY_SIDE = {"tuple", "opt-barrier", *COLLECTIVES, *(f"{each}-start" for each in COLLECTIVES)}
 _PARAMETER = re.compile(r"(leaves|pages)\[(\d+)\]")
 
 
@@ -39,9 +41,13 @@ class Depths:
     typical: range  # those of `more` whose cost stands for all further layers
 
     @property
-    def missing(self) -> float:
-        """Repeats of the typical layers beyond the compiled ones."""
-        return (self.all - self.more) / len(self.typical)
+    def missing(self) -> list[tuple[Container[int], int]]:
+        """Typical layers that stand for those beyond the compiled ones, and how often."""
+        start, period = self.typical.start, len(self.typical)
+        periods, left = divmod(self.all - self.more, period)
+        # The layers behind the compiled ones that make up no whole period.
+        rest = {start + (layer - start) % period for layer in range(self.more, self.more + left)}
+        return [(layers, times) for layers, times in ((self.typical, periods), (rest, 1)) if layers]
 
     def __str__(self) -> str:
         return f"{self.more} of {self.all} layers"
@@ -80,8 +86,8 @@ def shallow(deployment: Deployment, checkpoint: Checkpoint | None, layers: int) 
     return replace(deployment, recipe=recipe, blueprint=blueprint)
 
 
-def typical_part(deployment: Deployment, depths: Depths) -> Part:
-    """Return a mask that leaves in a program only the cost of its typical layers."""
+def further_layers(deployment: Deployment, depths: Depths) -> Part:
+    """Return what tells, of a compiled program, the traffic of the layers that it lacks."""
     paths = [each.path for each in deployment.blueprint.declarations for _ in each.leaves]
 
     def layer_of(parameter: str) -> int | None:
@@ -91,8 +97,11 @@ def typical_part(deployment: Deployment, depths: Depths) -> Part:
         number = int(found[2])
         return number if found[1] == "pages" else layer_at(paths[number])
 
-    def part(program: HloModule) -> HloModule:
-        return only_layers(program, depths.typical, layer_of)
+    def part(program: HloModule) -> StepTraffic:
+        found = NOTHING
+        for layers, times in depths.missing:
+            found = added(found, traffic_of(only_layers(program, layers, layer_of)), times)
+        return found
 
     return part
 
@@ -106,7 +115,7 @@ def only_layers(
     whatever is computed between two layers belongs to the one before, and so does a head that has
     no weights yet. layer_of: maps the op_name of an entry parameter to its layer, or to None.
     """
-    belongs = _layers(program.entry, layer_of)
+    belongs = _layers(program, layer_of)
 
     def masked(each: Instruction) -> Instruction:
         # Scalars stay: loop bounds are read from them, and they cost nothing.
@@ -127,24 +136,26 @@ def growth_of(few: Measured, more: Measured, depths: Depths) -> Growth:
     return Growth(slope("arguments"), slope("temporaries"), slope("outputs"), slope("code"))
 
 
-def uneven_pages(deployment: Deployment, depths: Depths) -> int:
-    """Return the bytes of all pages beyond those that `growth_of` counts: layers have unlike ones.
+def uneven_bytes(deployment: Deployment, depths: Depths) -> int:
+    """Return the bytes of weights, pages and states beyond those that `growth_of` counts.
 
-    Negative if it counts too many.
+    They are those of layers that are unlike the ones between both depths. Negative if it counts too
+    many.
     """
 
-    def pool(layers: int) -> int:
+    def held(layers: int) -> int:
         made = replace(deployment, recipe=_cut(deployment.recipe, layers))
-        return made.pages_of(made.limits).pool(made.limits.pages)
+        pool = made.pages_of(made.limits).pool(made.limits.pages)
+        return pool + _weight_bytes(deployment, layers)
 
-    few, more = pool(depths.few), pool(depths.more)
+    few, more = held(depths.few), held(depths.more)
     further = depths.all - depths.more
-    return pool(depths.all) - more - round((more - few) / (depths.more - depths.few) * further)
+    return held(depths.all) - more - round((more - few) / (depths.more - depths.few) * further)
 
 
 def whole(measured: Measured, growth: Growth, depths: Depths, flops_ratio: float) -> Measured:
     """Extrapolate a bucket to all layers; flops_ratio: FLOPs of all layers to the compiled ones."""
-    assert measured.layers is not None, "measured without its typical layers"
+    assert measured.further is not None, "measured without the layers that it lacks"
     further = depths.all - depths.more
 
     def grown(name: str) -> int:
@@ -157,8 +168,17 @@ def whole(measured: Measured, growth: Growth, depths: Depths, flops_ratio: float
         outputs=grown("outputs"),
         code=grown("code"),
         flops=measured.flops * flops_ratio,
-        traffic=added(measured.traffic, measured.layers, depths.missing),
-        layers=None,
+        traffic=added(measured.traffic, measured.further),
+        further=None,
+    )
+
+
+def _weight_bytes(deployment: Deployment, layers: int) -> int:
+    """Return the bytes of the weights of the first layers, and of those that are in none."""
+    return sum(
+        declared.bytes_on(deployment.layout)
+        for declared in deployment.blueprint.declarations
+        if (layer_at(declared.path) or 0) < layers
     )
 
 
@@ -181,20 +201,52 @@ def _cut(recipe: Recipe, layers: int) -> Recipe:
         return module
 
     def cache(shards: int) -> CacheShape:
-        return replace(recipe.cache(shards), layers=layers)
+        return recipe.cache(shards).part(0, layers)
 
     return replace(recipe, build=build, cache=cache)
 
 
-def _layers(entry: Computation, layer_of: Callable[[str], int | None]) -> dict[str, int]:
-    """Return the layer of each instruction, by name; relies on operands preceding their users."""
+def _layers(program: HloModule, layer_of: Callable[[str], int | None]) -> dict[str, int]:
+    """Return the layer of each instruction, by name; relies on operands preceding their users.
+
+    XLA joins small computations of many layers into one fusion or exchange: so each of several
+    results has a layer of its own.
+    """
     found: dict[str, int] = {}
-    for each in entry.instructions:
+    several: dict[str, list[int]] = {}  # of each result
+    for each in program.entry.instructions:
+        of = [found.get(name, _BEFORE) for name in each.operands]
         if each.opcode == "parameter":
             layer = layer_of(each.source)
             found[each.name] = _BEFORE if layer is None else layer
+        elif each.opcode == "get-tuple-element" and (results := several.get(each.operands[0])):
+            found[each.name] = results[int(each.attribute("index") or 0)]
         else:
-            found[each.name] = max(
-                (found.get(name, _BEFORE) for name in each.operands), default=_BEFORE
-            )
+            found[each.name] = max(of, default=_BEFORE)
+            if each.opcode.endswith("-done"):
+                results = several.get(each.operands[0])
+            else:
+                results = _of_results(program, each, of)
+            if results:
+                several[each.name] = results
     return found
+
+
+def _of_results(program: HloModule, each: Instruction, of: Sequence[int]) -> list[int] | None:
+    """Return the layer of each result, of operands of these layers; None: they have one."""
+    fused = program.called(each, "calls") if each.opcode == "fusion" else None
+    if fused is not None and fused.root.opcode == "tuple":
+        taken = _taken(fused)
+        return [max((of[n] for n in taken[name]), default=_BEFORE) for name in fused.root.operands]
+    if each.opcode in _SIDE_BY_SIDE and len(of) == len(each.results) > 1:
+        return list(of)
+    return None
+
+
+def _taken(fused: Computation) -> dict[str, set[int]]:
+    """Return the numbers of the parameters on which each instruction depends."""
+    taken: dict[str, set[int]] = {each.name: {n} for n, each in fused.parameters.items()}
+    for each in fused.instructions:
+        if each.opcode != "parameter":
+            taken[each.name] = set().union(*(taken.get(name, set()) for name in each.operands))
+    return taken

@@ -58,7 +58,7 @@ class DraftMeasures:
     def forwards(self, told: Told, *, is_full: bool) -> list[Measured]:
         """Measure what follows each bucket. Raises OutOfMemory."""
         follows = self.follows
-        return follows.forwards(None if is_full else depths_of(follows.work.anatomy.layers), told)
+        return follows.forwards(None if is_full else depths_of(follows.work.anatomy.kinds), told)
 
     def guesses(self) -> list[Measured]:
         """Measure the programs that guess, with all layers; each stands for one guess in a row."""

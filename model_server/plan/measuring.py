@@ -14,10 +14,10 @@ from model_server.loading.deployment import Deployment
 from model_server.plan.compiled import Measured, measure, measure_choice, with_choice
 from model_server.plan.depth import (
     Depths,
+    further_layers,
     growth_of,
     shallow,
-    typical_part,
-    uneven_pages,
+    uneven_bytes,
     whole,
 )
 from model_server.plan.work import Workload
@@ -48,7 +48,7 @@ class StepMeasures:
             return found
         few = shallow(self.deployment, self.checkpoint, depths.few)
         growth = growth_of(measure(self.program(few), found[0].bucket), found[0], depths)
-        uneven = uneven_pages(self.deployment, depths)
+        uneven = uneven_bytes(self.deployment, depths)
         deep = [
             whole(each, growth, depths, self.work.flops_ratio(each.bucket, depths.more))
             for each in found
@@ -74,10 +74,10 @@ class StepMeasures:
         return measured.arguments + measured.temporaries + measured.outputs + measured.code
 
     def _compiled(self, depths: Depths | None, told: Told) -> list[Measured]:
-        """Measure every bucket as it is compiled, and its typical layers."""
+        """Measure every bucket as it is compiled, and the layers that it lacks."""
         deployment = self.deployment
         made = shallow(deployment, self.checkpoint, depths.more) if depths else deployment
-        part = typical_part(deployment, depths) if depths else None
+        part = further_layers(deployment, depths) if depths else None
         # Largest first: it is the most likely not to fit.
         buckets, program = deployment.buckets[::-1], self.program(made)
         found: list[Measured] = []

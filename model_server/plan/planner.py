@@ -176,7 +176,7 @@ class _Candidate:
 
     def plan(self) -> ModelPlan:
         request = self.planner.request
-        depths = None if request.is_full else depths_of(self.work.anatomy.layers)
+        depths = None if request.is_full else depths_of(self.work.anatomy.kinds)
         wanted = request.context or usual_context(self.deployment)
         context = min(wanted, self.deployment.limits.max_context)
         try:

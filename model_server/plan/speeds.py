@@ -72,13 +72,14 @@ def planned_step(work: Workload, chip: Chip, measured: Measured, context: int) -
     """Combine the compiled program with our own count; the larger of each bounds the step.
 
     The program's text does not show what a kernel reads of the cache, and counts a loop over it
-    once: so the cache is added to its bytes, attention to its FLOPs. Nor does it show which experts
-    a kernel reads: those that no token chooses are taken from its bytes.
+    once: so the cache is added to its bytes, attention to its FLOPs. So are states that a kernel
+    takes. Nor does it show which experts a kernel reads: those that no token chooses are taken from
+    its bytes.
     """
     least = work.of(measured.bucket, context)
     flops = measured.flops + least.attention_flops
     traffic = measured.traffic.moved
-    moved = float(traffic.total + least.cache - min(least.untouched, traffic.kernels))
+    moved = float(traffic.total + least.unseen - min(least.untouched, traffic.kernels))
     load = DeviceWork(
         flops=max(least.flops, flops),
         bytes=max(least.bytes, moved),
@@ -185,7 +186,9 @@ def _unused(work: Workload, topology: Topology) -> str | None:
 def _whole_heads(work: Workload) -> str | None:
     shards, cached = work.deployment.layout.shards("heads"), work.deployment.cache
     heads, kv_heads = work.anatomy.heads, work.anatomy.kv_heads
-    if shards == 1 or split_heads(heads, kv_heads, shards).sharded and cached.axis:
+    if shards == 1 or not heads:
+        return None
+    if split_heads(heads, kv_heads, shards).sharded and cached.axis:
         return None
     if cached.value_dim == 0 and heads % shards == 0:
         return None  # a latent is shared by all heads and replicated by design

@@ -11,12 +11,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from model_server.engine.buckets import Bucket
+from model_server.kernels.pages import CacheShape
+from model_server.kernels.states import MemoryKernel
 from model_server.loading.deployment import Deployment
 from model_server.models.layers.attention import Attention
 from model_server.models.layers.latent_attention import LatentAttention
@@ -28,12 +31,23 @@ from model_server.models.weights.weight import Declaration, WeightForm
 _LAYER = re.compile(r"layers\.(\d+)\.")
 
 
+# The keys and values that a layer attends to, its own or another layer's; or else its state.
+Memory = Literal["own", "lent", "state", "none"]
+
+
 @dataclass(frozen=True, slots=True)
 class LayerType:
     """The properties in which layers of one model differ."""
 
     window: int | None = None  # tokens that a query attends to; None: all
     is_routed: bool = False  # its feed-forward block is a mixture of experts
+    memory: Memory = "own"
+
+    def seen(self, context: int) -> int:
+        """Cached tokens that one query attends to."""
+        if self.memory not in ("own", "lent"):
+            return 0
+        return context if self.window is None else min(context, self.window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +58,11 @@ class Anatomy:
     kv_heads: int
     layers: tuple[LayerType, ...]
     experts_per_token: int | None  # None: no experts
+    kinds: tuple[Any, ...]  # of each layer; equal ones cost the same
 
     def seen(self, context: int) -> int:
         """Cached tokens that one query attends to, summed over the layers."""
-        windows = (layer.window for layer in self.layers)
-        return sum(context if window is None else min(context, window) for window in windows)
+        return sum(layer.seen(context) for layer in self.layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +72,19 @@ class StepWork:
     flops: int  # of all matrix products
     attention_flops: int  # of these: between queries and the cache
     weights: int  # bytes read
-    cache: int  # bytes read and written
+    cache: int  # bytes of keys and values, read and written
+    states: int = 0  # bytes of states, read and written
+    memories: int = 0  # of these: those that a kernel moves
     untouched: int = 0  # bytes of experts that no token of the batch chooses
 
     @property
     def bytes(self) -> int:
-        return self.weights + self.cache
+        return self.weights + self.cache + self.states
+
+    @property
+    def unseen(self) -> int:
+        """Bytes that kernels move, which a program's text does not show."""
+        return self.cache + self.memories
 
     def __add__(self, other: StepWork) -> StepWork:
         return StepWork(
@@ -71,6 +92,8 @@ class StepWork:
             attention_flops=self.attention_flops + other.attention_flops,
             weights=self.weights + other.weights,
             cache=self.cache + other.cache,
+            states=self.states + other.states,
+            memories=self.memories + other.memories,
             untouched=self.untouched + other.untouched,
         )
 
@@ -95,19 +118,48 @@ class Workload:
         experts = [declared for declared in self._declarations if self._is_chosen(declared)]
         held = sum(one.bytes_on(self.deployment.layout) for one in experts)
         before = max(0, context - bucket.blocks * block)  # cached before the first prompt block
-        decoded = bucket.decodes * self.anatomy.seen(context)
-        prompt = sum(self.anatomy.seen(before + (n + 1) * block) for n in range(bucket.blocks))
-        attended = (decoded + block * prompt) * self._flops_per_cached_token()
+        prompts = [before + (n + 1) * block for n in range(bucket.blocks)]
+        seen = self.anatomy.seen
+        queries = bucket.decodes * seen(context) + block * sum(map(seen, prompts))
+        attended = queries * self._flops_per_cached_token()
         return StepWork(
             flops=sum(flops for _, flops in each) + attended,
             attention_flops=attended,
             weights=sum(read for read, _ in each),
-            # Read once by each decode and prompt block; new tokens are written.
-            cache=int(
-                (decoded + prompt + tokens * len(self.anatomy.layers)) * self._cached_token_bytes()
-            ),
+            cache=self._cache([context] * bucket.decodes + prompts, tokens),
+            states=self._states(bucket),
+            memories=self._memories(bucket),
             untouched=held - sum(self._of_weight(one, tokens, rows)[0] for one in experts),
         )
+
+    def _cache(self, contexts: Sequence[int], tokens: int) -> int:
+        """Bytes of keys and values: read once in each of these contexts, and new ones written."""
+        size, lenders = self.deployment.limits.page_size, self.deployment.cache.lenders
+        pages, total = self.deployment.layer_bytes(size), 0
+        for index, layer in enumerate(self.anatomy.layers):
+            if layer.memory in ("own", "lent"):
+                lender = lenders[index] if lenders else None
+                page = pages[index if lender is None else lender]
+                written = tokens if lender is None else 0
+                total += page * (sum(map(layer.seen, contexts)) + written)
+        return total // size
+
+    def _states(self, bucket: Bucket) -> int:
+        """Bytes of states: each sequence's is read and written once; all blocks are of one."""
+        sequences = bucket.decodes + (1 if bucket.blocks else 0)
+        each = self.deployment.layer_bytes(self.deployment.limits.page_size)
+        kept = zip(self.anatomy.layers, each, strict=True)
+        return 2 * sequences * sum(state for layer, state in kept if layer.memory == "state")
+
+    def _memories(self, bucket: Bucket) -> int:
+        """Bytes of the memories of decode rows, if a kernel reads and writes them."""
+        made = self.deployment
+        if not isinstance(made.kernel, MemoryKernel):
+            return 0
+        pools = zip(self.anatomy.layers, made.pool_shapes, strict=True)
+        held = [pool[-1] for layer, pool in pools if layer.memory == "state"]
+        shapes = [each.sharding.shard_shape(each.shape) for each in held if len(each.shape) == 4]
+        return 2 * bucket.decodes * sum(4 * math.prod(shape[1:]) for shape in shapes)
 
     def flops_ratio(self, bucket: Bucket, layers: int) -> float:
         """Return a step's FLOPs of all weights divided by those of the first `layers` layers."""
@@ -166,11 +218,6 @@ class Workload:
             2 * (cache.key_dim + (cache.value_dim or cache.key_dim)) * self.anatomy.heads // shards
         )
 
-    def _cached_token_bytes(self) -> float:
-        """Bytes of one token in one layer."""
-        size = self.deployment.limits.page_size
-        return self.deployment.page_bytes(size) / size / self.deployment.cache.layers
-
 
 def anatomy_of(recipe: Recipe) -> Anatomy:
     """Read the structure off the recipe's modules, built abstractly (no memory)."""
@@ -179,12 +226,38 @@ def anatomy_of(recipe: Recipe) -> Anatomy:
     parts = [_parts(layer) for layer in module.layers]
     shapes = [part.shape for part in chain(*parts) if not isinstance(part, Router)]
     routers = [part for part in chain(*parts) if isinstance(part, Router)]
+    cache = recipe.cache(1)
+    layers = tuple(_layer(of, _memory(cache, index)) for index, of in enumerate(parts))
     return Anatomy(
-        heads=max(shape.heads for shape in shapes),
-        kv_heads=max(getattr(shape, "kv_heads", 1) for shape in shapes),
-        layers=tuple(map(_layer, parts)),
+        heads=max((shape.heads for shape in shapes), default=0),
+        kv_heads=max((getattr(shape, "kv_heads", 1) for shape in shapes), default=0),
+        layers=layers,
         experts_per_token=_chosen(routers[0].choice) if routers else None,
+        kinds=tuple(zip(layers, _cached(cache), _weights(module), strict=True)),
     )
+
+
+def _memory(cache: CacheShape, index: int) -> Memory:
+    state = cache.state_of(index)
+    if state is None:
+        return "own"
+    if cache.lenders and cache.lenders[index] is not None:
+        return "lent"
+    return "state" if state else "none"
+
+
+def _cached(cache: CacheShape) -> list[Any]:
+    """Shapes of what each layer keeps."""
+    others = cache.others or (None,) * cache.layers
+    return [(cache.state_of(index), other) for index, other in enumerate(others)]
+
+
+def _weights(module: Any) -> list[Any]:
+    """Names and shapes of each layer's weights."""
+    return [
+        tuple((path, leaf.shape) for path, leaf in jax.tree.leaves_with_path(nnx.state(layer)))
+        for layer in module.layers
+    ]
 
 
 def layer_at(path: str) -> int | None:
@@ -214,7 +287,7 @@ def _parts(layer: Any) -> list[Any]:
     return [node for _, node in nnx.iter_graph(layer) if isinstance(node, wanted)]
 
 
-def _layer(parts: list[Any]) -> LayerType:
+def _layer(parts: list[Any], memory: Memory) -> LayerType:
     windows = [part.shape.window for part in parts if isinstance(part, Attention | LentAttention)]
     routed = any(isinstance(part, Router) for part in parts)
-    return LayerType(windows[0] if windows else None, routed)
+    return LayerType(windows[0] if windows else None, routed, memory)

@@ -30,7 +30,8 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from model_server.kernels.paged import KernelRefusal, NewTokens, PagedBatch, Scores
 from model_server.kernels.pages import LayerPages, Shapes
-from model_server.kernels.tpu import program
+from model_server.kernels.states import MemoryTokens, StatePlaces
+from model_server.kernels.tpu import memories, program
 from model_server.kernels.tpu.pages import tpu_shapes
 
 
@@ -42,6 +43,7 @@ class TpuAttention:
     heads: str | None  # mesh axis that shards query heads; None: replicated
     pages: str | None  # mesh axis that shards the KV heads of pages; None: replicated
     interpret: bool | pltpu.InterpretParams = False
+    memories: str | None = None  # mesh axis that shards memories, if it divides their heads
 
     @property
     def shapes(self) -> Shapes:
@@ -78,3 +80,24 @@ class TpuAttention:
             out_specs=(queries, pages),
             check_vma=False,
         )(scores.sinks, batch, layer, *new)
+
+    def remember(
+        self, memory: jax.Array, places: StatePlaces, tokens: MemoryTokens
+    ) -> tuple[jax.Array, jax.Array]:
+        """As `MemoryKernel.remember`."""
+        axis, heads = self.memories, tokens.decay.shape[1]
+        if axis is not None and heads % self.mesh.shape[axis]:
+            axis = None
+        divided = PartitionSpec(None, axis)
+        pages = memories.Pages(places.reads, places.writes, places.fresh)
+
+        def local(*inputs: Any) -> tuple[jax.Array, jax.Array]:
+            return memories.remember(*inputs, interpret=self.interpret)
+
+        return jax.shard_map(
+            local,
+            mesh=self.mesh,
+            in_specs=(divided, PartitionSpec(), divided),
+            out_specs=(divided, divided),
+            check_vma=False,
+        )(memory, pages, tokens)

@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
 from model_server.kernels.states import State
 from model_server.models.layers.layers import Branches, Linear, Names
 from model_server.models.layers.rope import Rotary
+from model_server.models.weights.divided_product import mesh_of
 from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm, weight
@@ -31,7 +33,7 @@ class Convolution(nnx.Module):
         axis: str | None = None,
         bias: Names | None = None,
     ) -> None:
-        shape, f32 = (channels, 1, width), jnp.float32
+        shape, f32, self.axis = (channels, 1, width), jnp.float32, axis
         self.kernel = weight(shape, (axis, None, None), source, dtype=f32, spread=0.02)
         if bias is not None:
             self.bias = weight((channels,), (axis,), bias, dtype=f32, spread=0.0)
@@ -50,7 +52,18 @@ class Convolution(nnx.Module):
         made = jnp.sum(seen * kernel[:, None], axis=-1)
         if self.biased:
             made = made + self.bias[...][:, None]
-        return lax.dynamic_slice_in_dim(inputs, count, width - 1, axis=1), made.T
+        return lax.dynamic_slice_in_dim(inputs, count, width - 1, axis=1), self._kept(made.T)
+
+    def _kept(self, x: jax.Array) -> jax.Array:
+        """Keep f32[C, D] whole where every device has all channels.
+
+        What follows may need a part of them on each: XLA would divide the states likewise, and put
+        them together again in every step.
+        """
+        mesh = mesh_of(self.kernel[...])
+        if self.axis is not None or mesh.empty:
+            return x
+        return lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

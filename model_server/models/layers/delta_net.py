@@ -20,7 +20,7 @@ from jax import lax
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
-from model_server.kernels.states import State
+from model_server.kernels.states import MemoryTokens, Remembering, State
 from model_server.models.layers.convolution import Convolution
 from model_server.models.layers.layers import Linear, Names, RmsNorm
 from model_server.models.layers.rope import Rotary
@@ -131,15 +131,18 @@ class GatedDeltaNet(nnx.Module):
         rate = self.shape.most_rate * jax.nn.sigmoid(self.rate(x))
         tokens = DeltaInputs(self.q(x), self.k(x), self.v(x), rate, decay)
         blank = tuple(jnp.zeros(each.shape, jnp.float32) for each in self.shape.states(1))
-        mixed, pages = batch.advance(pages, blank, tokens, self._step)
+        step = Remembering(self._prepared, _remembered, lambda made, _: made)
+        mixed, pages = batch.advance(pages, blank, tokens, step)
         gate = self.gate(x).reshape(mixed.shape)
         made = self.norm(mixed) * jax.nn.silu(gate)
         return self.out(made.reshape(x.shape[0], -1)), pages
 
-    def _step(self, state: State, given: DeltaInputs, count: jax.Array) -> tuple[State, jax.Array]:
+    def _prepared(
+        self, before: State, given: DeltaInputs, count: jax.Array
+    ) -> tuple[State, MemoryTokens, None]:
+        """Return the last inputs of the convolutions, and what the memory takes."""
         s, there = self.shape, jnp.arange(given.rate.shape[0]) < count
         given = jax.tree.map(lambda each: jnp.where(there[:, None], each, 0.0), given)
-        *before, memory = state
         left, convolved = zip(
             *(
                 conv(was, part, count)
@@ -153,8 +156,14 @@ class GatedDeltaNet(nnx.Module):
         q, k = (jnp.repeat(part, each, axis=1) for part in (q * s.key_dim**-0.5, k))
         v = v.reshape(-1, s.value_heads, s.value_dim)
         k = jnp.where(there[:, None, None], k, 0.0)
-        memory, made = delta_rule(memory, q, k, v, given.rate, given.decay)
-        return (*left, memory), made
+        return left, MemoryTokens(k, v, q, given.decay, given.rate), None
+
+
+def _remembered(memory: jax.Array, tokens: MemoryTokens) -> tuple[jax.Array, jax.Array]:
+    """As `delta_rule`."""
+    k, v, q, decay, rate = tokens
+    assert rate is not None, "it takes in a part of each token"
+    return delta_rule(memory, q, k, v, rate, decay)
 
 
 def delta_rule(

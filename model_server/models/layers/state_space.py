@@ -21,7 +21,7 @@ from jax import lax
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
-from model_server.kernels.states import State
+from model_server.kernels.states import MemoryTokens, Remembering, State
 from model_server.models.layers.convolution import Convolution
 from model_server.models.layers.layers import Linear
 from model_server.models.layers.rope import Rotary
@@ -157,7 +157,8 @@ class StateSpace(nnx.Module):
         step = jax.nn.softplus(step + self.step_bias[...][None])
         tokens = ScanInputs(inner, b, c, jnp.clip(step, s.least_step, s.most_step))
         blank = tuple(jnp.zeros(each.shape, jnp.float32) for each in s.states(1))
-        mixed, pages = batch.advance(pages, blank, tokens, self._step)
+        step = Remembering(self._prepared, remembered, self._finished)
+        mixed, pages = batch.advance(pages, blank, tokens, step)
         return self.out(self._gated(mixed.reshape(x.shape[0], -1), jax.nn.silu(gate))), pages
 
     def _gated(self, x: jax.Array, gate: jax.Array) -> jax.Array:
@@ -171,10 +172,12 @@ class StateSpace(nnx.Module):
         normed = parts * lax.rsqrt(square + self.shape.epsilon)
         return normed.reshape(x.shape) * self.scale[...][None]
 
-    def _step(self, state: State, given: ScanInputs, count: jax.Array) -> tuple[State, jax.Array]:
+    def _prepared(
+        self, before: State, given: ScanInputs, count: jax.Array
+    ) -> tuple[State, MemoryTokens, jax.Array]:
+        """Return the last inputs of the convolutions, what the memory takes, and x."""
         s, there = self.shape, jnp.arange(given.step.shape[0]) < count
         given = jax.tree.map(lambda each: jnp.where(there[:, None], each, 0.0), given)
-        *before, memory = state
         left, convolved = zip(
             *(
                 conv(was, part, count)
@@ -189,8 +192,16 @@ class StateSpace(nnx.Module):
             for part in (b, c)
         )
         decay = -jnp.exp(self.log_decay[...])[None] * given.step
-        memory, made = scan(memory, x * given.step[..., None], b, c, decay)
-        return (*left, memory), made + self.through[...][None, :, None] * x
+        return left, MemoryTokens(x * given.step[..., None], b, c, decay), x
+
+    def _finished(self, made: jax.Array, x: jax.Array) -> jax.Array:
+        """Add the inputs f32[C, H, P] to the outputs f32[C, H, P]."""
+        return made + self.through[...][None, :, None] * x
+
+
+def remembered(memory: jax.Array, tokens: MemoryTokens) -> tuple[jax.Array, jax.Array]:
+    """As `scan`."""
+    return scan(memory, tokens.column, tokens.row, tokens.read, tokens.decay)
 
 
 def scan(

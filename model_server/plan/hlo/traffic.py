@@ -111,6 +111,9 @@ class StepTraffic:
     exchanges: int  # number of collectives
 
 
+NOTHING = StepTraffic(HbmBytes(0, 0, 0, 0), {}, 0)
+
+
 def added(traffic: StepTraffic, more: StepTraffic, times: float = 1) -> StepTraffic:
     """Return the traffic with `more` added this many times."""
 

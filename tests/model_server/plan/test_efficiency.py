@@ -17,9 +17,9 @@ from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.loading.deployment import Deployment
 from model_server.plan.compiled import Part, measure, measure_choice, with_choice
-from model_server.plan.depth import Growth, depths_of, shallow, typical_part, whole
+from model_server.plan.depth import Growth, depths_of, further_layers, shallow, whole
 from model_server.plan.hlo.module import HloModule, parse
-from model_server.plan.hlo.traffic import Collective, collectives
+from model_server.plan.hlo.traffic import NOTHING, Collective, StepTraffic, collectives
 from model_server.plan.output.registry_page import Case
 from model_server.plan.planner import usual_context
 from model_server.plan.slices import Chip
@@ -137,10 +137,10 @@ def _compiled(target: Deployment, chip: Chip) -> tuple[HloModule, float]:
     The step chooses its tokens with every penalty, bias, mask and bad word.
     """
     work = Workload(target)
-    depths = depths_of(work.anatomy.layers)
+    depths = depths_of(work.anatomy.kinds)
     assert depths is not None, "a model deep enough to be told by some layers"
     kept: list[HloModule] = []
-    part = _kept(kept, typical_part(target, depths))
+    part = _kept(kept, further_layers(target, depths))
     measured = measure(shallow(target, None, depths.more).program, _BUCKET, part)
     flops = work.flops_ratio(_BUCKET, depths.more)
     deep = whole(measured, Growth(0, 0, 0, 0), depths, flops)
@@ -156,10 +156,10 @@ def _small(layers: int) -> Deployment:
     return deployed("lm_cloud.LmCloudSpmd2BTest", "v5e:1x1", overrides, config)
 
 
-def _kept(found: list[HloModule], part: Part = lambda program: program) -> Part:
+def _kept(found: list[HloModule], part: Part = lambda _: NOTHING) -> Part:
     """The part, by way of which each program is kept as well."""
 
-    def keep(program: HloModule) -> HloModule:
+    def keep(program: HloModule) -> StepTraffic:
         found.append(program)
         return part(program)
 

@@ -37,6 +37,28 @@ _SAID = {
     "microsoft/phi-2": 2.8,
     "mistralai/Ministral-3-8B": 8.5,
     "tencent/Hunyuan-7B": 7.5,
+    "deepseek-ai/DeepSeek-V3.2": 671.9,
+    "ibm-granite/granite-4.0-h-small": 32.2,
+    "MiniMaxAI/MiniMax-Text-01": 456.0,
+    "moonshotai/Kimi-K2": 1026.0,
+    "deepseek-ai/DeepSeek-V2": 236.0,
+    "deepseek-ai/DeepSeek-V2-Lite": 15.7,
+    "facebook/cwm": 32.6,
+    "google/gemma-3n-E2B": 4.4,  # of the text
+    "google/gemma-3n-E4B": 6.8,
+    "meta-llama/Llama-4-Maverick-17B-128E": 400.7,
+    "meta-llama/Llama-4-Scout-17B-16E": 107.8,
+    "microsoft/Phi-3.5-MoE": 41.9,
+    "rednote-hilab/dots.llm1": 142.8,
+    "tencent/Hunyuan-A13B": 80.4,
+    "tiiuae/Falcon-H1-7B": 7.6,
+    "Qwen/Qwen2.5-VL-7B": 7.6,
+    "zai-org/GLM-4-32B-0414": 32.6,
+    "zai-org/GLM-4-9B-0414": 9.4,
+    "zai-org/GLM-4.5": 352.8,
+    "zai-org/GLM-4.5-Air": 106.9,
+    "zai-org/GLM-4.7-Flash": 29.9,
+    "zai-org/GLM-5": 743.9,
 }
 
 

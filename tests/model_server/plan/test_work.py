@@ -59,3 +59,26 @@ def test_the_rest_of_the_experts_is_not_moved_either() -> None:
 
 def _traffic(read: int = 0, kernels: int = 0) -> StepTraffic:
     return StepTraffic(HbmBytes(read, 0, kernels, 0), {}, 0)
+
+
+def test_a_layer_with_a_state_reads_and_writes_it_once_for_each_sequence() -> None:
+    made = deployed("Qwen/Qwen3-Next-80B-A3B", "v5e:4x4", {"MAX_CONTEXT": "8192"})
+    work = Workload(made)
+    assert [layer.memory for layer in work.anatomy.layers[:4]] == ["state"] * 3 + ["own"]
+    assert work.anatomy.seen(100) == 12 * 100
+    memory = 32 // 16 * 128 * 128  # of two of 32 heads
+    before = 3 * (2048 + 2048 + 4096) // 16  # of the convolutions
+    step = work.of(Bucket(8, 0), 2048)
+    assert step.states == 2 * 8 * 36 * 4 * (memory + before)
+    # keys and values of 2 heads of 256, which are on 16 chips
+    assert step.cache == 12 * (8 * 2048 + 8) * 2 * 256 * 2
+    assert work.of(Bucket(8, 4), 2048).states == step.states * 9 // 8
+
+
+def test_a_borrowing_layer_reads_what_another_has_written() -> None:
+    work = Workload(deployed("google/gemma-3n-E4B", "v5e:1x1", {"MAX_CONTEXT": "2048"}))
+    assert work.anatomy.layers[19] == LayerType(window=None)
+    assert work.anatomy.layers[34] == LayerType(window=None, memory="lent")
+    token = 2 * 2 * 256 * 2
+    read = 7 * 1024 + 28 * 512
+    assert work.of(Bucket(8, 0), 1024).cache == 8 * (read + 20) * token

@@ -15,9 +15,9 @@ from flax import nnx
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
-from model_server.kernels.states import State
+from model_server.kernels.states import MemoryTokens, Remembering, State
 from model_server.models.layers.layers import Activation, Branches, Linear, RmsNorm
-from model_server.models.layers.state_space import scan
+from model_server.models.layers.state_space import remembered
 from model_server.models.weights.source import GroupRows, Tensor
 from model_server.models.weights.weight import WeightForm
 
@@ -95,13 +95,15 @@ class LightningAttention(nnx.Module):
         tokens = LightningInputs(*(part.reshape(-1, s.heads, s.head_dim) for part in made))
         blank = tuple(jnp.zeros(each.shape, jnp.float32) for each in s.states(1))
 
-        def step(state: State, given: Any, count: jax.Array) -> tuple[State, jax.Array]:
+        def prepared(
+            before: State, given: Any, count: jax.Array
+        ) -> tuple[State, MemoryTokens, None]:
             there = jnp.arange(given.q.shape[0]) < count
             keys = jnp.where(there[:, None, None], given.k, 0.0)
             decay = jnp.where(there[:, None], -rotation[None], 0.0)
-            memory, found = scan(state[0], given.v, keys, given.q, decay)
-            return (memory,), found
+            return before, MemoryTokens(given.v, keys, given.q, decay), None
 
+        step = Remembering(prepared, remembered, lambda made, _: made)
         mixed, pages = batch.advance(pages, blank, tokens, step)
         normed = self.norm(mixed.reshape(x.shape[0], -1))
         return self.out(jax.nn.sigmoid(self.gate(x)) * normed), pages

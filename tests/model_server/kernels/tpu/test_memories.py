@@ -1,0 +1,123 @@
+"""Memories of recurrent layers, advanced by the TPU kernel on a CPU, against plain XLA."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from model_server.kernels.states import MemoryTokens, Remembering, State, StatePlaces, advance
+from model_server.kernels.tpu.attention import TpuAttention
+from model_server.models.layers.delta_net import delta_rule
+from model_server.models.layers.state_space import scan
+from model_server.models.weights.axis_rules import AXES
+from tests.model_server.kernels.test_states import placed
+from tests.model_server.tpu_compiler import compiled, mesh_of, needs_compiler
+
+HEADS, HIGH, WIDE = 4, 8, 16
+MESH = Mesh(np.asarray(jax.devices("cpu")[:1]).reshape(1, 1, 1), AXES)
+# As a chip in what can go wrong: memory is no number before it is written, copies come late.
+STRICT = TpuAttention(MESH, None, None, interpret=pltpu.InterpretParams(), memories="model")
+QUICK = TpuAttention(MESH, None, None, interpret=True, memories="model")
+
+
+def _recurrence(corrects: bool) -> Remembering:
+    """Inputs are what the memory takes; the sum of all decays so far stands for other states."""
+
+    def prepared(before: State, given: Any, count: jax.Array) -> tuple[State, MemoryTokens, Any]:
+        there = (jnp.arange(given.decay.shape[0]) < count)[:, None]
+        column = jnp.where(there[..., None], given.column, 0.0)
+        decay = jnp.where(there, given.decay, 0.0)
+        left = (before[0] + jnp.sum(decay, axis=0),)
+        return left, given._replace(column=column, decay=decay), decay
+
+    def remembered(memory: jax.Array, of: MemoryTokens) -> tuple[jax.Array, jax.Array]:
+        if of.rate is None:
+            return scan(memory, of.column, of.row, of.read, of.decay)
+        return delta_rule(memory, of.read, of.column, of.row, of.rate, of.decay)
+
+    return Remembering(prepared, remembered, lambda made, rest: made + rest[..., None])
+
+
+def _inputs(tokens: int, corrects: bool) -> MemoryTokens:
+    draw = np.random.default_rng(3)
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(draw.normal(size=(tokens, HEADS, *shape)), jnp.float32)
+
+    column = normal(HIGH) / HIGH**0.5
+    read = normal(HIGH if corrects else WIDE)
+    rate = jax.nn.sigmoid(normal()) if corrects else None
+    return MemoryTokens(column, normal(WIDE), read, -jnp.abs(normal()), rate)
+
+
+def _held() -> State:
+    draw = np.random.default_rng(4)
+    memory = jnp.asarray(draw.normal(size=(9, HEADS, HIGH, WIDE)), jnp.float32)
+    # The scratch page is written by padding, and never read.
+    return jnp.zeros((9, HEADS), jnp.float32), memory.at[0].set(jnp.nan)
+
+
+@pytest.mark.parametrize("kernel", [QUICK, STRICT], ids=["quick", "strict"])
+@pytest.mark.parametrize("corrects", [False, True], ids=["sums", "corrects"])
+def test_decodes_and_blocks_leave_the_states_that_xla_leaves(
+    kernel: TpuAttention, corrects: bool
+) -> None:
+    """Two decodes, of which one goes to another page; a padding row; and blocks behind them."""
+    places, counts = placed()
+    inputs, step = _inputs(3 + 5 * 4, corrects), _recurrence(corrects)
+    blank = (jnp.zeros((HEADS,), jnp.float32), jnp.zeros((HEADS, HIGH, WIDE), jnp.float32))
+    wanted, (of, memory) = advance(_held(), places, blank, inputs, jnp.asarray(counts), step)
+    made, (others, written) = jax.jit(
+        lambda held: advance(held, places, blank, inputs, jnp.asarray(counts), step, kernel)
+    )(_held())
+    live = [0, 1, *range(3, 13), *range(15, 19)]
+    np.testing.assert_allclose(np.asarray(made)[live], np.asarray(wanted)[live], atol=1e-5)
+    np.testing.assert_allclose(np.asarray(others)[1:], np.asarray(of)[1:], atol=1e-5)
+    np.testing.assert_allclose(np.asarray(written)[1:], np.asarray(memory)[1:], atol=1e-5)
+
+
+@pytest.mark.extended
+@needs_compiler
+@pytest.mark.parametrize("slice_name", ["v5e:2x2", "v6e:2x2"])
+@pytest.mark.parametrize(
+    ("shape", "corrects"),
+    [
+        ((32, 128, 256), False),  # Falcon-H1 34B
+        ((128, 64, 128), False),  # Granite 4.0 small
+        ((64, 128, 128), False),  # MiniMax-Text-01
+        ((32, 128, 128), True),  # Qwen3-Next
+        ((6, 64, 128), True),  # heads that four devices do not divide
+    ],
+    ids=str,
+)
+def test_a_chips_compiler_changes_memories_where_they_are(
+    slice_name: str, shape: tuple[int, int, int], corrects: bool
+) -> None:
+    mesh, rows = mesh_of(slice_name), 32
+    axis = "model" if shape[0] % mesh.size == 0 else None
+    kernel = TpuAttention(mesh, None, None, memories="model")
+
+    def held(*shape: int, dtype: Any = jnp.float32, divided: bool = True) -> Any:
+        spec = PartitionSpec(None, axis) if divided else PartitionSpec()
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
+
+    heads, high, wide = shape
+    pages = [held(rows, dtype=jnp.int32, divided=False) for _ in range(2)]
+    flags = [held(count, dtype=jnp.bool_, divided=False) for count in (rows, 0)]
+    read, rate = held(rows, heads, high if corrects else wide), held(rows, heads)
+    tokens = MemoryTokens(
+        held(rows, heads, high), held(rows, heads, wide), read, rate, rate if corrects else None
+    )
+    places, memory = StatePlaces(*pages, *flags), held(209, *shape)
+    program = compiled(kernel.remember, memory, places, tokens, donate_argnums=0)
+    found = program.memory_analysis()
+    pool = 4 * math.prod(memory.sharding.shard_shape(memory.shape))
+    assert found.alias_size_in_bytes == pool
+    assert found.temp_size_in_bytes < pool / 20
