@@ -463,7 +463,7 @@ class Deployment(PlacedModel):
         pages, size = self.layer_pages, self.limits.page_size
         media = self.limits.media
         # Images whose tokens see each other are attended to by XLA, which reads what is masked.
-        by_xla = media is not None and media.sees_itself
+        by_xla = media is not None and media.bidirectional
         blank = unwritten if isinstance(self.kernel, CpuAttention) and not by_xla else None
         return allocate(self.cache, pages, size, self.kv_dtype, where, shapes, blank)
 

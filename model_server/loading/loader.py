@@ -58,7 +58,7 @@ from model_server.loading.loaded import (
     VisionRunner,
 )
 from model_server.loading.media.image_tokens import check_image_tokens
-from model_server.loading.media.usable_eyes import with_usable_images
+from model_server.loading.media.usable_media import with_usable_media
 from model_server.loading.memory_plan import Devices, FreeMemory
 from model_server.loading.openings import Openings
 from model_server.loading.passes.chosen_tasks import generates, tasks_of
@@ -567,7 +567,7 @@ def _recipe_of(spec: ModelSpec, config: Mapping[str, Any] | None) -> Recipe | Em
     made = make_recipe(spec.model_path, config, spec.overrides)
     if not isinstance(made, Recipe) or made.media is None:
         return made
-    return with_usable_images(made, spec.overrides, proxied=is_proxied())
+    return with_usable_media(made, spec.overrides, proxied=is_proxied())
 
 
 def check_behind_proxy(recipe: Recipe, config: ModelServerConfig) -> None:

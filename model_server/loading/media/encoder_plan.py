@@ -30,7 +30,7 @@ def media_limits(recipe: Recipe) -> MediaLimits | None:
         per_row=media.per_row,
         width=media.width,
         levels=media.levels,
-        sees_itself=media.sees_itself,
+        bidirectional=media.bidirectional,
         triples=media.triples,
     )
 
@@ -40,7 +40,7 @@ def check_chunk(limits: MediaLimits | None, most: int) -> None:
 
     most: prompt tokens of a step.
     """
-    if limits is not None and limits.sees_itself and limits.largest > most:
+    if limits is not None and limits.bidirectional and limits.largest > most:
         raise InvalidRequest(
             f"an image of this model has up to {limits.largest} tokens, which see each other and "
             f"so are computed in one step, and a step here takes at most {most}: publish with "

@@ -59,7 +59,7 @@ class MediaRecipe:
     pieces: tuple[int, ...]  # P, ascending: sizes that are compiled; the last is the most of one
     seconds: int = 0  # the longest sound, rounded up; 0: images
     levels: int = 0  # first layers that add vectors of their own at the places of an image
-    sees_itself: bool = False  # tokens of an image also see those after them: one chunk holds all
+    bidirectional: bool = False  # tokens of an image also see those after them: one chunk holds all
     triples: bool = False  # positions are three numbers: frame, row, column
     unused: tuple[str, ...] = ()  # prefixes of its tensors in checkpoints that it does not need
 

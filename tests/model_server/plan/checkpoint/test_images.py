@@ -19,7 +19,7 @@ from tests.model_server.loading.media.image_folder import folder_of
 
 
 def test_inspect_says_how_a_checkpoint_sees(tmp_path: Path) -> None:
-    report = inspect(folder_of(tmp_path / "eyes"))
+    report = inspect(folder_of(tmp_path / "model"))
     assert report.problems == []
     assert report.images is not None
     assert report.images.startswith("seen, up to 4 tokens each, by an encoder of 1")
@@ -27,7 +27,7 @@ def test_inspect_says_how_a_checkpoint_sees(tmp_path: Path) -> None:
 
 
 def test_inspect_says_what_would_keep_it_from_seeing(tmp_path: Path) -> None:
-    folder = tmp_path / "eyes"
+    folder = tmp_path / "model"
     folder_of(folder, {START: "<start_of_image>"})
     config = json.loads((folder / "config.json").read_text())
     config["vision_config"]["num_hidden_layers"] = 1
@@ -41,7 +41,7 @@ def test_inspect_says_what_would_keep_it_from_seeing(tmp_path: Path) -> None:
 def test_a_converted_checkpoint_is_the_text_model_and_the_log_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, to: str
 ) -> None:
-    source, place = folder_of(tmp_path / "eyes"), tmp_path / f"text.{to}"
+    source, place = folder_of(tmp_path / "model"), tmp_path / f"text.{to}"
     convert(source, str(place), to=to)
     assert "only the text part is written; 39 tensors of the vision encoder" in caplog.text
     with closing(open_checkpoint(str(place))) as checkpoint:
