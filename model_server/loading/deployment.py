@@ -37,7 +37,7 @@ from model_server.loading.media.encoder_plan import (
     check_chunk,
     encoder_workspace,
     media_limits,
-    without_images,
+    share_of_media,
 )
 from model_server.loading.memory_plan import FreeMemory, MemoryPlan, PageBytes, plan_memory
 from model_server.models.recipe import Recipe
@@ -201,8 +201,7 @@ class PlacedModel:
 
     def deploy(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:
         """Plan the pages in the memory of one device. Raises MemoryPlanError."""
-        media = media_limits(self.recipe) if self.encoder else None
-        with without_images(media, self.encoder_bytes, self.media_bytes):
+        with share_of_media(self.recipe, self.encoder_bytes, self.media_bytes):
             return self._deployed(config, memory)
 
     def _deployed(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:

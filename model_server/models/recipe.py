@@ -200,11 +200,6 @@ class Recipe:
         stage = self.stage
         return made if stage is None else blueprint(lambda: _kept(self.build(form), stage))
 
-    @property
-    def media_unused(self) -> tuple[str, ...]:
-        """Prefixes of tensors of the vision encoder that it does not need."""
-        return () if self.media is None else self.media.unused
-
     def media_blueprint(self, layout: Layout = ONE_DEVICE) -> Blueprint | None:
         """Return the encoder of images without its weights; None: nothing of it lies here.
 

@@ -18,7 +18,7 @@ from model_server.engine.compiling import COMPILED_HERE
 from model_server.engine.paging.near_count import near_count
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.draft_loading import check_context
-from model_server.loading.media.encoder_plan import told_images
+from model_server.loading.media.encoder_plan import told_media
 from model_server.loading.passes.beside import beside_of
 from model_server.loading.passes.chosen_tasks import tasks_of
 from model_server.models.recipe import Recipe
@@ -285,7 +285,7 @@ class _Candidate:
     def _notes(self, depths: Depths | None) -> list[str]:
         notes = notes_of(self.work, self.topology)
         if self.deployment.limits.media is not None:
-            told = told_images(self.deployment.limits.media, self.deployment.encoder_bytes)
+            told = told_media(self.deployment.recipe, self.deployment.encoder_bytes)
             notes.append(f"with{told}; steps are those of text (IMAGES=false plans without)")
         if depths is not None:
             notes.append(

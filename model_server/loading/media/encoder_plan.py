@@ -63,29 +63,31 @@ def _batch(limits: MediaLimits, widest: int, images: int, pieces: int) -> int:
 
 
 @contextmanager
-def without_images(limits: MediaLimits | None, weights: int, workspace: int) -> Iterator[None]:
-    """Say of a MemoryPlanError how much of the memory is for images.
+def share_of_media(recipe: Recipe, weights: int, workspace: int) -> Iterator[None]:
+    """Say of a MemoryPlanError how much of the memory is for images or sounds.
 
-    limits: None: nothing is. weights, workspace: bytes of the encoder on a device.
+    weights, workspace: bytes of the encoder on a device; 0: it lies elsewhere.
     """
     try:
         yield
     except MemoryPlanError as exc:
-        if limits is None:
+        media, rows = recipe.media, recipe.media_rows
+        if media is None or rows is None or not weights:
             raise
         text = (
             f"{exc.text}. Of that, weights of {human(weights)} and a workspace of "
-            f"{human(workspace)} are for images: publish with IMAGES=false to serve text only, or "
-            f"lower MEDIA_ROWS from {limits.rows} to no less than {2 * limits.largest}"
+            f"{human(workspace)} are for {media.many}: publish with IMAGES=false to serve text "
+            f"only, or lower MEDIA_ROWS from {rows} to no less than {2 * media.rows}"
         )
         raise MemoryPlanError(text, param=exc.param, need=exc.need) from exc
 
 
-def told_images(limits: MediaLimits | None, weights: int) -> str:
-    """Describe the vision encoder for the log; weights: bytes of the encoder on a device."""
-    if limits is None:
+def told_media(recipe: Recipe, weights: int) -> str:
+    """Describe a model's encoder for the log; weights: its bytes on a device."""
+    media, rows = recipe.media, recipe.media_rows
+    if media is None or rows is None:
         return ""
     return (
-        f" images of up to {limits.largest} tokens, an encoder of {human(weights)} and memory for "
-        f"{limits.rows} of its vectors"
+        f" {media.many} of up to {media.rows} tokens, an encoder of {human(weights)} and memory "
+        f"for {rows} of its vectors"
     )

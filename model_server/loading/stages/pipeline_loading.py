@@ -100,8 +100,8 @@ def build_stage(
     pages = plan.allocate_pages()
     parts = (plan.program, leaves, pages, buckets or plan.buckets, adapters)
     if draft is None:
-        unused = plan.recipe.media_unused
-        encoder = encoder_weights(plan.encoder, plan.layout, checkpoint, seed, report, unused)
+        media = plan.recipe.media
+        encoder = encoder_weights(plan.encoder, plan.layout, checkpoint, seed, report, media)
         whole = ModelRunner(*parts, encoder_leaves=encoder)
         runner = PipelineRunner(whole, link, thread, on_failure)
     else:

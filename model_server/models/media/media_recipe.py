@@ -64,6 +64,16 @@ class MediaRecipe:
     unused: tuple[str, ...] = ()  # prefixes of its tensors in checkpoints that it does not need
 
     @property
+    def many(self) -> str:
+        """The plural of its kind, for users."""
+        return "images" if self.kind == "image" else "sounds"
+
+    @property
+    def encoder(self) -> str:
+        """The name of the encoder, for users."""
+        return "vision encoder" if self.kind == "image" else "audio encoder"
+
+    @property
     def rows(self) -> int:
         """Most vectors of one image."""
         return self.pieces[-1] // self.per_row

@@ -138,7 +138,7 @@ def _see(report: Report, recipe: Recipe, checkpoint: Checkpoint) -> None:
     size = sum(math.prod(each.shape) for each in encoder.declarations)
     seen = "seen" if media.kind == "image" else "none, but sounds are heard"
     report.images = f"{seen}, up to {media.rows} tokens each, by an encoder of {size:,} parameters"
-    report.problems += encoder_problems(encoder, checkpoint, media.unused, shown=_NAMED)
+    report.problems += encoder_problems(encoder, checkpoint, media, shown=_NAMED)
 
 
 def _image_tokens(report: Report, checkpoint: Checkpoint) -> None:

@@ -57,7 +57,7 @@ class SoundEncoder(nnx.Module):
 
 
 def qwen2_audio_media(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
-    """Return the recipe of the part that hears; None: the checkpoint has none.
+    """Return the recipe of the audio encoder; None: the checkpoint has none.
 
     embed: of the language model. Raises CheckpointError.
     """
@@ -117,6 +117,6 @@ def _check_processor(given: Mapping[str, Any], tower: AudioTowerConfig) -> None:
     for key, value in wanted.items():
         if given.get(key, value) != value:
             raise CheckpointError(
-                f"preprocessor_config.json has {key} = {given[key]!r}; models that hear are served "
-                f"with {value!r}"
+                f"preprocessor_config.json has {key} = {given[key]!r}; models with audio input "
+                f"are served with {value!r}"
             )

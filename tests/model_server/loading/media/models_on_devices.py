@@ -71,8 +71,7 @@ def _runner(
     plan = _planned(recipe, checkpoint, layout)
     needed = without_prefixes(checkpoint, recipe.unused)
     leaves = read_weights(plan.blueprint.declarations, needed, lambda _: None, layout)
-    unused = recipe.media_unused
-    encoder = encoder_weights(plan.encoder, layout, checkpoint, 0, lambda _: None, unused)
+    encoder = encoder_weights(plan.encoder, layout, checkpoint, 0, lambda _: None, recipe.media)
     pages = plan.allocate_pages()
     runner = ModelRunner(plan.program, leaves, pages, BUCKETS, encoder_leaves=encoder)
     runner.compile(lambda _: None)

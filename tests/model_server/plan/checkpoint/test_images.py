@@ -14,6 +14,7 @@ from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.plan.checkpoint.convert import convert
 from model_server.plan.checkpoint.inspect import inspect
+from tests.end_to_end.hearing_model import CONTROL as SOUND
 from tests.golden.media_maker.gemma3 import START
 from tests.model_server.loading.media.image_folder import folder_of
 
@@ -35,6 +36,16 @@ def test_inspect_says_what_would_keep_it_from_seeing(tmp_path: Path) -> None:
     spare, tokens = inspect(str(folder)).problems
     assert "in the vision encoder, the checkpoint has tensors that the model does not use" in spare
     assert "makes 0 tokens 264" in tokens
+
+
+def test_an_audio_encoder_without_tensors_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder_of(folder, SOUND, "qwen2_audio")
+    config = json.loads((folder / "config.json").read_text())
+    config["audio_config"]["encoder_layers"] = 3
+    (folder / "config.json").write_text(json.dumps(config))
+    (problem,) = inspect(str(folder)).problems
+    assert problem.startswith("in the audio encoder, the checkpoint lacks ")
 
 
 @pytest.mark.parametrize("to", ["huggingface", "orbax", "gguf"])
