@@ -1,8 +1,9 @@
-"""Presents the vision encoder of a multimodal checkpoint: its tensors, and how images are prepared.
+"""Presents the encoder of a multimodal checkpoint: its tensors, and how images are prepared.
 
-The text part of such a checkpoint is `text_part`'s. In its config, `vision_config` sizes the
-vision encoder, `preprocessor_config` is the content of the file beside it that says how images are
-resized and scaled, and `processor_config` that of the one that says what they become in a prompt.
+The text part of such a checkpoint is `text_part`'s. In its config, `vision_config` sizes a vision
+encoder and `audio_config` an audio encoder, `preprocessor_config` is the content of the file beside
+it that says how images are resized and scaled, and `processor_config` that of the one that says
+what they become in a prompt.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _DEEPER = {"vision_tower.vision_model.": "vision_tower."}
 
 
 def media_part_of(checkpoint: Checkpoint) -> Checkpoint | None:
-    """Return the tensors of the vision encoder, without a leading `model.`; None: there are none.
+    """Return the tensors of the encoder, without a leading `model.`; None: there are none.
 
     checkpoint: as it was opened, or a view of it such as its text part.
     """
@@ -42,7 +43,7 @@ def media_part_of(checkpoint: Checkpoint) -> Checkpoint | None:
 
 
 def is_media(name: str) -> bool:
-    """Return True for the name of a tensor of a vision encoder."""
+    """Return True for the name of a tensor of a vision or audio encoder."""
     return name.removeprefix("model.").startswith(_PARTS)
 
 
@@ -64,12 +65,14 @@ def text_alone(checkpoint: Checkpoint) -> Checkpoint:
     if part is None:
         return checkpoint
     names = part.names()
+    sees = VISION in checkpoint.config
     logger.warning(
-        "only the text part is written; %d tensors of the vision encoder, such as %s, are left "
-        "out: the "
-        "result takes no images",
+        "only the text part is written; %d tensors of the %s encoder, such as %s, are left out: "
+        "the result takes no %s",
         len(names),
+        "vision" if sees else "audio",
         names[0],
+        "images" if sees else "sounds",
     )
     own = {name: name for name in checkpoint.names()}
     return view_of(checkpoint, own, without_media(checkpoint.config))

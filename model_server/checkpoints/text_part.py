@@ -49,7 +49,7 @@ _PREFIXES = {
 }
 # Families that put a text model of another family beside their tower.
 _AROUND_OTHERS = ("llava", "qwen2_audio")
-_HEARING = ("qwen2_audio",)  # others leave out what hears beside what sees
+_WITH_AUDIO = ("qwen2_audio",)  # others leave an audio encoder out
 _OUTER_ONLY = ("text_config", "model_type", "architectures")
 
 
@@ -80,7 +80,7 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     inner = config["text_config"]
     if not isinstance(inner, Mapping):
         raise CheckpointError(f"config.json has text_config = {inner!r}; it must be an object")
-    unread = _OUTER_ONLY if kind in _HEARING else (*_OUTER_ONLY, AUDIO)
+    unread = _OUTER_ONLY if kind in _WITH_AUDIO else (*_OUTER_ONLY, AUDIO)
     outer = {k: v for k, v in config.items() if k not in unread and v is not None}
     inner_kind = inner.get("model_type") or _TEXT_TYPES[kind]
     if kind in _AROUND_OTHERS:

@@ -70,7 +70,7 @@ def _check_media(limits: EngineLimits, media: MediaLimits) -> None:
         raise ValueError(f"media have {media.rows} rows; the largest needs {media.largest}")
     blocks = (limits.token_budget - limits.decodes) // limits.prefill_block
     blocks = min(blocks, limits.max_prefill_blocks or blocks)
-    if media.sees_itself and blocks * limits.prefill_block < media.largest:
+    if media.bidirectional and blocks * limits.prefill_block < media.largest:
         raise ValueError(
             f"one chunk must hold an image of {media.largest} tokens; a step has room for "
             f"{blocks} blocks of {limits.prefill_block}"

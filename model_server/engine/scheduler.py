@@ -396,7 +396,7 @@ class Scheduler:
 
         Forced tokens leave them to it: streams of these could keep it waiting for ever.
         """
-        if self._media is None or not self._media.limits.sees_itself:
+        if self._media is None or not self._media.limits.bidirectional:
             return 0
         waiting = [each for each in self._running if each.media and each.launched < each.goal]
         tokens = max((whole_length(each, each.launched) for each in waiting), default=0)
@@ -471,6 +471,6 @@ class Scheduler:
 
     def _order(self, sequence: Sequence) -> tuple[bool, int]:
         """Those first that are in front of an image which one chunk must hold, then short ones."""
-        whole = sequence.media and self._media is not None and self._media.limits.sees_itself
+        whole = sequence.media and self._media is not None and self._media.limits.bidirectional
         in_front = bool(whole) and whole_length(sequence, sequence.launched) > 0
         return not in_front, sequence.goal - sequence.launched

@@ -80,7 +80,7 @@ class ColumnLayout:
     def looks_ahead(self) -> bool:
         """True if tokens of an image also see those after them."""
         media = self.limits.media
-        return media is not None and media.sees_itself and self.bucket.blocks > 0
+        return media is not None and media.bidirectional and self.bucket.blocks > 0
 
     @property
     def tokens(self) -> int:

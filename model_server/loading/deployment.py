@@ -37,7 +37,7 @@ from model_server.loading.media.encoder_plan import (
     check_chunk,
     encoder_workspace,
     media_limits,
-    without_images,
+    share_of_media,
 )
 from model_server.loading.memory_plan import FreeMemory, MemoryPlan, PageBytes, plan_memory
 from model_server.models.recipe import Recipe
@@ -196,9 +196,7 @@ class PlacedModel:
 
     def deploy(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:
         """Plan the pages in the memory of one device. Raises MemoryPlanError."""
-        media = media_limits(self.recipe) if self.encoder else None
-        override = self.recipe.media.override if self.recipe.media else ""
-        with without_images(media, self.encoder_bytes, self.media_bytes, override):
+        with share_of_media(self.recipe, self.encoder_bytes, self.media_bytes):
             return self._deployed(config, memory)
 
     def _deployed(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:
@@ -459,7 +457,7 @@ class Deployment(PlacedModel):
         pages, size = self.layer_pages, self.limits.page_size
         media = self.limits.media
         # Images whose tokens see each other are attended to by XLA, which reads what is masked.
-        by_xla = media is not None and media.sees_itself
+        by_xla = media is not None and media.bidirectional
         blank = unwritten if isinstance(self.kernel, CpuAttention) and not by_xla else None
         return allocate(self.cache, pages, size, self.kv_dtype, where, shapes, blank)
 

@@ -41,7 +41,7 @@ from model_server.loading.draft_loading import (
     read_draft,
     told_draft,
 )
-from model_server.loading.media.encoder_plan import told_images
+from model_server.loading.media.encoder_plan import told_media
 from model_server.loading.media.encoder_weights import encoder_weights
 from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.passes.beside import Beside, beside_of
@@ -120,7 +120,7 @@ class LmLoad:
             dict(layout.mesh.shape),
             told_guesses(self.deployment.limits)
             + told_draft(self.deployment)
-            + (f",{told}" if (told := self._told_images) else ""),
+            + (f",{told}" if (told := self._told_media) else ""),
         )
 
     @property
@@ -214,13 +214,11 @@ class LmLoad:
         return read_weights(declared, needed, report, layout) if there is None else there
 
     @property
-    def _told_images(self) -> str:
-        media, encoder = self.deployment.recipe.media, self.deployment.encoder_bytes
-        override = media.override if media else ""
-        return told_images(self.deployment.limits.media, encoder, override)
+    def _told_media(self) -> str:
+        return told_media(self.deployment.recipe, self.deployment.encoder_bytes)
 
     def _encoder(self, report: Report) -> Sequence[Any]:
-        """Return the weights of the vision encoder, if there is one."""
+        """Return the weights of the vision or audio encoder, if there is one."""
         encoder, layout = self.deployment.encoder, self.deployment.layout
         media = self.deployment.recipe.media
         return encoder_weights(encoder, layout, self._checkpoint, self._seed, report, media)

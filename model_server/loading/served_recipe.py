@@ -8,7 +8,7 @@ from typing import Any
 
 from model_server.config import ModelServerConfig
 from model_server.islands.proxy_backend import is_proxied
-from model_server.loading.media.usable_eyes import with_usable_images
+from model_server.loading.media.usable_media import with_usable_media
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
@@ -34,7 +34,7 @@ def recipe_of(spec: ModelSpec, config: Mapping[str, Any] | None) -> Recipe | Emb
     made = make_recipe(spec.model_path, config, spec.overrides)
     if not isinstance(made, Recipe) or made.media is None:
         return made
-    return with_usable_images(made, spec.overrides, proxied=is_proxied())
+    return with_usable_media(made, spec.overrides, proxied=is_proxied())
 
 
 def check_behind_proxy(recipe: Recipe, config: ModelServerConfig) -> None:

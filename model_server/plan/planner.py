@@ -18,7 +18,7 @@ from model_server.engine.compiling import COMPILED_HERE
 from model_server.engine.paging.near_count import near_count
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.draft_loading import check_context
-from model_server.loading.media.encoder_plan import told_images
+from model_server.loading.media.encoder_plan import told_media
 from model_server.loading.passes.beside import beside_of
 from model_server.loading.passes.chosen_tasks import tasks_of
 from model_server.models.recipe import Recipe
@@ -284,9 +284,9 @@ class _Candidate:
 
     def _notes(self, depths: Depths | None) -> list[str]:
         notes = notes_of(self.work, self.topology)
-        media, limits = self.deployment.recipe.media, self.deployment.limits.media
-        if media is not None and limits is not None:
-            told = told_images(limits, self.deployment.encoder_bytes, media.override)
+        media = self.deployment.recipe.media
+        if media is not None and self.deployment.limits.media is not None:
+            told = told_media(self.deployment.recipe, self.deployment.encoder_bytes)
             notes.append(
                 f"with{told}; steps are those of text ({media.override}=false plans without)"
             )

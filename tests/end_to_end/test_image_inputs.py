@@ -21,7 +21,7 @@ from tests.model_server.models.media.media_runs import WholePrompts, recipe_of, 
 
 pytestmark = pytest.mark.timeout(600)
 
-EYES = "/sax/test/eyes"
+VISION = "/sax/test/vision"
 TOKENS = 4
 
 
@@ -36,12 +36,12 @@ URLS = [f"data:image/png;base64,{base64.b64encode(file).decode()}" for file in F
 
 
 @pytest.fixture(scope="module")
-def cell_with_eyes(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
-    folder = seeing_model(tmp_path_factory.mktemp("model") / "eyes")
+def cell_with_vision(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
+    folder = seeing_model(tmp_path_factory.mktemp("model") / "vision")
     overrides = {"MAX_CONTEXT": 128, "DTYPE": "float32", "NUM_CACHE_SLOTS": 2}
-    cell.publish(str(folder), model=EYES, model_path="auto", overrides=overrides)
+    cell.publish(str(folder), model=VISION, model_path="auto", overrides=overrides)
     yield cell
-    cell.sax("unpublish", EYES)
+    cell.sax("unpublish", VISION)
 
 
 def messages(*order: int) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def messages(*order: int) -> list[dict[str, Any]]:
 
 
 def post(cell: Cell, path: str, **body: Any) -> Any:
-    reply = cell.http.post(path, json={"model": EYES, **body})
+    reply = cell.http.post(path, json={"model": VISION, **body})
     assert reply.status_code == 200, reply.text
     return reply.json()
 
@@ -66,9 +66,9 @@ def chat(cell: Cell, *order: int) -> list[int]:
 def whole_answer(ids: list[int], *order: int) -> list[int]:
     """The whole model's answer to these tokens and images."""
     decoder, encoder, recipe = load_media(CASE)
-    eyes = recipe_of(recipe)
-    files = [prepared_of(eyes, images_of(CASE)[number]) for number in order]
-    model = WholePrompts(decoder, eyes, seen(encoder, eyes, files), files, len(ids) + TOKENS)
+    media = recipe_of(recipe)
+    files = [prepared_of(media, images_of(CASE)[number]) for number in order]
+    model = WholePrompts(decoder, media, seen(encoder, media, files), files, len(ids) + TOKENS)
     made = [*ids]
     for _ in range(TOKENS):
         made.append(int(model.logits(np.asarray(made))[-1].argmax()))
@@ -78,16 +78,16 @@ def whole_answer(ids: list[int], *order: int) -> list[int]:
 @pytest.mark.extended
 @pytest.mark.parametrize("order", [(0,), (1,), (1, 0)])
 def test_a_chat_about_images_is_the_whole_models(
-    cell_with_eyes: Cell, order: tuple[int, ...]
+    cell_with_vision: Cell, order: tuple[int, ...]
 ) -> None:
-    ids = post(cell_with_eyes, "/tokenize", messages=messages(*order))["tokens"]
+    ids = post(cell_with_vision, "/tokenize", messages=messages(*order))["tokens"]
     assert ids.count(264) == 4 * len(order)
-    assert chat(cell_with_eyes, *order) == whole_answer(ids, *order)
+    assert chat(cell_with_vision, *order) == whole_answer(ids, *order)
 
 
 @pytest.mark.extended
 def test_every_api_sees_the_same_image(
-    cell_with_eyes: Cell, saxml_of: Callable[[Cell], None], tmp_path: Path
+    cell_with_vision: Cell, saxml_of: Callable[[Cell], None], tmp_path: Path
 ) -> None:
     data = URLS[0].partition(",")[2]
     file = tmp_path / "image.png"
@@ -96,22 +96,22 @@ def test_every_api_sees_the_same_image(
     parts: list[Any] = [{"type": "image_url", "image_url": {"url": URLS[0]}}]
     parts.append({"type": "text", "text": "?"})
     asked = [{"role": "user", "content": parts}]
-    reply = post(cell_with_eyes, "/v1/chat/completions", messages=asked, **settings)
+    reply = post(cell_with_vision, "/v1/chat/completions", messages=asked, **settings)
     said = reply["choices"][0]["message"]["content"]
     source = {"type": "base64", "media_type": "image/png", "data": data}
     blocks = [{"type": "image", "source": source}, {"type": "text", "text": "?"}]
     turn = {"role": "user", "content": blocks}
-    body = post(cell_with_eyes, "/v1/messages", messages=[turn], **settings)
+    body = post(cell_with_vision, "/v1/messages", messages=[turn], **settings)
     assert "".join(block["text"] for block in body["content"]) == said
     turn = {"role": "user", "content": "?", "images": [data]}
     options = {"temperature": 0, "num_predict": TOKENS}
-    body = post(cell_with_eyes, "/api/chat", messages=[turn], options=options, stream=False)
+    body = post(cell_with_vision, "/api/chat", messages=[turn], options=options, stream=False)
     assert body["message"]["content"] == said
     limit = f"--max-tokens={TOKENS}"
-    command = cell_with_eyes.sax("generate", EYES, "?", "--image", str(file), limit)
+    command = cell_with_vision.sax("generate", VISION, "?", "--image", str(file), limit)
     assert command.stdout == f"{said}\n", command.stderr
-    saxml_of(cell_with_eyes)
+    saxml_of(cell_with_vision)
     items = [multimodal_pb2.DataItem(image_bytes=FILES[0]), multimodal_pb2.DataItem(text="?")]
     request = multimodal_pb2.GenerateRequest(items=items)
-    found = sax.Model(EYES).MM().Generate(request)
+    found = sax.Model(VISION).MM().Generate(request)
     assert found.results[0].items[0].text

@@ -22,7 +22,7 @@ from tests.model_server.models.media.media_runs import WholePrompts, recipe_of, 
 
 pytestmark = pytest.mark.timeout(600)
 
-EARS = "/sax/test/ears"
+AUDIO = "/sax/test/audio"
 TOKENS = 4
 SOUNDS = images_of(CASE)
 
@@ -37,12 +37,12 @@ FILES = _file(0), _file(1)
 
 
 @pytest.fixture(scope="module")
-def cell_with_ears(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
-    folder = hearing_model(tmp_path_factory.mktemp("model") / "ears")
+def cell_with_audio(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
+    folder = hearing_model(tmp_path_factory.mktemp("model") / "audio")
     overrides = {"MAX_CONTEXT": 128, "DTYPE": "float32", "NUM_CACHE_SLOTS": 2}
-    cell.publish(str(folder), model=EARS, model_path="auto", overrides=overrides)
+    cell.publish(str(folder), model=AUDIO, model_path="auto", overrides=overrides)
     yield cell
-    cell.sax("unpublish", EARS)
+    cell.sax("unpublish", AUDIO)
 
 
 def sound(number: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def messages(*order: int) -> list[dict[str, Any]]:
 
 
 def post(cell: Cell, path: str, **body: Any) -> Any:
-    reply = cell.http.post(path, json={"model": EARS, **body})
+    reply = cell.http.post(path, json={"model": AUDIO, **body})
     assert reply.status_code == 200, reply.text
     return reply.json()
 
@@ -72,9 +72,9 @@ def chat(cell: Cell, *order: int) -> list[int]:
 def whole_answer(ids: list[int], *order: int) -> list[int]:
     """What the whole model answers to these tokens and sounds."""
     decoder, encoder, recipe = load_media(CASE)
-    ears = recipe_of(recipe)
-    files = [ears.prepare(SOUNDS[number]) for number in order]
-    model = WholePrompts(decoder, ears, seen(encoder, ears, files), files, len(ids) + TOKENS)
+    media = recipe_of(recipe)
+    files = [media.prepare(SOUNDS[number]) for number in order]
+    model = WholePrompts(decoder, media, seen(encoder, media, files), files, len(ids) + TOKENS)
     made = [*ids]
     for _ in range(TOKENS):
         made.append(int(model.logits(np.asarray(made))[-1].argmax()))
@@ -84,61 +84,61 @@ def whole_answer(ids: list[int], *order: int) -> list[int]:
 @pytest.mark.extended
 @pytest.mark.parametrize("order", [(0,), (1,), (1, 0)])
 def test_a_chat_about_sounds_is_the_whole_models(
-    cell_with_ears: Cell, order: tuple[int, ...]
+    cell_with_audio: Cell, order: tuple[int, ...]
 ) -> None:
-    ids = post(cell_with_ears, "/tokenize", messages=messages(*order))["tokens"]
+    ids = post(cell_with_audio, "/tokenize", messages=messages(*order))["tokens"]
     rows = [recipe_of(load_media(CASE)[2]).prepare(SOUNDS[number]).rows for number in order]
     assert ids.count(SOFT) == sum(rows)
-    assert chat(cell_with_ears, *order) == whole_answer(ids, *order)
+    assert chat(cell_with_audio, *order) == whole_answer(ids, *order)
 
 
 @pytest.mark.extended
 def test_every_door_hears_the_same_sound(
-    cell_with_ears: Cell, saxml_of: Callable[[Cell], None], tmp_path: Path
+    cell_with_audio: Cell, saxml_of: Callable[[Cell], None], tmp_path: Path
 ) -> None:
     file = tmp_path / "sound.wav"
     file.write_bytes(FILES[0])
     asked = [{"role": "user", "content": [sound(0), {"type": "text", "text": "?"}]}]
     settings = {"temperature": 0, "max_tokens": TOKENS}
-    reply = post(cell_with_ears, "/v1/chat/completions", messages=asked, **settings)
+    reply = post(cell_with_audio, "/v1/chat/completions", messages=asked, **settings)
     said = reply["choices"][0]["message"]["content"]
     limit = f"--max-tokens={TOKENS}"
-    command = cell_with_ears.sax("generate", EARS, "?", "--audio", str(file), limit)
+    command = cell_with_audio.sax("generate", AUDIO, "?", "--audio", str(file), limit)
     assert command.stdout == f"{said}\n", command.stderr
-    saxml_of(cell_with_ears)
+    saxml_of(cell_with_audio)
     samples = multimodal_pb2.AudioFloatSamples(sample=SOUNDS[0].tolist())
     items = [multimodal_pb2.DataItem(audio_float_samples=samples)]
     request = multimodal_pb2.GenerateRequest(items=[*items, multimodal_pb2.DataItem(text="?")])
     options = sax.ModelOptions()
     options.SetExtraInput("temperature", 0)
     options.SetExtraInput("per_example_max_decode_steps", TOKENS)
-    found = sax.Model(EARS).MM().Generate(request, options)
+    found = sax.Model(AUDIO).MM().Generate(request, options)
     assert found.results[0].items[0].text == said
 
 
 def _refused(cell: Cell, part: dict[str, Any]) -> dict[str, Any]:
     asked = [{"role": "user", "content": [{"type": "text", "text": "?"}, part]}]
-    body = {"model": EARS, "messages": asked, "max_tokens": TOKENS}
+    body = {"model": AUDIO, "messages": asked, "max_tokens": TOKENS}
     reply = cell.http.post("/v1/chat/completions", json=body)
     assert reply.status_code == 400, reply.text
     return reply.json()["error"]
 
 
 @pytest.mark.extended
-def test_what_is_no_sound_or_too_long_is_refused_by_its_place(cell_with_ears: Cell) -> None:
+def test_what_is_no_sound_or_too_long_is_refused_by_its_place(cell_with_audio: Cell) -> None:
     damaged = sound(0)
     damaged["input_audio"]["data"] = base64.b64encode(b"RIFF no sound").decode()
-    error = _refused(cell_with_ears, damaged)
+    error = _refused(cell_with_audio, damaged)
     assert error["param"] == "messages[0].content[1]"
     assert "the sound" in error["message"]
     file = io.BytesIO()
     soundfile.write(file, np.zeros(40_000), 16_000, format="WAV")
     long = sound(0)
     long["input_audio"]["data"] = base64.b64encode(file.getvalue()).decode()
-    error = _refused(cell_with_ears, long)
+    error = _refused(cell_with_audio, long)
     assert error["param"] == "messages[0].content[1]"
     assert "at most 1 s" in error["message"]
     url = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
-    error = _refused(cell_with_ears, url)
+    error = _refused(cell_with_audio, url)
     assert error["param"] == "messages[0].content[1]"
     assert "is an image, and this model takes texts and sounds" in error["message"]

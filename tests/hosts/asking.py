@@ -10,7 +10,7 @@ from typing import Any
 from sax.client.connection import ModelServerConnection
 from sax.errors import SaxError
 from sax.proto import modelet_pb2
-from sax.types import GenerateRequest, SamplingParams
+from sax.types import GenerateRequest, Message, SamplingParams
 from sax.wire import rpc
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
@@ -47,13 +47,19 @@ def unload(address: str, model: str) -> None:
     asyncio.run(_call(address, "Unload", request, modelet_pb2.UnloadResponse))
 
 
-def tokens(address: str, model: str, *samplings: SamplingParams, prompt: int = 20) -> list[Any]:
-    """The answers to one prompt, asked all at once: tokens, or the error that ended each."""
+def tokens(
+    address: str, model: str, *samplings: SamplingParams, prompt: int | tuple[Message, ...] = 20
+) -> list[Any]:
+    """The answers to one prompt, asked all at once: tokens, or the error that ended each.
+
+    prompt: how many tokens, or a chat.
+    """
+    asked = tuple(range(5, 5 + prompt)) if isinstance(prompt, int) else prompt
 
     async def ask() -> list[Any]:
         connection = ModelServerConnection(address)
         try:
-            answers = (_answer(connection, model, how, prompt) for how in samplings)
+            answers = (_answer(connection, model, how, asked) for how in samplings)
             return await asyncio.gather(*answers)
         finally:
             await connection.close()
@@ -62,9 +68,12 @@ def tokens(address: str, model: str, *samplings: SamplingParams, prompt: int = 2
 
 
 async def _answer(
-    connection: ModelServerConnection, model: str, sampling: SamplingParams, prompt: int
+    connection: ModelServerConnection,
+    model: str,
+    sampling: SamplingParams,
+    prompt: tuple[int, ...] | tuple[Message, ...],
 ) -> list[int] | SaxError:
-    request = GenerateRequest(model_id=model, prompt=tuple(range(5, 5 + prompt)), sampling=sampling)
+    request = GenerateRequest(model_id=model, prompt=prompt, sampling=sampling)
     found: list[int] = []
     try:
         async for chunk in connection.generate(request, _ANSWER_S):

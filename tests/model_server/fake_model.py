@@ -34,7 +34,7 @@ from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import ByteTokenizer
 from sax.errors import CheckpointError, ModelPathNotFound
 from sax.types import ModelSpec, Progress, SamplingParams
-from tests.model_server import fake_eyes
+from tests.model_server import fake_image_input
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
 from tests.model_server.fake_batched import fake_classifier, fake_custom, fake_embedder, fake_vision
@@ -175,7 +175,7 @@ class FakeModels:
 
     def _loaded(self, spec: ModelSpec, *, seeing: bool = False) -> Loaded:
         runner = FakeRunner(
-            replace(self.limits, media=fake_eyes.LIMITS) if seeing else self.limits,
+            replace(self.limits, media=fake_image_input.LIMITS) if seeing else self.limits,
             delay_s=self._delay_s,
             gate=self._gate,
             fail_result=self._fail_result,
@@ -190,7 +190,7 @@ class FakeModels:
         }
         return Loaded(
             runner=disaggregation.runner if disaggregation else runner,
-            **(fake_eyes.seeing() if seeing else text),
+            **(fake_image_input.seeing() if seeing else text),
             chat_queries=self._chat_queries,
             defaults=self._defaults,
             samples=self._samples,

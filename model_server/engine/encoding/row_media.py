@@ -12,7 +12,7 @@ _TRIPLE = 12  # bytes of three i32
 def media_of(sequence: Sequence, start: int, end: int, limits: MediaLimits) -> RowMedia | None:
     """Return the further columns of a chunk of prompt and answer."""
     together: list[tuple[int, int]] = []
-    if limits.sees_itself:
+    if limits.bidirectional:
         for span in sequence.media:
             for first, last in span.runs:
                 if first < end and last > start:

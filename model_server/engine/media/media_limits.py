@@ -17,7 +17,7 @@ class MediaLimits(msgspec.Struct, frozen=True, kw_only=True):
     per_row: int  # pieces that become one vector
     width: int  # W: the model's embed, times 1 + `levels`
     levels: int = 0  # first layers that add vectors of their own
-    sees_itself: bool = False  # tokens of an image also see those after them: one chunk holds all
+    bidirectional: bool = False  # tokens of an image also see those after them: one chunk holds all
     triples: bool = False  # positions are three numbers: frame, row, column
 
     @property
@@ -28,7 +28,7 @@ class MediaLimits(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def least(self) -> int:
         """Rows of the smallest image, where the kernels depend on it: all are of one size then."""
-        return self.largest if self.sees_itself and len(self.pieces) == 1 else 1
+        return self.largest if self.bidirectional and len(self.pieces) == 1 else 1
 
     @property
     def batches(self) -> tuple[tuple[int, int], ...]:

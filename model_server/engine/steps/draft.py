@@ -182,11 +182,11 @@ class Draft:
             return chunk_length(sequence, limits, free, blocks, logit_rows)
         start, media = sequence.launched, self._media.limits
         reach = self._media.reach(sequence) - start
-        if media.sees_itself:
+        if media.bidirectional:
             whole = -(-whole_length(sequence, start) // limits.prefill_block)
             blocks = max(blocks, whole) if whole <= self.blocks + self.extra else blocks
         length = min(reach, chunk_length(sequence, limits, free, blocks, logit_rows))
-        return uncut(sequence, start, length) if media.sees_itself else length
+        return uncut(sequence, start, length) if media.bidirectional else length
 
     def _take_blocks(self, count: int) -> None:
         self.extra -= max(0, count - self.blocks)

@@ -30,7 +30,7 @@ def media_limits(recipe: Recipe) -> MediaLimits | None:
         per_row=media.per_row,
         width=media.width,
         levels=media.levels,
-        sees_itself=media.sees_itself,
+        bidirectional=media.bidirectional,
         triples=media.triples,
     )
 
@@ -40,7 +40,7 @@ def check_chunk(limits: MediaLimits | None, most: int) -> None:
 
     most: prompt tokens of a step.
     """
-    if limits is not None and limits.sees_itself and limits.largest > most:
+    if limits is not None and limits.bidirectional and limits.largest > most:
         raise InvalidRequest(
             f"an image of this model has up to {limits.largest} tokens, which see each other and "
             f"so are computed in one step, and a step here takes at most {most}: publish with "
@@ -63,33 +63,31 @@ def _batch(limits: MediaLimits, widest: int, images: int, pieces: int) -> int:
 
 
 @contextmanager
-def without_images(
-    limits: MediaLimits | None, weights: int, workspace: int, override: str = "IMAGES"
-) -> Iterator[None]:
+def share_of_media(recipe: Recipe, weights: int, workspace: int) -> Iterator[None]:
     """Say of a MemoryPlanError how much of the memory is for images or sounds.
 
-    limits: None: nothing is. weights, workspace: bytes of the encoder on a device. override: leaves
-    it out.
+    weights, workspace: bytes of the encoder on a device; 0: it lies elsewhere.
     """
     try:
         yield
     except MemoryPlanError as exc:
-        if limits is None:
+        media, rows = recipe.media, recipe.media_rows
+        if media is None or rows is None or not weights:
             raise
         text = (
             f"{exc.text}. Of that, weights of {human(weights)} and a workspace of "
-            f"{human(workspace)} are for {override.lower()}: publish with {override}=false to "
-            f"serve text only, or lower MEDIA_ROWS from {limits.rows} to no less than "
-            f"{2 * limits.largest}"
+            f"{human(workspace)} are for {media.many}: publish with {media.override}=false to "
+            f"serve text only, or lower MEDIA_ROWS from {rows} to no less than {2 * media.rows}"
         )
         raise MemoryPlanError(text, param=exc.param, need=exc.need) from exc
 
 
-def told_images(limits: MediaLimits | None, weights: int, override: str = "IMAGES") -> str:
-    """Describe the encoder for the log; weights: its bytes on a device."""
-    if limits is None:
+def told_media(recipe: Recipe, weights: int) -> str:
+    """Describe a model's encoder for the log; weights: its bytes on a device."""
+    media, rows = recipe.media, recipe.media_rows
+    if media is None or rows is None:
         return ""
     return (
-        f" {override.lower()} of up to {limits.largest} tokens, an encoder of {human(weights)} "
-        f"and memory for {limits.rows} of its vectors"
+        f" {media.many} of up to {media.rows} tokens, an encoder of {human(weights)} and memory "
+        f"for {rows} of its vectors"
     )

@@ -1,7 +1,7 @@
 """Gemma 3: Gemma 2 with normed queries and keys, and two kinds of rotary positions.
 
 Sliding layers have their own rotary base; the others may be stretched to long contexts. The
-vision encoder, if a checkpoint has one, is `media/gemma3_eyes`.
+vision encoder, if a checkpoint has one, is `media/gemma3_vision_encoder`.
 Source: Kamath et al. 2025 (arXiv:2503.19786); names and config keys are those of Hugging Face's
 `Gemma3ForCausalLM` and `Gemma3ForConditionalGeneration`.
 """
@@ -18,7 +18,7 @@ from model_server.models.families.qwen3 import normed_attention
 from model_server.models.families.ropes import FULL, SLIDING, ropes_by_kind
 from model_server.models.known_keys import DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.rope import Rope
-from model_server.models.media import gemma3_eyes
+from model_server.models.media import gemma3_vision_encoder
 from model_server.models.recipe import Family, Recipe
 
 # The reference stores the cap of attention and applies none; the pattern with an underscore is a
@@ -33,7 +33,7 @@ _UNUSED = ignored(
 )
 KEYS = KnownKeys(
     "gemma3",
-    (*SANDWICH, "rope_local_base_freq", "sliding_window_pattern", *gemma3_eyes.KEYS),
+    (*SANDWICH, "rope_local_base_freq", "sliding_window_pattern", *gemma3_vision_encoder.KEYS),
     {**DECODER_OFF, **_UNUSED},
 )
 # The larger models are published with hardly any keys.
@@ -67,7 +67,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         causal=not keys.flag("use_bidirectional_attention"),  # true in EmbeddingGemma
     )
     window = keys.whole_or_none("sliding_window") if any(slides) else None
-    return replace(recipe, media=gemma3_eyes.gemma3_vision(keys, recipe.embed, window))
+    return replace(recipe, media=gemma3_vision_encoder.gemma3_vision(keys, recipe.embed, window))
 
 
 def ropes_of(keys: ConfigKeys) -> tuple[Rope, Rope]:

@@ -61,7 +61,7 @@ class MediaRecipe:
     pieces: tuple[int, ...]  # P, ascending: sizes that are compiled; the last is the most of one
     seconds: int = 0  # the longest sound, rounded up; 0: images
     levels: int = 0  # first layers that add vectors of their own at the places of an image
-    sees_itself: bool = False  # tokens of an image also see those after them: one chunk holds all
+    bidirectional: bool = False  # tokens of an image also see those after them: one chunk holds all
     triples: bool = False  # positions are three numbers: frame, row, column
     unused: tuple[str, ...] = ()  # prefixes of its tensors in checkpoints that it does not need
 
@@ -69,6 +69,16 @@ class MediaRecipe:
     def override(self) -> str:
         """The override that leaves it out when it is false."""
         return OVERRIDES[self.kind]
+
+    @property
+    def many(self) -> str:
+        """The plural of its kind, for users."""
+        return "images" if self.kind == "image" else "sounds"
+
+    @property
+    def encoder(self) -> str:
+        """The name of the encoder, for users."""
+        return "vision encoder" if self.kind == "image" else "audio encoder"
 
     @property
     def rows(self) -> int:

@@ -1,4 +1,4 @@
-"""The grid of Qwen's models with eyes or ears, for prompts of text alone; see media_maker, too."""
+"""The grid of Qwen's models with image or audio input, for prompts of text; see media_maker too."""
 
 from __future__ import annotations
 

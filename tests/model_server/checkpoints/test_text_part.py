@@ -23,10 +23,10 @@ from tests.model_server.models.family_cases import F32, FAMILIES, checkpoint_of,
 CASE = "gemma3_layer_types"
 PUBLISHED, LATER = "language_model.model.", "model.language_model."
 SIZES = {"image_size": 32, "num_hidden_layers": 1}  # of what sees
-EYES = ("vision_tower.embeddings.weight", "multi_modal_projector.mm_soft_emb_norm.weight")
+VISION = ("vision_tower.embeddings.weight", "multi_modal_projector.mm_soft_emb_norm.weight")
 
 
-def write(folder: Path, prefix: str, eyes: tuple[str, ...] = EYES, **outer: Any) -> str:
+def write(folder: Path, prefix: str, vision: tuple[str, ...] = VISION, **outer: Any) -> str:
     """The golden case as the text part of a checkpoint, below `prefix`."""
     folder.mkdir()
     config = {
@@ -41,7 +41,7 @@ def write(folder: Path, prefix: str, eyes: tuple[str, ...] = EYES, **outer: Any)
         prefix + name.removeprefix("model."): random_tensor(name, tuple(shape))
         for name, shape in shapes.items()
     }
-    tensors |= {name: np.ones(3, np.float32) for name in eyes}
+    tensors |= {name: np.ones(3, np.float32) for name in vision}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     return str(folder)
 
@@ -53,14 +53,14 @@ def weights_of(path: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "eyes"), [(PUBLISHED, EYES), (LATER, tuple(f"model.{name}" for name in EYES))]
+    ("prefix", "vision"), [(PUBLISHED, VISION), (LATER, tuple(f"model.{name}" for name in VISION))]
 )
 def test_the_text_part_has_the_text_models_weights(
-    tmp_path: Path, prefix: str, eyes: tuple[str, ...]
+    tmp_path: Path, prefix: str, vision: tuple[str, ...]
 ) -> None:
     """Its logits are those of the golden case."""
     wanted = weights_of(str(checkpoint_of(CASE)))
-    found = weights_of(write(tmp_path / "both", prefix, eyes))
+    found = weights_of(write(tmp_path / "both", prefix, vision))
     assert len(found) == len(wanted) > 40
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -69,28 +69,28 @@ def test_the_text_part_has_the_text_models_weights(
 def test_the_text_part_lists_the_text_models_tensors_and_the_other_part_the_rest(
     tmp_path: Path,
 ) -> None:
-    path = write(tmp_path / "both", PUBLISHED, (*EYES, "language_model.model.surprise.weight"))
+    path = write(tmp_path / "both", PUBLISHED, (*VISION, "language_model.model.surprise.weight"))
     with closing(open_checkpoint(path)) as checkpoint:
         assert isinstance(checkpoint, CheckpointView)
         left_out = set(checkpoint.opened.names()) - set(checkpoint.stored.values())
-        assert left_out == set(EYES)
+        assert left_out == set(VISION)
         declared = make_recipe("auto", checkpoint.config, {}).blueprint().declarations
         assert list(mismatches(declared, checkpoint)) == [
             "the checkpoint has tensors that the model does not use: model.surprise.weight"
         ]
         seeing = media_part_of(checkpoint)
         assert seeing is not None
-        assert set(seeing.names()) == set(EYES)
+        assert set(seeing.names()) == set(VISION)
 
 
 def test_the_part_that_sees_has_one_name_for_a_tensor_however_it_is_stored(tmp_path: Path) -> None:
-    deeper = ("model.vision_tower.vision_model.embeddings.weight", f"model.{EYES[1]}")
-    for number, eyes in enumerate((EYES, deeper)):
-        with closing(open_checkpoint(write(tmp_path / str(number), LATER, eyes))) as checkpoint:
+    deeper = ("model.vision_tower.vision_model.embeddings.weight", f"model.{VISION[1]}")
+    for number, vision in enumerate((VISION, deeper)):
+        with closing(open_checkpoint(write(tmp_path / str(number), LATER, vision))) as checkpoint:
             seeing = media_part_of(checkpoint)
             assert seeing is not None
-            assert set(seeing.names()) == set(EYES)
-            assert seeing.read(EYES[0]).tolist() == [1, 1, 1]
+            assert set(seeing.names()) == set(VISION)
+            assert seeing.read(VISION[0]).tolist() == [1, 1, 1]
 
 
 def test_a_checkpoint_without_tensors_that_see_has_no_sizes_for_them(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_parts_that_see_and_hear_are_left_out_of_a_gemma_3n(tmp_path: Path) -> N
     """Under the names of the published files; its audio part's config is no key of the text's."""
     wanted = config_of("gemma3n")
     others = ("audio_tower.x", "vision_tower.x", "embed_audio.x", "embed_vision.x")
-    eyes = tuple(f"model.{name}.weight" for name in others)
+    vision = tuple(f"model.{name}.weight" for name in others)
     outer = {"model_type": "gemma3n", "audio_config": {}, "audio_token_id": 90}
-    path = write(tmp_path / "both", LATER, eyes, text_config=wanted, **outer)
+    path = write(tmp_path / "both", LATER, vision, text_config=wanted, **outer)
     with closing(open_checkpoint(path)) as checkpoint:
         assert not [name for name in checkpoint.names() if "audio" in name or "vision" in name]
         assert checkpoint.config["model_type"] == "gemma3n_text"

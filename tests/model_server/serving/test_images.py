@@ -13,16 +13,18 @@ from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.proto import multimodal_pb2, multimodal_pb2_grpc, tokens_pb2
 from sax.types import AnswerSoFar, GenerateRequest, ReplyOptions, SamplingParams
 from sax.wire.codec import encode_generate, encode_tokenize
-from tests.model_server.fake_eyes import PLACEHOLDER, SOFT, TOKEN, picture, read_as
+from tests.model_server.fake_image_input import PLACEHOLDER, SOFT, TOKEN, picture, read_as
 from tests.model_server.fake_model import FakeModels, answer_to, text_of
 from tests.model_server.fake_server import MODEL, Served, Stream, error_of, serving
 
-EYES = "/sax/test/eyes"
+VISION = "/sax/test/vision"
 RED, BLUE = (11, 12, 13, 14), (21, 22, 23, 24)
 A, B = Image(picture(*RED)), Image(picture(*BLUE))
 
 
-async def ask(stream: Stream, id: int, *parts: str | Image, model: str = EYES, **more: Any) -> None:
+async def ask(
+    stream: Stream, id: int, *parts: str | Image, model: str = VISION, **more: Any
+) -> None:
     asked = GenerateRequest(
         model_id=model,
         prompt=(Message("user", parts),),
@@ -43,7 +45,7 @@ async def answers(served: Served, *asked: tuple[str | Image, ...], **more: Any) 
 
 async def test_images_stand_among_the_tokens_where_the_message_has_them() -> None:
     async with serving(FakeModels()) as served:
-        await served.load(EYES, "fake.Seeing")
+        await served.load(VISION, "fake.Seeing")
         found = await answers(served, ("Look: ", A, " and ", B, "?"), (B, A), ("Hi",))
         assert found[0] == answer_to(read_as("Look: ", RED, " and ", BLUE, "?"), 4)
         assert found[1] == answer_to(read_as(BLUE, RED), 4)
@@ -52,7 +54,7 @@ async def test_images_stand_among_the_tokens_where_the_message_has_them() -> Non
 
 async def test_users_cannot_write_an_image() -> None:
     async with serving(FakeModels()) as served:
-        await served.load(EYES, "fake.Seeing")
+        await served.load(VISION, "fake.Seeing")
         forged = f"{PLACEHOLDER}{SOFT}"
         found = await answers(served, (forged, A), (forged,))
         assert found[0] == answer_to(read_as(forged, RED), 4)
@@ -61,15 +63,15 @@ async def test_users_cannot_write_an_image() -> None:
 
 async def test_tokenize_counts_the_tokens_of_images() -> None:
     async with serving(FakeModels()) as served:
-        await served.load(EYES, "fake.Seeing")
-        request = encode_tokenize(EYES, (Message("user", (A, "x")),))
+        await served.load(VISION, "fake.Seeing")
+        request = encode_tokenize(VISION, (Message("user", (A, "x")),))
         ids = list((await served.tokens.Tokenize(request)).ids)
         assert ids == read_as([TOKEN] * 4, "x")
 
 
 async def test_another_replica_goes_on_with_an_answer_about_an_image() -> None:
     async with serving(FakeModels()) as served:
-        await served.load(EYES, "fake.Seeing")
+        await served.load(VISION, "fake.Seeing")
         whole = answer_to(read_as(RED, "?"), 4)
         begun = AnswerSoFar(token_ids=whole[:2])
         assert await answers(served, (A, "?"), answer=begun) == [whole[2:]]
@@ -107,7 +109,7 @@ async def test_what_is_no_good_image_is_refused_by_its_place_in_words() -> None:
         "million are decoded": _huge(),
     }
     async with serving(FakeModels()) as served:
-        await served.load(EYES, "fake.Seeing")
+        await served.load(VISION, "fake.Seeing")
         found = await answers(served, *[("x", A, Image(data)) for data in bad.values()], ("x", A))
         for words, error in zip(bad, found[:-1], strict=True):
             assert isinstance(error, InvalidRequest), error
@@ -127,7 +129,7 @@ async def test_what_images_do_not_go_with_is_refused_by_name(
     reply: ReplyOptions, name: str
 ) -> None:
     async with serving(FakeModels()) as served:
-        await served.load(EYES, "fake.Seeing")
+        await served.load(VISION, "fake.Seeing")
         (error,) = await answers(served, (A, "?"), reply=reply)
         assert isinstance(error, UnsupportedParameter)
         assert error.param == name
@@ -135,7 +137,7 @@ async def test_what_images_do_not_go_with_is_refused_by_name(
 
 async def test_too_many_images_are_refused_before_they_are_read() -> None:
     async with serving(FakeModels()) as served:
-        await served.load(EYES, "fake.Seeing")
+        await served.load(VISION, "fake.Seeing")
         (error,) = await answers(served, (A,) * 17)
         assert isinstance(error, SaxError)
         assert "17 images and sounds; at most 16" in error.text
@@ -143,11 +145,11 @@ async def test_too_many_images_are_refused_before_they_are_read() -> None:
 
 async def test_an_answer_that_was_begun_goes_on_behind_its_text() -> None:
     async with serving(FakeModels()) as served:
-        await served.load(EYES, "fake.Seeing")
+        await served.load(VISION, "fake.Seeing")
         stream = Stream(served)
         chat = (Message("user", (A,)), Message("assistant", "It is"))
         asked = GenerateRequest(
-            model_id=EYES,
+            model_id=VISION,
             prompt=chat,
             sampling=SamplingParams(temperature=0.0, max_tokens=3),
             chat=ChatOptions(add_generation_prompt=False, continue_final_message=True),
@@ -174,40 +176,40 @@ def _generate(model: str, items: list[multimodal_pb2.DataItem]) -> Any:
 
 async def test_the_multimodal_service_generates_and_scores() -> None:
     async with serving(FakeModels()) as served:
-        await served.load(EYES, "fake.Seeing")
+        await served.load(VISION, "fake.Seeing")
         mm = multimodal_pb2_grpc.MultimodalServiceStub(served.channel)
-        reply = await mm.Generate(_generate(EYES, _items("Look: ", A.data)))
+        reply = await mm.Generate(_generate(VISION, _items("Look: ", A.data)))
         (result,) = reply.response.results
         assert result.items[0].text == text_of(answer_to(read_as("Look: ", RED), 8))
         first, *_ = result.items[0].text
         scored = multimodal_pb2.ScoreRequest(
             prefix_items=_items("Look: ", A.data), suffix_items=_items(first)
         )
-        request = multimodal_pb2.ScoreRpcRequest(model_key=EYES, request=scored)
+        request = multimodal_pb2.ScoreRpcRequest(model_key=VISION, request=scored)
         (score,) = (await mm.Score(request)).response.results
         assert score.score <= 0
-        assert served.servable(EYES).methods["mm.score"].succeeded == 1
+        assert served.servable(VISION).methods["mm.score"].succeeded == 1
 
 
 async def test_items_that_are_not_served_are_refused_by_name() -> None:
     async with serving(FakeModels()) as served:
-        await served.load(EYES, "fake.Seeing")
+        await served.load(VISION, "fake.Seeing")
         mm = multimodal_pb2_grpc.MultimodalServiceStub(served.channel)
         video = multimodal_pb2.DataItem(video=b"x")
-        error = await error_of(mm.Generate(_generate(EYES, [*_items("x"), video])))
+        error = await error_of(mm.Generate(_generate(VISION, [*_items("x"), video])))
         assert isinstance(error, UnsupportedParameter)
         assert error.param == "items[1].video"
-        error = await error_of(mm.Generate(_generate(EYES, [])))
+        error = await error_of(mm.Generate(_generate(VISION, [])))
         assert isinstance(error, InvalidRequest)
         assert error.param == "items"
         image_last = multimodal_pb2.ScoreRequest(
             prefix_items=_items("x"), suffix_items=_items(A.data)
         )
-        request = multimodal_pb2.ScoreRpcRequest(model_key=EYES, request=image_last)
+        request = multimodal_pb2.ScoreRpcRequest(model_key=VISION, request=image_last)
         error = await error_of(mm.Score(request))
         assert isinstance(error, UnsupportedParameter)
         assert error.param == "suffix_items[0]"
-        for model in (MODEL, EYES):
+        for model in (MODEL, VISION):
             embed = multimodal_pb2.EmbedRpcRequest(model_key=model)
             assert isinstance(await error_of(mm.Embed(embed)), UnsupportedParameter)
         error = await error_of(mm.Generate(_generate(MODEL, _items("x"))))

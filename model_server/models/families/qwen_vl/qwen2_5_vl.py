@@ -17,7 +17,6 @@ from model_server.models.families.qwen_vl.qwen2_vl import DEFAULTS, MERGER, reci
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import RmsNorm, activation_of
-from model_server.models.media.qwen.eyes import OUTER, TOKENS
 from model_server.models.media.qwen.tower import TowerShape
 from model_server.models.media.qwen.tower_keys import (
     EPSILON,
@@ -25,6 +24,7 @@ from model_server.models.media.qwen.tower_keys import (
     vision_keys,
     whole_numbers,
 )
+from model_server.models.media.qwen.vision_encoder import OUTER, TOKENS
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError

@@ -15,9 +15,9 @@ from model_server.models.families.decoder_recipe import pre_norm_recipe
 from model_server.models.families.qwen2 import WINDOWS, layer_shapes, qwen2_attention
 from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
-from model_server.models.media.qwen.eyes import CLIP, OUTER, TOKENS, qwen_vision
 from model_server.models.media.qwen.tower import MergerNames, TowerShape
 from model_server.models.media.qwen.tower_keys import layer_norm, plain_ffw, sizes_of, vision_keys
+from model_server.models.media.qwen.vision_encoder import CLIP, OUTER, TOKENS, qwen_vision
 from model_server.models.recipe import Family, Recipe, serving
 
 KEYS = KnownKeys("qwen2_vl", (*DECODER, *WINDOWS, *OUTER), {**DECODER_OFF, **TOKENS})

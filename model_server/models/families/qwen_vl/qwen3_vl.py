@@ -18,8 +18,8 @@ from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import Rope
 from model_server.models.media.media_recipe import MediaRecipe
-from model_server.models.media.qwen.eyes import HALVES, OUTER, TOKENS, qwen_vision
 from model_server.models.media.qwen.learned_tower import learned_tower
+from model_server.models.media.qwen.vision_encoder import HALVES, OUTER, TOKENS, qwen_vision
 from model_server.models.recipe import Family, Recipe, serving
 from sax.errors import CheckpointError
 
@@ -37,14 +37,14 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         rope=rope(keys, shape.head_dim),
         attention=normed_attention(keys),
     )
-    return replace(recipe, media=eyes(keys, values, recipe.embed))
+    return replace(recipe, media=vision(keys, values, recipe.embed))
 
 
 def rope(keys: ConfigKeys, head_dim: int) -> Rope:
     return triple_rope(keys, head_dim, (24, 20, 20), base=5e5, in_turn=True)
 
 
-def eyes(keys: ConfigKeys, values: Mapping[str, Any], embed: int) -> MediaRecipe | None:
+def vision(keys: ConfigKeys, values: Mapping[str, Any], embed: int) -> MediaRecipe | None:
     """Return the recipe of the vision encoder. Raises CheckpointError, InvalidRequest."""
     made = qwen_vision(keys, values, lambda keys: learned_tower(keys, (8, 16, 24)), HALVES, embed)
     layers = keys.whole("num_hidden_layers")

@@ -15,10 +15,10 @@ from model_server.models.families.decoder_recipe import decoder_recipe, gated_ff
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3 import normed_attention
 from model_server.models.families.qwen3_moe import routed_ffw, sparse_layers
-from model_server.models.families.qwen_vl.qwen3_vl import eyes, rope
+from model_server.models.families.qwen_vl.qwen3_vl import rope, vision
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.pre_norm import PreNormLayer
-from model_server.models.media.qwen.eyes import OUTER, TOKENS
+from model_server.models.media.qwen.vision_encoder import OUTER, TOKENS
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
@@ -72,7 +72,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         ropes=[rope(keys, shape.head_dim)] * len(sparse),
         layer=layer,
     )
-    return replace(recipe, media=eyes(keys, values, recipe.embed))
+    return replace(recipe, media=vision(keys, values, recipe.embed))
 
 
 FAMILY = Family(

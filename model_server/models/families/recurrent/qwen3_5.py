@@ -26,9 +26,9 @@ from model_server.models.families.ropes import triple_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.delta_net import DeltaShape, DeltaSources, GatedDeltaNet
 from model_server.models.layers.pre_norm import PreNormLayer
-from model_server.models.media.qwen.eyes import HALVES, OUTER, TOKENS, qwen_vision
 from model_server.models.media.qwen.learned_tower import learned_tower
 from model_server.models.media.qwen.tower import TowerShape
+from model_server.models.media.qwen.vision_encoder import HALVES, OUTER, TOKENS, qwen_vision
 from model_server.models.recipe import Family, Recipe
 from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm

@@ -20,7 +20,7 @@ def ministral3(scaling: dict[str, Any], **sizes: Any) -> dict[str, Any]:
     return new_rope(config, **scaling)
 
 
-def with_eyes(text: dict[str, Any]) -> dict[str, Any]:
+def with_vision(text: dict[str, Any]) -> dict[str, Any]:
     """As published: a text model inside, its usual values left out."""
     vision = {
         "head_dim": 8,
@@ -105,7 +105,7 @@ CASES = [
     ),
     Case(
         name="mistral3_with_images",  # as Mistral Small 3.1
-        config=with_eyes(mistral(head_dim=10, sliding_window=None, rope_theta=1000000000.0)),
+        config=with_vision(mistral(head_dim=10, sliding_window=None, rope_theta=1000000000.0)),
     ),
-    Case(name="mistral3_with_ministral3", config=with_eyes(MINISTRAL3)),
+    Case(name="mistral3_with_ministral3", config=with_vision(MINISTRAL3)),
 ]

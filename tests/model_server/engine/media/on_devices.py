@@ -19,7 +19,7 @@ from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.types import EngineLimits
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.models.weights.sharding import Layout
-from tests.model_server.engine.media.tiny_eyes import TinyEyes, served
+from tests.model_server.engine.media.tiny_vision_model import TinyVisionModel, served
 from tests.model_server.models.quick import QUICK
 from tests.model_server.multihost.queue_link import ring
 from tests.model_server.multihost.staged import Hosts, layouts_of
@@ -34,7 +34,7 @@ class SeeingHosts(Hosts):
 
 
 def runners_of(
-    model: TinyEyes, limits: EngineLimits, stages: int, layouts: Sequence[Layout]
+    model: TinyVisionModel, limits: EngineLimits, stages: int, layouts: Sequence[Layout]
 ) -> list[Any]:
     """The model whole on one mesh; or in stages of hosts, and on islands."""
     if stages == 1:
@@ -65,7 +65,7 @@ def main() -> None:
     for run in sys.argv[1:]:
         name, stages, sizes = run.split(":")
         replica, data, inner = map(int, sizes.split("x"))
-        model = TinyEyes(name)
+        model = TinyVisionModel(name)
         limits = model.limits()
         layouts = layouts_of(int(stages), (replica, data, inner))
         for runner in runners_of(model, limits, int(stages), layouts):

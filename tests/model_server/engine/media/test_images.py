@@ -23,7 +23,7 @@ from tests.model_server.engine.media.driven import Driven
 from tests.model_server.engine.media.fake_images import MEDIA, answer, limits, request, seen
 from tests.model_server.engine.steps import test_forced as forced
 
-ITSELF = replace(MEDIA, sees_itself=True)
+ITSELF = replace(MEDIA, bidirectional=True)
 
 
 def driven_by(limits: EngineLimits) -> Driven:

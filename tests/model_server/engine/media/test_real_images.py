@@ -15,12 +15,17 @@ from model_server.kernels.cpu.attention import CpuAttention
 from model_server.kernels.gpu.attention import GpuAttention
 from model_server.kernels.tpu.attention import TpuAttention
 from tests.model_server.engine.media.driven import Driven
-from tests.model_server.engine.media.tiny_eyes import CASES, TinyEyes, one_device, served
+from tests.model_server.engine.media.tiny_vision_model import (
+    CASES,
+    TinyVisionModel,
+    one_device,
+    served,
+)
 
 
 @cache
-def tiny(name: str) -> TinyEyes:
-    return TinyEyes(name)
+def tiny(name: str) -> TinyVisionModel:
+    return TinyVisionModel(name)
 
 
 def check(name: str, kernel: Any = xla.KERNEL, max_tokens: int = 6, **changes: Any) -> Driven:

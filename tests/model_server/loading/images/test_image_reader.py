@@ -13,7 +13,7 @@ from model_server.loading.images.image_reader import ImageReader
 from model_server.models.media.media_recipe import PreparedMedia
 from sax.chat import Image
 from sax.errors import QueueFull
-from tests.model_server.fake_eyes import RECIPE, picture, prepare
+from tests.model_server.fake_image_input import RECIPE, picture, prepare
 
 A, B = Image(picture(1, 2, 3, 4), "a"), Image(picture(5, 6, 7, 8), "b")
 SIZE = 4 * (4 + 4)  # bytes of one image's pieces and places

@@ -14,7 +14,7 @@ from model_server.loading.images.image_reader import ImageReader
 from model_server.models.media.media_recipe import PreparedMedia
 from sax.chat import Sound
 from sax.errors import InvalidRequest
-from tests.model_server.fake_eyes import RECIPE
+from tests.model_server.fake_image_input import RECIPE
 
 
 def prepare(samples: np.ndarray) -> PreparedMedia:

@@ -1,10 +1,10 @@
-"""Answers about images by planned models on meshes and in stages; a process of its own.
+"""Answers about images and sounds by planned models on meshes and in stages; a process of its own.
 
     python -m tests.model_server.loading.media.models_on_devices RESULTS.json CASE:STAGES:1x1x2 ...
 
 RESULTS.json holds, under each of these names, what `Answered` has of two requests; or why there is
-nothing. Prompts are computed in chunks of four tokens, so that an image is a chunk of its own, and
-what comes after them token by token.
+nothing. Prompts are computed in chunks of four tokens, which are one image of Gemma 3 and less than
+one of others, and what comes after them token by token.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tests.model_server.multihost.queue_link import ring
 from tests.model_server.multihost.staged import layouts_of
 
 CONFIG = ModelServerConfig(slots=2, page_size=8)
-OVERRIDES = F32 | {"MAX_CONTEXT": "128", "MEDIA_ROWS": "64", "SPECULATION": '"off"'}
+OVERRIDES = F32 | {"MAX_CONTEXT": "128", "MEDIA_ROWS": "136", "SPECULATION": '"off"'}
 BLOCK = 4
 BUCKETS = (Bucket(2, 1),)
 
@@ -71,7 +71,7 @@ def _runner(
     plan = _planned(recipe, checkpoint, layout)
     needed = without_prefixes(checkpoint, recipe.unused)
     leaves = read_weights(plan.blueprint.declarations, needed, lambda _: None, layout)
-    encoder = encoder_weights(plan.encoder, layout, checkpoint, 0, lambda _: None)
+    encoder = encoder_weights(plan.encoder, layout, checkpoint, 0, lambda _: None, recipe.media)
     pages = plan.allocate_pages()
     runner = ModelRunner(plan.program, leaves, pages, BUCKETS, encoder_leaves=encoder)
     runner.compile(lambda _: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ from model_server.loading.media.encoder_plan import (
     check_chunk,
     encoder_workspace,
     media_limits,
-    told_images,
-    without_images,
+    share_of_media,
+    told_media,
 )
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
@@ -119,17 +120,18 @@ def test_no_batch_of_a_published_tower_needs_more_than_is_planned(name: str, dty
 
 
 def test_a_refusal_says_what_images_take_and_keeps_the_need() -> None:
-    limits, need = media_limits(recipe_of("float32")), Need(memory=5, weights=3)
+    recipe, need = recipe_of("float32"), Need(memory=5, weights=3)
     with (
         pytest.raises(
-            MemoryPlanError, match="too small. Of that.*from 64 to no less than 8"
+            MemoryPlanError, match="small. Of that.* are for images.*from 64 to no less than 8"
         ) as told,
-        without_images(limits, 1 << 20, 1 << 21),
+        share_of_media(recipe, 1 << 20, 1 << 21),
     ):
         raise MemoryPlanError("too small", need=need)
     assert told.value.need is need
-    with pytest.raises(MemoryPlanError, match="^too small$"), without_images(None, 0, 0):
-        raise MemoryPlanError("too small")
+    for other, weights in ((replace(recipe, media=None), 1), (recipe, 0)):
+        with pytest.raises(MemoryPlanError, match="^too small$"), share_of_media(other, weights, 0):
+            raise MemoryPlanError("too small")
 
 
 def test_an_image_longer_than_a_step_is_refused() -> None:
@@ -140,7 +142,10 @@ def test_an_image_longer_than_a_step_is_refused() -> None:
         check_chunk(limits, 3)
 
 
-def test_the_log_describes_what_sees() -> None:
-    limits = media_limits(recipe_of("float32"))
-    assert "images of up to 4 tokens" in told_images(limits, 1 << 20)
-    assert told_images(None, 0) == ""
+def test_the_log_describes_the_encoder() -> None:
+    recipe = recipe_of("float32")
+    assert "images of up to 4 tokens" in told_media(recipe, 1 << 20)
+    assert told_media(replace(recipe, media=None), 0) == ""
+    assert recipe.media is not None
+    audio = replace(recipe, media=replace(recipe.media, kind="audio"))
+    assert "sounds of up to 4 tokens" in told_media(audio, 1 << 20)

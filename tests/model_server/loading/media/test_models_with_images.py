@@ -37,7 +37,7 @@ F32 = {"DTYPE": '"float32"'}
 
 def spec(checkpoint: str, **overrides: str) -> ModelSpec:
     return ModelSpec(
-        model_id="/sax/test/eyes",
+        model_id="/sax/test/vision",
         model_path="auto",
         checkpoint=checkpoint,
         replicas=1,

@@ -93,12 +93,12 @@ def load_media(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple
         recipe = make_recipe("auto", checkpoint.config, F32)
         assert isinstance(recipe, Recipe)
         decoder, encoder = recipe.blueprint(layout, checkpoint), recipe.media_blueprint(layout)
-        eyes = media_part_of(checkpoint)
+        part = media_part_of(checkpoint)
         assert encoder is not None
-        assert eyes is not None
+        assert part is not None
         assert recipe.media is not None
-        eyes = without_prefixes(eyes, recipe.media.unused)
-        parts = ((decoder, checkpoint), (encoder, eyes))
+        part = without_prefixes(part, recipe.media.unused)
+        parts = ((decoder, checkpoint), (encoder, part))
         made = [
             each.assemble(read_weights(each.declarations, held, lambda _: None, layout))
             for each, held in parts

@@ -47,7 +47,7 @@ def tokens_of(recipe: MediaRecipe, prompt: np.ndarray) -> np.ndarray:
 
 def ahead_of(recipe: MediaRecipe, prompt: np.ndarray) -> np.ndarray | None:
     """i32[S]: how many later tokens of its image each token sees; None: none sees any."""
-    if not recipe.sees_itself:
+    if not recipe.bidirectional:
         return None
     ahead, here = np.zeros(len(prompt), np.int32), prompt == recipe.token
     for at in reversed(range(len(prompt) - 1)):
@@ -127,7 +127,7 @@ class WholePrompts:
         media = WholeMedia(
             buffer=rows,
             levels=recipe.levels,
-            ahead=ahead[None] if recipe.sees_itself else None,
+            ahead=ahead[None] if recipe.bidirectional else None,
             positions=at[:, None] if recipe.triples else None,
         )
         lengths = jnp.asarray([self._most], jnp.int32)

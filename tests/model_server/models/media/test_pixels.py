@@ -7,7 +7,7 @@ import pytest
 
 from model_server.models.media.pixels import half_shades_of, patches_of, places_of, shades_of
 from model_server.models.vision.vision_recipe import Colours
-from tests.model_server.models.media.eyes_of import patches_at
+from tests.model_server.models.media.media_recipes import patches_at
 
 COLOURS = Colours(1 / 255, (0.4, 0.5, 0.6), (0.3, 0.2, 0.25))
 

@@ -14,12 +14,13 @@ from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.plan.checkpoint.convert import convert
 from model_server.plan.checkpoint.inspect import inspect
+from tests.end_to_end.hearing_model import CONTROL as SOUND
 from tests.golden.media_maker.gemma3 import START
 from tests.model_server.loading.media.image_folder import folder_of
 
 
 def test_inspect_says_how_a_checkpoint_sees(tmp_path: Path) -> None:
-    report = inspect(folder_of(tmp_path / "eyes"))
+    report = inspect(folder_of(tmp_path / "model"))
     assert report.problems == []
     assert report.images is not None
     assert report.images.startswith("seen, up to 4 tokens each, by an encoder of 1")
@@ -27,7 +28,7 @@ def test_inspect_says_how_a_checkpoint_sees(tmp_path: Path) -> None:
 
 
 def test_inspect_says_what_would_keep_it_from_seeing(tmp_path: Path) -> None:
-    folder = tmp_path / "eyes"
+    folder = tmp_path / "model"
     folder_of(folder, {START: "<start_of_image>"})
     config = json.loads((folder / "config.json").read_text())
     config["vision_config"]["num_hidden_layers"] = 1
@@ -37,11 +38,21 @@ def test_inspect_says_what_would_keep_it_from_seeing(tmp_path: Path) -> None:
     assert "makes 0 tokens 264" in tokens
 
 
+def test_an_audio_encoder_without_tensors_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder_of(folder, SOUND, "qwen2_audio")
+    config = json.loads((folder / "config.json").read_text())
+    config["audio_config"]["encoder_layers"] = 3
+    (folder / "config.json").write_text(json.dumps(config))
+    (problem,) = inspect(str(folder)).problems
+    assert problem.startswith("in the audio encoder, the checkpoint lacks ")
+
+
 @pytest.mark.parametrize("to", ["huggingface", "orbax", "gguf"])
 def test_a_converted_checkpoint_is_the_text_model_and_the_log_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, to: str
 ) -> None:
-    source, place = folder_of(tmp_path / "eyes"), tmp_path / f"text.{to}"
+    source, place = folder_of(tmp_path / "model"), tmp_path / f"text.{to}"
     convert(source, str(place), to=to)
     assert "only the text part is written; 39 tensors of the vision encoder" in caplog.text
     with closing(open_checkpoint(str(place))) as checkpoint:

@@ -9,7 +9,7 @@ from model_server.loading.loaded import Loaded
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat, rendered
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.types import Image, Message, ModelSpec, Sound
-from tests.model_server.fake_eyes import RECIPE, seeing
+from tests.model_server.fake_image_input import RECIPE, seeing
 from tests.model_server.fake_model import FakeModels
 
 SPEC = ModelSpec(model_id="/sax/test/fake", model_path="fake", checkpoint="None", replicas=1)

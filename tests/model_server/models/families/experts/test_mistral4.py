@@ -12,7 +12,7 @@ from sax.errors import CheckpointError
 from tests.model_server.models.family_cases import config_of
 
 
-def test_its_eyes_are_those_of_mistral_3() -> None:
+def test_its_image_input_is_that_of_mistral_3() -> None:
     outer: dict[str, Any] = config_of("mistral3_with_ministral3")
     config = text_config(outer | {"text_config": config_of("mistral4")})
     recipe: Any = make_recipe("auto", config, {})

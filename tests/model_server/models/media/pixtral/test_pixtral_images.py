@@ -9,14 +9,14 @@ import pytest
 
 from model_server.sharing.images.forms import LongestForm
 from sax.errors import CheckpointError, InvalidRequest
-from tests.model_server.models.media.eyes_of import (
-    eyes_of,
+from tests.model_server.models.media.media_cases import media_config_of, preprocessor_of
+from tests.model_server.models.media.media_recipes import (
     made,
+    media_of,
     patches_at,
     pixels_of,
     prepared_images,
 )
-from tests.model_server.models.media.media_cases import media_config_of, preprocessor_of
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_the_published_sizes_give_3025_vectors_at_most() -> None:
         "image_size": 1540,
         "patch_size": 14,
     }
-    recipe = eyes_of("mistral3", vision=vision, size={"longest_edge": 1540})
+    recipe = media_of("mistral3", vision=vision, size={"longest_edge": 1540})
     assert (recipe.rows, recipe.per_row, recipe.pieces[-1]) == (3025, 4, 12100)
 
 
@@ -59,7 +59,7 @@ def test_image_pixels_bounds_the_longer_side() -> None:
 def test_without_a_processors_file_the_sides_of_an_image_are_the_towers() -> None:
     recipe = made(media_config_of("mistral3"), None).media
     assert recipe is not None
-    assert recipe.form == eyes_of("mistral3").form
+    assert recipe.form == media_of("mistral3").form
 
 
 def test_a_config_without_a_part_that_sees_makes_a_text_model() -> None:
@@ -92,4 +92,4 @@ def test_what_would_be_seen_otherwise_is_refused_by_its_key(
     outer: dict[str, Any], vision: dict[str, Any], own: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(CheckpointError, match=says):
-        eyes_of("mistral3", outer, vision, **own)
+        media_of("mistral3", outer, vision, **own)

@@ -9,7 +9,7 @@ import pytest
 
 from model_server.checkpoints.text_part import text_config
 from model_server.loading.draft_loading import drafted
-from model_server.loading.media.usable_eyes import with_usable_images
+from model_server.loading.media.usable_media import with_usable_media
 from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
@@ -30,7 +30,7 @@ def recipe_of(**overrides: str) -> Recipe:
 
 def test_a_model_sees_images_where_nothing_forbids_it() -> None:
     recipe = recipe_of()
-    assert with_usable_images(recipe, {}, proxied=False) is recipe
+    assert with_usable_media(recipe, {}, proxied=False) is recipe
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_a_model_sees_images_where_nothing_forbids_it() -> None:
 def test_elsewhere_it_is_served_for_text_alone_and_its_note_says_why(
     proxied: bool, overrides: dict[str, str], says: str
 ) -> None:
-    made = with_usable_images(recipe_of(**overrides), overrides, proxied=proxied)
+    made = with_usable_media(recipe_of(**overrides), overrides, proxied=proxied)
     assert (made.media, made.media_rows) == (None, None)
     assert says in made.note
     asked = overrides | {"IMAGES": "true"}
     with pytest.raises(InvalidRequest, match=f"IMAGES is true, but .*{says}"):
-        with_usable_images(recipe_of(**asked), asked, proxied=proxied)
+        with_usable_media(recipe_of(**asked), asked, proxied=proxied)
 
 
 @pytest.mark.parametrize(("config", "own", "other"), KINDS)
@@ -71,9 +71,9 @@ def test_each_kind_has_an_override_that_leaves_it_out(
 def test_a_model_that_hears_says_so_where_it_is_served_for_text_alone() -> None:
     recipe = make_recipe("auto", HEARING, {})
     assert isinstance(recipe, Recipe)
-    assert "takes no sounds here" in with_usable_images(recipe, {}, proxied=True).note
+    assert "takes no sounds here" in with_usable_media(recipe, {}, proxied=True).note
     with pytest.raises(InvalidRequest, match="publish it without SOUNDS"):
-        with_usable_images(recipe, {"SOUNDS": "true"}, proxied=True)
+        with_usable_media(recipe, {"SOUNDS": "true"}, proxied=True)
 
 
 def test_a_draft_model_is_planned_for_text_alone() -> None:

@@ -62,7 +62,7 @@ _WIDTH = 3  # frames of a convolution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HearingConfig:
+class AudioTowerConfig:
     bins: int  # of the spectrogram
     embed: int
     heads: int
@@ -77,7 +77,7 @@ class HearingConfig:
         return 2 * self.positions
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> HearingConfig:
+    def from_hf(cls, config: Mapping[str, Any]) -> AudioTowerConfig:
         """Parse `audio_config`. Raises CheckpointError for unsupported settings."""
         keys = ConfigKeys(config, KEYS, _DEFAULTS)
         heads, embed = keys.whole("encoder_attention_heads"), keys.whole("d_model")
@@ -106,10 +106,10 @@ def layer_norm(size: int, name: str) -> LayerNorm:
     return LayerNorm(size, scale, bias, epsilon=_EPSILON)
 
 
-class HearingAttention(nnx.Module):
+class AudioAttention(nnx.Module):
     """Heads are divided over the devices of the model axis, if evenly; else each computes all."""
 
-    def __init__(self, config: HearingConfig, prefix: str, form: WeightForm) -> None:
+    def __init__(self, config: AudioTowerConfig, prefix: str, form: WeightForm) -> None:
         size, self.heads = config.embed, config.heads
         axis = "heads" if config.heads % form.layout.shards("heads") == 0 else None
         parts = [_dense(f"{prefix}.{part}_proj") for part in "qv"]
@@ -136,12 +136,12 @@ class HearingAttention(nnx.Module):
         return self.out(mixed.reshape(x.shape))
 
 
-class HearingLayer(nnx.Module):
-    def __init__(self, config: HearingConfig, prefix: str, form: WeightForm) -> None:
+class AudioLayer(nnx.Module):
+    def __init__(self, config: AudioTowerConfig, prefix: str, form: WeightForm) -> None:
         up, up_bias = _dense(f"{prefix}.fc1")
         down, down_bias = _dense(f"{prefix}.fc2")
         self.before_attention = layer_norm(config.embed, f"{prefix}.self_attn_layer_norm")
-        self.attention = HearingAttention(config, f"{prefix}.self_attn", form)
+        self.attention = AudioAttention(config, f"{prefix}.self_attn", form)
         self.before_ffw = layer_norm(config.embed, f"{prefix}.final_layer_norm")
         self.ffw = FeedForward(
             config.embed,
@@ -172,10 +172,10 @@ class _FrameConvolution(nnx.Module):
         return jax.nn.gelu(convolved(x, arrays, stride), approximate=False)
 
 
-class HearingTower(nnx.Module):
+class AudioTower(nnx.Module):
     """Maps frames of sounds to a vector for two each."""
 
-    def __init__(self, config: HearingConfig, prefix: str, form: WeightForm) -> None:
+    def __init__(self, config: AudioTowerConfig, prefix: str, form: WeightForm) -> None:
         self.first = _FrameConvolution(config.embed, config.bins, f"{prefix}.conv1", form)
         self.second = _FrameConvolution(config.embed, config.embed, f"{prefix}.conv2", form)
         self.positions = weight(
@@ -186,7 +186,7 @@ class HearingTower(nnx.Module):
             spread=0.02,
         )
         layers = (f"{prefix}.layers.{index}" for index in range(config.layers))
-        self.layers = nnx.List([HearingLayer(config, each, form) for each in layers])
+        self.layers = nnx.List([AudioLayer(config, each, form) for each in layers])
 
     def __call__(self, frames: jax.Array, lengths: jax.Array) -> jax.Array:
         """Maps f32[S, W, bins] to f32[S, W / 2, D], without the last norm.

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from sax.errors import CheckpointError
-from tests.model_server.models.media.eyes_of import (
-    eyes_of,
+from tests.model_server.models.media.media_cases import media_config_of
+from tests.model_server.models.media.media_recipes import (
     made,
+    media_of,
     patches_at,
     pixels_of,
     prepared_images,
 )
-from tests.model_server.models.media.media_cases import media_config_of
 
 
 @pytest.mark.parametrize("name", ["llava", "llava_layers"])
@@ -28,8 +28,8 @@ def test_pixels_are_those_of_the_reference_implementations_processor(name: str) 
 
 
 def test_layers_above_those_that_are_projected_are_not_read() -> None:
-    assert "vision_tower.encoder.layers.2." in eyes_of("llava").unused
-    assert not any(".layers." in each for each in eyes_of("llava_layers").unused)
+    assert "vision_tower.encoder.layers.2." in media_of("llava").unused
+    assert not any(".layers." in each for each in media_of("llava_layers").unused)
 
 
 def test_sizes_that_published_files_leave_out_are_the_text_models_usual_ones() -> None:
@@ -58,4 +58,4 @@ def test_what_would_be_seen_otherwise_is_refused_by_its_key(
     outer: dict[str, Any], vision: dict[str, Any], own: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(CheckpointError, match=says):
-        eyes_of("llava", outer, vision, **own)
+        media_of("llava", outer, vision, **own)

@@ -13,7 +13,7 @@ from sax.errors import InvalidRequest
 logger = logging.getLogger(__name__)
 
 
-def with_usable_images(recipe: Recipe, overrides: Mapping[str, str], *, proxied: bool) -> Recipe:
+def with_usable_media(recipe: Recipe, overrides: Mapping[str, str], *, proxied: bool) -> Recipe:
     """Return the recipe, without image input where it cannot be served; its note says why.
 
     overrides: as published: IMAGES or SOUNDS true asks for it. proxied: the devices are behind a

@@ -32,7 +32,7 @@ def made(config: dict[str, Any], given: dict[str, Any] | None = None, **override
     return recipe
 
 
-def eyes(config: dict[str, Any], given: dict[str, Any] | None = None) -> MediaRecipe:
+def media_of(config: dict[str, Any], given: dict[str, Any] | None = None) -> MediaRecipe:
     media = made(config, given).media
     assert media is not None
     return media
@@ -41,7 +41,7 @@ def eyes(config: dict[str, Any], given: dict[str, Any] | None = None) -> MediaRe
 @pytest.mark.parametrize("name", ["gemma3", "gemma3_odd"])
 def test_pixels_are_those_of_the_reference_implementations_processor(name: str) -> None:
     given = {"gemma3": preprocessor(30), "gemma3_odd": _odd()}[name]
-    recipe, golden = eyes(media_config_of(name), given), golden_media_of(name)
+    recipe, golden = media_of(media_config_of(name), given), golden_media_of(name)
     for number, image in enumerate(images_of(name)):
         found, wanted = prepared_of(recipe, image), golden[f"pieces_{number}"]
         side = wanted.shape[1] // PATCH
@@ -58,7 +58,7 @@ def _odd() -> dict[str, Any]:
 
 
 def test_the_text_of_an_image_is_its_tokens_between_two_others() -> None:
-    recipe = eyes(media_config_of("gemma3"))
+    recipe = media_of(media_config_of("gemma3"))
     text = prepared_of(recipe, images_of("gemma3")[0]).text
     soft = "<image_soft_token>" * 4
     assert text == f"\n\n<start_of_image>{soft}<end_of_image>\n\n"

@@ -10,7 +10,6 @@ import pytest
 
 from model_server.models.media.media_recipe import MediaRecipe
 from sax.errors import CheckpointError, InvalidRequest
-from tests.model_server.models.media.eyes_of import made
 from tests.model_server.models.media.media_cases import (
     golden_media_of,
     images_of,
@@ -18,13 +17,14 @@ from tests.model_server.models.media.media_cases import (
     media_config_of,
     preprocessor_of,
 )
+from tests.model_server.models.media.media_recipes import made
 from tests.model_server.models.media.media_runs import recipe_of, seen
 from tests.model_server.models.test_families import assert_close
 
 CASE, WHOLE = "qwen2_audio", "qwen2_audio_whole"
 
 
-def ears(name: str = CASE, tower: dict[str, Any] | None = None, **own: Any) -> MediaRecipe:
+def media_of(name: str = CASE, tower: dict[str, Any] | None = None, **own: Any) -> MediaRecipe:
     config = media_config_of(name)
     config["audio_config"] |= tower or {}
     media = made(config, preprocessor_of(name) | own).media
@@ -34,7 +34,7 @@ def ears(name: str = CASE, tower: dict[str, Any] | None = None, **own: Any) -> M
 
 @pytest.mark.parametrize("name", [CASE, WHOLE])
 def test_frames_and_their_number_are_the_reference_processors(name: str) -> None:
-    recipe, golden = ears(name), golden_media_of(name)
+    recipe, golden = media_of(name), golden_media_of(name)
     for number, sound in enumerate(images_of(name)):
         found, wanted = recipe.prepare(sound), golden[f"pieces_{number}"]
         assert found.places[:, 0].sum() == len(wanted)
@@ -57,7 +57,7 @@ def test_a_sound_has_the_same_vectors_in_a_shorter_batch() -> None:
 
 
 def test_any_number_of_samples_has_as_many_vectors_as_the_reference_counts() -> None:
-    recipe = ears()
+    recipe = media_of()
     for samples in [*range(321, 2_000, 79), 15_999, 16_000]:
         frames = -(-samples // 160)
         found = recipe.prepare(np.zeros(samples, np.float32))
@@ -73,7 +73,7 @@ def test_sounds_that_the_reference_would_cut_or_not_hear_are_refused(
     samples: int, text: str
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        ears().prepare(np.zeros(samples, np.float32))
+        media_of().prepare(np.zeros(samples, np.float32))
     assert text in caught.value.text
 
 
@@ -90,7 +90,7 @@ def test_a_whole_window_and_an_empty_one_are_heard_together() -> None:
 )
 def test_another_spectrogram_is_refused_by_its_key(own: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError) as caught:
-        ears(**own)
+        media_of(**own)
     assert next(iter(own)) in caught.value.text
 
 
@@ -100,7 +100,7 @@ def test_another_spectrogram_is_refused_by_its_key(own: dict[str, Any]) -> None:
 )
 def test_unknown_towers_are_refused(tower: dict[str, Any], text: str) -> None:
     with pytest.raises(CheckpointError) as caught:
-        ears(tower=tower)
+        media_of(tower=tower)
     assert text in caught.value.text
 
 

@@ -28,7 +28,7 @@ def made(config: dict[str, Any], given: dict[str, Any] | None, **overrides: str)
     return recipe
 
 
-def eyes_of(
+def media_of(
     name: str, outer: dict[str, Any] | None = None, vision: dict[str, Any] | None = None, **own: Any
 ) -> MediaRecipe:
     """The recipe of a case, with changes to its config, vision_config and preprocessor_config."""
@@ -40,7 +40,7 @@ def eyes_of(
 
 
 def prepared_images(name: str) -> list[PreparedMedia]:
-    recipe = eyes_of(name)
+    recipe = media_of(name)
     return [prepared_by(recipe, image) for image in images_of(name)]
 
 

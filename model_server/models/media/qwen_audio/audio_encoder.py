@@ -1,4 +1,4 @@
-"""Qwen2-Audio's ears: Whisper's encoder, pairs of its vectors averaged, a norm and a projection.
+"""Qwen2-Audio's audio input: Whisper's encoder, averages of pairs, a norm and a projection.
 
 Source: Chu et al. 2024 (arXiv:2407.10759); names and config keys are those of Hugging Face's
 `Qwen2AudioForConditionalGeneration`.
@@ -17,8 +17,8 @@ from flax import nnx
 from model_server.checkpoints.media_part import AUDIO, PREPROCESSOR
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.layers.layers import Linear
-from model_server.models.media.hearing.tower import HearingConfig, HearingTower, layer_norm
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
+from model_server.models.media.qwen_audio.tower import AudioTower, AudioTowerConfig, layer_norm
 from model_server.models.media.sizes import doubling
 from model_server.models.weights.weight import WeightForm
 from model_server.sharing.audio.frames import HOP, RATE
@@ -37,8 +37,8 @@ _LEAST = 500  # frames of the shortest compiled sound
 class SoundEncoder(nnx.Module):
     """A MediaEncoder. A piece is a frame; its place is 1 if it is of the sound, and else 0."""
 
-    def __init__(self, config: HearingConfig, embed: int, form: WeightForm) -> None:
-        self.tower = HearingTower(config, _TOWER, form)
+    def __init__(self, config: AudioTowerConfig, embed: int, form: WeightForm) -> None:
+        self.tower = AudioTower(config, _TOWER, form)
         self.norm = layer_norm(config.embed, f"{_TOWER}.layer_norm")
         self.projection = Linear(
             embed,
@@ -56,8 +56,8 @@ class SoundEncoder(nnx.Module):
         return self.projection(self.norm(pairs)).reshape(sounds, count // 2, -1)
 
 
-def qwen2_audio_ears(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
-    """Return the recipe of the part that hears; None: the checkpoint has none.
+def qwen2_audio_media(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
+    """Return the recipe of the audio encoder; None: the checkpoint has none.
 
     embed: of the language model. Raises CheckpointError.
     """
@@ -66,7 +66,7 @@ def qwen2_audio_ears(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
         return None
     if not isinstance(given, Mapping):
         raise CheckpointError(f"config.json has audio_config = {given!r}; it must be an object")
-    tower = HearingConfig.from_hf(cast("Mapping[str, Any]", given))
+    tower = AudioTowerConfig.from_hf(cast("Mapping[str, Any]", given))
     _check_processor(keys.get(PREPROCESSOR, {}), tower)
     token = next((key for key in TOKEN if keys.get(key) is not None), TOKEN[0])
     return MediaRecipe(
@@ -85,7 +85,7 @@ def qwen2_audio_ears(keys: ConfigKeys, embed: int) -> MediaRecipe | None:
     )
 
 
-def prepared(tower: HearingConfig, samples: np.ndarray) -> PreparedMedia:
+def prepared(tower: AudioTowerConfig, samples: np.ndarray) -> PreparedMedia:
     """Return the frames of samples f32[n] at 16 kHz. Raises InvalidRequest for too many or few."""
     most, frames = tower.frames * HOP, -(-len(samples) // HOP)
     rows = (frames + 1) // _PER_ROW
@@ -102,7 +102,7 @@ def prepared(tower: HearingConfig, samples: np.ndarray) -> PreparedMedia:
     return PreparedMedia(pieces, places, (rows, 1, 1), rows, _SOFT * rows)
 
 
-def _check_processor(given: Mapping[str, Any], tower: HearingConfig) -> None:
+def _check_processor(given: Mapping[str, Any], tower: AudioTowerConfig) -> None:
     """Raise CheckpointError for a spectrogram of another kind."""
     wanted: dict[str, Any] = {
         "chunk_length": tower.frames * HOP // RATE,
@@ -117,6 +117,6 @@ def _check_processor(given: Mapping[str, Any], tower: HearingConfig) -> None:
     for key, value in wanted.items():
         if given.get(key, value) != value:
             raise CheckpointError(
-                f"preprocessor_config.json has {key} = {given[key]!r}; models that hear are served "
-                f"with {value!r}"
+                f"preprocessor_config.json has {key} = {given[key]!r}; models with audio input "
+                f"are served with {value!r}"
             )

@@ -48,7 +48,7 @@ def prepare(pixels: np.ndarray) -> PreparedMedia:
 
 
 def _no_weights(*_: Any) -> Any:
-    raise AssertionError("its eyes have no weights")
+    raise AssertionError("it has no weights")
 
 
 RECIPE = MediaRecipe(

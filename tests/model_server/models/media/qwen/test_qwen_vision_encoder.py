@@ -42,7 +42,7 @@ def made(config: dict[str, Any], given: dict[str, Any] | None = None, **override
     return recipe
 
 
-def eyes(
+def media_of(
     config: dict[str, Any], given: dict[str, Any] | None = None, **overrides: str
 ) -> MediaRecipe:
     return recipe_of(made(config, given, **overrides))
@@ -70,16 +70,19 @@ def test_patches_and_positions_are_those_of_the_reference_implementation(name: s
 
 
 def test_older_and_newer_files_bound_the_pixels_of_an_image() -> None:
-    older = form_of(eyes(qwen2_5_vl({}), preprocessor()))
-    newer = form_of(eyes(qwen3_vl({}), later_preprocessor()))
+    older = form_of(media_of(qwen2_5_vl({}), preprocessor()))
+    newer = form_of(media_of(qwen3_vl({}), later_preprocessor()))
     saved = later_preprocessor(size={"min_pixels": 256, "max_pixels": 1920}, do_resize=None)
-    for form in (older, newer, form_of(eyes(qwen3_vl({}), saved))):
+    for form in (older, newer, form_of(media_of(qwen3_vl({}), saved))):
         assert (form.factor, form.least, form.most, form.resample) == (8, 256, 1920, 3)
 
 
 def test_an_image_becomes_1280_tokens_at_most_unless_the_publish_says_more() -> None:
     large = later_preprocessor(size={"shortest_edge": 256, "longest_edge": 64 * 10000})
-    usual, more = eyes(qwen3_vl({}), large), eyes(qwen3_vl({}), large, IMAGE_PIXELS="640000")
+    usual, more = (
+        media_of(qwen3_vl({}), large),
+        media_of(qwen3_vl({}), large, IMAGE_PIXELS="640000"),
+    )
     assert (usual.rows, form_of(usual).most) == (1280, 64 * 1280)
     assert (more.rows, form_of(more).most) == (10000, 640000)
     assert usual.pieces == (640, 1280, 2560, 5120)
@@ -90,7 +93,7 @@ def test_an_image_becomes_1280_tokens_at_most_unless_the_publish_says_more() -> 
 @pytest.mark.parametrize("value", ["63", "64000000", '"many"'])
 def test_pixels_beyond_the_checkpoints_bounds_are_refused(value: str) -> None:
     with pytest.raises(InvalidRequest, match="IMAGE_PIXELS"):
-        eyes(qwen3_vl({}), later_preprocessor(), IMAGE_PIXELS=value)
+        media_of(qwen3_vl({}), later_preprocessor(), IMAGE_PIXELS=value)
 
 
 def test_a_model_that_sees_nothing_has_no_bound_of_pixels() -> None:
@@ -117,7 +120,7 @@ def test_a_model_that_sees_nothing_has_no_bound_of_pixels() -> None:
 )
 def test_a_file_that_prepares_images_otherwise_is_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(CheckpointError, match=says):
-        eyes(qwen3_vl({}), later_preprocessor(**given))
+        media_of(qwen3_vl({}), later_preprocessor(**given))
 
 
 @pytest.mark.parametrize(
@@ -135,9 +138,9 @@ def test_a_file_that_prepares_images_otherwise_is_refused(given: dict[str, Any],
 )
 def test_a_tower_that_is_not_computed_is_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(CheckpointError, match=says):
-        eyes(qwen3_vl(changes), later_preprocessor())
+        media_of(qwen3_vl(changes), later_preprocessor())
 
 
 def test_windows_smaller_than_a_vector_are_refused() -> None:
     with pytest.raises(CheckpointError, match="window_size = 7, less than the 8 pixels"):
-        eyes(qwen2_5_vl({"window_size": 7}), preprocessor())
+        media_of(qwen2_5_vl({"window_size": 7}), preprocessor())

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from sax.errors import CheckpointError
-from tests.model_server.models.media.eyes_of import (
-    eyes_of,
+from tests.model_server.models.media.media_cases import media_config_of
+from tests.model_server.models.media.media_recipes import (
     made,
+    media_of,
     patches_at,
     pixels_of,
     prepared_images,
 )
-from tests.model_server.models.media.media_cases import media_config_of
 
 
 @pytest.mark.parametrize(("name", "patch", "side"), [("llama4", 4, 4), ("llama4_few", 3, 6)])
@@ -45,9 +45,9 @@ def test_tiles_are_written_row_by_row_and_then_the_whole_image() -> None:
 
 
 def test_programs_are_compiled_for_a_few_numbers_of_tiles() -> None:
-    assert eyes_of("llama4").pieces == (16, 48, 80, 144, 272)
-    assert eyes_of("llama4_few").pieces == (36, 108, 180)
-    assert eyes_of("llama4", max_patches=1).pieces == (16,)
+    assert media_of("llama4").pieces == (16, 48, 80, 144, 272)
+    assert media_of("llama4_few").pieces == (36, 108, 180)
+    assert media_of("llama4", max_patches=1).pieces == (16,)
 
 
 def test_a_config_without_a_part_that_sees_makes_a_text_model() -> None:
@@ -79,4 +79,4 @@ def test_what_would_be_seen_otherwise_is_refused_by_its_key(
     vision: dict[str, Any], own: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(CheckpointError, match=says):
-        eyes_of("llama4", None, vision, **own)
+        media_of("llama4", None, vision, **own)

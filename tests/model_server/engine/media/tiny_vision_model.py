@@ -60,19 +60,19 @@ PLAIN = COMMON | {"model_type": "llama"}
 
 
 @dataclass(frozen=True)
-class Eyes:
+class VisionCase:
     """A family's treatment of its images."""
 
     config: dict[str, Any]
     levels: int = 0
-    sees_itself: bool = False
+    bidirectional: bool = False
     triples: bool = False
 
 
 CASES = {
     # Scaled embeddings, windows shorter than an image, and images that see themselves.
-    "itself": Eyes(WINDOWED, sees_itself=True),
-    "levels and triples": Eyes(PLAIN, levels=2, triples=True),
+    "itself": VisionCase(WINDOWED, bidirectional=True),
+    "levels and triples": VisionCase(PLAIN, levels=2, triples=True),
 }
 
 
@@ -91,25 +91,25 @@ class ToyEncoder(nnx.Module):
         return jnp.tanh(jnp.einsum("srp,wp->srw", pairs, self.kernel[...]))
 
 
-class TinyEyes:
+class TinyVisionModel:
     """A model, its encoder and their weights."""
 
     def __init__(self, name: str, layout: Layout | None = None) -> None:
-        self.eyes = eyes = CASES[name]
+        self.case = case = CASES[name]
         self.layout = layout = layout or one_device()
         self._whole: Any = None  # the whole model and its program
-        recipe: Any = make_recipe("auto", eyes.config, {"DTYPE": '"float32"'})
-        self.recipe: Recipe = replace(recipe, build=partial(_built, recipe, eyes))
+        recipe: Any = make_recipe("auto", case.config, {"DTYPE": '"float32"'})
+        self.recipe: Recipe = replace(recipe, build=partial(_built, recipe, case))
         self.media = MediaLimits(
             rows=16,
             pieces=(8, 16),
             piece=PIECE,
             columns=1,
             per_row=PER_ROW,
-            width=EMBED * (1 + eyes.levels),
-            levels=eyes.levels,
-            sees_itself=eyes.sees_itself,
-            triples=eyes.triples,
+            width=EMBED * (1 + case.levels),
+            levels=case.levels,
+            bidirectional=case.bidirectional,
+            triples=case.triples,
         )
         form = WeightForm(dtype=jnp.dtype("float32"), layout=layout)
         self.encoder = blueprint(lambda: ToyEncoder(self.media.width, form))
@@ -211,7 +211,7 @@ class TinyEyes:
             "max_tokens": max_tokens,
             "media": tuple(media),
         }
-        if self.eyes.triples:
+        if self.case.triples:
             fields["positions"] = np.asarray(places, "<i4").tobytes()
             fields["shift"] = max(map(max, places)) + 1 - len(prompt)
         return EngineRequest(prompt=tuple(prompt), **(fields | more))
@@ -233,7 +233,7 @@ class TinyEyes:
                 ahead[first:end] = np.arange(end - first)[::-1]
                 rows += end - first
         positions = None
-        if self.eyes.triples:
+        if self.case.triples:
             at = np.arange(MOST, dtype=np.int32) + asked.shift
             positions = np.stack([at] * 3)
             positions[:, : len(asked.prompt)] = (
@@ -245,11 +245,11 @@ class TinyEyes:
             jnp.asarray([len(tokens)]),
             jnp.asarray(np.concatenate([*buffer, rest])),
             None if positions is None else jnp.asarray(positions)[:, None],
-            jnp.asarray(ahead)[None] if self.eyes.sees_itself else None,
+            jnp.asarray(ahead)[None] if self.case.bidirectional else None,
         )
         if self._whole is None:
             model = self.recipe.blueprint().assemble(self.leaves(layout=one_device()))
-            self._whole = model, quick(partial(_whole, self.eyes.levels), model, *given)
+            self._whole = model, quick(partial(_whole, self.case.levels), model, *given)
         model, run = self._whole
         return np.asarray(run(model, *given))[: len(tokens)]
 
@@ -274,16 +274,18 @@ def _whole(
     return jax.nn.log_softmax(model.logits(hidden[0]))
 
 
-def _built(recipe: Recipe, eyes: Eyes, form: WeightForm) -> nnx.Module:
+def _built(recipe: Recipe, case: VisionCase, form: WeightForm) -> nnx.Module:
     model: Any = recipe.build(form)
     assert isinstance(model, Decoder)
-    if eyes.triples:
+    if case.triples:
         axes = axes_in_turn((4, 2, 2))
         model.ropes = tuple(rope and replace(rope, axes=axes) for rope in model.ropes)
     return model
 
 
-def served(model: TinyEyes, runner: Any, limits: EngineLimits, max_tokens: int = 6) -> Driven:
+def served(
+    model: TinyVisionModel, runner: Any, limits: EngineLimits, max_tokens: int = 6
+) -> Driven:
     """Serve three prompts at once, compiling nothing, and check their answers."""
     asked = [
         model.request(tuple(range(3, 14)), 7, (20, 21, 22), 4, (23,), max_tokens=max_tokens),

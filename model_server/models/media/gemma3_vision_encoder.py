@@ -156,7 +156,7 @@ def _recipe(sizes: Gemma3Sizes, token: int, processor: tuple[SquareForm, Scales]
         per_row=per_row,
         width=sizes.embed,
         pieces=(-(-(tower.side**2) // per_row) * per_row,),
-        sees_itself=True,
+        bidirectional=True,
     )
 
 
