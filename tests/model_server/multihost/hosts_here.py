@@ -131,7 +131,7 @@ class HostsHere:
     ) -> None:
         self.primary.close()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive(), "a host does not end"
 
     def _follow(self, ordinal: int) -> None:

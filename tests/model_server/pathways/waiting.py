@@ -8,7 +8,7 @@ from collections.abc import Callable
 _STEP_S = 0.005
 
 
-async def until(true: Callable[[], bool], within_s: float = 10.0) -> None:
+async def until(true: Callable[[], bool], within_s: float = 60.0) -> None:
     """Return once it is true. Raises AssertionError after a time."""
     for _ in range(round(within_s / _STEP_S)):
         if true():

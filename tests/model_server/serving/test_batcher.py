@@ -29,7 +29,7 @@ class Tens:
 
     def __call__(self, items: list[int]) -> Sequence[int | SaxError]:
         self.batches.append(items)
-        assert self.gate.wait(30)
+        assert self.gate.wait(60)
         if 666 in items:
             raise KeyError(666)
         return [InvalidRequest(f"{n} is negative") if n < 0 else 10 * n for n in items]

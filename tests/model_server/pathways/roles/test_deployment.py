@@ -84,7 +84,7 @@ class DeploymentProcesses:
 
     def kill(self, name: str) -> None:
         self._processes[name].send_signal(signal.SIGKILL)
-        self._processes.pop(name).wait(5)
+        self._processes.pop(name).wait(60)
 
     def pid(self, name: str) -> int:
         return self._processes[name].pid
@@ -117,7 +117,7 @@ class DeploymentProcesses:
         for process in self._processes.values():
             process.kill()
         for process in self._processes.values():
-            process.wait(5)
+            process.wait(60)
 
 
 def lines(client: subprocess.Popen[str]) -> Iterator[tuple[str, object]]:
