@@ -119,7 +119,7 @@ class Gang:
     def pid(self, host: int) -> int:
         return self._processes[host].pid
 
-    def exit_code(self, host: int, within_s: float = 30.0) -> int:
+    def exit_code(self, host: int, within_s: float = 60.0) -> int:
         """Wait until it has ended; a signal counts below 0."""
         try:
             return self._processes[host].wait(within_s)

@@ -117,7 +117,7 @@ async def until_well(admin: Running, channel: grpc.aio.Channel) -> None:
         "metric": ["sax_admin_store_failing 0.0"],
         "status": "",
     }
-    while await told(admin, channel) != well:
+    while await told(admin, channel) != well:  # noqa: ASYNC110 - asked from outside
         await asyncio.sleep(0.02)
 
 
