@@ -171,7 +171,7 @@ def test_a_load_that_is_cancelled_on_the_primary_ends_everywhere() -> None:
     slow = threading.Event()
 
     def build(ordinal: int, limits: EngineLimits) -> FakeShare:
-        slow.wait(20)
+        slow.wait(60)
         return FakeShare(limits)
 
     def report(progress: Progress) -> None:
@@ -209,7 +209,7 @@ def test_what_comes_too_late_for_a_model_harms_nobody() -> None:
         for late in (DropPages(99, 1), ProgramCommand(99, "step", b""), Drop(99)):
             hosts.primary.publish(late)
         hosts.primary.publish(Fetch(99, 1, 2, ("a", "b"), 5.0))
-        (reply,) = hosts.primary.replies(99, fetching(1), 20)
+        (reply,) = hosts.primary.replies(99, fetching(1), 60)
         assert "no model" in reply.reason
         lockstep.call("note", "k", words="still here")
         assert own.told[-1] == hosts.shares[1][0].told[-1] == ("k", "still here")
