@@ -12,9 +12,12 @@ import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from admin_server.config import AdminConfig
+from admin_server.leadership.leadership import LeadTiming
 from admin_server.process import Running, running
 from sax.errors import AdminUnavailable, InvalidRequest
 from sax.proto import admin_pb2, admin_pb2_grpc
+from sax.storage.object_store import open_store
 from sax.types import ModelSpec
 from sax.wire.rpc import open_channel, to_sax_error
 from tests.admin_server.conftest import FAST, eventually
@@ -121,6 +124,13 @@ async def until_well(admin: Running, channel: grpc.aio.Channel) -> None:
         await asyncio.sleep(0.02)
 
 
+async def until_written(config: AdminConfig, *kinds: str) -> None:
+    """What a leader writes at its first beat is there."""
+    store = open_store(config.fs_root)
+    while not all([await store.names(f"sax/test/{kind}") for kind in kinds]):  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
 _MORE_MOODS = [
     pytest.param(mood, marks=pytest.mark.extended)
     for mood in ("too many", "stall", "lost", "lost write", "cut", "reset")
@@ -131,12 +141,15 @@ _MORE_MOODS = [
 async def test_an_admin_refuses_changes_while_its_store_fails_and_recovers_by_itself(
     proxy, config, mood
 ):
+    # A beat whose answer is lost finds itself when it is tried again: the store would look well.
+    rare = LeadTiming(beat_s=600, patience_s=1800)
     async with (
-        running(config, FAST) as admin,
+        running(config, FAST, rare) as admin,
         open_channel(f"127.0.0.1:{admin.port}") as channel,
     ):
         stub = admin_pb2_grpc.AdminStub(channel)
         await stub.Publish(publishing("before"))
+        await until_written(config, "beats", "roster")
         await until_well(admin, channel)
         proxy.mood = mood
         await refused(stub, "during")
