@@ -50,6 +50,8 @@ def _patient_limits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as limits:
         for place in (
             "grammars.guide._MASK_S",
+            "grammars.guide._LOOK_S",
+            "grammars.guide._FIT_S",
             "sharing.confined.process.WALL_S",
             "text.rendering.renderer._WAIT_S",
         ):
