@@ -15,3 +15,12 @@ async def until(true: Callable[[], bool], within_s: float = 60.0) -> None:
             return
         await asyncio.sleep(_STEP_S)
     raise AssertionError(f"not true within {within_s:g} s")
+
+
+async def rounds() -> None:
+    """Let the loop go round often enough for closed connections to end at both ends.
+
+    One sleep is not: after a stall it is over in the round that first reads of the close.
+    """
+    for _ in range(10):
+        await asyncio.sleep(_STEP_S)

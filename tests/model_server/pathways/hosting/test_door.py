@@ -18,7 +18,7 @@ from sax.errors import Unavailable
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
 from tests.model_server.pathways.front_client import FrontClient
-from tests.model_server.pathways.waiting import until
+from tests.model_server.pathways.waiting import rounds, until
 
 
 class FarWorker:
@@ -72,7 +72,7 @@ async def linked() -> AsyncIterator[Linked]:
     for number, worker in enumerate(made.workers):
         made.front.island(number).end("the test is over")
         worker.close()
-    await asyncio.sleep(0.05)  # connections end in the loop's next rounds
+    await rounds()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from model_server.pathways.resources.instance_type import InstanceType
 from model_server.pathways.resources.manager import ResourceManager
 from model_server.pathways.resources.roster import Roster
 from model_server.pathways.resources.status_page import IslandsPage
-from tests.model_server.pathways.waiting import until
+from tests.model_server.pathways.waiting import rounds, until
 
 
 class Caller:
@@ -38,7 +38,7 @@ class Caller:
     async def end(self) -> None:
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
-        await asyncio.sleep(0.02)
+        await rounds()
 
 
 class Managed:
@@ -68,7 +68,7 @@ async def managed() -> AsyncIterator[Managed]:
     for caller in made.callers:
         await caller.end()
     made.manager.close()
-    await asyncio.sleep(0.02)
+    await rounds()
 
 
 def islands_up(watcher: Caller) -> list[bool]:
