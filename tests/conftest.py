@@ -10,6 +10,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from sax.config import STRICT_VARIABLE
 from tests.demo_model import COMPILE_CACHE, ROOT
@@ -50,6 +51,11 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # A program that is compiled while serving is an error in every process that a test starts.
 os.environ.setdefault(STRICT_VARIABLE, "1")
+
+# httpx gives up after five seconds, which may pass on a busy machine before a process answers that
+# has just started. What hangs meets the test's own time limit.
+for _phase in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT_CONFIG, _phase, 60.0)
 
 # A deadline for one example asserts the speed of a machine that may be busy with other tests.
 hypothesis.settings.register_profile("sax", deadline=None)

@@ -22,7 +22,8 @@ from tests.admin_server.fake_modelet import FakeModelet
 from tests.admin_server.virtual_admin import WiredModelet, wires  # noqa: F401
 from tests.virtual_loop import VirtualLoop
 
-FAST = Timing(poll_s=0.05, silence_s=1.0, settle_s=0.0)
+# So much silence that no stall of this process, which is both sides, comes to it.
+FAST = Timing(poll_s=0.05, silence_s=3.0, settle_s=0.0)
 
 
 def pytest_asyncio_loop_factories(

@@ -15,7 +15,7 @@ from admin_server.cell.reconciler import Timing
 from admin_server.process import running
 from admin_server.provisioning.provisioner import ProvisioningTiming
 
-FAST = Timing(poll_s=0.05, silence_s=0.5, settle_s=0.1)
+FAST = Timing(poll_s=0.05, silence_s=3.0, settle_s=0.1)
 QUICK = ProvisioningTiming(
     poll_s=0.1,
     gap_s=0.02,

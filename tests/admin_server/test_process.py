@@ -17,10 +17,13 @@ from admin_server.__main__ import parse
 from admin_server.assignment.autoscaler import ScalingTiming
 from admin_server.config import AdminConfig
 from admin_server.leadership.leadership import LeadTiming
+from admin_server.leadership.lease import decode_membership
 from admin_server.process import Running, running
+from admin_server.storage.series import Series
 from sax.client.location import admin_address
 from sax.errors import NotLeading, SaxError
 from sax.proto import admin_pb2, admin_pb2_grpc
+from sax.storage.object_store import open_store
 from sax.types import ModelSpec
 from sax.wire.rpc import open_channel, to_sax_error
 from tests.admin_server.conftest import FAST, eventually
@@ -139,6 +142,16 @@ async def test_a_harmed_log_ends_the_start_with_the_name_of_the_object(tmp_path,
     assert "sax/test/records/000000000001 is torn" in log.decode()
 
 
+async def kept(config: AdminConfig, modelet: FakeModelet) -> None:
+    """The stored membership has this server: the next leader will know it."""
+    roster = Series(open_store(config.fs_root), config.cell, "roster")
+    while True:
+        newest = await roster.newest()
+        if newest and modelet.address in [one.address for one in decode_membership(newest[1])[0]]:
+            return
+        await asyncio.sleep(0.02)
+
+
 async def test_a_restarted_admin_finds_the_loaded_model_and_does_not_load_it_again(config):
     modelet = await FakeModelet().start()
     async with running(config, FAST) as first:
@@ -159,14 +172,17 @@ async def test_a_new_leader_waits_for_a_silent_server_before_it_loads_elsewhere(
         await holder.join(first.port)
         await first.cell.publish(spec())
         await eventually(lambda: first.cell.find("/sax/test/m").ready_replicas == 1)
-        await asyncio.sleep(3 * QUICK.beat_s)
+        await kept(config, holder)
     await holder.cut_off()
     async with running(config, replace(FAST, silence_s=60), QUICK) as second:
         await empty.join(second.port)
         await eventually(lambda: second.cell.servers())
         waiting = asyncio.ensure_future(second.cell.watch("/sax/test/m", "", 0, 20))
+        await eventually(
+            lambda: holder.address in second.cell.find("/sax/test/m").replicas[0].reason
+        )
         await asyncio.sleep(0.5)
-        assert holder.address in second.cell.find("/sax/test/m").replicas[0].reason
+        assert not waiting.done()
         await holder.start()
         assert (await waiting).values == (holder.address,)
     assert empty.calls == []
@@ -185,7 +201,8 @@ async def refusal_of(channel: grpc.aio.Channel, name: str) -> SaxError:
 
 
 async def test_a_second_admin_follows_and_names_the_leader(config):
-    async with running(config, FAST, QUICK) as first, running(config, FAST, QUICK) as second:
+    patient = replace(QUICK, patience_s=60)  # else a beat that comes late makes another leader
+    async with running(config, FAST, patient) as first, running(config, FAST, patient) as second:
         await first.cell.publish(spec())
         await eventually(lambda: second.role.leader)  # it may look before the first beat
         async with open_channel(f"127.0.0.1:{second.port}") as channel:
@@ -213,8 +230,9 @@ async def enter(manager) -> tuple[AsyncExitStack, Running]:
 
 async def test_a_paused_leader_is_deposed_and_follows_when_it_wakes(tmp_path, config):
     config = replace(config, fs_root=str(tmp_path))
-    async with serving(tmp_path, "--beat_s", "0.2") as (old, channel):
-        async with running(config, FAST, QUICK) as new:
+    # Each is patient for some beats of the other, which may come late on a busy machine.
+    async with serving(tmp_path, "--beat_s", "1") as (old, channel):
+        async with running(config, FAST, replace(QUICK, patience_s=3)) as new:
             assert new.role.cell is None
             old.send_signal(signal.SIGSTOP)
             await eventually(lambda: new.role.cell is not None)
@@ -235,7 +253,7 @@ async def test_a_new_leader_asks_the_servers_that_the_old_one_knew(config):
         await modelet.join(first.port)
         await first.cell.publish(spec())
         await eventually(lambda: first.cell.find("/sax/test/m").ready_replicas == 1)
-        await asyncio.sleep(3 * QUICK.beat_s)
+        await kept(config, modelet)
     async with running(config, FAST, QUICK) as second:
         await eventually(lambda: second.cell.find("/sax/test/m").ready_replicas == 1)
     assert modelet.calls == [("load", "/sax/test/m")]

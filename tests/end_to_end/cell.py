@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import SystemRandom
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -34,15 +35,24 @@ SMOLLM2 = "/sax/test/smollm2"
 T = TypeVar("T")
 
 
+# Below those that the system gives to connections and to servers on port 0: tests beside this one
+# make many of both before the process binds that a port is chosen for, or is started again.
+_PORTS = range(20_000, 32_000)
+
+
 def free_ports(count: int) -> list[int]:
     """Ports nobody holds now; all bound at once so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
+    held: list[socket.socket] = []
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        while len(held) < count:
+            held.append(each := socket.socket())
+            with suppress(OSError):  # somebody holds it
+                each.bind(("127.0.0.1", SystemRandom().choice(_PORTS)))
+                continue
+            held.pop().close()
+        return [each.getsockname()[1] for each in held]
     finally:
-        for each in sockets:
+        for each in held:
             each.close()
 
 

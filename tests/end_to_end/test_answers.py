@@ -101,7 +101,7 @@ def test_watch_prints_the_ready_replicas_until_ctrl_c(served: Cell) -> None:
         assert watch.stdout.readline() == "Reset\n"
         assert watch.stdout.readline() == f"+ 127.0.0.1:{served.plan.model_port}\n"
         watch.send_signal(signal.SIGINT)
-        assert watch.wait(30) == 130
+        assert watch.wait(60) == 130
     finally:
         watch.kill()
         watch.wait()

@@ -9,6 +9,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
+from sax.client import Client
 from tests.end_to_end.cell import Cell, local_plan
 from tests.end_to_end.test_random_weights import MODEL, PATH, SMALL
 
@@ -50,8 +51,11 @@ def test_an_idle_model_is_unloaded_and_the_reason_is_shown(sleepy: Cell) -> None
 
 def test_a_request_wakes_the_model_and_is_answered(sleepy: Cell) -> None:
     until_asleep(sleepy)
-    assert sleepy.text("x", model=MODEL, max_tokens=2) is not None
-    assert "held at gateways" in sleepy.listed(MODEL)["scaling_reason"]
+    # By a client that is there already: three seconds later another reason counts.
+    with Client(sleepy.plan.admin_address) as client:
+        assert client.list(MODEL).scaling_reason == "no request for 3 s: 0 wanted"
+        assert sleepy.text("x", model=MODEL, max_tokens=2) is not None
+        assert "held at gateways" in client.list(MODEL).scaling_reason
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ class Gang:
     def kill(self, host: int) -> None:
         """kill -9, and wait for the body."""
         self._processes[host].kill()
-        self._processes[host].wait(30)
+        self._processes[host].wait(60)
 
     def pause(self, host: int) -> None:
         """SIGSTOP: it is there and does nothing."""
@@ -119,7 +119,7 @@ class Gang:
     def pid(self, host: int) -> int:
         return self._processes[host].pid
 
-    def exit_code(self, host: int, within_s: float = 30.0) -> int:
+    def exit_code(self, host: int, within_s: float = 60.0) -> int:
         """Wait until it has ended; a signal counts below 0."""
         try:
             return self._processes[host].wait(within_s)
@@ -136,7 +136,7 @@ class Gang:
                 process.terminate()
         for process in self._processes.values():
             try:
-                process.wait(15)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

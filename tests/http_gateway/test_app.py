@@ -16,7 +16,7 @@ from tests.http_gateway.fake_cell import FakeCell
 
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "abc"}]
 CHAT = {"model": "smollm2", "messages": MESSAGES}
-WAIT_S = 20.0  # for what must happen, so that a failure is a failure and not a hang
+WAIT_S = 60.0  # for what must happen, so that a failure is a failure and not a hang
 
 
 def connect(url: str) -> openai.OpenAI:

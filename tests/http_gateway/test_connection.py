@@ -16,16 +16,26 @@ import pytest
 from http_gateway.connection import MAX_HEAD_BYTES
 from tests.http_gateway.test_main import started
 
-FLAGS = ("--port=0", "--admin=127.0.0.1:1", "--header_timeout_s=1", "--body_timeout_s=1")
+FLAGS = ("--port=0", "--admin=127.0.0.1:1")
+HASTY = ("--header_timeout_s=1", "--body_timeout_s=1")
 MOST = 8  # connections
-LONG_S = 20.0
+LONG_S = 60.0
 POST = "POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
 GET = "GET /healthz HTTP/1.1\r\nhost: x\r\n"
 
 
 @pytest.fixture(scope="module")
+def hasty_url() -> Iterator[str]:
+    """A gateway that waits a second for a head or a body."""
+    with started("-m", "http_gateway", *FLAGS, *HASTY) as (_, url):
+        yield url
+
+
+@pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with started("-m", "http_gateway", *FLAGS, f"--max_connections={MOST}") as (_, url):
+    """A gateway that waits longer than a busy machine takes to send and read a request."""
+    limits = (f"--header_timeout_s={LONG_S:g}", f"--body_timeout_s={LONG_S:g}")
+    with started("-m", "http_gateway", *FLAGS, *limits, f"--max_connections={MOST}") as (_, url):
         yield url
 
 
@@ -46,33 +56,33 @@ def status_of(reply: str) -> int:
     return int(reply.split(" ", 2)[1])
 
 
-def test_headers_that_do_not_end_are_answered_408_and_closed(url: str) -> None:
-    reply = rest_of(connect(url, POST))
+def test_headers_that_do_not_end_are_answered_408_and_closed(hasty_url: str) -> None:
+    reply = rest_of(connect(hasty_url, POST))
     assert status_of(reply) == 408
     assert "within 1 s" in reply
     assert "connection: close" in reply
     assert "x-request-id: " in reply
 
 
-def test_a_head_that_does_not_end_is_answered_in_the_format_of_its_route(url: str) -> None:
-    head, _, body = rest_of(connect(url, "POST /v1/messages HTTP/1.1\r\nhost: x\r\n")).partition(
-        "\r\n\r\n"
-    )
+def test_a_head_that_does_not_end_is_answered_in_the_format_of_its_route(hasty_url: str) -> None:
+    head, _, body = rest_of(
+        connect(hasty_url, "POST /v1/messages HTTP/1.1\r\nhost: x\r\n")
+    ).partition("\r\n\r\n")
     told = json.loads(body)
     assert (told["type"], told["error"]["type"]) == ("error", "invalid_request_error")
     assert f"request-id: {told['request_id']}" in head
-    ollama = rest_of(connect(url, "POST /api/chat HTTP/1.1\r\nhost: x\r\n"))
+    ollama = rest_of(connect(hasty_url, "POST /api/chat HTTP/1.1\r\nhost: x\r\n"))
     assert [*json.loads(ollama.partition("\r\n\r\n")[2])] == ["error"]
 
 
-def test_a_connection_that_asks_nothing_is_closed_without_a_word(url: str) -> None:
-    assert rest_of(connect(url)) == ""
+def test_a_connection_that_asks_nothing_is_closed_without_a_word(hasty_url: str) -> None:
+    assert rest_of(connect(hasty_url)) == ""
 
 
 def test_a_body_that_does_not_end_is_answered_in_the_format_of_its_route_and_closed(
-    url: str,
+    hasty_url: str,
 ) -> None:
-    reply = rest_of(connect(url, f"{POST}content-length: 100\r\n\r\n" + "{"))
+    reply = rest_of(connect(hasty_url, f"{POST}content-length: 100\r\n\r\n" + "{"))
     assert status_of(reply) == 408
     assert '"code":"request_timeout"' in reply
     assert "--body_timeout_s" in reply
@@ -134,10 +144,10 @@ def test_a_new_connection_replaces_one_that_has_no_request(url: str) -> None:
         connection.close()
 
 
-def test_a_connection_that_stays_idle_between_requests_is_kept(url: str) -> None:
-    with httpx.Client(base_url=url, trust_env=False, timeout=LONG_S) as http:
+def test_a_connection_that_stays_idle_between_requests_is_kept(hasty_url: str) -> None:
+    with httpx.Client(base_url=hasty_url, trust_env=False, timeout=LONG_S) as http:
         first = http.get("/healthz").extensions["network_stream"].get_extra_info("client_addr")
-        rest_of(connect(url, POST))  # longer than the time limit of a head
+        rest_of(connect(hasty_url, POST))  # longer than the time limit of a head
         second = http.get("/healthz").extensions["network_stream"].get_extra_info("client_addr")
     assert first == second
 

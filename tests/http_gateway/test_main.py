@@ -120,18 +120,18 @@ def test_the_process_tells_its_port_lives_without_an_admin_and_ends_with_0(by: s
     flags = ["-m", "http_gateway", "--port", "0", "--admin", "127.0.0.1:1"]
     with started(*flags) as (process, url):
         assert httpx.get(f"{url}/healthz").status_code == 200
-        ready = httpx.get(f"{url}/readyz", timeout=30)
+        ready = httpx.get(f"{url}/readyz", timeout=60)
         assert (ready.status_code, ready.json()["status"]) == (503, "not ready")
         process.send_signal(by)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_running_stream_is_finished_before_the_process_ends():
     with started("-c", HOLDING) as (process, url):
         body = {"model": "smollm2", "prompt": "x", "stream": True}
-        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=30) as answer:
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
             lines = answer.iter_lines()
             assert '"text":" 1"' in next(lines)
             process.send_signal(signal.SIGTERM)
             assert list(lines)[-2:] == ["data: [DONE]", ""]
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0

@@ -16,7 +16,7 @@ ASKED = 8
 async def ask_through_a_gateway(flags: list[str], admin: FakeAdmin) -> None:
     """Ask one after the other, so that every replica is as free as any."""
     with started("-m", "http_gateway", "--port=0", f"--admin={admin.address}", *flags) as (_, url):
-        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
             for _ in range(ASKED):
                 body = {"model": MODEL, "prompt": "go", "max_tokens": 2}
                 reply = await http.post("/v1/completions", json=body)

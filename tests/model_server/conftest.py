@@ -40,3 +40,20 @@ def compiled_anew() -> Iterator[None]:
     yield
     jax.config.update("jax_enable_compilation_cache", True)
     compilation_cache.reset_cache()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _patient_limits() -> Iterator[None]:
+    """Limits by the clock are for careless grammars and stuck processes: on a busy machine a test
+    that asks for neither would meet them.
+    """
+    with pytest.MonkeyPatch.context() as limits:
+        for place in (
+            "grammars.guide._MASK_S",
+            "grammars.guide._LOOK_S",
+            "grammars.guide._FIT_S",
+            "sharing.confined.process.WALL_S",
+            "text.rendering.renderer._WAIT_S",
+        ):
+            limits.setattr(f"model_server.{place}", 60.0)
+        yield

@@ -49,7 +49,7 @@ class FakeEmbedRunner:
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[list[float]]:
         assert len({self.length(len(ids)) for ids in inputs}) == 1
         self.batches.append(len(inputs))
-        assert self._gate.wait(30)
+        assert self._gate.wait(60)
         return [[float(sum(ids)), float(len(ids))][: self._numbers] for ids in inputs]
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class FakeCustomRunner:
         self._gate = gate
 
     def answer(self, method: str, requests: Sequence[bytes]) -> list[bytes | SaxError]:
-        assert self._gate.wait(30)
+        assert self._gate.wait(60)
         return [_answer(method, request) for request in requests]
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class FakeVisionRunner:
 
     def see(self, images: Sequence[np.ndarray]) -> list[SeenImage]:
         self.batches.append(len(images))
-        assert self._gate.wait(30)
+        assert self._gate.wait(60)
         means = [image.mean((0, 1)).astype(np.float32) for image in images]
         return [SeenImage(mean, -mean) for mean in means]
 

@@ -170,7 +170,7 @@ class Stream:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that other threads bring about."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             if condition():
                 return

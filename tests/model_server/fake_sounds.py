@@ -47,7 +47,7 @@ class FakeAudioRunner:
 
     def write(self, windows: Sequence[SpeechWindow]) -> list[WrittenWindow]:
         self.batches.append(len(windows))
-        assert self._gate.wait(30)
+        assert self._gate.wait(60)
         return [self._written(each) for each in windows]
 
     def _written(self, window: SpeechWindow) -> WrittenWindow:

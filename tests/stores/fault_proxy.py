@@ -69,13 +69,13 @@ class FaultProxy:
 
     async def until_quiet(self) -> None:
         """Until the connections under way have ended; their sockets are closed then."""
-        await asyncio.sleep(0.01)  # those that were accepted a moment ago begin
+        await _rounds()  # those that were accepted a moment ago begin
         if self._serving:
             _, late = await asyncio.wait(self._serving, timeout=_QUIET_S)
             for task in late:  # their clients do not give up
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        await asyncio.sleep(0.01)
+        await _rounds()
 
     async def _request(
         self, request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -122,6 +122,12 @@ async def fault_proxy(upstream: str) -> AsyncGenerator[FaultProxy]:
     finally:
         server.close()
         await proxy.until_quiet()
+
+
+async def _rounds() -> None:
+    """Let the loop go round some times: after a stall one sleep is over in the first of them."""
+    for _ in range(10):
+        await asyncio.sleep(0.002)
 
 
 async def _read_request(reader: asyncio.StreamReader) -> bytes:

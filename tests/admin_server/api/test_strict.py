@@ -175,14 +175,14 @@ def garbage_cell(config):
     async def send(sent) -> None:
         for path, data in sent:
             before = admin.cell.ledger.state, admin.cell.ledger.sequence
-            error = await _failure(channel.unary_unary(f"/sax.{path}")(data, timeout=20))
+            error = await _failure(channel.unary_unary(f"/sax.{path}")(data, timeout=60))
             if error is not None:
                 assert ERROR_KEY in dict(error.trailing_metadata() or ()), (path, data, error)
                 assert type(to_sax_error(error, "admin")) is not errors.Internal, (path, data)
                 assert (admin.cell.ledger.state, admin.cell.ledger.sequence) == before
             assert not admin.life.done()
         health = channel.unary_unary("/sax.Admin/List")
-        await health(b"", timeout=20)
+        await health(b"", timeout=60)
 
     yield lambda sent: loop.run_until_complete(send(sent))
     loop.run_until_complete(channel.close())

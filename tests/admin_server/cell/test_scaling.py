@@ -175,7 +175,7 @@ async def test_a_restarted_admin_keeps_the_replicas_that_the_load_brought(config
         says(holders[0], queued=50, running=8)
         await eventually(lambda: first.cell.find(M).ready_replicas == 3)
         says(holders[0], queued=0, running=0)
-    async with running(slow, replace(FAST, settle_s=0.5)) as second:
+    async with running(slow, replace(FAST, settle_s=10)) as second:
         for server in servers:
             await server.join(second.port)
         await eventually(lambda: second.cell.find(M).ready_replicas == 3)
@@ -196,7 +196,7 @@ async def test_a_restarted_admin_does_not_call_a_model_asleep_before_its_server_
         await first.cell.publish(spec())
         await eventually(lambda: first.cell.find(M).ready_replicas == 1)
     await modelet.cut_off()
-    async with running(slow, replace(FAST, settle_s=1.0, silence_s=60)) as second:
+    async with running(slow, replace(FAST, settle_s=10, silence_s=60)) as second:
         told = asyncio.create_task(second.cell.watch(M, "", 0, 20))
         await asyncio.sleep(0.3)
         assert not told.done()

@@ -102,7 +102,7 @@ async def test_the_last_look_stands_while_the_admin_is_away(cell: FakeCell) -> N
 
 
 async def _until_stale(http: httpx.AsyncClient) -> dict[str, Any]:
-    for _ in range(100):
+    for _ in range(1200):
         told = (await http.get("/cell")).json()
         if told["admin"] != "ok":
             return told

@@ -248,8 +248,8 @@ async def test_a_source_may_wait_by_any_awaitable():
     async def values() -> AsyncGenerator[str, None]:
         yield "a"
         yield await asyncio.create_task(inner())
-        yield await asyncio.wait_for(inner(), 5)
-        async with asyncio.timeout(5):
+        yield await asyncio.wait_for(inner(), 60)
+        async with asyncio.timeout(60):
             await tick()
         yield "c"
 

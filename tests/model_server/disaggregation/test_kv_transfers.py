@@ -217,6 +217,6 @@ def test_each_device_moves_its_own_heads() -> None:
         env={**os.environ, "JAX_NUM_CPU_DEVICES": "2", "NPROC": "16", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert "moved" in done.stdout, done.stderr

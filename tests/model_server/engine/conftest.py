@@ -42,7 +42,7 @@ class Inbox:
     def wait(self, holds: Callable[[], bool]) -> None:
         """Until `holds` is true; 30 s without is a failure."""
         with self._changed:
-            assert self._changed.wait_for(holds, 30), "it never came to pass"
+            assert self._changed.wait_for(holds, 60), "it never came to pass"
 
     def end(self, sequence: int) -> str | SaxError:
         """How a sequence ended, once it has."""

@@ -216,7 +216,7 @@ class FakeRunner:
     def wait_launched(self, number: int) -> None:
         """Until this many steps were launched; 30 s without is a failure."""
         with self._launch_seen:
-            assert self._launch_seen.wait_for(lambda: self.launched >= number, 30)
+            assert self._launch_seen.wait_for(lambda: self.launched >= number, 60)
 
     warmups = 0
 
@@ -327,7 +327,7 @@ class _Pending:
 
     def result(self) -> StepResult:
         if self._runner.gate:
-            assert self._runner.gate.acquire(timeout=30), "the test never opened the gate"
+            assert self._runner.gate.acquire(timeout=60), "the test never opened the gate"
         if self._runner.delay_s:
             time.sleep(self._runner.delay_s)
         self._runner.in_flight -= 1

@@ -20,7 +20,7 @@ class Compiler:
         self.release = threading.Event()
 
     def compiled(self, name: str, lower: Callable[[], Any]) -> Any:
-        assert self.release.wait(30)
+        assert self.release.wait(60)
         self.made.append(name)
         return f"{name}: {lower()}"
 

@@ -147,7 +147,7 @@ def test_answers_begun_elsewhere_find_a_place_beside_a_full_queue_as_many_as_it_
     assert runner.gate
     runner.gate.release(10_000)
     assert {inbox.end(id) for id in ids} == {"length"}
-    assert engine.drain(30)
+    assert engine.drain(60)
 
 
 def test_a_prompt_that_cannot_fit_is_refused_at_once(start: Start) -> None:
@@ -167,7 +167,7 @@ def test_a_drain_lets_everything_finish_and_takes_nothing_new(start: Start) -> N
         engine.submit(ask_for(3))
     assert runner.gate
     runner.gate.release(10_000)
-    assert engine.drain(30)
+    assert engine.drain(60)
     assert sorted(inbox.ends) == ids
     assert engine.stats().finished == 6
     assert runner.in_flight == 0
@@ -212,7 +212,7 @@ def test_a_runner_that_fails_fails_every_sequence_by_name_and_stops_the_engine(
         end = inbox.end(id)
         assert isinstance(end, Internal)
         assert "RunnerBroke" in end.text
-    assert engine.drain(30)
+    assert engine.drain(60)
     assert isinstance(engine.failed, RunnerBroke)
     with pytest.raises(Internal, match="unload and load the model again"):
         engine.submit(ask_for(3))
@@ -261,14 +261,14 @@ def test_a_reserved_place_is_counted_waited_for_and_used_while_draining(start: S
         engine.submit(ask_for(3))
     sequence = engine.submit(ask_for(3), reserved=True)
     assert inbox.end(sequence) == alone(ask_for(3), LIMITS)[1]
-    assert engine.drain(30)
+    assert engine.drain(60)
 
 
 def test_a_place_is_reserved_only_for_what_can_be_served(start: Start) -> None:
     engine, _ = start(FakeRunner(LIMITS))
     with pytest.raises(PromptTooLong):
         engine.reserve(ask_for(64))
-    assert engine.drain(30)
+    assert engine.drain(60)
 
 
 def of(account: str) -> EngineRequest:
@@ -290,7 +290,7 @@ def test_another_account_may_wait_beside_a_full_queue_but_only_with_its_share(st
     engine.submit(of("third"))
     assert runner.gate is not None
     runner.gate.release(1000)
-    assert engine.drain(30)
+    assert engine.drain(60)
 
 
 def test_a_limit_of_queued_requests_counts_one_account_and_is_named(start: Start) -> None:
@@ -305,7 +305,7 @@ def test_a_limit_of_queued_requests_counts_one_account_and_is_named(start: Start
     engine.reserve(of("ann"))
     for account in ("ann", "ann", "ann", "bob"):
         engine.release(account)
-    assert engine.drain(30)
+    assert engine.drain(60)
 
 
 def test_updates_of_an_engine_have_times_that_follow_each_other(start: Start) -> None:

@@ -62,7 +62,7 @@ async def test_the_thread_ends_after_the_jobs_it_has() -> None:
     assert await job == "done"
     for thread in threading.enumerate():
         if thread.name == "worker that stops":
-            await asyncio.to_thread(thread.join, 10)
+            await asyncio.to_thread(thread.join, 60)
             assert not thread.is_alive()
 
 
@@ -71,7 +71,7 @@ async def test_a_worker_that_nobody_holds_ends_its_thread_after_its_jobs() -> No
     thread = worker.submit(threading.current_thread)
     slow = worker.submit(time.sleep, 0.05)
     del worker
-    await asyncio.to_thread(thread.result().join, 10)
+    await asyncio.to_thread(thread.result().join, 60)
     assert not thread.result().is_alive()
     assert slow.done()
 
@@ -80,9 +80,9 @@ def test_one_job_gets_a_thread_of_its_own_and_raises_whatever_it_raised() -> Non
     def leave() -> None:
         raise SystemExit(3)
 
-    assert Worker.once("one job", threading.current_thread).result(10).name == "one job"
+    assert Worker.once("one job", threading.current_thread).result(60).name == "one job"
     with pytest.raises(SystemExit):
-        Worker.once("one job", leave).result(10)
+        Worker.once("one job", leave).result(60)
 
 
 def test_a_worker_without_jobs_has_no_thread() -> None:

@@ -198,7 +198,7 @@ class _Stuck(Closings):
 def test_a_row_whose_way_is_still_searched_for_is_late_and_then_goes_on_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, limit_s in (("_PATIENCE_S", 0.01), ("_MASK_S", 0.02), ("_LOOK_S", 0.1)):
+    for name, limit_s in (("_PATIENCE_S", 0.01), ("_MASK_S", 0.5), ("_LOOK_S", 1.0)):
         monkeypatch.setattr(guide_file, name, limit_s)
     stuck, counts = _Stuck(), GuideCounts()
     grammar = CompiledGrammar(

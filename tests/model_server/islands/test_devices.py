@@ -91,7 +91,7 @@ def test_islands_that_hold_a_copy_together_are_lost_and_return_together() -> Non
     assert not loads.suffice([])
     before, back = loads.lanes["2+3"], SimpleQueue[tuple[Any, ...]]()
     loads.lost("2+3", lambda *told: back.put(told), lambda: None)
-    name, *lanes = back.get(timeout=30)
+    name, *lanes = back.get(timeout=60)
     assert (name, lanes) == ("2+3", list(loads.lanes["2+3"]))
     assert all(lane.closed for lane in before)
     assert not any(lane.closed for lane in lanes)

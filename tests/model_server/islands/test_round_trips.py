@@ -29,7 +29,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> RoundTrips:
         env={**os.environ, "PYTHONPATH": str(ROOT), "NPROC": "16", "XLA_FLAGS": FLAGS},
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        timeout=100,
+        timeout=280,
         check=True,
     )
     return msgspec.json.decode(done.stdout, type=RoundTrips)

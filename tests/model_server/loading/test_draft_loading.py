@@ -77,7 +77,7 @@ def answer(engine: Engine, updates: queue.Queue[SequenceUpdate], prompt: range) 
     )
     tokens: list[int] = []
     while True:
-        update = updates.get(timeout=30)
+        update = updates.get(timeout=60)
         assert update.error is None
         assert update.result.token is not None
         tokens.append(update.result.token)

@@ -29,7 +29,7 @@ class Loads:
     def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
         report(Progress("reading weights"))
         self.began.set()
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(60)
         self.loaded = fake_embedder(threading.Event())
         return self.loaded
 

@@ -68,7 +68,7 @@ def answer(
     engine.submit(EngineRequest(prompt=prompt, sampling=greedy, max_tokens=6, stop_ids=frozenset()))
     tokens: list[int] = []
     while True:
-        update = updates.get(timeout=30)
+        update = updates.get(timeout=60)
         assert update.error is None
         assert update.result.token is not None
         tokens.append(update.result.token)

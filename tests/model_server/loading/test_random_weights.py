@@ -88,7 +88,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         for number in range(2)
     ]
-    errors = [process.communicate(timeout=100)[1] for process in started]
+    errors = [process.communicate(timeout=280)[1] for process in started]
     assert all(process.returncode == 0 for process in started), errors
     return folder
 

@@ -117,7 +117,7 @@ def reads(mesh: str, processes: int, devices: int) -> list[Reads]:
         )
         for number in range(processes)
     ]
-    results = [process.communicate(timeout=100) for process in started]
+    results = [process.communicate(timeout=280) for process in started]
     assert all(process.returncode == 0 for process in started), results
     return [json.loads(out) for out, _ in results]
 

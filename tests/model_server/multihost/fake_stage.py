@@ -48,7 +48,7 @@ class FakeRunner:
 
     def forward(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
         assert not self.closed
-        assert self.gate.wait(30)
+        assert self.gate.wait(60)
         self.runs += 1
         step = self.layouts[bucket].views(vector)
         if hidden is None:

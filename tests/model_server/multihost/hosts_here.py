@@ -109,7 +109,7 @@ class HostsHere:
             bind="127.0.0.1",
             port=self._port,
             timeout_s=timeout_s,
-            bring_up_s=30.0,
+            bring_up_s=60.0,
         )
         self.loads = Shares(self.primary, KeptPrograms(ProgramFiles(None), ""), alike=True)
         self._threads = [
@@ -131,14 +131,14 @@ class HostsHere:
     ) -> None:
         self.primary.close()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive(), "a host does not end"
 
     def _follow(self, ordinal: int) -> None:
         own = greeting(self.count, ordinal)
 
         with zmq.Context() as context:
-            welcome = say_hello(context, own, "127.0.0.1", self._port, time.monotonic() + 30)
+            welcome = say_hello(context, own, "127.0.0.1", self._port, time.monotonic() + 60)
         secondary = Secondary(ordinal, welcome, self._timeout_s, "node-0")
         self.secondaries[ordinal] = secondary
         secondary.start()

@@ -17,12 +17,12 @@ def server() -> socket.socket:
 
 
 def line_to(there: socket.socket) -> str:
-    return hold_line("127.0.0.1", there.getsockname()[1], 20)
+    return hold_line("127.0.0.1", there.getsockname()[1], 60)
 
 
 def call(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=20)
+    return socket.create_connection((host, int(port)), timeout=60)
 
 
 def test_what_is_said_arrives_and_so_does_the_answer() -> None:
@@ -50,7 +50,7 @@ def test_a_far_end_that_dies_is_silent() -> None:
 
 def test_a_far_end_that_comes_late_is_waited_for() -> None:
     (port,) = free_ports(1)
-    with call(hold_line("127.0.0.1", port, 20)) as near:
+    with call(hold_line("127.0.0.1", port, 60)) as near:
         near.sendall(b"hello")
         heard: list[bytes] = []
 

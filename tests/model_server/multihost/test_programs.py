@@ -111,7 +111,7 @@ def test_a_host_waits_for_a_program_until_the_load_is_given_up() -> None:
     received.put("b", None)
     assert waiting.is_alive()
     received.close()
-    waiting.join(20)
+    waiting.join(60)
     assert len(ended) == 1
 
 

@@ -88,7 +88,7 @@ def play_on(
     for host in started:
         host.tell(go=True)
     said = [host.says() for host in started]
-    assert [host.process.wait(30) for host in started] == [0] * hosts
+    assert [host.process.wait(60) for host in started] == [0] * hosts
     return said[0]
 
 

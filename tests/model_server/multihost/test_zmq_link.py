@@ -86,7 +86,7 @@ def test_closing_from_another_thread_ends_a_wait(links: list[ZmqLink], waits: st
         waiting = pool.submit(wait)
         threading.Timer(0.1, link.close).start()
         with pytest.raises(LinkClosed):
-            waiting.result(30)
+            waiting.result(60)
     with pytest.raises(LinkClosed):
         link.send(StageMessage(0, ()))
     with pytest.raises(LinkClosed):
@@ -106,7 +106,7 @@ def test_a_sender_waits_where_the_receiver_is_far_behind(links: list[ZmqLink]) -
         time.sleep(0.5)
         assert len(sent) < 100  # the two ends' limits and what the kernel holds
         got = [links[1].receive().number for _ in range(400)]
-        sending.result(30)
+        sending.result(60)
     assert got == list(range(400))
 
 

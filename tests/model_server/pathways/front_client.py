@@ -32,7 +32,7 @@ class FrontClient:
 
     async def answer(self, op_id: int) -> Any:
         """Wait for the answer of an op."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while op_id not in self._answers:
                 for raw in await self.session.answers():
                     response = IfrtResponse.FromString(raw)

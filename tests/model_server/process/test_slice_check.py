@@ -27,7 +27,7 @@ def check(environment: dict[str, str], *flags: str) -> subprocess.Popen[str]:
 
 
 def outcomes(hosts: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
-    said = [host.communicate(timeout=100)[0] for host in hosts]
+    said = [host.communicate(timeout=280)[0] for host in hosts]
     return [(host.returncode, text) for host, text in zip(hosts, said, strict=True)]
 
 

@@ -81,7 +81,7 @@ async def test_status_answers_while_a_model_loads() -> None:
     models = FakeModels()
     async with serving(models) as served:
         loading = asyncio.ensure_future(served.load(OTHER, "fake.Held"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 status = decode_status(await status_of(served))
                 info = next((i for i in status.servables if i.model_id == OTHER), None)

@@ -307,14 +307,17 @@ async def test_tokens_come_with_their_texts_and_turn_into_text_again() -> None:
 
 
 async def test_a_server_that_drains_answers_what_runs_and_refuses_the_rest() -> None:
-    async with serving(FakeModels(delay_s=0.01), drain_seconds=20.0) as served:
+    gate = threading.Semaphore(1)
+    async with serving(FakeModels(gate=gate), drain_seconds=60.0) as served:
         stream = Stream(served)
         await stream.ask(1, max_tokens=40)
         await stream.read()
         stopping = asyncio.create_task(served.server.stop())
         await asyncio.sleep(0)
         await stream.ask(2)
-        await stream.until_over(1, 2)
+        await stream.until_over(2)  # while the first one runs: with it the connection ends
+        gate.release(1000)
+        await stream.until_over(1)
         assert len(stream.tokens(1)) == 40
         assert isinstance(stream.failures[2], ShuttingDown)
         await stopping

@@ -16,6 +16,7 @@ from model_server.serving.batcher import Batcher
 from model_server.serving.query_cost import BatchCost
 from sax.errors import Internal, InvalidRequest, NotLoaded, QueueFull, SaxError
 from tests.model_server.fake_server import until
+from tests.skipped_time import skip
 
 
 class Tens:
@@ -29,7 +30,7 @@ class Tens:
 
     def __call__(self, items: list[int]) -> Sequence[int | SaxError]:
         self.batches.append(items)
-        assert self.gate.wait(30)
+        assert self.gate.wait(60)
         if 666 in items:
             raise KeyError(666)
         return [InvalidRequest(f"{n} is negative") if n < 0 else 10 * n for n in items]
@@ -93,12 +94,16 @@ async def test_a_batch_is_never_larger_than_the_most() -> None:
 
 async def test_a_lone_request_waits_for_others_only_so_long() -> None:
     tens = Tens()
-    async with batching(tens, wait_s=0.02) as batcher:
+    async with batching(tens, wait_s=30) as batcher:
         first = await asked(batcher, 1)
         second = await asked(batcher, 2)
-        await asyncio.gather(*first, *second)
+        assert tens.batches == []
+        skip(30)
+        assert await asyncio.gather(*first, *second) == [10, 20]
         assert tens.batches == [[1, 2]]  # together within the wait
-        assert await batcher.ask(3) == 30
+        (third,) = await asked(batcher, 3)
+        skip(30)
+        assert await third == 30
     assert tens.batches == [[1, 2], [3]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -26,8 +27,8 @@ BASE, ADAPTER = "/sax/test/base", "/sax/test/adapter"
 class AdaptedModels(FakeModels):
     """Fake models with room for one adapter each; an adapter is a place and no numbers."""
 
-    def __init__(self, delay_s: float = 0.0) -> None:
-        super().__init__(delay_s=delay_s)
+    def __init__(self, delay_s: float, gate: threading.Semaphore | None) -> None:
+        super().__init__(delay_s=delay_s, gate=gate)
         self.bases = Bases()
 
     def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
@@ -56,8 +57,10 @@ def request(max_tokens: int) -> EngineRequest:
 
 
 @asynccontextmanager
-async def both(delay_s: float = 0.0, drain_s: float = 10.0) -> AsyncIterator[Servables]:
-    servables = Servables(AdaptedModels(delay_s), drain_s=drain_s)
+async def both(
+    delay_s: float = 0.0, drain_s: float = 60.0, gate: threading.Semaphore | None = None
+) -> AsyncIterator[Servables]:
+    servables = Servables(AdaptedModels(delay_s, gate), drain_s=drain_s)
     try:
         for model_id in (BASE, ADAPTER):
             await servables.load(spec(model_id))
@@ -72,13 +75,15 @@ def info(servables: Servables, model_id: str) -> ServableInfo:
 
 
 async def test_an_adapter_counts_its_own_requests_and_no_memory() -> None:
-    async with both(delay_s=0.002) as servables:
+    gate = threading.Semaphore(1)
+    async with both(gate=gate) as servables:
         base, adapter = servables.get(BASE), servables.get(ADAPTER)
         updates: list[SequenceUpdate] = []
         adapter.submit(request(30), updates.append)
         await until(lambda: bool(updates))
         assert (adapter.running, base.running) == (1, 1)
         assert adapter.memory == 0 < base.memory
+        gate.release(1000)
         await until(lambda: updates[-1].finish == "length")
         assert adapter.running == adapter.waiting == 0
         assert adapter.stats().tokens == 30

@@ -174,7 +174,7 @@ async def test_pages_that_are_lost_on_their_way_are_computed_here_after_the_firs
 
 
 async def test_what_nobody_fetches_expires_and_is_free() -> None:
-    async with both(kv_expiry_seconds=0.2) as (ours, other):
+    async with both(kv_expiry_seconds=2.0) as (ours, other):
         ask = await asked(ours)
         handoff = await stub(other).Prefill(ask)
         assert handoff.token == answer_to(PROMPT, 1)[0]
@@ -236,15 +236,15 @@ async def test_a_prefill_server_that_goes_away_is_done_without() -> None:
 
 async def test_the_prefill_server_is_told_to_load_and_to_unload() -> None:
     network: dict[int, Any] = {}
-    async with serving(FakeModels(network=network), sax_cell="", prefill=True) as other:
+    theirs = FakeModels(network=network)
+    async with serving(theirs, sax_cell="", prefill=True) as other:
         await other.server.servables.unload(MODEL)
         address = other.server.address
         async with serving(FakeModels(network=network), prefill_servers=(address,)) as ours:
             await until(lambda: chosen(ours) is not None)
             assert other.servable().model_id == MODEL
             await other.server.servables.unload(MODEL)  # as if it had started again
-            await until(lambda: chosen(ours) is None)
-            await until(lambda: chosen(ours) is not None)
+            await until(lambda: len(theirs.loads) == 3 and chosen(ours) is not None)
             await ours.server.servables.unload(MODEL)
             await until(lambda: not list(other.server.servables.loaded()))
 

@@ -117,7 +117,7 @@ class Asked:
 def asked(loaded: Loaded) -> Iterator[Asked]:
     made = Asked(loaded)
     yield made
-    made.engine.drain(10)
+    made.engine.drain(60)
     made.engine.close()
 
 

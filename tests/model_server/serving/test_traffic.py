@@ -73,14 +73,14 @@ async def test_only_the_first_token_tells_how_long_the_request_waited() -> None:
     gate = threading.Semaphore(0)
     async with serving(FakeModels(gate=gate)) as served:
         stream = Stream(served)
+        began_s = time.monotonic()
         for id in range(LIMITS.slots + 1):
             await stream.ask(id, max_tokens=3)
         servable = served.servable()
         await until(lambda: bool(servable.stats().waiting or gate.release()))
-        began_s = time.monotonic()
         await asyncio.sleep(0.05)
         gate.release(10_000)
         await stream.until_over(*range(LIMITS.slots + 1))
         waited_s = [[chunk.queue_s for chunk in stream.chunks[id]] for id in stream.chunks]
         assert all(first > 0 and not any(rest) for first, *rest in waited_s)
-        assert 0.05 <= max(first for first, *_ in waited_s) <= 1 + time.monotonic() - began_s
+        assert 0.05 <= max(first for first, *_ in waited_s) <= time.monotonic() - began_s

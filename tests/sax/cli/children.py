@@ -109,7 +109,7 @@ def pids(folder: Path, name: str) -> list[int]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - what is awaited happens in another process
             await asyncio.sleep(0.02)
 

@@ -90,7 +90,7 @@ def test_operators_calls_wait_for_their_results(blocking: Client) -> None:
     with pytest.raises(ModelExists):
         blocking.publish("/sax/test/new", "llama", "None")
     blocking.unpublish("/sax/test/new")
-    blocking.wait_for_ready(MODEL, timeout_s=10)
+    blocking.wait_for_ready(MODEL, timeout_s=60)
 
 
 def test_an_answer_is_an_ordinary_iterator(blocking: Client) -> None:

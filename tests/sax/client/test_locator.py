@@ -191,6 +191,13 @@ async def begun_at(
     return chunks, answer
 
 
+async def left_to(other: FakeReplica, admin: FakeAdmin, client: AsyncClient) -> None:
+    """Only this replica is ready, and the client knows: it makes no attempt at another one."""
+    admin.ready(MODEL, other.address)
+    while client._locator._followers[MODEL].watched.usable != {other.address}:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
 async def test_an_answer_goes_on_at_another_replica_after_its_last_token(
     admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
 ) -> None:
@@ -228,7 +235,7 @@ async def test_an_answer_that_has_begun_waits_for_a_place_in_a_full_queue(
     admin.ready(MODEL, replica.address)
     chunks, answer = await begun_at(replica, client, ask(4))
     other.fail = [QueueFull("full")] * 5
-    admin.ready(MODEL, other.address)
+    await left_to(other, admin, client)
     await replica.stop()
     await answer
     assert [chunk.text for chunk in chunks] == ["0", "1", "2", "3"]
@@ -240,7 +247,7 @@ async def test_an_answer_that_no_other_replica_goes_on_with_is_lost_with_both_re
     admin.ready(MODEL, replica.address)
     chunks, answer = await begun_at(replica, brief, ask(4))
     other.fail = [ReplicaLost("it died, too")] * 99
-    admin.ready(MODEL, other.address)
+    await left_to(other, admin, brief)
     await replica.stop()
     with pytest.raises(ReplicaLost, match=rf"{replica.address}.*no other replica.*it died, too"):
         await answer
@@ -254,7 +261,7 @@ async def test_a_replica_that_would_begin_an_answer_again_is_not_listened_to(
     admin.ready(MODEL, replica.address)
     chunks, answer = await begun_at(replica, brief, ask(4))
     other.resumes = False
-    admin.ready(MODEL, other.address)
+    await left_to(other, admin, brief)
     await replica.stop()
     with pytest.raises(ReplicaLost, match="token 1 of the answer instead of token 2"):
         await answer
@@ -267,7 +274,7 @@ async def test_an_error_of_the_request_itself_ends_an_answer_that_has_begun(
     admin.ready(MODEL, replica.address)
     _, answer = await begun_at(replica, client, ask(4))
     other.fail = [InvalidRequest("no such token")]
-    admin.ready(MODEL, other.address)
+    await left_to(other, admin, client)
     await replica.stop()
     with pytest.raises(InvalidRequest, match="no such token"):
         await answer

@@ -55,7 +55,7 @@ def test_an_iterator_left_early_closes_its_source() -> None:
     for item in thread.iterate(forever(closed)):
         assert item == 1
         break
-    assert closed.wait(20)
+    assert closed.wait(60)
     thread.close()
 
 

@@ -66,7 +66,7 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.sampling.sampler import sample
 from model_server.engine.slot_state import unpack
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
-from model_server.engine.step_program import _row_sampling
+from model_server.engine.step_functions import _row_sampling
 from model_server.engine.types import Row, SlotSampling, Step
 from model_server.serving.engine_request import check_sampling, make_engine_request
 from sax.cli.commands.requests import generate

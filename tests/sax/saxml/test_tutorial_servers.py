@@ -21,7 +21,7 @@ NEW = {"model": "/sax/test/new", "model_path": "llama", "checkpoint": "None", "r
 def serving(generation: int, cell: Cell, packages: Path) -> Iterator[httpx.Client]:
     with (
         running(generation, cell.admin.address, packages) as port,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         yield client
 

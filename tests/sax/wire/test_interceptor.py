@@ -108,7 +108,7 @@ class Served:
             for message in messages:
                 yield message
 
-        stream = self.channel.stream_stream(path)(each(), metadata=metadata, timeout=20)
+        stream = self.channel.stream_stream(path)(each(), metadata=metadata, timeout=60)
         replies: list[bytes] = []
         async for reply in stream:
             replies.append(reply)
@@ -246,7 +246,7 @@ async def test_a_message_that_unpacks_to_more_than_the_limit_is_refused(
 ) -> None:
     call = open_to_all.channel.unary_unary("/a.B/Unary")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call(bytes(64 * LIMIT), compression=grpc.Compression.Gzip, timeout=20)
+        await call(bytes(64 * LIMIT), compression=grpc.Compression.Gzip, timeout=60)
     assert type(to_sax_error(caught.value, "the peer")) is InvalidRequest
     assert open_to_all.echo.parsed == 0
 

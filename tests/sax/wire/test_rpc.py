@@ -98,7 +98,7 @@ class Peer:
             admin_pb2.ListRequest(model_id="x"),
             admin_pb2.ListRequest,
             peer="the peer",
-            timeout_s=20.0,
+            timeout_s=60.0,
         )
 
 
@@ -210,7 +210,7 @@ async def test_a_message_of_many_megabytes_passes(peer: Peer) -> None:
         big,
         admin_pb2.ListRequest,
         peer="the peer",
-        timeout_s=30.0,
+        timeout_s=60.0,
     )
     assert len(reply.model_id) == 20_000_000
 

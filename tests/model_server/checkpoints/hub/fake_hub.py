@@ -182,5 +182,5 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content[:half])
             self.wfile.flush()
             if more:  # a file
-                self.fake.slow.wait(20)
+                self.fake.slow.wait(60)
             self.wfile.write(content[half:])

@@ -166,7 +166,7 @@ class Hanging(FakeDraftedRunner):
         self.may = threading.Event()
 
     def propose(self, beginnings: Seq[Beginning]) -> Proposals:
-        assert self.may.wait(30), "the test never let it go on"
+        assert self.may.wait(60), "the test never let it go on"
         return super().propose(beginnings)
 
 
@@ -178,9 +178,9 @@ def test_a_draft_model_that_hangs_is_noticed() -> None:
         seen.append(str(what))
         noticed.set()
 
-    engine = Engine(runner, lambda updates: None, step_limit_s=0.1, on_hang=hung)
+    engine = Engine(runner, lambda updates: None, step_limit_s=1.0, on_hang=hung)
     engine.submit(ask_for((5, 8), 60))
-    assert noticed.wait(30)
+    assert noticed.wait(60)
     runner.may.set()
     engine.close()
     assert "the draft model's guesses for step" in seen[0]

@@ -145,13 +145,13 @@ def test_whatever_happens_while_pages_are_on_their_way(how: str) -> None:
 
     def copied(blocks: Sequence[Any], pool: Any, pages: int) -> Sequence[Any]:
         begun.set()
-        assert goes_on.wait(30)
+        assert goes_on.wait(60)
         return blocks
 
     with islands("p", "a", copied=copied) as made:
         request = ask_for(LEAST + 2, 12)
         id = made.group.submit(request)
-        assert begun.wait(30)
+        assert begun.wait(60)
         if how == "cancel":
             made.group.cancel(id)
             assert made.inbox.end(id) == "cancelled"
@@ -175,14 +175,14 @@ def test_places_reserved_for_long_prompts_are_given_back() -> None:
         made.group.reserve(request)
         id = made.group.submit(request, reserved=True)
         check(made.inbox, {id: request})
-        assert made.group.drain(30)
+        assert made.group.drain(60)
 
 
 def test_prompts_beyond_the_room_on_the_way_are_computed_where_they_are_answered() -> None:
     goes_on = threading.Event()
 
     def copied(blocks: Sequence[Any], pool: Any, pages: int) -> Sequence[Any]:
-        assert goes_on.wait(30)
+        assert goes_on.wait(60)
         return blocks
 
     with islands("p", "a", copied=copied) as made:

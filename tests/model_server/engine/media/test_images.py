@@ -267,7 +267,7 @@ def test_the_engine_serves_images_beside_text(more: dict[str, Any]) -> None:
         request([50, 51], (2, 3, 4), [52, 53], (2, 3, 4), [50, 51], (2, 3, 4), max_tokens=12),
     ]
     ids = [engine.submit(each) for each in asked]
-    assert all(done.acquire(timeout=30) for _ in ids)
+    assert all(done.acquire(timeout=60) for _ in ids)
     engine.close()
     assert [got[id] for id in ids] == [answer(each) for each in asked]
 

@@ -219,7 +219,7 @@ def on_meshes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]
         "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-m", "tests.model_server.kernels.gpu_on_meshes", str(path)]
-    subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=100)
+    subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=280)
     return dict(np.load(path))
 
 

@@ -175,7 +175,7 @@ def test_heads_and_rows_may_be_divided_over_a_mesh() -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert found.returncode == 0, found.stderr
     lines = [line.split() for line in found.stdout.splitlines()]

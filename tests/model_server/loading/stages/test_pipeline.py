@@ -98,7 +98,7 @@ def test_prompts_do_not_wait_for_the_tokens_of_steps_before_them(two: Pipeline) 
     second.gate.clear()
     prompts = [FIRST, Step(2, (Row(2, 1, 0, PROMPT, True),), (PageGrant(1, 0, (3,)),))]
     pending = [two.hosts.launch(step) for step in prompts]
-    two.runners[0]._thread.submit(lambda: None).result(30)  # behind both
+    two.runners[0]._thread.submit(lambda: None).result(60)  # behind both
     assert (first.runs, second.runs) == (2, 0)
     second.gate.set()
     assert [each.result().rows[0].token for each in pending] == [10, 10]
@@ -110,7 +110,7 @@ def test_a_decode_waits_for_its_own_token_only(two: Pipeline) -> None:
     two.programs[1].gate.clear()
     other = Step(2, (Row(2, 1, 0, PROMPT, True),), (PageGrant(1, 0, (3,)),))
     pending = [two.hosts.launch(other), two.hosts.launch(Step(3, (Row(1, 0, 2, (), True),)))]
-    two.runners[0]._thread.submit(lambda: None).result(30)
+    two.runners[0]._thread.submit(lambda: None).result(60)
     assert two.programs[0].runs == 3
     two.programs[1].gate.set()
     assert [each.result().rows[0].token for each in pending] == [10, 13]
@@ -121,7 +121,7 @@ def test_a_warm_up_runs_on_every_stage(pipeline: Pipeline) -> None:
     for call in calls:
         call.start()
     for call in calls:
-        call.join(30)
+        call.join(60)
     assert [programs.runs for programs in pipeline.programs] == [1] * len(calls)
     assert tokens_of(play(pipeline.hosts, [FIRST])) == [[8 + len(calls)]]
 
@@ -140,7 +140,7 @@ def test_closing_ends_what_waits_for_another_stage(two: Pipeline, index: int) ->
     closing.start()
     with pytest.raises(LinkClosed):
         pending.result()
-    closing.join(30)
+    closing.join(60)
     assert two.programs[index].closed
     assert not two.failures  # it was asked to
 

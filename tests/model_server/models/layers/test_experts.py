@@ -151,7 +151,7 @@ def found_on_mesh(part: str) -> dict[str, Any]:
     }
     command = [sys.executable, "-m", "tests.model_server.models.experts_on_mesh", part]
     done = subprocess.run(
-        command, env=environment, cwd=ROOT, check=True, timeout=100, capture_output=True
+        command, env=environment, cwd=ROOT, check=True, timeout=280, capture_output=True
     )
     return json.loads(done.stdout)
 

@@ -71,7 +71,7 @@ async def answered_when_empty(front: RecordingFront) -> dict[str, int]:
     for number, kind in enumerate(REQUESTS, 1):
         front.answers.clear()
         await front.serve(session, request_of(kind, number).SerializeToString())
-        await until(lambda kind=kind: bool(front.answers[kind]), 20)
+        await until(lambda kind=kind: bool(front.answers[kind]))
         codes[kind] = next(iter(front.answers[kind]))
     front.close(session)
     return codes

@@ -40,7 +40,7 @@ def found_with(client: str) -> Any:
     command = [sys.executable, "-m", report, "--client", client]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "NPROC": "16"}
     done = subprocess.run(
-        command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, check=True, timeout=100
+        command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, check=True, timeout=280
     )
     return json.loads(done.stdout)
 

@@ -18,7 +18,7 @@ from sax.errors import Unavailable
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
 from tests.model_server.pathways.front_client import FrontClient
-from tests.model_server.pathways.waiting import until
+from tests.model_server.pathways.waiting import rounds, until
 
 
 class FarWorker:
@@ -72,7 +72,7 @@ async def linked() -> AsyncIterator[Linked]:
     for number, worker in enumerate(made.workers):
         made.front.island(number).end("the test is over")
         worker.close()
-    await asyncio.sleep(0.05)  # connections end in the loop's next rounds
+    await rounds()
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ async def test_only_what_needs_an_array_waits_for_it(client: FrontClient, linked
     gate = asyncio.Event()
     loop = asyncio.get_running_loop()
     linked.workers[0].thread.do(
-        lambda: asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(10)
+        lambda: asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(60)
     )
     there = await client.copy(array, 2)
     fetching = asyncio.create_task(client.fetch(there))
@@ -136,7 +136,7 @@ async def test_an_array_whose_source_is_lost_becomes_the_loss(
     stuck = asyncio.Event()
     loop = asyncio.get_running_loop()
     linked.workers[0].thread.do(
-        lambda: asyncio.run_coroutine_threadsafe(stuck.wait(), loop).result(10)
+        lambda: asyncio.run_coroutine_threadsafe(stuck.wait(), loop).result(60)
     )
     there = await client.copy(array, 2)
     await until(lambda: len(linked.workers[1].parcels) == 1)

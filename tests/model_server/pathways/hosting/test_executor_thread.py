@@ -31,7 +31,7 @@ async def thread() -> AsyncIterator[ExecutorThread]:
 async def answered(thread: ExecutorThread, session: int, request: Any) -> Any:
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     thread.run(Errand(session, 100, request.SerializeToString(), {}), future.set_result)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return IfrtResponse.FromString((await future).response)
 
 

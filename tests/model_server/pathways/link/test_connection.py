@@ -117,7 +117,7 @@ async def test_what_is_no_message_ends_the_connection_and_no_other(
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(bad)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
     writer.close()

@@ -17,6 +17,8 @@ from tests.model_server.pathways.arithmetic import ArithmeticExecutor
 from tests.model_server.pathways.front_client import FrontClient
 from tests.model_server.pathways.waiting import until
 
+EXECUTE = "loaded_executable_execute_request"
+
 
 class Deployment:
     """A front over islands of arithmetic: island i has the devices 2i and 2i + 1."""
@@ -157,6 +159,7 @@ async def test_requests_wait_until_their_programs_are_compiled_again(
     deployment.front.survey()
     array = await client.put([1], 2)
     result = await client.execute(program, array)
+    await until(lambda: len(slow.order) >= 2)
     await asyncio.sleep(0.05)
     assert [kind for _, kind in slow.order] == [
         "compile_request",
@@ -182,9 +185,10 @@ async def test_steps_that_only_read_the_same_weights_pass_one_that_waits(
     await client.execute(program, weights, coming)
     result = await client.execute(program, weights, await client.put([1], 2))
     other = await client.execute(program, await client.put([1], 2), weights)  # reuses them
+    order = deployment.executors[1][0].order
+    await until(lambda: [kind for _, kind in order].count(EXECUTE) >= told)
     await asyncio.sleep(0.05)
-    kinds = [kind for _, kind in deployment.executors[1][0].order]
-    assert kinds.count("loaded_executable_execute_request") == told
+    assert [kind for _, kind in order].count(EXECUTE) == told
     if told:
         assert await client.fetch(result) == [9]
     island._release(session.number, "coming")

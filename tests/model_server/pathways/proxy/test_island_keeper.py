@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import asyncio
-
 from model_server.pathways.hosting.door import WorkerDoor
 from model_server.pathways.hosting.executor_thread import ExecutorThread
 from model_server.pathways.hosting.parcels import ParcelRoom
@@ -10,7 +8,7 @@ from model_server.pathways.proxy.front import Front
 from model_server.pathways.proxy.island_keeper import IslandKeeper
 from model_server.pathways.resources.messages import IslandLine, Islands
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
-from tests.model_server.pathways.waiting import until
+from tests.model_server.pathways.waiting import rounds, until
 
 
 async def test_an_island_lives_while_nothing_is_said_of_it_and_ends_when_it_is_said() -> None:
@@ -31,4 +29,4 @@ async def test_an_island_lives_while_nothing_is_said_of_it_and_ends_when_it_is_s
     keeper.close()
     door.close()
     thread.close()
-    await asyncio.sleep(0.05)  # connections end in the loop's next rounds
+    await rounds()

@@ -13,7 +13,7 @@ from model_server.pathways.resources.instance_type import InstanceType
 from model_server.pathways.resources.manager import ResourceManager
 from model_server.pathways.resources.roster import Roster
 from model_server.pathways.resources.status_page import IslandsPage
-from tests.model_server.pathways.waiting import until
+from tests.model_server.pathways.waiting import rounds, until
 
 
 class Caller:
@@ -38,7 +38,7 @@ class Caller:
     async def end(self) -> None:
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
-        await asyncio.sleep(0.02)
+        await rounds()
 
 
 class Managed:
@@ -68,7 +68,7 @@ async def managed() -> AsyncIterator[Managed]:
     for caller in made.callers:
         await caller.end()
     made.manager.close()
-    await asyncio.sleep(0.02)
+    await rounds()
 
 
 def islands_up(watcher: Caller) -> list[bool]:
@@ -153,7 +153,7 @@ async def test_the_page_shows_islands_and_clients_and_pauses_them(managed: Manag
 async def fetched(port: int, line: str) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"{line} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         reply = await reader.read()
     writer.close()
     return reply.decode()
@@ -164,7 +164,7 @@ async def test_what_is_not_http_ends_quietly(managed: Managed) -> None:
     port = await page.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"\0\r\n\r\n")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert await reader.read() == b""
     writer.close()
     page.close()

@@ -74,13 +74,13 @@ def loss() -> None:
     here, there = jax.device_put(jnp.ones(4)), jax.device_put(jnp.zeros(4), device)
     tell("there", np.asarray(step(there)).tolist())
     try:
-        for _ in range(2000):
+        for _ in range(10_000):
             np.asarray(step(there))
             time.sleep(0.01)
     except Exception as exc:
         tell("lost", str(exc))
     tell("here", np.asarray(step(here)).tolist())
-    for _ in range(200):
+    for _ in range(1000):
         try:
             tell("again", np.asarray(step(jax.device_put(jnp.zeros(4), device))).tolist())
             break

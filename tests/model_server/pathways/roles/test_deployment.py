@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,16 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.cell import free_ports
+
 ROOT = Path(__file__).parents[4]
 CLIENT = Path(__file__).parent / "proxy_client.py"
 POOLED = 2  # threads; what nine clients and three islands left behind would be more
 _START_S = 60.0  # under load; seconds without
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 class DeploymentProcesses:
@@ -32,7 +27,7 @@ class DeploymentProcesses:
     def __init__(self, folder: Path, instance: str, islands: int) -> None:
         self._folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.proxy_port, self._manager_port = free_port(), free_port()
+        self.proxy_port, self._manager_port = free_ports(2)
         self.start(
             "manager",
             "resource_manager",
@@ -56,7 +51,7 @@ class DeploymentProcesses:
         self.start(
             name,
             "worker",
-            f"--server_port={free_port()}",
+            f"--server_port={free_ports(1)[0]}",
             self._manager,
             f"--island={island}",
             *flags,
@@ -84,7 +79,7 @@ class DeploymentProcesses:
 
     def kill(self, name: str) -> None:
         self._processes[name].send_signal(signal.SIGKILL)
-        self._processes.pop(name).wait(5)
+        self._processes.pop(name).wait(60)
 
     def pid(self, name: str) -> int:
         return self._processes[name].pid
@@ -98,7 +93,7 @@ class DeploymentProcesses:
         """Tell whether a process soon has no more threads and files than this, but for threads of
         pools, which start when several are busy at once."""
         threads, files = at_most
-        for _ in range(100):
+        for _ in range(1200):
             now_threads, now_files = self.held(name)
             if now_threads <= threads + POOLED and now_files <= files:
                 return True
@@ -117,7 +112,7 @@ class DeploymentProcesses:
         for process in self._processes.values():
             process.kill()
         for process in self._processes.values():
-            process.wait(5)
+            process.wait(60)
 
 
 def lines(client: subprocess.Popen[str]) -> Iterator[tuple[str, object]]:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.end_to_end.cell import free_ports
 from tests.model_server.pathways.roles.test_deployment import (
     ROOT,
     DeploymentProcesses,
-    free_port,
 )
 
 CLIENT = Path(__file__).parent / "functions_client.py"
@@ -41,7 +41,7 @@ class DeploymentWithSidecars(DeploymentProcesses):
         self.proxy("--sidecar_name=external")
 
     def worker_with(self, name: str, island: int, *flags: str) -> None:
-        self._ports[name] = free_port()
+        self._ports[name] = free_ports(1)[0]
         self.sidecar(name)
         address = f"--sidecar_address=127.0.0.1:{self._ports[name]}"
         self.worker(f"worker {name}", island, address, *flags)

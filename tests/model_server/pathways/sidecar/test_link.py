@@ -95,7 +95,7 @@ class Worker:
         came: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         array = HostArray(9, (4,), {2: b"\1\2", 3: b"\3\4"})
         await asyncio.to_thread(self.link.call, 7, function, [array], came.set_result)
-        return await asyncio.wait_for(came, 10)
+        return await asyncio.wait_for(came, 60)
 
 
 @pytest.fixture

@@ -297,7 +297,7 @@ def test_the_text_of_a_kernel_is_the_same_wherever_sax_is_installed() -> None:
         env={**os.environ, **ModelServerConfig().environment(), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert ran.stdout.split() == ["True", "False"], ran.stderr
 

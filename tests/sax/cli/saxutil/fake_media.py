@@ -116,11 +116,11 @@ class FakeMedia:
 
     def __enter__(self) -> FakeMedia:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(60)
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._server.stop(0), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._server.stop(0), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
