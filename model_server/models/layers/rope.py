@@ -226,13 +226,14 @@ def _proportional(asked: _Asked) -> Stretched:
 def _llama3(asked: _Asked) -> Stretched:
     """Llama 3.1's longer context: slow pairs rotate `factor` times slower, fast ones are unchanged.
 
-    Pairs between `low` and `high` turns per original context are blended.
+    Pairs between `low` and `high` turns per original context are blended; Llama 4 Scout's are one.
     Source: Grattafiori et al. 2024 (https://arxiv.org/abs/2407.21783) and its reference code.
     """
     given, plain = asked.given, asked.plain
     low, high = float(given["low_freq_factor"]), float(given["high_freq_factor"])
     turns = int(given["original_max_position_embeddings"]) * plain / (2 * np.pi)
-    keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    width = high - low
+    keep = np.clip((turns - low) / width, 0.0, 1.0) if width else (turns >= low).astype(float)
     return plain * (keep + (1 - keep) / float(given["factor"])), 1.0
 
 

@@ -134,3 +134,12 @@ def test_of_a_proportional_rope_the_slow_pairs_do_not_turn() -> None:
     plain = rope_frequencies(8, 100.0)
     rope = rope_of({"rope_parameters": settings | {"rope_theta": 100.0}}, 8)
     np.testing.assert_allclose(rope.frequencies, [plain[0] / 2, plain[1] / 2, 0.0, 0.0], rtol=1e-6)
+
+
+def test_llama_4_scout_stretches_slow_pairs_and_blends_none() -> None:
+    settings = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 1.0}
+    settings |= {"factor": 16.0, "original_max_position_embeddings": 64, "rope_theta": 100.0}
+    plain = rope_frequencies(8, 100.0)
+    rope = rope_of({"rope_parameters": settings}, 8)
+    assert list(64 * plain / (2 * np.pi) > 1) == [True, True, True, False]
+    np.testing.assert_allclose(rope.frequencies, [*plain[:3], plain[3] / 16], rtol=1e-6)
