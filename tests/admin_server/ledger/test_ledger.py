@@ -1,6 +1,8 @@
 """The ledger: durable before it is true, and alive when the store is not."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from sax.errors import AdminUnavailable, ModelExists, ModelNotFound, NotLeading
 from sax.names import CellId
 from sax.storage.object_store import StoreUnavailable, open_store
 from sax.types import ModelSpec
+from tests.admin_server.conftest import eventually
 from tests.stores.faulty_store import FaultyStore
 
 CELL = CellId("test")
@@ -29,11 +32,18 @@ async def open_ledger(store, every: int = 100) -> Ledger:
     return await Ledger.open(store, CELL, snapshot_every=every)
 
 
+async def begun(store: FaultyStore, change: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A change whose record waits at the store's gate."""
+    before = store.writes
+    task = asyncio.create_task(change)
+    await eventually(lambda: store.writes > before)
+    return task
+
+
 async def test_a_publish_is_durable_before_it_is_acknowledged(store):
     ledger = await open_ledger(store)
     store.gate.clear()
-    publish = asyncio.ensure_future(ledger.commit(publishing("m")))
-    await asyncio.sleep(0.01)
+    publish = await begun(store, ledger.commit(publishing("m")))
     assert not publish.done()
     assert ledger.state.models == {}
     store.gate.set()
@@ -90,8 +100,7 @@ async def test_a_change_is_checked_anew_after_a_late_record(store):
 async def test_a_caller_that_goes_away_leaves_log_and_state_alike(store):
     ledger = await open_ledger(store)
     store.gate.clear()
-    publish = asyncio.ensure_future(ledger.commit(publishing("m")))
-    await asyncio.sleep(0.01)
+    publish = await begun(store, ledger.commit(publishing("m")))
     publish.cancel()
     store.gate.set()
     await ledger.close()
