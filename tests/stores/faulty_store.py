@@ -25,6 +25,7 @@ class FaultyStore:
         self.gate = asyncio.Event()
         self.gate.set()
         self.asleep: set[str] = set()
+        self.writes = 0  # that have come, done or not
 
     async def create(self, name: str, data: bytes) -> None:
         await self._write("create", self.store.create(name, data))
@@ -42,6 +43,7 @@ class FaultyStore:
         await self._answer("delete", self.store.delete(names))
 
     async def _write(self, operation: str, work: Awaitable[None]) -> None:
+        self.writes += 1
         await self.gate.wait()
         if self.fails == "before":
             asyncio.ensure_future(work).cancel()

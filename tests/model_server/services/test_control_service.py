@@ -97,13 +97,18 @@ async def test_a_checkpoint_is_answered_with_its_commit_and_no_hub_is_awaited_fo
             never.wait(30)
         return f"{checkpoint}@c0ffee"
 
-    service = ControlService(Fencing(), lambda path, overrides: None, pin_checkpoint=pin, pin_s=0.2)
+    def serving_for(pin_s: float) -> ControlService:
+        return ControlService(
+            Fencing(), lambda path, overrides: None, pin_checkpoint=pin, pin_s=pin_s
+        )
+
+    service = serving_for(60)
     request = control_pb2.CheckRequest(model_path="x", checkpoint="hf://acme/tiny")
     assert (await service.Check(request, None)).checkpoint == "hf://acme/tiny@c0ffee"
     assert (await service.Check(control_pb2.CheckRequest(model_path="x"), None)).checkpoint == ""
     request.checkpoint = "hf://acme/hangs"
     try:
         with pytest.raises(CheckpointUnreachable, match="did not answer within 0.2 s"):
-            await service.Check(request, None)
+            await serving_for(0.2).Check(request, None)
     finally:
         never.set()

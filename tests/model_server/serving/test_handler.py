@@ -244,7 +244,7 @@ async def test_draining_waits_for_what_runs_and_refuses_what_comes() -> None:
         with pytest.raises(ShuttingDown):
             handler.start(question(), GENERATE_STREAM, print)
         assert not draining.done()
-        assert len((await collect(connection))[1]) == 20
+        assert text((await collect(connection))[1]) == text_of(answer_to("hi", 20))
         assert await draining
 
 
