@@ -29,7 +29,7 @@ SCHEMA = json.dumps(
         "required": ["name", "ages"],
     }
 )
-TOKENS = 200  # so many that none has ended when all have begun, however late this process reads
+TOKENS = 120  # so many that none has ended when all have begun, however late this process reads
 ASKED: dict[str, tuple[object, dict[str, Any]]] = {
     "greedy": ("The sea is", {"temperature": 0.0}),
     "seeded": (CHAT, {"temperature": 1.0, "seed": 7}),
