@@ -212,6 +212,7 @@ UNSAID = {
     "GRADIENT_WRT_INPUT_TENSOR_NAMES": ["weights"],
     "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES": ["final_norm.scale"],
     "IMAGES": True,
+    "SOUNDS": True,
     "MEDIA_ROWS": 64,
     "IMAGE_PIXELS": 1 << 20,
 }
