@@ -96,7 +96,13 @@ def counted(patch: pytest.MonkeyPatch, function: Callable[..., Any], *inputs: An
     return found
 
 
-@pytest.mark.parametrize("step", [DECODES, MIXED], ids=lambda step: step.name)
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(DECODES, id=DECODES.name),
+        pytest.param(MIXED, id=MIXED.name, marks=pytest.mark.extended),
+    ],
+)
 def test_our_kernel_copies_and_multiplies_as_its_cost_says(
     step: AttentionStep, monkeypatch: pytest.MonkeyPatch
 ) -> None:

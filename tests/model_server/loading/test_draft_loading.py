@@ -129,6 +129,7 @@ def test_a_model_that_does_not_fit_with_its_draft_model_is_refused(
         tight(drafted_by(folder, folder), lambda _: None)
 
 
+@pytest.mark.extended
 def test_rows_of_embedding_beyond_the_tokens_may_differ(
     loader: ModelLoader, folder: Path, tmp_path: Path
 ) -> None:

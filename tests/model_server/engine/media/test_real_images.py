@@ -37,9 +37,8 @@ def check(name: str, kernel: Any = xla.KERNEL, max_tokens: int = 6, **changes: A
     return driven
 
 
-@pytest.mark.parametrize(
-    "name", ["itself", pytest.param("levels and triples", marks=pytest.mark.extended)]
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("name", ["itself", "levels and triples"])
 def test_answers_about_images_are_those_of_the_whole_model(name: str) -> None:
     check(name)
 

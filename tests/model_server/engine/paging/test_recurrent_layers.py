@@ -70,7 +70,7 @@ def tiny(request: pytest.FixtureRequest) -> Tiny:
     return Tiny(request.param)
 
 
-@pytest.mark.parametrize("sharing", ["off", "tenant"])
+@pytest.mark.parametrize("sharing", [pytest.param("off", marks=pytest.mark.extended), "tenant"])
 def test_tokens_are_those_of_whole_sequences(tiny: Tiny, sharing: PrefixSharing) -> None:
     got, scheduler = served(tiny.runner(replace(LIMITS, prefix_cache=sharing)), storm())
     assert (scheduler.prefix_hits > 0) == (sharing != "off")

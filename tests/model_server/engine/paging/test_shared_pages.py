@@ -123,7 +123,7 @@ def _drive(scheduler: Scheduler, runner: ModelRunner, tokens: dict[int, list[int
         in_flight = launched
 
 
-@pytest.mark.parametrize("window", [None, WINDOW])
+@pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.extended), WINDOW])
 def test_tokens_are_the_same_with_and_without_the_cache(window: int | None) -> None:
     tiny = TinyMistral(window)
     assert tiny.recipe.window == window

@@ -92,11 +92,13 @@ def compare(of: Heads, mix: Mix, kernel: TpuAttention = KERNEL) -> None:
 @pytest.mark.parametrize(
     ("of", "mix", "kernel"),
     [
-        (dataclasses.replace(UNEQUAL, window=280), LONG, KERNEL),
+        pytest.param(
+            *(dataclasses.replace(UNEQUAL, window=280), LONG, KERNEL), marks=pytest.mark.extended
+        ),
         pytest.param(
             *(dataclasses.replace(SHARED, dtype="int8"), BOTH, STRICT), marks=pytest.mark.extended
         ),
-        (GROUPED, GUESSES, STRICT),
+        pytest.param(GROUPED, GUESSES, STRICT, marks=pytest.mark.extended),
         (dataclasses.replace(UNEQUAL, sinks=True), IMAGES, KERNEL),
         pytest.param(GROUPED, IMAGES, STRICT, marks=pytest.mark.extended),
         pytest.param(

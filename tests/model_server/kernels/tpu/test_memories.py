@@ -65,7 +65,10 @@ def _held() -> State:
 
 
 @pytest.mark.parametrize("kernel", [QUICK, STRICT], ids=["quick", "strict"])
-@pytest.mark.parametrize("corrects", [False, True], ids=["sums", "corrects"])
+@pytest.mark.parametrize(
+    "corrects",
+    [pytest.param(False, id="sums", marks=pytest.mark.extended), pytest.param(True, id="corrects")],
+)
 def test_decodes_and_blocks_leave_the_states_that_xla_leaves(
     kernel: TpuAttention, corrects: bool
 ) -> None:

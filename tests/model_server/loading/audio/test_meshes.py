@@ -11,11 +11,13 @@ import pytest
 from tests.model_server.loading.audio.sounds import check_segments, golden_of
 from tests.model_server.many_devices import results_by_set
 
+pytestmark = pytest.mark.extended
+
 # Windows are divided over the first two axes. Three heads of the encoder and two of the decoder
 # (of the English model four and one) are computed by all devices of the last, if it does not
 # divide them.
-SMOKE = "whisper:2x2x2"
-OTHERS = (
+RUNS = (
+    "whisper:2x2x2",
     "whisper:1x1x1",
     "whisper:1x2x1",
     "whisper:1x1x2",
@@ -27,18 +29,17 @@ OTHERS = (
     "whisper_english:1x1x8",
     "whisper_full_window:1x4x2",
 )
-EVERY_RUN = [SMOKE, *(pytest.param(run, marks=pytest.mark.extended) for run in OTHERS)]
 SCRIPT = "tests.model_server.loading.audio.on_meshes"
 POSITIONS, LAYERS = {"whisper": 50, "whisper_english": 60, "whisper_full_window": 1500}, 3
 
 
 @pytest.fixture(scope="module")
 def results_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    return results_by_set(SCRIPT, tmp_path_factory.mktemp("meshes"), ((SMOKE,), OTHERS))
+    return results_by_set(SCRIPT, tmp_path_factory.mktemp("meshes"), (RUNS,))
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("run", EVERY_RUN)
+@pytest.mark.parametrize("run", RUNS)
 def test_transcripts_on_several_devices_are_the_references(
     run: str, results_of: Callable[[str], Any]
 ) -> None:
@@ -51,7 +52,7 @@ def test_transcripts_on_several_devices_are_the_references(
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("run", EVERY_RUN)
+@pytest.mark.parametrize("run", RUNS)
 def test_the_plan_counts_what_a_device_holds(run: str, results_of: Callable[[str], Any]) -> None:
     found, (case, _, mesh) = results_of(run), run.partition(":")
     replicas, data, model = map(int, mesh.split("x"))

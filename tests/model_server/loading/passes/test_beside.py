@@ -183,7 +183,11 @@ def test_an_embedding_beside_generating_is_that_of_the_embedder(
 
 @pytest.mark.parametrize(
     ("pooling", "of"),
-    [("last", -1), ("mean", None), pytest.param("cls", 0, marks=pytest.mark.extended)],
+    [
+        ("last", -1),
+        pytest.param("mean", None, marks=pytest.mark.extended),
+        pytest.param("cls", 0, marks=pytest.mark.extended),
+    ],
 )
 def test_a_decoder_pools_as_it_was_published(
     loader: ModelLoader, folder: Path, pooling: str, of: int | None

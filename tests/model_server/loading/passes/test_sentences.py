@@ -38,9 +38,8 @@ def load(loader: ModelLoader, folder: Path, **overrides: str) -> LoadedEmbedder:
     return loaded
 
 
-@pytest.mark.parametrize(
-    "case", ["embeddinggemma", pytest.param("qwen3_embedding", marks=pytest.mark.extended)]
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("case", ["embeddinggemma", "qwen3_embedding"])
 def test_vectors_are_those_of_sentence_transformers(
     loader: ModelLoader, tmp_path: Path, case: str
 ) -> None:

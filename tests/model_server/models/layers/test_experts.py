@@ -174,6 +174,7 @@ def test_a_layer_on_a_mesh_gathers_nothing(collectives: dict[str, list[str]], ca
     assert set(collectives[case]) == {"all-reduce"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("experts", ["8", "6", "5"])
 @pytest.mark.parametrize("form", ["float32", "int8", "int8:8"])
 def test_a_mesh_gives_what_one_device_gives(
@@ -183,5 +184,6 @@ def test_a_mesh_gives_what_one_device_gives(
     assert on_mesh["differences"][f"{experts} {form}"] < 2e-3
 
 
+@pytest.mark.extended
 def test_a_device_holds_its_own_experts_only(on_mesh: dict[str, Any]) -> None:
     assert on_mesh["held"] == {"8": [2, 16, 12], "6": [6, 4, 12], "5": [5, 15, 12]}
