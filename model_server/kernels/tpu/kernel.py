@@ -59,8 +59,8 @@ class TpuProgram:
     ) -> None:
         """Run one grid step.
 
-        sinks, marks: Refs per kind, or none. rest: Refs of queries per kind, pools, results per kind,
-        pools, then scratch.
+        sinks, marks: Refs per kind, or none. rest: Refs of queries per kind, pools, results per
+        kind, pools, then scratch.
         """
         refs = iter(rest)
         queries = [next(refs) for _ in self.kinds]

@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh
 
@@ -20,7 +18,6 @@ from model_server.kernels.chosen import Choosing, Chosen, attend_to_chosen
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.tpu.attention import TpuAttention
-from model_server.kernels.tpu.choosing import highest
 from model_server.kernels.tpu.pages import lanes
 from model_server.models.weights.axis_rules import AXES
 from tests.model_server.kernels.step_mixes import Heads, Mix, as_on_tpu, filled, normal
