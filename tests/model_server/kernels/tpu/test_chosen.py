@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh
 
@@ -18,8 +20,10 @@ from model_server.kernels.chosen import Choosing, Chosen, attend_to_chosen
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.tpu.attention import TpuAttention
+from model_server.kernels.tpu.choosing import highest
 from model_server.kernels.tpu.pages import lanes
 from model_server.models.weights.axis_rules import AXES
+from tests.model_server.kernels.paged_cases import QUICK
 from tests.model_server.kernels.step_mixes import Heads, Mix, as_on_tpu, filled, normal
 
 MESH = Mesh(np.asarray(jax.devices("cpu")[:1]).reshape(1, 1, 1), AXES)
@@ -58,7 +62,7 @@ class Row:
 TOGETHER, APART = Row(24, 14), Row(144, 128)
 
 
-@functools.partial(jax.jit, static_argnames=("most",))
+@functools.partial(jax.jit, static_argnames=("most",), compiler_options=QUICK)
 def attended(
     batch: PagedBatch, layer: LayerPages, q: Any, k: Any, choosing: Any, most: int = MOST
 ) -> Any:
@@ -147,3 +151,44 @@ def test_a_step_chooses_and_attends_as_plain_xla_does(
 @pytest.mark.extended
 def test_tables_of_no_more_tokens_than_are_chosen_attend_to_all() -> None:
     compare(APART, BOTH, most=64)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Mix:
+    """Of one shape, so that one program runs them all."""
+    decodes = draw(st.lists(st.integers(0, 64), min_size=3, max_size=3))
+    chunks, left = [], 5
+    while left and draw(st.booleans()):
+        count = draw(st.integers(1, min(left * 8, 40)))
+        chunks.append((draw(st.integers(0, 64 - count)), count))
+        left -= -(-count // 8)
+    unused = [(0, 0)] * (5 - len(chunks))
+    return Mix(decodes=decodes, chunks=[*chunks, *unused], blocks=5, block=8, table=4)
+
+
+@pytest.mark.extended
+@settings(max_examples=20, deadline=None)
+@given(steps())
+def test_any_step_chooses_and_attends_as_plain_xla_does(mix: Mix) -> None:
+    compare(TOGETHER, mix)
+
+
+NUMBERS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e30, -1e30])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(NUMBERS, min_size=40, max_size=40),
+    st.lists(st.integers(0, 20), min_size=2, max_size=2),
+    st.sampled_from([1, 7, 20]),
+)
+def test_of_equal_scores_the_earliest_are_chosen(
+    scores: list[float], limits: list[int], most: int
+) -> None:
+    found, of = jnp.asarray(scores, jnp.float32).reshape(1, 2, 20), jnp.asarray([limits])
+    marks = np.asarray(highest(found, of, most))
+    seen = np.arange(20) < np.asarray(of)[..., None]
+    _, places = jax.lax.top_k(jnp.where(seen, found, -jnp.inf), most)
+    wanted = np.zeros((1, 2, 20), bool)
+    np.put_along_axis(wanted, np.asarray(places), True, axis=-1)
+    np.testing.assert_array_equal(marks, wanted)
