@@ -116,8 +116,9 @@ def same_choice(batch: PagedBatch, found: Chosen, wanted: Chosen) -> None:
     """They mark the same of the tokens that queries see."""
     limits = (batch.decode_limits, batch.block_limits)
     for marks, like, of in zip(found, wanted, limits, strict=True):
-        assert (marks is None) == (like is None)
-        if marks is not None:
+        if marks is None or like is None:
+            assert marks is like
+        else:
             seen = np.arange(marks.shape[2]) < np.asarray(of)[..., None]
             np.testing.assert_array_equal(marks & seen, like & seen)
 
