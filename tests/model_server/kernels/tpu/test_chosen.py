@@ -92,7 +92,7 @@ def compare(row: Row, mix: Mix, kernel: TpuAttention = KERNEL, most: int = MOST)
     layer = layer._replace(keys=layer.keys.at[:, :, row.mixed :].set(keys))
     if layer.key_scales is not None:
         ones = jnp.ones_like(layer.key_scales)
-        layer = layer._replace(key_scales=ones / 64)
+        layer = layer._replace(key_scales=ones / 256)
     shapes = kernel.shapes(of.cache, mix.pages, of.page_size, jnp.dtype(of.dtype))
     q = normal(rng, mix.tokens, HEADS, row.mixed)
     new = jnp.concatenate(
