@@ -1,14 +1,14 @@
-"""Sparse attention in plain XLA: each query attends to the cached tokens that it scores highest.
+"""Sparse attention: each query attends to the cached tokens that it scores highest.
 
 Source: DeepSeek-AI 2025, "DeepSeek-V3.2-Exp". A token caches one vector that all heads share, and
 behind it, as its last numbers, a key for choosing. A query scores that key with heads of its own:
 relu(query · key), weighted and added up. All scores are computed and all pages read, so memory and
-time are those of attention to everything.
+time are those of attention to everything. TPUs have kernels for it; elsewhere it is plain XLA.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,28 @@ class Chosen(NamedTuple):
     blocks: jax.Array | None  # bool[N, C, S]
 
 
+EVERY = Chosen(None, None)
+
+
+@runtime_checkable
+class ChoosingKernel(Protocol):
+    """Attends to chosen tokens in pages of its own."""
+
+    def attend_to_chosen(
+        self,
+        batch: PagedBatch,
+        layer: LayerPages,
+        q: jax.Array,
+        k: jax.Array,
+        choosing: Choosing | Chosen,
+        *,
+        most: int,
+        scale: float,
+    ) -> tuple[jax.Array, LayerPages, Chosen]:
+        """As `attend_to_chosen`, over pages."""
+        ...
+
+
 def attend_to_chosen(
     batch: PagedBatch,
     layer: LayerPages,
@@ -44,17 +66,20 @@ def attend_to_chosen(
     most: int,  # tokens that each query attends to
     scale: float,
 ) -> tuple[jax.Array, LayerPages, Chosen]:
-    """Write the new vectors, then attend. Returns f32[T, H, Q + I], mixed of whole vectors.
+    """Write the new vectors, then attend. Returns f32[T, H, Q] or more, mixed of whole vectors.
 
-    Whole inputs are read without pages. Raises KernelRefusal for pages that are laid out otherwise.
+    Whole inputs are read without pages. Raises KernelRefusal if the kernel has other pages and is
+    no `ChoosingKernel`.
     """
+    if isinstance(batch.kernel, ChoosingKernel):
+        return batch.kernel.attend_to_chosen(batch, layer, q, k, choosing, most=most, scale=scale)
     padded = jnp.pad(q, ((0, 0), (0, 0), (0, k.shape[2] - q.shape[2])))
     if isinstance(batch.kernel, WholeInputs) and batch.kernel.causal:
         mixed, chosen = _whole(batch, padded, k, choosing, most, scale)
         return mixed, layer, Chosen(None, chosen)
     if batch.kernel.shapes is not key_major_shapes or isinstance(batch.kernel, WholeInputs):
         raise KernelRefusal(
-            "attention to chosen tokens is computed over pages of plain XLA only, "
+            "attention to chosen tokens is computed over pages of plain XLA or of TPUs only, "
             "and no query chooses tokens after its own"
         )
     split = batch.split

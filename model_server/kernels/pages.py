@@ -56,7 +56,7 @@ class CacheShape:
     key_dim: int
     value_dim: int  # 0: the keys double as values
     axis: str | None = None  # logical axis of the heads; None: replicated
-    # Queries choose the tokens that they attend to, which is computed in plain XLA everywhere.
+    # Queries choose the tokens that they attend to: plain XLA computes it, except on TPUs.
     chosen: bool = False
     query_axis: str | None = None  # of the query heads, which may be sharded when KV heads are not
     # What each layer keeps in place of keys and values, () for nothing; None: it attends. (): all

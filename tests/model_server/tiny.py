@@ -19,8 +19,10 @@ from tests.model_server.models.quick import quick
 PAGE = 8
 
 
-def empty_pages(recipe: Any, pages: int) -> tuple[LayerPages, ...]:
-    return allocate(recipe.cache(1), pages, PAGE, jnp.dtype("float32"))
+def empty_pages(
+    recipe: Any, pages: int, kernel: Kernel = reference.KERNEL
+) -> tuple[LayerPages, ...]:
+    return allocate(recipe.cache(1), pages, PAGE, jnp.dtype("float32"), shapes=kernel.shapes)
 
 
 def one_prompt(count: int, kernel: Kernel = reference.KERNEL) -> PagedBatch:

@@ -28,9 +28,11 @@ import jax
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
+from model_server.kernels.chosen import Choosing, Chosen
 from model_server.kernels.paged import KernelRefusal, NewTokens, PagedBatch, Scores
 from model_server.kernels.pages import LayerPages, Shapes
 from model_server.kernels.states import MemoryTokens, StatePlaces
+from model_server.kernels.tpu import choosing as choices
 from model_server.kernels.tpu import memories, program
 from model_server.kernels.tpu.pages import tpu_shapes
 
@@ -80,6 +82,37 @@ class TpuAttention:
             out_specs=(queries, pages),
             check_vma=False,
         )(scores.sinks, batch, layer, *new)
+
+    def attend_to_chosen(
+        self,
+        batch: PagedBatch,
+        layer: LayerPages,
+        q: jax.Array,
+        k: jax.Array,
+        choosing: Choosing | Chosen,
+        *,
+        most: int,
+        scale: float,
+    ) -> tuple[jax.Array, LayerPages, Chosen]:
+        """As `ChoosingKernel.attend_to_chosen`: every device chooses, for its own heads."""
+        if batch.split is not None:
+            q, k = map(batch.split.gathered, (q, k))
+            if isinstance(choosing, Choosing):
+                choosing = Choosing(*map(batch.split.gathered, choosing))
+
+        def local(*inputs: Any) -> tuple[jax.Array, LayerPages, Chosen]:
+            return choices.attend_to_chosen(
+                *inputs, most=most, scale=scale, interpret=self.interpret
+            )
+
+        queries, whole = PartitionSpec(None, self.heads), PartitionSpec()
+        return jax.shard_map(
+            local,
+            mesh=self.mesh,
+            in_specs=(whole, whole, queries, whole, whole),
+            out_specs=(queries, whole, whole),
+            check_vma=False,
+        )(batch, layer, q, k, choosing)
 
     def remember(
         self, memory: jax.Array, places: StatePlaces, tokens: MemoryTokens

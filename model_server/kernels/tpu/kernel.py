@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from model_server.kernels.pages import LayerPages
+from model_server.kernels.tpu.masks import Masks
 from model_server.kernels.tpu.queries import UnitKind
 from model_server.kernels.tpu.reading import Fetcher
 from model_server.kernels.tpu.sizes import DEPTH, AttentionShapes, Sizes, tile_of
@@ -30,6 +32,7 @@ class Scratch(NamedTuple):
     highest: Any
     total: Any
     output: Any
+    masks: list[Any]
     cursor: Any
     reads: Any
     writes: Any
@@ -46,12 +49,18 @@ class TpuProgram:
     scoring: Scoring
 
     def kernel(
-        self, units: Units, runs: Runs, new: LayerPages, sinks: list[Ref], *rest: Any
+        self,
+        units: Units,
+        runs: Runs,
+        new: LayerPages,
+        sinks: list[Ref],
+        marks: list[Ref],
+        *rest: Any,
     ) -> None:
         """Run one grid step.
 
-        sinks: Refs per kind, or none. rest: Refs of queries per kind, pools, results per kind,
-        pools, then scratch.
+        sinks, marks: Refs per kind, or none. rest: Refs of queries per kind, pools, results per
+        kind, pools, then scratch.
         """
         refs = iter(rest)
         queries = [next(refs) for _ in self.kinds]
@@ -59,7 +68,7 @@ class TpuProgram:
         results = [next(refs) for _ in self.kinds]
         pools, scratch = next(refs), Scratch(*refs)
         writer = self._writer(runs, new, pools, scratch)
-        fetcher = self._fetcher(units, pools, scratch)
+        fetcher = self._fetcher(units, marks, pools, scratch)
         step = pl.program_id(0)
 
         @pl.when(step == 0)
@@ -90,20 +99,20 @@ class TpuProgram:
             places=self.sizes.writes,
         )
 
-    def _fetcher(self, units: Units, pools: LayerPages, scratch: Scratch) -> Fetcher:
-        decodes, parts = self.problem.decodes, self.problem.block // self.sizes.queries
+    def _fetcher(
+        self, units: Units, marks: list[Ref], pools: LayerPages, scratch: Scratch
+    ) -> Fetcher:
         return Fetcher(
             units=units,
             pools=pools,
             ring=scratch.fetched,
             arrived=scratch.arrived,
             cursor=scratch.cursor,
-            row_of=lambda unit: jnp.where(
-                unit < decodes, unit, decodes + (unit - decodes) // parts
-            ),
+            row_of=table_of(self.problem, self.sizes),
             table=self.problem.table,
             page_size=self.problem.page_size,
             pages=self.sizes.pages,
+            masks=Masks(self.kinds, marks, scratch.masks, scratch.arrived) if marks else None,
         )
 
     def _step(
@@ -154,7 +163,9 @@ class TpuProgram:
             place = fetcher.next_block(unit, block)
             here = jax.tree.map(lambda ring: ring.at[place], fetcher.ring)
             position = (first + block * self.sizes.pages) * self.problem.page_size
-            state.add(queries, here, position, self.scoring)
+            masks = fetcher.masks
+            marked = queries if masks is None else replace(queries, chosen=masks.at(kind, place))
+            state.add(marked, here, position, self.scoring)
 
         blocks = (units.end_pages[unit] - first + self.sizes.pages - 1) // self.sizes.pages
         jax.lax.fori_loop(0, blocks, one, None)
@@ -170,33 +181,55 @@ class TpuProgram:
         for head in range(self.problem.kv_heads):
             packed[head * per_head : (head + 1) * per_head] = rows[head, :per_head]
 
-    def scratch(self, layer: LayerPages) -> Scratch:
+    def scratch(self, layer: LayerPages, marks: Sequence[jax.Array]) -> Scratch:
         p, s = self.problem, self.sizes
         rows = max(kind.rows for kind in self.kinds)
 
         def vmem(*shape: int, dtype: Any = jnp.float32) -> Any:
             return pltpu.VMEM(shape, dtype)
 
-        def written(pool: jax.Array) -> Any:
-            tokens = 1 if pool.shape[2] == 1 else s.group
-            return vmem(s.writes, p.kv_heads, tokens, pool.shape[3], dtype=pool.dtype)
-
-        def fetched(pool: jax.Array) -> Any:
-            inner = (s.pages, 1) if pool.shape[2] == 1 else (s.pages * p.page_size,)
-            return vmem(DEPTH, p.kv_heads, *inner, pool.shape[3], dtype=pool.dtype)
-
         return Scratch(
-            written=jax.tree.map(written, layer),
-            fetched=jax.tree.map(fetched, layer),
+            written=written_ring(p, s, layer),
+            fetched=fetched_ring(p, s, layer),
             queries=vmem(p.kv_heads, s.decode_rows, p.key_lanes),
             highest=vmem(p.kv_heads, rows, 1),
             total=vmem(p.kv_heads, rows, 1),
             output=vmem(p.kv_heads, rows, p.value_lanes),
+            masks=[vmem(DEPTH, *each.shape[2:], dtype=each.dtype) for each in marks],
             cursor=pltpu.SMEM((4,), jnp.int32),
             reads=pltpu.SemaphoreType.DMA((s.writes,)),
             writes=pltpu.SemaphoreType.DMA((s.writes,)),
             arrived=pltpu.SemaphoreType.DMA((DEPTH,)),
         )
+
+
+def written_ring(problem: AttentionShapes, sizes: Sizes, layer: LayerPages) -> LayerPages:
+    """Return scratch for the groups of pages that are modified."""
+
+    def ring(pool: jax.Array) -> Any:
+        tokens = 1 if pool.shape[2] == 1 else sizes.group
+        return pltpu.VMEM((sizes.writes, problem.kv_heads, tokens, pool.shape[3]), pool.dtype)
+
+    return jax.tree.map(ring, layer)
+
+
+def fetched_ring(problem: AttentionShapes, sizes: Sizes, layer: LayerPages) -> LayerPages:
+    """Return scratch for fetched blocks; keys that double as values may be read in part."""
+
+    def ring(pool: jax.Array) -> Any:
+        heads, scales = problem.kv_heads, pool.shape[2] == 1
+        inner = (sizes.pages, 1) if scales else (sizes.pages * problem.page_size,)
+        part = not scales and layer.values is None
+        width = problem.key_lanes if part else pool.shape[3]
+        return pltpu.VMEM((DEPTH, heads, *inner, width), pool.dtype)
+
+    return jax.tree.map(ring, layer)
+
+
+def table_of(problem: AttentionShapes, sizes: Sizes) -> Callable[[jax.Array], jax.Array]:
+    """Return the map of units to page tables."""
+    decodes, parts = problem.decodes, problem.block // sizes.queries
+    return lambda unit: jnp.where(unit < decodes, unit, decodes + (unit - decodes) // parts)
 
 
 def _runs_of(units: Units, unit: jax.Array) -> tuple[tuple[jax.Array, jax.Array], ...]:

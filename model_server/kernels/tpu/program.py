@@ -11,9 +11,11 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from model_server.kernels.chosen import EVERY, Chosen
 from model_server.kernels.paged import KernelRefusal, PagedBatch
 from model_server.kernels.pages import LayerPages
-from model_server.kernels.tpu.kernel import Scratch, TpuProgram
+from model_server.kernels.tpu.kernel import TpuProgram
+from model_server.kernels.tpu.masks import masks_of
 from model_server.kernels.tpu.pages import LANES, lanes, new_tokens
 from model_server.kernels.tpu.queries import (
     kinds_of,
@@ -40,17 +42,23 @@ def attend(
     sinks: jax.Array | None = None,  # f32[H]
     chunk: int | None = None,
     interpret: Any = False,
+    chosen: Chosen = EVERY,
+    reads: int | None = None,  # lanes of rows of keys that double as values; None: all
+    writes: bool = True,  # False: the new tokens are in their pages
 ) -> tuple[jax.Array, LayerPages]:
     """As `PagedBatch.attend`, for pages of `tpu_shapes`. Raises KernelRefusal."""
-    program = program_of(batch, layer, q.shape[1], softcap, window, chunk)
+    program = program_of(batch, layer, q.shape[1], softcap, window, chunk, reads)
     sizes, page_size = program.sizes, program.problem.page_size
     units = units_of(batch, sizes.queries, page_size, window, chunk)
-    new = _padded(new_tokens(layer, k, v), sizes.group, lanes(page_size))
+    runs = runs_of(batch, sizes.group)
+    if not writes:
+        k, v = jax.tree.map(lambda each: each[:1], (k, v))
+        runs = runs._replace(total=jnp.zeros_like(runs.total))
+    new = padded(new_tokens(layer, k, v), sizes.group, lanes(page_size))
     queries = queries_of(program.problem, sizes, program.kinds, q * scale)
     of_kinds = sinks_of(program.problem, sizes, program.kinds, sinks)
-    results, layer = _call(
-        program, units, runs_of(batch, sizes.group), new, of_kinds, queries, layer, interpret
-    )
+    marks = masks_of(program.problem, sizes, program.kinds, chosen)
+    results, layer = _call(program, units, runs, new, of_kinds, marks, queries, layer, interpret)
     first = q.shape[2] if v is not None and layer.values is None else 0
     width = q.shape[2] if v is None else v.shape[2]
     rows = [
@@ -67,6 +75,7 @@ def program_of(
     softcap: float | None,
     window: int | None,
     chunk: int | None = None,
+    reads: int | None = None,
 ) -> TpuProgram:
     """Choose the program for these shapes. Raises KernelRefusal."""
     if chunk is not None and chunk & (chunk - 1):
@@ -75,7 +84,7 @@ def program_of(
         )
     _, kv_heads, page_size, key_lanes = layer.keys.shape
     decodes, (blocks, block) = batch.decode_tables.shape[0], batch.block_limits.shape
-    values = layer.keys if layer.values is None else layer.values
+    key_lanes = reads or key_lanes
     problem = AttentionShapes(
         decodes=decodes,
         blocks=blocks,
@@ -83,7 +92,7 @@ def program_of(
         kv_heads=kv_heads,
         rows=heads // kv_heads,
         key_lanes=key_lanes,
-        value_lanes=values.shape[3],
+        value_lanes=key_lanes if layer.values is None else layer.values.shape[3],
         arrays=1 if layer.values is None else 2,
         page_size=page_size,
         table=batch.decode_tables.shape[1],
@@ -97,7 +106,7 @@ def program_of(
     )
 
 
-def _padded(new: LayerPages, group: int, width: int) -> LayerPages:
+def padded(new: LayerPages, group: int, width: int) -> LayerPages:
     """Pad both sides so that a whole group can be read at any token."""
 
     def pad(array: jax.Array, axis: int, before: int, after: int) -> jax.Array:
@@ -121,25 +130,27 @@ def _call(
     runs: Runs,
     new: LayerPages,
     sinks: list[jax.Array],
+    marks: list[jax.Array],
     queries: list[jax.Array],
     layer: LayerPages,
     interpret: Any,
 ) -> tuple[list[jax.Array], LayerPages]:
-    scratch = program.scratch(layer)
+    scratch = program.scratch(layer, marks)
     results = [result_shape(program.problem, kind) for kind in program.kinds]
     pools = jax.tree.map(lambda pool: pltpu.HBM(pool.shape, pool.dtype), layer)
     # Pin pools to HBM: XLA may otherwise move small ones to on-chip memory and back in every step.
-    in_hbm = jax.tree.map(lambda _: pl.BlockSpec(memory_space=pltpu.HBM), layer)
+    there = pl.BlockSpec(memory_space=pltpu.HBM)
+    in_hbm, marks_there = jax.tree.map(lambda _: there, (layer, marks))
     specs = [kind.spec(each.shape) for kind, each in zip(program.kinds, queries, strict=True)]
-    scalars, inputs = jax.tree.leaves((units, runs)), (new, sinks, *queries, layer)
-    before = len(scalars) + len(jax.tree.leaves((new, sinks, queries)))
+    scalars, inputs = jax.tree.leaves((units, runs)), (new, sinks, marks, *queries, layer)
+    before = len(scalars) + len(jax.tree.leaves((new, sinks, marks, queries)))
     after = len(results)
     aliases = {before + index: after + index for index in range(len(jax.tree.leaves(layer)))}
     whole = jax.tree.map(lambda _: pl.BlockSpec(memory_space=pltpu.VMEM), (new, sinks))
     out_specs = [kind.spec(each.shape) for kind, each in zip(program.kinds, results, strict=True)]
-    held = _vmem_bytes(scratch, (new, sinks), [*queries, *results], [*specs, *out_specs])
+    held = vmem_bytes(scratch[:7], (new, sinks), [*queries, *results], [*specs, *out_specs])
     structure = jax.tree.structure
-    trees = [structure(each) for each in (units, runs, new, sinks, *queries, layer)]
+    trees = [structure(each) for each in (units, runs, new, sinks, marks, *queries, layer)]
     trees += [structure(each) for each in (*results, pools)]
     trees += [structure(each) for each in scratch]
 
@@ -155,7 +166,7 @@ def _call(
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
             grid=(sum(kind.steps for kind in program.kinds),),
-            in_specs=jax.tree.leaves((whole, *specs, in_hbm)),
+            in_specs=jax.tree.leaves((whole, marks_there, *specs, in_hbm)),
             out_specs=(*out_specs, *jax.tree.leaves(in_hbm)),
             scratch_shapes=jax.tree.leaves(scratch),
         ),
@@ -169,9 +180,9 @@ def _call(
     return list(out[:after]), jax.tree.unflatten(structure(layer), out[after:])
 
 
-def _vmem_bytes(scratch: Scratch, whole: Any, blocks: Sequence[Any], specs: Any) -> int:
+def vmem_bytes(scratch: Any, whole: Any, blocks: Sequence[Any], specs: Any) -> int:
     """VMEM the call needs, with `whole` in it. Raises KernelRefusal if a chip has less."""
-    held = sum(_bytes(each.shape, each.dtype) for each in jax.tree.leaves(scratch[:6]))
+    held = sum(_bytes(each.shape, each.dtype) for each in jax.tree.leaves(scratch))
     held += sum(_bytes(each.shape, each.dtype) for each in jax.tree.leaves(whole))
     for spec, array in zip(specs, blocks, strict=True):
         held += 2 * _bytes(spec.block_shape, array.dtype)

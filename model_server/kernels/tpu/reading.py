@@ -16,6 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from model_server.kernels.pages import LayerPages
+from model_server.kernels.tpu.masks import Masks
 from model_server.kernels.tpu.sizes import DEPTH, cleared_tokens
 from model_server.kernels.tpu.units import Units
 
@@ -36,6 +37,8 @@ class Fetcher:
     table: int
     page_size: int
     pages: int
+    first_lane: int = 0  # of the rows that are fetched, as wide as the ring's
+    masks: Masks | None = None  # None: queries attend to all tokens
 
     def start(self) -> None:
         """Fill the ring, except the place being computed on."""
@@ -56,6 +59,8 @@ class Fetcher:
                 copy.wait()
 
         jax.lax.fori_loop(0, self._count(unit, block), one, None)
+        if self.masks is not None:
+            self.masks.wait(unit, block, place)
         return place
 
     def _fetch(self) -> None:
@@ -73,6 +78,8 @@ class Fetcher:
 
             self._clear(place, count)
             jax.lax.fori_loop(0, count, one, None)
+            if self.masks is not None:
+                self.masks.start(unit, block, place)
             last = self._first(unit, block + 1) >= self.units.end_pages[unit]
             self.cursor[_UNIT] = jnp.where(last, self.units.busy[unit + 1], unit)
             self.cursor[_BLOCK] = jnp.where(last, 0, block + 1)
@@ -90,7 +97,10 @@ class Fetcher:
         for pool, places in zip(pools, ring, strict=True):
             scales = pool.shape[2] == 1
             target = places.at[place, :, index if scales else self._tokens(index)]
-            copies.append(pltpu.make_async_copy(pool.at[page], target, self.arrived.at[place]))
+            source = pool.at[page]
+            if (width := places.shape[-1]) != pool.shape[3]:
+                source = pool.at[page, :, :, self.first_lane : self.first_lane + width]
+            copies.append(pltpu.make_async_copy(source, target, self.arrived.at[place]))
         return copies
 
     def _clear(self, place: jax.Array, count: jax.Array) -> None:

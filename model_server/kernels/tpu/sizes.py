@@ -18,7 +18,7 @@ MIB = 2**20
 FETCHED_BYTES = MIB // 2  # per block: far more than memory delivers while one copy starts
 FETCHED_TOKENS = (128, 1024)  # min and max
 DEPTH = 4  # fetched blocks in VMEM: one in use, three in flight
-_PACKED = 2 * SUBLANES  # rows of bf16 in a register
+PACKED = 2 * SUBLANES  # rows of bf16 in a register
 UNIT_ROWS = 512  # rows of a prompt part per KV head: enough to be compute-bound
 UNIT_RUNS = 8  # of tokens that see each other, per prompt part: each compares all scores once more
 TILE_ROWS = 256  # of scores at a time
@@ -91,7 +91,7 @@ def sizes_of(problem: AttentionShapes) -> Sizes:
         pages=_pages(problem),
         queries=queries,
         decode_rows=_up(problem.rows, SUBLANES),
-        block_rows=_up(queries * problem.rows, _PACKED),
+        block_rows=_up(queries * problem.rows, PACKED),
         decode_units=_divisor(problem.decodes, max(1, STEP_BYTES // _decode_bytes(problem))),
     )
 
@@ -100,7 +100,7 @@ def tile_of(problem: AttentionShapes, sizes: Sizes, rows: int) -> Tile:
     """Tile of a unit with this many rows per KV head."""
     row_bytes = 4 * sizes.pages * problem.page_size
     most = min(TILE_ROWS, SCORE_BYTES // row_bytes)
-    high = rows if rows <= most else _divisor(rows // _PACKED, most // _PACKED) * _PACKED
+    high = rows if rows <= most else _divisor(rows // PACKED, most // PACKED) * PACKED
     heads = max(1, min(TILE_ROWS // high, SCORE_BYTES // (high * row_bytes)))
     return Tile(_divisor(problem.kv_heads, heads), high)
 

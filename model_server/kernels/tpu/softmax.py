@@ -42,6 +42,7 @@ class Queries:
     runs: tuple[
         tuple[jax.Array, jax.Array], ...
     ] = ()  # begins and ends of tokens that see each other
+    chosen: Ref | None = None  # [queries, tokens]: above 0 for those attended to; None: all are
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,12 @@ class Softmax:
         q = queries.numbers[here].astype(how.products)
         scores = _product(q, keys, 2)
         if block.key_scales is not None:
-            scores = scores * _along(block.key_scales[heads], keys.shape[1])
+            scores = scores * along(block.key_scales[heads], keys.shape[1])
         if how.softcap is not None:
             scores = how.softcap * jnp.tanh(scores / how.softcap)
         seen = _seen(queries, first, at[1], keys.shape[1], how)
+        if queries.chosen is not None:
+            seen &= _chosen(queries, queries.chosen, at[1])
         scores = jnp.where(seen, scores, _MASKED)
         old = self.highest[here]
         new = jnp.maximum(old, scores.max(-1, keepdims=True))
@@ -105,8 +108,8 @@ class Softmax:
         scales = block.key_scales if block.value_scales is None else block.value_scales
         if scales is not None:
             # Lanes without a token hold garbage, possibly NaN.
-            along = _along(scales[heads], keys.shape[1])
-            weights = jnp.where(seen, weights * along, 0.0)
+            per_token = along(scales[heads], keys.shape[1])
+            weights = jnp.where(seen, weights * per_token, 0.0)
         added = _product(weights.astype(how.products), values, 1)
         self.output[here] = self.output[here] * decay + added
 
@@ -123,7 +126,7 @@ def _product(left: jax.Array, right: jax.Array, over: int) -> jax.Array:
     )
 
 
-def _along(scales: jax.Array, tokens: int) -> jax.Array:
+def along(scales: jax.Array, tokens: int) -> jax.Array:
     """Reshape [K, pages, 1, lanes], using only the first lanes, to [K, 1, tokens]."""
     pages = scales.shape[1]
     parts = [scales[:, page, :, : tokens // pages] for page in range(pages)]
@@ -144,6 +147,22 @@ def _seen(
     if how.chunk is not None:
         return seen & (at >= (limits - 1) & -how.chunk)
     return seen if how.window is None else seen & (at >= limits - how.window)
+
+
+def _chosen(queries: Queries, marks: Ref, row: jax.Array) -> jax.Array:
+    """bool[1, rows, tokens]: tokens of the block that each row's query attends to."""
+    count, tokens = marks.shape
+    rows = queries.tile.rows
+    if count == 1:
+        return jnp.broadcast_to(marks[...], (rows, tokens))[None] > 0
+    # One mark for the rows of a query, by a product: rows cannot be repeated.
+    shape = (rows, count)
+    query = _quotient(row + jax.lax.broadcasted_iota(jnp.int32, shape, 0), queries.per_query)
+    own = query == jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+    spread = jnp.dot(
+        own.astype(jnp.float32).astype(marks.dtype), marks[...], preferred_element_type=jnp.float32
+    )
+    return spread[None] > 0
 
 
 def _quotient(numbers: jax.Array, divisor: int) -> jax.Array:

@@ -98,5 +98,5 @@ def test_whole_inputs_choose_alike_without_pages(most: int) -> None:
 def test_other_pages_and_tokens_that_come_later_are_refused(other: Any) -> None:
     q, k, by, weights = map(jnp.asarray, vectors())
     batch = replace(one_prompt(TOKENS, xla.KERNEL), kernel=other)
-    with pytest.raises(KernelRefusal, match="plain XLA only"):
+    with pytest.raises(KernelRefusal, match="plain XLA or of TPUs only"):
         attend_to_chosen(batch, no_pages(), q, k, Choosing(by, weights), most=4, scale=SCALE)

@@ -22,7 +22,7 @@ def logits_in_steps(
     """f32[S, V]: chunks of these sizes are prefilled, each token after them is a decode step."""
     assert sum(chunks) < len(prompt)
     counts = [*chunks, *[1] * (len(prompt) - sum(chunks))]
-    pages = empty_pages(recipe, -(-len(prompt) // PAGE))
+    pages = empty_pages(recipe, -(-len(prompt) // PAGE), kernel)
     programs: dict[tuple[int, bool], Any] = {}  # by tokens, and whether they are prefilled
     logits, first = [], 0
     for index, count in enumerate(counts):
