@@ -34,7 +34,7 @@ _PLACES = 2  # of scores on their way to memory
 _MADE = 4  # cursor field behind those of the fetcher: blocks of scores of this kind
 
 
-class _Scratch(NamedTuple):
+class _ScoreScratch(NamedTuple):
     written: LayerPages
     fetched: LayerPages
     made: list[Any]  # per kind f32[_PLACES, queries, tokens]
@@ -69,7 +69,7 @@ class _ScoreProgram:
         given = [next(refs) for _ in self.kinds]
         next(refs)  # input pools; the outputs alias them
         results = [next(refs) for _ in self.kinds]
-        pools, scratch = next(refs), _Scratch(*refs)
+        pools, scratch = next(refs), _ScoreScratch(*refs)
         fetcher = self._fetcher(units, pools, scratch)
         step = pl.program_id(0)
 
@@ -85,12 +85,12 @@ class _ScoreProgram:
                 self._step(kind, step - kind.first_step, fetcher, scratch, *refs)
 
     def _writer(
-        self, runs: Runs, new: LayerPages, pools: LayerPages, scratch: _Scratch
+        self, runs: Runs, new: LayerPages, pools: LayerPages, scratch: _ScoreScratch
     ) -> PageWriter:
         ring, marks = scratch.written, (scratch.reads, scratch.writes)
         return PageWriter(runs, new, pools, ring, *marks, self.sizes.group, self.sizes.writes)
 
-    def _fetcher(self, units: Units, pools: LayerPages, scratch: _Scratch) -> Fetcher:
+    def _fetcher(self, units: Units, pools: LayerPages, scratch: _ScoreScratch) -> Fetcher:
         return Fetcher(
             units=units,
             pools=pools,
@@ -109,7 +109,7 @@ class _ScoreProgram:
         kind: UnitKind,
         step: jax.Array,
         fetcher: Fetcher,
-        scratch: _Scratch,
+        scratch: _ScoreScratch,
         given: _Given,
         results: Ref,
         made: Ref,
@@ -167,10 +167,10 @@ class _ScoreProgram:
 
         jax.lax.fori_loop(0, made.shape[0], one, None)
 
-    def scratch(self, layer: LayerPages) -> _Scratch:
+    def scratch(self, layer: LayerPages) -> _ScoreScratch:
         p, s = self.problem, self.sizes
         tokens = s.pages * p.page_size
-        return _Scratch(
+        return _ScoreScratch(
             written=written_ring(p, s, layer),
             fetched=fetched_ring(p, s, layer),
             made=[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -156,7 +157,7 @@ def test_weights_of_two_forms_take_two_calls() -> None:
 def test_blocks_that_share_no_register_evenly_are_refused() -> None:
     odd = Packed(jnp.zeros((1, 256, 768), jnp.int8), jnp.zeros((1, 256, 32)), None)
     assert not fits(odd)
-    assert fits(odd._replace(scales=jnp.zeros((1, 256, 24))))
+    assert fits(replace(odd, scales=jnp.zeros((1, 256, 24))))
 
 
 def test_a_weight_is_taken_in_the_order_in_which_a_tpu_keeps_it() -> None:
