@@ -56,6 +56,7 @@ _CPU_PREFILL_BLOCK, _PREFILL_BLOCK = 32, 128
 # Default page pool of a CPU server: modest, because other processes share the memory.
 _CPU_KV_BYTES = 2**30
 _PROXIED_STEPS = 4  # of one launch, behind a proxy server
+_SCORE_COPIES = 12  # of the scores of chosen tokens: numbers to sort, ranks and marks, too
 _LEAST_AUTO = 256  # tokens: a shorter context than this serves nobody, so "auto" is refused
 
 
@@ -180,6 +181,13 @@ class PlacedModel:
         beside = self.beside + self.media_bytes
         return step + beside + (self.draft.workspace(slots) if self.draft else 0)
 
+    def choice_bytes(self, slots: int, context: int) -> int:
+        """Bytes of the scores of a step's tokens, where each chooses what it attends to."""
+        if not self.cache.chosen:
+            return 0
+        tokens = self._decodes(slots) + self.prefill_block * max(PREFILL_BLOCKS)
+        return 4 * tokens * context * _SCORE_COPIES
+
     @cached_property
     def media_bytes(self) -> int:
         """Bytes of the vectors of images and of the temporaries of the encoder."""
@@ -192,7 +200,8 @@ class PlacedModel:
         per_sequence, slots = limits.pages_per_sequence, self._slots(config)
         handoff = _handoff_pages(config, per_sequence) * self.page_bytes(config.page_size)
         pool = self.pages_of(limits).pool(per_sequence)
-        return self.weight_bytes + self.workspace(slots) + handoff + pool
+        choice = self.choice_bytes(slots, limits.max_context)
+        return self.weight_bytes + self.workspace(slots) + choice + handoff + pool
 
     def deploy(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:
         """Plan the pages in the memory of one device. Raises MemoryPlanError."""
@@ -204,10 +213,12 @@ class PlacedModel:
         limits = self._limits(config, self._context(config, memory))
         per_sequence, of = limits.pages_per_sequence, self.pages_of(limits)
         wanted = self._wanted_pages(config, of, per_sequence, slots)
+        handoff = page * _handoff_pages(config, per_sequence)
+        choice = self.choice_bytes(slots, limits.max_context)
         planned = plan_memory(
             weights=self.weight_bytes,
             of=of,
-            workspace=self.workspace(slots) + page * _handoff_pages(config, per_sequence),
+            workspace=self.workspace(slots) + choice + handoff,
             limit=memory.limit,
             in_use=memory.in_use,
             wanted_pages=wanted,
@@ -335,7 +346,8 @@ class PlacedModel:
         free //= max(1, config.models - len(memory.holders)) if kv is None else 1
 
         def taken(pages: int) -> int:
-            return of.pool(slots * pages) + pages * handoff
+            choice = self.choice_bytes(slots, pages * config.page_size)
+            return of.pool(slots * pages) + pages * handoff + choice
 
         each = range(1, -(-asked // config.page_size) + 1)
         most = bisect_right(each, free, key=taken)

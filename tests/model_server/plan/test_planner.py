@@ -12,6 +12,7 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.draft_model.draft_program import DraftProgram
+from model_server.loading.deployment import Deployment
 from model_server.plan import drafted, measuring
 from model_server.plan.compiled import Measured, OutOfMemory
 from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
@@ -43,6 +44,20 @@ def test_the_175b_fits_its_slice_with_room_for_every_slot() -> None:
     assert made.weight_bytes == pytest.approx(174.3e9 / 32, rel=0.01)
     assert made.memory.total < CHIPS["v5e"].usable
     assert made.limits.pages * made.limits.page_size >= 32 * made.limits.max_context
+
+
+def test_scores_of_chosen_tokens_have_memory_that_grows_with_the_context() -> None:
+    def placed(model: str, context: int) -> Deployment:
+        overrides = {"QUANTIZE": '"int8"', "MAX_CONTEXT": str(context)}
+        return deployed(model, "v5p:2x2x4", overrides)
+
+    short, long = (placed("deepseek-ai/DeepSeek-V3.2", context) for context in (4096, 8192))
+    tokens = long.limits.token_budget
+    assert long.choice_bytes(32, 8192) == 8192 * tokens * 4 * 12
+    less = short.memory.kv - long.memory.kv
+    assert less == pytest.approx(4096 * tokens * 4 * 12, abs=short.page_bytes(64))
+    latent = [placed("deepseek-ai/DeepSeek-V3", context).memory.kv for context in (4096, 8192)]
+    assert latent[0] == latent[1]
 
 
 @pytest.mark.extended
