@@ -95,6 +95,7 @@ CASES = (
     Case("deepseek-ai/DeepSeek-V3", "v5e:8x16", _eights(4096)),
     Case("deepseek-ai/DeepSeek-V3", "v5p:2x2x4", _eights(4096)),
     Case("deepseek-ai/DeepSeek-V3", "v7x:2x2x2", _eights(4096)),
+    Case("zai-org/GLM-5", "v5p:2x2x4", _eights(4096)),
 )
 
 
