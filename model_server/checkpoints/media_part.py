@@ -65,14 +65,14 @@ def text_alone(checkpoint: Checkpoint) -> Checkpoint:
     if part is None:
         return checkpoint
     names = part.names()
-    sees = VISION in checkpoint.config
+    is_vision = VISION in checkpoint.config
     logger.warning(
         "only the text part is written; %d tensors of the %s encoder, such as %s, are left out: "
         "the result takes no %s",
         len(names),
-        "vision" if sees else "audio",
+        "vision" if is_vision else "audio",
         names[0],
-        "images" if sees else "sounds",
+        "images" if is_vision else "sounds",
     )
     own = {name: name for name in checkpoint.names()}
     return view_of(checkpoint, own, without_media(checkpoint.config))

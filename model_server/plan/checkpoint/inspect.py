@@ -117,7 +117,7 @@ def _fit(report: Report, checkpoint: Checkpoint) -> None:
     if isinstance(recipe, Recipe):
         module = recipe.blueprint(checkpoint=checkpoint)
         report.context = recipe.max_context
-        _see(report, recipe, checkpoint)
+        _fit_media(report, recipe, checkpoint)
     else:
         module = recipe.blueprint()
         report.context = recipe.own_context
@@ -128,8 +128,8 @@ def _fit(report: Report, checkpoint: Checkpoint) -> None:
     report.memory = dict(_memory(report.path_as, config, checkpoint))
 
 
-def _see(report: Report, recipe: Recipe, checkpoint: Checkpoint) -> None:
-    """Say how the model sees images, and what would keep it from doing so."""
+def _fit_media(report: Report, recipe: Recipe, checkpoint: Checkpoint) -> None:
+    """Describe the encoder of images or sounds, and what would keep it from loading."""
     media, encoder = recipe.media, recipe.media_blueprint()
     if media is None or encoder is None:
         if (part := media_part_of(checkpoint)) is not None:
@@ -137,7 +137,7 @@ def _see(report: Report, recipe: Recipe, checkpoint: Checkpoint) -> None:
             report.images = f"not seen: {count} tensors of a part that this family does not build"
         return
     size = sum(math.prod(each.shape) for each in encoder.declarations)
-    seen = "seen" if media.kind == "image" else "none, but sounds are heard"
+    seen = "seen" if media.kind == "image" else "none, but sounds are taken"
     report.images = f"{seen}, up to {media.rows} tokens each, by an encoder of {size:,} parameters"
     report.problems += encoder_problems(encoder, checkpoint, media, shown=_NAMED)
 
