@@ -46,6 +46,7 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
             "model_server/disaggregation/contract.py",
             "model_server/disaggregation/disaggregation.py",
             "model_server/disaggregation/drafted_handoff_runner.py",
+            "model_server/disaggregation/handed_pages.py",
             "model_server/disaggregation/handoff.py",
             "model_server/disaggregation/handoff_runner.py",
             "model_server/disaggregation/mirror.py",

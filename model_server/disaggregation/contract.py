@@ -20,6 +20,7 @@ _SAID = {
     "hosts": "number of hosts",
     "jaxlib": "version of jaxlib",
     "draft": "pages of the draft model",
+    "near_window": "window of the layers with pages of their own",
 }
 
 
@@ -38,6 +39,7 @@ class Contract:
     hosts: int
     jaxlib: str  # pages travel over its own protocol
     draft: str = ""  # layers and sizes of the draft model's pages; "": there is none
+    near_window: int = 0  # tokens that layers with pages of their own see; 0: there are none
 
 
 def source_of(spec: ModelSpec) -> str:
@@ -68,4 +70,4 @@ def check_same(ours: Contract, theirs: Contract) -> None:
 
 def _told(contract: Contract, name: str) -> object:
     value = getattr(contract, name)
-    return "none" if value == "" else value
+    return value or "none"

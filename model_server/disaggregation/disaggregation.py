@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from model_server.disaggregation.contract import Contract
 from model_server.disaggregation.drafted_handoff_runner import handoff_runner
+from model_server.disaggregation.handed_pages import PageAllowance, PageCount, handed_over
 from model_server.disaggregation.handoff_runner import MovableRunner
-from model_server.disaggregation.transfers import PageAllowance, Transfers
+from model_server.disaggregation.transfers import Transfers
 from model_server.engine.types import EngineLimits
 
 
@@ -32,16 +33,24 @@ class Disaggregation:
         transfers: Transfers,
         runner: MovableRunner,
         *,
-        room: int,
+        room: PageCount,
         page_bytes: int,
+        near_bytes: int = 0,
     ) -> None:
-        """room: pages that may wait here to be fetched."""
+        """room: pages that may wait here to be fetched.
+
+        page_bytes, near_bytes: of a page of either kind, over all devices.
+        """
         self.contract = contract
         self.runner = handoff_runner(runner, transfers)
         self.transfers = transfers
-        self.page_bytes = page_bytes  # over all devices
+        self.page_bytes, self.near_bytes = page_bytes, near_bytes
         self.outgoing = PageAllowance(room)
         self.moved = TransferTotals()
+
+    def bytes_of(self, tokens: int) -> int:
+        """Return the bytes of so many tokens' pages, over all devices."""
+        return handed_over(self.runner.limits, tokens).bytes(self.page_bytes, self.near_bytes)
 
 
 def is_remote(prompt: int, limits: EngineLimits) -> bool:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from model_server.disaggregation.handed_pages import PageNumbers
 from model_server.disaggregation.kv_runner import KvRunner, PageTraffic
-from model_server.disaggregation.page_copies import Block, PageCopies
+from model_server.disaggregation.layer_set import Block
+from model_server.disaggregation.page_copies import PageCopies
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.draft_model.drafted_runner import DraftedRunner
 from model_server.engine.guessing.proposals import Beginning, PendingProposals, Proposals
@@ -26,11 +28,7 @@ class DraftedKvRunner(KvRunner):
         super().__init__(runner, transfers)
         self._drafted, self._draft = runner, runner.draft
         self._draft_copies = PageCopies(
-            runner.draft.program,
-            runner.limits.pages_per_sequence,
-            gives=transfers.gives,
-            takes=transfers.takes,
-            draft=True,
+            runner.draft.program, gives=transfers.gives, takes=transfers.takes, draft=True
         )
 
     @property
@@ -56,10 +54,10 @@ class DraftedKvRunner(KvRunner):
         pages, _ = self._draft_copies.warm(self._draft.pages, self._last_tokens)
         self._draft.pages = pages
 
-    def _read(self, pages: Sequence[int]) -> list[Block]:
-        return [*super()._read(pages), *self._draft_copies.read(self._draft.pages, pages)]
+    def _read(self, numbers: PageNumbers) -> list[Block]:
+        return [*super()._read(numbers), *self._draft_copies.read(self._draft.pages, numbers)]
 
-    def _write(self, blocks: Sequence[Block], pages: Sequence[int]) -> None:
+    def _write(self, blocks: Sequence[Block], numbers: PageNumbers) -> None:
         own = len(blocks) // 2
-        super()._write(blocks[:own], pages)
-        self._draft.pages = self._draft_copies.write(self._draft.pages, blocks[own:], pages)
+        super()._write(blocks[:own], numbers)
+        self._draft.pages = self._draft_copies.write(self._draft.pages, blocks[own:], numbers)

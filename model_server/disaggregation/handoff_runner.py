@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from model_server.disaggregation.handed_pages import PageNumbers, pick
 from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.types import (
     EngineLimits,
@@ -27,12 +28,14 @@ from model_server.engine.types import (
 class MovableRunner(HeldRunner, Protocol):
     """A runner, on all of its hosts, whose pages can be moved between steps, in that order."""
 
-    def import_pages(self, key: int, pages: Sequence[int], slot: int, token: int) -> None:
+    def import_pages(
+        self, key: int, pages: Sequence[int], near: Sequence[int], slot: int, token: int
+    ) -> None:
         """Fill the pages with those fetched under the key; `token` becomes the slot's last."""
         ...
 
-    def export_pages(self, key: int, pages: Sequence[int]) -> None:
-        """Offer a copy of the pages under the key."""
+    def export_pages(self, key: int, pages: Sequence[int], near: Sequence[int]) -> None:
+        """Offer a copy of the pages under the key; near: as in `PageNumbers`."""
         ...
 
 
@@ -56,7 +59,9 @@ class HandoffRunner:
     def __init__(self, runner: MovableRunner, transfers: PageKeeper) -> None:
         self._runner = runner
         self._transfers = transfers
-        self._tables: list[list[int]] = [[] for _ in range(runner.limits.slots)]  # pages by slot
+        slots = range(runner.limits.slots)
+        self._tables: list[list[int]] = [[] for _ in slots]  # pages by slot
+        self._near: list[list[int]] = [[] for _ in slots]  # likewise, of near layers
         self._lock = threading.Lock()  # guards both below
         self._imports: dict[int, _Import] = {}  # by sequence
         self._exports: dict[int, int] = {}  # keys by sequence
@@ -104,12 +109,13 @@ class HandoffRunner:
     def launch(self, step: Step) -> PendingStep:
         for grant in step.grants:
             self._tables[grant.slot][grant.first :] = grant.pages
+            self._near[grant.slot][grant.first :] = grant.near
         for row, arriving in self._arriving(step):
-            pages = self._pages(row, row.start)
-            self._runner.import_pages(arriving.key, pages, row.slot, arriving.token)
+            numbers = self._numbers(row, row.start)
+            self._runner.import_pages(arriving.key, *numbers, row.slot, arriving.token)
         pending = self._runner.launch(step)
         for row, key in self._leaving(step):
-            self._runner.export_pages(key, self._pages(row, row.start + row.count))
+            self._runner.export_pages(key, *self._numbers(row, row.start + row.count))
             with self._lock:
                 wanted = self._exports.pop(row.sequence, None) is not None
             if not wanted:  # cancelled meanwhile: the offer just made must be dropped here
@@ -143,5 +149,5 @@ class HandoffRunner:
                 if row.yields and row.sequence in self._exports
             ]
 
-    def _pages(self, row: Row, positions: int) -> tuple[int, ...]:
-        return tuple(self._tables[row.slot][: -(-positions // self.limits.page_size)])
+    def _numbers(self, row: Row, tokens: int) -> PageNumbers:
+        return pick(self.limits, self._tables[row.slot], self._near[row.slot], tokens)

@@ -17,12 +17,16 @@ from dataclasses import dataclass
 import jax
 
 from model_server.disaggregation.disaggregation import is_remote
+from model_server.disaggregation.handed_pages import (
+    PageAllowance,
+    PageCount,
+    handed_over,
+    transit_room,
+)
 from model_server.disaggregation.handoff_runner import HandoffRunner, MovableRunner
-from model_server.disaggregation.page_copies import Block, block_shape, block_sizes
-from model_server.disaggregation.transfers import CONTEXTS, PageAllowance
+from model_server.disaggregation.layer_set import Block, LayerSet
 from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import EngineLimits
-from model_server.kernels.pages import LayerPages
 
 logger = logging.getLogger(__name__)
 
@@ -33,16 +37,18 @@ class _Unwanted(Exception):
     """The sequence ended before its pages moved."""
 
 
-# Returns blocks of this many pages, once they are where the pool of these shapes is.
-CopyBlocks = Callable[[Sequence[Block], Sequence[LayerPages], int], Sequence[Block]]
+# Returns blocks of this many pages, once they are where the layers of these sets are.
+CopyBlocks = Callable[[Sequence[Block], Sequence[LayerSet], PageCount], Sequence[Block]]
 
 
-def copied_to(blocks: Sequence[Block], pool: Sequence[LayerPages], pages: int) -> Sequence[Block]:
+def copied_to(
+    blocks: Sequence[Block], sets: Sequence[LayerSet], count: PageCount
+) -> Sequence[Block]:
     """Copy blocks to the devices of a pool and wait until they are there.
 
     Raises JaxRuntimeError if an island is lost.
     """
-    shapes = [block_shape(pool, size) for size in block_sizes(pages)]
+    shapes = [block for each in sets for block in each.blocks(count)]
     shardings = jax.tree.map(lambda each: each.sharding, shapes)
     return jax.block_until_ready(jax.device_put(list(blocks), shardings))
 
@@ -51,7 +57,7 @@ def copied_to(blocks: Sequence[Block], pool: Sequence[LayerPages], pages: int) -
 class _Moving:
     """The pages of one sequence."""
 
-    pages: int
+    count: PageCount
     runner: HandoffRunner  # that makes them, then the one that takes them
     blocks: Sequence[Block] | None = None  # None: not computed yet
 
@@ -66,9 +72,9 @@ class IslandMoves:
         self.prompts = frozenset(prompts)
         self._limits = limits
         self._copied = copied
-        self._room = PageAllowance(CONTEXTS * limits.pages_per_sequence)
+        self._room = PageAllowance(transit_room(limits))
         self._runners: dict[str, HandoffRunner] = {}  # by island
-        self._pools: dict[str, Sequence[LayerPages]] = {}  # shapes
+        self._sets: dict[str, Sequence[LayerSet]] = {}
         self._moving: dict[int, _Moving] = {}
         self.moved = 0  # sequences whose pages arrived
         self._lock = threading.Lock()  # guards all above
@@ -78,12 +84,12 @@ class IslandMoves:
     def used(self) -> int:
         """Pages that are kept or on their way."""
         with self._lock:
-            return self._room.used
+            return self._room.used.pages
 
-    def port(self, island: str, pool: Sequence[LayerPages]) -> IslandPort:
-        """Return what a runner on this island moves pages through; pool: its shapes."""
+    def port(self, island: str, sets: Sequence[LayerSet]) -> IslandPort:
+        """Return what a runner on this island moves pages through; sets: of its pool."""
         with self._lock:
-            self._pools[island] = pool
+            self._sets[island] = sets
         return IslandPort(self, gives=island in self.prompts)
 
     def attach(self, island: str, runner: MovableRunner) -> HandoffRunner:
@@ -98,16 +104,16 @@ class IslandMoves:
     def accepts(self, engine_request: EngineRequest) -> bool:
         prompt = len(engine_request.prompt)
         with self._lock:
-            room = self._room.used + self._pages(prompt) <= self._room.pages
+            room = self._room.fits(handed_over(self._limits, prompt))
         return room and is_remote(prompt, self._limits)
 
     def export(self, island: str, sequence: int, tokens: int) -> None:
-        pages = self._pages(tokens)
+        count = handed_over(self._limits, tokens)
         with self._lock:
             runner = self._runners[island]
-            taken = self._room.take(pages)
+            taken = self._room.take(count)
             assert taken, "accepts was asked"
-            self._moving[sequence] = _Moving(pages, runner)
+            self._moving[sequence] = _Moving(count, runner)
         runner.expect_export(sequence, sequence)
 
     def move(self, sequence: int, island: str, then: Callable[[bool], None]) -> None:
@@ -142,14 +148,14 @@ class IslandMoves:
     def take(self, key: int) -> Sequence[Block]:
         with self._lock:
             moving = self._moving.pop(key)
-            self._room.give_back(moving.pages)
+            self._room.give_back(moving.count)
         assert moving.blocks is not None, "they are there before the sequence is"
         return moving.blocks
 
     def drop(self, key: int) -> None:
         with self._lock:
             if (moving := self._moving.pop(key, None)) is not None:
-                self._room.give_back(moving.pages)
+                self._room.give_back(moving.count)
 
     def _move(self, sequence: int, island: str, then: Callable[[bool], None]) -> None:
         try:
@@ -164,15 +170,12 @@ class IslandMoves:
 
     def _copy(self, sequence: int, island: str) -> None:
         with self._lock:
-            moving, pool = self._moving.get(sequence), self._pools[island]
+            moving, sets = self._moving.get(sequence), self._sets[island]
         if moving is None or moving.blocks is None:
             raise _Unwanted
-        moving.blocks = self._copied(moving.blocks, pool, moving.pages)
+        moving.blocks = self._copied(moving.blocks, sets, moving.count)
         with self._lock:
             self.moved += 1
-
-    def _pages(self, tokens: int) -> int:
-        return -(-tokens // self._limits.page_size)
 
 
 class IslandPort:

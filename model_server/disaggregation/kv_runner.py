@@ -7,7 +7,9 @@ from typing import Protocol
 
 import jax
 
-from model_server.disaggregation.page_copies import Block, PageCopies
+from model_server.disaggregation.handed_pages import PageNumbers
+from model_server.disaggregation.layer_set import Block
+from model_server.disaggregation.page_copies import PageCopies
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.runner import ModelRunner
@@ -44,12 +46,7 @@ class KvRunner:
     def __init__(self, runner: ModelRunner, transfers: PageTraffic) -> None:
         self._runner = runner
         self.transfers = transfers
-        self._copies = PageCopies(
-            runner.program,
-            runner.limits.pages_per_sequence,
-            gives=transfers.gives,
-            takes=transfers.takes,
-        )
+        self._copies = PageCopies(runner.program, gives=transfers.gives, takes=transfers.takes)
 
     @property
     def limits(self) -> EngineLimits:
@@ -103,8 +100,10 @@ class KvRunner:
     def choose(self, masks: Sequence[SlotMask]) -> None:
         self._runner.choose(masks)
 
-    def import_pages(self, key: int, pages: Sequence[int], slot: int, token: int) -> None:
-        self._write(self.transfers.take(key), pages)
+    def import_pages(
+        self, key: int, pages: Sequence[int], near: Sequence[int], slot: int, token: int
+    ) -> None:
+        self._write(self.transfers.take(key), PageNumbers(pages, near))
         self._keep(self._copies.put_token(self._last_tokens, slot, token))
 
     @property
@@ -116,15 +115,15 @@ class KvRunner:
         assert self._runner.state is not None
         self._runner.state = self._runner.state._replace(last_tokens=last_tokens)
 
-    def export_pages(self, key: int, pages: Sequence[int]) -> None:
+    def export_pages(self, key: int, pages: Sequence[int], near: Sequence[int]) -> None:
         """Offer a copy of the pages under the key; later steps may overwrite the pages."""
-        self.transfers.offer(key, self._read(pages))
+        self.transfers.offer(key, self._read(PageNumbers(pages, near)))
 
-    def _read(self, pages: Sequence[int]) -> list[Block]:
-        return self._copies.read(self._runner.pages, pages)
+    def _read(self, numbers: PageNumbers) -> list[Block]:
+        return self._copies.read(self._runner.pages, numbers)
 
-    def _write(self, blocks: Sequence[Block], pages: Sequence[int]) -> None:
-        self._runner.pages = self._copies.write(self._runner.pages, blocks, pages)
+    def _write(self, blocks: Sequence[Block], numbers: PageNumbers) -> None:
+        self._runner.pages = self._copies.write(self._runner.pages, blocks, numbers)
 
     def close(self) -> None:
         self._runner.close()

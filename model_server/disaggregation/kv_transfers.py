@@ -15,9 +15,9 @@ from typing import Any
 
 import jax
 
-from model_server.disaggregation.page_copies import Block, block_shape, block_sizes
+from model_server.disaggregation.handed_pages import PageAllowance, PageCount
+from model_server.disaggregation.layer_set import Block, LayerSet
 from model_server.disaggregation.transfer_server import TransferServer
-from model_server.disaggregation.transfers import PageAllowance
 from sax.errors import Cancelled, DeadlineExceeded, Internal, ReplicaLost
 
 _POLL_S = 0.0005
@@ -27,7 +27,7 @@ _REMEMBERED = 64
 
 @dataclass(slots=True)
 class _Incoming:
-    pages: int
+    count: PageCount
     fetching: bool = False
     blocks: Sequence[Block] | None = None  # None: not arrived yet
 
@@ -38,24 +38,26 @@ class KvTransfers:
     def __init__(
         self,
         server: TransferServer,
-        *pools: Sequence[Any],  # their arrays, or shapes
+        sets: Sequence[LayerSet],
+        *,
         gives: bool,
         takes: bool,
-        room: int,  # pages that may be in transit to this host at once
+        room: PageCount,  # pages that may be in transit to this host at once
         ordinal: int = 0,  # of this host
     ) -> None:
-        """pools: the model's, and its draft model's, whose pages have the same numbers."""
+        """sets: the model's, and its draft model's, whose pages have the same numbers."""
         self.gives = gives
         self.takes = takes
         self._server = server
-        self._shapes = [[jax.tree.map(_shape, layer) for layer in pool] for pool in pools]
+        self._sets = tuple(sets)
         self._ordinal = ordinal
         self._lock = threading.Lock()  # guards all below
         self._offered: dict[int, list[jax.Array]] = {}
         self._dropped: deque[tuple[int, list[jax.ShapeDtypeStruct]]] = deque()
         self._incoming: dict[int, _Incoming] = {}
         self._room = PageAllowance(room)
-        self._late: list[tuple[int, list[jax.Array]]] = []  # abandoned pages that may still arrive
+        # Abandoned pages that may still arrive
+        self._late: list[tuple[PageCount, list[jax.Array]]] = []
         self._closed = False
 
     def addresses(self) -> Sequence[str]:
@@ -64,7 +66,7 @@ class KvTransfers:
     # Out
 
     def offer(self, key: int, blocks: Sequence[Block]) -> None:
-        """Let the corresponding host of one other replica fetch the pages, pool by pool."""
+        """Let the corresponding host of one other replica fetch the pages, set by set."""
         parts = [part for leaf in jax.tree.leaves(list(blocks)) for part in _local(leaf)]
         with self._lock:
             if self._closed:
@@ -80,12 +82,12 @@ class KvTransfers:
 
     # In
 
-    def reserve(self, key: int, pages: int) -> bool:
+    def reserve(self, key: int, count: PageCount) -> bool:
         with self._lock:
             self._reap()
-            if self._closed or key in self._incoming or not self._room.take(pages):
+            if self._closed or key in self._incoming or not self._room.take(count):
                 return False
-            self._incoming[key] = _Incoming(pages)
+            self._incoming[key] = _Incoming(count)
             return True
 
     def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
@@ -100,8 +102,7 @@ class KvTransfers:
             coming.fetching = True
         parts: list[jax.Array] = []
         try:
-            sizes = block_sizes(coming.pages)
-            shapes = [block_shape(pool, size) for pool in self._shapes for size in sizes]
+            shapes = [block for each in self._sets for block in each.blocks(coming.count)]
             parts = self._server.pull(addresses[self._ordinal], key, _all_local_shapes(shapes))
             self._await(parts, addresses[self._ordinal], deadline_s)
             blocks = _assembled(shapes, parts)
@@ -113,16 +114,16 @@ class KvTransfers:
             if self._incoming.get(key) is coming:
                 coming.blocks = blocks
                 return
-            self._room.give_back(coming.pages)
+            self._room.give_back(coming.count)
         _delete(parts)
 
     def take(self, key: int) -> Sequence[Block]:
-        """Return the fetched pages, pool by pool. Raises Internal if there are none."""
+        """Return the fetched pages, set by set. Raises Internal if there are none."""
         with self._lock:
             coming = self._incoming.pop(key, None)
             if coming is None or coming.blocks is None:
                 raise Internal(f"a step imports pages that host {self._ordinal} did not fetch")
-            self._room.give_back(coming.pages)
+            self._room.give_back(coming.count)
         return coming.blocks
 
     # Both
@@ -131,7 +132,7 @@ class KvTransfers:
         with self._lock:
             coming = self._incoming.pop(key, None)
             if coming is not None and not coming.fetching:
-                self._room.give_back(coming.pages)
+                self._room.give_back(coming.count)
             parts = self._offered.pop(key, [])
             if parts:
                 self._dropped.append((key, [_shape(part) for part in parts]))
@@ -172,17 +173,17 @@ class KvTransfers:
         with self._lock:
             if self._incoming.get(key) is coming:
                 del self._incoming[key]
-            self._late.append((coming.pages, parts))
+            self._late.append((coming.count, parts))
             self._reap()
 
     def _reap(self) -> None:
         """Free the reservations of failed pulls that have ended. Call with the lock held."""
         late = []
-        for pages, parts in self._late:
+        for count, parts in self._late:
             if _arrived(parts):
-                self._room.give_back(pages)
+                self._room.give_back(count)
             else:
-                late.append((pages, parts))
+                late.append((count, parts))
         self._late = late
 
 

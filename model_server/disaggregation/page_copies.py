@@ -1,169 +1,213 @@
-"""Copies KV pages out of the pool and into it, with programs compiled before the first step.
+"""Copies pages out of the pool and into it, with programs compiled before the first step.
 
-Pages move in blocks of 1, 2, 4, ... pages, with all layers of a block in one array, so any number
-of pages is a few arrays, without padding and with few programs. Nothing here communicates across
-devices or hosts: each keeps its own heads.
+Nothing here communicates across devices or hosts: each keeps its own heads.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
+from model_server.disaggregation.handed_pages import PageNumbers
+from model_server.disaggregation.layer_set import Block, LayerSet, block_sizes, layer_sets
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.draft_model.draft_program import program_name
+from model_server.engine.paging.near_count import most_near_seen
 from model_server.engine.step_program import StepProgram
-from model_server.kernels.pages import LayerPages, Overwrite
+from model_server.kernels.pages import Overwrite, Pages
 
-Block = LayerPages  # with a leading axis of layers: [L, n, K, ...]
-
-
-def block_sizes(count: int) -> list[int]:
-    """Return the pages of each block, largest first: 13 is 8, 4 and 1."""
-    return [1 << bit for bit in reversed(range(count.bit_length())) if count >> bit & 1]
-
-
-def block_shape(layers: Sequence[Any], size: int) -> Block:
-    def stacked(leaf: Any) -> jax.ShapeDtypeStruct:
-        shape = (len(layers), size, *leaf.shape[1:])
-        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=_stacked(leaf.sharding))
-
-    return jax.tree.map(stacked, layers[0])
-
-
-def _stacked(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
-    if isinstance(sharding, NamedSharding):
-        return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
-    return sharding
+Layers = tuple[Pages, ...]
 
 
 class PageCopies:
     """Compiled copies for one pool, in blocks up to the pages of a whole sequence."""
 
     def __init__(
-        self, program: StepProgram, most: int, *, gives: bool, takes: bool, draft: bool = False
+        self, program: StepProgram, *, gives: bool, takes: bool, draft: bool = False
     ) -> None:
-        """most: pages of one sequence. gives, takes: whether pages are offered, and fetched.
+        """gives, takes: whether pages are offered, and fetched.
 
         draft: the pool of a draft model. Tokens are put beside the pages of the model itself.
         """
+        named = program_name if draft else str
         self.gives = gives
         self.takes = takes
         self._puts = takes and not draft
-        self._named = program_name if draft else str
-        self._overwrite = program.overwrite
-        self._layers = program.pages  # shapes, as are the last tokens
         assert program.state is not None, "a pipeline stage hands nothing off"
         self._last_tokens = program.state.last_tokens
         self._everywhere = program.everywhere
-        self._sizes = block_sizes((1 << most.bit_length()) - 1)
-        self._reads: dict[int, Any] = {}
-        self._writes: dict[int, Any] = {}
+        self._sets = [
+            _SetCopies(each, program, named, gives=gives, takes=takes)
+            for each in layer_sets(program.pages, program.near)
+        ]
         self._put: Any = None
 
     def compile(self, programs: Programs = COMPILED_HERE) -> None:
-        for size in self._sizes:
-            if self.gives:
-                self._reads[size] = programs.compiled(
-                    self._named(f"read {size} pages"), functools.partial(self._lower_read, size)
-                )
-            if self.takes:
-                self._writes[size] = programs.compiled(
-                    self._named(f"write {size} pages"), functools.partial(self._lower_write, size)
-                )
+        for each in self._sets:
+            each.compile(programs)
         if self._puts:
             self._put = programs.compiled("put a token", self._lower_put)
 
     @property
     def count(self) -> int:
-        return len(self._sizes) * (self.gives + self.takes) + self._puts
+        return sum(each.count for each in self._sets) + self._puts
 
-    def warm(self, layers: Any, last_tokens: jax.Array) -> tuple[Any, jax.Array]:
+    def warm(self, pool: Layers, last_tokens: jax.Array) -> tuple[Layers, jax.Array]:
         """Run each program once, on scratch; returns the arrays that replace the input."""
-        scratch = (0,) * sum(self._sizes)
-        blocks = self.read(layers, scratch) if self.gives else []
-        if self.takes:
-            layers = self.write(layers, blocks or self._empty(len(scratch)), scratch)
+        for each in self._sets:
+            pool = each.warm(pool)
         if self._puts:
             last_tokens = self.put_token(last_tokens, last_tokens.size - 1, 0)
-        jax.block_until_ready((blocks, layers, last_tokens))
-        return layers, last_tokens
+        jax.block_until_ready((pool, last_tokens))
+        return pool, last_tokens
 
-    def _lower_read(self, size: int) -> jax.stages.Lowered:
-        block = block_shape(self._layers, size)
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, block)
-        return jax.jit(_read, out_shardings=shardings).lower(self._layers, self._vector((size,)))
+    def read(self, pool: Layers, numbers: PageNumbers) -> list[Block]:
+        return [block for each in self._sets for block in each.read(pool, each.of(numbers))]
 
-    def _lower_write(self, size: int) -> jax.stages.Lowered:
-        block = block_shape(self._layers, size)
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, self._layers)
-        written = functools.partial(_write, write=self._overwrite)
-        write = jax.jit(written, donate_argnums=0, out_shardings=shardings)
-        return write.lower(self._layers, block, self._vector((size,)))
-
-    def _lower_put(self) -> jax.stages.Lowered:
-        put = jax.jit(_put, donate_argnums=0, out_shardings=self._everywhere)
-        return put.lower(self._last_tokens, self._vector((2,)))
-
-    def read(self, layers: Any, pages: Sequence[int]) -> list[Block]:
-        at, blocks = 0, []
-        for size in block_sizes(len(pages)):
-            blocks.append(self._reads[size](layers, _index(pages[at : at + size])))
-            at += size
-        return blocks
-
-    def write(self, layers: Any, blocks: Sequence[Block], pages: Sequence[int]) -> Any:
+    def write(self, pool: Layers, blocks: Sequence[Block], numbers: PageNumbers) -> Layers:
         """Return the pool with these pages replaced; the input pool is donated."""
-        at = 0
-        for block, size in zip(blocks, block_sizes(len(pages)), strict=True):
-            layers = self._writes[size](layers, block, _index(pages[at : at + size]))
-            at += size
-        return layers
-
-    def _empty(self, count: int) -> list[Block]:
-        """Return blocks for this many pages, with arbitrary contents."""
-        return [
-            jax.tree.map(_zeros, block_shape(self._layers, size)) for size in block_sizes(count)
-        ]
+        left = iter(blocks)
+        for each in self._sets:
+            pool = each.write(pool, left, each.of(numbers))
+        return pool
 
     def put_token(self, last_tokens: jax.Array, slot: int, token: int) -> jax.Array:
         """Return the last tokens with one replaced; the input is donated."""
         return self._put(last_tokens, _index((slot, token)))
 
-    def _vector(self, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self._everywhere)
+    def _lower_put(self) -> jax.stages.Lowered:
+        put = jax.jit(_put, donate_argnums=0, out_shardings=self._everywhere)
+        return put.lower(self._last_tokens, _vector(2, self._everywhere))
+
+
+class _SetCopies:
+    """Compiled copies for one set of layers."""
+
+    def __init__(
+        self,
+        layers: LayerSet,
+        program: StepProgram,
+        named: Callable[[str], str],
+        *,
+        gives: bool,
+        takes: bool,
+    ) -> None:
+        limits = program.limits
+        most = most_near_seen(limits) if layers.near else limits.pages_per_sequence
+        self._set = layers
+        self._named = named
+        self._overwrite = program.overwrite
+        self._everywhere = program.everywhere
+        self._sizes = block_sizes((1 << most.bit_length()) - 1)
+        self._gives, self._takes = gives, takes
+        self._reads: dict[int, Any] = {}
+        self._writes: dict[int, Any] = {}
+
+    def of(self, numbers: PageNumbers) -> Sequence[int]:
+        return numbers.near if self._set.near else numbers.pages
+
+    @property
+    def count(self) -> int:
+        return len(self._sizes) * (self._gives + self._takes)
+
+    def compile(self, programs: Programs) -> None:
+        kind = "near pages" if self._set.near else "pages"
+        for size in self._sizes:
+            if self._gives:
+                self._reads[size] = programs.compiled(
+                    self._named(f"read {size} {kind}"), functools.partial(self._lower_read, size)
+                )
+            if self._takes:
+                self._writes[size] = programs.compiled(
+                    self._named(f"write {size} {kind}"), functools.partial(self._lower_write, size)
+                )
+
+    def warm(self, pool: Layers) -> Layers:
+        scratch = (0,) * sum(self._sizes)
+        blocks = self.read(pool, scratch) if self._gives else []
+        if self._takes:
+            pool = self.write(pool, iter(blocks or self._empty()), scratch)
+        jax.block_until_ready(blocks)
+        return pool
+
+    def read(self, pool: Layers, pages: Sequence[int]) -> list[Block]:
+        at, blocks = 0, []
+        for size in block_sizes(len(pages)):
+            blocks.append(self._reads[size](self._held(pool), _index(pages[at : at + size])))
+            at += size
+        return blocks
+
+    def write(self, pool: Layers, blocks: Iterator[Block], pages: Sequence[int]) -> Layers:
+        """blocks: of which this takes as many as the pages have."""
+        at, held = 0, self._held(pool)
+        for size in block_sizes(len(pages)):
+            held = self._writes[size](held, next(blocks), _index(pages[at : at + size]))
+            at += size
+        replaced = dict(zip(self._set.places, held, strict=True))
+        return tuple(replaced.get(place, layer) for place, layer in enumerate(pool))
+
+    def _held(self, pool: Layers) -> Layers:
+        return tuple(pool[place] for place in self._set.places)
+
+    def _lower_read(self, size: int) -> jax.stages.Lowered:
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self._set.block(size))
+        read = jax.jit(functools.partial(_read, self._set.kinds), out_shardings=shardings)
+        return read.lower(self._set.layers, _vector(size, self._everywhere))
+
+    def _lower_write(self, size: int) -> jax.stages.Lowered:
+        layers = self._set.layers
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, layers)
+        written = functools.partial(_write, self._set.kinds, self._overwrite)
+        write = jax.jit(written, donate_argnums=0, out_shardings=shardings)
+        return write.lower(layers, self._set.block(size), _vector(size, self._everywhere))
+
+    def _empty(self) -> list[Block]:
+        """Return a block of each size, with arbitrary contents."""
+        return [jax.tree.map(_zeros, self._set.block(size)) for size in self._sizes]
 
 
 def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
     """Create zeros on each device without communication."""
+    assert shape.sharding is not None
     part = np.zeros(shape.sharding.shard_shape(shape.shape), shape.dtype)
     return jax.make_array_from_callback(shape.shape, shape.sharding, lambda _: part)
+
+
+def _vector(size: int, everywhere: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((size,), jnp.int32, sharding=everywhere)
 
 
 def _index(numbers: Sequence[int]) -> np.ndarray:
     return np.asarray(numbers, np.int32)
 
 
-def _read(layers: tuple[LayerPages, ...], index: jax.Array) -> Block:
-    return jax.tree.map(
-        lambda *held: jnp.stack([leaf.at[index].get(mode="promise_in_bounds") for leaf in held]),
-        *layers,
-    )
+def _read(kinds: Sequence[Sequence[int]], layers: Layers, index: jax.Array) -> Block:
+    def stacked(*held: jax.Array) -> jax.Array:
+        return jnp.stack([leaf.at[index].get(mode="promise_in_bounds") for leaf in held])
+
+    return tuple(jax.tree.map(stacked, *(layers[place] for place in kind)) for kind in kinds)
 
 
 def _write(
-    layers: tuple[LayerPages, ...], block: Block, index: jax.Array, *, write: Overwrite
-) -> Any:
-    def replaced(number: int, layer: LayerPages) -> LayerPages:
-        return jax.tree.map(lambda held, new: write(held, index, new[number]), layer, block)
-
-    return tuple(replaced(number, layer) for number, layer in enumerate(layers))
+    kinds: Sequence[Sequence[int]],
+    write: Overwrite,
+    layers: Layers,
+    block: Block,
+    index: jax.Array,
+) -> Layers:
+    replaced = list(layers)
+    for kind, new in zip(kinds, block, strict=True):
+        for number, place in enumerate(kind):
+            rows = jax.tree.map(lambda leaf, number=number: leaf[number], new)
+            replaced[place] = jax.tree.map(
+                lambda held, row: write(held, index, row), layers[place], rows
+            )
+    return tuple(replaced)
 
 
 def _put(last_tokens: jax.Array, pair: jax.Array) -> jax.Array:

@@ -8,27 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from model_server.disaggregation.handed_pages import PageCount
 
-class PageAllowance:
-    """A budget of pages outside the pool; whatever is taken must be given back."""
-
-    def __init__(self, pages: int) -> None:
-        self.pages = pages
-        self.used = 0
-
-    def take(self, count: int) -> bool:
-        if self.used + count > self.pages:
-            return False
-        self.used += count
-        return True
-
-    def give_back(self, count: int) -> None:
-        self.used -= count
-        assert self.used >= 0, "more pages were given back than taken"
-
-
-# Full contexts of pages in transit, per direction: memory planned beside the page pool.
-CONTEXTS = 4
 KEYS = 2**62  # exclusive upper bound of keys; they are random and so serve as secrets
 
 
@@ -42,7 +23,7 @@ class Transfers(Protocol):
         """Return where other replicas fetch exported pages: one address per host, in host order."""
         ...
 
-    def reserve(self, key: int, pages: int) -> bool:
+    def reserve(self, key: int, count: PageCount) -> bool:
         """Reserve memory for pages to be fetched; False if there is too little.
 
         It stays reserved until the pages are imported or dropped.

@@ -67,11 +67,6 @@ class CacheShape:
     lenders: tuple[int | None, ...] = ()
     others: tuple[HeadShape | None, ...] = ()  # of each layer; None: as above; (): all as above
 
-    @property
-    def is_even(self) -> bool:
-        """True if all layers cache alike."""
-        return not (self.states or any(self.others) or self.lenders)
-
     def layer(
         self, index: int, pages: int, page_size: int, dtype: jnp.dtype, shapes: Shapes
     ) -> Pages:
@@ -104,13 +99,18 @@ class CacheShape:
 
     def bytes_per_page(self, page_size: int, dtype: jnp.dtype, shapes: Shapes | None = None) -> int:
         """Bytes of one page over all layers and devices."""
-        return sum(
+        return sum(self.bytes_by_layer(page_size, dtype, shapes))
+
+    def bytes_by_layer(
+        self, page_size: int, dtype: jnp.dtype, shapes: Shapes | None = None
+    ) -> list[int]:
+        """Bytes of one page, or of one state, of each layer over all devices."""
+        made = shapes or key_major_shapes
+        layers = (self.layer(index, 0, page_size, dtype, made) for index in range(self.layers))
+        return [
             sum(math.prod(each.shape) * each.dtype.itemsize for each in jax.tree.leaves(layer))
-            for layer in (
-                self.layer(index, 0, page_size, dtype, shapes or key_major_shapes)
-                for index in range(self.layers)
-            )
-        )
+            for layer in layers
+        ]
 
 
 Pages = Any  # of one layer: LayerPages, or the arrays [P + 1, ...] of its states

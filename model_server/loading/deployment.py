@@ -20,7 +20,8 @@ from msgspec import structs
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import AUTO, ModelServerConfig
-from model_server.disaggregation.transfers import CONTEXTS
+from model_server.disaggregation.handed_pages import transit_room
+from model_server.disaggregation.layer_set import LayerSet, layer_sets
 from model_server.engine.buckets import Bucket, closed_set
 from model_server.engine.media.encoder_program import EncoderProgram
 from model_server.engine.paging.near_count import most_near, near_count
@@ -197,9 +198,9 @@ class PlacedModel:
     def least_bytes(self, config: ModelServerConfig) -> int:
         """Minimum bytes: enough to serve one whole sequence at a time."""
         limits = self._limits(config, self.least_context(config))
-        per_sequence, slots = limits.pages_per_sequence, self._slots(config)
-        handoff = _handoff_pages(config, per_sequence) * self.page_bytes(config.page_size)
-        pool = self.pages_of(limits).pool(per_sequence)
+        slots, of = self._slots(config), self.pages_of(limits)
+        handoff = _handoff_bytes(config, of, limits)
+        pool = of.pool(limits.pages_per_sequence)
         choice = self.choice_bytes(slots, limits.max_context)
         return self.weight_bytes + self.workspace(slots) + choice + handoff + pool
 
@@ -209,11 +210,10 @@ class PlacedModel:
             return self._deployed(config, memory)
 
     def _deployed(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:
-        slots, page = self._slots(config), self.page_bytes(config.page_size)
-        limits = self._limits(config, self._context(config, memory))
+        slots, limits = self._slots(config), self._limits(config, self._context(config, memory))
         per_sequence, of = limits.pages_per_sequence, self.pages_of(limits)
         wanted = self._wanted_pages(config, of, per_sequence, slots)
-        handoff = page * _handoff_pages(config, per_sequence)
+        handoff = _handoff_bytes(config, of, limits)
         choice = self.choice_bytes(slots, limits.max_context)
         planned = plan_memory(
             weights=self.weight_bytes,
@@ -260,7 +260,7 @@ class PlacedModel:
             max_queued_per_account=config.max_queued_per_account,
             prefix_cache=config.prefix_cache,
             window=self._window,
-            near_window=self._near_window(config, context),
+            near_window=self._near_window(context),
             recurrent=self.recipe.recurrent,
             adapters=self.recipe.adapters.places if self.recipe.adapters else 0,
             guesses=self._guesses,
@@ -276,27 +276,14 @@ class PlacedModel:
             return 1
         return config.steps_per_launch or (_PROXIED_STEPS if is_proxied() else 1)
 
-    def _near_window(self, config: ModelServerConfig, context: int) -> int | None:
+    def _near_window(self, context: int) -> int | None:
         """Return the window of layers that have pages of their own; None: it would free no page.
 
-        Nor do they where pages are handed over, which has blocks of all layers' pages, or beside a
-        draft model, whose pages have the numbers of all layers'.
+        Nor do they beside a draft model, whose pages have the numbers of all layers'.
         """
         window = self.recipe.near_window
         drafted = self.recipe.speculation.draft is not None  # beside whichever stage
-        if self.recipe.recurrent and (config.gives_pages or config.takes_pages):
-            raise InvalidRequest(
-                "some layers of this model keep a state, which is not handed over: serve it "
-                "without --prefill, --prefill_servers and --prefill_islands"
-            )
-        if not self.cache.is_even and (config.gives_pages or config.takes_pages):
-            raise InvalidRequest(
-                "the layers of this model cache keys and values of several shapes, or those of "
-                "each other, which are not handed over: serve it without --prefill, "
-                "--prefill_servers and --prefill_islands"
-            )
-        together = config.gives_pages or config.takes_pages or drafted
-        return None if together or window is None or window >= context else window
+        return None if drafted or window is None or window >= context else window
 
     @property
     def _window(self) -> int | None:
@@ -340,14 +327,15 @@ class PlacedModel:
             return self.least_context(config)
         slots, kv = self._slots(config), self._kv_bytes(config)
         asked = asked_context(self.recipe, config)
-        of = self.pages_of(self._limits(config, asked))
-        handoff = _handoff_pages(config, 1) * self.page_bytes(config.page_size)
+        limits = self._limits(config, asked)
+        of = self.pages_of(limits)
         free = memory.limit - memory.in_use - self.weight_bytes - self.workspace(slots)
         free //= max(1, config.models - len(memory.holders)) if kv is None else 1
 
         def taken(pages: int) -> int:
-            choice = self.choice_bytes(slots, pages * config.page_size)
-            return of.pool(slots * pages) + pages * handoff + choice
+            context = pages * config.page_size
+            handoff = _handoff_bytes(config, of, structs.replace(limits, max_context=context))
+            return of.pool(slots * pages) + handoff + self.choice_bytes(slots, context)
 
         each = range(1, -(-asked // config.page_size) + 1)
         most = bisect_right(each, free, key=taken)
@@ -427,6 +415,11 @@ class Deployment(PlacedModel):
     @cached_property
     def pool_shapes(self) -> tuple[Pages, ...]:
         return self._pool_shapes(self.layer_pages, self.limits.page_size)
+
+    @property
+    def layer_sets(self) -> tuple[LayerSet, ...]:
+        """The layers whose pages are handed over together."""
+        return layer_sets(self.pool_shapes, self.near_layers(self.limits.near_window))
 
     @property
     def layer_pages(self) -> tuple[int, ...]:
@@ -544,6 +537,7 @@ def deploy(
     return place_model(recipe, checkpoint, layout).deploy(config, memory)
 
 
-def _handoff_pages(config: ModelServerConfig, per_sequence: int) -> int:
-    """Pages outside the pool, for KV handoff: offered to other servers or being fetched."""
-    return CONTEXTS * per_sequence * (config.gives_pages + config.takes_pages)
+def _handoff_bytes(config: ModelServerConfig, of: PageBytes, limits: EngineLimits) -> int:
+    """Bytes of pages outside the pool: offered to other servers or being fetched."""
+    directions = config.gives_pages + config.takes_pages
+    return directions * transit_room(limits).bytes(of.page, of.near)

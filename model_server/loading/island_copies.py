@@ -62,7 +62,7 @@ class IslandCopies:
                 "and leave some for the answers"
             )
         moves = IslandMoves({copy_name(copy) for copy in prompts}, load.deployment.limits)
-        load.port = moves.port(copy_name(every[0]), load.deployment.pool_shapes)
+        load.port = moves.port(copy_name(every[0]), load.deployment.layer_sets)
         return moves
 
     def load_others(
@@ -127,7 +127,7 @@ class IslandCopies:
             holders.pop(spec.model_id, None)
             load = self.planned(spec, recipe, checkpoint, holders, copy, limits)
             if moves is not None and isinstance(load, LmLoad):
-                load.port = moves.port(copy_name(copy), load.deployment.pool_shapes)
+                load.port = moves.port(copy_name(copy), load.deployment.layer_sets)
             runner = load.build(COMPILED_HERE, report)
             run_all(runner, report)
             return _island_runner(runner, load, moves, copy)

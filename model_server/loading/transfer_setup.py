@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import compress
+
 import jax
 import jaxlib.version
 
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.contract import Contract, source_of
 from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.handed_pages import transit_room
 from model_server.disaggregation.handoff_runner import MovableRunner
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
-from model_server.disaggregation.transfers import CONTEXTS, Transfers
+from model_server.disaggregation.transfers import Transfers
 from model_server.loading.deployment import Deployment, PlacedModel
 from model_server.loading.draft_loading import deployed
 from sax.types import ModelSpec
@@ -24,13 +27,13 @@ def make_transfers(
     if not (config.gives_pages or config.takes_pages):
         return None
     draft = deployed(deployment)
-    pools = (deployment,) if draft is None else (deployment, draft)
+    sets = (*deployment.layer_sets, *(draft.layer_sets if draft else ()))
     return KvTransfers(
         server,
-        *(each.pool_shapes for each in pools),
+        sets,
         gives=config.gives_pages,
         takes=config.takes_pages,
-        room=CONTEXTS * deployment.limits.pages_per_sequence,
+        room=transit_room(deployment.limits),
         ordinal=jax.process_index(),
     )
 
@@ -39,10 +42,10 @@ def make_disaggregation(
     runner: MovableRunner, transfers: Transfers, spec: ModelSpec, deployment: Deployment
 ) -> Disaggregation:
     """Return the part that serving needs; both arguments cover every host of the replica."""
-    cache, page_size = deployment.cache, deployment.limits.page_size
+    cache, limits = deployment.cache, deployment.limits
     contract = Contract(
         source=source_of(spec),
-        page_size=page_size,
+        page_size=limits.page_size,
         kv_dtype=str(deployment.kv_dtype),
         layers=cache.layers,
         kv_heads=cache.kv_heads,
@@ -52,13 +55,11 @@ def make_disaggregation(
         hosts=jax.process_count(),
         jaxlib=jaxlib.version.__version__,
         draft=_told_pages(deployment.draft) if deployment.draft else "",
+        near_window=limits.near_window or 0,
     )
+    page, near = _page_bytes(deployment)
     return Disaggregation(
-        contract,
-        transfers,
-        runner,
-        room=CONTEXTS * deployment.limits.pages_per_sequence,
-        page_bytes=_page_bytes(deployment, page_size),
+        contract, transfers, runner, room=transit_room(limits), page_bytes=page, near_bytes=near
     )
 
 
@@ -69,7 +70,15 @@ def _told_pages(placed: PlacedModel) -> str:
     return f"{cache.layers} layers, {heads}, {placed.kv_dtype}"
 
 
-def _page_bytes(placed: PlacedModel, page_size: int) -> int:
-    """Return the bytes of a page over all devices, its draft model's included."""
-    own = placed.cache.bytes_per_page(page_size, placed.kv_dtype, placed.kernel.shapes)
-    return own + (_page_bytes(placed.draft, page_size) if placed.draft else 0)
+def _page_bytes(deployment: Deployment) -> tuple[int, int]:
+    """Return the bytes of a page and of a near one over all devices, a draft model's included."""
+    size, window = deployment.limits.page_size, deployment.limits.near_window
+    flags = deployment.near_layers(window) or (False,) * deployment.cache.layers
+    each = _bytes_by_layer(deployment, size)
+    near = sum(compress(each, flags))
+    draft = sum(_bytes_by_layer(deployment.draft, size)) if deployment.draft else 0
+    return sum(each) - near + draft, near
+
+
+def _bytes_by_layer(placed: PlacedModel, page_size: int) -> list[int]:
+    return placed.cache.bytes_by_layer(page_size, placed.kv_dtype, placed.kernel.shapes)

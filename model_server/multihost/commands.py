@@ -75,6 +75,7 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, tag=9):
     pages: int
     addresses: tuple[str, ...]  # of every host of the other replica
     deadline_s: float
+    near: int = 0  # pages of near layers
 
 
 class DropPages(msgspec.Struct, frozen=True, array_like=True, tag=10):

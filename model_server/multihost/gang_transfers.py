@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from model_server.disaggregation.handed_pages import PageCount
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.multihost.commands import DropPages, Fetch, fetching
 from model_server.multihost.primary import Primary
@@ -28,22 +29,24 @@ class GangTransfers:
         self._hosts = hosts
         self._servable = servable
         self._offers = offers
-        self._pages: dict[int, int] = {}  # reserved, by key
+        self._counts: dict[int, PageCount] = {}  # reserved, by key
 
     def addresses(self) -> Sequence[str]:
         return self._offers
 
-    def reserve(self, key: int, pages: int) -> bool:
+    def reserve(self, key: int, count: PageCount) -> bool:
         # The other hosts have the same memory free; they reserve when the fetch command arrives.
-        if not self._own.reserve(key, pages):
+        if not self._own.reserve(key, count):
             return False
-        self._pages[key] = pages
+        self._counts[key] = count
         return True
 
     def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
         """Fetch on every host. Raises the local error, or ReplicaLost with a host's reason."""
-        pages = self._pages.pop(key, 0)
-        self._hosts.publish(Fetch(self._servable, key, pages, tuple(addresses), deadline_s))
+        count = self._counts.pop(key, PageCount(0))
+        self._hosts.publish(
+            Fetch(self._servable, key, count.pages, tuple(addresses), deadline_s, count.near)
+        )
         failure: SaxError | None = None
         try:
             self._own.fetch(key, addresses, deadline_s)
@@ -58,7 +61,7 @@ class GangTransfers:
             raise failure
 
     def drop(self, key: int) -> None:
-        self._pages.pop(key, None)
+        self._counts.pop(key, None)
         self._own.drop(key)
         if self._hosts.lost is None:
             self._hosts.publish(DropPages(self._servable, key))

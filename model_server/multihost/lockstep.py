@@ -93,11 +93,13 @@ class Lockstep:
                 self._hosts.wait_for_loss()
                 raise
 
-    def import_pages(self, key: int, pages: Sequence[int], slot: int, token: int) -> None:
-        self._perform("import_pages", key, pages, slot, token)
+    def import_pages(
+        self, key: int, pages: Sequence[int], near: Sequence[int], slot: int, token: int
+    ) -> None:
+        self._perform("import_pages", key, pages, near, slot, token)
 
-    def export_pages(self, key: int, pages: Sequence[int]) -> None:
-        self._perform("export_pages", key, pages)
+    def export_pages(self, key: int, pages: Sequence[int], near: Sequence[int]) -> None:
+        self._perform("export_pages", key, pages, near)
 
     def _perform(self, method: str, *arguments: Any) -> None:
         """Call a runner method on every host between the same two steps."""

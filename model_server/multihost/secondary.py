@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
+from model_server.disaggregation.handed_pages import PageCount
 from model_server.engine.failure import as_load_error
 from model_server.engine.types import EngineLimits, HeldRunner, PendingStep, Step
 from model_server.multihost.channel import AnswerSender, CommandReceiver, open_context
@@ -237,7 +238,8 @@ class Secondary:
         """Reserve pages in command order; fetch in a thread, so that steps go on."""
         share = self._shares.get(command.servable)
         transfers: Any = getattr(share and share.runner, "transfers", None)
-        reserved = transfers is not None and transfers.reserve(command.key, command.pages)
+        count = PageCount(command.pages, command.near)
+        reserved = transfers is not None and transfers.reserve(command.key, count)
 
         def work() -> None:
             reason = "" if reserved else "no memory for the pages, or no model"

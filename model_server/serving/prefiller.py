@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from model_server.disaggregation.contract import Contract, check_same
 from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.handed_pages import PageAllowance, PageCount, handed_over
 from model_server.disaggregation.handoff import KvHandoff
 from model_server.disaggregation.transfers import KEYS
 from model_server.engine.engine import EngineRequest, SequenceUpdate
@@ -46,11 +47,12 @@ class Prefiller:
         check_same(disaggregation.contract, theirs)
         _check(engine_request, servable)
         self._check_new(key)
-        pages = -(-len(engine_request.prompt) // disaggregation.contract.page_size)
-        if not disaggregation.outgoing.take(pages):
+        outgoing = disaggregation.outgoing
+        count = handed_over(disaggregation.runner.limits, len(engine_request.prompt))
+        if not outgoing.take(count):
             raise QueueFull(
-                f"{disaggregation.outgoing.used} of {disaggregation.outgoing.pages} pages wait to "
-                "be fetched here",
+                f"{outgoing.used.pages} of {outgoing.room.pages} pages wait to be fetched here"
+                f"{_told_near(outgoing)}",
                 retry_after_s=_RETRY_S,
             )
         self._open[key] = _nothing  # nothing to free yet
@@ -59,9 +61,9 @@ class Prefiller:
             addresses = tuple(disaggregation.transfers.addresses())
         except BaseException:
             del self._open[key]
-            disaggregation.outgoing.give_back(pages)
+            outgoing.give_back(count)
             raise
-        self._hold(model_id, disaggregation, key, pages)
+        self._hold(model_id, disaggregation, key, count)
         return KvHandoff(addresses, self._expiry_s, first)
 
     def release(self, key: int) -> None:
@@ -89,7 +91,9 @@ class Prefiller:
             )
         return servable, disaggregation
 
-    def _hold(self, model_id: str, disaggregation: Disaggregation, key: int, pages: int) -> None:
+    def _hold(
+        self, model_id: str, disaggregation: Disaggregation, key: int, count: PageCount
+    ) -> None:
         """Hold the pages until they are released or expire."""
         disaggregation.moved.offered += 1
 
@@ -97,14 +101,14 @@ class Prefiller:
             timer.cancel()
             del self._open[key]
             disaggregation.transfers.drop(key)
-            disaggregation.outgoing.give_back(pages)
+            disaggregation.outgoing.give_back(count)
 
         def expire() -> None:
             end()
             disaggregation.moved.expired += 1
             logger.warning(
                 "freed %d pages of %s that were not fetched within %.0f s",
-                pages,
+                count.pages,
                 model_id,
                 self._expiry_s,
             )
@@ -115,6 +119,11 @@ class Prefiller:
 
 def _nothing() -> None:
     pass
+
+
+def _told_near(outgoing: PageAllowance) -> str:
+    used, room = outgoing.used.near, outgoing.room.near
+    return f", and {used} of {room} of layers with a window or a state" if room else ""
 
 
 def _check(engine_request: EngineRequest, servable: LmServable) -> None:

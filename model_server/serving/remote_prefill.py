@@ -18,6 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from model_server.disaggregation.disaggregation import Disaggregation, is_remote
+from model_server.disaggregation.handed_pages import handed_over
 from model_server.disaggregation.handoff import KvHandoff
 from model_server.disaggregation.prefill_server import PrefillServer
 from model_server.disaggregation.prefill_servers import PrefillServers
@@ -59,9 +60,9 @@ class RemotePrefill:
         if not is_remote(len(engine_request.prompt), running.servable.loaded.runner.limits):
             return False
         server = self._servers.choose(running.servable.model_id)
-        pages = -(-len(engine_request.prompt) // disaggregation.contract.page_size)
+        count = handed_over(running.servable.loaded.runner.limits, len(engine_request.prompt))
         key = secrets.randbelow(KEYS - 1) + 1
-        if server is None or not disaggregation.transfers.reserve(key, pages):
+        if server is None or not disaggregation.transfers.reserve(key, count):
             disaggregation.moved.computed_here += 1
             return False
         try:
@@ -189,7 +190,6 @@ class _RemoteRequest:
             return False
         self._server.trust(model_id)
         moved.fetched += 1
-        pages = -(-len(self._submission.prompt) // self._disaggregation.contract.page_size)
-        moved.fetched_bytes += pages * self._disaggregation.page_bytes
+        moved.fetched_bytes += self._disaggregation.bytes_of(len(self._submission.prompt))
         moved.fetch_s += time.monotonic() - began_s
         return True

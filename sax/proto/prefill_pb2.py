@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sax/proto/prefill.proto\x12\x0bsax.prefill\"\xc2\x01\n\x08\x43ontract\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x10\n\x08kv_dtype\x18\x03 \x01(\t\x12\x0e\n\x06layers\x18\x04 \x01(\x05\x12\x10\n\x08kv_heads\x18\x05 \x01(\x05\x12\x0f\n\x07key_dim\x18\x06 \x01(\x05\x12\x11\n\tvalue_dim\x18\x07 \x01(\x05\x12\x0c\n\x04mesh\x18\x08 \x01(\t\x12\r\n\x05hosts\x18\t \x01(\x05\x12\x0e\n\x06jaxlib\x18\n \x01(\t\x12\x0e\n\x05\x64raft\x18\xa0\x01 \x01(\t\"\xc2\x01\n\x0ePrefillRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\'\n\x08\x63ontract\x18\x02 \x01(\x0b\x32\x15.sax.prefill.Contract\x12\x0e\n\x06tokens\x18\x03 \x03(\x05\x12\x0b\n\x03key\x18\t \x01(\x04\x12\x0f\n\x07\x61\x63\x63ount\x18\x1e \x01(\t\x12\x0e\n\x06member\x18\x1f \x01(\t\x12\x10\n\x08priority\x18  \x01(\x05\x12\x0c\n\x04salt\x18! \x01(\t\x12\x10\n\x08sampling\x18o \x01(\x0cJ\x04\x08\x04\x10\t\"*\n\x08TopToken\x12\r\n\x05token\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"r\n\x06Ticket\x12\x11\n\taddresses\x18\x01 \x03(\t\x12\x11\n\texpires_s\x18\x02 \x01(\x02\x12\r\n\x05token\x18\x03 \x01(\x05\x12\x0f\n\x07logprob\x18\x04 \x01(\x02\x12\"\n\x03top\x18\x05 \x03(\x0b\x32\x15.sax.prefill.TopToken\"\x1d\n\x0eReleaseRequest\x12\x0b\n\x03key\x18\x01 \x01(\x04\"\x11\n\x0fReleaseResponse2\x93\x01\n\x0ePrefillService\x12;\n\x07Prefill\x12\x1b.sax.prefill.PrefillRequest\x1a\x13.sax.prefill.Ticket\x12\x44\n\x07Release\x12\x1b.sax.prefill.ReleaseRequest\x1a\x1c.sax.prefill.ReleaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sax/proto/prefill.proto\x12\x0bsax.prefill\"\xd8\x01\n\x08\x43ontract\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x10\n\x08kv_dtype\x18\x03 \x01(\t\x12\x0e\n\x06layers\x18\x04 \x01(\x05\x12\x10\n\x08kv_heads\x18\x05 \x01(\x05\x12\x0f\n\x07key_dim\x18\x06 \x01(\x05\x12\x11\n\tvalue_dim\x18\x07 \x01(\x05\x12\x0c\n\x04mesh\x18\x08 \x01(\t\x12\r\n\x05hosts\x18\t \x01(\x05\x12\x0e\n\x06jaxlib\x18\n \x01(\t\x12\x0e\n\x05\x64raft\x18\xa0\x01 \x01(\t\x12\x14\n\x0bnear_window\x18\xe7\x01 \x01(\x05\"\xc2\x01\n\x0ePrefillRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\'\n\x08\x63ontract\x18\x02 \x01(\x0b\x32\x15.sax.prefill.Contract\x12\x0e\n\x06tokens\x18\x03 \x03(\x05\x12\x0b\n\x03key\x18\t \x01(\x04\x12\x0f\n\x07\x61\x63\x63ount\x18\x1e \x01(\t\x12\x0e\n\x06member\x18\x1f \x01(\t\x12\x10\n\x08priority\x18  \x01(\x05\x12\x0c\n\x04salt\x18! \x01(\t\x12\x10\n\x08sampling\x18o \x01(\x0cJ\x04\x08\x04\x10\t\"*\n\x08TopToken\x12\r\n\x05token\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"r\n\x06Ticket\x12\x11\n\taddresses\x18\x01 \x03(\t\x12\x11\n\texpires_s\x18\x02 \x01(\x02\x12\r\n\x05token\x18\x03 \x01(\x05\x12\x0f\n\x07logprob\x18\x04 \x01(\x02\x12\"\n\x03top\x18\x05 \x03(\x0b\x32\x15.sax.prefill.TopToken\"\x1d\n\x0eReleaseRequest\x12\x0b\n\x03key\x18\x01 \x01(\x04\"\x11\n\x0fReleaseResponse2\x93\x01\n\x0ePrefillService\x12;\n\x07Prefill\x12\x1b.sax.prefill.PrefillRequest\x1a\x13.sax.prefill.Ticket\x12\x44\n\x07Release\x12\x1b.sax.prefill.ReleaseRequest\x1a\x1c.sax.prefill.ReleaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,17 +32,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sax.proto.prefill_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CONTRACT']._serialized_start=41
-  _globals['_CONTRACT']._serialized_end=235
-  _globals['_PREFILLREQUEST']._serialized_start=238
-  _globals['_PREFILLREQUEST']._serialized_end=432
-  _globals['_TOPTOKEN']._serialized_start=434
-  _globals['_TOPTOKEN']._serialized_end=476
-  _globals['_TICKET']._serialized_start=478
-  _globals['_TICKET']._serialized_end=592
-  _globals['_RELEASEREQUEST']._serialized_start=594
-  _globals['_RELEASEREQUEST']._serialized_end=623
-  _globals['_RELEASERESPONSE']._serialized_start=625
-  _globals['_RELEASERESPONSE']._serialized_end=642
-  _globals['_PREFILLSERVICE']._serialized_start=645
-  _globals['_PREFILLSERVICE']._serialized_end=792
+  _globals['_CONTRACT']._serialized_end=257
+  _globals['_PREFILLREQUEST']._serialized_start=260
+  _globals['_PREFILLREQUEST']._serialized_end=454
+  _globals['_TOPTOKEN']._serialized_start=456
+  _globals['_TOPTOKEN']._serialized_end=498
+  _globals['_TICKET']._serialized_start=500
+  _globals['_TICKET']._serialized_end=614
+  _globals['_RELEASEREQUEST']._serialized_start=616
+  _globals['_RELEASEREQUEST']._serialized_end=645
+  _globals['_RELEASERESPONSE']._serialized_start=647
+  _globals['_RELEASERESPONSE']._serialized_end=664
+  _globals['_PREFILLSERVICE']._serialized_start=667
+  _globals['_PREFILLSERVICE']._serialized_end=814
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Contract(_message.Message):
-    __slots__ = ("source", "page_size", "kv_dtype", "layers", "kv_heads", "key_dim", "value_dim", "mesh", "hosts", "jaxlib", "draft")
+    __slots__ = ("source", "page_size", "kv_dtype", "layers", "kv_heads", "key_dim", "value_dim", "mesh", "hosts", "jaxlib", "draft", "near_window")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class Contract(_message.Message):
     HOSTS_FIELD_NUMBER: _ClassVar[int]
     JAXLIB_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
+    NEAR_WINDOW_FIELD_NUMBER: _ClassVar[int]
     source: str
     page_size: int
     kv_dtype: str
@@ -30,7 +31,8 @@ class Contract(_message.Message):
     hosts: int
     jaxlib: str
     draft: str
-    def __init__(self, source: _Optional[str] = ..., page_size: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., layers: _Optional[int] = ..., kv_heads: _Optional[int] = ..., key_dim: _Optional[int] = ..., value_dim: _Optional[int] = ..., mesh: _Optional[str] = ..., hosts: _Optional[int] = ..., jaxlib: _Optional[str] = ..., draft: _Optional[str] = ...) -> None: ...
+    near_window: int
+    def __init__(self, source: _Optional[str] = ..., page_size: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., layers: _Optional[int] = ..., kv_heads: _Optional[int] = ..., key_dim: _Optional[int] = ..., value_dim: _Optional[int] = ..., mesh: _Optional[str] = ..., hosts: _Optional[int] = ..., jaxlib: _Optional[str] = ..., draft: _Optional[str] = ..., near_window: _Optional[int] = ...) -> None: ...
 
 class PrefillRequest(_message.Message):
     __slots__ = ("model_key", "contract", "tokens", "key", "account", "member", "priority", "salt", "sampling")

@@ -14,6 +14,7 @@ from sax.types import SamplingParams
 from tests.hosts.asking import SHRUNK, SPMD, load, tokens
 from tests.hosts.gang import Gang
 from tests.model_server.checkpoints.tiny_folder import write_tiny
+from tests.model_server.loading.test_recurrent_models import folder_of
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
@@ -70,6 +71,25 @@ def test_replicas_of_two_hosts_share_the_work_and_one_goes_on_alone(tmp_path: Pa
             prefill.kill(1)
             assert tokens(decode.address, MODEL, *HOW, prompt=LONG) == wanted
             assert metric(decode, "sax_prompts_computed_here_total") >= 1
+
+
+def test_shards_of_states_are_handed_over_too(tmp_path: Path) -> None:
+    """From each host to its counterpart, in pages of their own."""
+    folder = folder_of("qwen3_next", tmp_path, max_position_embeddings=512)
+    spec = {"DTYPE": "float32", "MAX_CONTEXT": 512}
+    with Gang(tmp_path / "prefill", *FLAGS, "--prefill", "--sax_cell=", count=2) as prefill:
+        prefill.wait_until_serving()
+        load(prefill.address, MODEL, "auto", folder, **spec)
+        wanted = tokens(prefill.address, MODEL, *HOW, prompt=JUST)
+        flags = (*FLAGS, f"--prefill_servers={prefill.address}")
+        with Gang(tmp_path / "decode", *flags, count=2) as decode:
+            decode.wait_until_serving()
+            load(decode.address, MODEL, "auto", folder, **spec)
+            until_fetched(decode, wanted, JUST)
+            fetched = metric(decode, "sax_prompts_fetched_total")
+            assert tokens(decode.address, MODEL, *HOW, prompt=JUST) == wanted
+            assert metric(decode, "sax_prompts_fetched_total") == fetched + 2
+            assert "compiled while serving" not in decode.logs(0) + decode.logs(1)
 
 
 def test_shards_of_a_draft_model_are_handed_over_too(tmp_path: Path) -> None:

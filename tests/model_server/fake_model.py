@@ -20,6 +20,7 @@ from model_server.__main__ import leave
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.contract import Contract, source_of
 from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.handed_pages import PageCount
 from model_server.engine.types import EngineLimits, Sampling
 from model_server.loading.loaded import (
     AnyLoaded,
@@ -171,7 +172,8 @@ class FakeModels:
             hosts=1,
             jaxlib="none",
         )
-        return Disaggregation(contract, runner.traffic, runner, room=self._room, page_bytes=8)
+        room = PageCount(self._room)
+        return Disaggregation(contract, runner.traffic, runner, room=room, page_bytes=8)
 
     def _loaded(self, spec: ModelSpec, *, seeing: bool = False) -> Loaded:
         runner = FakeRunner(

@@ -170,7 +170,7 @@ class Allocation:
                 self.near.copy(sequence, found.near_source)
             sequence.launched += found.copied
         sequence.reused = sequence.launched
-        if sequence.computed and self.frees_unseen:
+        if sequence.computed and self.limits.window is not None:
             # Where it was computed, pages before the window may hold other tokens by now.
             sequence.kept = (len(sequence.tokens) - 1) // page_size
         self.cache.follow(sequence)

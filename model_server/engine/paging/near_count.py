@@ -1,4 +1,4 @@
-"""Number of pages for the layers with a sliding window, beside those for the other layers. Pure."""
+"""Numbers of pages for the layers with a sliding window, beside those of the other layers. Pure."""
 
 from __future__ import annotations
 
@@ -27,3 +27,17 @@ def most_near(limits: EngineLimits) -> int:
     begun, copied = 1, not limits.recurrent  # of a page with a state no part is copied
     pages = limits.slots * (window + begun + copied) + limits.token_budget // limits.page_size
     return pages if limits.prefix_cache == "off" else 2 * pages
+
+
+def most_near_seen(limits: EngineLimits) -> int:
+    """Return the near pages that one query sees at most, of tokens before it."""
+    if limits.near_window is None:
+        return 0
+    before = max(1, limits.near_window - 1)
+    return min(limits.pages_per_sequence, -(-(before - 1) // limits.page_size) + 1)
+
+
+def first_near_seen(limits: EngineLimits, position: int) -> int:
+    """Return the index of the first near page that a query at a position sees."""
+    assert limits.near_window is not None, "all layers have pages in common"
+    return max(0, position + 1 - limits.near_window) // limits.page_size

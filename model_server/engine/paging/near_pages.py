@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from model_server.engine.paging.near_count import near_count
+from model_server.engine.paging.near_count import first_near_seen, near_count
 from model_server.engine.paging.pool import PagePool
 from model_server.engine.paging.prefix import Prefix
 from model_server.engine.sequence import Sequence
@@ -30,9 +30,8 @@ class NearPages:
     """The near pages of all running sequences, and those that are twins of others."""
 
     def __init__(self, limits: EngineLimits) -> None:
-        assert limits.near_window is not None, "all layers have pages in common"
         self.pool = PagePool(near_count(limits), self._granted_anew)
-        self._window = limits.near_window
+        self._limits = limits
         self._size = limits.page_size
         self._near: dict[int, int] = {}  # twins by page of the other layers
         self._page: dict[int, int] = {}  # the reverse
@@ -131,8 +130,7 @@ class NearPages:
         return None
 
     def _first_seen(self, position: int) -> int:
-        """Return the index of the first page that a query at a position sees."""
-        return max(0, position + 1 - self._window) // self._size
+        return first_near_seen(self._limits, position)
 
     def _seen_from(self, position: int) -> range:
         """Return the indices of the pages before a position that a query there sees."""

@@ -58,8 +58,7 @@ class Subject:
 
     def _copies(self, program: StepProgram, *, draft: bool) -> PageCopies:
         gives, takes = self.config.gives_pages, self.config.takes_pages
-        most = self.deployment.limits.pages_per_sequence
-        return PageCopies(program, most, gives=gives, takes=takes, draft=draft)
+        return PageCopies(program, gives=gives, takes=takes, draft=draft)
 
 
 def subject_of(

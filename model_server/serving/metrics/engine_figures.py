@@ -43,7 +43,7 @@ _GAUGES: tuple[Figure, ...] = (
     (
         "sax_kv_pages_offered",
         "Pages waiting for another server to fetch them",
-        lambda s: s.loaded.disaggregation.outgoing.used if s.loaded.disaggregation else 0,
+        lambda s: s.loaded.disaggregation.outgoing.used.pages if s.loaded.disaggregation else 0,
         _LM,
     ),
     ("sax_memory_bytes", "Weights, KV pages and workspace", lambda s: s.memory, _ALL),

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace as with_changes
 
 from model_server.disaggregation.drafted_handoff_runner import DraftedHandoffRunner
+from model_server.disaggregation.handed_pages import handed_over
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.timing.step_times import StepTimes
@@ -53,7 +54,7 @@ def test_guesses_after_a_handoff_are_nearly_always_right(loaded: Loaded, prompt:
     ((first,),) = answers(runner, [with_changes(request, max_tokens=1)])
     assert first.token is not None
     size = runner.limits.page_size
-    assert held.transfers.reserve(KEY, -(-len(request.prompt) // size))
+    assert held.transfers.reserve(KEY, handed_over(runner.limits, len(request.prompt)))
     held.transfers.fetch(KEY, held.transfers.addresses(), 30.0)
     answers(runner, [with_changes(request, prompt=request.prompt[::-1])])  # in the same pages
     runner.expect_import(1, KEY, first.token)

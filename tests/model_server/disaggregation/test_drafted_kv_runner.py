@@ -12,7 +12,9 @@ from model_server.disaggregation.drafted_handoff_runner import (
     handoff_runner,
 )
 from model_server.disaggregation.drafted_kv_runner import DraftedKvRunner
+from model_server.disaggregation.handed_pages import PageCount
 from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.layer_set import layer_sets
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
@@ -44,9 +46,9 @@ class Moving:
 
     def __init__(self) -> None:
         self.drafted = drafted = built(3)
-        pools = (drafted.program.pages, drafted.draft.program.pages)
-        server = TransferServer("127.0.0.1")
-        self.transfers = KvTransfers(server, *pools, gives=True, takes=True, room=64)
+        sets = (*layer_sets(drafted.program.pages), *layer_sets(drafted.draft.program.pages))
+        server, room = TransferServer("127.0.0.1"), PageCount(64)
+        self.transfers = KvTransfers(server, sets, gives=True, takes=True, room=room)
         self.moved = DraftedKvRunner(drafted, self.transfers)
         self.moved.compile(lambda _: None, QUICK)
         for index in range(self.moved.warmups):
@@ -61,7 +63,7 @@ class Moving:
         ((first,),) = answers(self.runner, [replace(request, max_tokens=1)])
         assert first.token is not None
         pages = -(-len(request.prompt) // PAGE)
-        assert self.transfers.reserve(KEY, pages)
+        assert self.transfers.reserve(KEY, PageCount(pages))
         self.transfers.fetch(KEY, self.transfers.addresses(), 30.0)
         answers(self.runner, [replace(request, prompt=request.prompt[::-1], max_tokens=12)])
         return first.token

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -12,9 +13,11 @@ from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.sequence import EngineRequest, finish_of
 from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, Step
 from tests.model_server.engine.fake_runner import FakeRunner, next_token
-from tests.model_server.engine.fake_traffic import FakeTraffic
+from tests.model_server.engine.fake_traffic import FakeTraffic, MovedRows
+from tests.model_server.engine.paging.test_prefix_cache import alike_asks
+from tests.model_server.engine.paging.test_states import recurrent
 from tests.model_server.engine.test_scheduler import ask_for, limits_of, some_asks, some_limits
-from tests.model_server.engine.trace import Ask, Trace, alone, run
+from tests.model_server.engine.trace import Ask, Trace, alone, pages_of, run
 
 
 def computed_elsewhere(engine_request: EngineRequest, *, pages: bool = True) -> EngineRequest:
@@ -30,12 +33,25 @@ def goes_on(engine_request: EngineRequest, limits: EngineLimits) -> bool:
     return finish_of(computed_elsewhere(engine_request), limits) is None
 
 
-@settings(max_examples=200, deadline=None)
+@st.composite
+def limits_of_any_cache(draw: st.DrawFn) -> EngineLimits:
+    """Of layers that see all, beside some with a window or a state or without any such."""
+    limits = draw(some_limits())
+    match draw(st.sampled_from(["all", "windows", "states"])):
+        case "windows":
+            return replace(limits, near_window=draw(st.integers(1, 12)))
+        case "states":
+            return recurrent(limits)
+        case _:
+            return limits
+
+
+@settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_answers_are_the_same_wherever_prompts_are_computed(data: st.DataObject) -> None:
     """Some with pages, some with their first token alone, among others that do all of it here."""
-    limits = data.draw(some_limits())
-    asks = data.draw(some_asks(limits))
+    limits = data.draw(limits_of_any_cache())
+    asks = data.draw(some_asks(limits) | alike_asks(limits))
     moved = []
     for ask in asks:
         if goes_on(ask.engine_request, limits) and (how := data.draw(st.integers(0, 2))):
@@ -61,7 +77,7 @@ def test_answers_are_the_same_wherever_prompts_are_computed(data: st.DataObject)
 def test_what_is_offered_is_the_prompt_and_what_was_cancelled_is_dropped(
     data: st.DataObject,
 ) -> None:
-    limits = data.draw(some_limits())
+    limits = data.draw(limits_of_any_cache())
     asks = [
         Ask(replace(ask.engine_request, max_tokens=1), ask.turn, ask.cancel_at, export_key=number)
         if ask.engine_request.score_from is None
@@ -77,8 +93,23 @@ def test_what_is_offered_is_the_prompt_and_what_was_cancelled_is_dropped(
             trace.traffic.drop(key)  # or after: as a prefiller does
             assert key not in trace.traffic.network
         else:
-            held = trace.traffic.network[key].reshape(-1)[: len(ask.engine_request.prompt)]
-            assert tuple(held) == ask.engine_request.prompt
+            check_offered(trace.traffic.network[key], ask.engine_request, limits)
+
+
+def check_offered(moved: MovedRows, asked: EngineRequest, limits: EngineLimits) -> None:
+    """All of the prompt is there; of near layers what the query behind it sees, and its state."""
+    size, wanted = len(asked.prompt), pages_of(asked, limits)
+    np.testing.assert_array_equal(moved.rows.reshape(-1)[:size], asked.prompt)
+    if moved.near is None or wanted.near is None:
+        assert moved.near is wanted.near
+        return
+    assert moved.near.shape == wanted.near.shape
+    assert limits.near_window is not None
+    seen = max(0, size + 1 - limits.near_window)
+    skipped = seen - limits.page_size * (len(moved.rows) - len(moved.near))
+    held = moved.near.reshape(-1)[skipped : skipped + size - seen]
+    np.testing.assert_array_equal(held, asked.prompt[seen:])
+    assert moved.states == wanted.states
 
 
 def test_an_imported_prompt_is_never_prefilled() -> None:

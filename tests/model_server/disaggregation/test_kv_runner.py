@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from model_server.disaggregation.handed_pages import PageCount
 from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.layer_set import layer_sets
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.types import PageGrant, Row, SlotSampling, Step
 from model_server.loading.compile_watch import CompileWatch
@@ -20,8 +22,9 @@ class Moving:
 
     def __init__(self) -> None:
         self.tiny = Tiny()
-        server, shapes = TransferServer("127.0.0.1"), self.tiny.runner.program.pages
-        self.transfers = KvTransfers(server, shapes, gives=True, takes=True, room=64)
+        sets = layer_sets(self.tiny.runner.program.pages)
+        server, room = TransferServer("127.0.0.1"), PageCount(64)
+        self.transfers = KvTransfers(server, sets, gives=True, takes=True, room=room)
         self.runner = KvRunner(self.tiny.runner, self.transfers)
         self.runner.compile(lambda _: None, QUICK)
 
@@ -42,12 +45,12 @@ def test_pages_that_left_and_came_back_go_on_where_they_were(moving: Moving) -> 
     grants = (PageGrant(0, 0, (4, 11, 6)),)
     rows = (Row(1, 0, 0, PROMPT, True),)
     pending = runner.launch(Step(1, rows, grants, (SlotSampling(0, GREEDY),)))
-    runner.export_pages(77, (4, 11, 6))
+    runner.export_pages(77, (4, 11, 6), ())
     first = pending.result().rows[0].token
     assert first is not None
-    assert transfers.reserve(77, 3)
+    assert transfers.reserve(77, PageCount(3))
     transfers.fetch(77, transfers.addresses(), 30.0)
-    runner.import_pages(77, (20, 2, 30), 3, first)
+    runner.import_pages(77, (20, 2, 30), (), 3, first)
     transfers.drop(77)
     assert transfers.offered == 0
     got, told = [first], ((PageGrant(3, 0, (20, 2, 30)),), (SlotSampling(3, GREEDY),))

@@ -13,23 +13,43 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from msgspec.structs import replace as msgspec_replace
 
+from model_server.disaggregation.handed_pages import PageCount, PageNumbers
 from model_server.disaggregation.kv_transfers import KvTransfers
-from model_server.disaggregation.page_copies import PageCopies, block_sizes
+from model_server.disaggregation.layer_set import block_sizes, layer_sets
+from model_server.disaggregation.page_copies import PageCopies
 from model_server.disaggregation.transfer_server import TransferServer
-from model_server.kernels.pages import CacheShape, LayerPages, allocate, overwrite
+from model_server.kernels.pages import (
+    CacheShape,
+    HeadShape,
+    Pages,
+    StateArray,
+    allocate,
+    overwrite,
+)
 from sax.errors import Cancelled, DeadlineExceeded, Internal, ReplicaLost
+from tests.model_server.engine.test_scheduler import limits_of
 
 CACHE = CacheShape(layers=3, kv_heads=2, key_dim=4, value_dim=6)
-ROOM = 40
+# Two layers attend, one with heads of its own, one keeps nothing and two keep states.
+MIXED = replace(
+    CACHE,
+    layers=5,
+    states=(None, (StateArray((3, 2)), StateArray((5,))), None, (), (StateArray((7,)),)),
+    others=(None, None, HeadShape(1, 8, 8), None, None),
+)
+NEAR = (False, True, True, False, True)
+LIMITS = limits_of(page_size=8, max_context=128)
+ROOM = PageCount(40, 9)
 
 
 def pool(
     dtype: str = "float32",
     sharding: jax.sharding.Sharding | None = None,
     cache: CacheShape = CACHE,
-) -> tuple[LayerPages, ...]:
-    """A pool of 20 pages in which every number is another."""
+) -> tuple[Pages, ...]:
+    """A pool of 20 pages of every layer, in which every number is another."""
     rng = np.random.default_rng(0)
 
     def filled(leaf: jax.Array) -> jax.Array:
@@ -43,49 +63,60 @@ def pool(
 class Side:
     """One server's pool, its compiled copies, and its transfers."""
 
-    def __init__(self, pages: tuple[LayerPages, ...]) -> None:
+    def __init__(self, pages: tuple[Pages, ...], near: tuple[bool, ...] = ()) -> None:
         self.pages = pages
+        self.sets = layer_sets(pages, near)
         self.transfers = KvTransfers(
-            TransferServer("127.0.0.1"), pages, gives=True, takes=True, room=ROOM
+            TransferServer("127.0.0.1"), self.sets, gives=True, takes=True, room=ROOM
         )
         shapes = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), pages
         )
         everywhere = jnp.zeros(5, jnp.int32).sharding
-        if isinstance(pages[0].keys.sharding, jax.sharding.NamedSharding):
-            mesh = pages[0].keys.sharding.mesh
+        if isinstance(placed := pages[0].keys.sharding, jax.sharding.NamedSharding):
+            mesh = placed.mesh
             everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         last = jax.ShapeDtypeStruct((5,), jnp.int32, sharding=everywhere)
         state = SimpleNamespace(last_tokens=last)
         program: Any = SimpleNamespace(
-            pages=shapes, state=state, everywhere=everywhere, overwrite=overwrite
+            pages=shapes,
+            state=state,
+            everywhere=everywhere,
+            overwrite=overwrite,
+            near=near,
+            limits=msgspec_replace(LIMITS, near_window=20 if near else None),
         )
-        self.copies = PageCopies(program, 16, gives=True, takes=True)
+        self.copies = PageCopies(program, gives=True, takes=True)
         self.copies.compile()
 
-    def offer(self, key: int, pages: tuple[int, ...]) -> None:
-        self.transfers.offer(key, self.copies.read(self.pages, pages))
+    def offer(self, key: int, pages: tuple[int, ...], near: tuple[int, ...] = ()) -> None:
+        self.transfers.offer(key, self.copies.read(self.pages, PageNumbers(pages, near)))
 
-    def fetch(self, key: int, other: Side, count: int, deadline_s: float = 30.0) -> None:
-        assert self.transfers.reserve(key, count)
+    def fetch(
+        self, key: int, other: Side, pages: int, near: int = 0, deadline_s: float = 30.0
+    ) -> None:
+        assert self.transfers.reserve(key, PageCount(pages, near))
         self.transfers.fetch(key, other.transfers.addresses(), deadline_s)
 
-    def take(self, key: int, pages: tuple[int, ...]) -> None:
-        self.pages = self.copies.write(self.pages, self.transfers.take(key), pages)
+    def take(self, key: int, pages: tuple[int, ...], near: tuple[int, ...] = ()) -> None:
+        numbers = PageNumbers(pages, near)
+        self.pages = self.copies.write(self.pages, self.transfers.take(key), numbers)
 
 
 def check_moved(sides: tuple[Side, Side]) -> None:
     give, take = sides
-    before = jax.tree.map(np.asarray, take.pages)
     out, into = (3, 1, 17, 9, 5, 20, 2), (7, 8, 1, 19, 2, 3, 11)
-    give.offer(5, out)
-    take.fetch(5, give, len(out))
-    take.take(5, into)
-    wanted = jax.tree.map(np.array, before)
-    for new, old in zip(
-        jax.tree.leaves(wanted), jax.tree.leaves(jax.tree.map(np.asarray, give.pages)), strict=True
-    ):
-        new[list(into)] = old[list(out)]
+    apart = ((), ())
+    if any(each.near for each in give.sets):
+        apart = ((4, 3, 18), (20, 1, 5))
+    wanted = jax.tree.map(np.array, take.pages)
+    for place, (new, old) in enumerate(zip(wanted, give.pages, strict=True)):
+        source, target = apart if apart[0] and NEAR[place] else (out, into)
+        for theirs, ours in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True):
+            theirs[list(target)] = np.asarray(ours)[list(source)]
+    give.offer(5, out, apart[0])
+    take.fetch(5, give, len(out), len(apart[0]))
+    take.take(5, into, apart[1])
     for got, want in zip(jax.tree.leaves(take.pages), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_array_equal(np.asarray(got), want)
     assert give.transfers.offered > 0
@@ -108,19 +139,36 @@ def test_pages_of_small_numbers_travel_with_their_scales() -> None:
     check_moved((give, Side(jax.tree.map(lambda leaf: -leaf, give.pages))))
 
 
+def test_states_and_layers_of_other_shapes_travel_with_pages_of_their_own() -> None:
+    give = Side(pool(cache=MIXED), NEAR)
+    assert [(each.near, each.places, len(each.kinds)) for each in give.sets] == [
+        (False, (0,), 1),
+        (True, (1, 2, 4), 3),
+    ]
+    check_moved((give, Side(jax.tree.map(lambda leaf: leaf + 1000, give.pages), NEAR)))
+
+
+def test_layers_of_equal_shapes_travel_in_one_array() -> None:
+    give = Side(pool(cache=replace(MIXED, states=(), others=(None, None, *MIXED.others[2:]))))
+    ((block,),) = [each.blocks(PageCount(4)) for each in give.sets]
+    assert [jax.tree.leaves(kind)[0].shape[:2] for kind in block] == [(4, 4), (1, 4)]
+    check_moved((give, Side(jax.tree.map(lambda leaf: leaf + 1000, give.pages))))
+
+
 def test_pools_of_other_shapes_travel_together() -> None:
     """As those of a draft model, whose layers and heads are fewer."""
     transfers = Side(pool()).transfers
     pools = (pool(), pool(cache=replace(CACHE, layers=1, kv_heads=1, value_dim=0)))
-    copies = [Side(each).copies for each in pools]
-    both = KvTransfers(transfers._server, *pools, gives=True, takes=True, room=ROOM)
-    out = (3, 1, 17, 9, 5)
+    sides = [Side(each) for each in pools]
+    copies, sets = [each.copies for each in sides], [*sides[0].sets, *sides[1].sets]
+    both = KvTransfers(transfers._server, sets, gives=True, takes=True, room=ROOM)
+    out = PageNumbers((3, 1, 17, 9, 5))
     given = [
         block for each, held in zip(copies, pools, strict=True) for block in each.read(held, out)
     ]
     wanted = [np.asarray(leaf) for leaf in jax.tree.leaves(given)]
     both.offer(8, given)
-    assert both.reserve(8, len(out))
+    assert both.reserve(8, out.count)
     both.fetch(8, both.addresses(), 30.0)
     for got, want in zip(jax.tree.leaves(list(both.take(8))), wanted, strict=True):
         np.testing.assert_array_equal(np.asarray(got), want)
@@ -153,10 +201,10 @@ def test_a_fetch_of_what_nobody_offers_ends_at_its_deadline(sides: tuple[Side, S
     give, take = sides
     with pytest.raises(DeadlineExceeded, match="did not arrive"):
         take.fetch(999, give, 30, deadline_s=0.05)
-    assert not take.transfers.reserve(1000, 30), "what may yet arrive keeps its room"
+    assert not take.transfers.reserve(1000, PageCount(30)), "what may yet arrive keeps its room"
     give.offer(999, tuple(range(1, 17)) + tuple(range(1, 15)))  # late, and of that size
     jax.block_until_ready(take.transfers._late[0][1])
-    assert take.transfers.reserve(1000, 30)
+    assert take.transfers.reserve(1000, PageCount(30))
     take.transfers.drop(1000)
     give.transfers.drop(999)
 
@@ -164,7 +212,7 @@ def test_a_fetch_of_what_nobody_offers_ends_at_its_deadline(sides: tuple[Side, S
 def test_room_is_bounded_and_comes_back(sides: tuple[Side, Side]) -> None:
     transfers = sides[1].transfers
     assert transfers.reserve(1, ROOM)
-    assert not transfers.reserve(2, 1)
+    assert not transfers.reserve(2, PageCount(1))
     transfers.drop(1)
     assert transfers.reserve(2, ROOM)
     transfers.drop(2)
@@ -175,7 +223,7 @@ def test_pages_that_are_dropped_while_they_come_are_not_kept(sides: tuple[Side, 
     with pytest.raises(Cancelled):
         take.transfers.fetch(50, give.transfers.addresses(), 1.0)
     give.offer(51, (1, 2))
-    assert take.transfers.reserve(51, 2)
+    assert take.transfers.reserve(51, PageCount(2))
     take.transfers.fetch(51, give.transfers.addresses(), 30.0)
     take.transfers.drop(51)
     with pytest.raises(Internal, match="did not fetch"):

@@ -1,21 +1,61 @@
-"""A bound on pages outside the pool."""
+"""The pages of a prompt that are handed over, and a bound on those in transit."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from model_server.disaggregation.transfers import PageAllowance
+from model_server.disaggregation.handed_pages import (
+    PageAllowance,
+    PageCount,
+    handed_over,
+    pick,
+    transit_room,
+)
+from model_server.engine.paging.near_count import most_near_seen
+from tests.model_server.engine.test_scheduler import limits_of
 
 
 def test_what_is_given_back_can_be_taken_again() -> None:
-    room = PageAllowance(10)
-    assert room.take(7)
-    assert not room.take(4)
-    assert room.used == 7
-    room.give_back(7)
-    assert room.take(10)
+    room = PageAllowance(PageCount(10, 4))
+    assert room.take(PageCount(7, 2))
+    assert not room.take(PageCount(4, 1))
+    assert not room.take(PageCount(1, 3)), "there is room for pages, but not for near ones"
+    assert room.used == (7, 2)
+    room.give_back(PageCount(7, 2))
+    assert room.take(PageCount(10, 4))
 
 
 def test_more_is_never_given_back_than_was_taken() -> None:
-    room = PageAllowance(10)
-    assert room.take(2)
+    room = PageAllowance(PageCount(10))
+    assert room.take(PageCount(2))
     with pytest.raises(AssertionError):
-        room.give_back(3)
+        room.give_back(PageCount(3))
+
+
+@given(window=st.integers(1, 40), size=st.integers(1, 9), tokens=st.integers(1, 60))
+def test_near_pages_that_are_handed_over_are_those_that_the_next_query_sees(
+    window: int, size: int, tokens: int
+) -> None:
+    limits = replace(limits_of(page_size=size, max_context=64), near_window=window)
+    seen = range(max(0, tokens + 1 - window), tokens)
+    pages, near = handed_over(limits, tokens)
+    assert near == len({position // size for position in seen})
+    assert near <= most_near_seen(limits)
+    assert transit_room(limits).near >= min(pages, near)
+    table, apart = range(100, 200), range(200, 300)
+    numbers = pick(limits, table, apart, tokens)
+    assert numbers.count == (pages, near)
+    assert [*numbers.pages] == [*table[:pages]]
+    assert [*numbers.near] == [*apart[pages - near : pages]]
+
+
+def test_a_state_is_handed_over_in_one_page_and_layers_that_see_all_have_no_other() -> None:
+    limits = replace(limits_of(page_size=4, max_context=64), near_window=2, recurrent=True)
+    assert [handed_over(limits, tokens) for tokens in (1, 4, 5, 33)] == [
+        (1, 1),
+        (1, 1),
+        (2, 1),
+        (9, 1),
+    ]
+    assert handed_over(replace(limits, near_window=None), 33) == (9, 0)

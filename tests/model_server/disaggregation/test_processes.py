@@ -22,6 +22,7 @@ from sax.types import ModelSpec, SamplingParams, TokenChunk
 from tests.demo_model import demo_model
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.disaggregation.servers import MODEL, SPEC, Caller, Child, server, tokens
+from tests.model_server.loading.test_recurrent_models import folder_of
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -156,6 +157,27 @@ async def test_servers_with_a_draft_model_give_the_answers_of_one_without(tmp_pa
         await decode.load(spec)
         await until_fetched(decode, prompt)
         await check_equal(decode, judge, prompt)
+        for each in (decode, prefill):
+            assert await each.metric("sax_compiles_while_serving_total", None) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lfm2", "gemma3"])
+async def test_states_and_windows_are_handed_over(name: str, tmp_path: Path) -> None:
+    folder = folder_of(name, tmp_path, max_position_embeddings=1024)
+    overrides = {"DTYPE": '"float32"', "MAX_CONTEXT": "512"}
+    spec = replace(SPEC, model_path="auto", checkpoint=folder, overrides=overrides)
+    prompt = [each % 250 for each in PROMPT]
+    async with (
+        server() as first,
+        server(*IN_A_CELL, f"--prefill_servers={first.address}") as second,
+        calling(first) as prefill,
+        calling(second) as decode,
+    ):
+        await decode.load(spec)
+        await until_fetched(decode, prompt)
+        for size in (333, 320, 300):  # the end is inside a page, at its border and inside again
+            await check_equal(decode, prefill, prompt[:size])
         for each in (decode, prefill):
             assert await each.metric("sax_compiles_while_serving_total", None) == 0
 

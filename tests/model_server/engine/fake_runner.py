@@ -45,7 +45,7 @@ from model_server.engine.types import (
 )
 from tests.model_server.engine.fake_pages import FakePages
 from tests.model_server.engine.fake_states import FakeStates
-from tests.model_server.engine.fake_traffic import FakeTraffic
+from tests.model_server.engine.fake_traffic import FakeTraffic, MovedRows
 
 VOCAB = 97
 GARBAGE = 96  # no token: what pages from elsewhere hold beyond the prompt
@@ -230,19 +230,30 @@ class FakeRunner:
         if self.traffic is not None:
             self.traffic.close()
 
-    def import_pages(self, key: int, pages: Seq[int], slot: int, token: int) -> None:
+    def import_pages(
+        self, key: int, pages: Seq[int], near: Seq[int], slot: int, token: int
+    ) -> None:
         assert self.traffic is not None
         assert set(pages) <= set(range(1, self.limits.pages + 1)), "scratch is nobody's"
-        blocks = self.traffic.take(key)
-        self._pages.fill(pages, blocks)
+        moved = self.traffic.take(key)
+        self._pages.fill(pages, moved.rows)
+        if self._near is not None:
+            assert 0 not in near, "those that the next query sees were granted"
+            assert moved.near is not None, "pages of these layers move, too"
+            self._near.fill(near, moved.near)
+        if self._states is not None:
+            self._states.fill(near, moved.states)
         short = self.limits.short_context
-        self._turned[list(pages)] = short is not None and (blocks != GARBAGE).sum() > short
+        self._turned[list(pages)] = short is not None and (moved.rows != GARBAGE).sum() > short
         self._last_tokens[slot] = token
         self.imported.append(tuple(pages))
 
-    def export_pages(self, key: int, pages: Seq[int]) -> None:
+    def export_pages(self, key: int, pages: Seq[int], near: Seq[int]) -> None:
         assert self.traffic is not None
-        self.traffic.offer(key, self._pages.memory[list(pages)])
+        rows = self._pages.memory[list(pages)]
+        of_near = None if self._near is None else self._near.memory[list(near)]
+        states = () if self._states is None else self._states.of(near)
+        self.traffic.offer(key, MovedRows(rows, of_near, states))
 
     def _copy(self, copies: Seq[tuple[int, ...]]) -> None:
         sources, targets = [pair[0] for pair in copies], [pair[1] for pair in copies]

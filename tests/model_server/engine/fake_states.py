@@ -29,6 +29,15 @@ class FakeStates:
             hashes += self._run(slot, start + first, tokens[first : first + self._block])
         return hashes
 
+    def of(self, pages: Sequence[int]) -> tuple[tuple[int, int] | None, ...]:
+        """The states in these pages; None: none was written."""
+        return tuple(map(self._states.get, pages))
+
+    def fill(self, pages: Sequence[int], states: Sequence[tuple[int, int] | None]) -> None:
+        for page, state in zip(pages, states, strict=True):
+            assert state is not None, "a state that was not written was handed over"
+            self._states[page] = state
+
     def _run(self, slot: int, start: int, tokens: Sequence[int]) -> list[int]:
         count, value = self._states[self._page(slot, start - 1)] if start else (0, 0)
         assert count == start, f"a row goes on at {start} with a state of {count} tokens"

@@ -1,4 +1,4 @@
-"""Pages on their way between FakeRunners: rows of numbers, kept by key in one dictionary.
+"""Pages on their way between FakeRunners: numbers, kept by key in one dictionary.
 
 The dictionary is the network; each server has its own FakeTraffic on it.
 """
@@ -6,12 +6,20 @@ The dictionary is the network; each server has its own FakeTraffic on it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from model_server.disaggregation.handed_pages import PageCount
 from sax.errors import Internal, ReplicaLost
 
-Rows = np.ndarray  # i64[pages, G]
+
+class MovedRows(NamedTuple):
+    """What is in a prompt's pages."""
+
+    rows: np.ndarray  # i64[pages, G]
+    near: np.ndarray | None = None  # likewise, of the near pages that the next query sees
+    states: tuple[tuple[int, int] | None, ...] = ()  # of these near pages, as in FakeStates
 
 
 class FakeTraffic:
@@ -20,21 +28,21 @@ class FakeTraffic:
     gives = True
     takes = True
 
-    def __init__(self, network: dict[int, Rows] | None = None, *, room: int = 10_000) -> None:
+    def __init__(self, network: dict[int, MovedRows] | None = None, *, room: int = 10_000) -> None:
         self.network = {} if network is None else network
-        self.here: dict[int, Rows | None] = {}  # reserved, and fetched
+        self.here: dict[int, MovedRows | None] = {}  # reserved, and fetched
         self.offered: set[int] = set()
         self.closed = False
         self._room = room
 
     # What a runner calls
 
-    def offer(self, key: int, rows: Rows) -> None:
+    def offer(self, key: int, rows: MovedRows) -> None:
         assert key not in self.network, "a key is used once"
         self.network[key] = rows
         self.offered.add(key)
 
-    def take(self, key: int) -> Rows:
+    def take(self, key: int) -> MovedRows:
         rows = self.here.pop(key, None)
         if rows is None:
             raise Internal("a step takes in pages that were not fetched")
@@ -56,7 +64,7 @@ class FakeTraffic:
     def addresses(self) -> Sequence[str]:
         return ("fake",)
 
-    def reserve(self, key: int, pages: int) -> bool:
+    def reserve(self, key: int, count: PageCount) -> bool:
         if len(self.here) >= self._room:
             return False
         self.here[key] = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from model_server.disaggregation.handed_pages import handed_over
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.scheduler import Scheduler
@@ -19,8 +20,14 @@ from model_server.engine.types import (
     Step,
     Top,
 )
-from tests.model_server.engine.fake_runner import GARBAGE, FakeRunner, logprob, next_token
-from tests.model_server.engine.fake_traffic import FakeTraffic
+from tests.model_server.engine.fake_runner import (
+    GARBAGE,
+    FakeRunner,
+    hash_of,
+    logprob,
+    next_token,
+)
+from tests.model_server.engine.fake_traffic import FakeTraffic, MovedRows
 
 
 @dataclass
@@ -185,12 +192,16 @@ def user_of(engine_request: EngineRequest) -> tuple[str, str]:
     return engine_request.account, engine_request.member
 
 
-def pages_of(engine_request: EngineRequest, limits: EngineLimits) -> np.ndarray:
+def pages_of(engine_request: EngineRequest, limits: EngineLimits) -> MovedRows:
     """A prompt as another runner would have left it in its pages: beyond its end lies garbage."""
-    pages = -(-len(engine_request.prompt) // limits.page_size)
-    rows = np.full(pages * limits.page_size, GARBAGE, np.int64)
-    rows[: len(engine_request.prompt)] = engine_request.prompt
-    return rows.reshape(pages, limits.page_size)
+    prompt = engine_request.prompt
+    pages, near = handed_over(limits, len(prompt))
+    flat = np.full(pages * limits.page_size, GARBAGE, np.int64)
+    flat[: len(prompt)] = prompt
+    rows = flat.reshape(pages, limits.page_size)
+    state = (len(prompt), hash_of(prompt))
+    states = (state,) * near if limits.recurrent else ()
+    return MovedRows(rows, None if limits.near_window is None else rows[pages - near :], states)
 
 
 def check_step(limits: EngineLimits, step: Step) -> None:

@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 
 from tests.model_server.checkpoints.tiny_folder import write_tiny
+from tests.model_server.loading.test_recurrent_models import folder_of
 from tests.model_server.pathways.roles.test_deployment import DeploymentProcesses
 
 ROOT = Path(__file__).parents[3]
-KINDS = ("dense", "experts", "quantised", "stages", "prompts")
+MOVED = ("prompts", "states")
+KINDS = ("dense", "experts", "quantised", "stages", *MOVED)
 # Small models spend their time in the compiler: it may leave out what only makes them fast.
 FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 LONG_POOL = 400_000
@@ -51,7 +53,7 @@ def answered(
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Answers by kind of model: of this machine's devices and of two islands.
 
-    Of "prompts" the first island computes the prompts and the second one answers.
+    Of "prompts" and "states" the first island computes the prompts and the second one answers.
     """
     folder = tmp_path_factory.mktemp("islands")
     monkeypatch = pytest.MonkeyPatch()
@@ -64,7 +66,12 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         for path, each in zip((dense, experts, dense), overrides, strict=True)
     ]
     stages = f"{dense} {json.dumps(F32 | STAGES)}"
-    prompts = [f"{write_tiny(folder / 'long', max_position_embeddings=400)} {json.dumps(F32)}"]
+    long = {"max_position_embeddings": 400}
+    (states := folder / "states").mkdir()
+    prompts = [
+        f"{path} {json.dumps(F32)}"
+        for path in (write_tiny(folder / "long", **long), folder_of("lfm2", states, **long))
+    ]
     deployment = DeploymentProcesses(folder, "cpu:1", 2)
     try:
         # The workers of one island read the weights themselves; those of the other get them.
@@ -105,7 +112,7 @@ def test_answers_are_those_of_this_machine(
 
 @pytest.mark.extended
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("kind", KINDS[:-1])
+@pytest.mark.parametrize("kind", KINDS[: -len(MOVED)])
 def test_sequences_are_preempted_and_pages_shared_on_islands_too(
     both: dict[str, dict[str, Any]], kind: str
 ) -> None:
@@ -126,8 +133,9 @@ def test_the_workers_of_a_stage_read_its_weights_where_they_may(
 
 @pytest.mark.extended
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("kind", MOVED)
 def test_pages_of_long_prompts_move_to_the_island_that_answers(
-    both: dict[str, dict[str, Any]],
+    both: dict[str, dict[str, Any]], kind: str
 ) -> None:
     """All nine that are asked alone; together, as many as there is room for on the way."""
-    assert both["islands"]["prompts"]["moved"] > 9
+    assert both["islands"][kind]["moved"] > 9

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from model_server.config import ModelServerConfig
+from model_server.disaggregation.handed_pages import transit_room
 from model_server.engine.paging.near_count import near_count
 from model_server.kernels.cpu import native
 from model_server.loading.deployment import Deployment, deploy, place_model
@@ -313,12 +314,22 @@ def test_an_automatic_context_counts_what_windows_leave() -> None:
     assert made.memory.kv <= kv
 
 
-def test_layers_have_pages_in_common_where_that_frees_none_or_where_pages_are_handed_over() -> None:
+def test_layers_have_pages_in_common_where_that_frees_none() -> None:
     assert deploy_gemma(gemma(context=16)).limits.near_window is None
     assert deploy_gemma(gemma(context=17)).limits.near_window == 16
-    for role in (replace(WHOLE, prefill=True), replace(WHOLE, prefill_servers=("host:1",))):
-        assert role.gives_pages or role.takes_pages
-        assert deploy_gemma(gemma(), role).limits.near_window is None
+
+
+def test_pages_in_transit_are_planned_beside_the_pool() -> None:
+    """Of four contexts of the layers that see all, and of the windows of sixteen prompts."""
+    alone = deploy_gemma(gemma())
+    for directions, role in ((1, {"prefill": True}), (2, {"prefill_servers": ("host:1",)})):
+        role = replace(WHOLE, **{"prefill": True, **role})
+        made = deploy_gemma(gemma(), role)
+        assert (made.limits, made.memory.kv) == (alone.limits, alone.memory.kv)
+        room = transit_room(made.limits)
+        assert room == (4 * made.limits.pages_per_sequence, 16 * 3)
+        moved = LAYER * (room.pages + 6 * room.near)
+        assert made.memory.total - alone.memory.total == directions * moved
 
 
 def test_every_stage_knows_which_of_its_layers_have_a_window() -> None:

@@ -30,8 +30,8 @@ MORE = ("mamba2", "qwen3_next", "nemotron_h")  # the last has layers that keep n
 CONFIG = ModelServerConfig(slots=2, page_size=16, prefix_cache="tenant")
 
 
-def folder_of(name: str, folder: Path) -> str:
-    """A golden case's checkpoint with rows for the tokens of a tokenizer."""
+def folder_of(name: str, folder: Path, **changes: Any) -> str:
+    """A golden case's checkpoint, with rows for a tokenizer's tokens and a config with changes."""
     config = config_of(name)
     shapes = json.loads((FAMILIES / name / "tensors.json").read_text())
     tensors = {
@@ -41,7 +41,8 @@ def folder_of(name: str, folder: Path) -> str:
         for tensor, dims in shapes.items()
     }
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": VOCAB}))
+    sizes = {key: VOCAB for key in config if key in ("vocab_size", "vocab_size_per_layer_input")}
+    (folder / "config.json").write_text(json.dumps(config | sizes | changes))
     (folder / "tokenizer.json").write_text(tokenizer_json())
     return str(folder)
 
@@ -97,6 +98,3 @@ def test_what_a_state_cannot_do_is_refused_when_the_model_is_loaded(tmp_path: Pa
     checkpoint = folder_of("lfm2", tmp_path)
     with pytest.raises(InvalidRequest, match="leave SPECULATION"):
         make_loader(CONFIG)(spec(checkpoint, SPECULATION='"ngram"'), quiet)
-    prefilling = ModelServerConfig(slots=2, page_size=16, prefill=True)
-    with pytest.raises(InvalidRequest, match="not handed over"):
-        make_loader(prefilling)(spec(checkpoint), quiet)

@@ -57,11 +57,13 @@ class FakeShare(FakeRunner):
     def warm(self, index: int) -> None:
         self.told.append(index)
 
-    def import_pages(self, key: int, pages: Sequence[int], slot: int, token: int) -> None:
-        self.told.append(("import", key, tuple(pages), slot, token))
+    def import_pages(
+        self, key: int, pages: Sequence[int], near: Sequence[int], slot: int, token: int
+    ) -> None:
+        self.told.append(("import", key, tuple(pages), tuple(near), slot, token))
 
-    def export_pages(self, key: int, pages: Sequence[int]) -> None:
-        self.told.append(("export", key, tuple(pages)))
+    def export_pages(self, key: int, pages: Sequence[int], near: Sequence[int]) -> None:
+        self.told.append(("export", key, tuple(pages), tuple(near)))
 
     def note(self, key: str, words: str) -> None:
         self.told.append((key, words))

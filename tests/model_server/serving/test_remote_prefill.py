@@ -14,6 +14,7 @@ import pytest
 
 from model_server.disaggregation import mirror
 from model_server.disaggregation.disaggregation import is_remote, worthwhile
+from model_server.disaggregation.handed_pages import PageCount
 from model_server.disaggregation.handoff import encode_ask
 from model_server.disaggregation.prefill_server import PrefillServer
 from model_server.engine.sequence import EngineRequest
@@ -70,7 +71,7 @@ def chosen(served: Served) -> PrefillServer | None:
 def offered(served: Served) -> int:
     disaggregation = served.servable().loaded.disaggregation
     assert disaggregation is not None
-    return disaggregation.outgoing.used
+    return disaggregation.outgoing.used.pages
 
 
 def moved(served: Served) -> Any:
@@ -183,7 +184,7 @@ async def test_what_nobody_fetches_expires_and_is_free() -> None:
         assert await other.metric("sax_kv_expired_total") == 1
         assert await other.metric("sax_kv_pages_offered") == 0
         transfers: Any = ours.servable().loaded.disaggregation.transfers  # pyright: ignore
-        assert transfers.reserve(ask.key, PAGES)
+        assert transfers.reserve(ask.key, PageCount(PAGES))
         with pytest.raises(SaxError, match="nobody offers that"):
             transfers.fetch(ask.key, handoff.addresses, 1.0)
         transfers.drop(ask.key)

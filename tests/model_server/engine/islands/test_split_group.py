@@ -52,7 +52,7 @@ class Islands:
         return sum(len(runner.imported) for runner in self.runners.values())
 
 
-def at_once(blocks: Sequence[Any], pool: Any, pages: int) -> Sequence[Any]:
+def at_once(blocks: Any, sets: Any, count: Any) -> Sequence[Any]:
     return blocks
 
 

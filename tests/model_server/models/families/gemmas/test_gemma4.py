@@ -26,7 +26,6 @@ def test_layers_that_see_everything_cache_larger_heads() -> None:
     cache = recipe(GEMMA).cache(1)
     assert (cache.kv_heads, cache.key_dim) == (2, 12)
     assert cache.others[:2] == (None, HeadShape(2, 16, 16))
-    assert not cache.is_even
 
 
 def test_fewer_heads_are_copied_like_the_others_or_refused() -> None:
