@@ -16,6 +16,8 @@ import jax.numpy as jnp
 from jax.experimental import serialize_executable
 from jax.sharding import SingleDeviceSharding
 
+from model_server.kernels.cpu import lapack
+
 
 def to_bytes(program: Any) -> bytes:
     """Serialise a program. Raises whatever the backend raises if it cannot."""
@@ -25,6 +27,7 @@ def to_bytes(program: Any) -> bytes:
 
 def from_bytes(body: bytes) -> Any:
     """Load the program onto the devices with the same ids. Raises anything on failure."""
+    lapack.load()
     ids, serialized = pickle.loads(body)
     by_id = {device.id: device for device in jax.devices()}
     devices = [by_id[each] for each in ids]

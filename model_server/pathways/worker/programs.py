@@ -23,6 +23,7 @@ from jaxlib._jax import Device
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from model_server.kernels.cpu import lapack
 from model_server.pathways.protocol.messages import (
     CompiledMemoryStatsProto,
     HloModuleProto,
@@ -148,6 +149,7 @@ def source(asked: Any, devices: IslandDevices) -> Source:
 
 def compiled(of: Source, client: Any) -> Program:
     """Compile. Raises WrongRequest for what is no StableHLO, and jax's errors."""
+    lapack.load()
     context = make_ir_context()  # with the dialects of jax's programs
     try:
         module = stablehlo.deserialize_portable_artifact(context, of.artifact)

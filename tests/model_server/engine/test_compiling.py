@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,3 +80,30 @@ def test_closing_skips_the_rest() -> None:
 
 def unasked() -> Any:
     raise AssertionError("nobody asked for this")
+
+
+_SOLVES = """
+import jax, jax.numpy as jnp, sys
+from model_server.engine.compiling import from_bytes, to_bytes
+matrix, wanted = jnp.array([[1.0, 0.0], [3.0, 1.0]]), jnp.array([[2.0], [7.0]])
+place = sys.argv[1]
+if sys.argv[2] == "make":
+    solve = jax.jit(lambda a, b: jax.scipy.linalg.solve_triangular(a, b, lower=True))
+    open(place, "wb").write(to_bytes(solve.lower(matrix, wanted).compile()))
+else:
+    print(from_bytes(open(place, "rb").read())(matrix, wanted).tolist())
+"""
+
+
+def test_a_program_of_another_process_may_call_lapack(tmp_path: Path) -> None:
+    """This one has not lowered any that does: jax has not loaded it."""
+    for role in ("make", "run"):
+        done = subprocess.run(
+            [sys.executable, "-c", _SOLVES, str(tmp_path / "program"), role],
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == "[[2.0], [1.0]]\n"
