@@ -100,7 +100,7 @@ def test_a_program_of_another_process_may_call_lapack(tmp_path: Path) -> None:
     for role in ("make", "run"):
         done = subprocess.run(
             [sys.executable, "-c", _SOLVES, str(tmp_path / "program"), role],
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"},
             capture_output=True,
             text=True,
             timeout=280,

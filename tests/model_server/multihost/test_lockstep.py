@@ -130,7 +130,7 @@ def test_pages_move_between_the_same_steps_on_every_host() -> None:
         last = Step(2, (Row(1, 3, 6, (), True),))
         for step in (first, last):
             runner.launch(step).result()
-        told = [("import", key, (9, 4), 3, 17), first, ("export", 5, (6,)), last]
+        told = [("import", key, (9, 4), (), 3, 17), first, ("export", 5, (6,), ()), last]
         assert own.told[2:] == told
         eventually(lambda: all(each[0].told[2:] == told for each in hosts.shares.values()))
 
