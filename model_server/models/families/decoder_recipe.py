@@ -160,9 +160,11 @@ def plain_attention(prefix: str, shape: AttentionShape, form: WeightForm) -> Att
     return Attention(shape, AttentionSources.hugging_face(f"{prefix}.self_attn"), form)
 
 
-def gated_ffw(keys: ConfigKeys, activation: Any = None, *, biased: bool = False) -> BuildFfw:
-    """Builder of the config's gated feed-forward; `activation` overrides the config's."""
-    embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
+def gated_ffw(
+    keys: ConfigKeys, activation: Any = None, *, biased: bool = False, size: int | None = None
+) -> BuildFfw:
+    """Builder of the config's gated feed-forward; `activation` and `size` override the config's."""
+    embed, ffw = keys.whole("hidden_size"), size or keys.whole("intermediate_size")
     found = activation_of(activation or keys.get("hidden_act", "silu"))
 
     def build(prefix: str, form: WeightForm) -> GatedFeedForward:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_server.models.families import bert
+from model_server.models.families.bert_layers import BertConfig
 from model_server.models.known_keys import KnownKeys
 from model_server.models.layers.embedder import EmbedderFamily, EmbedRecipe
 
@@ -21,7 +22,7 @@ _BARE = ("RobertaModel", "XLMRobertaModel")
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> EmbedRecipe:
     named = (config or {}).get("architectures")
     padding = (config or {}).get("pad_token_id")
-    sizes = bert.BertConfig.from_hf(
+    sizes = BertConfig.from_hf(
         config,
         KEYS,
         submodule="roberta",

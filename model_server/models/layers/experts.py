@@ -145,3 +145,13 @@ class NarrowedExperts(nnx.Module):
 
     def __call__(self, x: jax.Array, routes: Routes) -> jax.Array:
         return self.up(self.experts(self.down(x), routes))
+
+
+class HalvedFeedForward(nnx.Module):
+    """Half of what a feed-forward makes: the average of routed and shared experts."""
+
+    def __init__(self, ffw: nnx.Module) -> None:
+        self.ffw = ffw
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.ffw(x) * 0.5

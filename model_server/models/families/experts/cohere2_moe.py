@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import jax
 from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys, windows_of
-from model_server.models.families.decoder_recipe import BuildFfw, rms_norms
+from model_server.models.families.decoder_recipe import BuildFfw, gated_ffw, rms_norms
 from model_server.models.families.dense.cohere import (
     COMPUTED,
     DEFAULTS,
@@ -26,7 +25,12 @@ from model_server.models.families.dense.cohere import (
 from model_server.models.families.experts.mlp_layers import listed_sparse
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import KnownKeys
-from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
+from model_server.models.layers.experts import (
+    Experts,
+    ExpertSources,
+    HalvedFeedForward,
+    RoutedFeedForward,
+)
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import activation_of
 from model_server.models.layers.routing import (
@@ -39,6 +43,7 @@ from model_server.models.layers.routing import (
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
+_FIRST_PATTERN = "prefix_dense_sliding_window_pattern"
 KEYS = KnownKeys(
     "cohere2_moe",
     (
@@ -52,7 +57,7 @@ KEYS = KnownKeys(
         "num_experts_per_tok",
         "num_shared_experts",
         "prefix_dense_intermediate_size",
-        "prefix_dense_sliding_window_pattern",
+        _FIRST_PATTERN,
         "shared_expert_combination_strategy",
         "sliding_window",
         "sliding_window_pattern",
@@ -65,28 +70,19 @@ _DEFAULTS = {
     "num_experts": 8,
     "num_experts_per_tok": 2,
     "num_shared_experts": 0,
-    "prefix_dense_sliding_window_pattern": 1,
+    _FIRST_PATTERN: 1,
     "sliding_window": 4096,
     "sliding_window_pattern": 4,
 }
-
-
-class HalvedFeedForward(nnx.Module):
-    """Half of what a feed-forward makes: the average of routed and shared experts."""
-
-    def __init__(self, ffw: nnx.Module) -> None:
-        self.ffw = ffw
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.ffw(x) * 0.5
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, DEFAULTS | _DEFAULTS)
     keys.only("use_qk_norm", False)
     shape, sparse, windows = attention_shape(keys), listed_sparse(keys), _windows(keys)
-    rope, first_rotate = interleaved_rope(keys, shape), _first_pattern(keys) == 1
-    routed, dense = _routed_ffw(keys), _dense_ffw(keys)
+    rope, first_rotate = interleaved_rope(keys, shape), keys.whole(_FIRST_PATTERN) == 1
+    routed = _routed_ffw(keys)
+    dense = gated_ffw(keys, size=keys.whole_or_none("prefix_dense_intermediate_size"))
     return parallel_recipe(
         keys,
         serving(values, context_of(keys)),
@@ -100,33 +96,16 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     )
 
 
-def _first_pattern(keys: ConfigKeys) -> int:
-    return keys.whole("prefix_dense_sliding_window_pattern")
-
-
 def _windows(keys: ConfigKeys) -> list[int | None]:
     """Windows, one per layer; the first layers, without experts, have a pattern of their own."""
     first, rest = keys.whole("first_k_dense_replace", least=0), keys.whole("sliding_window_pattern")
 
     def slides(index: int) -> bool:
         if index < first:
-            return (index + 1) % _first_pattern(keys) != 0
+            return (index + 1) % keys.whole(_FIRST_PATTERN) != 0
         return (index - first + 1) % rest != 0
 
     return windows_of(keys, keys.whole("sliding_window"), slides)
-
-
-def _dense_ffw(keys: ConfigKeys) -> BuildFfw:
-    size = keys.whole_or_none("prefix_dense_intermediate_size")
-    ffw = keys.whole("intermediate_size") if size is None else size
-    return lambda prefix, form: _gated(keys, f"{prefix}.mlp", ffw, form)
-
-
-def _gated(keys: ConfigKeys, name: str, ffw: int, form: WeightForm) -> GatedFeedForward:
-    activation = activation_of(keys.get("hidden_act", "silu"))
-    return GatedFeedForward.hugging_face(
-        keys.whole("hidden_size"), ffw, name, activation=activation, form=form
-    )
 
 
 def _choice(keys: ConfigKeys, experts: int) -> Choice:
@@ -148,7 +127,11 @@ def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
         sources = ExpertSources.hugging_face(
             f"{name}.experts", experts, gate="gate_proj", up="up_proj", down="down_proj"
         )
-        always = _gated(keys, f"{name}.shared_experts", shared * ffw, form) if shared else None
+        always = None
+        if shared:
+            always = GatedFeedForward.hugging_face(
+                embed, shared * ffw, f"{name}.shared_experts", activation=activation, form=form
+            )
         made = RoutedFeedForward(
             Router(embed, experts, choice, (f"{name}.gate.weight",)),
             Experts(embed, ffw, sources, activation=activation, form=form),

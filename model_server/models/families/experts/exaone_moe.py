@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys, sliding_layers
-from model_server.models.families.deepseek_v3 import ROUTED, routed_ffw
 from model_server.models.families.experts.mlp_layers import listed_sparse, routed_recipe
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3 import normed_attention
+from model_server.models.families.sigmoid_experts import ROUTED, routed_ffw
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Family, Recipe

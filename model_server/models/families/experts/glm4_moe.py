@@ -17,9 +17,10 @@ from model_server.models.families.decoder_recipe import (
     gated_ffw,
     norm_of,
 )
-from model_server.models.families.deepseek_v3 import ROUTED, routed_ffw, spare_layers
+from model_server.models.families.latent_recipe import spare_layers
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.ropes import partial_rope
+from model_server.models.families.sigmoid_experts import ROUTED, routed_ffw
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.layers import RmsNorm

@@ -10,14 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.deepseek_v3 import (
-    LATENT,
-    LATENT_OFF,
-    ROUTED,
-    latent_recipe,
-    routed_ffw,
-)
 from model_server.models.families.experts.mlp_layers import listed_sparse
+from model_server.models.families.latent_recipe import LATENT, LATENT_OFF, latent_recipe
+from model_server.models.families.sigmoid_experts import ROUTED, routed_ffw
 from model_server.models.known_keys import KnownKeys, one_of
 from model_server.models.recipe import Family, Recipe
 

@@ -11,17 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.deepseek_v3 import (
+from model_server.models.families.dense.ministral3 import query_growth
+from model_server.models.families.latent_recipe import (
     LATENT,
     LATENT_OFF,
-    ROUTED,
-    first_sparse,
     latent_recipe,
     latent_shape,
-    routed_ffw,
 )
-from model_server.models.families.dense.ministral3 import query_growth
 from model_server.models.families.ropes import settings_of
+from model_server.models.families.sigmoid_experts import ROUTED, first_sparse, routed_ffw
 from model_server.models.known_keys import KnownKeys
 from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.layers.routing import GroupedSoftmaxChoice, checked_count

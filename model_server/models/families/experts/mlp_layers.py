@@ -14,7 +14,8 @@ from model_server.models.families.decoder_recipe import (
     gated_ffw,
     norm_of,
 )
-from model_server.models.families.deepseek_v3 import first_sparse, spare_layers
+from model_server.models.families.latent_recipe import spare_layers
+from model_server.models.families.sigmoid_experts import first_sparse
 from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import Rope

@@ -11,10 +11,10 @@ from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildAttention
-from model_server.models.families.deepseek_v3 import ROUTED, routed_ffw
 from model_server.models.families.experts.mlp_layers import routed_recipe
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.ropes import partial_rope
+from model_server.models.families.sigmoid_experts import ROUTED, routed_ffw
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.recipe import Family, Recipe

@@ -13,19 +13,18 @@ from typing import Any
 
 from model_server.kernels.pages import CacheShape, HeadShape
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.deepseek_v3 import (
-    LATENT,
-    LATENT_OFF,
-    ROUTED,
-    latent_recipe,
-    latent_shape,
-    routed_ffw,
-)
 from model_server.models.families.experts.mlp_layers import listed_sparse
 from model_server.models.families.indexed.indexed_attention import (
     IndexedLatentAttention,
     IndexerShape,
 )
+from model_server.models.families.latent_recipe import (
+    LATENT,
+    LATENT_OFF,
+    latent_recipe,
+    latent_shape,
+)
+from model_server.models.families.sigmoid_experts import ROUTED, routed_ffw
 from model_server.models.known_keys import KnownKeys
 from model_server.models.layers.latent_attention import latent_cache
 from model_server.models.recipe import Family, Recipe

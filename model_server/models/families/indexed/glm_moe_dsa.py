@@ -13,18 +13,17 @@ from typing import Any
 
 from model_server.kernels.pages import HeadShape
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.deepseek_v3 import (
-    LATENT,
-    LATENT_OFF,
-    ROUTED,
-    latent_recipe,
-    latent_shape,
-    routed_ffw,
-)
 from model_server.models.families.experts.mlp_layers import listed_sparse
 from model_server.models.families.indexed.deepseek_v32 import choosing_cache, indexer_of
 from model_server.models.families.indexed.indexed_attention import IndexedLatentAttention
 from model_server.models.families.indexed.shared_choice import ChoosingDecoder, ChoosingLayer
+from model_server.models.families.latent_recipe import (
+    LATENT,
+    LATENT_OFF,
+    latent_recipe,
+    latent_shape,
+)
+from model_server.models.families.sigmoid_experts import ROUTED, routed_ffw
 from model_server.models.known_keys import KnownKeys, all_in, one_of
 from model_server.models.recipe import Family, Recipe
 from sax.errors import CheckpointError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildFfw
-from model_server.models.families.deepseek_v3 import sigmoid_choice
+from model_server.models.families.sigmoid_experts import sigmoid_choice
 from model_server.models.layers.experts import (
     Experts,
     ExpertSources,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from model_server.models.config_keys import ConfigKeys, kinds_of_layers
-from model_server.models.families.deepseek_v3 import ROUTED
 from model_server.models.families.recurrent.mixers import step_limits
+from model_server.models.families.sigmoid_experts import ROUTED
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
 from model_server.models.layers.state_space import StateSpaceShape
 from sax.errors import CheckpointError

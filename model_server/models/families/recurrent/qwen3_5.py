@@ -13,7 +13,7 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildFfw, gated_ffw, norm_of
 from model_server.models.families.llama import attention_shape
-from model_server.models.families.recurrent.qwen3_next import (
+from model_server.models.families.recurrent.delta_recipe import (
     DELTA,
     DELTA_DEFAULTS,
     attending,

@@ -12,8 +12,8 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.experts.qwen2_moe import shared_ffw
 from model_server.models.families.qwen3_moe import routed_ffw
+from model_server.models.families.recurrent.delta_recipe import DELTA, DELTA_DEFAULTS
 from model_server.models.families.recurrent.qwen3_5 import OTHER_PARTS, recipe_of
-from model_server.models.families.recurrent.qwen3_next import DELTA, DELTA_DEFAULTS
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored, one_of
 from model_server.models.media.qwen.vision_encoder import OUTER
 from model_server.models.recipe import Family, Recipe

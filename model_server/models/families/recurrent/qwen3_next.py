@@ -7,47 +7,30 @@ those of Hugging Face's `Qwen3NextForCausalLM`. Multi-token-prediction layers ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from model_server.models.config_keys import ConfigKeys, kinds_of_layers
-from model_server.models.families.decoder_recipe import decoder_recipe, gated_ffw, norm_of
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import gated_ffw, norm_of
 from model_server.models.families.experts.qwen2_moe import shared_ffw
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3_moe import routed_ffw, sparse_layers
+from model_server.models.families.recurrent.delta_recipe import (
+    DELTA,
+    DELTA_DEFAULTS,
+    attending,
+    delta_recipe,
+    delta_shape,
+    gated_attention,
+    rest_of,
+)
 from model_server.models.families.ropes import partial_rope
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
-from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.delta_net import DeltaShape, DeltaSources, GatedDeltaNet
-from model_server.models.layers.layers import RmsNorm
 from model_server.models.layers.pre_norm import PreNormLayer
-from model_server.models.layers.rope import Rope
-from model_server.models.recipe import Family, Recipe, serving
-from model_server.models.weights.source import GroupRows, Tensor, WeightSource, cut
+from model_server.models.recipe import Family, Recipe
+from model_server.models.weights.source import GroupRows, Tensor, WeightSource
 from model_server.models.weights.weight import WeightForm
-from sax.errors import CheckpointError
 
-DELTA = (
-    "attention_bias",
-    "full_attention_interval",
-    "layer_types",
-    "linear_conv_kernel_dim",
-    "linear_key_head_dim",
-    "linear_num_key_heads",
-    "linear_num_value_heads",
-    "linear_value_head_dim",
-    "partial_rotary_factor",
-)
-DELTA_DEFAULTS = {
-    "head_dim": 256,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_value_head_dim": 128,
-    "max_position_embeddings": 32768,
-    "partial_rotary_factor": 0.25,
-}
 _EXPERTS = (
     "decoder_sparse_step",
     "mlp_only_layers",
@@ -95,79 +78,6 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
     return delta_recipe(keys, values, shape, delta, attends, layer, rope)
 
 
-def delta_recipe(
-    keys: ConfigKeys,
-    values: Mapping[str, Any],
-    shape: AttentionShape,
-    delta: DeltaShape,
-    attends: list[bool],
-    layer: Any,
-    rope: Rope,
-) -> Recipe:
-    """Build the recipe of a decoder in which some layers attend and the others are delta nets."""
-    made = decoder_recipe(
-        keys,
-        serving(values, keys.whole("max_position_embeddings")),
-        shape=shape,
-        ropes=[rope if its else None for its in attends],
-        layer=layer,
-        plus_one=True,
-        states=lambda shards: tuple(None if its else delta.states(shards) for its in attends),
-    )
-    return replace(made, unused=("mtp.",))
-
-
-def delta_shape(keys: ConfigKeys) -> DeltaShape:
-    """Return the delta nets' sizes. Raises CheckpointError."""
-    key_heads = keys.whole("linear_num_key_heads")
-    value_heads = keys.whole("linear_num_value_heads")
-    if value_heads % key_heads:
-        raise CheckpointError(
-            f"config.json has linear_num_value_heads = {value_heads}, which linear_num_key_heads = "
-            f"{key_heads} does not divide"
-        )
-    return DeltaShape(
-        embed=keys.whole("hidden_size"),
-        key_heads=key_heads,
-        value_heads=value_heads,
-        key_dim=keys.whole("linear_key_head_dim"),
-        value_dim=keys.whole("linear_value_head_dim"),
-        width=keys.whole("linear_conv_kernel_dim"),
-        epsilon=keys.number("rms_norm_eps", 1e-6),
-    )
-
-
-def attending(keys: ConfigKeys) -> list[bool]:
-    """One flag per layer: True if it attends. Raises CheckpointError."""
-    found = kinds_of_layers(keys, {"linear_attention": False, "full_attention": True})
-    if found is not None:
-        return found
-    every = keys.whole("full_attention_interval", 4)
-    return [(index + 1) % every == 0 for index in range(keys.whole("num_hidden_layers"))]
-
-
-def gated_attention(
-    keys: ConfigKeys, prefix: str, shape: AttentionShape, form: WeightForm
-) -> Attention:
-    """Attention whose queries come with a gate, head by head."""
-    name, size, biased = f"{prefix}.self_attn", shape.head_dim, keys.flag("attention_bias")
-    if biased:
-        raise CheckpointError(f"the {keys.family} family supports attention_bias = False")
-    both = Tensor(f"{name}.q_proj.weight")
-    sources = AttentionSources.hugging_face(name)
-    q, gate = (GroupRows(both, 2 * size, at, at + size, groups=shape.heads) for at in (0, size))
-    q_norm, k_norm = (
-        RmsNorm(
-            size,
-            (f"{name}.{part}.weight",),
-            epsilon=keys.number("rms_norm_eps", 1e-6),
-            plus_one=True,
-        )
-        for part in ("q_norm", "k_norm")
-    )
-    return Attention(shape, replace(sources, q=q, gate=gate), form, q_norm=q_norm, k_norm=k_norm)
-
-
 def _delta_sources(shape: DeltaShape, name: str) -> DeltaSources:
     """Sources of a layer whose projections lie key head by key head."""
     values = shape.value_heads // shape.key_heads  # heads for each key head
@@ -175,20 +85,6 @@ def _delta_sources(shape: DeltaShape, name: str) -> DeltaSources:
     q, k, v, gate = _of_groups(f"{name}.in_proj_qkvz.weight", widths, shape.key_heads)
     rate, decay = _of_groups(f"{name}.in_proj_ba.weight", (values, values), shape.key_heads)
     return DeltaSources(q=q, k=k, v=v, gate=gate, rate=rate, decay=decay, **rest_of(shape, name))
-
-
-def rest_of(shape: DeltaShape, name: str) -> dict[str, Any]:
-    """Sources of a layer beside its input projections."""
-    ends = [sum(shape.parts[: at + 1]) for at in range(3)]
-    conv = Tensor(f"{name}.conv1d.weight")
-    starts = zip([0, *ends[:2]], ends, strict=True)
-    return {
-        "convolutions": tuple(cut(conv, start, end, of=ends[2]) for start, end in starts),
-        "log_decay": (f"{name}.A_log",),
-        "decay_bias": (f"{name}.dt_bias",),
-        "norm": (f"{name}.norm.weight",),
-        "out": (f"{name}.out_proj.weight",),
-    }
 
 
 def _of_groups(name: str, widths: tuple[int, ...], groups: int) -> list[WeightSource]:

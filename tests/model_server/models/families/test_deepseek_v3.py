@@ -12,7 +12,8 @@ from model_server.checkpoints.opening import open_checkpoint
 from model_server.loading.weights import mismatches
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families import deepseek_v3
-from model_server.models.families.deepseek_v3 import configure, latent_shape
+from model_server.models.families.deepseek_v3 import configure
+from model_server.models.families.latent_recipe import latent_shape
 from model_server.models.layers.routing import GroupedSigmoidChoice
 from model_server.models.recipe import SERVING_DEFAULTS, Recipe
 from sax.errors import CheckpointError

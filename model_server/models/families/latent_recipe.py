@@ -1,0 +1,128 @@
+"""Decoders over latent attention, as Hugging Face names their parts and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flax import nnx
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import (
+    BuildFfw,
+    embedding_of,
+    gated_ffw,
+    head_of,
+    norm_of,
+)
+from model_server.models.known_keys import DECODER, DECODER_OFF, ignored
+from model_server.models.layers.decoder import Decoder
+from model_server.models.layers.latent_attention import LatentAttention, LatentShape, latent_cache
+from model_server.models.layers.pre_norm import PreNormLayer
+from model_server.models.layers.rope import Rope, rope_of, yarn_mscale
+from model_server.models.recipe import Recipe, serving
+from model_server.models.weights.weight import WeightForm
+
+BuildLatent = Callable[[LatentShape, str, WeightForm], nnx.Module]
+
+
+LATENT = (
+    *(key for key in DECODER if key not in ("head_dim", "num_key_value_heads")),
+    "attention_bias",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+)
+
+
+# All heads share one latent; head sizes are given part by part.
+LATENT_OFF = {**DECODER_OFF, **ignored("head_dim", "num_key_value_heads", "qk_head_dim")}
+
+
+def latent_recipe(
+    keys: ConfigKeys,
+    values: Mapping[str, Any],
+    sparse: Sequence[bool],
+    routed: BuildFfw,
+    *,
+    attentions: Sequence[BuildLatent] = (),
+    layer_kind: type[PreNormLayer] = PreNormLayer,
+    decoder_kind: type[Decoder] = Decoder,
+    rope: Rope | None = None,
+    unused: tuple[str, ...] = (),
+) -> Recipe:
+    """Build a recipe over latent attention, with experts in some layers.
+
+    sparse, attentions: of each layer; () of attentions: usual ones. rope: None: as config.json
+    says. unused: more prefixes of tensors that are not read.
+    """
+    layers, shape, dense = len(sparse), latent_shape(keys), gated_ffw(keys)
+    rope = rope or rope_of(keys.all, shape.rotated_dim, interleaved=_interleaved(keys))
+
+    def layer(index: int, form: WeightForm) -> PreNormLayer:
+        prefix = f"model.layers.{index}"
+        attention = attentions[index] if attentions else LatentAttention
+        return layer_kind(
+            norm_of(keys, f"{prefix}.input_layernorm"),
+            attention(shape, f"{prefix}.self_attn", form),
+            norm_of(keys, f"{prefix}.post_attention_layernorm"),
+            (routed if sparse[index] else dense)(prefix, form),
+        )
+
+    def build(form: WeightForm) -> Decoder:
+        return decoder_kind(
+            embedding=embedding_of(keys, form),
+            layers=[layer(index, form) for index in range(layers)],
+            final_norm=norm_of(keys, "model.norm"),
+            head=head_of(keys, form),
+            ropes=[rope] * layers,
+        )
+
+    return Recipe(
+        build=build,
+        cache=latent_cache(
+            layers=layers, heads=shape.heads, latent=shape.latent, rotated=shape.rotated_dim
+        ),
+        embed=shape.embed,
+        vocab=keys.whole("vocab_size"),
+        unused=(*spare_layers(keys, layers), *unused),
+        short_context=rope.short_context,
+        **serving(values, keys.whole("max_position_embeddings")),
+    )
+
+
+def _interleaved(keys: ConfigKeys) -> bool:
+    named = "rope_interleave" in keys.known.computed
+    return keys.flag("rope_interleave", True) if named else True
+
+
+def latent_shape(keys: ConfigKeys) -> LatentShape:
+    plain, rotated = keys.whole("qk_nope_head_dim", 128), keys.whole("qk_rope_head_dim", 64)
+    return LatentShape(
+        embed=keys.whole("hidden_size"),
+        heads=keys.whole("num_attention_heads"),
+        plain_dim=plain,
+        rotated_dim=rotated,
+        value_dim=keys.whole("v_head_dim", 128),
+        latent=keys.whole("kv_lora_rank", 512),
+        query_latent=keys.whole_or_none("q_lora_rank"),
+        scale=(plain + rotated) ** -0.5 * _sharpened(keys),
+        biased=keys.flag("attention_bias"),
+    )
+
+
+def _sharpened(keys: ConfigKeys) -> float:
+    """Factor that YaRN applies to the score scale (arXiv:2309.00071, section 3.4)."""
+    given = keys.get("rope_parameters") or keys.get("rope_scaling") or {}
+    if given.get("rope_type", given.get("type", "default")) == "default":
+        return 1.0
+    all_dims = given.get("mscale_all_dim")
+    return yarn_mscale(float(given["factor"]), float(all_dims)) ** 2 if all_dims else 1.0
+
+
+def spare_layers(keys: ConfigKeys, layers: int) -> tuple[str, ...]:
+    """Tensor prefixes of the multi-token-prediction layers."""
+    more = keys.whole("num_nextn_predict_layers", 0, least=0)
+    return tuple(f"model.layers.{index}." for index in range(layers, layers + more))
