@@ -84,4 +84,4 @@ def ropes_of(keys: ConfigKeys) -> tuple[Rope, Rope]:
     return ropes[FULL], ropes[SLIDING]
 
 
-FAMILY = Family("gemma3", ("gemma3_text", "gemma3"), "Gemma 3", configure)
+FAMILY = Family("gemma3", ("gemma3_text", "gemma3"), "Gemma 3, EmbeddingGemma", configure)

@@ -62,4 +62,4 @@ def normed_attention(keys: ConfigKeys, *, plus_one: bool = False) -> BuildAttent
     return build
 
 
-FAMILY = Family("qwen3", ("qwen3",), "Qwen3", configure)
+FAMILY = Family("qwen3", ("qwen3",), "Qwen3, Qwen3-Embedding, Qwen3-Reranker", configure)
