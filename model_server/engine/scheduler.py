@@ -235,6 +235,10 @@ class Scheduler:
         if accounts.unfinished or accounts.waiting:
             self._keep_pace(draft)
             self._prefill(draft)
+        if not draft.rows and accounts.waiting:
+            # Who left its slot to be computed anew may have left it to one that needs no prefill.
+            self._admit_computed(draft)
+            self._decode(draft, guesses)
         if not draft.rows and self.steps == self._commits.steps and self._running:
             self._decode(draft, NO_GUESSES, late=True)
         if not draft.rows:

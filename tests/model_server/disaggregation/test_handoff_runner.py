@@ -137,6 +137,19 @@ def test_an_import_behind_a_prompt_follows_it() -> None:
     assert trace.answers[2].finish == "length"
 
 
+def test_an_import_takes_the_slot_of_one_that_is_computed_anew() -> None:
+    """Behind the short context all factors change; nothing else is running in that step."""
+    limits = limits_of(
+        slots=1, pages=2, page_size=2, max_context=4, token_budget=1, max_logit_rows=1,
+        prefill_block=1, short_context=2,
+    )  # fmt: skip
+    here = replace(ask_for((10,), 3), account="a")
+    there = replace(computed_elsewhere(ask_for((10,), 2)), account="b")
+    trace = run(limits, [Ask(here), Ask(there)])
+    for answer, request in zip(trace.answers.values(), (here, there), strict=True):
+        assert [*request.answer, *answer.tokens] == alone(request, limits)[0]
+
+
 def test_a_preempted_import_is_computed_here() -> None:
     limits = limits_of(slots=3, pages=6, page_size=2, max_context=12)
     warm = Sampling(1.0, 0, 1.0, seed=3)
