@@ -243,8 +243,7 @@ class FakeRunner:
             self._near.fill(near, moved.near)
         if self._states is not None:
             self._states.fill(near, moved.states)
-        short = self.limits.short_context
-        self._turned[list(pages)] = short is not None and (moved.rows != GARBAGE).sum() > short
+        self._turned[list(pages)] = moved.long
         self._last_tokens[slot] = token
         self.imported.append(tuple(pages))
 
@@ -253,7 +252,8 @@ class FakeRunner:
         rows = self._pages.memory[list(pages)]
         of_near = None if self._near is None else self._near.memory[list(near)]
         states = () if self._states is None else self._states.of(near)
-        self.traffic.offer(key, MovedRows(rows, of_near, states))
+        long = bool(self._turned[pages[0], 0])
+        self.traffic.offer(key, MovedRows(rows, long, of_near, states))
 
     def _copy(self, copies: Seq[tuple[int, ...]]) -> None:
         sources, targets = [pair[0] for pair in copies], [pair[1] for pair in copies]

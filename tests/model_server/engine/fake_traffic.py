@@ -18,6 +18,7 @@ class MovedRows(NamedTuple):
     """What is in a prompt's pages."""
 
     rows: np.ndarray  # i64[pages, G]
+    long: bool = False  # its keys are rotated by the factors for more than the short context
     near: np.ndarray | None = None  # likewise, of the near pages that the next query sees
     states: tuple[tuple[int, int] | None, ...] = ()  # of these near pages, as in FakeStates
 

@@ -201,7 +201,9 @@ def pages_of(engine_request: EngineRequest, limits: EngineLimits) -> MovedRows:
     rows = flat.reshape(pages, limits.page_size)
     state = (len(prompt), hash_of(prompt))
     states = (state,) * near if limits.recurrent else ()
-    return MovedRows(rows, None if limits.near_window is None else rows[pages - near :], states)
+    long = limits.short_context is not None and len(prompt) > limits.short_context
+    of_near = None if limits.near_window is None else rows[pages - near :]
+    return MovedRows(rows, long, of_near, states)
 
 
 def check_step(limits: EngineLimits, step: Step) -> None:
