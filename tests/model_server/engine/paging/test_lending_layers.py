@@ -31,5 +31,4 @@ def test_tokens_are_those_of_whole_sequences(tiny: Tiny, sharing: PrefixSharing)
     assert (scheduler.prefix_hits > 0) == (sharing != "off")
     assert scheduler.near_pages_used == 0
     for prompt, answer in zip(prompts_of(storm(), got), got, strict=True):
-        whole = tiny.likeliest([*prompt, *answer])
-        assert whole[len(prompt) - 1 : -1] == answer
+        assert tiny.lacking(prompt, answer) < 1e-5

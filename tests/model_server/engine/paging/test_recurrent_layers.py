@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -60,9 +62,12 @@ class Tiny:
         runner.warm(0)
         return runner
 
-    def likeliest(self, tokens: list[int]) -> list[int]:
-        """The likeliest token after each, from the whole sequence at once."""
-        return self._whole.logits(tokens).argmax(-1).tolist()
+    def lacking(self, prompt: Seq[int], answer: Seq[int]) -> float:
+        """By how much a token's logit is below the highest, at most, computed all at once."""
+        tokens = [*prompt, *answer]
+        logits = self._whole.logits(tokens)[len(prompt) - 1 : -1]
+        chosen = np.take_along_axis(logits, np.asarray(answer)[:, None], axis=-1)
+        return float((logits.max(-1) - chosen[:, 0]).max())
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -76,5 +81,5 @@ def test_tokens_are_those_of_whole_sequences(tiny: Tiny, sharing: PrefixSharing)
     assert (scheduler.prefix_hits > 0) == (sharing != "off")
     assert scheduler.near_pages_used == 0
     for prompt, answer in zip(prompts_of(storm(), got), got, strict=True):
-        whole = tiny.likeliest([*prompt, *answer])
-        assert whole[len(prompt) - 1 : -1] == answer
+        # Two tokens of Mamba-2 are equally likely but for the last bit, which no two CPUs share.
+        assert tiny.lacking(prompt, answer) < 1e-5
