@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from model_server.models.families.bert_layers import Bert, BertConfig, FirstTokenHead
+from model_server.models.families.encoders.bert_layers import Bert, BertConfig, FirstTokenHead
 from model_server.models.known_keys import KnownKeys, ignored
 from model_server.models.layers.embedder import EmbedderFamily, EmbedRecipe, embedding
 from model_server.models.weights.weight import WeightForm

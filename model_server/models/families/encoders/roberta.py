@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from model_server.models.families import bert
-from model_server.models.families.bert_layers import BertConfig
+from model_server.models.families.encoders import bert
+from model_server.models.families.encoders.bert_layers import BertConfig
 from model_server.models.known_keys import KnownKeys
 from model_server.models.layers.embedder import EmbedderFamily, EmbedRecipe
 
