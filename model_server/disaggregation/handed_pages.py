@@ -29,14 +29,10 @@ class PageCount(NamedTuple):
 
 
 class PageNumbers(NamedTuple):
-    """A sequence's pages in a pool that are handed over, in their order."""
+    """Numbers of the pages of a sequence that are handed over, in order of their tokens."""
 
     pages: Sequence[int]  # all of them
     near: Sequence[int] = ()  # of the near layers, those that the next query sees
-
-    @property
-    def count(self) -> PageCount:
-        return PageCount(len(self.pages), len(self.near))
 
 
 def handed_over(limits: EngineLimits, tokens: int) -> PageCount:

@@ -236,7 +236,7 @@ class Scheduler:
             self._keep_pace(draft)
             self._prefill(draft)
         if not draft.rows and accounts.waiting:
-            # Who left its slot to be computed anew may have left it to one that needs no prefill.
+            # A sequence that is recomputed gave up its slot after the others were admitted.
             self._admit_computed(draft)
             self._decode(draft, guesses)
         if not draft.rows and self.steps == self._commits.steps and self._running:

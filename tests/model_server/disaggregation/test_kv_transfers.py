@@ -168,7 +168,7 @@ def test_pools_of_other_shapes_travel_together() -> None:
     ]
     wanted = [np.asarray(leaf) for leaf in jax.tree.leaves(given)]
     both.offer(8, given)
-    assert both.reserve(8, out.count)
+    assert both.reserve(8, PageCount(len(out.pages)))
     both.fetch(8, both.addresses(), 30.0)
     for got, want in zip(jax.tree.leaves(list(both.take(8))), wanted, strict=True):
         np.testing.assert_array_equal(np.asarray(got), want)

@@ -45,7 +45,7 @@ def test_near_pages_that_are_handed_over_are_those_that_the_next_query_sees(
     assert transit_room(limits).near >= min(pages, near)
     table, apart = range(100, 200), range(200, 300)
     numbers = pick(limits, table, apart, tokens)
-    assert numbers.count == (pages, near)
+    assert (len(numbers.pages), len(numbers.near)) == (pages, near)
     assert [*numbers.pages] == [*table[:pages]]
     assert [*numbers.near] == [*apart[pages - near : pages]]
 
