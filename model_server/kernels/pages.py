@@ -97,10 +97,6 @@ class CacheShape:
             others=self.others[first:end],
         )
 
-    def bytes_per_page(self, page_size: int, dtype: jnp.dtype, shapes: Shapes | None = None) -> int:
-        """Bytes of one page over all layers and devices."""
-        return sum(self.bytes_by_layer(page_size, dtype, shapes))
-
     def bytes_by_layer(
         self, page_size: int, dtype: jnp.dtype, shapes: Shapes | None = None
     ) -> list[int]:

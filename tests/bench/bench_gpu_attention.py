@@ -87,5 +87,5 @@ def _bytes_seen(case: Case) -> int:
     """Of each sequence once, though several programs may read the same."""
     batch = _full(case, xla.KERNEL)
     seen = int(batch.decode_limits.sum()) + int(batch.block_limits.max(1, initial=0).sum())
-    page = case.cache.bytes_per_page(case.page, jnp.dtype(case.dtype))
+    page = sum(case.cache.bytes_by_layer(case.page, jnp.dtype(case.dtype)))
     return seen * page // case.page

@@ -34,4 +34,4 @@ def test_a_part_of_the_layers_has_the_shapes_of_these() -> None:
 
 
 def test_bytes_of_a_page_are_those_of_layers_that_keep_something() -> None:
-    assert UNLIKE.bytes_per_page(4, jnp.dtype("float32")) == 4 * 4 * (2 * 2 * 8 + 2 * 16)
+    assert sum(UNLIKE.bytes_by_layer(4, jnp.dtype("float32"))) == 4 * 4 * (2 * 2 * 8 + 2 * 16)

@@ -175,7 +175,7 @@ def test_int8_pages_hold_numbers_to_half_a_step() -> None:
     keys = np.asarray(layer.keys[1], np.float32) * np.asarray(layer.key_scales[1])[:, None]
     allowed = np.abs(numbers).max(-1) / 127 * 0.501
     assert (np.abs(keys.transpose(2, 0, 1) - numbers) <= allowed[..., None]).all()
-    assert cache.bytes_per_page(8, jnp.dtype("int8")) == 8 * 2 * (32 + 8)
+    assert sum(cache.bytes_by_layer(8, jnp.dtype("int8"))) == 8 * 2 * (32 + 8)
 
 
 def test_float8_pages_hold_numbers_of_any_size_to_a_sixteenth() -> None:

@@ -105,8 +105,8 @@ def test_a_token_takes_up_one_latent_and_one_rotated_key_for_all_heads() -> None
     assert (cache(1).query_axis, cache(8).query_axis) == (None, "heads")
     assert cache(8).kv_heads == 1
     assert cache(8).axis is None
-    assert cache(8).bytes_per_page(1, jnp.dtype("bfloat16")) == 61 * (512 + 64) * 2
-    assert cache(8).bytes_per_page(1, jnp.dtype("int8")) == 61 * (512 + 64 + 4)
+    assert sum(cache(8).bytes_by_layer(1, jnp.dtype("bfloat16"))) == 61 * (512 + 64) * 2
+    assert sum(cache(8).bytes_by_layer(1, jnp.dtype("int8"))) == 61 * (512 + 64 + 4)
 
 
 def test_nothing_is_allocated_for_values() -> None:
