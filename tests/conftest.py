@@ -24,6 +24,7 @@ from tests.model_server.checkpoints.fixtures import (  # noqa: F401
     one_bucket_server,
     smollm2,
 )
+from tests.processes import QUICK_COMPILER
 from tests.stores.fixtures import (  # noqa: F401
     azurite_place,
     gcs_place,
@@ -48,6 +49,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILE_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# Whoever sets the variable, even to nothing, chooses how XLA compiles.
+if os.environ["JAX_PLATFORMS"] == "cpu":
+    os.environ.setdefault("XLA_FLAGS", QUICK_COMPILER)
 
 # A program that is compiled while serving is an error in every process that a test starts.
 os.environ.setdefault(STRICT_VARIABLE, "1")

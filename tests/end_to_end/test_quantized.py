@@ -64,7 +64,7 @@ def test_a_wrong_kind_ends_in_words_that_name_the_right_ones(
 def test_four_devices_give_the_references_text(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "4")
     monkeypatch.setenv("NPROC", "16")  # threads for four devices that wait for each other
     with Cell(local_plan(tmp_path, *FLAGS)) as wide:
         wide.publish(str(gguf), overrides={"DTYPE": "float32"})

@@ -6,7 +6,6 @@ The number of devices is fixed before jax starts, so such a script has a process
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import traceback
@@ -14,20 +13,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.processes import on_devices
+
 ROOT = Path(__file__).parents[2]
 Runs = Sequence[str]  # CASE:1x2x4 each: a golden case on a mesh
 
 
 def run_script(module: str, *arguments: str) -> None:
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8 "
-        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
-        "NPROC": "32",  # threads: fewer than devices can wait for each other for ever
-        "PYTHONPATH": str(ROOT),
-    }
     command = [sys.executable, "-m", module, *arguments]
-    subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=1500)
+    subprocess.run(command, env=on_devices(8), cwd=ROOT, check=True, timeout=1500)
 
 
 def results_by_set(module: str, folder: Path, sets: Sequence[Runs]) -> Callable[[str], Any]:

@@ -14,7 +14,6 @@ from model_server.kernels import reference
 from model_server.kernels.paged import Kernel, PagedBatch
 from model_server.kernels.pages import LayerPages, allocate
 from model_server.models.long_positions import LONG
-from tests.model_server.models.quick import quick
 
 PAGE = 8
 
@@ -68,7 +67,7 @@ class WholeSequences:
         """most: tokens of the longest sequence."""
         self._model = model
         self._most = most
-        self._run = quick(partial(_logits, recipe), model, _padded((), most))
+        self._run = jax.jit(partial(_logits, recipe))
 
     def logits(self, tokens: Sequence[int]) -> np.ndarray:
         """f32[S, V]: the logits after each token."""

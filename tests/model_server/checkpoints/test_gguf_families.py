@@ -26,7 +26,6 @@ from tests.model_server.checkpoints.gguf_case import (
     write_case,
     written_cases,
 )
-from tests.model_server.models.quick import quick
 from tests.model_server.tiny import logits_of
 
 ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings")
@@ -158,11 +157,10 @@ def run(checkpoint: Checkpoint, prompt: np.ndarray) -> np.ndarray:
     module = recipe.blueprint()
     model = module.assemble(read_weights(module.declarations, checkpoint, lambda _: None))
     if checkpoint.config["model_type"] == "bert":
-        inputs = (model, jnp.asarray(prompt[None]), jnp.asarray([len(prompt)]))
-        call = quick(lambda model, tokens, lengths: model(tokens, lengths), *inputs)
-        return np.asarray(call(*inputs))[0]
+        call = jax.jit(lambda model, tokens, lengths: model(tokens, lengths))
+        return np.asarray(call(model, jnp.asarray(prompt[None]), jnp.asarray([len(prompt)])))[0]
 
     def logits(model: Any) -> jax.Array:
         return logits_of(model, recipe, prompt)
 
-    return np.asarray(quick(logits, model)(model))
+    return np.asarray(jax.jit(logits)(model))

@@ -34,7 +34,6 @@ from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.fake_traffic import FakeTraffic
 from tests.model_server.engine.guessing.driving import answers, tokens_of
 from tests.model_server.engine.test_scheduler import limits_of
-from tests.model_server.models.quick import QUICK
 from tests.model_server.tiny import PAGE
 
 KEY = 77
@@ -50,7 +49,7 @@ class Moving:
         server, room = TransferServer("127.0.0.1"), PageCount(64)
         self.transfers = KvTransfers(server, sets, gives=True, takes=True, room=room)
         self.moved = DraftedKvRunner(drafted, self.transfers)
-        self.moved.compile(lambda _: None, QUICK)
+        self.moved.compile(lambda _: None)
         for index in range(self.moved.warmups):
             self.moved.warm(index)
         runner = handoff_runner(self.moved, self.transfers)

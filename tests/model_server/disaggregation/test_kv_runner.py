@@ -14,7 +14,6 @@ from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.types import PageGrant, Row, SlotSampling, Step
 from model_server.loading.compile_watch import CompileWatch
 from tests.model_server.engine.test_runner import GREEDY, PROMPT, Tiny
-from tests.model_server.models.quick import QUICK
 
 
 class Moving:
@@ -26,7 +25,7 @@ class Moving:
         server, room = TransferServer("127.0.0.1"), PageCount(64)
         self.transfers = KvTransfers(server, sets, gives=True, takes=True, room=room)
         self.runner = KvRunner(self.tiny.runner, self.transfers)
-        self.runner.compile(lambda _: None, QUICK)
+        self.runner.compile(lambda _: None)
 
 
 @pytest.fixture(scope="module")

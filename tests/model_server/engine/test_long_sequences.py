@@ -14,7 +14,6 @@ from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
 from tests.model_server.models.family_cases import F32, config_of, golden_of
-from tests.model_server.models.quick import QUICK
 from tests.model_server.tiny import PAGE, WholeSequences, empty_pages
 
 CASE = "phi3_longrope_long"  # its original context is 16 tokens, and what it serves 128
@@ -47,7 +46,7 @@ class Phi3:
         pages = empty_pages(recipe, self.limits.pages)
         program = StepProgram(module, leaves, pages, self.limits, xla.KERNEL, vocab=recipe.vocab)
         self.runner = ModelRunner(program, leaves, pages, closed_set(self.limits.slots, (2,)))
-        self.runner.compile(lambda _: None, QUICK)
+        self.runner.compile(lambda _: None)
 
     def answers(self, requests: dict[int, tuple[int, int]]) -> dict[int, list[int]]:
         """Greedy tokens by id, for prompts of a length and answers of a length, side by side."""

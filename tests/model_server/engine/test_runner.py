@@ -24,7 +24,6 @@ from model_server.engine.types import (
 from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
-from tests.model_server.models.quick import QUICK
 from tests.model_server.tiny import PAGE, WholeSequences, empty_pages
 
 TINY = {
@@ -70,7 +69,7 @@ class Tiny:
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[Tiny]:
     made = Tiny()
-    made.runner.compile(lambda _: None, QUICK)
+    made.runner.compile(lambda _: None)
     yield made
     made.runner.close()
 
@@ -93,7 +92,7 @@ def test_a_chunked_prompt_and_decodes_give_the_whole_sequences_tokens(tiny: Tiny
 def test_a_series_gives_the_tokens_and_rivals_of_single_steps() -> None:
     made = Tiny(replace(LIMITS, steps_per_launch=3))
     runner = made.runner
-    runner.compile(lambda _: None, QUICK)
+    runner.compile(lambda _: None)
     for index in range(runner.warmups):
         runner.warm(index)
     sampled = Sampling(

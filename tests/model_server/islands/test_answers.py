@@ -22,8 +22,6 @@ from tests.model_server.pathways.roles.test_deployment import DeploymentProcesse
 ROOT = Path(__file__).parents[3]
 MOVED = ("prompts", "states")
 KINDS = ("dense", "experts", "quantised", "stages", *MOVED)
-# Small models spend their time in the compiler: it may leave out what only makes them fast.
-FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 LONG_POOL = 400_000
 POOL = 20_000  # bytes of keys and values: too few for all requests at once
 F32 = {"DTYPE": '"float32"'}  # rounds alike in batches of any size
@@ -38,7 +36,7 @@ def answered(
     """Return what a process prints of each model, and what it logs."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.model_server.islands.answers", str(pool), prefill, *models],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": FLAGS, **environ},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
         cwd=ROOT,
         capture_output=True,
         timeout=300,
@@ -56,8 +54,6 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     Of "prompts" and "states" the first island computes the prompts and the second one answers.
     """
     folder = tmp_path_factory.mktemp("islands")
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setenv("XLA_FLAGS", FLAGS)  # of the workers, which compile
     dense = write_tiny(folder / "dense")
     experts = write_tiny(folder / "experts", **EXPERTS)
     overrides = [{}, {}, {"QUANTIZE": '"int8"'}]
@@ -85,7 +81,6 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         islands += staged + answered(prompts, LONG_POOL, "0", there)[0]
     finally:
         deployment.close()
-        monkeypatch.undo()
     here, _ = answered([*models, models[0]], POOL, "", {"JAX_PLATFORMS": "cpu"})
     here += answered(prompts, LONG_POOL, "", {"JAX_PLATFORMS": "cpu"})[0]
     return {

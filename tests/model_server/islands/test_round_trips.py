@@ -17,7 +17,6 @@ from tests.model_server.islands.round_trips import RoundTrips
 ROOT = Path(__file__).parents[3]
 TOKENS = 24
 F32 = json.dumps({"DTYPE": '"float32"'})
-FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> RoundTrips:
     module = "tests.model_server.islands.round_trips"
     done = subprocess.run(
         [sys.executable, "-m", module, str(folder), str(TOKENS), F32],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NPROC": "16", "XLA_FLAGS": FLAGS},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NPROC": "16"},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         timeout=280,

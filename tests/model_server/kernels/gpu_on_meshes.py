@@ -20,10 +20,10 @@ from model_server.kernels.sequence_sharding import SequenceSharding
 from model_server.models.weights.axis_rules import AXES
 from tests.model_server.kernels.paged_cases import (
     Case,
+    attend_compiled,
     batch_of,
     filled,
     new_tokens,
-    quickly_attend,
     reference_of,
 )
 
@@ -51,7 +51,7 @@ def results() -> Iterator[tuple[str, np.ndarray]]:
             filled(case, token_major_shapes, write_tokens),
             NamedSharding(mesh, PartitionSpec(None, pages)),
         )
-        attended, written = quickly_attend(case, batch, layer, *new)
+        attended, written = attend_compiled(case, batch, layer, *new)
         assert all(
             after.sharding.is_equivalent_to(before.sharding, before.ndim)
             for before, after in zip(*map(jax.tree.leaves, (layer, written)), strict=True)

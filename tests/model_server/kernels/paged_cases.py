@@ -135,10 +135,6 @@ def filled(case: Case, shapes: Shapes, write: Callable[..., LayerPages]) -> Laye
     return write(empty, keys, values, jnp.asarray(at // case.page), jnp.asarray(at % case.page))
 
 
-# Compiling takes longer than running does here.
-QUICK = {"xla_backend_optimization_level": 0}
-
-
 def attend(
     case: Case, batch: PagedBatch, layer: LayerPages, q: Any, k: Any, v: Any
 ) -> tuple[jax.Array, LayerPages]:
@@ -146,13 +142,13 @@ def attend(
     return batch.attend(layer, q, k, v, **case.options)
 
 
-quickly_attend = jax.jit(attend, static_argnums=0, compiler_options=QUICK)
+attend_compiled = jax.jit(attend, static_argnums=0)
 
 
 def reference_of(case: Case, batch: PagedBatch) -> tuple[jax.Array, LayerPages]:
     """What the step of this case has to give, pages with keys transposed."""
     plain = replace(batch, kernel=reference.KERNEL, split=None)
-    return quickly_attend(case, plain, filled(case, key_major_shapes, write), *new_tokens(case))
+    return attend_compiled(case, plain, filled(case, key_major_shapes, write), *new_tokens(case))
 
 
 def arguments(case: Case, kernel: Kernel, sharding: Any = None) -> tuple[Any, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from model_server.models.weights.drawing import Draw, DrawnRows, drawn_rows
 from model_server.models.weights.sharding import own_device
 from tests.demo_model import ROOT
 from tests.model_server.draws_on_meshes import KINDS, PAGES, arrays
+from tests.processes import QUICK_COMPILER, on_devices
 
 _COLLECTIVE = re.compile(
     r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
@@ -41,7 +41,7 @@ def test_a_region_is_drawn_as_in_the_whole(
     def drawn(begin: tuple[int, ...], shape: tuple[int, ...]) -> Any:
         draw = Draw(whole=whole, shape=shape, dtype=jnp.dtype(dtype), spread=30.0)
         rows = drawn_rows([DrawnRows(3, whole[0], whole[0], 1)], 7, begin[0], shape[0])
-        region = jax.jit(draw.region, compiler_options={"xla_backend_optimization_level": 0})
+        region = jax.jit(draw.region)
         return np.asarray(region(rows, np.asarray(begin, np.uint32)))
 
     everything = drawn((0,) * len(whole), whole)
@@ -69,12 +69,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{free.getsockname()[1]}"
-    flags = f"--xla_force_host_platform_device_count=2 --xla_dump_to={folder} "
-    flags += "--xla_backend_optimization_level=0 "
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": flags + "--xla_dump_hlo_as_text",
-        "NPROC": "16",
+    environment = on_devices(2) | {
+        "XLA_FLAGS": f"{QUICK_COMPILER} --xla_dump_to={folder} --xla_dump_hlo_as_text",
         "JAX_ENABLE_COMPILATION_CACHE": "false",  # what is read from there is not dumped
     }
     command = [sys.executable, "-m", "tests.model_server.draws_on_meshes"]

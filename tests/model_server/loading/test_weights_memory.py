@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from tests.model_server.checkpoints.orbax_trees import flax_llama, save
 from tests.model_server.checkpoints.tiny_folder import CONFIG, random_weights, write_tiny
 from tests.model_server.loading_memory import taken
 from tests.model_server.reads_on_meshes import SHAPES
+from tests.processes import on_devices
 
 MIB = 2**20
 # Bands that are dequantised or quantised, files' headers, threads: the same for every model.
@@ -100,16 +100,11 @@ def reads(mesh: str, processes: int, devices: int) -> list[Reads]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{free.getsockname()[1]}"
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "NPROC": str(4 * devices),
-    }
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.model_server.reads_on_meshes", mesh]
             + ([str(number), str(processes), coordinator] if processes > 1 else []),
-            env=environment,
+            env=on_devices(devices),
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -27,7 +27,6 @@ from model_server.models.weights.source import Stacked, Tensor
 from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
 from tests.model_server.models.family_cases import config_of
 from tests.model_server.models.layers.test_experts import some_kernels, some_routes
-from tests.model_server.models.quick import quick
 from tests.model_server.tiny import PAGE, one_prompt
 
 LAYOUT = layout_of((1, 1, 4)).placed()
@@ -75,7 +74,7 @@ def _made(experts: int, form: str, shards: int) -> np.ndarray:
         return module.assemble(leaves)(x, routes)
 
     arguments = leaves, x, some_routes(TOKENS, experts, 2)
-    return np.asarray(quick(run, *arguments)(*arguments))
+    return np.asarray(jax.jit(run)(*arguments))
 
 
 def _width(experts: int) -> int:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from model_server.kernels.paged import Kernel, PagedBatch
-from tests.model_server.models.quick import quick
 from tests.model_server.tiny import PAGE, empty_pages, long_mark
 
 
@@ -23,19 +23,16 @@ def logits_in_steps(
     assert sum(chunks) < len(prompt)
     counts = [*chunks, *[1] * (len(prompt) - sum(chunks))]
     pages = empty_pages(recipe, -(-len(prompt) // PAGE), kernel)
-    programs: dict[tuple[int, bool], Any] = {}  # by tokens, and whether they are prefilled
+    step = jax.jit(_step)
     logits, first = [], 0
     for index, count in enumerate(counts):
-        at, kind = np.arange(first, first + count), (count, index < len(chunks))
-        batch, skipped = _batch(at, len(prompt), kernel, prefill=kind[1])
+        at = np.arange(first, first + count)
+        batch, skipped = _batch(at, len(prompt), kernel, prefill=index < len(chunks))
         tokens, positions = (
             jnp.asarray(np.pad(a, (skipped, 0)), jnp.int32)
             for a in (prompt[at], at + long_mark(recipe, len(prompt)))
         )
-        inputs = (module, tokens, positions, pages, batch)
-        if kind not in programs:
-            programs[kind] = quick(_step, *inputs)
-        found, pages = programs[kind](*inputs)
+        found, pages = step(module, tokens, positions, pages, batch)
         logits.append(np.asarray(found[skipped:]))
         first += count
     return np.concatenate(logits)

@@ -24,7 +24,6 @@ from model_server.kernels.pages import LayerPages, allocate
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import layout_of
 from tests.model_server.models.family_cases import golden_of, load
-from tests.model_server.models.quick import quick
 from tests.model_server.tiny import PAGE, one_prompt
 
 
@@ -44,7 +43,7 @@ def mesh_logits(
         )
         return model.logits(hidden[1:])
 
-    return np.asarray(quick(run, model, pages)(model, pages))
+    return np.asarray(jax.jit(run)(model, pages))
 
 
 def _pages(recipe: Recipe, shape: tuple[int, int, int], count: int) -> tuple[LayerPages, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.processes import on_devices
 
 # Every family on a mesh is compared with its reference in every run (test_meshes).
 pytestmark = pytest.mark.slow
@@ -33,16 +34,9 @@ RULES = (
 
 def answers(*runs: str) -> dict[str, Any]:
     """What one process with four fake devices says of each run."""
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        # Programs run for moments: making them fast would take most of the time.
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
-        "NPROC": "16",  # threads: fewer than devices can wait for each other for ever
-        "PYTHONPATH": str(ROOT),
-    }
     command = [sys.executable, "-m", "tests.model_server.models.tokens_on_meshes", *runs]
     done = subprocess.run(
-        command, env=environment, cwd=ROOT, check=True, timeout=1500, capture_output=True
+        command, env=on_devices(4), cwd=ROOT, check=True, timeout=1500, capture_output=True
     )
     return json.loads(done.stdout)
 

@@ -22,7 +22,6 @@ from tests.model_server.models.family_cases import (
     load_encoder,
 )
 from tests.model_server.models.in_steps import logits_in_steps
-from tests.model_server.models.quick import quick
 from tests.model_server.tiny import logits_of
 
 FIRST = first_of_each_family()
@@ -63,7 +62,7 @@ def test_logits_equal_the_reference_implementations(name: str) -> None:
     def run(model: Any) -> jax.Array:
         return logits_of(model, recipe, golden["prompt"])
 
-    assert_close(np.asarray(quick(run, model)(model)), golden["logits"])
+    assert_close(np.asarray(jax.jit(run)(model)), golden["logits"])
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -74,7 +73,7 @@ def test_hidden_states_equal_the_reference_implementations(name: str) -> None:
     tokens = np.zeros((2, len(prompt) + 5), np.int32)
     tokens[0], tokens[1, : len(prompt)] = 7, prompt
     inputs = (model, jnp.asarray(tokens), jnp.asarray([tokens.shape[1], len(prompt)]))
-    hidden = quick(_encode, *inputs)(*inputs)
+    hidden = jax.jit(_encode)(*inputs)
     assert_close(np.asarray(hidden)[1, : len(prompt)], golden["hidden"])
     vectors = pooled(hidden, inputs[2], pooling="mean", normalise=True)
     assert_close(np.asarray(vectors)[1], golden["pooled"])

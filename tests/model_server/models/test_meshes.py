@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.model_server.models.family_cases import first_of_each_family, golden_of, is_encoder
+from tests.processes import on_devices
 
 ROOT = Path(__file__).parents[3]
 # KV heads are divided, copied and kept whole; on 8 devices the embedding dimension is divided too.
@@ -45,14 +45,8 @@ def results_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict
 
 
 def _compute(runs: list[str], path: Path) -> None:
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "NPROC": "32",  # threads: fewer than devices can wait for each other for ever
-        "PYTHONPATH": str(ROOT),
-    }
     command = [sys.executable, "-m", "tests.model_server.models.on_meshes", str(path), *runs]
-    subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=500)
+    subprocess.run(command, env=on_devices(8), cwd=ROOT, check=True, timeout=500)
 
 
 @pytest.mark.timeout(600)

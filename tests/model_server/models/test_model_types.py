@@ -20,7 +20,6 @@ from model_server.models.registry import families, make_recipe
 from sax.errors import CheckpointError
 from tests.model_server.models.family_cases import F32
 from tests.model_server.models.model_types import configs, output_of, prompt, write_checkpoint
-from tests.model_server.models.quick import quick
 from tests.model_server.tiny import logits_of
 
 FAMILIES = [family.path for family in families()]
@@ -101,11 +100,11 @@ def _logits(module: Any, recipe: Recipe) -> np.ndarray:
     def run(module: Any) -> jax.Array:
         return logits_of(module, recipe, prompt())
 
-    return np.asarray(quick(run, module)(module))
+    return np.asarray(jax.jit(run)(module))
 
 
 def _hidden(module: Any) -> np.ndarray:
     def run(module: Any) -> jax.Array:
         return module(jnp.asarray(prompt()[None], jnp.int32), jnp.asarray([len(prompt())]))
 
-    return np.asarray(quick(run, module)(module))[0]
+    return np.asarray(jax.jit(run)(module))[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 
 from model_server.loading.stages.place import place_of
+from tests.processes import on_devices
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,14 +24,8 @@ class Host:
     """One process, and the lines it says."""
 
     def __init__(self, ordinal: int, devices: int, arguments: list[str]) -> None:
-        environment = os.environ | {
-            "JAX_PLATFORMS": "cpu",
-            "JAX_NUM_CPU_DEVICES": str(devices),
-            "XLA_FLAGS": "--xla_backend_optimization_level=0 "
-            "--xla_llvm_disable_expensive_passes=true",
-            "NPROC": "16",
+        environment = on_devices(devices) | {
             "JAX_ENABLE_COMPILATION_CACHE": "false",  # programs are sent to the other host
-            "PYTHONPATH": str(ROOT),
         }
         command = [sys.executable, "-m", "tests.model_server.multihost.stage_host", str(ordinal)]
         self.process = subprocess.Popen(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ import pytest
 
 from tests.model_server.models.family_cases import first_of_each_family, is_encoder
 from tests.model_server.multihost.played import DECODES
+from tests.processes import on_devices
 
 ROOT = Path(__file__).parents[3]
 # Experts, an untied head, tensor parallelism inside a stage; a tied head and random weights are in
@@ -54,18 +54,10 @@ EVERY = tuple(
 @functools.cache
 def computed(runs: tuple[str, ...]) -> dict[str, Any]:
     """What one process with 8 fake devices gives for all of them."""
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        # Small models spend their time in the compiler: it may leave out what only makes them fast.
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8 "
-        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
-        "NPROC": "32",  # threads: fewer than devices can wait for each other for ever
-        "PYTHONPATH": str(ROOT),
-    }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results.json"
         command = [sys.executable, "-m", "tests.model_server.multihost.on_stages", path, *runs]
-        subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=900)
+        subprocess.run(command, env=on_devices(8), cwd=ROOT, check=True, timeout=900)
         return json.loads(path.read_text())
 
 

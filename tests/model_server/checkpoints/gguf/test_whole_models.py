@@ -20,7 +20,6 @@ from model_server.loading.weights import read_weights
 from model_server.models.registry import make_recipe
 from model_server.models.weights.quantized import as_bytes
 from tests.model_server.checkpoints.gguf.test_kinds import blocks
-from tests.model_server.models.quick import quick
 from tests.model_server.tiny import logits_of
 
 PROMPT = np.array([1, 7, 2, 8, 9, 3, 5])
@@ -88,7 +87,7 @@ def run(path: Path, **overrides: str) -> tuple[np.ndarray, set[Any]]:
         return logits_of(module.assemble(leaves), recipe, PROMPT)
 
     held = {each.packing for each in module.declarations if "attention.out" in each.path}
-    return np.asarray(quick(logits, leaves)(leaves)), held
+    return np.asarray(jax.jit(logits)(leaves)), held
 
 
 @EACH

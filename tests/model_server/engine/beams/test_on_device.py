@@ -19,7 +19,6 @@ from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
 from tests.model_server.engine.beams.reference import search
 from tests.model_server.engine.beams.searches import answers_of, search_for
-from tests.model_server.models.quick import QUICK
 from tests.model_server.tiny import PAGE, WholeSequences, empty_pages
 
 GPT_J = "saxml.server.pax.lm.params.gptj.GPTJ"
@@ -70,7 +69,7 @@ def tiny(request: pytest.FixtureRequest) -> Iterator[Tiny]:
     limits = replace(LIMITS, prefix_cache=request.param)
     program = StepProgram(module, leaves, pages, limits, xla.KERNEL, vocab=recipe.vocab)
     runner = ModelRunner(program, leaves, pages, closed_set(limits.slots, (1, 4)))
-    runner.compile(lambda _: None, QUICK)
+    runner.compile(lambda _: None)
     yield Tiny(WholeSequences(model, recipe, 32), runner)
     runner.close()
 

@@ -27,7 +27,6 @@ from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
 from tests.model_server.engine.guessing.driving import answers, tokens_of
 from tests.model_server.engine.test_runner import TINY
-from tests.model_server.models.quick import QUICK
 from tests.model_server.tiny import PAGE, empty_pages
 
 SLOTS, MOST = 8, 4
@@ -71,7 +70,7 @@ def built(seed: int, **sizes: str) -> DraftedRunner:
 @contextmanager
 def drafted(seed: int, **sizes: str) -> Iterator[DraftedRunner]:
     runner = built(seed, **sizes)
-    runner.compile(lambda _: None, QUICK)
+    runner.compile(lambda _: None)
     for index in range(runner.warmups):
         runner.warm(index)
     yield runner

@@ -23,7 +23,6 @@ from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
 from tests.model_server.engine.guessing.driving import answers, tokens_of
 from tests.model_server.engine.test_runner import TINY
-from tests.model_server.models.quick import QUICK
 from tests.model_server.tiny import PAGE, WholeSequences, empty_pages
 
 SLOTS, TOP_K, SAMPLES = 8, 4, 1600
@@ -84,7 +83,7 @@ class Eager(Guessing):
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[Tiny]:
     made = Tiny()
-    made.runner.compile(lambda _: None, QUICK)
+    made.runner.compile(lambda _: None)
     yield made
     made.runner.close()
 

@@ -20,7 +20,6 @@ from model_server.engine.types import EngineLimits
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.models.weights.sharding import Layout
 from tests.model_server.engine.media.tiny_vision_model import TinyVisionModel, served
-from tests.model_server.models.quick import QUICK
 from tests.model_server.multihost.queue_link import ring
 from tests.model_server.multihost.staged import Hosts, layouts_of
 
@@ -39,7 +38,7 @@ def runners_of(
     """The model whole on one mesh; or in stages of hosts, and on islands."""
     if stages == 1:
         whole = model.runner(limits, leaves=model.leaves(layout=layouts[0]), layout=layouts[0])
-        whole.compile(lambda _: None, QUICK)
+        whole.compile(lambda _: None)
         return [whole]
 
     def parts() -> list[Any]:
@@ -54,10 +53,10 @@ def runners_of(
         for part, link in zip(parts(), ring(stages), strict=True)
     ]
     for host in hosts:
-        host.compile(lambda _: None, QUICK)
+        host.compile(lambda _: None)
     *before, last = parts()
     islands = IslandPipeline(before, last.program, last.leaves, last.pages, tuple(last.layouts))
-    islands.compile(lambda _: None, QUICK)
+    islands.compile(lambda _: None)
     return [SeeingHosts(hosts), islands]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import on_devices
 
 ROOT = Path(__file__).parents[4]
 RUNS = (
@@ -20,14 +21,8 @@ RUNS = (
 
 
 def check(*runs: str) -> None:
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "NPROC": "32",  # threads: fewer than devices can wait for each other for ever
-        "PYTHONPATH": str(ROOT),
-    }
     command = [sys.executable, "-m", "tests.model_server.engine.media.on_devices", *runs]
-    subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=900)
+    subprocess.run(command, env=on_devices(8), cwd=ROOT, check=True, timeout=900)
 
 
 @pytest.mark.extended

@@ -35,7 +35,6 @@ from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import ONE_DEVICE, Layout
 from model_server.models.weights.weight import WeightForm, blueprint, leaf_shapes, weight
 from tests.model_server.engine.media.driven import Driven
-from tests.model_server.models.quick import QUICK, quick
 from tests.model_server.tiny import PAGE
 
 EMBED, PIECE, PER_ROW, MOST = 32, 5, 2, 64
@@ -186,7 +185,7 @@ class TinyVisionModel:
 
     def compiled(self, limits: EngineLimits, kernel: Kernel = xla.KERNEL) -> ModelRunner:
         runner = self.runner(limits, kernel)
-        runner.compile(lambda _: None, QUICK)
+        runner.compile(lambda _: None)
         for index in range(runner.warmups):
             runner.warm(index)
         return runner
@@ -249,7 +248,7 @@ class TinyVisionModel:
         )
         if self._whole is None:
             model = self.recipe.blueprint().assemble(self.leaves(layout=one_device()))
-            self._whole = model, quick(partial(_whole, self.case.levels), model, *given)
+            self._whole = model, jax.jit(partial(_whole, self.case.levels))
         model, run = self._whole
         return np.asarray(run(model, *given))[: len(tokens)]
 

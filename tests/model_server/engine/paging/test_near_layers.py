@@ -22,7 +22,6 @@ from model_server.kernels.pages import allocate, copy_pages_apart
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
 from tests.model_server.engine.paging.test_shared_pages import prompts_of, served, storm
-from tests.model_server.models.quick import QUICK
 from tests.model_server.tiny import PAGE, WholeSequences
 
 WINDOW = 10
@@ -72,7 +71,7 @@ class TinyGemma3:
             self._module, leaves, pages, limits, xla.KERNEL, vocab=self.recipe.vocab, near=near
         )
         runner = ModelRunner(program, leaves, pages, closed_set(limits.slots, (1, 2)))
-        runner.compile(lambda _: None, QUICK)
+        runner.compile(lambda _: None)
         runner.warm(0)
         return runner
 

@@ -20,7 +20,6 @@ from model_server.kernels import xla
 from model_server.kernels.pages import allocate
 from tests.model_server.engine.paging.test_shared_pages import prompts_of, served, storm
 from tests.model_server.models.family_cases import load_leaves
-from tests.model_server.models.quick import QUICK
 from tests.model_server.tiny import PAGE, WholeSequences
 
 LIMITS = EngineLimits(
@@ -58,7 +57,7 @@ class Tiny:
             self._module, leaves, pages, limits, xla.KERNEL, vocab=self.recipe.vocab, near=near
         )
         runner = ModelRunner(program, leaves, pages, closed_set(limits.slots, (1, 2, 4)))
-        runner.compile(lambda _: None, QUICK)
+        runner.compile(lambda _: None)
         runner.warm(0)
         return runner
 

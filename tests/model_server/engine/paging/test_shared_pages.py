@@ -20,7 +20,6 @@ from model_server.kernels import xla
 from model_server.kernels.pages import allocate, copy_pages
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
-from tests.model_server.models.quick import QUICK
 from tests.model_server.tiny import PAGE, empty_pages
 
 WINDOW = 12
@@ -64,7 +63,7 @@ class TinyMistral:
             self._module, leaves, pages, limits, xla.KERNEL, vocab=self.recipe.vocab
         )
         runner = ModelRunner(program, leaves, pages, closed_set(limits.slots, (1, 2)))
-        runner.compile(lambda _: None, QUICK)
+        runner.compile(lambda _: None)
         return runner
 
 

@@ -15,10 +15,10 @@ from tests.model_server.kernels.cpu.instruction_sets import instructions
 from tests.model_server.kernels.paged_cases import (
     Case,
     attend,
+    attend_compiled,
     batch_of,
     filled,
     new_tokens,
-    quickly_attend,
     reference_of,
 )
 
@@ -51,7 +51,7 @@ def compare(case: Case) -> None:
     """Rows, and the pages that were written, with those of the reference."""
     batch = batch_of(case, CpuAttention())
     layer = filled(case, key_major_shapes, write)
-    got, layer = quickly_attend(case, batch, layer, *new_tokens(case))
+    got, layer = attend_compiled(case, batch, layer, *new_tokens(case))
     wanted, wrote = reference_of(case, batch)
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5)
     for own, its in zip(jax.tree.leaves(layer), jax.tree.leaves(wrote), strict=True):
@@ -77,7 +77,7 @@ def test_a_step_without_rows_gives_none() -> None:
         decode_limits=jnp.zeros((0, 1), jnp.int32),
     )
     layer = filled(replace(case, decodes=1), key_major_shapes, write)
-    got, _ = quickly_attend(case, batch, layer, *new_tokens(case))
+    got, _ = attend_compiled(case, batch, layer, *new_tokens(case))
     assert got.shape == (0, 4, 16)
 
 
@@ -100,8 +100,8 @@ def test_numbers_that_are_none_outside_the_limits_reach_nobody(
     spoiled = clean._replace(keys=jnp.where(dirty[:, :, None], jnp.nan, clean.keys))
     if clean.values is not None:
         spoiled = spoiled._replace(values=jnp.where(dirty[..., None], jnp.nan, clean.values))
-    wanted, _ = quickly_attend(case, batch, clean, *new_tokens(case))
-    got, _ = quickly_attend(case, batch, spoiled, *new_tokens(case))
+    wanted, _ = attend_compiled(case, batch, clean, *new_tokens(case))
+    got, _ = attend_compiled(case, batch, spoiled, *new_tokens(case))
     np.testing.assert_array_equal(got, wanted)
     assert np.asarray(got[0]).any()
     assert not np.asarray(got[1]).any()
@@ -136,7 +136,7 @@ def test_a_page_outside_the_pool_is_refused_and_read_by_nobody() -> None:
     outside = replace(batch, decode_tables=batch.decode_tables + 1_000_000)
     with pytest.raises(jax.errors.JaxRuntimeError, match="a page outside the pool"):
         jax.block_until_ready(
-            quickly_attend(case, outside, filled(case, key_major_shapes, write), *new_tokens(case))
+            attend_compiled(case, outside, filled(case, key_major_shapes, write), *new_tokens(case))
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -25,12 +24,13 @@ from tests.model_server.kernels.paged_cases import (
     Case,
     arguments,
     attend,
+    attend_compiled,
     batch_of,
     filled,
     new_tokens,
-    quickly_attend,
     reference_of,
 )
+from tests.processes import on_devices
 
 ROOT = Path(__file__).parents[4]
 # decodes, blocks, block, heads, KV heads, key size, value size, page, columns, ...
@@ -85,8 +85,8 @@ def here(interpret: bool) -> GpuAttention:
 def compare(case: Case, kernel: GpuAttention) -> None:
     """Rows, and the pages that were written, with those of the reference."""
     batch = batch_of(case, kernel)
-    run = quickly_attend if kernel.interpret else jax.jit(attend, static_argnums=0)
-    got, layer = run(case, batch, filled(case, token_major_shapes, write_tokens), *new_tokens(case))
+    pages = filled(case, token_major_shapes, write_tokens)
+    got, layer = attend_compiled(case, batch, pages, *new_tokens(case))
     wanted, wrote = reference_of(case, batch)
     # Small numbers are multiplied in bfloat16, whose step is 2**-8.
     exact = case.dtype == "float32"
@@ -133,8 +133,8 @@ def test_a_block_reads_nothing_of_the_pages_beyond_its_limits() -> None:
     spoiled = jax.tree.map(lambda a: jnp.where(dirty, jnp.nan, a), clean)
     # The new tokens are written where they may be seen.
     batch = replace(batch, pages=jnp.asarray([table[2], 0]), offsets=jnp.asarray([2, 0]))
-    wanted, _ = quickly_attend(case, batch, clean, q, k, v)
-    got, _ = quickly_attend(case, batch, spoiled, q, k, v)
+    wanted, _ = attend_compiled(case, batch, clean, q, k, v)
+    got, _ = attend_compiled(case, batch, spoiled, q, k, v)
     np.testing.assert_array_equal(got, wanted)
     assert np.asarray(got[0]).any()
     assert not np.asarray(got[1]).any()
@@ -212,14 +212,8 @@ def test_a_gpu_has_room_for_the_kernel(case: Case, dtype: str, chip: str) -> Non
 def on_meshes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     """What one process with 4 fake devices computes."""
     path = tmp_path_factory.mktemp("meshes") / "results.npz"
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-        "NPROC": "16",  # threads: fewer than devices can wait for each other for ever
-        "PYTHONPATH": str(ROOT),
-    }
     command = [sys.executable, "-m", "tests.model_server.kernels.gpu_on_meshes", str(path)]
-    subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=280)
+    subprocess.run(command, env=on_devices(4), cwd=ROOT, check=True, timeout=280)
     return dict(np.load(path))
 
 

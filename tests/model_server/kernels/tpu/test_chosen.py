@@ -23,7 +23,6 @@ from model_server.kernels.tpu.attention import TpuAttention
 from model_server.kernels.tpu.choosing import highest
 from model_server.kernels.tpu.pages import lanes
 from model_server.models.weights.axis_rules import AXES
-from tests.model_server.kernels.paged_cases import QUICK
 from tests.model_server.kernels.step_mixes import Heads, Mix, as_on_tpu, filled, normal
 
 MESH = Mesh(np.asarray(jax.devices("cpu")[:1]).reshape(1, 1, 1), AXES)
@@ -62,7 +61,7 @@ class Row:
 TOGETHER, APART = Row(24, 14), Row(144, 128)
 
 
-@functools.partial(jax.jit, static_argnames=("most",), compiler_options=QUICK)
+@functools.partial(jax.jit, static_argnames=("most",))
 def attended(
     batch: PagedBatch, layer: LayerPages, q: Any, k: Any, choosing: Any, most: int = MOST
 ) -> Any:

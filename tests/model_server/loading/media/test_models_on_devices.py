@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import pytest
 from tests.model_server.loading.media.image_requests import Answered, check, wanted_of
 from tests.model_server.models.media.media_cases import images_of, load_media, prepared_of
 from tests.model_server.models.media.media_runs import recipe_of, seen
+from tests.processes import on_devices
 
 ROOT = Path(__file__).parents[4]
 MESH, STAGES = "1:1x2x4", ("2:1x1x1", "2:1x1x2")
@@ -39,18 +39,11 @@ RUNS = [(case, place) for case, places in PLACES.items() for place in places]
 @functools.cache
 def computed(case: str) -> dict[str, Any]:
     """All runs of a case, computed by one process with 8 fake devices."""
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8 "
-        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
-        "NPROC": "32",  # threads: fewer than devices can wait for each other for ever
-        "PYTHONPATH": str(ROOT),
-    }
     module = "tests.model_server.loading.media.models_on_devices"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results.json"
         command = [sys.executable, "-m", module, path, *(f"{case}:{each}" for each in PLACES[case])]
-        subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=900)
+        subprocess.run(command, env=on_devices(8), cwd=ROOT, check=True, timeout=900)
         return json.loads(path.read_text())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from model_server.models.layers.expert_blocks import Kernels, in_blocks
 from model_server.models.layers.layers import activation_of
 from model_server.models.layers.routing import Routes
 from model_server.models.weights.quantized import Quantized
+from tests.processes import on_devices
 
 ROOT = Path(__file__).parents[4]
 
@@ -143,15 +143,9 @@ def test_the_weights_are_read_once_whatever_their_dtype() -> None:
 
 def found_on_mesh(part: str) -> dict[str, Any]:
     """What one process with four fake devices finds."""
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-        "NPROC": "16",  # threads: fewer than devices can wait for each other for ever
-        "PYTHONPATH": str(ROOT),
-    }
     command = [sys.executable, "-m", "tests.model_server.models.experts_on_mesh", part]
     done = subprocess.run(
-        command, env=environment, cwd=ROOT, check=True, timeout=280, capture_output=True
+        command, env=on_devices(4), cwd=ROOT, check=True, timeout=280, capture_output=True
     )
     return json.loads(done.stdout)
 

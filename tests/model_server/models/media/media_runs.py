@@ -12,7 +12,6 @@ import numpy as np
 from model_server.models.layers.whole_decoder import WholeMedia, hidden_with_media
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.recipe import Recipe
-from tests.model_server.models.quick import quick
 
 
 def recipe_of(recipe: Recipe) -> MediaRecipe:
@@ -30,7 +29,7 @@ def seen(encoder: Any, recipe: MediaRecipe, images: Sequence[PreparedMedia]) -> 
         places[row, : len(image.places)] = image.places
     lengths = jnp.asarray([*(len(image.pieces) for image in images), 0], jnp.int32)
     inputs = (jnp.asarray(pieces), jnp.asarray(places), lengths)
-    made = np.asarray(quick(_encode, encoder, *inputs)(encoder, *inputs))
+    made = np.asarray(jax.jit(_encode)(encoder, *inputs))
     assert made.shape[1:] == (most // recipe.per_row, recipe.width)
     return np.concatenate([made[row, : image.rows] for row, image in enumerate(images)])
 
@@ -103,8 +102,7 @@ class WholePrompts:
         """rows: the vectors of all images. most: tokens of the longest prompt."""
         self._decoder, self._recipe, self._images, self._most = decoder, recipe, images, most
         self._rows = jnp.asarray(rows)
-        zeros = jnp.zeros(most, jnp.int32)
-        self._run = quick(self._logits, decoder, zeros, self._rows, zeros, jnp.stack([zeros] * 3))
+        self._run = jax.jit(self._logits)
 
     def logits(self, prompt: np.ndarray) -> np.ndarray:
         """f32[S, V]: no token sees what is behind the prompt."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from tests.model_server.models.media.media_cases import first_of_each_type, golden_media_of
 from tests.model_server.models.test_families import assert_close
+from tests.processes import on_devices
 
 ROOT = Path(__file__).parents[4]
 RUNS = [f"{name}:1x2x4" for name in first_of_each_type()]
@@ -22,15 +22,9 @@ RUNS += ["gemma3:1x1x2", "gemma3_odd:2x2x2", "qwen3_vl_three:1x1x2"]
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     """All runs, computed by one process with 8 fake devices."""
     path = tmp_path_factory.mktemp("meshes") / "results.npz"
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "NPROC": "32",  # threads: fewer than devices can wait for each other for ever
-        "PYTHONPATH": str(ROOT),
-    }
     module = "tests.model_server.models.media.media_on_meshes"
     command = [sys.executable, "-m", module, str(path), *RUNS]
-    subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=500)
+    subprocess.run(command, env=on_devices(8), cwd=ROOT, check=True, timeout=500)
     return dict(np.load(path))
 
 

@@ -6,7 +6,6 @@ A program may read a weight once, as small as it is stored: nothing as large is 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +25,7 @@ from model_server.models.weights.weight import WeightForm, blueprint
 from tests.model_server.compiled_program import gathered_as_large_as, made_as_large_as
 from tests.model_server.small_weights import packed_weight
 from tests.model_server.tpu_compiler import compiled, mesh_of, needs_compiler
+from tests.processes import on_devices
 
 ROOT = Path(__file__).parents[4]
 TPU = WeightPlacement("tpu", interpret=True)
@@ -76,15 +76,9 @@ def test_the_platform_is_that_of_the_devices_not_of_this_process() -> None:
 @pytest.fixture(scope="module")
 def on_mesh() -> dict[str, float]:
     """What one process with four fake devices finds."""
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-        "NPROC": "16",  # threads: fewer than devices can wait for each other for ever
-        "PYTHONPATH": str(ROOT),
-    }
     command = [sys.executable, "-m", "tests.model_server.models.products_on_mesh"]
     done = subprocess.run(
-        command, env=environment, cwd=ROOT, check=True, timeout=280, capture_output=True
+        command, env=on_devices(4), cwd=ROOT, check=True, timeout=280, capture_output=True
     )
     return json.loads(done.stdout)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -34,8 +33,8 @@ from tests.model_server.checkpoints.pax_writer import (
     write_zarr,
 )
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json, write_json
-from tests.model_server.models.quick import quick
 from tests.model_server.tiny import logits_of
+from tests.processes import on_devices
 
 ROOT = Path(__file__).parents[5]
 ON_MESH = "tests.model_server.checkpoints.orbax.pax.on_mesh"
@@ -78,7 +77,7 @@ def assert_golden(path: Path, case: PaxCase) -> None:
     def run(model: Any) -> jax.Array:
         return logits_of(model, recipe, prompt_of(case))
 
-    assert_close(np.asarray(quick(run, model)(model)), case)
+    assert_close(np.asarray(jax.jit(run)(model)), case)
 
 
 def assert_close(found: np.ndarray, case: PaxCase) -> None:
@@ -145,15 +144,9 @@ def test_buckets_are_read_in_place(
 @pytest.mark.extended
 def test_each_device_of_a_mesh_reads_its_part(tmp_path: Path) -> None:
     """In a process of its own: the number of devices is fixed before jax starts."""
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        "NPROC": "8",  # threads: fewer than devices can wait for each other for ever
-        "PYTHONPATH": str(ROOT),
-    }
     results = tmp_path / "logits.npz"
     command = [sys.executable, "-m", ON_MESH, str(results)]
-    subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=280)
+    subprocess.run(command, env=on_devices(2), cwd=ROOT, check=True, timeout=280)
     with np.load(results) as found:
         for case in CASES:
             assert_close(found[case.name], case)
@@ -275,7 +268,7 @@ def test_int8_weights_are_dequantised_as_they_are_read(tmp_path: Path, name: str
         return logits_of(model, recipe, prompt)
 
     wanted = reference_logits(case, meant, prompt)
-    found = np.asarray(quick(run, model)(model))
+    found = np.asarray(jax.jit(run)(model))
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max(), rtol=1e-4)
 
 

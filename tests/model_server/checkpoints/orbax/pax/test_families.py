@@ -26,7 +26,6 @@ from tests.model_server.models.family_cases import (
     golden_of,
     overrides_of,
 )
-from tests.model_server.models.quick import quick
 from tests.model_server.tiny import logits_of
 
 CASES = (
@@ -76,5 +75,5 @@ def test_logits_equal_the_reference_implementations(tmp_path: Path, name: str) -
         return logits_of(model, recipe, golden["prompt"])
 
     wanted = golden["logits"]
-    found = np.asarray(quick(run, model)(model))
+    found = np.asarray(jax.jit(run)(model))
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max(), rtol=1e-4)

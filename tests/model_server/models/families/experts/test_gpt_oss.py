@@ -24,7 +24,6 @@ from sax.errors import CheckpointError
 from tests.golden.random_tensor import random_tensor
 from tests.model_server.models.family_cases import F32, FAMILIES, config_of, golden_of
 from tests.model_server.models.layer_shapes import decoder_of, windows_of
-from tests.model_server.models.quick import quick
 from tests.model_server.tiny import logits_of
 
 CONFIG = config_of("gpt_oss")
@@ -136,4 +135,4 @@ def _logits(folder: Path) -> np.ndarray:
         return logits_of(module.assemble(held), recipe, golden_of("gpt_oss")["prompt"])
 
     held = [as_bytes(leaf) for leaf in leaves]  # as a program takes them
-    return np.asarray(quick(run, held)(held))
+    return np.asarray(jax.jit(run)(held))
