@@ -16,30 +16,29 @@ pytestmark = pytest.mark.extended
 # Windows are divided over the first two axes. Three heads of the encoder and two of the decoder
 # (of the English model four and one) are computed by all devices of the last, if it does not
 # divide them.
-RUNS = (
-    "whisper:2x2x2",
+RUNS = ("whisper:2x2x2", "whisper:1x1x3", "whisper_english:2x1x4")
+SLOW_RUNS = (
     "whisper:1x1x1",
     "whisper:1x2x1",
     "whisper:1x1x2",
-    "whisper:1x1x3",
     "whisper:1x4x2",
     "whisper:8x1x1",
     "whisper_english:1x1x4",
-    "whisper_english:2x1x4",
     "whisper_english:1x1x8",
     "whisper_full_window:1x4x2",
 )
+EVERY_RUN = [*RUNS, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW_RUNS)]
 SCRIPT = "tests.model_server.loading.audio.on_meshes"
 POSITIONS, LAYERS = {"whisper": 50, "whisper_english": 60, "whisper_full_window": 1500}, 3
 
 
 @pytest.fixture(scope="module")
 def results_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    return results_by_set(SCRIPT, tmp_path_factory.mktemp("meshes"), (RUNS,))
+    return results_by_set(SCRIPT, tmp_path_factory.mktemp("meshes"), (RUNS, SLOW_RUNS))
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", EVERY_RUN)
 def test_transcripts_on_several_devices_are_the_references(
     run: str, results_of: Callable[[str], Any]
 ) -> None:
@@ -52,7 +51,7 @@ def test_transcripts_on_several_devices_are_the_references(
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", EVERY_RUN)
 def test_the_plan_counts_what_a_device_holds(run: str, results_of: Callable[[str], Any]) -> None:
     found, (case, _, mesh) = results_of(run), run.partition(":")
     replicas, data, model = map(int, mesh.split("x"))
