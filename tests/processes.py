@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# The last one halves what is left; it is no flag of its own, which libtpu would not know and die of.
+# The last one halves what is left. As a flag of its own, libtpu would not know it and would die.
 QUICK_COMPILER = (
     "--xla_backend_optimization_level=0 "
     "--xla_llvm_disable_expensive_passes=true "

@@ -1,9 +1,10 @@
 """What a process draws for its own devices when no other process helps it; one of a group of two.
 
-    python -m tests.model_server.draws_on_meshes PROCESS COORDINATOR RESULTS.npz
+    python -m tests.model_server.draws_on_meshes RESULTS.npz [PROCESS COORDINATOR]
 
 The first loads a model that the second never loads. RESULTS.npz holds under `LEAF:START,START` what
-a device of this process has of a leaf from there on. The number of devices comes from XLA_FLAGS.
+a device of this process has of a leaf from there on. Without a group it holds whole leaves by name.
+The number of devices comes from JAX_NUM_CPU_DEVICES.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from model_server.loading.random_weights import random_weights
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.quantized import as_bytes
-from model_server.models.weights.sharding import Layout, layout_of
+from model_server.models.weights.sharding import Layout, layout_of, own_device
 
 CONFIG = {
     "model_type": "llama",
@@ -57,7 +58,14 @@ def arrays(kind: str, layout: Layout) -> Iterator[tuple[str, jax.Array]]:
     yield f"{kind} {PAGES}", pages[0].keys
 
 
-def main(process: str, coordinator: str, path: str) -> None:
+def alone() -> dict[str, np.ndarray]:
+    """Every leaf on one device."""
+    layout = own_device()
+    return {name: np.asarray(array) for kind in KINDS for name, array in arrays(kind, layout)}
+
+
+def shared(process: str, coordinator: str) -> dict[str, np.ndarray]:
+    """The parts of this process of a mesh of four devices."""
     jax.distributed.initialize(coordinator, 2, int(process))
     layout = layout_of((1, 2, 2)).placed()
     held: dict[str, np.ndarray] = {}
@@ -66,8 +74,9 @@ def main(process: str, coordinator: str, path: str) -> None:
             for shard in array.addressable_shards:
                 begin = ",".join(str(part.start or 0) for part in shard.index)
                 held[f"{name}:{begin}"] = np.asarray(shard.data)
-    np.savez(path, **held)
+    return held
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    path, *group = sys.argv[1:]
+    np.savez(path, **(shared(*group) if group else alone()))

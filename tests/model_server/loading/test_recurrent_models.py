@@ -41,7 +41,8 @@ def folder_of(name: str, folder: Path, **changes: Any) -> str:
         for tensor, dims in shapes.items()
     }
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    sizes = {key: VOCAB for key in config if key in ("vocab_size", "vocab_size_per_layer_input")}
+    keys = ("vocab_size", "vocab_size_per_layer_input")
+    sizes = {key: VOCAB for key in keys if config.get(key) == config["vocab_size"]}
     (folder / "config.json").write_text(json.dumps(config | sizes | changes))
     (folder / "tokenizer.json").write_text(tokenizer_json())
     return str(folder)
