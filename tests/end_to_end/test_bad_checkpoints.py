@@ -234,7 +234,14 @@ class Opens:
         return (open, (str(self.marker), "w"))
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "consolidated.00.pth", "model.pt"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pytorch_model.bin",
+        pytest.param("consolidated.00.pth", marks=pytest.mark.slow),
+        pytest.param("model.pt", marks=pytest.mark.slow),
+    ],
+)
 def test_a_pickle_is_refused_and_never_opened(good: Cell, tmp_path: Path, name: str) -> None:
     marker = tmp_path / "unpickled"
     content = pickle.dumps(Opens(marker))

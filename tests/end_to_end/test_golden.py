@@ -45,7 +45,12 @@ def test_greedy_text_is_that_of_the_reference(exact: Cell, case: dict[str, Any])
     assert reply["usage"]["completion_tokens"] == len(ids)
 
 
-@pytest.mark.parametrize("name", [case["name"] for case in CASES if case["messages"] is None])
+PROMPTS = [case["name"] for case in CASES if case["messages"] is None]
+
+
+@pytest.mark.parametrize(
+    "name", [PROMPTS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in PROMPTS[1:])]
+)
 def test_the_command_line_gives_the_same_text(exact: Cell, name: str) -> None:
     case = next(case for case in CASES if case["name"] == name)
     limit = str(len(case["ids"]))

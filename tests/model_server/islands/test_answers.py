@@ -91,7 +91,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.extended
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["together", "alone"])
 def test_answers_are_those_of_this_machine(
@@ -106,7 +106,7 @@ def test_answers_are_those_of_this_machine(
 
 
 @pytest.mark.extended
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize("kind", KINDS[: -len(MOVED)])
 def test_sequences_are_preempted_and_pages_shared_on_islands_too(
     both: dict[str, dict[str, Any]], kind: str
@@ -117,7 +117,7 @@ def test_sequences_are_preempted_and_pages_shared_on_islands_too(
 
 
 @pytest.mark.extended
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 def test_the_workers_of_a_stage_read_its_weights_where_they_may(
     both: dict[str, dict[str, Any]],
 ) -> None:
@@ -127,7 +127,7 @@ def test_the_workers_of_a_stage_read_its_weights_where_they_may(
 
 
 @pytest.mark.extended
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize("kind", MOVED)
 def test_pages_of_long_prompts_move_to_the_island_that_answers(
     both: dict[str, dict[str, Any]], kind: str
