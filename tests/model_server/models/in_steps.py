@@ -23,7 +23,12 @@ def logits_in_steps(
     assert sum(chunks) < len(prompt)
     counts = [*chunks, *[1] * (len(prompt) - sum(chunks))]
     pages = empty_pages(recipe, -(-len(prompt) // PAGE), kernel)
-    step = jax.jit(_step)
+
+    @jax.jit  # a function of this call: as many programs as these have to go when it is done
+    def step(module: Any, tokens: Any, positions: Any, pages: Any, batch: PagedBatch) -> Any:
+        hidden, pages = module(tokens, positions, pages, batch)
+        return module.logits(hidden), pages
+
     logits, first = [], 0
     for index, count in enumerate(counts):
         at = np.arange(first, first + count)
@@ -36,11 +41,6 @@ def logits_in_steps(
         logits.append(np.asarray(found[skipped:]))
         first += count
     return np.concatenate(logits)
-
-
-def _step(module: Any, tokens: Any, positions: Any, pages: Any, batch: PagedBatch) -> Any:
-    hidden, pages = module(tokens, positions, pages, batch)
-    return module.logits(hidden), pages
 
 
 def _batch(at: np.ndarray, count: int, kernel: Kernel, *, prefill: bool) -> tuple[PagedBatch, int]:
