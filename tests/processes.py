@@ -1,4 +1,4 @@
-"""How jax computes in the processes of tests: compilers in a hurry, and fake devices.
+"""Environment of the processes of tests: how XLA compiles, and fake devices.
 
 A program of a test runs for moments, and making it fast takes most of the time, so XLA leaves out
 all passes that only do that. What is computed stays the same. `XLA_FLAGS= make test-all` compiles
@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# The last one halves what is left. As a flag of its own, libtpu would not know it and would die.
+# The last one halves what is left. libtpu aborts at flags that it does not know, as that would be.
 QUICK_COMPILER = (
     "--xla_backend_optimization_level=0 "
     "--xla_llvm_disable_expensive_passes=true "
