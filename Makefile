@@ -42,7 +42,7 @@ CPU_SOURCES := $(wildcard $(CPU_KERNELS)/src/*) $(CPU_KERNELS)/build.py
 CPU_LIBRARY := $(CPU_KERNELS)/_native*.so
 SANITIZED := $(CACHE)/kernels-sanitized
 
-.PHONY: help demo test test-all slow check manifests format bench race chaos stress soak proto proto-check docs plans locks images install dev \
+.PHONY: help demo test test-all nightly check manifests format bench race chaos stress soak proto proto-check docs plans locks images install dev \
 	clients golang go-client conformance kernels kernels-sanitize model gemma minilm whisper azurite clean
 
 help:
@@ -93,16 +93,16 @@ MORE_WORKERS := $(if $(filter auto,$(WORKERS)),-n $(shell expr $$(getconf _NPROC
 
 # Minutes: every unit, one golden case per family and one test of each kind of end-to-end path.
 test: dev model minilm
-	$(PYTEST) $(MORE_WORKERS) --maxprocesses 4 -m "not extended and not slow" $(PYTEST_FLAGS)
+	$(PYTEST) $(MORE_WORKERS) --maxprocesses 4 -m "not extended and not nightly" $(PYTEST_FLAGS)
 
 # The rest of what CI runs: whole cells, stores, variants of every family and kernel.
 test-all: dev model minilm whisper azurite
-	$(PYTEST) --maxprocesses 4 -m "extended and not slow" $(PYTEST_FLAGS)
+	$(PYTEST) --maxprocesses 4 -m "extended and not nightly" $(PYTEST_FLAGS)
 
 # Tests that take minutes each: replicas of many processes, every mesh, every family in stages.
 # Images have their own target, which builds each once.
-slow: dev model
-	$(PYTEST) --maxprocesses 2 -m "slow" --ignore tests/images $(PYTEST_FLAGS)
+nightly: dev model
+	$(PYTEST) --maxprocesses 2 -m "nightly" --ignore tests/images $(PYTEST_FLAGS)
 
 check: dev
 	$(BIN)/ruff check .
@@ -148,7 +148,7 @@ soak: dev model minilm
 # is recorded, and its table written into docs/compatibility.md.
 CLIENTS := clients clients-aiperf clients-schemathesis
 clients: dev model $(CLIENTS:%=$(CACHE)/clients/%/installed)
-	SAX_CLIENTS_RECORD=1 $(BIN)/python -m pytest -q -m "slow" tests/clients/test_clients.py $(PYTEST_FLAGS)
+	SAX_CLIENTS_RECORD=1 $(BIN)/python -m pytest -q -m "nightly" tests/clients/test_clients.py $(PYTEST_FLAGS)
 	$(BIN)/python -m tests.clients.page
 
 $(CACHE)/clients/%/installed: pyproject.toml
@@ -234,7 +234,7 @@ plans: dev
 # Takes minutes, and about 5 GB of disk while it runs. SAX_IMAGE_BASE=IMAGE builds on that image
 # instead of a Debian made here.
 images: dev
-	$(BIN)/python -m pytest -m "slow" --capture=sys tests/images --durations=8 $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "nightly" --capture=sys tests/images --durations=8 $(PYTEST_FLAGS)
 
 # --- packages in the images -----------------------------------------------------------------------
 

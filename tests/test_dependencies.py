@@ -1,6 +1,6 @@
 """Who needs which package: the SDK, the command line and the control plane live without jax.
 
-Read from the source here; the slow test installs the base dependencies alone and serves.
+Read from the source here; the nightly test installs the base dependencies alone and serves.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_base_alone_has_no_jax_and_imports_whole(bare: Path) -> None:
     modules = [
@@ -222,7 +222,7 @@ for name in ("jax", "jaxlib", "numpy", "lightkube"):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_base_alone_helps_and_says_what_it_lacks(bare: Path) -> None:
     for words in (
@@ -242,7 +242,7 @@ def outside(bare: Path, program: str, *words: str) -> subprocess.CompletedProces
     return subprocess.run([bare / program, *words], cwd=bare, capture_output=True, text=True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_base_alone_serves_a_cell_without_models(bare: Path, tmp_path: Path) -> None:
     port, status, http = free_ports(3)

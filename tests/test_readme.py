@@ -223,7 +223,7 @@ def test_the_commands_for_a_cluster_make_one_gang_of_its_hosts(
     assert (found.count, found.ordinal) == (4, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_host_of_a_gang_is_killed_and_the_gang_comes_back(tmp_path: Path, clone: Path) -> None:
     plan = local_plan(tmp_path / "cell", hosts=4, devices_per_host=2)
     start, rest = SEVERAL_HOSTS[0].text.split(), SEVERAL_HOSTS[1].text
@@ -265,7 +265,7 @@ def test_an_island_is_killed_and_comes_back(tmp_path: Path, clone: Path) -> None
 
 
 @needs_compiler
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_tutorials_model_is_planned_as_written() -> None:
     command, *words = shlex.split(PLANNING[0].text.splitlines()[0])
     assert command == "sax"

@@ -11,7 +11,7 @@ from tests.conftest import WHOLE_SYSTEM
 from tests.demo_model import ROOT
 from tests.work_units import unit_of
 
-MARKERS = ("slow", "extended")
+MARKERS = ("nightly", "extended")
 
 
 def selections() -> dict[str, str]:
@@ -29,10 +29,10 @@ def test_each_combination_of_markers_is_run_by_one_target(held: tuple[bool, ...]
 
 
 def test_the_targets_are_those_that_the_page_names() -> None:
-    assert list(selections()) == ["test", "test-all", "slow"]
+    assert list(selections()) == ["test", "test-all", "nightly"]
     images = re.search(r'^images:.*\n\t.*-m "(.*)".* tests/images', _makefile(), re.MULTILINE)
-    assert images is not None, "make slow leaves tests/images out, so that make images runs them"
-    assert images[1] == selections()["slow"]
+    assert images is not None, "make nightly leaves tests/images out, so that make images runs them"
+    assert images[1] == selections()["nightly"]
     assert "--ignore tests/images" in _makefile()
 
 

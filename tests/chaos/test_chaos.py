@@ -9,7 +9,7 @@ SECONDS = 9.0
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("store", ["seaweedfs", pytest.param("folder", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("store", ["seaweedfs", pytest.param("folder", marks=pytest.mark.nightly)])
 async def test_a_cell_of_real_processes_in_trouble_keeps_every_acknowledged_call(store, tmp_path):
     if store == "seaweedfs" and (why := seaweed.missing()):
         pytest.skip(why)

@@ -12,7 +12,7 @@ from tests.clients.clients import CLIENTS, ClientProgram
 from tests.clients.conftest import Run
 from tests.clients.record import PASSED
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 CHECKS = [
     pytest.param(client, check, id=f"{client.name}-{check}")

@@ -9,7 +9,7 @@ import pytest
 from tests.end_to_end.cell import Cell
 from tests.model_server.checkpoints.adapter_folder import write_demo_adapter
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.nightly]
 
 BASE = "/sax/test/adapted"
 PROMPT = "Once upon a time"

@@ -238,8 +238,8 @@ class Opens:
     "name",
     [
         "pytorch_model.bin",
-        pytest.param("consolidated.00.pth", marks=pytest.mark.slow),
-        pytest.param("model.pt", marks=pytest.mark.slow),
+        pytest.param("consolidated.00.pth", marks=pytest.mark.nightly),
+        pytest.param("model.pt", marks=pytest.mark.nightly),
     ],
 )
 def test_a_pickle_is_refused_and_never_opened(good: Cell, tmp_path: Path, name: str) -> None:

@@ -52,7 +52,7 @@ def converted(
     return of
 
 
-@pytest.mark.slow  # a minute each; the README's commands convert and serve in every run
+@pytest.mark.nightly  # a minute each; the README's commands convert and serve in every run
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_converted_model_serves_the_references_text(
     cell: Cell, converted: Callable[[str], Path], kind: str

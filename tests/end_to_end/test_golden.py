@@ -49,7 +49,7 @@ PROMPTS = [case["name"] for case in CASES if case["messages"] is None]
 
 
 @pytest.mark.parametrize(
-    "name", [PROMPTS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in PROMPTS[1:])]
+    "name", [PROMPTS[0], *(pytest.param(name, marks=pytest.mark.nightly) for name in PROMPTS[1:])]
 )
 def test_the_command_line_gives_the_same_text(exact: Cell, name: str) -> None:
     case = next(case for case in CASES if case["name"] == name)

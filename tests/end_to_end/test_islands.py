@@ -15,7 +15,7 @@ from sax.cli.local.islands_plan import PROXY, worker_name
 from tests.end_to_end.cell import MODEL_SERVER, SMOLLM2, Cell, local_plan
 from tests.end_to_end.conftest import FLAGS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 STREAMS = 4
 TOKENS = 100

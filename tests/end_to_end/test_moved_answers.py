@@ -153,7 +153,7 @@ def streams_of(cell: Cell, prompts: list[str], signal: str = "") -> list[list[di
         return [stream.result() for stream in streams]
 
 
-@pytest.mark.parametrize("signal", ["kill", pytest.param("terminate", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("signal", ["kill", pytest.param("terminate", marks=pytest.mark.nightly)])
 def test_streams_of_the_gateway_outlive_either_replica(pair: Cell, signal: str) -> None:
     prompts = [f"Count from {n} upwards." for n in range(4)]
     alone = streams_of(pair, prompts)

@@ -35,7 +35,7 @@ def precompile(place: Path, topology: str, overrides: Mapping[str, Any]) -> str:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_server_that_finds_a_set_compiles_no_step(tmp_path: Path, devices: int) -> None:
     place = tmp_path / "programs"
     overrides = {**SMALL, "NUM_LAYERS": 1, "ICI_MESH_SHAPE": [1, 1, devices]}

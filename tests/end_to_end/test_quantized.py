@@ -18,7 +18,7 @@ MODEL = "/sax/test/quantized"
 ASKED = [{"role": "user", "content": "What is the capital of France?"}]
 
 
-@pytest.mark.slow  # a minute each; the README's commands serve an int8 model in every run
+@pytest.mark.nightly  # a minute each; the README's commands serve an int8 model in every run
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -60,7 +60,7 @@ def test_a_wrong_kind_ends_in_words_that_name_the_right_ones(
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.slow  # a minute; meshes of every family are compared in tests/model_server/models
+@pytest.mark.nightly  # a minute; meshes of every family are compared in tests/model_server/models
 def test_four_devices_give_the_references_text(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

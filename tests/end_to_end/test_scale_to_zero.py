@@ -58,7 +58,7 @@ def test_a_request_wakes_the_model_and_is_answered(sleepy: Cell) -> None:
         assert "held at gateways" in client.list(MODEL).scaling_reason
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_saxmls_route_and_a_stream_wake_it_too(sleepy: Cell) -> None:
     until_asleep(sleepy)
     query = {"model": MODEL, "query": "x", "extra_inputs": None}

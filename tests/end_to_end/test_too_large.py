@@ -89,7 +89,7 @@ def test_waiting_for_it_tells_what_is_missing(small: Cell) -> None:
     small.sax("unpublish", "/sax/test/waits")
 
 
-@pytest.mark.slow  # compiles for four devices; the stories of the planner tell the same in a moment
+@pytest.mark.nightly  # compiles for four devices; the stories of the planner tell the same in a moment
 def test_it_is_placed_by_itself_when_a_larger_server_joins(small: Cell, tmp_path: Path) -> None:
     model = "/sax/test/wide"
     words = [f"{key}={value}" for key, value in SMALL.items()]

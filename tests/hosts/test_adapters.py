@@ -12,7 +12,7 @@ from tests.hosts.gang import Gang
 from tests.model_server.checkpoints.adapter_folder import ATTENTION, merged, write_adapter
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.nightly]
 
 FLAGS = ("--slots=4", "--max_context=64", "--page_size=16", "--host_timeout_seconds=60")
 BASE = "/sax/test/base"

@@ -16,7 +16,7 @@ from tests.hosts.gang import Gang
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.loading.test_recurrent_models import folder_of
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.nightly]
 
 MODEL = "/sax/test/spmd"
 FLAGS = (

@@ -82,7 +82,7 @@ def test_hosts_that_do_not_fit_the_primary_are_turned_away_by_name(
     assert "another primary may be running here" in said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_host_with_another_program_is_turned_away(hosts: Hosts, tmp_path: Path) -> None:
     for room in ("sax", "model_server"):
         shutil.copytree(ROOT / room, tmp_path / "other" / room)
@@ -96,7 +96,7 @@ def test_a_host_with_another_program_is_turned_away(hosts: Hosts, tmp_path: Path
     assert "start every host from the same image" in said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_hosts_with_different_devices_are_no_replica(hosts: Hosts) -> None:
     hosts.start("primary", 0)
     hosts.start("larger", 1, JAX_NUM_CPU_DEVICES="2", NPROC="16")

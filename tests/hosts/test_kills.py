@@ -45,7 +45,7 @@ def test_who_is_lost_is_read_from_what_hosts_and_the_supervisor_say() -> None:
     assert deaths(output) == [2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_hosts_that_are_killed_come_back_and_nothing_is_lost() -> None:
     assert main(["--hosts", "2", "--kills", "2"]) == 0

@@ -20,7 +20,7 @@ from tests.model_server.loading.media.image_folder import folder_of
 from tests.model_server.loading.media.test_rows_and_tiles import CONTROL
 from tests.model_server.models.media.media_cases import images_of
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.nightly]
 
 FLAGS = ("--slots=2", "--page_size=16", "--host_timeout_seconds=60", "--max_mixed_blocks=1")
 SETTINGS: dict[str, Any] = {"DTYPE": "float32", "MAX_CONTEXT": 128}

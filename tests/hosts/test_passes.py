@@ -18,7 +18,7 @@ from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.models.family_cases import golden_of
 from tests.model_server.tiny_bert import tiny_bert
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.nightly]
 
 FLAGS = ("--slots=2", "--max_context=64", "--page_size=16")
 BASE, ADAPTER, BERT = "/sax/test/base", "/sax/test/adapter", "/sax/test/bert"

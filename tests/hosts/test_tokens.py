@@ -15,7 +15,7 @@ from tests.hosts.asking import GREEDY, SEEDED, SHRUNK, SPMD, load, tokens, unloa
 from tests.hosts.gang import Gang
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.nightly]
 
 FLAGS = ("--slots=2", "--max_context=64", "--page_size=16", "--host_timeout_seconds=60")
 SIZES: dict[str, Any] = {

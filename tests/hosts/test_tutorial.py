@@ -22,7 +22,7 @@ from tests.end_to_end.cell import local_plan
 from tests.end_to_end.command import Command, options, sax
 from tests.end_to_end.test_tutorial import curl
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
 
 MODEL = "/sax/test/spmd"
 PATH = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd175B32Test"

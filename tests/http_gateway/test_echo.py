@@ -120,7 +120,7 @@ def bodies(fields: tuple[str, ...], garbage: str) -> Iterator[object]:
     yield from (garbage, [garbage])
 
 
-@pytest.mark.parametrize("generation", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("generation", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     "garbage",
     [

@@ -19,7 +19,7 @@ from tests.images.container import USER, Container
 from tests.images.store import Image
 from tests.stores.server_process import free_ports
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 LOOPBACK = "--host=127.0.0.1"
 MODEL = "/sax/test/spmd"

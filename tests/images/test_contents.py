@@ -15,7 +15,7 @@ from model_server.kernels.cpu.build import INSTRUCTIONS
 from tests.images.locks import PLACE, PROJECT, read_lock
 from tests.images.store import Image, Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 _UNCHECKED = 0b01  # a pyc that is taken as it is: no look at its source's time
 

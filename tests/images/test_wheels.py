@@ -14,7 +14,7 @@ import pytest
 
 from tests.images.locks import Pin, read_lock, read_pins
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 
 _PLACE = ("--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_36")
 

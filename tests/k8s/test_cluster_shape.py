@@ -26,7 +26,7 @@ from tests.k8s.manifests import K8S, objects_of, render
 from tests.k8s.pods import Pod, pods_of
 from tests.stores.gcs import gcs_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 BUCKET = "sax-tutorial"
 REPLICAS, HOSTS, CHIPS = 2, 8, 4

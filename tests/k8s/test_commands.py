@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     assert "--output-dir" in made.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @_needs_compiler
 def test_a_model_that_does_not_fit_is_refused_with_the_plans_advice() -> None:
     words = ("--topology", "v5e:1x1", "--bucket", "gs://my-sax", "meta-llama/Llama-3-8B")
@@ -192,7 +192,7 @@ def test_what_cannot_be_planned_is_refused_and_no_plan_is_offered() -> None:
     assert not done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1500)
 @_needs_compiler
 def test_the_tutorials_model_is_planned_and_gets_its_hosts() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.chaos.pathways.__main__ import main
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_islands_whose_processes_are_killed_and_stopped_bring_no_wrong_number(
     monkeypatch: pytest.MonkeyPatch,

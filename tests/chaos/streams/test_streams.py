@@ -7,7 +7,7 @@ import pytest
 from tests.chaos.streams.story import play
 
 
-@pytest.mark.slow  # kills while another suite has the cores can come while the other server starts
+@pytest.mark.nightly  # kills while another suite has the cores can come while the other server starts
 @pytest.mark.extended
 @pytest.mark.timeout(240)
 async def test_no_stream_breaks_when_one_of_two_replicas_is_killed(tmp_path: Path) -> None:

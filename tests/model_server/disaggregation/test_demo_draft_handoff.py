@@ -27,7 +27,7 @@ from tests.model_server.engine.draft_model.test_demo_draft import (
 from tests.model_server.engine.guessing.driving import answers, tokens_of
 
 # Compiling both models for the first time takes two or three minutes.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 KEY = 7
 

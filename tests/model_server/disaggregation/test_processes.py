@@ -73,7 +73,7 @@ def likeliest(chunks: Sequence[TokenChunk]) -> list[list[tuple[int, float]]]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_two_servers_give_the_answers_of_one_and_one_goes_on_alone() -> None:
     async with (
         server("--kv_expiry_seconds=1.5") as first,
@@ -137,7 +137,7 @@ def an_ask(key: int) -> object:
     return encode_ask(MODEL, contract, engine_request, key)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_servers_with_a_draft_model_give_the_answers_of_one_without(tmp_path: Path) -> None:
     folder = str(write_tiny(tmp_path / "tiny", max_position_embeddings=1024))
     overrides = {"DTYPE": '"float32"'}
@@ -161,7 +161,7 @@ async def test_servers_with_a_draft_model_give_the_answers_of_one_without(tmp_pa
             assert await each.metric("sax_compiles_while_serving_total", None) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["lfm2", "gemma3"])
 async def test_states_and_windows_are_handed_over(name: str, tmp_path: Path) -> None:
     folder = folder_of(name, tmp_path, max_position_embeddings=1024)
@@ -182,7 +182,7 @@ async def test_states_and_windows_are_handed_over(name: str, tmp_path: Path) -> 
             assert await each.metric("sax_compiles_while_serving_total", None) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_prefill_server_that_comes_back_or_wakes_up_is_used_again() -> None:
     async with (
         server() as lone,
@@ -211,7 +211,7 @@ async def test_a_prefill_server_that_comes_back_or_wakes_up_is_used_again() -> N
         assert 2 <= len(told) <= 6, second.text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_real_model_answers_as_one_server_does() -> None:
     spec = ModelSpec(model_id=MODEL, model_path="llama", checkpoint=str(demo_model()), replicas=0)
     flags = ("--max_context=1024", "--page_size=64")

@@ -21,7 +21,7 @@ _NIGHTLY = ["v5e:2x2", *(ONE_CHIP[chip] for chip in CHIPS if ONE_CHIP[chip] != _
 
 
 @pytest.mark.parametrize(
-    "topology", [_ALWAYS, *(pytest.param(each, marks=pytest.mark.slow) for each in _NIGHTLY)]
+    "topology", [_ALWAYS, *(pytest.param(each, marks=pytest.mark.nightly) for each in _NIGHTLY)]
 )
 def test_every_program_compiles_and_the_pages_and_the_slots_stay_where_they_are(
     topology: str,

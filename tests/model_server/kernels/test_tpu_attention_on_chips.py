@@ -138,14 +138,14 @@ def test_heads_are_divided_over_the_chips_of_a_slice() -> None:
 
 
 @needs_compiler
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_latent_pages_stay_whole_where_heads_are_divided() -> None:
     latent = Heads(heads=128, kv_heads=1, key_dim=576, value_dim=0)
     check(latent, mesh_of("v5e:2x4"), "bfloat16", axis="model")
 
 
 @needs_compiler
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("chip", "model", "dtype"),
     [*itertools.product(CHIPS, MODELS, ("float32", "bfloat16", "int8", "float8_e4m3fn"))],
@@ -155,7 +155,7 @@ def test_every_chip_compiles_every_kind_of_model(chip: str, model: str, dtype: s
 
 
 @needs_compiler
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "float8_e4m3fn"])
 @pytest.mark.parametrize("page_size", [16, 24, 32, 128, 256])
@@ -164,7 +164,7 @@ def test_every_chip_compiles_every_page_size(chip: str, dtype: str, page_size: i
 
 
 @needs_compiler
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize(
     "step",

@@ -85,7 +85,7 @@ def test_glm_5_leaves_pages_in_place(chip: str) -> None:
     check(one_device(chip), heads=4, indexers=32)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("chip", ["v5e", "v5p"])
 @pytest.mark.parametrize("blocks", [0, BLOCKS])
 @pytest.mark.parametrize("index", [0, 64, 128])
@@ -94,6 +94,6 @@ def test_deepseek_v32_leaves_pages_in_place(chip: str, blocks: int, index: int, 
     check(one_device(chip), heads=8, indexers=64, blocks=blocks, index=index, dtype=dtype)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_heads_are_divided_over_the_chips_of_a_slice() -> None:
     check(mesh_of("v5e:2x4"), heads=128, indexers=64, axis="model")

@@ -131,7 +131,7 @@ def test_stages_want_as_many_groups_of_hosts(loader: ModelLoader) -> None:
     assert caught.value.param == "overrides.NUM_STAGES"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_name_gets_the_same_random_weights(loader: ModelLoader) -> None:
     tokens = []
     for _ in range(2):
@@ -145,7 +145,7 @@ def test_the_same_name_gets_the_same_random_weights(loader: ModelLoader) -> None
     assert tokens[0] == tokens[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_closed_models_memory_is_free_again(loader: ModelLoader) -> None:
     loaded = loader(spec(), quiet)
     limited = ModelServerConfig(slots=2, page_size=16, memory_limit_bytes=loaded.memory * 3 // 2)
@@ -257,7 +257,7 @@ def test_queries_are_chats_where_there_is_a_template_unless_told_otherwise() -> 
     "held",
     [
         "int8",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("int4", "int4:8", "float8")),
+        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("int4", "int4:8", "float8")),
     ],
 )
 def test_quantised_weights_answer_through_compiled_buckets(loader: ModelLoader, held: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.processes import on_devices
 
 # Every family on a mesh is compared with its reference in every run (test_meshes).
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[3]
 MESHES = ("1x1x2", "1x2x1", "1x2x2", "2x1x2", "1x1x4")

@@ -25,7 +25,7 @@ SETS = ([SMOKE], [run for run in RUNS if run != SMOKE], SLOW_RUNS)
 EVERY_RUN = [
     SMOKE,
     *(pytest.param(run, marks=pytest.mark.extended) for run in SETS[1]),
-    *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW_RUNS),
+    *(pytest.param(run, marks=pytest.mark.nightly) for run in SLOW_RUNS),
 ]
 
 

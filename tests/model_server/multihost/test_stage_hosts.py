@@ -98,20 +98,20 @@ def test_two_processes_give_the_tokens_of_one(closes: ExitStack) -> None:
     check(play_on(closes, hosts=2, stages=2, case="lm_cloud", devices=1, together=False))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_two_processes_of_two_devices_each_do_too(closes: ExitStack) -> None:
     check(play_on(closes, hosts=2, stages=2, case="mixtral", devices=2, together=False))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", ["lm_cloud", "deepseek_v3"])
 def test_three_processes_do_too(closes: ExitStack, case: str) -> None:
     check(play_on(closes, hosts=3, stages=3, case=case, devices=1, together=False))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", ["lm_cloud", "mixtral"])
 def test_two_stages_of_two_hosts_each_do_too(closes: ExitStack, case: str) -> None:

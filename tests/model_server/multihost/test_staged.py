@@ -81,14 +81,14 @@ def test_stages_give_the_tokens_of_one_host(run: str) -> None:
     check(computed(QUICK)[run])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("run", MORE)
 def test_more_stages_with_more_devices_each_do_too(run: str) -> None:
     check(computed(MORE)[run])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("run", EVERY)
 def test_every_family_can_be_cut(run: str) -> None:

@@ -72,7 +72,7 @@ _NIGHTLY = [
 
 
 @pytest.mark.parametrize(
-    "case", [*_ALWAYS, *(pytest.param(each, marks=pytest.mark.slow) for each in _NIGHTLY)], ids=_id
+    "case", [*_ALWAYS, *(pytest.param(each, marks=pytest.mark.nightly) for each in _NIGHTLY)], ids=_id
 )
 def test_a_decode_step_with_penalties_and_masks_reads_weights_and_cache_once_and_copies_neither(
     case: Case,
@@ -91,7 +91,7 @@ def test_a_pool_that_would_fit_the_chips_own_memory_stays_where_it_is() -> None:
     assert large_copies(found[0], _pool_bytes(target)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_code_of_like_layers_is_there_once() -> None:
     two, six = (measure(_small(layers).program, Bucket(2, 1)).code for layers in (2, 6))
     assert six < 1.25 * two

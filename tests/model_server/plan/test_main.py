@@ -109,7 +109,7 @@ def test_a_model_whose_images_see_both_ways_fits_and_its_steps_are_compiled(
     assert any("images of up to 4 tokens" in note for note in plan["notes"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_plan_fits_writes_its_files_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,7 +68,7 @@ def _billions(name: str) -> float:
     return next(float(word[:-1]) for word in reversed(words) if word[:-1].isdigit())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", known_names())
 def test_a_well_known_model_has_the_parameters_that_its_name_says(name: str) -> None:
     with open_model(name) as model:

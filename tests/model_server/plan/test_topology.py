@@ -50,7 +50,7 @@ def test_a_size_that_the_compiler_refuses_is_told_with_others_nearby() -> None:
 
 
 @needs_compiler
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("chip", CHIPS)
 def test_a_program_may_fill_what_the_table_says(chip: str) -> None:
     """Asked as the table was filled: with a program that is too large for every chip."""

@@ -21,7 +21,7 @@ from tests.demo_model import COMPILE_CACHE, demo_model
 from tests.model_server.engine.guessing.driving import answers, tokens_of
 
 # Compiling both models for the first time takes two or three minutes.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 WARM = Sampling(temperature=0.7, top_k=0, top_p=0.9, seed=5)

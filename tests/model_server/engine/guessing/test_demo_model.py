@@ -18,7 +18,7 @@ from tests.demo_model import COMPILE_CACHE, demo_model
 from tests.model_server.engine.guessing.driving import answers, tokens_of
 
 # Compiling the model in float32 for the first time takes a minute or two.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 WARM = Sampling(temperature=0.7, top_k=0, top_p=0.9, seed=5)

@@ -23,7 +23,7 @@ def check(*runs: str) -> None:
 @pytest.mark.extended
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize(
-    "run", [*RUNS, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW_RUNS)]
+    "run", [*RUNS, *(pytest.param(run, marks=pytest.mark.nightly) for run in SLOW_RUNS)]
 )
 def test_answers_about_images_are_those_of_one_device(run: str) -> None:
     check(run)

@@ -72,7 +72,7 @@ REAL = [
 DTYPES = ("float32", "bfloat16", "int8", "float8_e4m3fn")
 EVERY = [
     # Each by turns; all of them take longer.
-    pytest.param(case, dtype, id=f"{case} {dtype}", marks=[pytest.mark.slow] * (turn % 5 > 0))
+    pytest.param(case, dtype, id=f"{case} {dtype}", marks=[pytest.mark.nightly] * (turn % 5 > 0))
     for turn, (case, dtype) in enumerate(itertools.product(REAL, DTYPES))
 ]
 
@@ -102,7 +102,7 @@ def test_equals_the_reference(case: Case) -> None:
     compare(case, here(interpret=True))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", MORE, ids=str)
 def test_equals_the_reference_in_every_combination(case: Case) -> None:
     compare(case, here(interpret=True))
@@ -187,7 +187,7 @@ def test_triton_takes_the_kernel(case: Case, dtype: str) -> None:
     assert text.count("paged_attention") >= 1 + bool(case.blocks)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @gpu_compiler.needs_compiler
 @pytest.mark.parametrize("chip", gpu_compiler.CHIPS)
 @pytest.mark.parametrize("dtype", DTYPES)

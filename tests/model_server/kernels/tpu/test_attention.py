@@ -118,7 +118,7 @@ def test_a_step_equals_the_reference(of: Heads, mix: Mix, kernel: TpuAttention) 
     compare(of, mix, kernel)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "of", [GROUPED, MANY, LATENT, SHARED, UNEQUAL, dataclasses.replace(GROUPED, sinks=True)]
 )
@@ -128,21 +128,21 @@ def test_any_step_equals_the_reference(of: Heads, mix: Mix, dtype: str) -> None:
     compare(dataclasses.replace(of, dtype=dtype), mix)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("of", [GROUPED, MANY, LATENT, SHARED])
 @pytest.mark.parametrize("dtype", ALLOWED)
 def test_any_window_over_large_pages_equals_the_reference(of: Heads, dtype: str) -> None:
     compare(dataclasses.replace(of, dtype=dtype, page_size=64, window=17, softcap=3.0), LONG)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("of", [GROUPED, LATENT, SHARED, UNEQUAL])
 @pytest.mark.parametrize("dtype", ALLOWED)
 def test_no_copy_of_a_long_step_is_used_before_it_is_there(of: Heads, dtype: str) -> None:
     compare(dataclasses.replace(of, dtype=dtype), LONG, STRICT)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("of", [GROUPED, MANY, LATENT, SHARED, UNEQUAL])
 @pytest.mark.parametrize("page_size", [16, 32])
 @pytest.mark.parametrize("dtype", ALLOWED)
@@ -169,7 +169,7 @@ def small_mix(decodes: Sequence[int], chunks: Sequence[tuple[int, int]]) -> Mix:
     return Mix(decodes=decodes, chunks=[*chunks, *unused], blocks=5, block=8, table=3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_heads_and_rows_may_be_divided_over_a_mesh() -> None:
     environment = {**os.environ, "NPROC": "16", "JAX_NUM_CPU_DEVICES": "4"}
     found = subprocess.run(

@@ -88,7 +88,7 @@ _FORMS = [
 @pytest.mark.parametrize(
     ("kind", "inputs", "blocks", "offset"),
     [(*form, True) for form in _FORMS]
-    + [pytest.param(*form, False, marks=pytest.mark.slow) for form in _FORMS],
+    + [pytest.param(*form, False, marks=pytest.mark.nightly) for form in _FORMS],
 )
 def test_a_product_is_that_of_the_dequantised_weight(
     kind: str, inputs: int, blocks: int, offset: bool
@@ -186,7 +186,7 @@ LARGE = {
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "chip", [CHIPS[0], *(pytest.param(c, marks=pytest.mark.slow) for c in CHIPS[1:])]
+    "chip", [CHIPS[0], *(pytest.param(c, marks=pytest.mark.nightly) for c in CHIPS[1:])]
 )
 @pytest.mark.parametrize("case", LARGE)
 def test_the_compiler_takes_it_and_moves_no_weight(chip: str, case: str) -> None:

@@ -27,7 +27,7 @@ SLOW_RUNS = (
     "whisper_english:1x1x8",
     "whisper_full_window:1x4x2",
 )
-EVERY_RUN = [*RUNS, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW_RUNS)]
+EVERY_RUN = [*RUNS, *(pytest.param(run, marks=pytest.mark.nightly) for run in SLOW_RUNS)]
 SCRIPT = "tests.model_server.loading.audio.on_meshes"
 POSITIONS, LAYERS = {"whisper": 50, "whisper_english": 60, "whisper_full_window": 1500}, 3
 

@@ -36,7 +36,7 @@ PLACES = {
 # What they have that Gemma 3, Qwen's and Llama 4 have not is in their encoders.
 SLOW = ("llava", "llava_pixtral", "mistral3", "mistral3_ministral3")
 RUNS = [
-    pytest.param(case, place, marks=[pytest.mark.slow] * (case in SLOW))
+    pytest.param(case, place, marks=[pytest.mark.nightly] * (case in SLOW))
     for case, places in PLACES.items()
     for place in places
 ]

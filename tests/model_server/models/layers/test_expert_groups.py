@@ -59,7 +59,7 @@ _KINDS = [("float32", 1), ("int8", 1), ("int8", 8), ("int4", 4)]
 @pytest.mark.parametrize(
     ("kind", "blocks", "tokens"),
     [("float32", 1, 1), ("int4", 4, 70)]
-    + [pytest.param(*kind, n, marks=pytest.mark.slow) for kind in _KINDS for n in (1, 8, 70)],
+    + [pytest.param(*kind, n, marks=pytest.mark.nightly) for kind in _KINDS for n in (1, 8, 70)],
 )
 def test_groups_give_what_blocks_give(kind: str, blocks: int, tokens: int) -> None:
     x, kernels, routes = some_rows(tokens), some_experts(kind, blocks), some_routes(tokens, 6, 2)
@@ -187,10 +187,10 @@ def _compiled_module(module: Blueprint, layout: Layout, tokens: int, embed: int)
     ("form", "shape", "count"),
     [
         ("int8", (1, 1, 4), 8),
-        pytest.param("plain", (1, 1, 4), 8, marks=pytest.mark.slow),
-        pytest.param("int4:32", (1, 1, 4), 8, marks=pytest.mark.slow),
-        pytest.param("int4:32", (1, 2, 2), 6, marks=pytest.mark.slow),
-        pytest.param("int8", (1, 1, 4), 6, marks=pytest.mark.slow),  # their widths are divided
+        pytest.param("plain", (1, 1, 4), 8, marks=pytest.mark.nightly),
+        pytest.param("int4:32", (1, 1, 4), 8, marks=pytest.mark.nightly),
+        pytest.param("int4:32", (1, 2, 2), 6, marks=pytest.mark.nightly),
+        pytest.param("int8", (1, 1, 4), 6, marks=pytest.mark.nightly),  # their widths are divided
     ],
 )
 def test_divided_experts_are_read_where_they_lie_and_only_when_wanted(
@@ -213,7 +213,7 @@ def test_float4_experts_are_read_as_they_are_stored() -> None:
 
 
 @needs_compiler
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("chip", CHIPS)
 def test_every_chip_compiles_float4_experts(chip: str) -> None:
     program, held = _program_of_gpt_oss(one_device(chip), 8)
@@ -230,7 +230,7 @@ def test_what_experts_multiply_before_their_last_product_is_kept_in_two_bytes() 
 
 
 @needs_compiler
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("form", ["plain", "int8", "int4:32"])
 @pytest.mark.parametrize("tokens", [8, 320])

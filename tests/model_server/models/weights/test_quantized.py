@@ -83,7 +83,7 @@ def on_mesh() -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_a_mesh_gives_what_one_device_gives(on_mesh: dict[str, float]) -> None:
     """Outputs, inputs, experts and widths divided, and rows of a step beside them."""
@@ -123,7 +123,7 @@ def _everywhere(mesh: Any) -> NamedSharding:
 
 
 _SLOW = [
-    pytest.param(form, axes, rows, marks=pytest.mark.slow)
+    pytest.param(form, axes, rows, marks=pytest.mark.nightly)
     for form in ("plain", "int8", "float8", "int4", "int8:32", "int4:32")
     for axes in (("ffw", "embed"), ("embed", "ffw"))
     for rows in (8, 64, 320)
