@@ -41,14 +41,16 @@ CPU_KERNELS := model_server/kernels/cpu
 CPU_SOURCES := $(wildcard $(CPU_KERNELS)/src/*) $(CPU_KERNELS)/build.py
 CPU_LIBRARY := $(CPU_KERNELS)/_native*.so
 SANITIZED := $(CACHE)/kernels-sanitized
+QUICK_KERNELS := $(CACHE)/kernels-quick
 
-.PHONY: help demo test test-all nightly check manifests format bench race chaos stress soak proto proto-check docs plans locks images install dev \
-	clients golang go-client conformance kernels kernels-sanitize model gemma minilm whisper azurite clean
+.PHONY: help demo test test-all test-touched nightly check manifests format bench race chaos stress soak proto proto-check docs plans locks images install dev \
+	clients golang go-client browser conformance kernels kernels-sanitize model gemma minilm whisper azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, send it one prompt, keep serving'
-	@echo 'make test    run the tests, in a few minutes'
-	@echo 'make test-all  run all other tests that CI runs, in half an hour'
+	@echo 'make test    run the quick tests: three minutes in a fresh clone, later less'
+	@echo 'make test-all  run all other tests that CI runs, in a quarter of an hour'
+	@echo 'make test-touched  run the nightly tests that protect what this branch changes'
 	@echo 'make slow    run the tests that take minutes each, as every night'
 	@echo 'make check   check style, types, layering and generated files'
 	@echo 'make manifests  render k8s/ into $(CACHE)/manifests and validate it'
@@ -88,21 +90,31 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 # each worker rewrites every test's assertions: some twenty seconds of `make test`.
 unexport PYTHONDONTWRITEBYTECODE
 
-# One process more than cores: many of these tests wait for a process or a timer.
-MORE_WORKERS := $(if $(filter auto,$(WORKERS)),-n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1))
+# A small file of kernels, unless those of servers are compiled already.
+ONLY_QUICK_KERNELS = $(if $(wildcard $(CPU_LIBRARY)),,$(QUICK_KERNELS)/made)
 
-# Minutes: every unit, one golden case per family and one test of each kind of end-to-end path.
-test: dev model minilm
-	$(PYTEST) $(MORE_WORKERS) --maxprocesses 4 -m "not extended and not nightly" $(PYTEST_FLAGS)
+# What every commit wants, in three minutes from a fresh clone: pure code, the demo model, one cell.
+test: $(VENV)/installed-test $(ONLY_QUICK_KERNELS) model
+	@$(BIN)/python -m tests.targets quick > $(CACHE)/quick.txt
+	@ls $(CPU_LIBRARY) >/dev/null 2>&1 || \
+	  export SAX_CPU_LIBRARY=$$(ls $(CURDIR)/$(QUICK_KERNELS)/$(CPU_KERNELS)/_native*.so 2>/dev/null); \
+	  $(PYTEST) --maxprocesses 4 --budget test -m "quick" $(or $(PYTEST_FLAGS),@$(CACHE)/quick.txt)
 
-# The rest of what CI runs: whole cells, stores, variants of every family and kernel.
-test-all: dev model minilm whisper azurite
-	$(PYTEST) --maxprocesses 4 -m "extended and not nightly" $(PYTEST_FLAGS)
+# The rest of what CI runs: whole cells, one S3, each family, each kernel.
+test-all: dev model minilm whisper
+	$(PYTEST) --maxprocesses 4 --budget test-all -m "not quick and not nightly" $(or $(PYTEST_FLAGS),tests)
 
-# Tests that take minutes each: replicas of many processes, every mesh, every family in stages.
+# Every night: grids of families, meshes, stages, kernels, stores, and what takes minutes each.
 # Images have their own target, which builds each once.
-nightly: dev model
-	$(PYTEST) --maxprocesses 2 -m "nightly" --ignore tests/images $(PYTEST_FLAGS)
+nightly: dev model minilm whisper azurite
+	$(PYTEST) --maxprocesses 2 -m "nightly" --ignore tests/images $(or $(PYTEST_FLAGS),tests)
+
+# Those of them that protect what this branch changes. BASE=COMMIT: since another one than main.
+BASE ?= origin/main
+test-touched: dev model minilm
+	@$(BIN)/python -m tests.targets touched $(BASE) > $(CACHE)/touched.txt
+	@cat $(CACHE)/touched.txt
+	@[ ! -s $(CACHE)/touched.txt ] || $(PYTEST) --maxprocesses 2 -m "nightly" @$(CACHE)/touched.txt || [ $$? = 5 ]
 
 check: dev
 	$(BIN)/ruff check .
@@ -160,7 +172,13 @@ $(CACHE)/clients/%/installed: pyproject.toml
 
 # Stubs that Go's plugins make from sax/proto, on Go's own gRPC (tests/end_to_end/go_client).
 go-client: dev model golang $(PROTOC)/installed
-	$(BIN)/python -m pytest -q -m extended tests/end_to_end/go_client $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q -m "" tests/end_to_end/go_client $(PYTEST_FLAGS)
+
+# The pages in the Chromium of the system, their modules under node, their types by TypeScript.
+browser: dev model
+	$(call install_packages,--group browser)
+	npm install --silent --no-audit --no-fund --prefix $(CACHE)/typescript typescript
+	$(BIN)/python -m pytest -q -m "" tests/http_gateway/page tests/end_to_end/page $(PYTEST_FLAGS)
 
 # 91 MB from Debian or Ubuntu. Without them the tests of the Go client are skipped; it never fails.
 # Only the download has a limit: dpkg must not be stopped.
@@ -307,6 +325,17 @@ minilm: $(MINILM)
 whisper: $(WHISPER) $(SPEECH)
 azurite: $(AZURITE)
 
+# uv installs in a tenth of pip's time: the one that is on the PATH, or its package. It does not read
+# pip's settings, so pip follows where uv fails.
+UV := $(or $(shell command -v uv 2>/dev/null),$(BIN)/uv)
+# $(1): what to install
+define install_packages
+	@$(UV) pip install --quiet --python $(BIN)/python $(1) || { \
+	  echo 'uv could not install it: pip tries'; \
+	  $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' && \
+	  $(BIN)/python -m pip install --quiet $(1); }
+endef
+
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "sax needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)."; \
@@ -315,19 +344,40 @@ $(VENV)/made:
 	  echo "'$(PYTHON)' cannot create virtual environments: install its venv package"; \
 	  echo "(on Debian and Ubuntu: apt-get install python3-venv)."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@command -v uv >/dev/null || $(BIN)/python -m pip install --quiet 'uv>=0.9,<1' || true
 	@touch $@
 
-# The native CPU kernels are compiled in passing, where there is a compiler.
-$(VENV)/installed: $(VENV)/made pyproject.toml $(CPU_SOURCES)
-	@echo 'installing sax and its dependencies into $(VENV) (once, about 850 MB)'
+# Without the kernels: what runs a server compiles them all, the quick tests a part of them.
+$(VENV)/packages: $(VENV)/made pyproject.toml
+	@echo 'installing sax and its dependencies into $(VENV) (once, about 750 MB)'
+	$(call install_packages,--editable '.[model-server]')
+	@touch $@
+$(VENV)/packages: export SAX_BUILD_CPU_KERNELS := none
+
+# The kernels are compiled where there is a compiler; without one XLA computes everything.
+$(VENV)/installed: $(VENV)/packages $(CPU_SOURCES)
+	@echo 'compiling the native CPU kernels (once, about a minute)'
 	@rm -f $(CPU_LIBRARY)
-	$(BIN)/python -m pip install --quiet --editable '.[model-server]'
+	$(call install_packages,'setuptools>=77')
+	@$(call build_kernels,--inplace --build-lib $(CACHE)/kernels --build-temp $(CACHE)/kernels) 2>&1 | grep -v Warning || true
+	@touch $@
+
+$(VENV)/installed-test: $(VENV)/packages
+	$(call install_packages,--group test)
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --group dev
+	@echo 'installing the packages of tests and checks (once, about 1 GB)'
+	$(call install_packages,--group dev)
 	@touch $@
+
+# For `make test` before `make demo`: this machine's instruction set only, compiled in a hurry.
+$(QUICK_KERNELS)/made: $(VENV)/installed-test $(CPU_SOURCES)
+	@echo 'compiling the native CPU kernels for quick tests (once)'
+	@rm -rf $(QUICK_KERNELS)
+	@SAX_BUILD_CPU_KERNELS=quick \
+	  $(call build_kernels,--build-lib $(QUICK_KERNELS) --build-temp $(QUICK_KERNELS)/objects) || true
+	@mkdir -p $(@D) && touch $@
 
 $(PROTOC)/installed: $(VENV)/made
 	$(PYTHON) -m venv $(PROTOC)

@@ -32,6 +32,7 @@ from tests.stores.fixtures import (  # noqa: F401
     place,
     seaweed_place,
 )
+from tests.targets import is_quick
 from tests.work_units import WorkUnits
 
 # A shell starts its background jobs with SIGINT ignored, and a process hands that on to those it
@@ -66,9 +67,7 @@ for _phase in ("connect", "read", "write", "pool"):
 hypothesis.settings.register_profile("sax", deadline=None)
 hypothesis.settings.load_profile("sax")
 
-# Tests of these folders start whole cells or gangs of processes: `make test-all` runs them, and
-# `make test` only those marked `smoke`, one of each kind.
-WHOLE_SYSTEM = ("chaos", "end_to_end", "hosts")
+pytest_plugins = ["tests.budget"]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -94,7 +93,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WorkUnits | 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test` runs (tests/targets.py)."""
     for item in items:
-        room = item.path.relative_to(ROOT / "tests").parts[0]
-        if room in WHOLE_SYSTEM and item.get_closest_marker("smoke") is None:
-            item.add_marker("extended")
+        longer = any(item.get_closest_marker(name) for name in ("extended", "nightly"))
+        if not longer and is_quick(item.path.relative_to(ROOT).as_posix()):
+            item.add_marker("quick")

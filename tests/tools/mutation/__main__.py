@@ -1,15 +1,16 @@
 """Breaks lines of product code, one at a time, and counts how many the tests catch.
 
-    git clone . /tmp/broken && cd /tmp/broken && make dev && cd -
-    python -m tests.tools.mutation draw   --clone /tmp/broken --seed 39 --breaks 60 --file run.json
-    python -m tests.tools.mutation record --clone /tmp/broken --file run.json -- -m "not nightly"
-    python -m tests.tools.mutation run    --clone /tmp/broken --file run.json -- -m "not nightly"
+    git clone . /tmp/broken && make -C /tmp/broken dev model
+    python -m tests.tools.mutation draw --clone /tmp/broken --seed 39 --breaks 60 --file run.json
+    python -m tests.tools.mutation run --clone /tmp/broken --file run.json --name 'make test' \\
+        -- -m quick
+    python -m tests.tools.mutation run --clone /tmp/broken --file run.json -- -m 'not nightly'
     python -m tests.tools.mutation report --file run.json
 
-`draw` chooses the lines. `record` runs the tests once with a probe at each line, which tells the
-test files that run it. `run` puts in one break after another and runs those files, the nearest
-first, until a test fails; it goes on where it was stopped. What stands behind -- is pytest's. The
-clone is changed and put back with git.
+`draw` chooses the lines. `run` puts in one break after another and runs the test files that import
+the broken one, however far, the nearest first, until a test fails or the time is over; a failure
+counts if the test passes without the break. What stands behind -- is pytest's. It goes on where it
+was stopped. The clone is changed and put back with git.
 """
 
 from __future__ import annotations
@@ -17,39 +18,47 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree
 
-from tests.tools.mutation import breaks, probe
+from tests.tools.mutation import breaks
 
-WORKERS = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "no:cacheprovider"]
+_WORKERS = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+_PLAIN = ["-q", "-p", "no:cacheprovider", "-rfE"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["draw", "record", "run", "report"])
-    parser.add_argument("--file", type=Path, required=True, help="what is known of the breaks")
-    parser.add_argument("--clone", type=Path, help="a clone with its .venv; it is changed")
-    parser.add_argument("--seed", type=int, default=39)
-    parser.add_argument("--breaks", type=int, default=60, dest="count")
-    parser.add_argument("--limit", type=float, default=900, help="seconds of tests per break")
-    parser.add_argument("--name", default="all targets", help="of the tests that `run` chooses from")
     own, pytest_flags = _split(sys.argv[1:])
-    flags = parser.parse_args(own)
+    flags = _parser().parse_args(own)
     if flags.what == "draw":
         drawn = [asdict(each) for each in breaks.draw(flags.clone, flags.count, flags.seed)]
-        _write(flags.file, {"breaks": drawn, "hits": {}, "seconds": {}, "outcomes": {}})
-    elif flags.what == "record":
-        _record(flags.file, flags.clone, pytest_flags)
+        _write(flags.file, {"breaks": drawn, "outcomes": {}})
     elif flags.what == "run":
         _run(flags, pytest_flags)
     else:
         _report(json.loads(flags.file.read_text()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.tools.mutation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", choices=["draw", "run", "report"])
+    parser.add_argument("--file", type=Path, required=True, help="the breaks and their outcomes")
+    parser.add_argument("--clone", type=Path, help="a clone with its .venv, which is changed")
+    parser.add_argument("--seed", type=int, default=39)
+    parser.add_argument("--breaks", type=int, default=60, dest="count")
+    parser.add_argument("--limit", type=float, default=240, help="seconds of tests per break")
+    parser.add_argument("--name", default="all targets", help="what the outcomes are called")
+    parser.add_argument("--only-missed-by", metavar="NAME", help="leave out what NAME caught")
+    return parser
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -59,63 +68,47 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:cut], arguments[cut + 1 :]
 
 
-def _record(file: Path, clone: Path, pytest_flags: list[str]) -> None:
-    known = json.loads(file.read_text())
-    drawn = [breaks.Break(**each) for each in known["breaks"]]
-    hits, junit = file.with_suffix(".hits").absolute(), file.with_suffix(".xml").absolute()
-    probe.insert(clone, drawn)
-    try:
-        _pytest(clone, [*WORKERS, "-q", f"--junitxml={junit}", *pytest_flags], hits=hits)
-    finally:
-        _restore(clone)
-        (clone / probe.MODULE).unlink()
-    for number, files in probe.files_that_hit(hits.read_text().splitlines()).items():
-        known["hits"][str(number)] = sorted({*known["hits"].get(str(number), []), *files})
-    known["seconds"] |= _seconds(junit, clone)
-    _write(file, known)
-
-
 def _run(flags: argparse.Namespace, pytest_flags: list[str]) -> None:
     known = json.loads(flags.file.read_text())
     outcomes = known["outcomes"].setdefault(flags.name, {})
+    already = known["outcomes"].get(flags.only_missed_by, {})
     for number, each in enumerate(breaks.Break(**fields) for fields in known["breaks"]):
         if str(number) in outcomes:
             continue
-        files = _nearest_first(each.path, known["hits"].get(str(number), []), known["seconds"])
+        outcome = already.get(str(number), "")
         began = time.monotonic()
-        outcome = _outcome(flags.clone, each, files, pytest_flags, flags.limit)
+        if not outcome.startswith("caught"):
+            outcome = _outcome(flags.clone.absolute(), each, pytest_flags, flags.limit)
         outcomes[str(number)] = outcome
         _write(flags.file, known)
         took = time.monotonic() - began
         print(f"{number:3} {took:5.0f} s  {each.path}:{each.line}  {outcome}", flush=True)
 
 
-def _outcome(
-    clone: Path, each: breaks.Break, files: list[str], pytest_flags: list[str], limit: float
-) -> str:
+def _outcome(clone: Path, each: breaks.Break, pytest_flags: list[str], limit: float) -> str:
     """Name the first test that fails with the break, and passes without it."""
-    files = [file for file in files if (clone / file).exists()]
-    if not files:
-        return "not run by any test"
+    files = _nearest_first(clone, each.path)
     ignored: list[str] = []
-    while True:
+    end = time.monotonic() + limit
+    while files:
         breaks.apply(clone, each)
         try:
             deselected = [f"--deselect={name}" for name in ignored]
-            flags = [*WORKERS, "-q", "-x", "-rfE", *pytest_flags, *deselected, *files]
-            code, printed = _pytest(clone, flags, limit=limit)
+            flags = [*_PLAIN, *_WORKERS, "-x", *pytest_flags, *deselected, *files]
+            code, printed = _pytest(clone, flags, end - time.monotonic())
         finally:
-            _restore(clone)
+            subprocess.run(["git", "-C", str(clone), "checkout", "-q", "--", "."], check=True)
         if code is None:
-            return "out of time"
+            return "survived the tests that fit in the time"
         if code in (0, 5):
             return "survived"
         failed = _failed(printed)
         if not failed:
             return f"caught: pytest ended with {code}"
-        if _pytest(clone, ["-q", "-p", "no:cacheprovider", *pytest_flags, failed])[0] != 1:
+        if _pytest(clone, [*_PLAIN, *pytest_flags, failed], limit)[0] in (0, 4, 5):
             return f"caught by {failed}"
         ignored.append(failed)
+    return "no test runs it"
 
 
 def _failed(printed: str) -> str:
@@ -124,61 +117,69 @@ def _failed(printed: str) -> str:
     return summary[0].split(" - ")[0] if summary else ""
 
 
-def _nearest_first(path: str, files: list[str], seconds: dict[str, float]) -> list[str]:
-    """The mirror of the broken file, then its room, then whatever is quick."""
-    parts = ("tests", *Path(path).with_suffix("").parts)
+def _nearest_first(clone: Path, path: str) -> list[str]:
+    """The test files that reach a product file: its mirror, its room, ..., whole cells last."""
+    target = ("tests", *Path(path).with_suffix("").parts)
 
-    def distance(file: str) -> tuple[int, float]:
+    def distance(file: str) -> tuple[bool, int, int]:
         place = Path(file)
-        there = (*place.parts[:-1], place.stem.removeprefix("test_"))
-        shared = next(
-            (at for at, (one, two) in enumerate(zip(parts, there, strict=False)) if one != two),
-            min(len(parts), len(there)),
-        )
-        return -shared, seconds.get(file, 0)
+        parts = (*place.parts[:-1], place.stem.removeprefix("test_"))
+        pairs = enumerate(zip(target, parts, strict=False))
+        shared = next((at for at, (one, two) in pairs if one != two), min(len(target), len(parts)))
+        return "end_to_end" in place.parts, -shared, len(parts)
 
+    room = f"tests/{Path(path).parent.as_posix()}/"
+    started = (room, "tests/end_to_end/")  # these may run it in a process that they start
+    reach = _reach(clone)
+    files = [file for file in reach if path in reach[file] or file.startswith(started)]
     return sorted(files, key=distance)
 
 
-def _seconds(junit: Path, clone: Path) -> dict[str, float]:
-    """Seconds per test file."""
-    sums: defaultdict[str, float] = defaultdict(float)
-    for case in ElementTree.parse(junit).iter("testcase"):
-        parts = case.get("classname", "").split(".")
-        while parts and not (clone / ("/".join(parts) + ".py")).is_file():
-            parts.pop()
-        sums["/".join(parts) + ".py"] += float(case.get("time", 0))
-    return dict(sums)
+@cache
+def _reach(clone: Path) -> dict[str, set[str]]:
+    """Test file -> every file of the project that it can import, lazily or not."""
+    script = (
+        "import json\n"
+        "from tests import targets\n"
+        "names = (p.relative_to(targets.ROOT).as_posix()"
+        " for p in (targets.ROOT / 'tests').rglob('test_*.py'))\n"
+        "print(json.dumps({name: sorted(targets.reached(name, lazily=True)) for name in names}))\n"
+    )
+    # The clone may be older than this script and its imports: the reader is ours, the files are its.
+    ours = Path(__file__).parents[3]
+    setting = f"import sys; sys.path.insert(0, {str(ours)!r})\n"
+    setting += "from tests import targets\n"
+    setting += f"from pathlib import Path; targets.ROOT = Path({str(clone)!r})\n"
+    told = subprocess.run(
+        [sys.executable, "-c", setting + script], check=True, capture_output=True, text=True
+    )
+    return {file: set(all_) for file, all_ in json.loads(told.stdout).items()}
 
 
-def _pytest(
-    clone: Path, flags: list[str], *, limit: float | None = None, hits: Path | None = None
-) -> tuple[int | None, str]:
-    """Run pytest in the clone, with the clone's code; None for out of time."""
-    environment = os.environ | {"PYTHONPATH": str(clone.absolute())}
+def _pytest(clone: Path, flags: list[str], limit: float) -> tuple[int | None, str]:
+    """Run pytest in the clone, on the clone's code; None: it did not end in time."""
+    environment = os.environ | {"PYTHONPATH": str(clone)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    if hits is not None:
-        environment[probe.HITS] = str(hits)
-    command = [str(clone.absolute() / ".venv" / "bin" / "python"), "-m", "pytest", *flags]
     process = subprocess.Popen(
-        command,
+        [str(clone / ".venv" / "bin" / "python"), "-m", "pytest", *flags],
         cwd=clone,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
     try:
-        printed, _ = process.communicate(timeout=limit)
+        printed, _ = process.communicate(timeout=max(limit, 1))
     except subprocess.TimeoutExpired:
-        process.terminate()
-        process.communicate()
+        os.killpg(process.pid, signal.SIGINT)
+        try:
+            process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
         return None, ""
     return process.returncode, printed
-
-
-def _restore(clone: Path) -> None:
-    subprocess.run(["git", "-C", str(clone), "checkout", "-q", "--", "."], check=True)
 
 
 def _report(known: dict) -> None:
@@ -189,7 +190,9 @@ def _report(known: dict) -> None:
             each = known["breaks"][int(number)]
             if not outcome.startswith("caught"):
                 where = f"{each['path']}:{each['line']}"
-                print(f"  {outcome}: {where}  {each['before'].strip()}  ->  {each['after'].strip()}")
+                print(
+                    f"  {where}  {each['before'].strip()}  ->  {each['after'].strip()}: {outcome}"
+                )
 
 
 def _write(file: Path, known: dict) -> None:

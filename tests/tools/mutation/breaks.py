@@ -34,7 +34,6 @@ class Break:
     line: int  # from 1
     before: str
     after: str
-    statement: int  # the line of the innermost statement that holds it, where a probe can stand
 
 
 def breaks_of(root: Path, path: str) -> list[Break]:
@@ -44,10 +43,10 @@ def breaks_of(root: Path, path: str) -> list[Break]:
     found: dict[int, Break] = {}
     for function in ast.walk(ast.parse(text)):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            for statement in _statements(function.body, lines):
+            for statement in _statements(function.body):
                 for line, after in _changes(statement, lines):
                     before = lines[line - 1]
-                    found.setdefault(line, Break(path, line, before, after, statement.lineno))
+                    found.setdefault(line, Break(path, line, before, after))
     return [found[line] for line in sorted(found)]
 
 
@@ -80,18 +79,16 @@ def _parses(root: Path, each: Break) -> bool:
     return True
 
 
-def _statements(body: list[ast.stmt], lines: list[str]) -> Iterator[ast.stmt]:
-    """Statements that a probe can stand before: no `elif`, no line that holds two statements."""
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a function's body, without those of functions inside it."""
     for statement in body:
-        starts = lines[statement.lineno - 1][: statement.col_offset].strip() == ""
-        if starts and not lines[statement.lineno - 1].lstrip().startswith("elif"):
-            yield statement
+        yield statement
         for field in ("body", "orelse", "finalbody"):
             inner = getattr(statement, field, [])
             if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                yield from _statements(inner, lines)
+                yield from _statements(inner)
         for handler in getattr(statement, "handlers", []):
-            yield from _statements(handler.body, lines)
+            yield from _statements(handler.body)
 
 
 def _changes(statement: ast.stmt, lines: list[str]) -> Iterator[tuple[int, str]]:
@@ -101,9 +98,9 @@ def _changes(statement: ast.stmt, lines: list[str]) -> Iterator[tuple[int, str]]
     for node in _expressions(statement):
         if (change := _change(node, lines)) is not None:
             yield change
-    if statement.lineno == statement.end_lineno:
-        whole = lines[statement.lineno - 1]
-        indent = whole[: statement.col_offset]
+    whole = lines[statement.lineno - 1]
+    indent = whole[: statement.col_offset]
+    if statement.lineno == statement.end_lineno and not indent.strip():
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call | ast.Await):
             if not whole.lstrip().startswith("_log."):
                 yield statement.lineno, f"{indent}pass"
@@ -153,9 +150,7 @@ def _between(
     between = lines[right.lineno - 1].encode()[left.end_col_offset : right.col_offset].decode()
     if set("()[]") & set(between):
         return None
-    return _spliced(
-        lines, right.lineno, left.end_col_offset, right.col_offset, f" {operator} "
-    )
+    return _spliced(lines, right.lineno, left.end_col_offset, right.col_offset, f" {operator} ")
 
 
 def _replaced(node: ast.Constant, text: str, lines: list[str]) -> tuple[int, str] | None:

@@ -1,4 +1,5 @@
 // Finds the fastest instruction set that this machine has; SAX_CPU_KERNELS names a slower one.
+// A library for quick tests has only one, which build.py names in SAX_ONLY.
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,12 +11,19 @@
 
 namespace sax {
 
-#if defined(__x86_64__)
+#define SAX_TABLE_(name) kernels_##name
+#define SAX_TABLE(name) SAX_TABLE_(name)
+
+#if defined(SAX_ONLY)
+extern const Kernels SAX_TABLE(SAX_ONLY);
+#elif defined(__x86_64__)
 extern const Kernels kernels_avx512_bf16, kernels_avx512_vnni, kernels_avx2;
 #elif defined(__aarch64__)
 extern const Kernels kernels_neon;
 #endif
+#if !defined(SAX_ONLY)
 extern const Kernels kernels_portable;
+#endif
 
 namespace {
 
@@ -26,7 +34,9 @@ struct Choice {
 
 // The kernels of this name, or the fastest; null: this machine has no such instructions.
 const Kernels* find(const char* wanted) {
-#if defined(__x86_64__)
+#if defined(SAX_ONLY)
+  const Choice choices[] = {{&SAX_TABLE(SAX_ONLY), true}};
+#elif defined(__x86_64__)
   const Machine machine = this_machine();
   const Choice choices[] = {{&kernels_avx512_bf16, machine.bf16},
                             {&kernels_avx512_vnni, machine.vnni},

@@ -1,0 +1,157 @@
+"""Which make target runs a test.
+
+    python -m tests.targets quick      # the files of `make test`
+    python -m tests.targets touched    # folders whose nightly tests protect what a change touches
+
+`make test` runs files that are pure: neither they nor what they import, however far, imports jax or
+a package of the dependency group `dev` at module level; and a few named ones that show the whole.
+`make test-all` runs the rest, and `make nightly` what is marked so. A test of a pure file that takes
+long is marked `extended`, which moves it to `make test-all`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TOOLS = "tests/tools"  # programs, no tests
+PACKAGES = ("sax", "admin_server", "model_server", "http_gateway", "k8s", "tests")
+# Folders of whole systems: processes, stores, hosts, images. Their tests are never quick.
+WHOLE_SYSTEMS = ("tests/end_to_end/", "tests/hosts/", "tests/images/", "tests/stores/")
+# Quick nevertheless: each is the shortest proof of what the pure tests cannot show.
+NAMED: dict[str, str] = {}
+# What `make test` does without: compilers, and packages that only the group `dev` brings.
+NOT_QUICK = {
+    *("jax", "jaxlib", "flax", "orbax"),
+    *("anthropic", "celpy", "cloudpickle", "flask", "flatbuffers", "kubernetes_validate"),
+    *("libtpu", "lightkube", "moto", "ollama", "openai", "opentelemetry", "promql_parser"),
+}
+
+_FORM = r"(?:from ([\w.]+) import (\([^)]*\)|.*)|import (.*))"
+_IMPORT = re.compile(f"^{_FORM}", re.MULTILINE)
+_LAZY = re.compile(rf"^\s*{_FORM}", re.MULTILINE)
+
+
+def is_quick(file: str) -> bool:
+    """Whether `make test` runs the tests of a file, given below the root."""
+    if file in NAMED:
+        return True
+    if file.startswith((*WHOLE_SYSTEMS, TOOLS)):
+        return False
+    return not any(_outside(each) & NOT_QUICK for each in reached(file))
+
+
+def quick_files() -> list[str]:
+    files = (path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
+    return sorted(file for file in files if is_quick(file))
+
+
+def reached(file: str, *, lazily: bool = False) -> set[str]:
+    """Every file of the project that runs when this one is imported, itself included.
+
+    lazily: those that its functions import, too.
+    """
+    seen: set[str] = set()
+    todo = [file]
+    while todo:
+        if (each := todo.pop()) not in seen:
+            seen.add(each)
+            todo += _inside(each, lazily)
+    return seen
+
+
+# A change of these files runs nightly tests of these folders, beside those of its own mirror: the
+# grids are there for what they share.
+PROTECTED_BY = {
+    "model_server/models/layers/": ("tests/model_server/models",),
+    "model_server/models/weights/": ("tests/model_server/models", "tests/model_server/checkpoints"),
+    "model_server/kernels/": ("tests/model_server/kernels", "tests/model_server/models"),
+    "model_server/loading/stages/": ("tests/model_server/loading/stages", "tests/hosts"),
+    "model_server/engine/": ("tests/model_server/engine", "tests/model_server/islands"),
+    "model_server/disaggregation/": ("tests/model_server/disaggregation",),
+    "model_server/multihost/": ("tests/hosts",),
+    "sax/storage/": ("tests/stores", "tests/admin_server/storage"),
+    "admin_server/storage/": ("tests/stores", "tests/admin_server/storage"),
+}
+
+
+def protecting(changed: Iterable[str]) -> list[str]:
+    """The folders whose nightly tests a change of these files can break."""
+    folders: set[str] = set()
+    for file in changed:
+        if file.split("/")[0] in PACKAGES and not file.startswith("tests/"):
+            folders.add(f"tests/{Path(file).parent.as_posix()}")
+            for prefix, places in PROTECTED_BY.items():
+                if file.startswith(prefix):
+                    folders.update(places)
+    there = {folder for folder in folders if (ROOT / folder).is_dir()}
+    return sorted(each for each in there if not any(_is_below(each, other) for other in there))
+
+
+def _is_below(folder: str, other: str) -> bool:
+    return folder.startswith(f"{other}/")
+
+
+def _changed_since(base: str) -> list[str]:
+    command = ["git", "diff", "--name-only", f"{base}...HEAD"]
+    return subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+
+
+@cache
+def _names(file: str, lazily: bool = False) -> frozenset[str]:
+    """The dotted names that a file imports, at module level or anywhere."""
+    names: set[str] = set()
+    for module, imported, plain in (_LAZY if lazily else _IMPORT).findall(
+        (ROOT / file).read_text()
+    ):
+        if module:
+            names.add(module)
+            names |= {f"{module}.{name}" for name in re.findall(r"(\w+)(?: as \w+)?", imported)}
+        else:
+            names |= {name.strip().split(" ")[0] for name in plain.split(",")}
+    return frozenset(names)
+
+
+@cache
+def _inside(file: str, lazily: bool) -> frozenset[str]:
+    """The files of the project that a file imports, and the packages around them."""
+    files: set[str] = set()
+    for name in _names(file, lazily):
+        parts = name.split(".")
+        if parts[0] in PACKAGES:
+            for count in range(1, len(parts) + 1):
+                stem = "/".join(parts[:count])
+                files |= {each for each in (f"{stem}.py", f"{stem}/__init__.py") if _exists(each)}
+    return frozenset(files)
+
+
+@cache
+def _exists(file: str) -> bool:
+    return (ROOT / file).is_file()
+
+
+def _outside(file: str) -> set[str]:
+    return {name.split(".")[0] for name in _names(file)} - {*PACKAGES}
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["quick"]:
+            sys.stdout.write("\n".join(quick_files()) + "\n")
+        case ["touched", *rest]:
+            base = rest[0] if rest else os.environ.get("SAX_CI_BASE", "origin/main")
+            sys.stdout.write("\n".join(protecting(_changed_since(base))) + "\n")
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
