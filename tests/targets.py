@@ -5,8 +5,8 @@
 
 `make test` runs files that are pure: neither they nor what they import, however far, imports jax or
 a package of the dependency group `dev` at module level; and a few named ones that show the whole.
-`make test-all` runs the rest, and `make nightly` what is marked so. A test of a pure file that takes
-long is marked `extended`, which moves it to `make test-all`.
+`make test-all` runs the rest, and `make nightly` what is marked so. A test of a pure file that
+takes long is marked `extended`, which moves it to `make test-all`.
 """
 
 from __future__ import annotations

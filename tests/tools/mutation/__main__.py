@@ -25,7 +25,9 @@ import time
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
+from tests import targets
 from tests.tools.mutation import breaks
 
 _WORKERS = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
@@ -138,22 +140,9 @@ def _nearest_first(clone: Path, path: str) -> list[str]:
 @cache
 def _reach(clone: Path) -> dict[str, set[str]]:
     """Test file -> every file of the project that it can import, lazily or not."""
-    script = (
-        "import json\n"
-        "from tests import targets\n"
-        "names = (p.relative_to(targets.ROOT).as_posix()"
-        " for p in (targets.ROOT / 'tests').rglob('test_*.py'))\n"
-        "print(json.dumps({name: sorted(targets.reached(name, lazily=True)) for name in names}))\n"
-    )
-    # The clone may be older than this script and its imports: the reader is ours, the files are its.
-    ours = Path(__file__).parents[3]
-    setting = f"import sys; sys.path.insert(0, {str(ours)!r})\n"
-    setting += "from tests import targets\n"
-    setting += f"from pathlib import Path; targets.ROOT = Path({str(clone)!r})\n"
-    told = subprocess.run(
-        [sys.executable, "-c", setting + script], check=True, capture_output=True, text=True
-    )
-    return {file: set(all_) for file, all_ in json.loads(told.stdout).items()}
+    with mock.patch.object(targets, "ROOT", clone):
+        files = (path.relative_to(clone).as_posix() for path in clone.glob("tests/**/test_*.py"))
+        return {file: targets.reached(file, lazily=True) for file in files}
 
 
 def _pytest(clone: Path, flags: list[str], limit: float) -> tuple[int | None, str]:
@@ -189,10 +178,9 @@ def _report(known: dict) -> None:
         for number, outcome in outcomes.items():
             each = known["breaks"][int(number)]
             if not outcome.startswith("caught"):
+                change = f"{each['before'].strip()}  ->  {each['after'].strip()}"
                 where = f"{each['path']}:{each['line']}"
-                print(
-                    f"  {where}  {each['before'].strip()}  ->  {each['after'].strip()}: {outcome}"
-                )
+                print(f"  {where}  {change}: {outcome}")
 
 
 def _write(file: Path, known: dict) -> None:
