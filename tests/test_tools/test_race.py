@@ -64,8 +64,8 @@ def test_the_longest_bar_is_the_fastest_server() -> None:
 
 
 def test_every_prompt_has_its_tokens_and_shares_no_words_but_those_that_are_to_be_shared() -> None:
-    words = one_token_words(demo_model())
     tokenizer = GgufCheckpoint(demo_model()).tokenizer()
+    words = one_token_words(tokenizer)
     for workload in WORKLOADS:
         asked = [p for turn in range(2) for p in prompts(words, workload, 2, f"round {turn}")]
         lengths = {len(tokenizer.encode(prompt)) for prompt in asked}

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 
+from model_server.checkpoints.gguf.checkpoint import GgufCheckpoint
 from tests.demo_model import demo_model
 from tests.tools.bench.page import PAGE, instructions, machine, with_tables
 from tests.tools.bench.peers.in_process import OpenVino, Transformers
@@ -76,7 +77,7 @@ def _flags() -> argparse.Namespace:
 
 def _race(flags: argparse.Namespace) -> Results:
     course = Course(
-        words=one_token_words(demo_model()),
+        words=one_token_words(GgufCheckpoint(demo_model()).tokenizer()),
         workloads=[WORKLOADS[place] for place in flags.workloads],
         streams=flags.streams,
         rounds=flags.rounds,

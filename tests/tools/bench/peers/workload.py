@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from gguf import GGUFReader
-
+from model_server.text.tokenizer import HfTokenizer
 from sax.cli.bench.workload import drawn
 
 
@@ -42,8 +40,7 @@ def prompts(words: Sequence[str], workload: Workload, streams: int, key: str) ->
     ]
 
 
-def one_token_words(checkpoint: Path) -> list[str]:
-    """The plain English words of a GGUF file's vocabulary that are one token after a space."""
-    field = GGUFReader(checkpoint).fields["tokenizer.ggml.tokens"]
-    tokens = (bytes(field.parts[place]).decode() for place in field.data)
-    return [token[1:] for token in tokens if re.fullmatch("Ġ[a-z]{3,8}", token)]
+def one_token_words(tokenizer: HfTokenizer) -> list[str]:
+    """The plain English words of a vocabulary that are one token after a space."""
+    texts = map(tokenizer.token_text, range(tokenizer.vocab_size))
+    return [text[1:] for text in texts if re.fullmatch(" [a-z]{3,8}", text)]
