@@ -16,7 +16,6 @@ import httpx
 from sax.cli.local.server_plan import MODEL_SERVER
 from tests.demo_model import ROOT, demo_model
 from tests.end_to_end.cell import COMPILE_CACHE, SMOLLM2, Cell, free_ports, local_plan
-from tests.tools.bench.cpu_time import resident_bytes
 from tests.tools.bench.streams import burst
 from tests.tools.bench.table import Table
 
@@ -78,7 +77,7 @@ def _prompt(cell: Cell, tokens: int) -> str:
 def _memory(cell: Cell) -> Table:
     servers = json.loads(cell.sax("status", "--json").stdout)["servers"]
     planned = servers[0]["memory_used"]
-    resident = resident_bytes(cell.pid(MODEL_SERVER))
+    resident = cell.resident(MODEL_SERVER)
     table = Table(
         "Memory of the model server",
         "Resident after the load above, against the plan (weights, KV pool and workspace). "

@@ -30,7 +30,7 @@ from admin_server.storage.store_check import StoreHealth
 from sax.names import CellId
 from sax.storage.object_store import open_store
 from tests.admin_server.fake_fleet import FakeFleet, model_specs, server_infos
-from tests.tools.bench.cpu_time import resident_bytes
+from tests.processes import resident
 from tests.tools.bench.table import Table
 
 SIZES = ((125, 250), (250, 500), (500, 1000), (1000, 2000))
@@ -198,7 +198,7 @@ async def _measure(servers: int, models: int) -> Figures:
         rounds_cpu_s=list(cpu_s),
         asked_a_second=(fleet.asked - asked) / STEADY_S,
         worst_stall_s=max(stalls),
-        resident=resident_bytes(os.getpid()),
+        resident=resident(os.getpid()),
         wake_ups=wake_ups.total(),
         changes=changes,
         list_s=0.0,

@@ -24,7 +24,8 @@ from sax.client.async_client import AsyncClient
 from sax.types import GenerateRequest, SamplingParams
 from tests.demo_model import ROOT
 from tests.end_to_end.cell import Cell, local_plan
-from tests.tools.bench.cpu_time import cpu_s, resident_bytes, thread_cpu_s
+from tests.processes import resident
+from tests.tools.bench.cpu_time import cpu_s, thread_cpu_s
 from tests.tools.bench.streams import burst, open_streams, read_stream
 from tests.tools.bench.table import Table
 
@@ -150,10 +151,10 @@ def idle_streams() -> Table:
         plan = local_plan(Path(folder))
         with SteadyCell(plan, slots=IDLE_STREAMS, step_s=IDLE_STEP_S) as cell:
             gateway = cell.pid(GATEWAY)
-            before = resident_bytes(gateway)
+            before = resident(gateway)
             within = asyncio.run(_resident_within(cell, gateway))
             time.sleep(10)
-            sizes = (before, within, within - before, resident_bytes(gateway))
+            sizes = (before, within, within - before, resident(gateway))
             table.add(IDLE_STREAMS, *(f"{size / 1e6:.0f}" for size in sizes))
     return table
 
@@ -161,7 +162,7 @@ def idle_streams() -> Table:
 async def _resident_within(cell: SteadyCell, gateway: int) -> int:
     async with open_streams(cell.url, MODEL, IDLE_STREAMS):
         await asyncio.sleep(10)
-        return resident_bytes(gateway)
+        return resident(gateway)
 
 
 def first_tokens() -> Table:

@@ -1,4 +1,4 @@
-"""CPU seconds and resident memory of other processes, from /proc (Linux)."""
+"""CPU seconds of other processes, and who their children are, from /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,6 @@ def cpu_s(pid: int) -> float:
 def thread_cpu_s(pid: int, thread: int) -> float:
     """The time one of its threads was running, in seconds; exact."""
     return int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0]) / 1e9
-
-
-def resident_bytes(pid: int) -> int:
-    """What the process holds in memory now."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def trees(roots: Iterable[int]) -> frozenset[int]:

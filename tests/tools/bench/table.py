@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tests.tools.report import table
+
 
 @dataclass
 class Table:
@@ -18,8 +20,4 @@ class Table:
         self.rows.append(tuple(str(cell) for cell in cells))
 
     def markdown(self) -> str:
-        lines = [f"## {self.title}", "", self.how, ""]
-        lines.append("| " + " | ".join(self.columns) + " |")
-        lines.append("|" + " --- |" * len(self.columns))
-        lines += ["| " + " | ".join(row) + " |" for row in self.rows]
-        return "\n".join(lines) + "\n"
+        return f"## {self.title}\n\n{self.how}\n\n{table(self.columns, self.rows)}\n"

@@ -13,6 +13,7 @@ from typing import Any
 from tests.stores import seaweed
 from tests.tools.chaos.stores import KINDS
 from tests.tools.chaos.story import Shape, play
+from tests.tools.report import table
 
 _DESCRIPTION = """\
 Starts a cell of real processes (3 admin servers, 3 model servers, a store), lets clients publish,
@@ -58,8 +59,7 @@ def main() -> int:
 def _table(rows: list[dict[str, Any]]) -> str:
     gaps = [f"{how} of a leader: count, median, max s" for how in _GAPS]
     heads = [*_COLUMNS, "kills, pauses, cuts, broken disks", *gaps, "converged after s"]
-    lines = [heads, ["---"] * len(heads), *map(_cells, rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(heads, map(_cells, rows))
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from sax.proto import admin_pb2, modelet_pb2
 from sax.types import PublishedModel, ServerStatus
 from sax.wire import codec, rpc
 from tests.identities import Identities
-from tests.stores.server_process import free_ports
+from tests.processes import free_ports
 from tests.tools.chaos.child import Child
 from tests.tools.chaos.stores import Store, open_store
 

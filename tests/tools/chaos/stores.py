@@ -12,11 +12,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.processes import free_ports
 from tests.stores import seaweed
 from tests.stores.fault_proxy import FaultProxy, fault_proxy
 from tests.stores.moto import s3_environment
 from tests.stores.place import BUCKET, Place
-from tests.stores.server_process import free_ports
 from tests.tools.chaos.child import Child
 
 _UP_S = 90.0

@@ -19,6 +19,7 @@ from tests.hosts.asking import SHRUNK, SPMD
 from tests.tools.kills.asking import Clients
 from tests.tools.kills.changing import Changes
 from tests.tools.kills.killing import Broken, Kill, Killer, deaths
+from tests.tools.report import table, tails
 
 _DESCRIPTION = """\
 Runs `sax up` with one model server of several hosts and a small model, lets clients stream
@@ -72,7 +73,7 @@ def _run(plan: CellPlan, command: Command, flags: argparse.Namespace) -> int:
                 _tell({"kill": number, **vars(kills[-1])})
     except Broken as exc:
         complaints.append(str(exc))
-        print(f"{exc}\n{command.output}\n{_tails(plan)}", file=sys.stderr, flush=True)
+        print(f"{exc}\n{command.output}\n{tails(plan.logs, 15)}", file=sys.stderr, flush=True)
     lost = changes.complaints()
     complaints += [*clients.complaints(), *lost, *_end(command, [kill.host for kill in kills])]
     outcomes = clients.outcomes()
@@ -84,7 +85,7 @@ def _run(plan: CellPlan, command: Command, flags: argparse.Namespace) -> int:
         f"{changes.acknowledged} / {changes.refused} / {len(lost)}",
         str(command.output.count("; restarting its") - len(deaths(command.output))),
     ]
-    print("\n".join(f"| {' | '.join(line)} |" for line in (_COLUMNS, ["---"] * len(row), row)))
+    print(table(_COLUMNS, [row]))
     for complaint in complaints:
         print(f"BROKEN: {complaint}", file=sys.stderr)
     return 1 if complaints else 0
@@ -117,12 +118,6 @@ def _kill_cells(kills: list[Kill]) -> list[str]:
 def _spread(kills: list[Kill], of: Callable[[Kill], float]) -> str:
     times_s = [of(kill) for kill in kills]
     return f"{statistics.median(times_s):.1f}, {max(times_s):.1f}" if times_s else "none"
-
-
-def _tails(plan: CellPlan) -> str:
-    logs = sorted(plan.logs.glob("*.log"))
-    tails = ("\n".join(log.read_text(errors="replace").splitlines()[-15:]) for log in logs)
-    return "\n".join(f"--- {log.name}\n{tail}" for log, tail in zip(logs, tails, strict=True))
 
 
 def _tell(figures: dict[str, object]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import tests.tools.stress.rows
 from tests.demo_model import ROOT
+from tests.tools import report
 from tests.tools.stress.row import Outcome, Row
 
 PAGE = ROOT / "docs" / "reliability.md"
@@ -45,11 +46,11 @@ def line(row: Row, outcomes: Sequence[Outcome], failure: str = "") -> str:
         sum(len(one.died) for one in outcomes),
         max((one.memory_kept >> 20 for one in outcomes), default=0),
     )
-    return "| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |"
+    return report.row(str(cell).replace("|", "/") for cell in cells)
 
 
 def heading() -> str:
-    return "| " + " | ".join(_COLUMNS) + " |\n|" + " --- |" * len(_COLUMNS)
+    return report.table(_COLUMNS)
 
 
 def write_page(text: str, page: Path = PAGE) -> None:

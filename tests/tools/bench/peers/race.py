@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
-from tests.tools.bench.cpu_time import cpu_s, resident_bytes, trees
+from tests.processes import resident
+from tests.tools.bench.cpu_time import cpu_s, trees
 from tests.tools.bench.peers.peer import Peer, Running
 from tests.tools.bench.peers.results import Absence, Heat, Results, Stay
 from tests.tools.bench.peers.weights import Weights
@@ -61,8 +62,8 @@ def _started(peer: Peer, weights: Weights, streams: int, results: Results) -> It
     _say(f"{peer.name}, {weights.name}, {streams} streams: ready in {ready_s:.1f} s")
     try:
         yield running
-        resident = sum(map(resident_bytes, trees(running.pids())))
-        results.stays.append(Stay(peer.name, weights.name, streams, ready_s, resident))
+        held = sum(map(resident, trees(running.pids())))
+        results.stays.append(Stay(peer.name, weights.name, streams, ready_s, held))
     finally:
         running.close()
 

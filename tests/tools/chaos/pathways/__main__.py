@@ -21,6 +21,7 @@ from tests.tools.chaos.pathways.figures import (
     told_of_clients,
 )
 from tests.tools.chaos.pathways.story import Chapter, told
+from tests.tools.report import tails
 
 _DESCRIPTION = """\
 Starts a resource manager, a proxy server, two workers (islands of two CPU devices) and two clients
@@ -77,7 +78,7 @@ def _part(plan: Iterable[Fault], luck: random.Random, wrong: list[str]) -> list[
                     _tell(len(chapters), chapters[-1])
         except (Hang, Ended) as exc:
             wrong.append(f"after fault {len(chapters)}: {exc}")
-            print(_tails(Path(name)), file=sys.stderr, flush=True)
+            print(tails(Path(name), 40), file=sys.stderr, flush=True)
     wrong += complaints(chapters)
     return chapters
 
@@ -104,12 +105,6 @@ def _tell(number: int, chapter: Chapter) -> None:
         "ended": chapter.ended,
     }
     print(json.dumps(line), file=sys.stderr, flush=True)
-
-
-def _tails(folder: Path) -> str:
-    logs = sorted(folder.glob("*.log"))
-    tails = ("\n".join(log.read_text(errors="replace").splitlines()[-40:]) for log in logs)
-    return "\n".join(f"--- {log.name}\n{tail}" for log, tail in zip(logs, tails, strict=True))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.demo_model import ROOT
-from tests.stores.server_process import free_ports
+from tests.processes import free_ports
 from tests.tools.chaos.child import Child
 
 ISLANDS = 2

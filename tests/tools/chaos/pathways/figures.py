@@ -10,6 +10,7 @@ from tests.tools.chaos.pathways.faults import WAYS, Fault
 from tests.tools.chaos.pathways.held import grown, lives, resident
 from tests.tools.chaos.pathways.judging import LIMIT_S
 from tests.tools.chaos.pathways.story import Chapter
+from tests.tools.report import table
 
 _FAULTS = (
     "fault",
@@ -41,7 +42,7 @@ def table_of_faults(chapters: Sequence[Chapter]) -> str:
                 if (fault.role, fault.how) == (role, how):
                     groups.setdefault(_name(fault), []).append(chapter)
     rows = [[name, *_row(group)] for name, group in groups.items()]
-    return _table(_FAULTS, [*rows, ["all", *_row(chapters)]])
+    return table(_FAULTS, [*rows, ["all", *_row(chapters)]])
 
 
 def table_of_held(chapters: Sequence[Chapter]) -> str:
@@ -54,7 +55,7 @@ def table_of_held(chapters: Sequence[Chapter]) -> str:
             files = _span(one.files for one in series)
             size = f"{early:.0f}, {late:.0f}"
             rows.append([_NAMES.get(role, role), str(len(series)), threads, files, size])
-    return _table(_HELD, rows)
+    return table(_HELD, rows)
 
 
 def told_of_clients(chapters: Sequence[Chapter]) -> str:
@@ -134,8 +135,3 @@ def _row(chapters: Sequence[Chapter]) -> list[str]:
 def _span(numbers: Iterable[int]) -> str:
     low, high = min(found := list(numbers)), max(found)
     return str(low) if low == high else f"{low} to {high}"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -18,7 +18,7 @@ from sax.client import AsyncClient
 from sax.errors import SaxError
 from sax.types import ServableStatus
 from tests.model_server.fake_model import answer_to, text_of
-from tests.stores.server_process import free_ports
+from tests.processes import free_ports
 from tests.tools.chaos.cell import OPERATOR, RealCell, Server, real_cell
 from tests.tools.chaos.child import Child
 

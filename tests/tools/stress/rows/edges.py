@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 import httpx
 
-from tests.end_to_end.cell import Cell, resident
+from tests.end_to_end.cell import Cell
+from tests.processes import resident
 from tests.tools.stress.row import MEMORY_NOISE, row
 
 HUGE = 400 << 20
