@@ -15,11 +15,12 @@ import time
 import jax
 import numpy as np
 
-from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.engine.runner import ModelRunner
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
-from model_server.engine.types import PageGrant, Row, Sampling, SlotSampling, Step
+from model_server.engine.types import PageGrant, Row, SlotSampling, Step
 from model_server.loading.loaded import Loaded
+from tests.tools.bench.demo import GREEDY, random_prompt, request
 from tests.tools.bench.memory_speed import read_gb_per_s
 from tests.tools.bench.rounds import load
 from tests.tools.bench.table import Table
@@ -28,7 +29,6 @@ BATCHES = (1, 8, 32)
 PROMPT_TOKENS = 64
 DECODE_STEPS = 96
 ROUNDS = 11
-_GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 def ramp(batch: int) -> int:
@@ -75,15 +75,8 @@ class Decoding:
         self._done.clear()
         rng = np.random.default_rng(0)
         for _ in range(self._batch):
-            prompt = tuple(rng.integers(3, 40000, PROMPT_TOKENS).tolist())
-            self.engine.submit(
-                EngineRequest(
-                    prompt=prompt,
-                    sampling=_GREEDY,
-                    max_tokens=DECODE_STEPS + ramp(self._batch),
-                    stop_ids=frozenset(),
-                )
-            )
+            prompt = random_prompt(rng, PROMPT_TOKENS)
+            self.engine.submit(request(prompt, DECODE_STEPS + ramp(self._batch)))
         self._done.wait()
         return self._rate
 
@@ -96,7 +89,7 @@ def bare_tokens_per_second(runner: ModelRunner, batch: int) -> float:
         PageGrant(slot, 0, tuple(range(1 + slot * per_sequence, 1 + (slot + 1) * per_sequence)))
         for slot in range(batch)
     )
-    samplings = tuple(SlotSampling(slot, _GREEDY) for slot in range(batch))
+    samplings = tuple(SlotSampling(slot, GREEDY) for slot in range(batch))
 
     def step(number: int) -> Step:
         position = PROMPT_TOKENS + ramp(batch) + number

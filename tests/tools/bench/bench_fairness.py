@@ -9,12 +9,9 @@ import time
 import numpy as np
 
 from model_server.config import ModelServerConfig
-from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
-from model_server.engine.types import Sampling
+from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.loading.loaded import Loaded
-from model_server.loading.loader import make_loader
-from sax.types import ModelSpec
-from tests.demo_model import demo_model
+from tests.tools.bench.demo import COMPILED, load_demo, random_prompt, request
 from tests.tools.bench.table import Table
 
 SLOTS = 8
@@ -22,7 +19,6 @@ HEAVY_REQUESTS, HEAVY_PROMPT, HEAVY_ANSWER = 24, 128, 600
 PROMPT_TOKENS, ANSWER_TOKENS = 64, 4
 ROUNDS = 12
 PAUSE_S = 0.5  # between two requests of the light user
-_GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 class Users:
@@ -38,13 +34,7 @@ class Users:
 
     def ask(self, account: str, prompt: int, answer: int) -> int:
         return self.engine.submit(
-            EngineRequest(
-                prompt=tuple(self._rng.integers(3, 40000, prompt).tolist()),
-                sampling=_GREEDY,
-                max_tokens=answer,
-                stop_ids=frozenset(),
-                account=account,
-            )
+            request(random_prompt(self._rng, prompt), answer, account=account)
         )
 
     def first_token_s(self) -> float:
@@ -71,21 +61,9 @@ class Users:
             self._changed.notify_all()
 
 
-def load() -> Loaded:
-    spec = ModelSpec(
-        model_id="/sax/bench/smollm2",
-        model_path="llama",
-        checkpoint=str(demo_model()),
-        replicas=1,
-    )
-    config = ModelServerConfig(slots=SLOTS, max_context=2048, jax_cache_dir=".cache/compiled")
-    loaded = make_loader(config)(spec, lambda _: None)
-    assert isinstance(loaded, Loaded)
-    return loaded
-
-
 def run() -> Table:
-    users = Users(load())
+    config = ModelServerConfig(slots=SLOTS, max_context=2048, jax_cache_dir=COMPILED)
+    users = Users(load_demo(config))
     users.first_token_s()
     idle_s = statistics.median(users.first_token_s() for _ in range(ROUNDS))
     for _ in range(HEAVY_REQUESTS):

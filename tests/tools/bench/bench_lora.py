@@ -17,13 +17,12 @@ from safetensors.numpy import save_file
 
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig
-from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
-from model_server.engine.types import Sampling
+from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.loading.loaded import Loaded, LoadedAdapter
-from model_server.loading.loader import make_loader
-from sax.types import ModelSpec
+from model_server.loading.loader import ModelLoader, make_loader
 from tests.demo_model import demo_model
 from tests.model_server.checkpoints.adapter_folder import ALL, write_config
+from tests.tools.bench.demo import COMPILED, random_prompt, request, spec_of
 from tests.tools.bench.table import Table
 
 BATCH, PLACES, ROUNDS = 32, 16, 7
@@ -33,7 +32,7 @@ CASES = ((8, ("q_proj", "v_proj")), (8, ALL), (16, ALL))
 
 
 def run() -> Table:
-    loader = make_loader(ModelServerConfig(jax_cache_dir=".cache/compiled", slots=BATCH))
+    loader = make_loader(ModelServerConfig(jax_cache_dir=COMPILED, slots=BATCH))
     table = Table(
         "Adapters in a batch",
         f"SmolLM2-135M-Instruct, bf16 weights, greedy, {BATCH} sequences of {PROMPT_TOKENS} + "
@@ -42,12 +41,11 @@ def run() -> Table:
         "adapters, two rows each.",
         ("rank", "layers changed", "plain tokens/s", "idle / plain", "adapted / plain"),
     )
-    plain = Decoding(_load(loader, "plain", {}))
+    plain = Decoding(_load(loader, "plain"))
     with tempfile.TemporaryDirectory() as folder:
         for rank, targets in CASES:
             name = f"room-{rank}-{len(targets)}"
-            room = {"MAX_ADAPTERS": str(PLACES), "MAX_ADAPTER_RANK": str(rank)}
-            based = Decoding(_load(loader, name, room))
+            based = Decoding(_load(loader, name, MAX_ADAPTERS=PLACES, MAX_ADAPTER_RANK=rank))
             places = _adapters(loader, Path(folder), name, rank, targets)
             rates = [_turn(plain, based, places) for _ in range(ROUNDS + 1)][1:]
             medians = [statistics.median(each) for each in zip(*rates, strict=True)]
@@ -79,11 +77,9 @@ class Decoding:
         began_s = time.perf_counter()
         for row in range(BATCH):
             self._engine.submit(
-                EngineRequest(
-                    prompt=tuple(rng.integers(3, 40000, PROMPT_TOKENS).tolist()),
-                    sampling=Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0),
-                    max_tokens=ANSWER_TOKENS,
-                    stop_ids=frozenset(),
+                request(
+                    random_prompt(rng, PROMPT_TOKENS),
+                    ANSWER_TOKENS,
                     adapter=places[row % len(places)],
                 )
             )
@@ -103,24 +99,22 @@ def _turn(plain: Decoding, based: Decoding, places: list[int]) -> tuple[float, f
     )
 
 
-def _load(loader: object, name: str, room: dict[str, str]) -> Loaded:
-    assert callable(loader)
-    loaded = loader(_spec(name, "llama", str(demo_model()), room), lambda _: None)
+def _load(loader: ModelLoader, name: str, **room: int) -> Loaded:
+    loaded = loader(spec_of(name, **room), lambda _: None)
     assert isinstance(loaded, Loaded)
     return loaded
 
 
 def _adapters(
-    loader: object, folder: Path, base: str, rank: int, targets: tuple[str, ...]
+    loader: ModelLoader, folder: Path, base: str, rank: int, targets: tuple[str, ...]
 ) -> list[int]:
     """Load an adapter into every place."""
-    assert callable(loader)
     places: list[int] = []
     for index in range(PLACES):
         path = folder / f"{base}-{index}"
         _write(path, rank, targets, index)
-        overrides = {"BASE": f'"/sax/bench/{base}"'}
-        loaded = loader(_spec(path.name, "lora", str(path), overrides), lambda _: None)
+        spec = spec_of(path.name, "lora", str(path), BASE=f"/sax/bench/{base}")
+        loaded = loader(spec, lambda _: None)
         assert isinstance(loaded, LoadedAdapter)
         places.append(loaded.place)
     return places
@@ -140,13 +134,3 @@ def _write(path: Path, rank: int, targets: tuple[str, ...], seed: int) -> None:
     path.mkdir()
     save_file(tensors, path / "adapter_model.safetensors")
     write_config(path, rank=rank, alpha=rank, targets=targets)
-
-
-def _spec(name: str, path: str, checkpoint: str, overrides: dict[str, str]) -> ModelSpec:
-    return ModelSpec(
-        model_id=f"/sax/bench/{name}",
-        model_path=path,
-        checkpoint=checkpoint,
-        replicas=1,
-        overrides=overrides,
-    )

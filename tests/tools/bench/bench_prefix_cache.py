@@ -9,22 +9,18 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from model_server.config import ModelServerConfig
-from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
-from model_server.engine.types import Sampling
+from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.loading.loaded import Loaded
-from model_server.loading.loader import make_loader
-from sax.types import ModelSpec
-from tests.demo_model import demo_model
+from tests.tools.bench.demo import COMPILED, load_demo, random_prompt, request
 from tests.tools.bench.table import Table
 
 SYSTEM, QUESTION, ANSWER = 1200, 24, 32  # tokens
 ROUNDS = 7
-_GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 class Caller:
@@ -37,14 +33,11 @@ class Caller:
         self._ended = False
         self.engine = Engine(loaded.runner, self._deliver, loaded.step_times)
 
-    def ask(self, prompt: list[int], answer: int = ANSWER) -> tuple[float, list[int]]:
+    def ask(self, prompt: Sequence[int], answer: int = ANSWER) -> tuple[float, list[int]]:
         """Return the seconds to the first token, and the answer."""
         self._tokens, self._ended = [], False
         began_s = time.perf_counter()
-        request = EngineRequest(
-            prompt=tuple(prompt), sampling=_GREEDY, max_tokens=answer, stop_ids=frozenset()
-        )
-        self.engine.submit(request)
+        self.engine.submit(request(tuple(prompt), answer))
         with self._changed:
             self._changed.wait_for(lambda: self._ended)
         return self._first_s - began_s, self._tokens
@@ -63,41 +56,25 @@ class Caller:
 def chats(caller: Caller, words: np.random.Generator) -> Iterator[tuple[float, float]]:
     """Yield the times of a chat's first turn and of its second one."""
     for _ in range(ROUNDS):
-        prompt = _some(words, SYSTEM + QUESTION)
+        prompt = random_prompt(words, SYSTEM + QUESTION)
         first_s, answer = caller.ask(prompt)
-        second_s, _ = caller.ask([*prompt, *answer, *_some(words, QUESTION)])
+        second_s, _ = caller.ask([*prompt, *answer, *random_prompt(words, QUESTION)])
         yield first_s, second_s
 
 
 def questions(caller: Caller, words: np.random.Generator) -> Iterator[tuple[float, float]]:
     """Yield the times of a question after a new system prompt and of another after the same."""
     for _ in range(ROUNDS):
-        system = _some(words, SYSTEM)
-        first_s, _ = caller.ask([*system, *_some(words, QUESTION)], 1)
-        second_s, _ = caller.ask([*system, *_some(words, QUESTION)], 1)
+        system = random_prompt(words, SYSTEM)
+        first_s, _ = caller.ask([*system, *random_prompt(words, QUESTION)], 1)
+        second_s, _ = caller.ask([*system, *random_prompt(words, QUESTION)], 1)
         yield first_s, second_s
 
 
-def _some(words: np.random.Generator, count: int) -> list[int]:
-    return words.integers(3, 40000, count).tolist()
-
-
-def load() -> Loaded:
-    spec = ModelSpec(
-        model_id="/sax/bench/smollm2",
-        model_path="llama",
-        checkpoint=str(demo_model()),
-        replicas=1,
-    )
-    config = ModelServerConfig(slots=8, max_context=2048, jax_cache_dir=".cache/compiled")
-    loaded = make_loader(config)(spec, lambda _: None)
-    assert isinstance(loaded, Loaded)
-    return loaded
-
-
 def run() -> Table:
-    caller, words = Caller(load()), np.random.default_rng(0)
-    caller.ask(_some(words, 64))
+    config = ModelServerConfig(slots=8, max_context=2048, jax_cache_dir=COMPILED)
+    caller, words = Caller(load_demo(config)), np.random.default_rng(0)
+    caller.ask(random_prompt(words, 64))
     table = Table(
         "Prompts that begin alike",
         f"SmolLM2-135M-Instruct, one request at a time. A chat has a system prompt of {SYSTEM} "

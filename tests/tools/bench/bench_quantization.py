@@ -21,10 +21,10 @@ from model_server.engine.runner import ModelRunner
 from model_server.loading.loader import ModelLoader, make_loader
 from model_server.loading.weights import read_weights
 from model_server.models.registry import make_recipe
-from sax.types import ModelSpec
 from tests.demo_model import demo_model
 from tests.model_server.tiny import logits_of
 from tests.tools.bench.bench_engine import bare_tokens_per_second
+from tests.tools.bench.demo import COMPILED, spec_of
 from tests.tools.bench.table import Table
 
 TEXT = Path(__file__).with_name("text.txt")
@@ -84,10 +84,10 @@ def _speed() -> Table:
         f"the same minute; median of {ROUNDS} pairs.",
         ("QUANTIZE", *(f"batch {batch}" for batch in BATCHES)),
     )
-    load = make_loader(ModelServerConfig(jax_cache_dir=".cache/compiled"))
-    plain = _runner(load, "null")
+    load = make_loader(ModelServerConfig(jax_cache_dir=COMPILED))
+    plain = _runner(load, None)
     for scheme in SCHEMES:
-        runner = _runner(load, f'"{scheme}"')
+        runner = _runner(load, scheme)
         table.add(scheme, *(f"{_ratio(runner, plain, batch):.2f}" for batch in BATCHES))
         runner.close()
     plain.close()
@@ -102,12 +102,6 @@ def _ratio(runner: ModelRunner, plain: ModelRunner, batch: int) -> float:
     return statistics.median(fast / slow for fast, slow in pairs)
 
 
-def _runner(load: ModelLoader, quantize: str) -> Any:
-    spec = ModelSpec(
-        model_id=f"/sax/bench/{abs(hash(quantize))}",
-        model_path="auto",
-        checkpoint=str(demo_model()),
-        replicas=1,
-        overrides={"QUANTIZE": quantize},
-    )
-    return load(spec, lambda _: None).runner
+def _runner(load: ModelLoader, quantize: str | None) -> Any:
+    name = str(abs(hash(quantize)))
+    return load(spec_of(name, "auto", QUANTIZE=quantize), lambda _: None).runner

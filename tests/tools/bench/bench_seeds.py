@@ -14,6 +14,7 @@ import numpy as np
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
+from tests.tools.bench.demo import random_prompt, request
 from tests.tools.bench.rounds import load
 from tests.tools.bench.table import Table
 
@@ -30,13 +31,10 @@ def requests(mixed: bool) -> list[EngineRequest]:
         length = int(rng.integers(4, 120)) if mixed else 24
         greedy = mixed and number % 4 == 3
         made.append(
-            EngineRequest(
-                prompt=tuple(rng.integers(3, 40000, length).tolist()),
-                sampling=Sampling(
-                    temperature=0.0 if greedy else 1.0, top_k=0, top_p=1.0, seed=1000 + number
-                ),
-                max_tokens=TOKENS,
-                stop_ids=frozenset(),
+            request(
+                random_prompt(rng, length),
+                TOKENS,
+                Sampling(0.0 if greedy else 1.0, top_k=0, top_p=1.0, seed=1000 + number),
             )
         )
     return made

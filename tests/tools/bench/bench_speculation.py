@@ -10,17 +10,15 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from model_server.config import ModelServerConfig
-from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.engine.types import Sampling
-from model_server.loading.loaded import Loaded
-from model_server.loading.loader import make_loader
-from sax.types import Message, ModelSpec
+from sax.types import Message
 from tests.demo_model import demo_model
+from tests.tools.bench.demo import COMPILED, GREEDY, load_demo, request
 from tests.tools.bench.table import Table
 
 CONTEXT, SLOTS, ANSWER = 1024, 32, 128
 ROUNDS = 5
-_GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 _WARM = Sampling(temperature=0.8, top_k=0, top_p=0.95, seed=7)
 _TEXT = (
     "The harbour of Lindau lies on the northern shore. Its lighthouse, built in 1856, is 33 metres "
@@ -30,26 +28,27 @@ _TEXT = (
 COPY = f"Repeat this text word for word:\n\n{_TEXT}"
 FREE = "Write a story about a lighthouse keeper and her dog."
 CASES = (
-    ("repeat a text, greedy", COPY, _GREEDY, 1),
-    ("a story, greedy", FREE, _GREEDY, 1),
+    ("repeat a text, greedy", COPY, GREEDY, 1),
+    ("a story, greedy", FREE, GREEDY, 1),
     ("a story, temperature 0.8", FREE, _WARM, 1),
-    ("repeat a text, greedy", COPY, _GREEDY, 8),
+    ("repeat a text, greedy", COPY, GREEDY, 8),
     ("a story, temperature 0.8", FREE, _WARM, 8),
-    ("repeat a text, greedy", COPY, _GREEDY, 32),
+    ("repeat a text, greedy", COPY, GREEDY, 32),
     ("a story, temperature 0.8", FREE, _WARM, 32),
 )
 # The model as its own draft model: always right, and as slow as the model, so it should not pay.
 DRAFT_CASES = (
-    ("a story, greedy, itself as draft model", FREE, _GREEDY, 1),
-    ("a story, greedy, itself as draft model", FREE, _GREEDY, 8),
+    ("a story, greedy, itself as draft model", FREE, GREEDY, 1),
+    ("a story, greedy, itself as draft model", FREE, GREEDY, 8),
 )
 
 
 class Decoding:
     """An engine, and how many tokens a second it makes."""
 
-    def __init__(self, mode: str, **more: str) -> None:
-        self._loaded = _load(SPECULATION=mode, **more)
+    def __init__(self, mode: str | None, **more: str) -> None:
+        config = ModelServerConfig(max_context=CONTEXT, slots=SLOTS, jax_cache_dir=COMPILED)
+        self._loaded = load_demo(config, SPECULATION=mode, **more)
         self._ended = threading.Semaphore(0)
         self._begun: set[int] = set()
         self._batch = self._tokens = 0
@@ -66,14 +65,7 @@ class Decoding:
         """Run a batch of one prompt; measures from the moment when all prompts are computed."""
         self._batch, self._begun = batch, set()
         for row in range(batch):
-            self.engine.submit(
-                EngineRequest(
-                    prompt=prompt,
-                    sampling=replace(sampling, seed=row),
-                    max_tokens=ANSWER,
-                    stop_ids=frozenset(),
-                )
-            )
+            self.engine.submit(request(prompt, ANSWER, replace(sampling, seed=row)))
         for _ in range(batch):
             self._ended.acquire()
         return self._tokens / (time.perf_counter() - self._since_s)
@@ -102,10 +94,10 @@ def run() -> Table:
         "tried.",
         ("answer", "batch", "off tokens/s", "on tokens/s", "on / off", "accepted"),
     )
-    off, on = Decoding('"off"'), Decoding("null")
+    off, on = Decoding("off"), Decoding(None)
     _measure(table, CASES, off, on)
     on.engine.close()
-    draft = Decoding('"draft"', DRAFT_MODEL=f'"{demo_model()}"')
+    draft = Decoding("draft", DRAFT_MODEL=str(demo_model()))
     _measure(table, DRAFT_CASES, off, draft)
     draft.engine.close()
     off.engine.close()
@@ -128,17 +120,3 @@ def _measure(
         ratio = statistics.median(second / first for first, second in rounds)
         share = f"{right / tried:.0%} of {tried}" if tried else "none tried"
         table.add(name, batch, f"{plain:.0f}", f"{guessed:.0f}", f"{ratio:.2f}", share)
-
-
-def _load(**overrides: str) -> Loaded:
-    spec = ModelSpec(
-        model_id="/sax/bench/smollm2",
-        model_path="llama",
-        checkpoint=str(demo_model()),
-        replicas=1,
-        overrides=overrides,
-    )
-    config = ModelServerConfig(max_context=CONTEXT, slots=SLOTS, jax_cache_dir=".cache/compiled")
-    loaded = make_loader(config)(spec, lambda _: None)
-    assert isinstance(loaded, Loaded)
-    return loaded

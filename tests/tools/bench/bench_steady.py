@@ -8,13 +8,10 @@ import time
 import numpy as np
 
 from model_server.config import ModelServerConfig
-from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
-from model_server.loading.loader import make_loader
-from sax.types import ModelSpec
-from tests.demo_model import demo_model
+from tests.tools.bench.demo import COMPILED, load_demo, random_prompt, request
 from tests.tools.bench.table import Table
 
 CONTEXT = 4096
@@ -22,7 +19,6 @@ STREAMS, STREAM_PROMPT = 4, 32
 PROMPT_TOKENS, ANSWER_TOKENS = 4000, 2
 EVERY_S = 1.0
 ROUNDS, IDLE_S, BUSY_S = 3, 8.0, 20.0
-_GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 class Streams:
@@ -36,11 +32,7 @@ class Streams:
         self.engine = Engine(loaded.runner, self._deliver, times)
 
     def ask(self, prompt: int, answer: int) -> int:
-        tokens = tuple(self._rng.integers(3, 40000, prompt).tolist())
-        request = EngineRequest(
-            prompt=tokens, sampling=_GREEDY, max_tokens=answer, stop_ids=frozenset()
-        )
-        self._asked.append(self.engine.submit(request))
+        self._asked.append(self.engine.submit(request(random_prompt(self._rng, prompt), answer)))
         return self._asked[-1]
 
     def stream(self, seconds: float, every_s: float | None) -> np.ndarray:
@@ -78,22 +70,6 @@ class Streams:
                     self._times_s[update.sequence].append(now)
 
 
-def load() -> Loaded:
-    spec = ModelSpec(
-        model_id="/sax/bench/smollm2",
-        model_path="llama",
-        checkpoint=str(demo_model()),
-        replicas=1,
-        # Greedy answers to random prompts repeat themselves: guesses would come in by fives, and
-        # the time between two tokens would be none.
-        overrides={"SPECULATION": '"off"'},
-    )
-    config = ModelServerConfig(max_context=CONTEXT, jax_cache_dir=".cache/compiled")
-    loaded = make_loader(config)(spec, lambda _: None)
-    assert isinstance(loaded, Loaded)
-    return loaded
-
-
 def measure(loaded: Loaded, times: StepTimes | None) -> tuple[str, ...]:
     """Return the cells of a row: idle and busy intervals in turns, and prompt tokens per second."""
     streams = Streams(loaded, times)
@@ -115,7 +91,10 @@ def measure(loaded: Loaded, times: StepTimes | None) -> tuple[str, ...]:
 
 
 def run() -> Table:
-    loaded = load()
+    config = ModelServerConfig(max_context=CONTEXT, jax_cache_dir=COMPILED)
+    # Greedy answers to random prompts repeat themselves: guesses would come in by fives, and the
+    # time between two tokens would be none.
+    loaded = load_demo(config, SPECULATION="off")
     table = Table(
         "Running streams while long prompts arrive",
         f"SmolLM2-135M-Instruct, {loaded.runner.limits.slots} slots, {STREAMS} streams. A prompt "

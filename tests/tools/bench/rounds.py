@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import functools
-import json
 import threading
 import time
 
 import numpy as np
 
-from model_server.config import ModelServerConfig
-from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
-from model_server.loading.loader import make_loader
 from sax.errors import SaxError
-from sax.types import ModelSpec
-from tests.demo_model import demo_model
+from tests.tools.bench.demo import GREEDY, load_demo, random_prompt, request
 
 PROMPT_TOKENS = 64
 TOKENS = 96
-GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 @functools.cache
 def load(dtype: str = "bfloat16", speculation: str | None = None) -> Loaded:
     """Load the demo model as a model server would, once per process."""
-    spec = ModelSpec(
-        model_id="/sax/bench/smollm2",
-        model_path="llama",
-        checkpoint=str(demo_model()),
-        replicas=1,
-        overrides={"DTYPE": json.dumps(dtype), "SPECULATION": json.dumps(speculation)},
-    )
-    loader = make_loader(ModelServerConfig(jax_cache_dir=".cache/compiled"))
-    loaded = loader(spec, lambda _: None)
-    assert isinstance(loaded, Loaded)
-    return loaded
+    return load_demo(DTYPE=dtype, SPECULATION=speculation)
 
 
 class Rounds:
@@ -67,11 +52,10 @@ class Rounds:
         rng = np.random.default_rng(0)
         for _ in range(batch):
             self.engine.submit(
-                EngineRequest(
-                    prompt=tuple(rng.integers(3, 40000, PROMPT_TOKENS).tolist()),
-                    sampling=sampling,
-                    max_tokens=TOKENS + batch * PROMPT_TOKENS // 256,
-                    stop_ids=frozenset(),
+                request(
+                    random_prompt(rng, PROMPT_TOKENS),
+                    TOKENS + batch * PROMPT_TOKENS // 256,
+                    sampling,
                     grammar=grammar,
                 )
             )
