@@ -22,7 +22,7 @@ RUNS ?= 3
 KILLS ?= 50
 FAULTS ?= 100
 STREAM_KILLS ?= 200
-# For `make race`: --rounds 5, --peers sax llama.cpp, ... (python -m tests.bench.peers --help).
+# For `make race`: --rounds 5, --peers sax llama.cpp, ... (python -m tests.tools.bench.peers --help).
 RACE_FLAGS ?=
 # For `make stress`: runs of every attack.
 RUNS_OF_ATTACK ?= 5
@@ -133,35 +133,35 @@ format: dev
 	$(BIN)/ruff format .
 
 bench: dev model
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.tools.bench
 
-# Peers are installed on request: .venv/bin/python -m tests.bench.peers --install llama.cpp
+# Peers are installed on request: .venv/bin/python -m tests.tools.bench.peers --install llama.cpp
 race: dev model
-	$(BIN)/python -m tests.bench.peers --page $(RACE_FLAGS)
+	$(BIN)/python -m tests.tools.bench.peers --page $(RACE_FLAGS)
 
 # Simulated stories of a cell, then real processes on each store, then kills of one host of a
 # replica after another, then of the processes of islands; each part ends with a table.
 chaos: dev
 	SAX_STORIES=5000 $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 4 tests/simulation
-	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --runs $(RUNS) --store seaweedfs --store folder
-	$(BIN)/python -m tests.hosts.kills --kills $(KILLS)
-	$(BIN)/python -m tests.chaos.pathways --faults $(FAULTS)
-	$(BIN)/python -m tests.chaos.streams --kills $(STREAM_KILLS)
+	$(BIN)/python -m tests.tools.chaos --seconds $(SECONDS) --runs $(RUNS) --store seaweedfs --store folder
+	$(BIN)/python -m tests.tools.kills --kills $(KILLS)
+	$(BIN)/python -m tests.tools.chaos.pathways --faults $(FAULTS)
+	$(BIN)/python -m tests.tools.chaos.streams --kills $(STREAM_KILLS)
 
-# Every attack of tests/stress/rows, five times each, beside a light user of the same cell.
+# Every attack of tests/tools/stress/rows, five times each, beside a light user of the same cell.
 stress: dev model
-	$(BIN)/python -m tests.stress --runs $(RUNS_OF_ATTACK)
+	$(BIN)/python -m tests.tools.stress --runs $(RUNS_OF_ATTACK)
 
 # Random requests of every field and kind; fails for a lost answer, a compile or memory left behind.
 soak: dev model minilm
-	$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS) --page
+	$(BIN)/python -m tests.tools.soak --seconds $(SOAK_SECONDS) --page
 
 # Clients as their makers publish them, in environments of their own, against one cell. A run of all
 # is recorded, and its table written into docs/compatibility.md.
 CLIENTS := clients clients-aiperf clients-schemathesis
 clients: dev model $(CLIENTS:%=$(CACHE)/clients/%/installed)
-	SAX_CLIENTS_RECORD=1 $(BIN)/python -m pytest -q -m "nightly" tests/clients/test_clients.py $(PYTEST_FLAGS)
-	$(BIN)/python -m tests.clients.page
+	SAX_CLIENTS_RECORD=1 $(BIN)/python -m pytest -q -m "nightly" tests/tools/clients/test_clients.py $(PYTEST_FLAGS)
+	$(BIN)/python -m tests.tools.clients.page
 
 $(CACHE)/clients/%/installed: pyproject.toml
 	@echo 'installing the group $* into $(@D) (once)'

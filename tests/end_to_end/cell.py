@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from random import SystemRandom
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -26,6 +24,7 @@ from sax.errors import InvalidRequest
 from sax.host import machine_memory
 from tests.demo_model import COMPILE_CACHE, ROOT
 from tests.identities import Identities
+from tests.processes import free_ports, resident
 
 __all__ = ["ADMIN", "GATEWAY", "MODEL_SERVER", "Cell", "free_ports", "local_plan"]
 
@@ -33,27 +32,6 @@ READY_S = 240.0  # a cold compile on two busy cores
 SMOLLM2 = "/sax/test/smollm2"
 
 T = TypeVar("T")
-
-
-# Below those that the system gives to connections and to servers on port 0: tests beside this one
-# make many of both before the process binds that a port is chosen for, or is started again.
-_PORTS = range(20_000, 32_000)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody holds now; all bound at once so that they differ."""
-    held: list[socket.socket] = []
-    try:
-        while len(held) < count:
-            held.append(each := socket.socket())
-            with suppress(OSError):  # somebody holds it
-                each.bind(("127.0.0.1", SystemRandom().choice(_PORTS)))
-                continue
-            held.pop().close()
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()
 
 
 def local_plan(
@@ -353,14 +331,6 @@ class Cell:
         """All figures of the model server."""
         url = f"http://127.0.0.1:{self.plan.metrics_port}/metrics"
         return httpx.get(url, trust_env=False).text
-
-
-def resident(pid: int) -> int:
-    """Bytes of memory that a process holds; 0 once it is gone."""
-    with suppress(OSError):
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 def _end(process: subprocess.Popen[bytes], within_s: float) -> None:

@@ -17,7 +17,7 @@ import pytest
 from tests.images.conftest import Run
 from tests.images.container import USER, Container
 from tests.images.store import Image
-from tests.stores.server_process import free_ports
+from tests.processes import free_ports
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import httpx
 
+from tests.processes import free_ports
 from tests.stores.moto import s3_environment
 from tests.stores.place import BUCKET, Place
-from tests.stores.server_process import DidNotStart, answers, free_ports, running
+from tests.stores.server_process import DidNotStart, answers, running
 
 _WEED = f"{sysconfig.get_path('scripts')}/weed"
 PORTS = 8  # that it listens on; S3 is the first

@@ -6,19 +6,15 @@ when the server does not come up. Knows nothing of any one server.
 
 from __future__ import annotations
 
-import random
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 
 _START_S = 60.0
-# Below what the kernel hands out by itself: no port 0 of a neighbour's test can take ours.
-_PORTS = range(20000, 30000)
 
 
 class DidNotStart(Exception):
@@ -48,21 +44,6 @@ def answers(url: str, *statuses: int) -> bool:
     except httpx.TransportError:
         return False
     return not statuses or status in statuses
-
-
-def free_ports(count: int) -> list[int]:
-    """So many ports that nothing listens on now, chosen at random."""
-    ports: list[int] = []
-    with ExitStack() as held:
-        while len(ports) < count:
-            listener = held.enter_context(socket.socket())
-            port = random.SystemRandom().choice(_PORTS)
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            ports.append(port)
-    return ports
 
 
 def _wait_until_up(process: subprocess.Popen[bytes], log: Path, up: Callable[[str], bool]) -> None:

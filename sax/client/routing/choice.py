@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 # By how many requests a replica may be ahead of the least loaded one before it is clearly busier,
 # for a prompt all of which it has: 4, and a quarter of what the least loaded one has. Measured by
-# `python -m tests.bench routing`.
+# `python -m tests.tools.bench routing`.
 _SPARE = 4.0
 _RATIO = 0.25
 

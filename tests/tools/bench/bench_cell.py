@@ -1,0 +1,149 @@
+"""A whole cell with the demo model: start-up, first token, throughput over HTTP, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+
+from sax.cli.local.server_plan import MODEL_SERVER
+from tests.demo_model import ROOT, demo_model
+from tests.end_to_end.cell import COMPILE_CACHE, SMOLLM2, Cell, free_ports, local_plan
+from tests.tools.bench.streams import burst
+from tests.tools.bench.table import Table
+
+STREAMS = (1, 8, 32)
+TOKENS = 48
+ROUNDS = 5
+_MIB = 2**20
+
+
+def run() -> list[Table]:
+    with tempfile.TemporaryDirectory() as folder, Cell(local_plan(Path(folder))) as cell:
+        cell.publish(str(demo_model()))
+        served = _served(cell)
+        first = _first_token(cell)
+        memory = _memory(cell)
+    return [_start_up(), first, served, memory]
+
+
+def _served(cell: Cell) -> Table:
+    table = Table(
+        "Served over HTTP",
+        f"Streaming completions, {TOKENS} tokens each, closed bursts, prompts of about 64 tokens, "
+        f"client on the same cores; median of {ROUNDS}.",
+        ("streams", "tokens/s", "median first token ms"),
+    )
+    prompt = _prompt(cell, 64)
+    for streams in STREAMS:
+        bursts = [
+            asyncio.run(burst(cell.url, SMOLLM2, streams, prompt, TOKENS)) for _ in range(ROUNDS)
+        ]
+        rate = statistics.median(b.tokens / b.wall_s for b in bursts)
+        first = statistics.median(s for b in bursts for s in b.first_token_s)
+        table.add(streams, f"{rate:.0f}", f"{first * 1e3:.0f}")
+    return table
+
+
+def _first_token(cell: Cell) -> Table:
+    prompt = _prompt(cell, 128)
+    firsts = [
+        asyncio.run(burst(cell.url, SMOLLM2, 1, prompt, 2)).first_token_s[0] for _ in range(15)
+    ]
+    table = Table(
+        "First token",
+        "POST /v1/completions with a prompt of 128 tokens, idle server, 15 times. Bar: 150 ms.",
+        ("best ms", "median ms"),
+    )
+    table.add(f"{min(firsts) * 1e3:.0f}", f"{statistics.median(firsts) * 1e3:.0f}")
+    return table
+
+
+def _prompt(cell: Cell, tokens: int) -> str:
+    """English that makes exactly so many tokens: " the" is one token."""
+    prompt = "The" + " the" * (tokens - 1)
+    usage = cell.complete(prompt, max_tokens=1).json()["usage"]
+    assert usage["prompt_tokens"] == tokens, usage
+    return prompt
+
+
+def _memory(cell: Cell) -> Table:
+    servers = json.loads(cell.sax("status", "--json").stdout)["servers"]
+    planned = servers[0]["memory_used"]
+    resident = cell.resident(MODEL_SERVER)
+    table = Table(
+        "Memory of the model server",
+        "Resident after the load above, against the plan (weights, KV pool and workspace). "
+        "Bar: weights + KV pool + 1.2 GB.",
+        ("planned MiB", "resident MiB", "above the plan MiB"),
+    )
+    table.add(planned // _MIB, resident // _MIB, (resident - planned) // _MIB)
+    return table
+
+
+def _start_up() -> Table:
+    seconds = [_seconds_to_first_token() for _ in range(4)][1:]
+    table = Table(
+        "Start-up",
+        "`sax up` in a folder where the demo model is published, compile cache warm, until the "
+        "first streamed token arrives over HTTP; 3 runs after one to warm up. Bar: 15 s.",
+        ("best s", "median s"),
+    )
+    table.add(f"{min(seconds):.1f}", f"{statistics.median(seconds):.1f}")
+    return table
+
+
+_FOLDER = ROOT / ".cache" / "bench-cell"
+
+
+def _seconds_to_first_token() -> float:
+    gateway, *others = free_ports(5)
+    flags = ("--port", "--admin-port", "--model-port", "--status-port", "--metrics-port")
+    words = [w for pair in zip(flags, map(str, (gateway, *others)), strict=True) for w in pair]
+    began_s = time.monotonic()
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "sax.cli", "up", "--dir", str(_FOLDER)),
+            *("--compile-cache", str(COMPILE_CACHE)),
+            *words,
+        ],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+    ) as up:
+        try:
+            _wait_for_token(f"http://127.0.0.1:{gateway}", others[0], began_s + 120)
+            return time.monotonic() - began_s
+        finally:
+            up.terminate()
+            up.wait(60)
+
+
+def _wait_for_token(url: str, admin_port: int, deadline_s: float) -> None:
+    published = False
+    while time.monotonic() < deadline_s:
+        try:
+            if not published:
+                published = _publish(url)
+            asyncio.run(burst(url, SMOLLM2, 1, "Once", 1))
+            return
+        except httpx.HTTPError:
+            time.sleep(0.05)
+    raise TimeoutError("no token came")
+
+
+def _publish(url: str) -> bool:
+    """Publish the demo model unless an earlier run did."""
+    body = {
+        "model": SMOLLM2,
+        "model_path": "llama",
+        "checkpoint": str(demo_model()),
+        "replicas": 1,
+    }
+    return httpx.post(f"{url}/publish", json=body, trust_env=False).status_code in (200, 409)

@@ -1,0 +1,122 @@
+"""Tokens per second with guesses and without, on answers that repeat and on free ones."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from model_server.config import ModelServerConfig
+from model_server.engine.engine import Engine, SequenceUpdate
+from model_server.engine.types import Sampling
+from sax.types import Message
+from tests.demo_model import demo_model
+from tests.tools.bench.demo import COMPILED, GREEDY, load_demo, request
+from tests.tools.bench.table import Table
+
+CONTEXT, SLOTS, ANSWER = 1024, 32, 128
+ROUNDS = 5
+_WARM = Sampling(temperature=0.8, top_k=0, top_p=0.95, seed=7)
+_TEXT = (
+    "The harbour of Lindau lies on the northern shore. Its lighthouse, built in 1856, is 33 metres "
+    "high and still shows its light when ships ask for it by radio. A lion of Kelheim limestone, "
+    "six metres tall, looks out over the water from the eastern pier."
+)
+COPY = f"Repeat this text word for word:\n\n{_TEXT}"
+FREE = "Write a story about a lighthouse keeper and her dog."
+CASES = (
+    ("repeat a text, greedy", COPY, GREEDY, 1),
+    ("a story, greedy", FREE, GREEDY, 1),
+    ("a story, temperature 0.8", FREE, _WARM, 1),
+    ("repeat a text, greedy", COPY, GREEDY, 8),
+    ("a story, temperature 0.8", FREE, _WARM, 8),
+    ("repeat a text, greedy", COPY, GREEDY, 32),
+    ("a story, temperature 0.8", FREE, _WARM, 32),
+)
+# The model as its own draft model: always right, and as slow as the model, so it should not pay.
+DRAFT_CASES = (
+    ("a story, greedy, itself as draft model", FREE, GREEDY, 1),
+    ("a story, greedy, itself as draft model", FREE, GREEDY, 8),
+)
+
+
+class Decoding:
+    """An engine, and how many tokens a second it makes."""
+
+    def __init__(self, mode: str | None, **more: str) -> None:
+        config = ModelServerConfig(max_context=CONTEXT, slots=SLOTS, jax_cache_dir=COMPILED)
+        self._loaded = load_demo(config, SPECULATION=mode, **more)
+        self._ended = threading.Semaphore(0)
+        self._begun: set[int] = set()
+        self._batch = self._tokens = 0
+        self._since_s = 0.0
+        self.engine = Engine(self._loaded.runner, self._keep, self._loaded.step_times)
+
+    def encoded(self, text: str) -> tuple[int, ...]:
+        template = self._loaded.chat_template
+        assert template is not None
+        rendered = template.render([Message("user", text)])
+        return tuple(self._loaded.tokenizer.encode_chat(rendered))
+
+    def tokens_per_second(self, prompt: tuple[int, ...], sampling: Sampling, batch: int) -> float:
+        """Run a batch of one prompt; measures from the moment when all prompts are computed."""
+        self._batch, self._begun = batch, set()
+        for row in range(batch):
+            self.engine.submit(request(prompt, ANSWER, replace(sampling, seed=row)))
+        for _ in range(batch):
+            self._ended.acquire()
+        return self._tokens / (time.perf_counter() - self._since_s)
+
+    def accepted(self) -> tuple[int, int]:
+        stats = self.engine.stats()
+        return stats.guesses_accepted, stats.guesses
+
+    def _keep(self, updates: list[SequenceUpdate]) -> None:
+        if len(self._begun) < self._batch:
+            self._begun |= {update.sequence for update in updates}
+            self._tokens, self._since_s = 0, time.perf_counter()
+        else:
+            self._tokens += len(updates)
+        for update in updates:
+            if update.finish or update.error:
+                self._ended.release()
+
+
+def run() -> Table:
+    table = Table(
+        "Guesses of tokens",
+        f"SmolLM2-135M-Instruct (bf16 weights), {SLOTS} slots, answers of {ANSWER} tokens; "
+        f"median of {ROUNDS} rounds, in turns. Off: `SPECULATION` off. On: the default, null. "
+        "Tokens per second once all prompts are computed. Accepted: of the guesses that were "
+        "tried.",
+        ("answer", "batch", "off tokens/s", "on tokens/s", "on / off", "accepted"),
+    )
+    off, on = Decoding("off"), Decoding(None)
+    _measure(table, CASES, off, on)
+    on.engine.close()
+    draft = Decoding("draft", DRAFT_MODEL=str(demo_model()))
+    _measure(table, DRAFT_CASES, off, draft)
+    draft.engine.close()
+    off.engine.close()
+    return table
+
+
+def _measure(
+    table: Table, cases: Sequence[tuple[str, str, Sampling, int]], off: Decoding, on: Decoding
+) -> None:
+    """Add a row for each case, measured on both sides in turns."""
+    for name, text, sampling, batch in cases:
+        prompt = off.encoded(text)
+        before = on.accepted()
+        rounds = [
+            [side.tokens_per_second(prompt, sampling, batch) for side in (off, on)]
+            for _ in range(ROUNDS + 1)
+        ][1:]
+        right, tried = (now - then for now, then in zip(on.accepted(), before, strict=True))
+        plain, guessed = (statistics.median(each) for each in zip(*rounds, strict=True))
+        ratio = statistics.median(second / first for first, second in rounds)
+        share = f"{right / tried:.0%} of {tried}" if tried else "none tried"
+        table.add(name, batch, f"{plain:.0f}", f"{guessed:.0f}", f"{ratio:.2f}", share)

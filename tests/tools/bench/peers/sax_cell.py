@@ -1,0 +1,54 @@
+"""sax as `sax up` runs it: admin server, model server and gateway, asked through the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.end_to_end.cell import SMOLLM2, Cell, local_plan
+from tests.tools.bench.peers.weights import Weights
+from tests.tools.bench.streams import Burst, counted_burst
+
+
+@dataclass(frozen=True)
+class Sax:
+    """`speculation` is the override of that name, without quotes; None guesses where it pays."""
+
+    name: str = "sax"
+    speculation: str | None = "off"
+    way: str = "HTTP, through the gateway"
+    packages: tuple[str, ...] = ()
+    unwanted: tuple[str, ...] = ()
+
+    def takes(self, weights: Weights) -> bool:
+        return True
+
+    def start(self, weights: Weights, streams: int) -> RunningCell:
+        overrides = {"SPECULATION": self.speculation}
+        if weights.quantised:
+            overrides["QUANTIZE"] = "stored"
+        return RunningCell(weights.gguf, overrides)
+
+
+class RunningCell:
+    """A cell with the model published."""
+
+    def __init__(self, checkpoint: Path, overrides: dict[str, str | None]) -> None:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            self._cell = stack.enter_context(Cell(local_plan(folder)))
+            self._cell.publish(str(checkpoint), overrides=overrides)
+            self._close = stack.pop_all()
+
+    def answer(self, prompts: Sequence[str], tokens: int) -> Burst:
+        return asyncio.run(counted_burst(self._cell.url, SMOLLM2, prompts, tokens))
+
+    def pids(self) -> Sequence[int]:
+        return tuple(self._cell.pids().values())
+
+    def close(self) -> None:
+        self._close.close()

@@ -1,0 +1,87 @@
+"""The cell that all clients ask, and the runs of their programs: one each, however many checks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.demo_model import demo_model
+from tests.end_to_end.cell import SMOLLM2, Cell, local_plan
+from tests.end_to_end.conftest import FLAGS
+from tests.end_to_end.test_tools import TEMPLATE
+from tests.tools.clients.clients import CLIENTS, HERE, ClientProgram
+from tests.tools.clients.record import PASSED, CheckResult, write_record
+
+TOOLS_MODEL = "/sax/test/tools"
+RECORD_VARIABLE = "SAX_CLIENTS_RECORD"  # set: write the record of this run
+
+Run = Callable[[ClientProgram], dict[str, CheckResult]]
+
+
+@pytest.fixture(scope="session")
+def clients_cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
+    with Cell(local_plan(tmp_path_factory.mktemp("cell"), *FLAGS)) as cell:
+        cell.publish(str(demo_model()))
+        cell.publish(str(demo_model()), model=TOOLS_MODEL, overrides={"CHAT_TEMPLATE": TEMPLATE})
+        yield cell
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory, clients_cell: Cell) -> Path:
+    """The demo model as a Hugging Face folder, for clients that count tokens themselves."""
+    folder = tmp_path_factory.mktemp("tokenizer") / "smollm2"
+    converted = clients_cell.sax("convert", str(demo_model()), str(folder))
+    assert converted.returncode == 0, converted.stderr
+    return folder
+
+
+@pytest.fixture(scope="session")
+def environ(clients_cell: Cell, tokenizer: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "NO_PROXY": "127.0.0.1",
+        "SAX_CLIENTS_URL": clients_cell.url,
+        "SAX_CLIENTS_MODEL": SMOLLM2,
+        "SAX_CLIENTS_TOOLS_MODEL": TOOLS_MODEL,
+        "SAX_CLIENTS_TOKENIZER": str(tokenizer),
+    }
+
+
+@pytest.fixture(scope="session")
+def outcome(environ: dict[str, str]) -> Iterator[Run]:
+    """Runs a client's program once; returns the result of each of its checks."""
+    done: dict[str, dict[str, CheckResult]] = {}
+
+    def run(client: ClientProgram) -> dict[str, CheckResult]:
+        if client.name not in done:
+            done[client.name] = {each.check: each for each in _run(client, environ)}
+        return done[client.name]
+
+    yield run
+    if os.environ.get(RECORD_VARIABLE):
+        write_record([each for client in CLIENTS for each in done.get(client.name, {}).values()])
+
+
+def _run(client: ClientProgram, environ: dict[str, str]) -> list[CheckResult]:
+    reading, writing = os.pipe()
+    # -P: what lies beside the program is not to be imported instead of a client.
+    command = [str(client.python), "-P", str(HERE / "runner.py"), str(client.path)]
+    process = subprocess.Popen(
+        command, env={**environ, "SAX_CLIENTS_REPLY": str(writing)}, pass_fds=[writing]
+    )
+    os.close(writing)
+    with os.fdopen(reading) as reply:
+        told = [json.loads(line) for line in reply]
+    assert process.wait(60) == 0
+    return [_result(client.name, each) for each in told]
+
+
+def _result(client: str, told: dict[str, Any]) -> CheckResult:
+    result = told["failure"] or PASSED
+    return CheckResult(client, told["version"], told["check"], result)
