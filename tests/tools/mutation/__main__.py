@@ -30,8 +30,7 @@ from unittest import mock
 from tests import targets
 from tests.tools.mutation import breaks
 
-_WORKERS = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-_PLAIN = ["-q", "-p", "no:cacheprovider", "-rfE"]
+_PLAIN = ["-q", "-n", "0", "-p", "no:cacheprovider", "-rfE"]
 
 
 def main() -> None:
@@ -57,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--clone", type=Path, help="a clone with its .venv, which is changed")
     parser.add_argument("--seed", type=int, default=39)
     parser.add_argument("--breaks", type=int, default=60, dest="count")
-    parser.add_argument("--limit", type=float, default=240, help="seconds of tests per break")
+    parser.add_argument("--limit", type=float, default=120, help="seconds of tests per break")
     parser.add_argument("--name", default="all targets", help="what the outcomes are called")
     parser.add_argument("--only-missed-by", metavar="NAME", help="leave out what NAME caught")
     return parser
@@ -96,7 +95,7 @@ def _outcome(clone: Path, each: breaks.Break, pytest_flags: list[str], limit: fl
         breaks.apply(clone, each)
         try:
             deselected = [f"--deselect={name}" for name in ignored]
-            flags = [*_PLAIN, *_WORKERS, "-x", *pytest_flags, *deselected, *files]
+            flags = [*_PLAIN, "-x", *pytest_flags, *deselected, *files]
             code, printed = _pytest(clone, flags, end - time.monotonic())
         finally:
             subprocess.run(["git", "-C", str(clone), "checkout", "-q", "--", "."], check=True)
