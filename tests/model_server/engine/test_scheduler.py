@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.config import PrefixSharing
@@ -23,6 +22,7 @@ from tests.model_server.engine.trace import (
     run,
     scores_alone,
 )
+from tests.model_server.examples import examples
 
 
 def limits_of(
@@ -149,8 +149,7 @@ def assert_scores(answer: Answer, engine_request: EngineRequest) -> None:
         assert answer.tops == [likeliest(*pair, engine_request.score_tops) for pair in pairs]
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.data())
+@examples(st.data(), few=50, many=400)
 def test_every_sequence_gets_the_answer_it_would_get_alone(data: st.DataObject) -> None:
     limits = data.draw(some_limits())
     asks = data.draw(some_asks(limits))
@@ -218,8 +217,7 @@ def tight_asks(draw: st.DrawFn, context: int) -> list[Ask]:
     return asks
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.data())
+@examples(st.data(), few=50, many=400)
 def test_answers_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
     limits = data.draw(tight_limits())
     asks = data.draw(tight_asks(context_of(limits)))
@@ -253,8 +251,13 @@ def test_a_preempted_score_is_gone_on_with_and_not_begun_again() -> None:
     assert_answers(trace, asks)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(4, 20), st.data())
+@examples(
+    st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    st.integers(4, 20),
+    st.data(),
+    few=30,
+    many=100,
+)
 def test_a_running_stream_has_a_row_in_every_step(
     prompts: list[int], budget: int, data: st.DataObject
 ) -> None:
@@ -383,12 +386,17 @@ def _resident(trace: Trace) -> set[int]:
 def test_a_step_of_64_decoding_slots_is_at_most_4_kilobytes() -> None:
     """Even when every slot crosses into a new page, and after hours of serving."""
     limits = limits_of(
-        slots=64, pages=70_000, page_size=16, max_context=2048, token_budget=128, max_logit_rows=64
+        slots=64,
+        pages=70_000,
+        page_size=16,
+        max_context=2048,
+        token_budget=20_000,
+        max_logit_rows=64,
     )
     trace = Trace(limits)
     for id in range(4_000_000_000, 4_000_000_064):
         warm = Sampling(0.7, 40, 0.9, seed=2**64 - 1, logprobs=5)
-        trace.add(id, ask_for((1,), 300, sampling=warm))
+        trace.add(id, ask_for((1,) * 270, 20, sampling=warm))
     trace.finish()
     decodes = [step for step in trace.steps if all(row.is_decode for row in step.rows)]
     assert max(len(step.rows) for step in decodes) == 64

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
@@ -21,6 +20,7 @@ from tests.model_server.engine.conftest import Inbox
 from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.test_engine import LIMITS, ask_for, gated
 from tests.model_server.engine.trace import alone, scores_alone
+from tests.model_server.examples import examples
 
 
 def dying(step: int) -> FakeRunner:
@@ -80,16 +80,14 @@ def test_requests_are_spread_over_the_islands() -> None:
         assert group.stats().finished == 6
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 20))
+@examples(st.integers(1, 20), st.integers(1, 12), st.integers(1, 20), few=20, many=60)
 def test_answers_go_on_where_another_island_left_them(step: int, count: int, second: int) -> None:
     with group_of(dying(step), dying(second), FakeRunner(LIMITS)) as (group, inbox):
         check(inbox, submitted(group, asks(count)))
         assert group.failed is None
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(1, 12), st.integers(1, 12))
+@examples(st.integers(1, 12), st.integers(1, 12), few=15, many=30)
 def test_an_island_is_lost_with_all_its_lanes(step: int, count: int) -> None:
     lost: list[str] = []
     inbox, dies = Inbox(), dying(step)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -23,6 +22,7 @@ from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.islands.test_engine_group import check, submitted, wait_until
 from tests.model_server.engine.test_engine import LIMITS, ask_for
 from tests.model_server.engine.trace import scores_alone
+from tests.model_server.examples import examples
 
 LEAST = worthwhile(LIMITS)
 PROMPTS = ("p", "q")
@@ -109,8 +109,7 @@ def test_an_answer_that_ends_with_its_first_token_is_not_moved() -> None:
         assert not made.runners["a"].launched
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.data())
+@examples(st.data(), few=20, many=80)
 def test_answers_are_the_same_whichever_islands_are_lost(data: st.DataObject) -> None:
     fails = data.draw(st.dictionaries(st.sampled_from("pqa"), st.integers(1, 20), max_size=3))
     broken = data.draw(st.sets(st.integers(0, 6)))  # moves that fail

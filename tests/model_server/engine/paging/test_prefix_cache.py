@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -18,6 +17,7 @@ from model_server.engine.types import EngineLimits, Sampling
 from tests.model_server.engine.fake_runner import GREEDY, next_token
 from tests.model_server.engine.test_scheduler import ask_for, assert_answers, limits_of
 from tests.model_server.engine.trace import Ask, Trace, context_of, run
+from tests.model_server.examples import examples
 
 PROMPT = tuple(range(10, 20))  # two pages of 4, and half of one
 
@@ -214,8 +214,7 @@ def small_limits(draw: st.DrawFn) -> EngineLimits:
     )
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data())
+@examples(st.data(), few=50, many=200)
 def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     """The fake runner reads every token back from the pages, so a wrong one changes the answer."""
     limits = data.draw(small_limits())
@@ -226,8 +225,7 @@ def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     assert scheduler.prefix_hits <= scheduler.prefix_queries
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=150)
 def test_pages_before_the_window_are_freed_and_missed_by_nobody(data: st.DataObject) -> None:
     drawn = data.draw(small_limits())
     limits = replace(
@@ -302,8 +300,7 @@ class Owners:
         assert pool.idle <= pool.free
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=150)
 def test_a_page_is_held_by_those_that_have_it_and_found_by_those_alike(
     data: st.DataObject,
 ) -> None:

@@ -7,7 +7,6 @@ row goes on with the state of all tokens before it.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -36,6 +35,7 @@ from tests.model_server.engine.test_scheduler import (
     tight_limits,
 )
 from tests.model_server.engine.trace import context_of, run
+from tests.model_server.examples import examples
 
 sharings = st.sampled_from(["off", "tenant"])
 
@@ -47,8 +47,7 @@ def recurrent(limits: EngineLimits, **changes: object) -> EngineLimits:
     return replace(limits, window=None, **changes)
 
 
-@settings(max_examples=250, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=250)
 def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     drawn = data.draw(small_limits())
     limits = recurrent(
@@ -60,21 +59,21 @@ def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     assert_answers(run(limits, asks), asks)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=150)
 def test_answers_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
     limits = recurrent(data.draw(tight_limits()))
     asks = data.draw(tight_asks(context_of(limits)))
     assert_answers(run(limits, asks), asks)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
+@examples(
     sizes=st.lists(st.integers(1, 14), min_size=1, max_size=8),
     fussy=st.integers(2, 4),
     slow=st.integers(0, 3),
     pages=st.integers(16, 60),
     cache=sharings,
+    few=8,
+    many=30,
 )
 def test_a_token_that_does_not_fit_is_chosen_anew_from_a_state_without_it(
     sizes: list[int], fussy: int, slow: int, pages: int, cache: PrefixSharing
@@ -92,13 +91,14 @@ def test_a_token_that_does_not_fit_is_chosen_anew_from_a_state_without_it(
         engine.close()
 
 
-@settings(max_examples=30, deadline=None)
-@given(
+@examples(
     sizes=st.lists(st.tuples(st.integers(1, 14), st.integers(1, 40)), min_size=1, max_size=8),
     every=st.integers(1, 4),
     length=st.integers(1, 9),
     pages=st.integers(17, 60),
     cache=sharings,
+    few=15,
+    many=30,
 )
 def test_forced_tokens_are_those_of_single_steps(
     sizes: list[tuple[int, int]], every: int, length: int, pages: int, cache: PrefixSharing

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.engine.sampling import drawing
@@ -18,6 +17,7 @@ from model_server.engine.sampling.race import race
 from sax.proto import common_pb2
 from sax.types import SamplingParams
 from sax.wire.codec import sampling_from_extra_inputs
+from tests.model_server.examples import examples
 
 VOCAB = 2 * 32 * 128 + 37  # larger than what candidates are taken from, and not a whole block
 ROWS = 6
@@ -81,11 +81,12 @@ def test_the_least_top_p_that_a_request_can_ask_for_keeps_the_likeliest_token() 
         assert drawn.reshape(ROWS, -1)[:, 0].tolist() == values.argmax(-1).tolist()
 
 
-@settings(max_examples=60, deadline=None)
-@given(
+@examples(
     st.integers(0, 10**6),
     st.sampled_from([0.5, 2.0, 6.0]),
     st.lists(st.fixed_dictionaries({}, optional=LIMITS), min_size=ROWS, max_size=ROWS),
+    few=20,
+    many=60,
 )
 def test_a_draw_is_the_race_of_what_a_sort_keeps(
     seed: int, spread: float, limits: list[dict[str, Any]]

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.engine.sampling import sampler
 from model_server.engine.sampling.drawing import RowSampling
 from model_server.kernels.cpu import native
+from tests.model_server.examples import examples
 
 VOCAB = 300
 BATCHES = (64, 600, 5000, 20_000, 60_000)  # one program each, whatever is drawn
@@ -237,8 +237,14 @@ def test_the_likeliest_of_a_large_vocabulary_are_a_sorts_and_of_equals_the_first
     np.testing.assert_allclose(got.top_logprobs, logprobs, rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6), st.floats(0.01, 1.0), st.integers(0, VOCAB), st.floats(0.05, 4.0))
+@examples(
+    st.integers(0, 10**6),
+    st.floats(0.01, 1.0),
+    st.integers(0, VOCAB),
+    st.floats(0.05, 4.0),
+    few=10,
+    many=30,
+)
 def test_no_draw_ever_leaves_the_vocabulary_or_its_cut(
     seed: int, top_p: float, top_k: int, temperature: float
 ) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -28,6 +27,7 @@ from tests.model_server.engine.fake_runner import (
     logprob,
     next_token,
 )
+from tests.model_server.examples import examples
 
 LIMITS = EngineLimits(
     slots=4,
@@ -136,8 +136,7 @@ def served(
         engine.close()
 
 
-@settings(max_examples=60, deadline=None)
-@given(
+@examples(
     sizes=st.lists(st.tuples(st.integers(1, 14), st.integers(1, 40)), min_size=1, max_size=8),
     every=st.integers(1, 4),
     run=st.integers(1, 9),
@@ -145,6 +144,8 @@ def served(
     pages=st.integers(17, 40),
     window=st.sampled_from([None, 6]),
     cache=st.sampled_from(["off", "tenant"]),
+    few=30,
+    many=60,
 )
 def test_answers_and_their_scores_are_those_of_single_steps(
     sizes: list[tuple[int, int]],

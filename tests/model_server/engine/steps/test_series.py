@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -16,6 +15,7 @@ from model_server.engine.types import EngineLimits, Row, Sampling, Step
 from tests.model_server.engine.conftest import Inbox, Start
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner
 from tests.model_server.engine.trace import alone
+from tests.model_server.examples import examples
 
 LIMITS = EngineLimits(
     slots=4,
@@ -53,8 +53,7 @@ def test_a_lone_stream_takes_one_launch_for_several_steps(start: Start) -> None:
     assert runner.series >= 9  # the prompt's step, and one before its token was known, are alone
 
 
-@settings(max_examples=60, deadline=None)
-@given(
+@examples(
     asked=st.lists(
         st.builds(
             ask_for,
@@ -69,6 +68,8 @@ def test_a_lone_stream_takes_one_launch_for_several_steps(start: Start) -> None:
     steps=st.integers(2, 6),
     pages=st.integers(16, 30),
     window=st.none() | st.integers(3, 12),
+    few=30,
+    many=60,
 )
 def test_answers_are_those_of_single_steps(
     asked: list[EngineRequest], steps: int, pages: int, window: int | None
