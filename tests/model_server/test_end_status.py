@@ -23,7 +23,7 @@ def test_in_a_pod_of_a_job_a_drained_server_is_not_done(
 
 
 @pytest.mark.parametrize(
-    ("index", "status"), [pytest.param("", 0, marks=pytest.mark.extended), ("3", 143)]
+    ("index", "status"), [pytest.param("", 0, marks=pytest.mark.nightly), ("3", 143)]
 )
 def test_the_process_ends_so(index: str, status: int) -> None:
     (port,) = free_ports(1)
@@ -51,7 +51,7 @@ def test_the_process_ends_so(index: str, status: int) -> None:
     ("platform", "told"),
     [
         ("cuda", "jax has no devices here"),
-        ("tpu", "jax has no devices here"),
+        pytest.param("tpu", "jax has no devices here", marks=pytest.mark.nightly),
         ("proxy", "needs the address of a proxy server: set JAX_BACKEND_TARGET"),
     ],
 )

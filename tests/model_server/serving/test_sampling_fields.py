@@ -23,7 +23,7 @@ from sax.types import GenerateRequest, ModelSpec, TokenLogprob
 from tests.demo_model import COMPILE_CACHE, demo_model
 
 # Compiling the model in float32 for the first time takes a minute or two.
-pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 PROMPT = "la la la la la la la"
 TOKENS = 16
@@ -232,6 +232,7 @@ def alone(asked: Asked, greedy: Answer) -> dict[str, tuple[SamplingParams, Answe
     return made
 
 
+@pytest.mark.nightly
 def test_a_field_has_its_effect(
     asked: Asked, alone: dict[str, tuple[SamplingParams, Answer]]
 ) -> None:
@@ -243,6 +244,7 @@ def test_a_field_has_its_effect(
     assert without == {}
 
 
+@pytest.mark.nightly
 def test_answers_are_the_same_in_any_batch_and_after_preemptions(
     asked: Asked, alone: dict[str, tuple[SamplingParams, Answer]]
 ) -> None:
@@ -254,6 +256,7 @@ def test_answers_are_the_same_in_any_batch_and_after_preemptions(
     assert asked.engine.stats().preemptions > began
 
 
+@pytest.mark.nightly
 def test_another_replica_goes_on_with_the_same_answer(
     asked: Asked, alone: dict[str, tuple[SamplingParams, Answer]]
 ) -> None:
