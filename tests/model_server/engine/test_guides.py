@@ -169,14 +169,18 @@ def test_a_token_that_does_not_fit_or_whose_mask_is_late_is_chosen_anew_where_it
     sizes: list[int], fussy: int, slow: int, pages: int, window: int | None, cache: PrefixSharing
 ) -> None:
     limits = replace(LIMITS, pages=pages, window=window, prefix_cache=cache)
-    grammar = Counting(30, modulus=7, fussy=fussy, slow=slow)
+    check_together(limits, Counting(30, modulus=7, fussy=fussy, slow=slow), sizes)
+
+
+def check_together(limits: EngineLimits, grammar: Counting, sizes: Sequence[int]) -> None:
+    """Prompts of these sizes have the answers that each has alone."""
     inbox = Inbox()
     engine = Engine(FakeRunner(limits), inbox.deliver)
     try:
         asked_for = {engine.submit(asked(size, grammar)): size for size in sizes}
         for id, size in asked_for.items():
             assert inbox.end(id) == "complete"
-            assert inbox.tokens(id) == alone(asked(size, grammar), grammar, window)
+            assert inbox.tokens(id) == alone(asked(size, grammar), grammar, limits.window)
     finally:
         engine.close()
 

@@ -160,26 +160,21 @@ def test_every_sequence_gets_the_answer_it_would_get_alone(data: st.DataObject) 
     assert stats.tokens == sum(len(answer.tokens) for answer in trace.answers.values())
 
 
-@pytest.mark.parametrize(
-    ("prompt", "answer", "starts"),
-    [
+def test_a_sequence_starts_again_once_when_it_outgrows_the_short_factors() -> None:
+    """The fake runner checks that no row sees tokens of both kinds."""
+    limits = limits_of(short_context=8, token_budget=64)
+    for prompt, answer, starts in (
         (5, 4, [(0, False)]),  # 8 positions are computed in all, as many as fit
         (5, 5, [(0, False), (0, True)]),
         (8, 9, [(0, False), (0, True)]),
         (9, 3, [(0, True)]),
-    ],
-)
-def test_a_sequence_starts_again_once_when_it_outgrows_the_short_factors(
-    prompt: int, answer: int, starts: list[tuple[int, bool]]
-) -> None:
-    """The fake runner checks that no row sees tokens of both kinds."""
-    limits = limits_of(short_context=8, token_budget=64)
-    asks = [Ask(ask_for(tuple(range(prompt)), answer)), Ask(ask_for((1, 2), 6))]
-    trace = run(limits, asks)
-    assert_answers(trace, asks)
-    rows = [row for step in trace.steps for row in step.rows if row.sequence == 1]
-    assert [(row.start, row.long) for row in rows if row.start == 0] == starts
-    assert trace.scheduler.preemptions == 0
+    ):
+        asks = [Ask(ask_for(tuple(range(prompt)), answer)), Ask(ask_for((1, 2), 6))]
+        trace = run(limits, asks)
+        assert_answers(trace, asks)
+        rows = [row for step in trace.steps for row in step.rows if row.sequence == 1]
+        assert [(row.start, row.long) for row in rows if row.start == 0] == starts
+        assert trace.scheduler.preemptions == 0
 
 
 @st.composite
@@ -417,21 +412,16 @@ def test_steps_commit_in_order() -> None:
         scheduler.commit(second, StepResult(second.number, ()))
 
 
-@pytest.mark.parametrize(
-    ("limits", "complaint"),
-    [
+def test_limits_under_which_someone_could_wait_for_ever_are_refused() -> None:
+    for limits, complaint in (
         (limits_of(slots=4, token_budget=10, prefill_block=8), "token_budget is 10.* at least 11"),
         (limits_of(slots=4, max_logit_rows=3), "max_logit_rows is 3; .* at least decodes: 4"),
         (limits_of(max_context=1), "max_context"),
         (limits_of(pages=0), "must be positive"),
         (limits_of(max_prefill_blocks=0), "max_prefill_blocks must be positive: 0"),
-    ],
-)
-def test_limits_under_which_someone_could_wait_for_ever_are_refused(
-    limits: EngineLimits, complaint: str
-) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        Scheduler(limits)
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            Scheduler(limits)
 
 
 def test_updates_tell_when_their_step_was_read_and_when_the_sequence_took_a_slot() -> None:

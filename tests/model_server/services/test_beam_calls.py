@@ -13,7 +13,8 @@ from sax.types import SamplingParams
 from tests.model_server.engine.beams.reference import search
 from tests.model_server.engine.fake_runner import VOCAB, hash_of
 from tests.model_server.fake_model import LIMITS, FakeModels, text_of
-from tests.model_server.fake_server import Served, Stream, error_of, lm_request, serving, until
+from tests.model_server.fake_server import Served, Stream, error_of, lm_request, serving
+from tests.model_server.waiting import until
 
 ENDS = (7, 60)
 BEAMS = SamplingParams(

@@ -19,13 +19,8 @@ from sax.types import ModelSpec, Progress, SamplingParams
 from tests.model_server.engine.fake_runner import logprob
 from tests.model_server.fake_batched import fake_gradients
 from tests.model_server.fake_model import FakeModels, answer_to, text_of
-from tests.model_server.fake_server import (
-    MODEL,
-    error_of,
-    lm_request,
-    serving,
-    until,
-)
+from tests.model_server.fake_server import MODEL, error_of, lm_request, serving
+from tests.model_server.waiting import until
 
 
 class Changed(FakeModels):

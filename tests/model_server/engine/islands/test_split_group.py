@@ -19,10 +19,11 @@ from model_server.engine.islands.split_group import SplitGroup
 from model_server.engine.types import BeamSettings
 from tests.model_server.engine.conftest import Inbox
 from tests.model_server.engine.fake_runner import FakeRunner
-from tests.model_server.engine.islands.test_engine_group import check, submitted, wait_until
+from tests.model_server.engine.islands.test_engine_group import check, submitted
 from tests.model_server.engine.test_engine import LIMITS, ask_for
 from tests.model_server.engine.trace import scores_alone
 from tests.model_server.examples import examples
+from tests.model_server.waiting import wait_until
 
 LEAST = worthwhile(LIMITS)
 PROMPTS = ("p", "q")

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
-from model_server.engine.engine import Engine
 from model_server.engine.paging.near_count import most_near, near_count
 from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import BeamSettings, EngineLimits
 from tests.model_server.engine import test_guides as guides
 from tests.model_server.engine.beams import test_seating as beams
-from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.guessing.test_guessing import Oracle
 from tests.model_server.engine.paging.test_prefix_cache import (
     PROMPT,
@@ -27,7 +25,6 @@ from tests.model_server.engine.paging.test_prefix_cache import (
     small_limits,
 )
 from tests.model_server.engine.steps import test_forced as forced
-from tests.model_server.engine.test_engine import Inbox
 from tests.model_server.engine.test_scheduler import (
     ask_for,
     assert_answers,
@@ -121,15 +118,7 @@ def test_a_token_that_does_not_fit_is_chosen_anew_with_all_that_it_sees(
 ) -> None:
     limits = replace(guides.LIMITS, pages=pages, near_window=window, prefix_cache=cache)
     grammar = guides.Counting(30, modulus=7, fussy=fussy, slow=slow)
-    inbox = Inbox()
-    engine = Engine(FakeRunner(limits), inbox.deliver)
-    try:
-        asked_for = {engine.submit(guides.asked(size, grammar)): size for size in sizes}
-        for id, size in asked_for.items():
-            assert inbox.end(id) == "complete"
-            assert inbox.tokens(id) == guides.alone(guides.asked(size, grammar), grammar)
-    finally:
-        engine.close()
+    guides.check_together(limits, grammar, sizes)
 
 
 @examples(

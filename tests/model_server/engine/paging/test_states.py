@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
-from model_server.engine.engine import Engine
 from model_server.engine.limits import check_limits
 from model_server.engine.sequence import Sequence
 from model_server.engine.types import EngineLimits
 from sax.errors import InvalidRequest
 from tests.model_server.engine import test_guides as guides
 from tests.model_server.engine.beams.test_seating import beams_for
-from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.paging.test_prefix_cache import (
     alike_asks,
     in_turn,
@@ -26,7 +24,6 @@ from tests.model_server.engine.paging.test_prefix_cache import (
     small_limits,
 )
 from tests.model_server.engine.steps import test_forced as forced
-from tests.model_server.engine.test_engine import Inbox
 from tests.model_server.engine.test_scheduler import (
     ask_for,
     assert_answers,
@@ -80,15 +77,7 @@ def test_a_token_that_does_not_fit_is_chosen_anew_from_a_state_without_it(
 ) -> None:
     limits = recurrent(guides.LIMITS, pages=pages, prefix_cache=cache)
     grammar = guides.Counting(30, modulus=7, fussy=fussy, slow=slow)
-    inbox = Inbox()
-    engine = Engine(FakeRunner(limits), inbox.deliver)
-    try:
-        asked_for = {engine.submit(guides.asked(size, grammar)): size for size in sizes}
-        for id, size in asked_for.items():
-            assert inbox.end(id) == "complete"
-            assert inbox.tokens(id) == guides.alone(guides.asked(size, grammar), grammar)
-    finally:
-        engine.close()
+    guides.check_together(limits, grammar, sizes)
 
 
 @examples(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -158,22 +157,22 @@ def test_a_series_stops_short_of_a_rotation_that_changes() -> None:
     assert series.begins_with(decode(one), [one], pages=20)
 
 
-@pytest.mark.parametrize("why", ["guided", "prompt", "stepwise", "guesses", "late", "slow"])
-def test_no_series_begins_where_a_step_needs_what_the_one_before_gave(why: str) -> None:
-    series, one, other = StepSeries(LIMITS), running(), running()
-    step, runs = decode(one), [one]
-    assert series.begins_with(step, runs, pages=20)
-    if why == "guided":
-        step = replace(step, guided=True)
-    if why == "prompt":
-        step = replace(step, rows=(Row(1, 0, 0, (1, 2), True),))
-    one.stepwise = why == "stepwise"
-    one.guesses = int(why == "guesses")
-    if why == "late":
-        runs.append(other)  # without a row in the step: its mask is not there
-    if why == "slow":
-        series.took(step, 1.0)
-    assert not series.begins_with(step, runs, pages=20)
+def test_no_series_begins_where_a_step_needs_what_the_one_before_gave() -> None:
+    for why in ("guided", "prompt", "stepwise", "guesses", "late", "slow"):
+        series, one, other = StepSeries(LIMITS), running(), running()
+        step, runs = decode(one), [one]
+        assert series.begins_with(step, runs, pages=20)
+        if why == "guided":
+            step = replace(step, guided=True)
+        if why == "prompt":
+            step = replace(step, rows=(Row(1, 0, 0, (1, 2), True),))
+        one.stepwise = why == "stepwise"
+        one.guesses = int(why == "guesses")
+        if why == "late":
+            runs.append(other)  # without a row in the step: its mask is not there
+        if why == "slow":
+            series.took(step, 1.0)
+        assert not series.begins_with(step, runs, pages=20), why
 
 
 def test_a_step_of_a_prompt_does_not_count_as_slow() -> None:

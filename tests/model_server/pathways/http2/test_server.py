@@ -20,7 +20,7 @@ from model_server.pathways.http2.server import GrpcServer
 from sax.auth.credentials import read_pem
 from sax.errors import NotFound
 from tests.model_server.pathways.certificates import issued
-from tests.model_server.pathways.waiting import until
+from tests.model_server.waiting import until
 
 NO_LIMITS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 

@@ -20,15 +20,8 @@ from sax.wire.codec import (
 )
 from tests.model_server.fake_batched import CONTEXT, MEMORY
 from tests.model_server.fake_model import FakeModels
-from tests.model_server.fake_server import (
-    MODEL,
-    Served,
-    Stream,
-    error_of,
-    lm_request,
-    serving,
-    until,
-)
+from tests.model_server.fake_server import MODEL, Served, Stream, error_of, lm_request, serving
+from tests.model_server.waiting import until
 
 EMBEDDER = "/sax/test/embedder"
 
