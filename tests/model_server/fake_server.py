@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -32,6 +32,7 @@ from sax.wire import rpc
 from sax.wire.codec import decode_chunk, decode_failure, encode_generate, encode_load
 from sax.wire.rpc import to_sax_error
 from tests.model_server.fake_model import MODEL_PATHS, FakeModels
+from tests.model_server.waiting import until as until  # other folders take it from here
 
 MODEL, OTHER = "/sax/test/fake", "/sax/test/other"
 
@@ -166,15 +167,6 @@ class Stream:
 
     def tokens(self, id: int) -> tuple[int, ...]:
         return tuple(token for chunk in self.chunks.get(id, []) for token in chunk.token_ids)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that other threads bring about."""
-    async with asyncio.timeout(60):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
 
 
 async def error_of(call: Awaitable[object]) -> Exception:

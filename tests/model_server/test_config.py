@@ -86,22 +86,17 @@ def test_each_process_is_another_incarnation() -> None:
     assert ModelServerConfig().incarnation != ModelServerConfig().incarnation
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
+def test_a_wrong_flag_ends_the_process_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, words in (
         ("--slots 0", "--slots is 0: give a number above 0"),
         ("--max_context -1", "--max_context is -1"),
         ("--model_filter_regex (", "is not a regular expression"),
         ("--sax_cell test", "is not a cell"),
-    ],
-)
-def test_a_wrong_flag_ends_the_process_with_a_sentence(
-    flags: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        make_config(flags.split())
-    assert caught.value.code == 2
-    assert words in capsys.readouterr().err
+    ):
+        with pytest.raises(SystemExit) as caught:
+            make_config(flags.split())
+        assert caught.value.code == 2
+        assert words in capsys.readouterr().err
 
 
 def test_a_bad_cell_is_refused_by_the_config_itself() -> None:
@@ -130,10 +125,10 @@ def test_the_memory_limit_is_the_machines_unless_told() -> None:
     assert ModelServerConfig(memory_limit_bytes=7).memory_limit == 7
 
 
-@pytest.mark.parametrize("root", ["models", "https://x/y", "gs://", "gs://b/../c", "az://b/c"])
-def test_a_checkpoint_root_is_a_folder_or_a_bucket(root: str) -> None:
-    with pytest.raises(ValueError, match=r"--checkpoint_roots has .*: give"):
-        ModelServerConfig(checkpoint_roots=("/models", "gs://b/c", root))
+def test_a_checkpoint_root_is_a_folder_or_a_bucket() -> None:
+    for root in ("models", "https://x/y", "gs://", "gs://b/../c", "az://b/c"):
+        with pytest.raises(ValueError, match=r"--checkpoint_roots has .*: give"):
+            ModelServerConfig(checkpoint_roots=("/models", "gs://b/c", root))
     assert ModelServerConfig(checkpoint_roots=("/models", "gs://b/c")).checkpoint_roots
 
 

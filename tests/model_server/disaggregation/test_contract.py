@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-import pytest
-
 from model_server.disaggregation.contract import Contract, check_same, source_of
 from sax.errors import InvalidRequest
 from sax.types import ModelSpec
+from tests.model_server.refusals import refusal
 
 CONTRACT = Contract(
     source="abc",
@@ -23,9 +22,8 @@ CONTRACT = Contract(
 SPEC = ModelSpec(model_id="/sax/test/m", model_path="llama", checkpoint="/a", replicas=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
+def test_a_difference_is_refused_by_name() -> None:
+    cases = [
         ("source", "abd", "weights: abc here, abd there"),
         ("page_size", 16, "page size: 64 here, 16 there"),
         ("kv_dtype", "int8", "type of cached keys and values"),
@@ -37,13 +35,11 @@ SPEC = ModelSpec(model_id="/sax/test/m", model_path="llama", checkpoint="/a", re
         ("hosts", 1, "number of hosts: 2 here, 1 there"),
         ("jaxlib", "0.11.0", "version of jaxlib"),
         ("draft", "1 layers", "pages of the draft model: none here, 1 layers there"),
-    ],
-)
-def test_a_difference_is_refused_by_name(name: str, value: object, said: str) -> None:
-    theirs = replace(CONTRACT, **{name: value})  # pyright: ignore
-    with pytest.raises(InvalidRequest, match=said) as refused:
-        check_same(CONTRACT, theirs)
-    assert refused.value.param == f"contract.{name}"
+    ]
+    for name, value, said in cases:
+        told = refusal(check_same, CONTRACT, replace(CONTRACT, **{name: value}))  # pyright: ignore
+        assert (told.kind, told.param) == (InvalidRequest, f"contract.{name}"), told
+        assert said in told.text
     check_same(CONTRACT, replace(CONTRACT))
 
 

@@ -75,6 +75,7 @@ def moving() -> Iterator[Moving]:
     made.runner.close()
 
 
+@pytest.mark.nightly
 def test_guesses_after_a_handoff_are_right_and_nothing_is_compiled(moving: Moving) -> None:
     request = replace(asked(0, 24), prompt=PROMPT)
     watch = CompileWatch()
@@ -89,6 +90,7 @@ def test_guesses_after_a_handoff_are_right_and_nothing_is_compiled(moving: Movin
     assert watch.while_serving == 0
 
 
+@pytest.mark.nightly
 def test_every_position_of_the_draft_model_arrives(moving: Moving) -> None:
     """Both models are the same one, so their keys are equal wherever both were computed."""
     request = replace(asked(0, 4), prompt=PROMPT[5:])
@@ -98,8 +100,12 @@ def test_every_position_of_the_draft_model_arrives(moving: Moving) -> None:
     assert unlike(moving.drafted) == []
 
 
-def test_a_handoff_runner_proposes_only_with_a_draft_model(moving: Moving) -> None:
+@pytest.mark.nightly
+def test_a_handoff_runner_proposes_with_a_draft_model(moving: Moving) -> None:
     assert isinstance(moving.moved, SharedProposer)
     assert sorted(moving.runner.guess_seconds) == [2, 8]
+
+
+def test_a_handoff_runner_without_a_draft_model_proposes_nothing() -> None:
     bare = handoff_runner(FakeRunner(limits_of(), traffic=FakeTraffic()), FakeTraffic())
     assert not isinstance(bare, Proposer)

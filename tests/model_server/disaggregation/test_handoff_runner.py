@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -18,6 +17,7 @@ from tests.model_server.engine.paging.test_prefix_cache import alike_asks
 from tests.model_server.engine.paging.test_states import recurrent
 from tests.model_server.engine.test_scheduler import ask_for, limits_of, some_asks, some_limits
 from tests.model_server.engine.trace import Ask, Trace, alone, pages_of, run
+from tests.model_server.examples import examples
 
 
 def computed_elsewhere(engine_request: EngineRequest, *, pages: bool = True) -> EngineRequest:
@@ -46,8 +46,7 @@ def limits_of_any_cache(draw: st.DrawFn) -> EngineLimits:
             return limits
 
 
-@settings(max_examples=250, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=250)
 def test_answers_are_the_same_wherever_prompts_are_computed(data: st.DataObject) -> None:
     """Some with pages, some with their first token alone, among others that do all of it here."""
     limits = data.draw(limits_of_any_cache())
@@ -72,8 +71,7 @@ def test_answers_are_the_same_wherever_prompts_are_computed(data: st.DataObject)
     assert trace.traffic.here == {}, "every fetched prompt was taken in or dropped"
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=150)
 def test_what_is_offered_is_the_prompt_and_what_was_cancelled_is_dropped(
     data: st.DataObject,
 ) -> None:

@@ -259,6 +259,7 @@ print("moved")
 """
 
 
+@pytest.mark.nightly
 def test_each_device_moves_its_own_heads() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _ON_TWO],

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -22,6 +21,7 @@ from tests.model_server.engine.test_scheduler import (
     tight_limits,
 )
 from tests.model_server.engine.trace import Ask, Trace, context_of, residencies, run
+from tests.model_server.examples import examples
 
 ACCOUNTS = st.sampled_from(["", "", "ann", "bob", "cid"])
 
@@ -62,8 +62,7 @@ def resident(step: Step) -> set[int]:
     return {row.sequence for row in step.rows}
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=200)
 def test_every_sequence_of_every_account_gets_the_answer_it_would_get_alone(
     data: st.DataObject,
 ) -> None:
@@ -76,8 +75,7 @@ def test_every_sequence_of_every_account_gets_the_answer_it_would_get_alone(
     assert trace.scheduler.accounts == 0
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=200)
 def test_answers_of_many_accounts_survive_a_pool_that_is_always_too_small(
     data: st.DataObject,
 ) -> None:
@@ -86,8 +84,7 @@ def test_answers_of_many_accounts_survive_a_pool_that_is_always_too_small(
     assert_answers(run(limits, asks), asks)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=200)
 def test_a_displaced_sequence_comes_further_with_every_stay(data: st.DataObject) -> None:
     """With pages enough, a sequence is preempted for others only."""
     limits = limits_of(

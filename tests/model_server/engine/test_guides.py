@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 
 import numpy as np
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -23,6 +22,7 @@ from tests.model_server.engine.fake_runner import (
     first_allowed,
     next_token,
 )
+from tests.model_server.examples import examples
 
 LIMITS = EngineLimits(
     slots=4,
@@ -155,27 +155,32 @@ def test_an_answer_begun_elsewhere_is_taken_in_first(start: Start) -> None:
     assert inbox.tokens(id) == whole[4:]
 
 
-@settings(max_examples=40, deadline=None)
-@given(
+@examples(
     sizes=st.lists(st.integers(1, 14), min_size=1, max_size=8),
     fussy=st.integers(2, 4),
     slow=st.integers(0, 3),
     pages=st.integers(16, 24),
     window=st.sampled_from([None, 6]),
     cache=st.sampled_from(["off", "tenant"]),
+    few=15,
+    many=40,
 )
 def test_a_token_that_does_not_fit_or_whose_mask_is_late_is_chosen_anew_where_it_was(
     sizes: list[int], fussy: int, slow: int, pages: int, window: int | None, cache: PrefixSharing
 ) -> None:
     limits = replace(LIMITS, pages=pages, window=window, prefix_cache=cache)
-    grammar = Counting(30, modulus=7, fussy=fussy, slow=slow)
+    check_together(limits, Counting(30, modulus=7, fussy=fussy, slow=slow), sizes)
+
+
+def check_together(limits: EngineLimits, grammar: Counting, sizes: Sequence[int]) -> None:
+    """Prompts of these sizes have the answers that each has alone."""
     inbox = Inbox()
     engine = Engine(FakeRunner(limits), inbox.deliver)
     try:
         asked_for = {engine.submit(asked(size, grammar)): size for size in sizes}
         for id, size in asked_for.items():
             assert inbox.end(id) == "complete"
-            assert inbox.tokens(id) == alone(asked(size, grammar), grammar, window)
+            assert inbox.tokens(id) == alone(asked(size, grammar), grammar, limits.window)
     finally:
         engine.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -19,6 +18,7 @@ from tests.model_server.engine.guessing.test_guessing import looping
 from tests.model_server.engine.steps import test_forced as forced
 from tests.model_server.engine.test_scheduler import ask_for
 from tests.model_server.engine.trace import alone
+from tests.model_server.examples import examples
 
 _LOOPING, _PROMPT = looping()
 LIMITS = replace(_LOOPING, guesses=6, max_logit_rows=12, token_budget=24, prefill_block=4)
@@ -52,8 +52,7 @@ def guessed(size: int, limits: EngineLimits) -> tuple[EngineRequest, Check]:
     return request, check
 
 
-@settings(max_examples=60, deadline=None)
-@given(
+@examples(
     kinds=st.lists(
         st.tuples(st.sampled_from([guided, searched, guessed]), st.integers(1, 14)),
         min_size=2,
@@ -62,6 +61,8 @@ def guessed(size: int, limits: EngineLimits) -> tuple[EngineRequest, Check]:
     pages=st.integers(75, 100),
     cache=st.sampled_from(["off", "tenant"]),
     runner=st.sampled_from([FakeRunner, FakeDraftedRunner]),
+    few=20,
+    many=60,
 )
 def test_each_answer_is_the_one_that_it_gets_alone(
     kinds: list[tuple[Callable[[int, EngineLimits], tuple[EngineRequest, Check]], int]],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.config import PrefixSharing
@@ -23,6 +22,7 @@ from tests.model_server.engine.trace import (
     run,
     scores_alone,
 )
+from tests.model_server.examples import examples
 
 
 def limits_of(
@@ -149,8 +149,7 @@ def assert_scores(answer: Answer, engine_request: EngineRequest) -> None:
         assert answer.tops == [likeliest(*pair, engine_request.score_tops) for pair in pairs]
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.data())
+@examples(st.data(), few=50, many=400)
 def test_every_sequence_gets_the_answer_it_would_get_alone(data: st.DataObject) -> None:
     limits = data.draw(some_limits())
     asks = data.draw(some_asks(limits))
@@ -161,26 +160,21 @@ def test_every_sequence_gets_the_answer_it_would_get_alone(data: st.DataObject) 
     assert stats.tokens == sum(len(answer.tokens) for answer in trace.answers.values())
 
 
-@pytest.mark.parametrize(
-    ("prompt", "answer", "starts"),
-    [
+def test_a_sequence_starts_again_once_when_it_outgrows_the_short_factors() -> None:
+    """The fake runner checks that no row sees tokens of both kinds."""
+    limits = limits_of(short_context=8, token_budget=64)
+    for prompt, answer, starts in (
         (5, 4, [(0, False)]),  # 8 positions are computed in all, as many as fit
         (5, 5, [(0, False), (0, True)]),
         (8, 9, [(0, False), (0, True)]),
         (9, 3, [(0, True)]),
-    ],
-)
-def test_a_sequence_starts_again_once_when_it_outgrows_the_short_factors(
-    prompt: int, answer: int, starts: list[tuple[int, bool]]
-) -> None:
-    """The fake runner checks that no row sees tokens of both kinds."""
-    limits = limits_of(short_context=8, token_budget=64)
-    asks = [Ask(ask_for(tuple(range(prompt)), answer)), Ask(ask_for((1, 2), 6))]
-    trace = run(limits, asks)
-    assert_answers(trace, asks)
-    rows = [row for step in trace.steps for row in step.rows if row.sequence == 1]
-    assert [(row.start, row.long) for row in rows if row.start == 0] == starts
-    assert trace.scheduler.preemptions == 0
+    ):
+        asks = [Ask(ask_for(tuple(range(prompt)), answer)), Ask(ask_for((1, 2), 6))]
+        trace = run(limits, asks)
+        assert_answers(trace, asks)
+        rows = [row for step in trace.steps for row in step.rows if row.sequence == 1]
+        assert [(row.start, row.long) for row in rows if row.start == 0] == starts
+        assert trace.scheduler.preemptions == 0
 
 
 @st.composite
@@ -218,8 +212,7 @@ def tight_asks(draw: st.DrawFn, context: int) -> list[Ask]:
     return asks
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.data())
+@examples(st.data(), few=50, many=400)
 def test_answers_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
     limits = data.draw(tight_limits())
     asks = data.draw(tight_asks(context_of(limits)))
@@ -253,8 +246,13 @@ def test_a_preempted_score_is_gone_on_with_and_not_begun_again() -> None:
     assert_answers(trace, asks)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(4, 20), st.data())
+@examples(
+    st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    st.integers(4, 20),
+    st.data(),
+    few=30,
+    many=100,
+)
 def test_a_running_stream_has_a_row_in_every_step(
     prompts: list[int], budget: int, data: st.DataObject
 ) -> None:
@@ -383,12 +381,17 @@ def _resident(trace: Trace) -> set[int]:
 def test_a_step_of_64_decoding_slots_is_at_most_4_kilobytes() -> None:
     """Even when every slot crosses into a new page, and after hours of serving."""
     limits = limits_of(
-        slots=64, pages=70_000, page_size=16, max_context=2048, token_budget=128, max_logit_rows=64
+        slots=64,
+        pages=70_000,
+        page_size=16,
+        max_context=2048,
+        token_budget=20_000,
+        max_logit_rows=64,
     )
     trace = Trace(limits)
     for id in range(4_000_000_000, 4_000_000_064):
         warm = Sampling(0.7, 40, 0.9, seed=2**64 - 1, logprobs=5)
-        trace.add(id, ask_for((1,), 300, sampling=warm))
+        trace.add(id, ask_for((1,) * 270, 20, sampling=warm))
     trace.finish()
     decodes = [step for step in trace.steps if all(row.is_decode for row in step.rows)]
     assert max(len(step.rows) for step in decodes) == 64
@@ -409,21 +412,16 @@ def test_steps_commit_in_order() -> None:
         scheduler.commit(second, StepResult(second.number, ()))
 
 
-@pytest.mark.parametrize(
-    ("limits", "complaint"),
-    [
+def test_limits_under_which_someone_could_wait_for_ever_are_refused() -> None:
+    for limits, complaint in (
         (limits_of(slots=4, token_budget=10, prefill_block=8), "token_budget is 10.* at least 11"),
         (limits_of(slots=4, max_logit_rows=3), "max_logit_rows is 3; .* at least decodes: 4"),
         (limits_of(max_context=1), "max_context"),
         (limits_of(pages=0), "must be positive"),
         (limits_of(max_prefill_blocks=0), "max_prefill_blocks must be positive: 0"),
-    ],
-)
-def test_limits_under_which_someone_could_wait_for_ever_are_refused(
-    limits: EngineLimits, complaint: str
-) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        Scheduler(limits)
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            Scheduler(limits)
 
 
 def test_updates_tell_when_their_step_was_read_and_when_the_sequence_took_a_slot() -> None:

@@ -143,14 +143,14 @@ def test_a_bias_is_added_and_ends_are_held_back_until_the_answer_is_long_enough(
     np.testing.assert_allclose(early, wanted[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("allowed", [(), (0,), (31, 32, 69), tuple(range(VOCAB))])
-def test_only_allowed_tokens_keep_their_logits(allowed: tuple[int, ...]) -> None:
-    sampling = asked(allowed=allowed)
-    state = written(empty(), 1, sampling, [1])
+def test_only_allowed_tokens_keep_their_logits() -> None:
     values = logits(1)
-    got = np.asarray(edit_logits(jnp.asarray(values), state, rows([(1, 5, sampling)])))[0]
-    assert np.flatnonzero(np.isfinite(got)).tolist() == list(allowed)
-    np.testing.assert_array_equal(got[list(allowed)], values[0, list(allowed)])
+    for allowed in ((), (0,), (31, 32, 69), tuple(range(VOCAB))):
+        sampling = asked(allowed=allowed)
+        state = written(empty(), 1, sampling, [1])
+        got = np.asarray(edit_logits(jnp.asarray(values), state, rows([(1, 5, sampling)])))[0]
+        assert np.flatnonzero(np.isfinite(got)).tolist() == list(allowed)
+        np.testing.assert_array_equal(got[list(allowed)], values[0, list(allowed)])
 
 
 words_ = st.lists(

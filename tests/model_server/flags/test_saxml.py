@@ -69,9 +69,8 @@ def test_a_server_with_models_joins_a_cell_only_if_it_is_told_to() -> None:
         assert made(f"{STATIC} {told}").sax_cell == "/sax/test"
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
+def test_what_does_not_go_together_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, words in (
         ("--model_keys=/sax/test/m", "--models names 0 model paths, --model_keys 1"),
         ("--keep_statically_loaded_models", "needs models to keep: --model_keys"),
         (f"{STATIC} --sax_cell=/sax/prod", "--model_keys has /sax/test/gpu, and this server"),
@@ -80,12 +79,8 @@ def test_a_server_with_models_joins_a_cell_only_if_it_is_told_to() -> None:
         ("--jax_profiler_port=-1", "--jax_profiler_port is -1"),
         ("--models=0", "--models is 0: give a number above 0"),
         ("--vmodule=x", "--vmodule has 'x'"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(
-    flags: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert words in refused(flags, capsys)
+    ):
+        assert words in refused(flags, capsys), flags
 
 
 def test_flags_of_pax_are_taken_and_said_to_change_nothing() -> None:

@@ -27,37 +27,32 @@ def test_without_models_there_are_none() -> None:
     assert static_models(StaticFlags()) == ()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_overrides_are_a_json_object_for_each() -> None:
+    for text in (
         '{"BATCH_SIZE": 4, "MESH": [1, 2]},{"QUANT": "int8"}',
         '{"BATCH_SIZE": 4, "MESH": [1, 2]}; {"QUANT": "int8"}',
         # As absl's lists want a comma written:
         '"{""BATCH_SIZE"": 4, ""MESH"": [1, 2]}","{""QUANT"": ""int8""}"',
         # Saxml's servers hand on the text of a value, which must be JSON itself:
         '{"BATCH_SIZE": "4", "MESH": "[1, 2]"},{"QUANT": "\\"int8\\""}',
-    ],
-)
-def test_overrides_are_a_json_object_for_each(text: str) -> None:
-    one, two = read(text)
-    assert one.overrides == {"BATCH_SIZE": "4", "MESH": "[1, 2]"}
-    assert two.overrides == {"QUANT": '"int8"'}
+    ):
+        one, two = read(text)
+        assert one.overrides == {"BATCH_SIZE": "4", "MESH": "[1, 2]"}, text
+        assert two.overrides == {"QUANT": '"int8"'}, text
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+def test_what_does_not_go_together_is_refused() -> None:
+    cases: list[tuple[dict[str, str], str]] = [
         ({"keys": ONE}, "--models names 2 model paths, --model_keys 1 keys"),
         ({"checkpoints": ""}, "--checkpoints 0 checkpoints: give as many of each"),
         ({"keys": f"{ONE},{ONE}"}, f"--model_keys names {ONE} twice"),
         ({"overrides": "{}"}, "has 1 JSON objects for 2 models"),
         ({"overrides": "{},[]"}, r"has \[\]: give one JSON object"),
         ({"overrides": '{},{"A"}'}, "is not JSON"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(changes: dict[str, str], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        read(**changes)
+    ]
+    for changes, words in cases:
+        with pytest.raises(ValueError, match=words):
+            read(**changes)
 
 
 def test_a_key_names_its_cell() -> None:

@@ -63,14 +63,34 @@ def deployment(folder: Path) -> Iterator[DeploymentProcesses]:
         made.close()
 
 
+@pytest.fixture(scope="module")
+def found(deployment: DeploymentProcesses, folder: Path) -> list[dict[str, Any]]:
+    """What one client prints of a dense model in each form, and of one that is elsewhere."""
+    return asked(deployment, [*in_each_form(folder / "roots" / "dense"), f"{folder / 'elsewhere'}"])
+
+
+def in_each_form(model: Path) -> list[str]:
+    return [f"{model} {json.dumps(form)}" for form in FORMS]
+
+
 @pytest.mark.extended
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["dense", "experts"])
 def test_workers_read_the_very_arrays_that_the_controller_would(
-    deployment: DeploymentProcesses, folder: Path, kind: str
+    found: list[dict[str, Any]],
 ) -> None:
-    told = [f"{folder / 'roots' / kind} {json.dumps(form)}" for form in FORMS]
-    for found in asked(deployment, told):
+    check_read(found[: 2 * len(FORMS)])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_workers_read_arrays_of_experts(deployment: DeploymentProcesses, folder: Path) -> None:
+    check_read(asked(deployment, in_each_form(folder / "roots" / "experts")))
+
+
+def check_read(models: list[dict[str, Any]]) -> None:
+    """Of each model in each form on each of the two islands."""
+    assert len(models) == 2 * len(FORMS)
+    for found in models:
         assert found["arrays"] > 10, found
         assert found["differ"] == [], found
         assert found["steps"] >= 3, found  # several questions, and progress between them
@@ -92,14 +112,15 @@ def test_bytes_of_weights_do_not_pass_through_the_proxy_server(
 @pytest.mark.extended
 @pytest.mark.timeout(300)
 def test_a_checkpoint_elsewhere_is_left_to_the_controller_which_says_so(
-    deployment: DeploymentProcesses, folder: Path
+    found: list[dict[str, Any]], folder: Path
 ) -> None:
-    elsewhere = folder / "elsewhere"
-    for found in asked(deployment, [f"{elsewhere}"]):
-        assert found["arrays"] == 0
-        (said,) = found["said"]
-        assert f"to island {found['island']}" in said
-        assert f"{elsewhere} is not below --checkpoint_root" in said
+    elsewhere = found[2 * len(FORMS) :]
+    assert len(elsewhere) == 2
+    for each in elsewhere:
+        assert each["arrays"] == 0
+        (said,) = each["said"]
+        assert f"to island {each['island']}" in said
+        assert f"{folder / 'elsewhere'} is not below --checkpoint_root" in said
 
 
 @pytest.mark.extended

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -15,6 +14,7 @@ from model_server.multihost.lockstep import Lockstep
 from tests.model_server.engine.fake_runner import GREEDY, next_token
 from tests.model_server.engine.guessing.fake_drafted_runner import FakeDraftedRunner
 from tests.model_server.multihost.hosts_here import LIMITS, SPEC, FakeShare, HostsHere
+from tests.model_server.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("quick_hosts")
 
@@ -48,13 +48,6 @@ def load(hosts: HostsHere, own: FakeShare) -> Lockstep:
     return hosts.loads.load(SPEC, own.limits, lambda programs: own, lambda progress: None)  # pyright: ignore
 
 
-def eventually(look) -> None:
-    deadline_s = time.monotonic() + 60
-    while not look():
-        assert time.monotonic() < deadline_s, "it never came true"
-        time.sleep(0.01)
-
-
 def test_every_host_is_asked_for_the_same_guesses_between_the_same_steps() -> None:
     limits = replace(LIMITS, guesses=4)
     with HostsHere(3, build=lambda _, given: DraftedShare(given)) as hosts:
@@ -64,14 +57,14 @@ def test_every_host_is_asked_for_the_same_guesses_between_the_same_steps() -> No
         engine = Engine(lockstep, arrived.extend)
         request = EngineRequest(prompt=(5, 8), sampling=GREEDY, max_tokens=40, stop_ids=frozenset())
         engine.submit(request)
-        eventually(lambda: any(update.finish for update in arrived))
+        wait_until(lambda: any(update.finish for update in arrived))
         tokens = [5, 8]
         for _ in range(40):
             tokens.append(next_token(tokens))
         assert [update.result.token for update in arrived] == tokens[2:]
         assert engine.drain(60)
         others = [hosts.shares[host][0] for host in (1, 2)]
-        eventually(lambda: all(len(each.told) == len(own.told) for each in others))
+        wait_until(lambda: all(len(each.told) == len(own.told) for each in others))
         assert all(each.told == own.told for each in others)
         asked = [told for told in own.told if isinstance(told, list)]
         assert own.read == len(asked) > 1

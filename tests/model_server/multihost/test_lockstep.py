@@ -29,6 +29,7 @@ from tests.model_server.engine.fake_runner import GREEDY, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
 from tests.model_server.engine.media.fake_images import MEDIA, answer, request
 from tests.model_server.multihost.hosts_here import LIMITS, SPEC, FakeShare, HostsHere
+from tests.model_server.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("quick_hosts")
 
@@ -49,13 +50,6 @@ def asked(prompt: tuple[int, ...], sampling: Sampling, most: int) -> EngineReque
     return EngineRequest(prompt=prompt, sampling=sampling, max_tokens=most, stop_ids=frozenset())
 
 
-def eventually(look) -> None:
-    deadline_s = time.monotonic() + 60
-    while not look():
-        assert time.monotonic() < deadline_s, "it never came true"
-        time.sleep(0.01)
-
-
 def test_every_host_is_told_the_same_steps_in_the_same_order() -> None:
     with HostsHere(4) as hosts:
         runners = [load(hosts) for _ in range(2)]
@@ -64,12 +58,12 @@ def test_every_host_is_told_the_same_steps_in_the_same_order() -> None:
         for engine in engines:
             for seed in range(6):
                 engine.submit(asked((5, 8, seed), Sampling(1.0, 0, 1.0, seed=seed), 12))
-        eventually(lambda: sum(update.finish is not None for update in arrived) == 12)
+        wait_until(lambda: sum(update.finish is not None for update in arrived) == 12)
         for engine in engines:
             assert engine.drain(60)
         told = [[own.told for own in hosts.shares[host]] for host in (1, 2, 3)]
-        eventually(lambda: all(len(t[0]) == len(runners[0][1].told) for t in told))
-        eventually(lambda: all(len(t[1]) == len(runners[1][1].told) for t in told))
+        wait_until(lambda: all(len(t[0]) == len(runners[0][1].told) for t in told))
+        wait_until(lambda: all(len(t[1]) == len(runners[1][1].told) for t in told))
         for index, (_, own) in enumerate(runners):
             assert own.told[:2] == [0, 1]  # warmed first
             assert len(own.told) > 12
@@ -84,13 +78,13 @@ def test_tokens_are_those_of_one_host() -> None:
         arrived: list[SequenceUpdate] = []
         engine = Engine(lockstep, arrived.extend)
         engine.submit(asked((5, 8), GREEDY, 5))
-        eventually(lambda: any(update.finish for update in arrived))
+        wait_until(lambda: any(update.finish for update in arrived))
         tokens = [5, 8]
         for _ in range(5):
             tokens.append(next_token(tokens))
         assert [update.result.token for update in arrived] == tokens[2:]
         engine.close()
-        eventually(lambda: all(shares[0].closed for shares in hosts.shares.values()))
+        wait_until(lambda: all(shares[0].closed for shares in hosts.shares.values()))
 
 
 def test_masks_follow_their_step_on_every_host() -> None:
@@ -102,7 +96,7 @@ def test_masks_follow_their_step_on_every_host() -> None:
         lockstep.choose([mask])
         assert pending.result().rows[0].token == 11
         assert own.told[2:] == [step, (mask,)]
-        eventually(lambda: all(each[0].told[2:] == own.told[2:] for each in hosts.shares.values()))
+        wait_until(lambda: all(each[0].told[2:] == own.told[2:] for each in hosts.shares.values()))
 
 
 def test_every_host_encodes_the_same_images_between_the_same_steps() -> None:
@@ -112,10 +106,10 @@ def test_every_host_encodes_the_same_images_between_the_same_steps() -> None:
         engine = Engine(lockstep, arrived.extend)
         images = request([50, 51, 52], (5, 8), [53, 54], max_tokens=5)
         engine.submit(images)
-        eventually(lambda: any(update.finish for update in arrived))
+        wait_until(lambda: any(update.finish for update in arrived))
         assert [update.result.token for update in arrived] == answer(images)
         assert any(isinstance(each, EncodeBatch) for each in own.told)
-        eventually(lambda: all(each[0].told == own.told for each in hosts.shares.values()))
+        wait_until(lambda: all(each[0].told == own.told for each in hosts.shares.values()))
         engine.close()
 
 
@@ -132,7 +126,7 @@ def test_pages_move_between_the_same_steps_on_every_host() -> None:
             runner.launch(step).result()
         told = [("import", key, (9, 4), (), 3, 17), first, ("export", 5, (6,), ()), last]
         assert own.told[2:] == told
-        eventually(lambda: all(each[0].told[2:] == told for each in hosts.shares.values()))
+        wait_until(lambda: all(each[0].told[2:] == told for each in hosts.shares.values()))
 
 
 def test_a_primary_that_gives_up_ends_every_host_with_its_reason() -> None:
@@ -148,7 +142,7 @@ def test_a_primary_that_gives_up_ends_every_host_with_its_reason() -> None:
         assert error.text.startswith(hung.text)  # which hosts are behind is known within a beat
         with pytest.raises(ReplicaLost, match="step 7 did not finish"):
             runner.launch(Step(1, (Row(1, 3, 0, (4,), True),)))
-        eventually(lambda: len(hosts.ended) == 2)
+        wait_until(lambda: len(hosts.ended) == 2)
     assert all("step 7 did not finish" in str(reason) for reason in hosts.ended.values())
 
 
@@ -161,7 +155,7 @@ def test_a_host_that_cannot_load_is_named_and_all_free_what_they_have() -> None:
     with HostsHere(4, build=build) as hosts:
         with pytest.raises(MemoryPlanError, match=r"host 2 \(node-2\): there is room for 3 KV"):
             load(hosts)
-        eventually(lambda: all(share.closed for each in hosts.shares.values() for share in each))
+        wait_until(lambda: all(share.closed for each in hosts.shares.values() for share in each))
 
 
 def test_a_load_that_is_cancelled_on_the_primary_ends_everywhere() -> None:
@@ -185,7 +179,7 @@ def test_a_load_that_is_cancelled_on_the_primary_ends_everywhere() -> None:
             hosts.loads.load(SPEC, LIMITS, lambda programs: own, report)  # pyright: ignore
         assert own.closed
         slow.set()
-        eventually(lambda: hosts.shares[1] and hosts.shares[1][0].closed)
+        wait_until(lambda: hosts.shares[1] and hosts.shares[1][0].closed)
 
 
 def test_a_call_reaches_every_host_and_its_failure_names_one() -> None:
@@ -234,7 +228,7 @@ def test_a_host_whose_runner_breaks_says_why() -> None:
         hosts.primary.on_loss = lost.append
         lockstep, _ = load(hosts)
         lockstep.launch(Step(1, ()))
-        eventually(lambda: lost)
+        wait_until(lambda: lost)
         assert "host 1 (node-1)" in lost[0].text
         assert "launch 1" in lost[0].text
         with pytest.raises(ReplicaLost, match="host 1"):
@@ -259,7 +253,7 @@ def test_a_host_that_was_told_to_stop_tells_the_primary() -> None:
         told: list[str] = []
         hosts.primary.on_leaving = told.append
         hosts.secondaries[2].leave()
-        eventually(lambda: told == ["host 2 (node-2)"])
+        wait_until(lambda: told == ["host 2 (node-2)"])
     assert hosts.ended == {1: None, 2: None}  # the primary's Bye ends them
 
 

@@ -19,6 +19,9 @@ from model_server.multihost.programs import (
 )
 from sax.errors import Cancelled
 
+# What is compiled here is written to files or sent to other hosts.
+pytestmark = pytest.mark.usefixtures("compiled_anew")
+
 
 class Lowered:
     """Lowers a product with a factor, and counts how often."""
@@ -70,14 +73,11 @@ def _listener(compiled: list[str]) -> Any:
     return listen
 
 
-@pytest.mark.parametrize("other", [("salt 2", 3), ("salt", 4)])
-def test_another_machine_or_another_program_is_another_file(
-    tmp_path: Path, other: tuple[str, int]
-) -> None:
+def test_another_machine_or_another_program_is_another_file(tmp_path: Path) -> None:
     files = ProgramFiles(tmp_path)
-    KeptPrograms(files, "salt").compiled("a", Lowered(3))
-    KeptPrograms(files, other[0]).compiled("a", Lowered(other[1]))
-    assert len(list(tmp_path.iterdir())) == 2
+    for number, (salt, factor) in enumerate([("salt", 3), ("salt 2", 3), ("salt", 4)], 1):
+        KeptPrograms(files, salt).compiled("a", Lowered(factor))
+        assert len(list(tmp_path.iterdir())) == number
 
 
 def test_a_damaged_file_is_compiled_anew(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from model_server.process.health_page import NOTHING_CAME_S, HealthPage
 from tests.model_server.fake_model import FakeModels
-from tests.model_server.fake_server import MODEL, Stream, serving, until
+from tests.model_server.fake_server import MODEL, Stream, serving
+from tests.model_server.waiting import until
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 def run():
-    counts = [faults() for _ in range(40)]
-    print(kept, sorted(counts[20:])[10])
+    counts = [faults() for _ in range(12)]
+    print(kept, sorted(counts[5:])[3])
 
 thread = threading.Thread(target=run)
 thread.start()
@@ -38,7 +38,7 @@ thread.join()
 
 
 def page_faults(how: str) -> tuple[bool, int]:
-    """Return the page faults of a step on a thread of a new process: the median of 20.
+    """Return the page faults of a step on a thread of a new process: the median of 7.
 
     A step has two results of 40 MiB: glibc raises its thresholds by itself, but not beyond 32 MiB.
     """

@@ -14,7 +14,7 @@ from sax.proto import admin_pb2, admin_pb2_grpc
 from sax.types import ServerInfo
 from sax.wire.codec import decode_join
 from sax.wire.rpc import server_options
-from tests.model_server.fake_server import until
+from tests.model_server.waiting import until
 
 INFO = ServerInfo(
     address="127.0.0.1:1",

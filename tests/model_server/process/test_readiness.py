@@ -1,15 +1,12 @@
 """When a rollout may go on to the next replica."""
 
-import pytest
-
 from model_server.process.health_page import NOTHING_CAME_S, why_not_ready
 
 LATER = NOTHING_CAME_S + 1
 
 
-@pytest.mark.parametrize(
-    ("joined_for_s", "loading", "loaded", "reason"),
-    [
+def test_a_server_is_ready_once_it_has_joined_and_loads_nothing() -> None:
+    cases: list[tuple[float | None, tuple[str, ...], tuple[str, ...], str]] = [
         (None, (), (), "not joined"),
         (None, (), ("/sax/test/m",), "not joined"),
         (LATER, ("/sax/test/b", "/sax/test/a"), (), "loading /sax/test/a, /sax/test/b"),
@@ -18,11 +15,8 @@ LATER = NOTHING_CAME_S + 1
         (1.0, (), ("/sax/test/m",), ""),
         (LATER, (), (), ""),
         (float("inf"), (), (), ""),
-    ],
-)
-def test_a_server_is_ready_once_it_has_joined_and_loads_nothing(
-    joined_for_s: float | None, loading: tuple[str, ...], loaded: tuple[str, ...], reason: str
-) -> None:
-    found = why_not_ready(joined_for_s=joined_for_s, loading=loading, loaded=loaded)
-    assert reason in found
-    assert bool(reason) == bool(found)
+    ]
+    for joined_for_s, loading, loaded, reason in cases:
+        found = why_not_ready(joined_for_s=joined_for_s, loading=loading, loaded=loaded)
+        assert reason in found
+        assert bool(reason) == bool(found), (joined_for_s, loading, loaded)

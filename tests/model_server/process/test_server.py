@@ -49,7 +49,9 @@ async def listening(child: asyncio.subprocess.Process) -> str:
     raise AssertionError("the process ended before it listened")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
+)
 async def test_a_signal_drains_the_process_and_it_exits_0(number: signal.Signals) -> None:
     async with process() as (child, address):
         channel = rpc.open_channel(address)

@@ -32,7 +32,9 @@ def outcomes(hosts: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("expected", "status"), [(HOSTS * DEVICES, 0), (32, 1)])
+@pytest.mark.parametrize(
+    ("expected", "status"), [pytest.param(HOSTS * DEVICES, 0, marks=pytest.mark.nightly), (32, 1)]
+)
 def test_all_hosts_of_an_indexed_job_count_the_same_devices(expected: int, status: int) -> None:
     """With the variables that the pods of the example have."""
     (port,) = free_ports(1)

@@ -15,7 +15,7 @@ from model_server.serving.servables import Servables
 from sax.errors import LoadFailed
 from sax.types import ModelSpec, ServableStatus, static_version
 from tests.model_server.fake_model import MODEL_PATHS, FakeModels
-from tests.model_server.fake_server import until
+from tests.model_server.waiting import until
 
 
 def static(name: str, path: str = "fake") -> ModelSpec:

@@ -13,7 +13,8 @@ from sax.types import SamplingParams
 from tests.model_server.engine.beams.reference import search
 from tests.model_server.engine.fake_runner import VOCAB, hash_of
 from tests.model_server.fake_model import LIMITS, FakeModels, text_of
-from tests.model_server.fake_server import Served, Stream, error_of, lm_request, serving, until
+from tests.model_server.fake_server import Served, Stream, error_of, lm_request, serving
+from tests.model_server.waiting import until
 
 ENDS = (7, 60)
 BEAMS = SamplingParams(
@@ -81,9 +82,8 @@ async def test_a_token_stream_has_one_chunk_with_every_answer() -> None:
         assert chunk.prompt_tokens == 2
 
 
-@pytest.mark.parametrize(
-    ("extra", "param"),
-    [
+async def test_what_contradicts_a_search_is_refused_by_name() -> None:
+    cases: list[tuple[dict[str, float], str]] = [
         ({"temperature": 0.5}, "temperature"),
         ({"per_example_top_k": 3}, "top_k"),
         ({"presence_penalty": 1}, "presence_penalty"),
@@ -92,15 +92,12 @@ async def test_a_token_stream_has_one_chunk_with_every_answer() -> None:
         ({"beam_size": 0, "length_penalty": 0.5}, "length_penalty"),
         ({"beam_size": 0, "tokens_per_beam": 2}, "tokens_per_beam"),
         ({"tokens_per_beam": 19}, "tokens_per_beam"),
-    ],
-)
-async def test_what_contradicts_a_search_is_refused_by_name(
-    extra: dict[str, float], param: str
-) -> None:
+    ]
     async with serving(FakeModels(defaults=BEAMS)) as served:
-        error = await error_of(served.lm.Generate(lm_request(**extra)))
-        assert isinstance(error, InvalidRequest)
-        assert error.param == param
+        for extra, param in cases:
+            error = await error_of(served.lm.Generate(lm_request(**extra)))
+            assert isinstance(error, InvalidRequest), extra
+            assert error.param == param, extra
 
 
 async def test_a_search_that_nothing_can_end_is_refused() -> None:

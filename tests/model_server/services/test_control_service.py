@@ -62,22 +62,20 @@ async def test_a_server_recovers_from_a_bogus_term_by_a_dispute() -> None:
         assert isinstance(error, NotLeading)
 
 
-@pytest.mark.parametrize(
-    ("path", "overrides", "key"),
-    [
+async def test_a_check_names_the_override_that_means_nothing() -> None:
+    cases = [
         ("llama", {"NO_SUCH": "1"}, "NO_SUCH"),
         ("llama", {"MAX_CONTEXT": '"long"'}, "MAX_CONTEXT"),
         ("llama", {"DTYPE": '"float7"'}, "DTYPE"),
         ("auto", {"QUANTIZE": '"int3"'}, "QUANTIZE"),
         ("saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest", {"SPM_MODEL": "4"}, "SPM_MODEL"),
-    ],
-)
-async def test_a_check_names_the_override_that_means_nothing(path, overrides, key) -> None:
+    ]
     async with serving(FakeModels()) as served:
-        request = control_pb2.CheckRequest(model_path=path, overrides=overrides)
-        error = await error_of(served.control.Check(request))
-        assert isinstance(error, InvalidRequest)
-        assert error.param == f"overrides.{key}"
+        for path, overrides, key in cases:
+            request = control_pb2.CheckRequest(model_path=path, overrides=overrides)
+            error = await error_of(served.control.Check(request))
+            assert isinstance(error, InvalidRequest), key
+            assert error.param == f"overrides.{key}"
 
 
 async def test_a_check_lets_everything_pass_that_some_checkpoint_could_take() -> None:

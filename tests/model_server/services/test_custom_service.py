@@ -11,7 +11,8 @@ from sax.errors import Internal, InvalidRequest, NotLoaded, QueueFull, SaxError,
 from sax.proto import common_pb2, custom_pb2, lm_pb2, modelet_pb2
 from tests.model_server.fake_batched import MEMORY
 from tests.model_server.fake_model import FakeModels
-from tests.model_server.fake_server import MODEL, Served, error_of, serving, until
+from tests.model_server.fake_server import MODEL, Served, error_of, serving
+from tests.model_server.waiting import until
 
 CUSTOM = "/sax/test/custom"
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from model_server.loading.saving.exporting import ExportedMethod
 from model_server.services.export_request import exported_methods
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.proto.modelet_pb2 import ExportRequest
+from tests.model_server.refusals import refusal
 
 
 def test_the_only_method_has_saxmls_usual_signature() -> None:
@@ -24,9 +23,8 @@ def test_several_methods_have_signatures_of_their_own() -> None:
     assert [method.signature for method in exported_methods(request)] == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    ("names", "signatures"),
-    [
+def test_names_that_make_no_files_are_refused() -> None:
+    for names, signatures in (
         ([], []),
         (["lm.score", "lm.score"], []),
         (["lm.score"], ["a", "b"]),
@@ -34,23 +32,18 @@ def test_several_methods_have_signatures_of_their_own() -> None:
         (["lm.score"], ["../a"]),
         (["lm.score"], [".hidden"]),
         (["lm.score"], ["a" * 65]),
-    ],
-)
-def test_names_that_make_no_files_are_refused(names: list[str], signatures: list[str]) -> None:
-    with pytest.raises(InvalidRequest):
-        exported_methods(ExportRequest(method_names=names, signatures=signatures))
+    ):
+        request = ExportRequest(method_names=names, signatures=signatures)
+        assert refusal(exported_methods, request).kind is InvalidRequest, (names, signatures)
 
 
-@pytest.mark.parametrize(
-    ("request_", "word"),
-    [
+def test_what_is_not_written_is_refused_by_its_field() -> None:
+    fields = {field.name for field in ExportRequest.DESCRIPTOR.fields}
+    for request, words in (
         (ExportRequest(serialized_model_format=ExportRequest.TF_SAVEDMODEL_V0), "SavedModel"),
         (ExportRequest(rng_seed_mode=ExportRequest.STATELESS), "no random numbers"),
         (ExportRequest(enable_gpu_multi_device_execution=True), "one device"),
-    ],
-    ids=["format", "seed", "devices"],
-)
-def test_what_is_not_written_is_refused_by_its_field(request_: ExportRequest, word: str) -> None:
-    with pytest.raises(UnsupportedParameter, match=word) as caught:
-        exported_methods(request_)
-    assert caught.value.param in {field.name for field in ExportRequest.DESCRIPTOR.fields}
+    ):
+        told = refusal(exported_methods, request)
+        assert (told.kind, words in told.text) == (UnsupportedParameter, True), told
+        assert told.param in fields, told

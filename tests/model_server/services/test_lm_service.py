@@ -19,13 +19,8 @@ from sax.types import ModelSpec, Progress, SamplingParams
 from tests.model_server.engine.fake_runner import logprob
 from tests.model_server.fake_batched import fake_gradients
 from tests.model_server.fake_model import FakeModels, answer_to, text_of
-from tests.model_server.fake_server import (
-    MODEL,
-    error_of,
-    lm_request,
-    serving,
-    until,
-)
+from tests.model_server.fake_server import MODEL, error_of, lm_request, serving
+from tests.model_server.waiting import until
 
 
 class Changed(FakeModels):
@@ -131,21 +126,21 @@ async def test_a_model_of_token_ids_may_answer_text() -> None:
 
 
 @pytest.mark.parametrize("chat", [True, False])
-async def test_score_reads_its_prefix_as_generate_does(chat: bool) -> None:
+async def test_score_and_generate_read_a_prefix_alike_and_refuse_an_empty_one(chat: bool) -> None:
     async with serving(FakeModels(chat_queries=chat)) as served:
         request = lm_request(per_example_max_decode_steps=6)
         (answer,) = (await served.lm.Generate(request)).texts
         score = lm_pb2.ScoreRequest(model_key=MODEL, prefix=request.text, suffix=[answer.text])
         assert list((await served.lm.Score(score)).logp) == pytest.approx([answer.score])
-
-
-async def test_a_score_in_a_chat_needs_a_message() -> None:
-    async with serving(FakeModels(chat_queries=True)) as served:
-        score = lm_pb2.ScoreRequest(model_key=MODEL, prefix="", suffix=["a"])
-        error = await error_of(served.lm.Score(score))
+        error = await error_of(served.lm.Generate(lm_request("")))
         assert isinstance(error, InvalidRequest)
-        assert error.param == "prefix"
-        assert 'QUERY_FORMAT="raw"' in error.text
+        assert "empty" in error.text
+        if chat:  # a score needs a message
+            score = lm_pb2.ScoreRequest(model_key=MODEL, prefix="", suffix=["a"])
+            error = await error_of(served.lm.Score(score))
+            assert isinstance(error, InvalidRequest)
+            assert error.param == "prefix"
+            assert 'QUERY_FORMAT="raw"' in error.text
 
 
 async def test_generate_gives_its_samples_best_first_and_a_seed_repeats_them() -> None:
@@ -231,23 +226,17 @@ async def test_score_sums_the_log_probabilities_of_each_suffix() -> None:
         assert list(reply.logp) == pytest.approx([first, second])
 
 
-@pytest.mark.parametrize(
-    ("prefix", "suffixes", "param"),
-    [("", ["x"], "prefix"), ("a", [""], "suffix")],
-)
-async def test_a_score_of_nothing_is_refused(prefix: str, suffixes: list[str], param: str) -> None:
+async def test_a_score_of_nothing_is_refused_and_no_suffixes_have_no_scores() -> None:
     async with serving(FakeModels()) as served:
-        request = lm_pb2.ScoreRequest(model_key=MODEL, prefix=prefix, suffix=suffixes)
-        error = await error_of(served.lm.Score(request))
-        assert isinstance(error, InvalidRequest)
-        assert error.param == param
-
-
-async def test_no_suffixes_have_no_scores() -> None:
-    async with serving(FakeModels()) as served:
-        request = lm_pb2.ScoreRequest(model_key=MODEL, prefix="a")
-        assert list((await served.lm.Score(request)).logp) == []
-        request.model_key = "/sax/test/other"
+        for prefix, suffix, param in (("", "x", "prefix"), ("a", "", "suffix")):
+            request = lm_pb2.ScoreRequest(model_key=MODEL, prefix=prefix, suffix=[suffix])
+            error = await error_of(served.lm.Score(request))
+            assert isinstance(error, InvalidRequest), param
+            assert error.param == param
+        call = served.lm.Score(lm_pb2.ScoreRequest(model_key=MODEL, prefix="a"))
+        assert list((await call).logp) == []
+        assert "query_cost_v0" not in dict(await call.trailing_metadata())  # nothing was computed
+        request = lm_pb2.ScoreRequest(model_key="/sax/test/other", prefix="a")
         assert isinstance(await error_of(served.lm.Score(request)), NotLoaded)
 
 
@@ -301,14 +290,6 @@ async def test_an_empty_list_of_ids_is_the_start_token() -> None:
         assert list((await served.lm.Score(request)).logp) == pytest.approx([logprob([7], 8)])
 
 
-@pytest.mark.parametrize("chat", [True, False])
-async def test_an_empty_text_is_refused_without_a_start_token_and_in_a_chat(chat: bool) -> None:
-    async with serving(FakeModels(chat_queries=chat)) as served:
-        error = await error_of(served.lm.Generate(lm_request("")))
-        assert isinstance(error, InvalidRequest)
-        assert "empty" in error.text
-
-
 async def test_the_cost_of_a_query_comes_behind_the_reply() -> None:
     async with serving(FakeModels(delay_s=0.005, samples=2)) as served:
         request = lm_request(per_example_max_decode_steps=6)
@@ -335,13 +316,6 @@ async def test_the_cost_of_an_embedding_comes_behind_it() -> None:
         call = served.lm.Embed(lm_pb2.EmbedRequest(model_key="/sax/test/embedder", text="ab"))
         await call
         assert int(cost_in(await call.trailing_metadata())) >= 1
-
-
-async def test_nothing_computed_sends_no_cost() -> None:
-    async with serving(FakeModels()) as served:
-        call = served.lm.Score(lm_pb2.ScoreRequest(model_key=MODEL, prefix="ab"))
-        assert not (await call).logp
-        assert "query_cost_v0" not in dict(await call.trailing_metadata())
 
 
 def cost_in(trailer: Any) -> str:

@@ -18,15 +18,8 @@ from sax.errors import (
 from sax.proto import tokens_pb2
 from tests.model_server.engine.fake_runner import logprob
 from tests.model_server.fake_model import LIMITS, FakeModels, answer_to, text_of
-from tests.model_server.fake_server import (
-    MODEL,
-    OTHER,
-    Stream,
-    error_of,
-    lm_request,
-    serving,
-    until,
-)
+from tests.model_server.fake_server import MODEL, OTHER, Stream, error_of, lm_request, serving
+from tests.model_server.waiting import until
 
 
 async def test_tokens_stream_in_order_with_usage_and_a_finish_reason() -> None:

@@ -17,7 +17,8 @@ from sax.errors import InvalidRequest, NotLoaded, QueueFull, UnsupportedParamete
 from sax.proto import common_pb2, lm_pb2, multimodal_pb2, multimodal_pb2_grpc, vision_pb2
 from sax.proto.vision_pb2_grpc import VisionServiceStub
 from tests.model_server.fake_model import FakeModels
-from tests.model_server.fake_server import MODEL, Served, error_of, serving, until
+from tests.model_server.fake_server import MODEL, Served, error_of, serving
+from tests.model_server.waiting import until
 
 EYE = "/sax/test/eye"
 

@@ -15,7 +15,7 @@ from model_server.engine.worker import Worker
 from model_server.serving.batcher import Batcher
 from model_server.serving.query_cost import BatchCost
 from sax.errors import Internal, InvalidRequest, NotLoaded, QueueFull, SaxError
-from tests.model_server.fake_server import until
+from tests.model_server.waiting import until
 from tests.skipped_time import skip
 
 

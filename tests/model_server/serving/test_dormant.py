@@ -15,7 +15,8 @@ from sax.types import ModelSpec, Progress
 from sax.wire.codec import decode_status
 from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.fake_model import FakeModels
-from tests.model_server.fake_server import MODEL, Served, error_of, lm_request, serving, until
+from tests.model_server.fake_server import MODEL, Served, error_of, lm_request, serving
+from tests.model_server.waiting import until
 
 
 class Held(FakeRunner):

@@ -30,7 +30,7 @@ from sax.errors import (
 from sax.tracing.tracer import NO_TRACER, Tracer
 from sax.types import GenerateRequest, Message, ModelSpec, SamplingParams, TokenChunk
 from tests.model_server.fake_model import LIMITS, FakeModels, answer_to, text_of
-from tests.model_server.fake_server import until
+from tests.model_server.waiting import until
 from tests.skipped_time import skip
 
 MODEL = "/sax/test/fake"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Any
 
-import pytest
 from PIL import Image as Picture
 
 from sax.chat import ChatOptions, Image, Message
@@ -118,21 +117,13 @@ async def test_what_is_no_good_image_is_refused_by_its_place_in_words() -> None:
         assert found[-1] == answer_to(read_as("x", RED), 4)
 
 
-@pytest.mark.parametrize(
-    ("reply", "name"),
-    [
-        (ReplyOptions(prompt_logprobs=1), "prompt_logprobs"),
-        (ReplyOptions(truncate_prompt_tokens=3), "truncate_prompt_tokens"),
-    ],
-)
-async def test_what_images_do_not_go_with_is_refused_by_name(
-    reply: ReplyOptions, name: str
-) -> None:
+async def test_what_images_do_not_go_with_is_refused_by_name() -> None:
     async with serving(FakeModels()) as served:
         await served.load(VISION, "fake.Seeing")
-        (error,) = await answers(served, (A, "?"), reply=reply)
-        assert isinstance(error, UnsupportedParameter)
-        assert error.param == name
+        for name, value in (("prompt_logprobs", 1), ("truncate_prompt_tokens", 3)):
+            (error,) = await answers(served, (A, "?"), reply=ReplyOptions(**{name: value}))
+            assert isinstance(error, UnsupportedParameter), name
+            assert error.param == name
 
 
 async def test_too_many_images_are_refused_before_they_are_read() -> None:

@@ -19,7 +19,7 @@ from sax.errors import LoadFailed, NotLoaded, SaxError
 from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
 from tests.model_server.engine.fake_runner import GREEDY
 from tests.model_server.fake_model import FakeModels
-from tests.model_server.fake_server import until
+from tests.model_server.waiting import until
 
 BASE, ADAPTER = "/sax/test/base", "/sax/test/adapter"
 

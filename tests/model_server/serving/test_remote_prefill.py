@@ -23,7 +23,8 @@ from sax.errors import InvalidRequest, QueueFull, SaxError, UnsupportedParameter
 from sax.proto import prefill_pb2, prefill_pb2_grpc
 from tests.model_server.engine.fake_runner import GREEDY
 from tests.model_server.fake_model import LIMITS, FakeModels, answer_to
-from tests.model_server.fake_server import MODEL, Served, Stream, error_of, serving, until
+from tests.model_server.fake_server import MODEL, Served, Stream, error_of, serving
+from tests.model_server.waiting import until
 
 PROMPT = "it was a bright cold day in April, and the clocks were striking thirteen; " * 2
 PAGES = -(-len(PROMPT) // LIMITS.page_size)

@@ -14,7 +14,7 @@ from sax.errors import Cancelled, CheckpointError, LoadFailed, NotLoaded, Shutti
 from sax.types import ModelSpec, ServableInfo, ServableStatus
 from tests.model_server.engine.fake_runner import GREEDY
 from tests.model_server.fake_model import KERNELS, LIMITS, MEMORY, FakeModels
-from tests.model_server.fake_server import until
+from tests.model_server.waiting import until
 
 A, B = "/sax/test/a", "/sax/test/b"
 

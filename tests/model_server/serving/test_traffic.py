@@ -10,7 +10,8 @@ from sax.proto import modelet_pb2
 from sax.types import ServableInfo
 from sax.wire.codec import decode_status, encode_custom, encode_embed
 from tests.model_server.fake_model import LIMITS, FakeModels
-from tests.model_server.fake_server import MODEL, Served, Stream, serving, until
+from tests.model_server.fake_server import MODEL, Served, Stream, serving
+from tests.model_server.waiting import until
 
 EMBEDDER, CUSTOM = "/sax/test/embedder", "/sax/test/custom"
 

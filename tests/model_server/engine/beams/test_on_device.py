@@ -59,7 +59,7 @@ class Tiny:
         return np.asarray(jax.nn.log_softmax(self.whole.logits(tokens)[-1]), np.float64)
 
 
-@pytest.fixture(scope="module", params=["off", "tenant"])
+@pytest.fixture(scope="module", params=[pytest.param("off", marks=pytest.mark.nightly), "tenant"])
 def tiny(request: pytest.FixtureRequest) -> Iterator[Tiny]:
     recipe = make_recipe(GPT_J, None, TINY)
     module = recipe.blueprint()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.engine.beams.search import BeamSearch, length_norm, sampling_of
 from model_server.engine.types import BeamSettings, Hypothesis, RowResult
 from tests.model_server.engine.beams.reference import search
+from tests.model_server.examples import examples
 
 VOCAB = 24
 
@@ -47,8 +47,7 @@ def _searched(
     return searching.answers, steps
 
 
-@settings(max_examples=150, deadline=None)
-@given(
+@examples(
     st.integers(0, 10**6),
     st.sampled_from([1, 4, 10**6]),
     st.integers(1, 5),
@@ -58,6 +57,8 @@ def _searched(
     st.sampled_from([0, 1, 2, 7]),
     st.integers(1, 8),
     st.frozensets(st.integers(0, VOCAB - 1), min_size=1, max_size=3),
+    few=50,
+    many=150,
 )
 def test_it_answers_like_a_loop_over_whole_arrays(
     seed: int,

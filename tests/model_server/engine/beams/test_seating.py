@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -19,6 +18,7 @@ from tests.model_server.engine.conftest import Start
 from tests.model_server.engine.fake_runner import GREEDY, VOCAB, FakeRunner, hash_of
 from tests.model_server.engine.test_scheduler import limits_of
 from tests.model_server.engine.trace import Ask, Trace, alone, run
+from tests.model_server.examples import examples
 
 ENDS = frozenset({7, 60})
 
@@ -105,8 +105,7 @@ def some_asks(draw: st.DrawFn, limits: EngineLimits) -> list[Ask]:
     return asks
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=200)
 def test_every_search_finds_what_it_would_find_alone(data: st.DataObject) -> None:
     limits = data.draw(some_limits())
     asks = data.draw(some_asks(limits))

@@ -139,6 +139,7 @@ def test_it_follows_every_step(itself: DraftedRunner) -> None:
     assert unlike(itself) == []
 
 
+@pytest.mark.nightly
 def test_a_stranger_is_hardly_ever_right_and_answers_are_the_same(stranger: DraftedRunner) -> None:
     requests = [asked(each, 40) for each in range(3)]
     made, drafts = guessed(stranger, requests)
@@ -146,12 +147,12 @@ def test_a_stranger_is_hardly_ever_right_and_answers_are_the_same(stranger: Draf
     assert drafts.accepted < drafts.proposed / 4
 
 
-@pytest.mark.parametrize("first", [0, 3])
-def test_samples_of_a_seed_are_the_same(itself: DraftedRunner, first: int) -> None:
-    requests = [asked(first + each, 30, replace(WARM, seed=each)) for each in range(3)]
-    made, drafts = guessed(itself, requests)
-    assert made == plain(itself, requests)
-    assert 0 < drafts.accepted < drafts.proposed
+def test_samples_of_a_seed_are_the_same(itself: DraftedRunner) -> None:
+    for first in (0, 3):
+        requests = [asked(first + each, 30, replace(WARM, seed=each)) for each in range(3)]
+        made, drafts = guessed(itself, requests)
+        assert made == plain(itself, requests), first
+        assert 0 < drafts.accepted < drafts.proposed, first
 
 
 def test_guesses_of_many_are_those_of_each_alone(itself: DraftedRunner) -> None:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Sequence as Seq
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -32,6 +31,7 @@ from tests.model_server.engine.test_scheduler import (
     tight_limits,
 )
 from tests.model_server.engine.trace import Ask, Trace, alone, context_of, run
+from tests.model_server.examples import examples
 
 MOST = 6
 
@@ -44,8 +44,7 @@ def drafted(
     return trace, drafts
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=200)
 def test_every_sequence_gets_the_answer_it_would_get_without_a_draft_model(
     data: st.DataObject,
 ) -> None:
@@ -61,8 +60,7 @@ def test_every_sequence_gets_the_answer_it_would_get_without_a_draft_model(
     assert drafts.accepted <= drafts.proposed <= device.asked
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=150)
 def test_answers_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
     limits = replace(data.draw(tight_limits()), short_context=None)
     asks = data.draw(tight_asks(context_of(limits)))

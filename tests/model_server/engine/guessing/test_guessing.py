@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -27,6 +26,7 @@ from tests.model_server.engine.test_scheduler import (
     tight_limits,
 )
 from tests.model_server.engine.trace import Ask, alone, context_of, run
+from tests.model_server.examples import examples
 
 PENALISED = Sampling(0.0, 0, 1.0, seed=0, presence_penalty=0.5)
 
@@ -70,8 +70,7 @@ class Oracle(Guessing):
         return whole[index]
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=200)
 def test_every_sequence_gets_the_answer_it_would_get_without_guesses(data: st.DataObject) -> None:
     """Guesses right and wrong, preemption, cancels, stop ids and ends in the middle of a run."""
     limits = data.draw(some_limits())
@@ -91,8 +90,7 @@ def test_every_sequence_gets_the_answer_it_would_get_without_guesses(data: st.Da
                 seen.append(result.token)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=200)
 def test_answers_with_guesses_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
     limits = data.draw(tight_limits())
     asks = data.draw(tight_asks(context_of(limits)))
@@ -100,8 +98,7 @@ def test_answers_with_guesses_survive_a_pool_that_is_always_too_small(data: st.D
     assert_answers(trace, asks)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.data())
+@examples(st.data(), few=30, many=100)
 def test_answers_with_guesses_are_the_same_behind_a_window(data: st.DataObject) -> None:
     """A page that a guess alone would have left behind must not be freed."""
     limits = replace(data.draw(some_limits()), window=data.draw(st.integers(1, 6)), slots=6)

@@ -120,6 +120,7 @@ def test_a_seed_gives_the_same_tokens_and_scores_with_guesses(tiny: Tiny) -> Non
             assert [token for token, _ in result.top] == [token for token, _ in twin.top]
 
 
+@pytest.mark.nightly
 def test_guesses_leave_the_distribution_as_it_is(tiny: Tiny) -> None:
     """Chi-square of the first three tokens together: 64 outcomes, many of them after guesses."""
     guessing = Eager(lambda sequence: int(tiny.chances(tuple(sequence.tokens)).argmax()))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
@@ -21,19 +19,13 @@ from tests.model_server.engine.conftest import Inbox
 from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.test_engine import LIMITS, ask_for, gated
 from tests.model_server.engine.trace import alone, scores_alone
+from tests.model_server.examples import examples
+from tests.model_server.waiting import wait_until
 
 
 def dying(step: int) -> FakeRunner:
     """It loses its devices before the result of this step."""
     return FakeRunner(LIMITS, fail_result=step, failure=DevicesLost)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if holds():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never came to pass")
 
 
 @contextmanager
@@ -80,16 +72,14 @@ def test_requests_are_spread_over_the_islands() -> None:
         assert group.stats().finished == 6
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 20))
+@examples(st.integers(1, 20), st.integers(1, 12), st.integers(1, 20), few=20, many=60)
 def test_answers_go_on_where_another_island_left_them(step: int, count: int, second: int) -> None:
     with group_of(dying(step), dying(second), FakeRunner(LIMITS)) as (group, inbox):
         check(inbox, submitted(group, asks(count)))
         assert group.failed is None
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(1, 12), st.integers(1, 12))
+@examples(st.integers(1, 12), st.integers(1, 12), few=15, many=30)
 def test_an_island_is_lost_with_all_its_lanes(step: int, count: int) -> None:
     lost: list[str] = []
     inbox, dies = Inbox(), dying(step)
@@ -206,13 +196,13 @@ def test_a_place_that_was_reserved_on_a_lost_island_is_found_on_another() -> Non
         assert group.drain(60)
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 4])
-def test_scores_of_a_prompt_come_whole_whenever_the_island_dies(step: int) -> None:
+def test_scores_of_a_prompt_come_whole_whenever_the_island_dies() -> None:
     request = ask_for(30, score_from=1)
-    with group_of(dying(step), FakeRunner(LIMITS)) as (group, inbox):
-        id = group.submit(request)
-        assert inbox.end(id) == "score"
-        assert inbox.results[id][-1].target_logprobs == scores_alone(request)
+    for step in (1, 2, 3, 4):
+        with group_of(dying(step), FakeRunner(LIMITS)) as (group, inbox):
+            id = group.submit(request)
+            assert inbox.end(id) == "score"
+            assert inbox.results[id][-1].target_logprobs == scores_alone(request), step
 
 
 def test_the_rest_of_a_request_begins_behind_what_was_delivered() -> None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -20,9 +19,11 @@ from model_server.engine.islands.split_group import SplitGroup
 from model_server.engine.types import BeamSettings
 from tests.model_server.engine.conftest import Inbox
 from tests.model_server.engine.fake_runner import FakeRunner
-from tests.model_server.engine.islands.test_engine_group import check, submitted, wait_until
+from tests.model_server.engine.islands.test_engine_group import check, submitted
 from tests.model_server.engine.test_engine import LIMITS, ask_for
 from tests.model_server.engine.trace import scores_alone
+from tests.model_server.examples import examples
+from tests.model_server.waiting import wait_until
 
 LEAST = worthwhile(LIMITS)
 PROMPTS = ("p", "q")
@@ -109,8 +110,7 @@ def test_an_answer_that_ends_with_its_first_token_is_not_moved() -> None:
         assert not made.runners["a"].launched
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.data())
+@examples(st.data(), few=20, many=80)
 def test_answers_are_the_same_whichever_islands_are_lost(data: st.DataObject) -> None:
     fails = data.draw(st.dictionaries(st.sampled_from("pqa"), st.integers(1, 20), max_size=3))
     broken = data.draw(st.sets(st.integers(0, 6)))  # moves that fail

@@ -22,6 +22,11 @@ from tests.model_server.engine.media.tiny_vision_model import (
     served,
 )
 
+ONE_BY_DAY = [
+    name if name == "levels and triples" else pytest.param(name, marks=pytest.mark.nightly)
+    for name in CASES
+]
+
 
 @cache
 def tiny(name: str) -> TinyVisionModel:
@@ -38,25 +43,27 @@ def check(name: str, kernel: Any = xla.KERNEL, max_tokens: int = 6, **changes: A
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("name", ["itself", "levels and triples"])
+@pytest.mark.parametrize(
+    "name", ["itself", pytest.param("levels and triples", marks=pytest.mark.nightly)]
+)
 def test_answers_about_images_are_those_of_the_whole_model(name: str) -> None:
     check(name)
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_a_prompt_with_images_may_come_token_by_token() -> None:
     check("levels and triples", prefill_block=1, token_budget=3)
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ONE_BY_DAY)
 def test_preempted_prompts_have_their_images_again(name: str) -> None:
     driven = check(name, max_tokens=20, pages=8, token_budget=3 + 8)
     assert driven.scheduler.preemptions > 0
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ONE_BY_DAY)
 def test_prompts_share_pages_behind_images(name: str) -> None:
     model = tiny(name)
     limits = model.limits(prefix_cache="all")
@@ -71,7 +78,7 @@ def test_prompts_share_pages_behind_images(name: str) -> None:
     driven.runner.close()
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
 def test_the_reference_kernel_agrees(name: str) -> None:
     check(name, reference.KERNEL)
@@ -83,7 +90,7 @@ def test_the_native_kernel_agrees() -> None:
     check("itself", CpuAttention())
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [GpuAttention, TpuAttention])
 def test_the_kernels_of_accelerators_agree_when_interpreted(kind: Any) -> None:
     check("itself", kind(one_device().mesh, None, None, interpret=True), page_size=8)

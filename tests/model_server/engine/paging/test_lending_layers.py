@@ -16,7 +16,7 @@ from tests.model_server.engine.paging.test_shared_pages import prompts_of, serve
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
 
 LIMITS = replace(test_recurrent_layers.LIMITS, near_window=8, recurrent=False)
-CASES = ("gemma4", "gemma3n")
+CASES = ("gemma4", pytest.param("gemma3n", marks=pytest.mark.nightly))
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -24,7 +24,7 @@ def tiny(request: pytest.FixtureRequest) -> Tiny:
     return Tiny(request.param)
 
 
-@pytest.mark.parametrize("sharing", ["off", "tenant"])
+@pytest.mark.parametrize("sharing", [pytest.param("off", marks=pytest.mark.nightly), "tenant"])
 def test_tokens_are_those_of_whole_sequences(tiny: Tiny, sharing: PrefixSharing) -> None:
     assert tiny.recipe.near_window == LIMITS.near_window
     got, scheduler = served(tiny.runner(replace(LIMITS, prefix_cache=sharing)), storm())

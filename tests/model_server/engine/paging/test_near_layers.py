@@ -85,7 +85,7 @@ def tiny() -> TinyGemma3:
     return TinyGemma3()
 
 
-@pytest.mark.parametrize("sharing", [pytest.param("off", marks=pytest.mark.extended), "tenant"])
+@pytest.mark.parametrize("sharing", [pytest.param("off", marks=pytest.mark.nightly), "tenant"])
 def test_tokens_are_those_of_whole_sequences(tiny: TinyGemma3, sharing: PrefixSharing) -> None:
     limits = replace(LIMITS, prefix_cache=sharing)
     got, scheduler = served(tiny.runner(limits), storm())

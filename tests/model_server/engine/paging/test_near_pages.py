@@ -7,18 +7,15 @@ long as they agree.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
-from model_server.engine.engine import Engine
 from model_server.engine.paging.near_count import most_near, near_count
 from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import BeamSettings, EngineLimits
 from tests.model_server.engine import test_guides as guides
 from tests.model_server.engine.beams import test_seating as beams
-from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.guessing.test_guessing import Oracle
 from tests.model_server.engine.paging.test_prefix_cache import (
     PROMPT,
@@ -28,7 +25,6 @@ from tests.model_server.engine.paging.test_prefix_cache import (
     small_limits,
 )
 from tests.model_server.engine.steps import test_forced as forced
-from tests.model_server.engine.test_engine import Inbox
 from tests.model_server.engine.test_scheduler import (
     ask_for,
     assert_answers,
@@ -37,13 +33,13 @@ from tests.model_server.engine.test_scheduler import (
     tight_limits,
 )
 from tests.model_server.engine.trace import Ask, Trace, context_of, run
+from tests.model_server.examples import examples
 
 windows = st.integers(1, 12)
 sharings = st.sampled_from(["off", "tenant"])
 
 
-@settings(max_examples=250, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=250)
 def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     """Prompts and answers that begin alike, and scores, which see a window at every position."""
     drawn = data.draw(small_limits())
@@ -57,16 +53,14 @@ def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     assert_answers(run(limits, asks), asks)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=150)
 def test_answers_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
     limits = replace(data.draw(tight_limits()), near_window=data.draw(windows))
     asks = data.draw(tight_asks(context_of(limits)))
     assert_answers(run(limits, asks), asks)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.data())
+@examples(st.data(), few=30, many=100)
 def test_guesses_change_no_answer(data: st.DataObject) -> None:
     drawn = data.draw(small_limits())
     limits = replace(
@@ -83,8 +77,7 @@ def test_guesses_change_no_answer(data: st.DataObject) -> None:
     assert_answers(trace, asks)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
+@examples(st.data(), few=30, many=150)
 def test_every_search_finds_what_it_would_find_alone(data: st.DataObject) -> None:
     drawn = replace(data.draw(beams.some_limits()), window=None)
     limits = replace(drawn, near_window=data.draw(windows))
@@ -110,39 +103,33 @@ def test_a_preempted_search_goes_on_where_it_was(sharing: PrefixSharing) -> None
     beams.check(trace.answers[1].hypotheses, beams.found_alone(search, limits))
 
 
-@settings(max_examples=30, deadline=None)
-@given(
+@examples(
     sizes=st.lists(st.integers(1, 14), min_size=1, max_size=8),
     fussy=st.integers(2, 4),
     slow=st.integers(0, 3),
     pages=st.integers(16, 60),
     window=windows,
     cache=sharings,
+    few=10,
+    many=30,
 )
 def test_a_token_that_does_not_fit_is_chosen_anew_with_all_that_it_sees(
     sizes: list[int], fussy: int, slow: int, pages: int, window: int, cache: PrefixSharing
 ) -> None:
     limits = replace(guides.LIMITS, pages=pages, near_window=window, prefix_cache=cache)
     grammar = guides.Counting(30, modulus=7, fussy=fussy, slow=slow)
-    inbox = Inbox()
-    engine = Engine(FakeRunner(limits), inbox.deliver)
-    try:
-        asked_for = {engine.submit(guides.asked(size, grammar)): size for size in sizes}
-        for id, size in asked_for.items():
-            assert inbox.end(id) == "complete"
-            assert inbox.tokens(id) == guides.alone(guides.asked(size, grammar), grammar)
-    finally:
-        engine.close()
+    guides.check_together(limits, grammar, sizes)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
+@examples(
     sizes=st.lists(st.tuples(st.integers(1, 14), st.integers(1, 40)), min_size=1, max_size=8),
     every=st.integers(1, 4),
     length=st.integers(1, 9),
     pages=st.integers(17, 60),
     window=windows,
     cache=sharings,
+    few=10,
+    many=30,
 )
 def test_forced_tokens_are_those_of_single_steps(
     sizes: list[tuple[int, int]],

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -18,6 +17,7 @@ from model_server.engine.types import EngineLimits, Sampling
 from tests.model_server.engine.fake_runner import GREEDY, next_token
 from tests.model_server.engine.test_scheduler import ask_for, assert_answers, limits_of
 from tests.model_server.engine.trace import Ask, Trace, context_of, run
+from tests.model_server.examples import examples
 
 PROMPT = tuple(range(10, 20))  # two pages of 4, and half of one
 
@@ -62,10 +62,10 @@ def test_a_second_turn_computes_only_what_is_new() -> None:
     assert trace.scheduler.prefill_tokens == 10 + 4
 
 
-@pytest.mark.parametrize(("size", "start"), [(10, 9), (9, 8), (8, 7), (5, 4), (4, 3)])
-def test_an_equal_prompt_computes_its_last_token_alone(size: int, start: int) -> None:
-    trace = in_turn(cached_limits(), ask_for(PROMPT[:size], 1), ask_for(PROMPT[:size], 1))
-    assert rows_of(trace, 2) == [(start, 1)]
+def test_an_equal_prompt_computes_its_last_token_alone() -> None:
+    for size in (10, 9, 8, 5, 4):
+        trace = in_turn(cached_limits(), ask_for(PROMPT[:size], 1), ask_for(PROMPT[:size], 1))
+        assert rows_of(trace, 2) == [(size - 1, 1)], size
 
 
 def test_an_equal_prompt_is_found_in_a_page_that_an_answer_has_filled() -> None:
@@ -119,17 +119,17 @@ def test_a_fork_of_an_answer_goes_on_from_any_of_its_tokens() -> None:
     assert len(tokens) == 10 + 8
 
 
-@pytest.mark.parametrize(
-    ("score_from", "max_tokens", "chunk"),
-    [(6, 0, (5, 4)), (6, 3, (5, 5)), (1, 0, (0, 9)), (1, 3, (0, 10))],
-)
-def test_a_score_computes_every_position_that_it_scores(
-    score_from: int, max_tokens: int, chunk: tuple[int, int]
-) -> None:
-    scored = ask_for(PROMPT, max_tokens, score_from=score_from, score_tops=2)
+def test_a_score_computes_every_position_that_it_scores() -> None:
     limits = cached_limits(token_budget=64, max_logit_rows=16)
-    trace = in_turn(limits, ask_for(PROMPT), scored)
-    assert rows_of(trace, 2) == [chunk]
+    for score_from, max_tokens, chunk in (
+        (6, 0, (5, 4)),
+        (6, 3, (5, 5)),
+        (1, 0, (0, 9)),
+        (1, 3, (0, 10)),
+    ):
+        scored = ask_for(PROMPT, max_tokens, score_from=score_from, score_tops=2)
+        trace = in_turn(limits, ask_for(PROMPT), scored)
+        assert rows_of(trace, 2) == [chunk]
 
 
 def test_what_is_cached_makes_room_for_what_is_needed() -> None:
@@ -214,8 +214,7 @@ def small_limits(draw: st.DrawFn) -> EngineLimits:
     )
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data())
+@examples(st.data(), few=50, many=200)
 def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     """The fake runner reads every token back from the pages, so a wrong one changes the answer."""
     limits = data.draw(small_limits())
@@ -226,8 +225,7 @@ def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     assert scheduler.prefix_hits <= scheduler.prefix_queries
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=150)
 def test_pages_before_the_window_are_freed_and_missed_by_nobody(data: st.DataObject) -> None:
     drawn = data.draw(small_limits())
     limits = replace(
@@ -302,8 +300,7 @@ class Owners:
         assert pool.idle <= pool.free
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=150)
 def test_a_page_is_held_by_those_that_have_it_and_found_by_those_alike(
     data: st.DataObject,
 ) -> None:

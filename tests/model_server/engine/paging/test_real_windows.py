@@ -26,7 +26,7 @@ from tests.model_server.engine.paging.test_shared_pages import prompts_of, serve
 from tests.model_server.tiny import logits_of
 from tests.real_models import gemma3_270m
 
-pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 CONTEXT = 1024
 OVERRIDES = {"DTYPE": '"float32"', "SPECULATION": '"off"'}

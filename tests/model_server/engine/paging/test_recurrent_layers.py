@@ -36,7 +36,7 @@ LIMITS = EngineLimits(
 )
 # Layers of Nemotron-H may keep nothing, those of Falcon-H1 keep keys and values as well.
 MORE = ("mamba2", "qwen3_next", "nemotron_h", "falcon_h1", "minimax")
-CASES = ["lfm2", *(pytest.param(n, marks=pytest.mark.extended) for n in MORE)]
+CASES = ["lfm2", *(pytest.param(n, marks=pytest.mark.nightly) for n in MORE)]
 
 
 class Tiny:
@@ -74,7 +74,7 @@ def tiny(request: pytest.FixtureRequest) -> Tiny:
     return Tiny(request.param)
 
 
-@pytest.mark.parametrize("sharing", [pytest.param("off", marks=pytest.mark.extended), "tenant"])
+@pytest.mark.parametrize("sharing", [pytest.param("off", marks=pytest.mark.nightly), "tenant"])
 def test_tokens_are_those_of_whole_sequences(tiny: Tiny, sharing: PrefixSharing) -> None:
     got, scheduler = served(tiny.runner(replace(LIMITS, prefix_cache=sharing)), storm())
     assert (scheduler.prefix_hits > 0) == (sharing != "off")

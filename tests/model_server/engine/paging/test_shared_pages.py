@@ -122,7 +122,7 @@ def _drive(scheduler: Scheduler, runner: ModelRunner, tokens: dict[int, list[int
         in_flight = launched
 
 
-@pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.extended), WINDOW])
+@pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.nightly), WINDOW])
 def test_tokens_are_the_same_with_and_without_the_cache(window: int | None) -> None:
     tiny = TinyMistral(window)
     assert tiny.recipe.window == window
@@ -134,17 +134,17 @@ def test_tokens_are_the_same_with_and_without_the_cache(window: int | None) -> N
     assert cached.prefill_tokens < without.prefill_tokens / 2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_copied_pages_are_read_before_any_is_written(dtype: str) -> None:
+def test_copied_pages_are_read_before_any_is_written() -> None:
     """Page 1 goes to 2 while 2 goes to 3; the rest of the call is padding."""
     recipe: Any = make_recipe("auto", MISTRAL, {"DTYPE": '"float32"'})
     numbers = np.random.default_rng(0)
-    pages = jax.tree.map(
-        lambda leaf: jax.numpy.asarray(numbers.normal(size=leaf.shape) * 9, leaf.dtype),
-        allocate(recipe.cache(1), 4, PAGE, jax.numpy.dtype(dtype)),
-    )
     copies = np.zeros((COPIES, 2), np.int32)
     copies[:2] = (1, 2), (2, 3)
-    copied = jax.jit(copy_pages)(pages, copies)
-    for before, after in zip(jax.tree.leaves(pages), jax.tree.leaves(copied), strict=True):
-        np.testing.assert_array_equal(after, np.asarray(before)[[0, 1, 1, 2, 4]])
+    for dtype in ("float32", "int8"):
+        pages = jax.tree.map(
+            lambda leaf: jax.numpy.asarray(numbers.normal(size=leaf.shape) * 9, leaf.dtype),
+            allocate(recipe.cache(1), 4, PAGE, jax.numpy.dtype(dtype)),
+        )
+        copied = jax.jit(copy_pages)(pages, copies)
+        for before, after in zip(jax.tree.leaves(pages), jax.tree.leaves(copied), strict=True):
+            np.testing.assert_array_equal(after, np.asarray(before)[[0, 1, 1, 2, 4]], dtype)

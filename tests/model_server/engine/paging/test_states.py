@@ -7,19 +7,16 @@ row goes on with the state of all tokens before it.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
-from model_server.engine.engine import Engine
 from model_server.engine.limits import check_limits
 from model_server.engine.sequence import Sequence
 from model_server.engine.types import EngineLimits
 from sax.errors import InvalidRequest
 from tests.model_server.engine import test_guides as guides
 from tests.model_server.engine.beams.test_seating import beams_for
-from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.paging.test_prefix_cache import (
     alike_asks,
     in_turn,
@@ -27,7 +24,6 @@ from tests.model_server.engine.paging.test_prefix_cache import (
     small_limits,
 )
 from tests.model_server.engine.steps import test_forced as forced
-from tests.model_server.engine.test_engine import Inbox
 from tests.model_server.engine.test_scheduler import (
     ask_for,
     assert_answers,
@@ -36,6 +32,7 @@ from tests.model_server.engine.test_scheduler import (
     tight_limits,
 )
 from tests.model_server.engine.trace import context_of, run
+from tests.model_server.examples import examples
 
 sharings = st.sampled_from(["off", "tenant"])
 
@@ -47,8 +44,7 @@ def recurrent(limits: EngineLimits, **changes: object) -> EngineLimits:
     return replace(limits, window=None, **changes)
 
 
-@settings(max_examples=250, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=250)
 def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     drawn = data.draw(small_limits())
     limits = recurrent(
@@ -60,45 +56,38 @@ def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     assert_answers(run(limits, asks), asks)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
+@examples(st.data(), few=40, many=150)
 def test_answers_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
     limits = recurrent(data.draw(tight_limits()))
     asks = data.draw(tight_asks(context_of(limits)))
     assert_answers(run(limits, asks), asks)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
+@examples(
     sizes=st.lists(st.integers(1, 14), min_size=1, max_size=8),
     fussy=st.integers(2, 4),
     slow=st.integers(0, 3),
     pages=st.integers(16, 60),
     cache=sharings,
+    few=8,
+    many=30,
 )
 def test_a_token_that_does_not_fit_is_chosen_anew_from_a_state_without_it(
     sizes: list[int], fussy: int, slow: int, pages: int, cache: PrefixSharing
 ) -> None:
     limits = recurrent(guides.LIMITS, pages=pages, prefix_cache=cache)
     grammar = guides.Counting(30, modulus=7, fussy=fussy, slow=slow)
-    inbox = Inbox()
-    engine = Engine(FakeRunner(limits), inbox.deliver)
-    try:
-        asked_for = {engine.submit(guides.asked(size, grammar)): size for size in sizes}
-        for id, size in asked_for.items():
-            assert inbox.end(id) == "complete"
-            assert inbox.tokens(id) == guides.alone(guides.asked(size, grammar), grammar)
-    finally:
-        engine.close()
+    guides.check_together(limits, grammar, sizes)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
+@examples(
     sizes=st.lists(st.tuples(st.integers(1, 14), st.integers(1, 40)), min_size=1, max_size=8),
     every=st.integers(1, 4),
     length=st.integers(1, 9),
     pages=st.integers(17, 60),
     cache=sharings,
+    few=15,
+    many=30,
 )
 def test_forced_tokens_are_those_of_single_steps(
     sizes: list[tuple[int, int]], every: int, length: int, pages: int, cache: PrefixSharing

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -28,6 +26,7 @@ from tests.model_server.engine.fake_runner import (
     logprob,
     next_token,
 )
+from tests.model_server.examples import examples
 
 LIMITS = EngineLimits(
     slots=4,
@@ -136,8 +135,7 @@ def served(
         engine.close()
 
 
-@settings(max_examples=60, deadline=None)
-@given(
+@examples(
     sizes=st.lists(st.tuples(st.integers(1, 14), st.integers(1, 40)), min_size=1, max_size=8),
     every=st.integers(1, 4),
     run=st.integers(1, 9),
@@ -145,6 +143,8 @@ def served(
     pages=st.integers(17, 40),
     window=st.sampled_from([None, 6]),
     cache=st.sampled_from(["off", "tenant"]),
+    few=30,
+    many=60,
 )
 def test_answers_and_their_scores_are_those_of_single_steps(
     sizes: list[tuple[int, int]],
@@ -181,26 +181,25 @@ def test_a_run_of_forced_tokens_takes_one_step() -> None:
     assert stats[True].steps <= 2 + 2 * 6  # a free token, then four forced ones
 
 
-@pytest.mark.parametrize("field", ["presence_penalty", "bad_words"])
-def test_tokens_that_the_device_must_count_are_chosen_one_by_one(field: str) -> None:
+def test_tokens_that_the_device_must_count_are_chosen_one_by_one() -> None:
     request = asked(3, Forcing(20, every=1, run=4))
-    edit = {"presence_penalty": 0.5, "bad_words": ((7, 8),)}[field]
-    request = replace(request, sampling=replace(request.sampling, **{field: edit}))
-    _, _, stats = served(replace(LIMITS, page_size=64, pages=2), [request])
-    assert stats.steps >= 20
+    for edit in ({"presence_penalty": 0.5}, {"bad_words": ((7, 8),)}):
+        edited = replace(request, sampling=replace(request.sampling, **edit))
+        _, _, stats = served(replace(LIMITS, page_size=64, pages=2), [edited])
+        assert stats.steps >= 20, edit
 
 
-@pytest.mark.parametrize(("block_s", "rows"), [(1.0, 1), (3.0, 1), (9.0, 0)])
-def test_a_row_of_forced_tokens_must_be_worth_its_block(block_s: float, rows: int) -> None:
+def test_a_row_of_forced_tokens_must_be_worth_its_block() -> None:
     """Of five tokens beside another sequence, four decodes are saved: two steps' worth."""
-    times = StepTimes((Bucket(4, 0), Bucket(4, 1)), (1.0, block_s), 4)
-    sequence = Running(1, asked(3, Forcing(30, every=1, run=5)), LIMITS)
-    assert isinstance(sequence.guide, Forcing)
-    sequence.guide.accept(3)
-    sequence.guide.mask()
-    sequence.tokens.append(3)
-    sequence.launched, sequence.slot, sequence.pages = 4, 0, [1, 2, 3]
-    forced = ForcedRows(replace(LIMITS, prefill_block=8), times)
-    forced.begin(2)
-    assert forced.take(sequence) == bool(rows)
-    assert [row.tokens for row in forced.rows] == [(4, 5, 6, 7, 8)] * rows
+    for block_s, rows in ((1.0, 1), (3.0, 1), (9.0, 0)):
+        times = StepTimes((Bucket(4, 0), Bucket(4, 1)), (1.0, block_s), 4)
+        sequence = Running(1, asked(3, Forcing(30, every=1, run=5)), LIMITS)
+        assert isinstance(sequence.guide, Forcing)
+        sequence.guide.accept(3)
+        sequence.guide.mask()
+        sequence.tokens.append(3)
+        sequence.launched, sequence.slot, sequence.pages = 4, 0, [1, 2, 3]
+        forced = ForcedRows(replace(LIMITS, prefill_block=8), times)
+        forced.begin(2)
+        assert forced.take(sequence) == bool(rows), block_s
+        assert [row.tokens for row in forced.rows] == [(4, 5, 6, 7, 8)] * rows, block_s

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -16,6 +14,7 @@ from model_server.engine.types import EngineLimits, Row, Sampling, Step
 from tests.model_server.engine.conftest import Inbox, Start
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner
 from tests.model_server.engine.trace import alone
+from tests.model_server.examples import examples
 
 LIMITS = EngineLimits(
     slots=4,
@@ -53,8 +52,7 @@ def test_a_lone_stream_takes_one_launch_for_several_steps(start: Start) -> None:
     assert runner.series >= 9  # the prompt's step, and one before its token was known, are alone
 
 
-@settings(max_examples=60, deadline=None)
-@given(
+@examples(
     asked=st.lists(
         st.builds(
             ask_for,
@@ -69,6 +67,8 @@ def test_a_lone_stream_takes_one_launch_for_several_steps(start: Start) -> None:
     steps=st.integers(2, 6),
     pages=st.integers(16, 30),
     window=st.none() | st.integers(3, 12),
+    few=30,
+    many=60,
 )
 def test_answers_are_those_of_single_steps(
     asked: list[EngineRequest], steps: int, pages: int, window: int | None
@@ -157,22 +157,22 @@ def test_a_series_stops_short_of_a_rotation_that_changes() -> None:
     assert series.begins_with(decode(one), [one], pages=20)
 
 
-@pytest.mark.parametrize("why", ["guided", "prompt", "stepwise", "guesses", "late", "slow"])
-def test_no_series_begins_where_a_step_needs_what_the_one_before_gave(why: str) -> None:
-    series, one, other = StepSeries(LIMITS), running(), running()
-    step, runs = decode(one), [one]
-    assert series.begins_with(step, runs, pages=20)
-    if why == "guided":
-        step = replace(step, guided=True)
-    if why == "prompt":
-        step = replace(step, rows=(Row(1, 0, 0, (1, 2), True),))
-    one.stepwise = why == "stepwise"
-    one.guesses = int(why == "guesses")
-    if why == "late":
-        runs.append(other)  # without a row in the step: its mask is not there
-    if why == "slow":
-        series.took(step, 1.0)
-    assert not series.begins_with(step, runs, pages=20)
+def test_no_series_begins_where_a_step_needs_what_the_one_before_gave() -> None:
+    for why in ("guided", "prompt", "stepwise", "guesses", "late", "slow"):
+        series, one, other = StepSeries(LIMITS), running(), running()
+        step, runs = decode(one), [one]
+        assert series.begins_with(step, runs, pages=20)
+        if why == "guided":
+            step = replace(step, guided=True)
+        if why == "prompt":
+            step = replace(step, rows=(Row(1, 0, 0, (1, 2), True),))
+        one.stepwise = why == "stepwise"
+        one.guesses = int(why == "guesses")
+        if why == "late":
+            runs.append(other)  # without a row in the step: its mask is not there
+        if why == "slow":
+            series.took(step, 1.0)
+        assert not series.begins_with(step, runs, pages=20), why
 
 
 def test_a_step_of_a_prompt_does_not_count_as_slow() -> None:

@@ -7,6 +7,7 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.timing.pace import CREDIT_S, GRANT_S, RATIO, Pace
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Row, Step
+from tests.model_server.examples import examples
 
 DECODES, SIZES = (2, 8, 16), (1, 4, 8)
 BUCKETS = (*(Bucket(each, 0) for each in DECODES), *(Bucket(16, size) for size in SIZES))
@@ -48,7 +49,7 @@ def seconds(measured: StepTimes, decodes: int, blocks: int, alone: float, beside
 FACTORS = st.floats(0.6, 3.9)
 
 
-@given(times(), st.integers(1, 16), st.integers(1, 300), FACTORS, FACTORS)
+@examples(times(), st.integers(1, 16), st.integers(1, 300), FACTORS, FACTORS, few=30, many=100)
 def test_steps_with_prompts_take_at_most_the_ratio_on_average_but_for_the_credit(
     measured: StepTimes, decodes: int, steps: int, alone: float, beside: float
 ) -> None:
@@ -63,7 +64,7 @@ def test_steps_with_prompts_take_at_most_the_ratio_on_average_but_for_the_credit
     assert took_s <= (RATIO * alone_s + credit_s) * (1 + 1e-6)
 
 
-@given(times(), st.integers(1, 16))
+@examples(times(), st.integers(1, 16), few=15, many=100)
 def test_prompts_always_get_on(measured: StepTimes, decodes: int) -> None:
     pace = Pace(measured, None)
     dearest = max(measured.seconds) / min(measured.seconds)

@@ -36,7 +36,7 @@ from tests.model_server.pathways.conformance.record import (
     keep,
 )
 from tests.model_server.pathways.conformance.recording_front import RecordingFront
-from tests.model_server.pathways.waiting import until
+from tests.model_server.waiting import until
 
 CLIENT = Path(__file__).parents[1] / "roles" / "proxy_client.py"
 

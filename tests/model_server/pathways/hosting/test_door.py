@@ -18,7 +18,7 @@ from sax.errors import Unavailable
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
 from tests.model_server.pathways.front_client import FrontClient
-from tests.model_server.pathways.waiting import rounds, until
+from tests.model_server.waiting import rounds, until
 
 
 class FarWorker:

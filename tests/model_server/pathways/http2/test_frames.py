@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from model_server.pathways.http2 import frames
 from model_server.pathways.http2.frames import ConnectionFault, Frame, Http2Reader
+from tests.model_server.examples import examples
 
 Taken = list[tuple[int, int, int, bytes]]
 PIECES = st.lists(st.integers(1, 40000), max_size=30)
@@ -41,7 +42,7 @@ def written(sent: Taken) -> bytes:
     )
 
 
-@given(SENT, PIECES)
+@examples(SENT, PIECES, few=25, many=100)
 def test_frames_are_read_however_they_are_cut(sent: Taken, pieces: list[int]) -> None:
     assert read(written(sent), pieces) == sent
 

@@ -20,7 +20,7 @@ from model_server.pathways.http2.server import GrpcServer
 from sax.auth.credentials import read_pem
 from sax.errors import NotFound
 from tests.model_server.pathways.certificates import issued
-from tests.model_server.pathways.waiting import until
+from tests.model_server.waiting import until
 
 NO_LIMITS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
@@ -179,20 +179,18 @@ WRONG: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-async def test_whoever_breaks_the_protocol_is_told_and_the_server_lives(
-    address: str, what: str
-) -> None:
-    async with asyncio.timeout(60), raw(address) as (reader, writer):
-        writer.write(WRONG[what])
-        try:
-            told = await reader.read()
-        except ConnectionResetError:  # bytes that nobody read were on their way
-            told = head(frames.GOAWAY, 0, 0, b"")
-        assert head(frames.GOAWAY, 0, 0, b"")[3:5] in told
-    async with grpc.aio.insecure_channel(address) as channel:
-        call = echo(channel)(iter([b"abc"]))
-        assert [each async for each in call] == [b"abc"]
+async def test_whoever_breaks_the_protocol_is_told_and_the_server_lives(address: str) -> None:
+    for what, wrong in WRONG.items():
+        async with asyncio.timeout(60), raw(address) as (reader, writer):
+            writer.write(wrong)
+            try:
+                told = await reader.read()
+            except ConnectionResetError:  # bytes that nobody read were on their way
+                told = head(frames.GOAWAY, 0, 0, b"")
+            assert head(frames.GOAWAY, 0, 0, b"")[3:5] in told, what
+        async with grpc.aio.insecure_channel(address) as channel:
+            call = echo(channel)(iter([b"abc"]))
+            assert [each async for each in call] == [b"abc"], what
 
 
 async def test_a_window_that_the_client_fills_is_widened_only_as_it_is_read(address: str) -> None:

@@ -15,7 +15,7 @@ from model_server.pathways.link.connection import Connection, connect, listen
 from model_server.pathways.link.frames import SMALL, framed
 from model_server.pathways.link.safety import LinkSafety
 from tests.model_server.pathways.certificates import issued
-from tests.model_server.pathways.waiting import until
+from tests.model_server.waiting import until
 
 Peer = Connection[messages.Message]
 

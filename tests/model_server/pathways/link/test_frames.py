@@ -38,11 +38,11 @@ def test_frames_are_read_however_they_are_cut(frames: Frames, sizes: list[int]) 
     assert read(joined(frames), sizes) == frames
 
 
-@pytest.mark.parametrize("size", [0, SMALL - 1, SMALL, SMALL + 1, 3 * SMALL])
-@pytest.mark.parametrize("piece", [1000, SMALL, 10 * SMALL])
-def test_large_bodies_are_read_between_small_ones(size: int, piece: int) -> None:
-    frames = [(b"first", b"x"), (b"large", bytes(size)), (b"last", b"y")] * 2
-    assert read(joined(frames), [piece]) == frames
+def test_large_bodies_are_read_between_small_ones() -> None:
+    for size in (0, SMALL - 1, SMALL, SMALL + 1, 3 * SMALL):
+        frames = [(b"first", b"x"), (b"large", bytes(size)), (b"last", b"y")] * 2
+        for piece in (1000, SMALL, 10 * SMALL):
+            assert read(joined(frames), [piece]) == frames, (size, piece)
 
 
 def test_parts_of_a_body_are_not_joined_before_they_are_written() -> None:

@@ -15,7 +15,7 @@ from model_server.pathways.scheduling.handles import (
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
 from tests.model_server.pathways.front_client import FrontClient
-from tests.model_server.pathways.waiting import until
+from tests.model_server.waiting import until
 
 EXECUTE = "loaded_executable_execute_request"
 

@@ -8,7 +8,7 @@ from model_server.pathways.proxy.front import Front
 from model_server.pathways.proxy.island_keeper import IslandKeeper
 from model_server.pathways.resources.messages import IslandLine, Islands
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
-from tests.model_server.pathways.waiting import rounds, until
+from tests.model_server.waiting import rounds, until
 
 
 async def test_an_island_lives_while_nothing_is_said_of_it_and_ends_when_it_is_said() -> None:

@@ -19,7 +19,7 @@ from model_server.pathways.roles.local import local_front
 from model_server.pathways.roles.serving import ListeningProxy
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
-from tests.model_server.pathways.waiting import until
+from tests.model_server.waiting import until
 
 
 class Caller:

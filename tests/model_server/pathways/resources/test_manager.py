@@ -13,7 +13,7 @@ from model_server.pathways.resources.instance_type import InstanceType
 from model_server.pathways.resources.manager import ResourceManager
 from model_server.pathways.resources.roster import Roster
 from model_server.pathways.resources.status_page import IslandsPage
-from tests.model_server.pathways.waiting import rounds, until
+from tests.model_server.waiting import rounds, until
 
 
 class Caller:

@@ -108,23 +108,18 @@ def test_a_worker_that_was_cut_off_comes_back_as_what_it_is(roster: Roster) -> N
     assert roster.placed(1)["a"].first_device == 4
 
 
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
+def test_workers_that_fit_nowhere_are_turned_away_with_a_reason(roster: Roster) -> None:
+    come(roster, enrol("a", island=0))
+    for said, why in (
         (enrol("x", island=7), "the islands are 0 to 1"),
         (enrol("x", host=2, hosts=2), "host 2 of 2"),
         (enrol("x", host=0, hosts=5), "host 0 of 5"),
         (enrol("x", island=0, host=1, hosts=2), "the others say 1"),
-    ],
-)
-def test_workers_that_fit_nowhere_are_turned_away_with_a_reason(
-    roster: Roster, said: Enrol, why: str
-) -> None:
-    come(roster, enrol("a", island=0))
-    told = roster.enrol(said, 0.0)
-    assert isinstance(told, TurnedAway)
-    assert why in told.reason
-    assert why in roster.happenings[-1].text
+    ):
+        told = roster.enrol(said, 0.0)
+        assert isinstance(told, TurnedAway), why
+        assert why in told.reason
+        assert why in roster.happenings[-1].text
 
 
 def test_a_worker_with_too_many_devices_must_end(roster: Roster) -> None:

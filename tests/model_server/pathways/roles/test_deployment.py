@@ -165,6 +165,7 @@ def test_an_island_is_lost_and_comes_back_in_the_same_client(islands: Deployment
     assert told["copied"] == [1.0] * 4
 
 
+@pytest.mark.nightly
 def test_an_island_may_be_several_processes(islands: DeploymentProcesses) -> None:
     for host in (0, 1):
         flags = (f"--island_host={host}", "--island_hosts=2")
@@ -192,6 +193,7 @@ def test_flags_of_the_proxy_server_reach_the_compiler_of_every_program(
     assert "xla_no_such_flag" in str(told["refused"])
 
 
+@pytest.mark.nightly
 def test_a_program_is_compiled_once_where_there_is_a_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +212,7 @@ def test_a_program_is_compiled_once_where_there_is_a_cache(
         made.close()
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.timeout(400)  # it starts sixteen clients, which import jax
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="counts threads in /proc")
 def test_clients_that_vanish_and_islands_that_return_leave_nothing_behind(

@@ -13,24 +13,24 @@ def test_every_kind_of_the_installed_client_has_its_row() -> None:
     assert set(TABLE) == set(kinds.REQUESTS)
 
 
-@pytest.mark.parametrize("kind", TABLE)
-def test_rows_name_fields_that_exist(kind: str) -> None:
-    row = TABLE[kind]
-    body = IfrtRequest.DESCRIPTOR.fields_by_name[kind].message_type.fields_by_name
-    answer = IfrtResponse.DESCRIPTOR.fields_by_name[kinds.RESPONSES[kind]]
-    assert {*row.reads, *row.makes, *row.destroys, *filter(None, [row.fetches])} <= set(body)
-    assert set(row.answers) <= set(answer.message_type.fields_by_name)
+def test_rows_name_fields_that_exist() -> None:
+    for kind, row in TABLE.items():
+        body = IfrtRequest.DESCRIPTOR.fields_by_name[kind].message_type.fields_by_name
+        answer = IfrtResponse.DESCRIPTOR.fields_by_name[kinds.RESPONSES[kind]]
+        named = {*row.reads, *row.makes, *row.destroys, *filter(None, [row.fetches])}
+        assert named <= set(body), kind
+        assert set(row.answers) <= set(answer.message_type.fields_by_name), kind
 
 
-@pytest.mark.parametrize("kind", TABLE)
-def test_an_empty_request_of_each_kind_has_a_summary(kind: str) -> None:
-    empty = IfrtRequest()
-    getattr(empty, kind).SetInParent()
-    if kind in _WITH_SHARDING:
-        with pytest.raises(InvalidRequest, match="use one of|StableHLO"):
-            summarise(empty)
-    else:
-        assert summarise(empty).response == kinds.RESPONSES[kind]
+def test_an_empty_request_of_each_kind_has_a_summary() -> None:
+    for kind in TABLE:
+        empty = IfrtRequest()
+        getattr(empty, kind).SetInParent()
+        if kind in _WITH_SHARDING:
+            with pytest.raises(InvalidRequest, match="use one of|StableHLO"):
+                summarise(empty)
+        else:
+            assert summarise(empty).response == kinds.RESPONSES[kind]
 
 
 _WITH_SHARDING = {
@@ -86,13 +86,10 @@ def test_a_call_in_place_of_a_program_is_where_its_devices_are() -> None:
         summarise(made)
 
 
-@pytest.mark.parametrize(
-    ("sharding", "devices"),
-    [(requests.on_device(3), (3,)), (requests.over([2, 1]), (2, 1))],
-)
-def test_devices_are_read_from_shardings(sharding: object, devices: tuple[int, ...]) -> None:
-    made = requests.request("make_error_arrays", array_specs=[requests.spec(sharding)])
-    assert summarise(made).devices == devices
+def test_devices_are_read_from_shardings() -> None:
+    for sharding, devices in ((requests.on_device(3), (3,)), (requests.over([2, 1]), (2, 1))):
+        made = requests.request("make_error_arrays", array_specs=[requests.spec(sharding)])
+        assert summarise(made).devices == devices
 
 
 def test_unknown_and_malformed_requests_are_refused_in_words() -> None:

@@ -89,7 +89,7 @@ def test_functions_run_beside_the_devices_of_their_arguments(
     assert told["processes 1"] == sorted([pids["1.0"], pids["1.1"]])
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_functions_with_known_results_are_not_waited_for(
     deployment: DeploymentWithSidecars,
 ) -> None:
@@ -98,7 +98,7 @@ def test_functions_with_known_results_are_not_waited_for(
     assert told["before"] == told["after"] == [each + 1 for each in NUMBERS]
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_objects_stay_where_their_methods_run(deployment: DeploymentWithSidecars) -> None:
     assert deployment.told("objects")["counted"] == [[12, 12], [14, 14], [16, 16]]
 
@@ -124,7 +124,7 @@ def test_a_function_that_ends_its_process_takes_no_island_with_it(
     assert told["fine"] == NUMBERS
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_functions_are_refused_unless_they_were_asked_for(tmp_path: Path) -> None:
     made = DeploymentWithSidecars(tmp_path)
     try:

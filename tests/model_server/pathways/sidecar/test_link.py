@@ -19,7 +19,7 @@ from model_server.pathways.sidecar.link import Outcome, SidecarLink
 from model_server.pathways.sidecar.messages import HostArray
 from model_server.pathways.worker.statuses import Poisoned
 from tests.model_server.pathways.certificates import issued
-from tests.model_server.pathways.waiting import until
+from tests.model_server.waiting import until
 
 Peer = Connection[messages.Message]
 PLACE = messages.SidecarPlace([(2, 0), (3, 0)], [2, 3])

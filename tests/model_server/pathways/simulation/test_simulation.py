@@ -4,10 +4,11 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example
 from hypothesis import strategies as st
 
 from model_server.pathways.scheduling.handles import DATA_LOSS, Fault
+from tests.model_server.examples import examples
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.simulation.world import VirtualClient, World
 
@@ -201,8 +202,7 @@ class Story:
             assert self.world.front.island(number).outstanding == 0
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 1 << 30), st.integers(1, 3))
+@examples(st.integers(0, 1 << 30), st.integers(1, 3), few=20, many=60)
 @example(187, 1)  # works for a life that has ended, let go in the next one
 @example(7005, 2)  # and watched ones, let go while the island is down
 def test_whatever_happens_no_number_is_wrong_and_nothing_is_left(seed: int, hosts: int) -> None:

@@ -24,6 +24,7 @@ from sax.chat import AnswerFormat, ChatOptions, Message, ReasoningParser, Tool, 
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.types import GenerateRequest, SamplingParams
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json
+from tests.model_server.refusals import refusal
 from tests.model_server.serving.chats.test_rendered_chat import LOADED
 
 QWEN = AnswerDialect(ToolParser.HERMES, ReasoningParser.THINK)
@@ -55,14 +56,13 @@ def test_nothing_is_told_of_other_answers() -> None:
     assert division_of(request(), loaded(QWEN), "text") == UNDIVIDED
 
 
-@pytest.mark.parametrize(
-    ("content", "is_open"), [("<think>Hm", True), ("<think>Hm</think>So", False), ("So", False)]
-)
-def test_a_continued_message_may_end_inside_the_reasoning(content: str, is_open: bool) -> None:
-    asked = replace(request(continue_final_message=True), prompt=(Message("assistant", content),))
-    told = division_of(asked, loaded(QWEN), RenderedChat(content))
-    assert told.format is not None
-    assert told.format.reasoning_open == is_open
+def test_a_continued_message_may_end_inside_the_reasoning() -> None:
+    for content, is_open in (("<think>Hm", True), ("<think>Hm</think>So", False), ("So", False)):
+        message = Message("assistant", content)
+        asked = replace(request(continue_final_message=True), prompt=(message,))
+        told = division_of(asked, loaded(QWEN), RenderedChat(content))
+        assert told.format is not None
+        assert told.format.reasoning_open == is_open, content
 
 
 def test_a_constraint_stays_as_it_is_where_nothing_comes_first() -> None:
@@ -73,25 +73,20 @@ def test_a_constraint_stays_as_it_is_where_nothing_comes_first() -> None:
     assert constraint_on(None, request(), loaded(QWEN), OPEN) is None
 
 
-@pytest.mark.parametrize(
-    "constraint",
-    [
+def test_a_constraint_holds_behind_the_reasoning() -> None:
+    constraints = [
         JSON,
         Constraint("json_object", True),
         Constraint("regex", "[a-z]+"),
         Constraint("choice", ("a", "b")),
         Constraint("grammar", 'root ::= "a"'),
         Constraint("structural_tag", '{"format": {"type": "any_text"}}'),
-    ],
-)
-@pytest.mark.parametrize(("dialect", "mark"), [(QWEN, "</think>"), (GPT_OSS, "<|channel|>final")])
-def test_a_constraint_holds_behind_the_reasoning(
-    constraint: Constraint, dialect: AnswerDialect, mark: str
-) -> None:
-    made = constraint_on(constraint, request(tools=()), loaded(dialect), OPEN)
-    assert made is not None
-    assert made.field == "structural_tag"
-    assert mark in str(made.value)
+    ]
+    for dialect, mark in ((QWEN, "</think>"), (GPT_OSS, "<|channel|>final")):
+        for constraint in constraints:
+            made = constraint_on(constraint, request(tools=()), loaded(dialect), OPEN)
+            assert made is not None, (constraint, mark)
+            assert (made.field, mark in str(made.value)) == ("structural_tag", True), constraint
 
 
 def test_calls_are_forced_and_json_may_stand_beside_them() -> None:
@@ -104,21 +99,16 @@ def test_calls_are_forced_and_json_may_stand_beside_them() -> None:
     assert json.loads(str(forced.value))["format"]["type"] == "or"
 
 
-@pytest.mark.parametrize(
-    ("constraint", "sampling", "param"),
-    [
-        (Constraint("structural_tag", '{"structures": []}'), {}, "structural_tag"),
-        (None, {"ignore_eos": True}, "ignore_eos"),
-        (None, {"beam_size": 2}, "use_beam_search"),
-    ],
-)
-def test_what_does_not_go_with_calls_is_refused_by_name(
-    constraint: Constraint | None, sampling: dict[str, Any], param: str
-) -> None:
-    asked = replace(request(tool_choice="required"), sampling=SamplingParams(**sampling))
-    with pytest.raises(InvalidRequest) as refused:
-        constraint_on(constraint, asked, loaded(QWEN), CLOSED)
-    assert refused.value.param == param
+def test_what_does_not_go_with_calls_is_refused_by_name() -> None:
+    for constraint, sampling, param in (
+        (Constraint("structural_tag", '{"structures": []}'), SamplingParams(), "structural_tag"),
+        (None, SamplingParams(ignore_eos=True), "ignore_eos"),
+        (None, SamplingParams(beam_size=2), "use_beam_search"),
+    ):
+        asked = replace(request(tool_choice="required"), sampling=sampling)
+        told = refusal(constraint_on, constraint, asked, loaded(QWEN), CLOSED)
+        assert told.kind is not None
+        assert (issubclass(told.kind, InvalidRequest), told.param) == (True, param)
 
 
 def test_tools_need_a_known_dialect() -> None:
@@ -134,18 +124,16 @@ def test_schemas_that_are_too_large_to_be_forced_are_refused() -> None:
     assert refused.value.param == "tools"
 
 
-@pytest.mark.parametrize(
-    ("options", "param"),
-    [
+def test_options_of_strangers_are_checked() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"tool_choice": "any"}, "tool_choice"),
         ({"tool_choice": "required", "tools": ()}, "tool_choice"),
         ({"tools": (Tool("f", "x" * 30_000, "y" * 60_000),) * 12}, "tools"),
-    ],
-)
-def test_options_of_strangers_are_checked(options: dict[str, Any], param: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        check_options(request(**options).chat)
-    assert refused.value.param == param
+    ]
+    for options, param in cases:
+        told = refusal(check_options, request(**options).chat)
+        assert told.kind is not None, param
+        assert (issubclass(told.kind, InvalidRequest), told.param) == (True, param)
 
 
 def test_marks_have_text_and_other_control_tokens_have_none() -> None:

@@ -14,16 +14,16 @@ def test_each_placeholder_becomes_the_text_of_its_image() -> None:
     assert expanded(f"a{IMAGE}b{IMAGE}", IMAGE, ["[1]", "[2]"]) == "a[1]b[2]"
 
 
-@pytest.mark.parametrize("text", [IMAGE, MARK, f"{MARK}{IMAGE}", f"x{MARK}"])
-def test_what_users_wrote_is_no_placeholder(text: str) -> None:
-    guarded = GUARD(text)
-    assert expanded(f"{guarded}{IMAGE}", IMAGE, ["[1]"]) == f"{guarded}[1]"
+def test_what_users_wrote_is_no_placeholder() -> None:
+    for text in (IMAGE, MARK, f"{MARK}{IMAGE}", f"x{MARK}"):
+        guarded = GUARD(text)
+        assert expanded(f"{guarded}{IMAGE}", IMAGE, ["[1]"]) == f"{guarded}[1]"
 
 
-@pytest.mark.parametrize("texts", [[], ["[1]", "[2]"]])
-def test_a_template_that_writes_too_few_or_too_many_is_refused(texts: list[str]) -> None:
-    with pytest.raises(InvalidRequest, match="writes 1 of them"):
-        expanded(f"a{IMAGE}", IMAGE, texts)
+def test_a_template_that_writes_too_few_or_too_many_is_refused() -> None:
+    for texts in ([], ["[1]", "[2]"]):
+        with pytest.raises(InvalidRequest, match="writes 1 of them"):
+            expanded(f"a{IMAGE}", IMAGE, texts)
 
 
 def test_tokens_belong_to_images_in_their_order() -> None:

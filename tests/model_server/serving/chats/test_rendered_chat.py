@@ -1,12 +1,10 @@
 """Messages become text by the model's template; other prompts stay as they are."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 
-from model_server.loading.loaded import Loaded
-from model_server.serving.chats.rendered_chat import Prompt, RenderedChat, rendered
+from model_server.serving.chats.rendered_chat import RenderedChat, rendered
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.types import Image, Message, ModelSpec, Sound
 from tests.model_server.fake_image_input import RECIPE, seeing
@@ -17,42 +15,33 @@ LOADED = FakeModels()(SPEC, lambda progress: None)
 CHAT = (Message("user", "hi"),)
 
 
-@pytest.mark.parametrize("prompt", ["", "hi", (), (1, 2)])
-def test_text_and_ids_stay_as_they_are(prompt: Prompt) -> None:
-    assert asyncio.run(rendered(prompt, LOADED)) is prompt
+async def test_text_and_ids_stay_as_they_are() -> None:
+    for prompt in ("", "hi", (), (1, 2)):
+        assert await rendered(prompt, LOADED) is prompt
 
 
-def test_messages_become_the_text_of_the_template() -> None:
-    assert asyncio.run(rendered(CHAT, LOADED)) == RenderedChat("user: hi\nassistant: ")
+async def test_messages_become_the_text_of_the_template() -> None:
+    assert await rendered(CHAT, LOADED) == RenderedChat("user: hi\nassistant: ")
 
 
-def test_a_chat_needs_a_template() -> None:
+async def test_a_chat_needs_a_template() -> None:
     with pytest.raises(InvalidRequest, match="no chat template") as caught:
-        asyncio.run(rendered(CHAT, replace(LOADED, chat_template=None)))
+        await rendered(CHAT, replace(LOADED, chat_template=None))
     assert caught.value.param == "messages"
 
 
 HEARING = replace(RECIPE, kind="audio", form=None, seconds=1)
 
 
-@pytest.mark.parametrize(
-    ("loaded", "part", "text"),
-    [
+async def test_what_a_model_neither_sees_nor_hears_is_refused_by_its_place() -> None:
+    sees, hears = replace(LOADED, **seeing()), replace(LOADED, **seeing(HEARING))
+    for loaded, part, text in (
         (LOADED, Sound(b"x"), "is a sound, and this model reads only text"),
         (LOADED, Image(b"x"), "is an image, and this model reads only text"),
-        (replace(LOADED, **seeing()), Sound(b"x"), "is a sound, and this model takes texts and im"),
-        (
-            replace(LOADED, **seeing(HEARING)),
-            Image(b"x"),
-            "is an image, and this model takes texts and sounds",
-        ),
-    ],
-)
-def test_what_a_model_neither_sees_nor_hears_is_refused_by_its_place(
-    loaded: Loaded, part: Image, text: str
-) -> None:
-    chat = (Message("user", ("?", part)),)
-    with pytest.raises(UnsupportedParameter) as caught:
-        asyncio.run(rendered(chat, loaded))
-    assert f"messages[0].content[1] {text}" in caught.value.text
-    assert caught.value.param == "messages[0].content[1]"
+        (sees, Sound(b"x"), "is a sound, and this model takes texts and im"),
+        (hears, Image(b"x"), "is an image, and this model takes texts and sounds"),
+    ):
+        with pytest.raises(UnsupportedParameter) as caught:
+            await rendered((Message("user", ("?", part)),), loaded)
+        assert f"messages[0].content[1] {text}" in caught.value.text
+        assert caught.value.param == "messages[0].content[1]"

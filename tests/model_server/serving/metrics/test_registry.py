@@ -7,7 +7,8 @@ import urllib.request
 from model_server.flags import make_config
 from sax.activity import Activity
 from tests.model_server.fake_model import LIMITS, MEMORY, FakeModels
-from tests.model_server.fake_server import MODEL, Stream, serving, until
+from tests.model_server.fake_server import MODEL, Stream, serving
+from tests.model_server.waiting import until
 
 
 async def test_an_idle_model_shows_its_room() -> None:

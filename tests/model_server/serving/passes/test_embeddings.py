@@ -20,15 +20,8 @@ from sax.wire.codec import (
 )
 from tests.model_server.fake_batched import CONTEXT, MEMORY
 from tests.model_server.fake_model import FakeModels
-from tests.model_server.fake_server import (
-    MODEL,
-    Served,
-    Stream,
-    error_of,
-    lm_request,
-    serving,
-    until,
-)
+from tests.model_server.fake_server import MODEL, Served, Stream, error_of, lm_request, serving
+from tests.model_server.waiting import until
 
 EMBEDDER = "/sax/test/embedder"
 
@@ -100,9 +93,8 @@ async def test_a_full_queue_refuses_other_callers() -> None:
         assert len((await bulk).vectors) == 30
 
 
-@pytest.mark.parametrize(
-    ("inputs", "kind", "says"),
-    [
+async def test_an_input_that_cannot_be_read_is_named() -> None:
+    cases: list[tuple[tuple[EmbedInput, ...], type[Exception], str]] = [
         ((), InvalidRequest, "input is empty: send at least one text"),
         (("",), InvalidRequest, "input is empty: send text or token ids"),
         (("a", ()), InvalidRequest, "input 1 is empty"),
@@ -113,16 +105,13 @@ async def test_a_full_queue_refuses_other_callers() -> None:
             "input has 101 tokens and this model reads at most 100",
         ),
         (("a", "b" * 5000), PromptTooLong, "input 1 has 5000 tokens"),
-    ],
-)
-async def test_an_input_that_cannot_be_read_is_named(
-    inputs: tuple[EmbedInput, ...], kind: type[Exception], says: str
-) -> None:
+    ]
     async with serving(FakeModels()) as served:
         await served.load(EMBEDDER, "fake.Embedder")
-        error = await error_of(embed(served, *inputs))
-        assert type(error) is kind
-        assert says in str(error)
+        for inputs, kind, says in cases:
+            error = await error_of(embed(served, *inputs))
+            assert type(error) is kind, says
+            assert says in str(error)
 
 
 async def test_each_kind_of_model_refuses_what_it_does_not_serve_in_words() -> None:
@@ -240,22 +229,19 @@ async def test_a_classifier_gives_every_label_a_score() -> None:
         assert "is a classification model and does not serve lm.rerank; it serves" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "param", "says"),
-    [
+async def test_pairs_that_cannot_be_scored_are_refused_by_name() -> None:
+    cases: list[tuple[list[str], list[str], str, str]] = [
         ([], ["a"], "first", "first is empty"),
         (["a"], [], "second", "second is empty"),
         (["a", "b"], ["c"], "first", "send one first text"),
         (["a"], [""], "second", "is empty"),
         (["a"], ["b" * 200], "second", "at most 100"),
-    ],
-)
-async def test_pairs_that_cannot_be_scored_are_refused_by_name(
-    first: list[str], second: list[str], param: str, says: str
-) -> None:
+    ]
     async with serving(FakeModels()) as served:
         await served.load(EMBEDDER, "fake.CrossEncoder")
-        error = await error_of(served.tokens.ScorePairs(encode_pairs(EMBEDDER, first, second)))
-        assert isinstance(error, InvalidRequest)
-        assert error.param == param
-        assert says in str(error)
+        for first, second, param, says in cases:
+            pairs = encode_pairs(EMBEDDER, first, second)
+            error = await error_of(served.tokens.ScorePairs(pairs))
+            assert isinstance(error, InvalidRequest), says
+            assert error.param == param, says
+            assert says in str(error)

@@ -53,10 +53,9 @@ def test_embeddings_are_the_references(embedded: np.ndarray) -> None:
     np.testing.assert_allclose(embedded, EMBEDDINGS, atol=1e-5)
 
 
-@pytest.mark.parametrize("index", range(len(PAIRS)))
-def test_sentences_are_as_alike_as_the_reference_says(embedded: np.ndarray, index: int) -> None:
-    first, second = embedded[2 * index : 2 * index + 2]
-    assert first @ second == pytest.approx(PAIRS[index]["cosine"], abs=1e-5)
+def test_sentences_are_as_alike_as_the_reference_says(embedded: np.ndarray) -> None:
+    cosines = (embedded[::2] * embedded[1::2]).sum(-1)
+    assert cosines == pytest.approx([pair["cosine"] for pair in PAIRS], abs=1e-5)
 
 
 def test_eating_food_and_eating_a_meal_are_alike(embedded: np.ndarray) -> None:

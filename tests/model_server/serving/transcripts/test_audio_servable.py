@@ -16,8 +16,8 @@ from model_server.serving.transcripts.audio_servable import AudioServable
 from model_server.sharing.audio.frames import SoundForm
 from sax.errors import NotLoaded, QueueFull
 from sax.speech.transcripts import TranscriptRequest, WholeTranscript, whole_transcript
-from tests.model_server.fake_server import until
 from tests.model_server.fake_sounds import FakeAudioRunner, fake_audio
+from tests.model_server.waiting import until
 
 REQUEST = TranscriptRequest(model_id="/sax/test/ear", sound=b"sound")
 SOUND = DecodedSound(np.zeros((200, 8), np.float32), 32_000)

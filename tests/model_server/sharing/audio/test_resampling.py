@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from model_server.sharing.audio.resampling import Resampler
 
@@ -16,20 +15,21 @@ def tone(hertz: float, rate: int, seconds: float = 0.5) -> np.ndarray:
     return np.sin(2 * np.pi * hertz * np.arange(int(rate * seconds)) / rate).astype(np.float32)
 
 
-@pytest.mark.parametrize("rate", [4000, 8000, 11025, 16000, 22050, 44100, 48000, 96000, 192000])
-def test_a_tone_stays_the_same_tone(rate: int) -> None:
-    made = resampled(tone(440, rate), rate)
-    assert len(made) == 8000
-    np.testing.assert_allclose(made[500:-500], tone(440, 16_000)[500:-500], atol=1e-4)
+def test_a_tone_stays_the_same_tone() -> None:
+    wanted = tone(440, 16_000)[500:-500]
+    for rate in (4000, 8000, 11025, 16000, 22050, 44100, 48000, 96000, 192000):
+        made = resampled(tone(440, rate), rate)
+        assert len(made) == 8000, rate
+        np.testing.assert_allclose(made[500:-500], wanted, atol=1e-4, err_msg=f"{rate} Hz")
 
 
-@pytest.mark.parametrize("rate", [22050, 44100, 48000, 44101])
-def test_pieces_of_any_size_give_the_same_samples(rate: int) -> None:
-    sound = np.random.default_rng(0).standard_normal(rate // 8).astype(np.float32)
-    for pieces in (7, 100):
-        np.testing.assert_allclose(
-            resampled(sound, rate, pieces), resampled(sound, rate), atol=1e-5
-        )
+def test_pieces_of_any_size_give_the_same_samples() -> None:
+    for rate in (22050, 44100, 48000, 44101):
+        sound = np.random.default_rng(0).standard_normal(rate // 8).astype(np.float32)
+        whole = resampled(sound, rate)
+        for pieces in (7, 100):
+            made = resampled(sound, rate, pieces)
+            np.testing.assert_allclose(made, whole, atol=1e-5, err_msg=f"{rate} Hz, {pieces}")
 
 
 def test_what_16_khz_cannot_hold_is_removed_and_not_folded_down() -> None:

@@ -6,13 +6,11 @@ import io
 
 import msgspec
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from model_server.sharing.images.forms import (
-    ImageForm,
     LongestForm,
     MultiplesForm,
     SquareForm,
@@ -35,13 +33,10 @@ SMART = [
 ]
 
 
-@pytest.mark.parametrize(("given_", "size"), SMART)
-def test_sides_are_rounded_to_multiples_as_qwens_processor_does(
-    given_: tuple[int, int, int, int, int], size: tuple[int, int]
-) -> None:
-    width, height, factor, least, most = given_
-    fit = MultiplesForm(factor, least, most).fit(width, height)
-    assert (fit.size, fit.resized) == (size, size)
+def test_sides_are_rounded_to_multiples_as_qwens_processor_does() -> None:
+    for (width, height, factor, least, most), size in SMART:
+        fit = MultiplesForm(factor, least, most).fit(width, height)
+        assert (fit.size, fit.resized) == (size, size), (width, height)
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000))
@@ -69,13 +64,10 @@ LONGEST = [
 ]
 
 
-@pytest.mark.parametrize(("given_", "size"), LONGEST)
-def test_the_longer_side_is_bounded_as_pixtrals_processor_does(
-    given_: tuple[int, int, int, int], size: tuple[int, int]
-) -> None:
-    width, height, factor, longest = given_
-    fit = LongestForm(factor, longest).fit(width, height)
-    assert (fit.size, fit.resized) == (size, size)
+def test_the_longer_side_is_bounded_as_pixtrals_processor_does() -> None:
+    for (width, height, factor, longest), size in LONGEST:
+        fit = LongestForm(factor, longest).fit(width, height)
+        assert (fit.size, fit.resized) == (size, size), (width, height)
 
 
 def test_no_side_is_rounded_to_nothing() -> None:
@@ -96,14 +88,11 @@ TILES = [
 ]
 
 
-@pytest.mark.parametrize(("given_", "sizes"), TILES)
-def test_an_image_fills_the_grid_of_llama_4s_processor(
-    given_: tuple[int, int, int, int, bool], sizes: tuple[tuple[int, int], tuple[int, int]]
-) -> None:
-    width, height, tile, most, enlarged = given_
-    fit = TilesForm(tile, most, enlarged).fit(width, height)
-    assert (fit.resized, fit.box) == (sizes[0], (0, 0, *sizes[1]))
-    assert fit.below == (None if sizes[1] == (tile, tile) else (tile, tile))
+def test_an_image_fills_the_grid_of_llama_4s_processor() -> None:
+    for (width, height, tile, most, enlarged), (resized, grid) in TILES:
+        fit = TilesForm(tile, most, enlarged).fit(width, height)
+        assert (fit.resized, fit.box) == (resized, (0, 0, *grid)), (width, height)
+        assert fit.below == (None if grid == (tile, tile) else (tile, tile)), (width, height)
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.booleans())
@@ -139,8 +128,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_comes_out_of_a_message_as_it_went_in(form: ImageForm) -> None:
-    sent = msgspec.msgpack.encode(form)
-    found = msgspec.msgpack.decode(sent, type=SquareForm | MultiplesForm | LongestForm | TilesForm)
-    assert found == form
+def test_a_form_comes_out_of_a_message_as_it_went_in() -> None:
+    sent = msgspec.msgpack.encode(FORMS)
+    any_form = SquareForm | MultiplesForm | LongestForm | TilesForm
+    assert msgspec.msgpack.decode(sent, type=list[any_form]) == FORMS
