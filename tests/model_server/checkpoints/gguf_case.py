@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,12 @@ def written_cases() -> list[str]:
     known = {kind for each in ARCHITECTURES.values() for kind in each.model_types}
     names = sorted(folder.name for folder in FAMILIES.iterdir())
     return [name for name in names if _kind_of(name) in known and name not in REFUSED]
+
+
+@cache
+def one_of_each_type() -> list[str]:
+    """Of these the last by name: the more special ones."""
+    return list({config_of(case)["model_type"]: case for case in written_cases()}.values())
 
 
 def _kind_of(case: str) -> str | None:

@@ -18,6 +18,7 @@ from model_server.checkpoints.checkpoint_view import (
 )
 from model_server.checkpoints.opening import open_checkpoint
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 
 WANTED = ("transformer.wte.weight", "transformer.h.0.ln_1.weight", "lm_head.weight")
 
@@ -45,15 +46,14 @@ def test_bare_names_get_the_name_of_the_model(tmp_path: Path) -> None:
     whole.close()
 
 
-@pytest.mark.parametrize(
-    ("stored", "wanted"),
+@in_one_test(
+    "stored, wanted",
     [
         (WANTED, WANTED),
         (("wte.weight", "transformer.h.0.ln_1.weight"), WANTED),
         (("something.else", "lm_head.weight"), ("transformer.wte.weight", "lm_head.weight")),
         (("table", "norm.scale"), ("embedding.table", "final_norm.scale")),
     ],
-    ids=["whole", "half of them whole", "another model's", "a model without a name"],
 )
 def test_other_checkpoints_stay_as_they_are(tmp_path: Path, stored: Any, wanted: Any) -> None:
     checkpoint = checkpoint_with(tmp_path, *stored)

@@ -1,32 +1,28 @@
-"""Every family goes into a GGUF file and comes back: tensors, configuration, what it computes."""
+"""Every family goes into a GGUF file and comes back: its tensors and its configuration."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.gguf.config import architecture_for
 from model_server.checkpoints.gguf.rope import rope_of, rope_type
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.loading.weights import read_weights
-from model_server.models.registry import make_recipe
 from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import Failures, in_one_test
 from tests.model_server.checkpoints.gguf_case import (
-    FAMILIES,
     REFUSED,
-    config_of,
+    one_of_each_type,
     write_case,
     written_cases,
 )
-from tests.model_server.tiny import logits_of
 
 ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings")
 # Keys of config.json that say nothing about what is computed when a model is served as it is here.
@@ -54,34 +50,42 @@ SILENT = (
 )
 
 
-def in_gguf(case: str, tmp_path: Path) -> Path:
-    convert(str(write_case(case, tmp_path / "folder")), str(tmp_path / "x.gguf"))
-    return tmp_path / "x.gguf"
+def others() -> list[str]:
+    return [case for case in written_cases() if case not in one_of_each_type()]
 
 
-def one_of_each_type() -> list[str]:
-    """The last by name: the more special ones."""
-    return list({config_of(case)["model_type"]: case for case in written_cases()}.values())
+Cases = Callable[[], list[str]]
+EACH = pytest.mark.parametrize(
+    "cases", [one_of_each_type, pytest.param(others, marks=pytest.mark.nightly)]
+)
 
 
-ONE_OF_EACH = one_of_each_type()
-CASES = [  # `make test` takes one of each type
-    pytest.param(case, marks=[] if case in ONE_OF_EACH else pytest.mark.extended)
-    for case in written_cases()
-]
+@pytest.fixture(scope="module")
+def place_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Where a case's folder is, and x.gguf, which was made of it."""
+
+    @cache
+    def made(case: str) -> Path:
+        place = tmp_path_factory.mktemp(case)
+        convert(str(write_case(case, place / "folder")), str(place / "x.gguf"))
+        return place
+
+    return made
 
 
-@pytest.fixture(scope="module", params=CASES)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a case's folder and x.gguf."""
-    place = tmp_path_factory.mktemp(request.param)
-    in_gguf(request.param, place)
-    return place
-
-
-def test_a_round_trip_changes_no_tensor(place: Path) -> None:
+@EACH
+def test_a_round_trip_changes_no_tensor(cases: Cases, place_of: Callable[[str], Path]) -> None:
     """But for Gemma's norms: the file holds 1 + w, of which the last bits of w are lost."""
-    convert(str(place / "x.gguf"), str(place / "back"))
+    failures = Failures()
+    for case in cases():
+        with failures.of(case):
+            place = place_of(case)
+            convert(str(place / "x.gguf"), str(place / "back"))
+            compare_tensors(place)
+    assert not failures, str(failures)
+
+
+def compare_tensors(place: Path) -> None:
     with (
         closing(open_checkpoint(str(place / "folder"))) as before,
         closing(open_checkpoint(str(place / "back"))) as after,
@@ -97,7 +101,18 @@ def test_a_round_trip_changes_no_tensor(place: Path) -> None:
             np.testing.assert_allclose(found, wanted, rtol=0, atol=loss, err_msg=name)
 
 
-def test_a_round_trip_changes_no_configuration(place: Path) -> None:
+@EACH
+def test_a_round_trip_changes_no_configuration(
+    cases: Cases, place_of: Callable[[str], Path]
+) -> None:
+    failures = Failures()
+    for case in cases():
+        with failures.of(case):
+            compare_configurations(place_of(case))
+    assert not failures, str(failures)
+
+
+def compare_configurations(place: Path) -> None:
     with closing(open_checkpoint(str(place / "x.gguf"))) as checkpoint:
         after = checkpoint.config
     with closing(open_checkpoint(str(place / "folder"))) as checkpoint:
@@ -136,31 +151,8 @@ def comparable_rope(config: dict[str, Any]) -> tuple[Any, ...]:
     return theta if scaling else None, rope_type(scaling), original if scaling else None, kept
 
 
-@pytest.mark.parametrize(("case", "words"), REFUSED.items())
+@in_one_test("case, words", REFUSED.items())
 def test_what_gguf_cannot_say_is_refused(case: str, words: str, tmp_path: Path) -> None:
+    folder = write_case(case, tmp_path / "folder")
     with pytest.raises(CheckpointError, match=words):
-        in_gguf(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", ONE_OF_EACH)
-def test_the_file_computes_the_reference_implementations_numbers(case: str, tmp_path: Path) -> None:
-    golden = np.load(FAMILIES / case / "golden.npz")
-    with closing(open_checkpoint(str(in_gguf(case, tmp_path)))) as checkpoint:
-        found = run(checkpoint, golden["prompt"])
-    wanted = golden["logits"] if "logits" in golden else golden["hidden"]
-    np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max(), rtol=1e-4)
-
-
-def run(checkpoint: Checkpoint, prompt: np.ndarray) -> np.ndarray:
-    """Logits, or an encoder's hidden states, of a prompt."""
-    recipe: Any = make_recipe("auto", checkpoint.config, {"DTYPE": '"float32"'})
-    module = recipe.blueprint()
-    model = module.assemble(read_weights(module.declarations, checkpoint, lambda _: None))
-    if checkpoint.config["model_type"] == "bert":
-        call = jax.jit(lambda model, tokens, lengths: model(tokens, lengths))
-        return np.asarray(call(model, jnp.asarray(prompt[None]), jnp.asarray([len(prompt)])))[0]
-
-    def logits(model: Any) -> jax.Array:
-        return logits_of(model, recipe, prompt)
-
-    return np.asarray(jax.jit(logits)(model))
+        convert(str(folder), str(tmp_path / "x.gguf"))

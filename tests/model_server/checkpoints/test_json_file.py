@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from model_server.checkpoints.json_file import MOST_JSON, parse_json, read_json
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.recursive(
@@ -22,8 +23,8 @@ def test_what_a_checkpoint_may_hold_is_read(value: object) -> None:
     assert parse_json(json.dumps(value)) == value
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@in_one_test(
+    "text, words",
     [
         ('{"a": ' + "9" * 4000 + "}", "a number of 4000 digits"),
         ('{"a": -' + "9" * 41 + "}", "a number of 42 digits"),

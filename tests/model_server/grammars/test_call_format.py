@@ -16,6 +16,7 @@ from model_server.grammars.constraint import Constraint
 from model_server.text.dialect import AnswerDialect
 from sax.chat import AnswerFormat, ChatOptions, ReasoningParser, Tool, ToolParser
 from sax.errors import InvalidRequest, UnsupportedParameter
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.grammars.test_compiler import tokenizer, walk
 from tests.model_server.grammars.test_short_way import matcher_of
 
@@ -83,7 +84,7 @@ def test_a_forced_answer_is_valid_calls_and_nothing_else(
         jsonschema.validate(arguments, SCHEMAS[name])
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=str)
+@in_one_test("dialect", DIALECTS)
 def test_a_function_that_is_named_is_called_once(
     compiler: GrammarCompiler, dialect: AnswerDialect
 ) -> None:
@@ -116,7 +117,7 @@ def test_arguments_of_a_strict_tool_keep_to_its_schema_among_other_text() -> Non
     assert not accepts(strict, f"I look. {BAD}")
 
 
-@pytest.mark.parametrize("parser", [ToolParser.LLAMA3, ToolParser.GEMMA, ToolParser.GPT_OSS])
+@in_one_test("parser", [ToolParser.LLAMA3, ToolParser.GEMMA, ToolParser.GPT_OSS])
 def test_strict_tools_work_in_dialects_without_a_mark_in_text(parser: ToolParser) -> None:
     final = "<|channel|>final<|message|>" if parser is ToolParser.GPT_OSS else ""
     begin, end = {

@@ -25,6 +25,7 @@ from model_server.text.tokenizer import ByteTokenizer, Tokenizer
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import SamplingParams
 from tests.demo_model import demo_model
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.grammars.schemas import SCHEMAS
 
 MOST = 4000  # tokens of an answer
@@ -89,9 +90,9 @@ def test_every_answer_under_a_random_schema_parses_and_is_valid(
     jsonschema.validate(json.loads(text), schema)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(
-    ("constraint", "pattern"),
+@in_one_test("seed", range(3))
+@in_one_test(
+    "constraint, pattern",
     [
         (Constraint("regex", r"[0-9]{3}-[a-f]+"), r"[0-9]{3}-[a-f]+"),
         (Constraint("choice", ("yes", 'no "never"', "per\u00f2")), 'yes|no "never"|per\u00f2'),
@@ -99,7 +100,6 @@ def test_every_answer_under_a_random_schema_parses_and_is_valid(
         (Constraint("grammar", 'root ::= ("yes" | "no") num\nnum ::= [0-9]+'), "(yes|no)[0-9]+"),
         (Constraint("json_object", value=True), r"(?s)\{.*\}"),
     ],
-    ids=lambda value: str(value)[:20],
 )
 def test_answers_match_what_each_kind_of_constraint_says(
     compiler: GrammarCompiler, constraint: Constraint, pattern: str, seed: int
@@ -128,7 +128,7 @@ def test_a_structural_tag_forces_a_call_with_valid_arguments(compiler: GrammarCo
     assert not tokenizer().eos_ids & set(allowed)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "constraint",
     [
         Constraint("json_schema", "{"),
@@ -145,7 +145,6 @@ def test_a_structural_tag_forces_a_call_with_valid_arguments(compiler: GrammarCo
         Constraint("structural_tag", "[]"),
         Constraint("structural_tag", '{"structures": [{"begin": "a"}], "triggers": ["b"]}'),
     ],
-    ids=lambda constraint: f"{constraint.field} {constraint.value[:30]}",
 )
 def test_what_cannot_be_compiled_is_refused_by_name(
     compiler: GrammarCompiler, constraint: Constraint
@@ -200,8 +199,8 @@ def test_allowed_token_ids_and_a_grammar_hold_together(compiler: GrammarCompiler
         allowed_by(compiled.begin((), (digit,), None))
 
 
-@pytest.mark.parametrize(
-    ("params", "param"),
+@in_one_test(
+    "params, param",
     [
         (SamplingParams(regex="a", json_object=True), "regex"),
         (SamplingParams(regex="a", ignore_eos=True), "ignore_eos"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from model_server.grammars.endless import endless
+from tests.model_server.case_failures import in_one_test
 
 
 def node(required: list[str], **next_one: Any) -> dict[str, Any]:
@@ -16,7 +15,7 @@ def node(required: list[str], **next_one: Any) -> dict[str, Any]:
 HERE, NULL = {"$ref": "#"}, {"type": "null"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "schema",
     [
         {},
@@ -33,8 +32,8 @@ def test_what_can_end_is_let_through(schema: dict[str, Any]) -> None:
     assert endless(schema) is None
 
 
-@pytest.mark.parametrize(
-    ("schema", "reference"),
+@in_one_test(
+    "schema, reference",
     [
         (HERE, "#"),
         (node(["next"], **HERE), "#"),

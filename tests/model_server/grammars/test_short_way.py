@@ -24,6 +24,7 @@ from model_server.grammars.constraint import Constraint, grammar_of
 from model_server.grammars.guide import CompiledGrammar, GuideCounts
 from model_server.grammars.short_way import ShortWay
 from model_server.grammars.vocabulary import ll_tokenizer
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.grammars.schemas import SCHEMAS
 from tests.model_server.grammars.test_compiler import tokenizer
 
@@ -126,16 +127,16 @@ def test_answers_under_random_schemas_are_valid_at_the_shortest_length_and_a_few
     jsonschema.validate(json.loads(text), schema)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("pattern", [r"[a-z]+@[a-z]+\.com", r"[a-z]{20}x", r"(ab|c)*d[0-9]{3}"])
+@in_one_test("seed", range(3))
+@in_one_test("pattern", [r"[a-z]+@[a-z]+\.com", r"[a-z]{20}x", r"(ab|c)*d[0-9]{3}"])
 def test_an_answer_that_a_pattern_says_is_completed_too(
     compiler: GrammarCompiler, pattern: str, seed: int
 ) -> None:
     assert re.fullmatch(pattern, walk(compiler, Constraint("regex", pattern), 14, seed))
 
 
-@pytest.mark.parametrize(
-    ("begun", "end"),
+@in_one_test(
+    "begun, end",
     [
         ('{"name": "Jo', '","friends":[],"color":"red"}'),
         ('{"name": "Jo", "age": 3', ',"friends":[],"color":"red"}'),

@@ -9,6 +9,7 @@ import pytest
 
 from model_server.grammars.constraint import Constraint, grammar_of
 from sax.errors import InvalidRequest
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.grammars.test_compiler import tokenizer
 from tests.model_server.grammars.test_short_way import matcher_of
 
@@ -43,8 +44,8 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("tree", "whole", "not_whole"),
+@in_one_test(
+    "tree, whole, not_whole",
     [
         (const('a "b"'), ['a "b"'], ["a", "b"]),
         ({"type": "regex", "pattern": "[a-z]+/[0-9]"}, ["ab/3"], ["ab/", "3"]),
@@ -70,7 +71,6 @@ CALLS = {
             ["<a>1</a>,", "<a>1</a><a>2</a>"],
         ),
     ],
-    ids=lambda value: value.get("type") if isinstance(value, dict) else None,
 )
 def test_answers_are_what_the_format_says(
     tree: dict[str, Any], whole: list[str], not_whole: list[str]
@@ -96,8 +96,8 @@ def deep() -> dict[str, Any]:
     return tree
 
 
-@pytest.mark.parametrize(
-    ("tree", "path"),
+@in_one_test(
+    "tree, path",
     [
         ({"type": "qwen_xml_parameter"}, "format"),
         (several("sequence", ANY, const("x")), "format.elements[0]"),

@@ -1,6 +1,6 @@
 """What the GPU's kernel computes on several fake devices, beside the reference on one.
 
-    python -m tests.model_server.kernels.gpu_on_meshes RESULTS.npz
+    python -m tests.model_server.kernels.gpu_on_meshes RESULTS.npz RUN...
 
 The number of devices comes from XLA_FLAGS.
 """
@@ -8,7 +8,7 @@ The number of devices comes from XLA_FLAGS.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import jax
@@ -37,13 +37,14 @@ RUNS = {
 }
 
 
-def main(path: str) -> None:
-    np.savez(path, **dict(results()))
+def main(path: str, *runs: str) -> None:
+    np.savez(path, **dict(results(runs)))
 
 
-def results() -> Iterator[tuple[str, np.ndarray]]:
+def results(runs: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
     mesh = Mesh(np.asarray(jax.devices()).reshape(1, 2, 2), AXES)
-    for run, (case, heads, pages, rows) in RUNS.items():
+    for run in runs:
+        case, heads, pages, rows = RUNS[run]
         kernel = GpuAttention(mesh, heads, pages, interpret=True)
         split = SequenceSharding(mesh, "data", attention=True) if rows else None
         batch, new = replace(batch_of(case, kernel), split=split), new_tokens(case)
@@ -62,4 +63,4 @@ def results() -> Iterator[tuple[str, np.ndarray]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-import pytest
 
 from model_server.kernels.aligned import aligned, aligned_empty
 
 
-@pytest.mark.parametrize("shape", [(3,), (5, 7), (2, 3, 4), (1024, 33)])
-def test_arrays_begin_where_the_device_wants_them(shape: tuple[int, ...]) -> None:
-    for dtype in (np.uint8, np.float32, np.int64):
-        made = aligned_empty(shape, dtype)
-        assert made.shape == shape
-        assert made.dtype == dtype
-        assert made.ctypes.data % 64 == 0
+def test_arrays_begin_where_the_device_wants_them() -> None:
+    for shape in ((3,), (5, 7), (2, 3, 4), (1024, 33)):
+        for dtype in (np.uint8, np.float32, np.int64):
+            made = aligned_empty(shape, dtype)
+            assert (made.shape, made.dtype, made.ctypes.data % 64) == (shape, dtype, 0)
 
 
 def test_the_device_takes_an_aligned_array_over_without_a_copy() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax.sharding import AbstractMesh
 
 from model_server.kernels import xla
@@ -44,20 +43,15 @@ def test_a_cpu_has_plain_xla() -> None:
     assert kernel_for("cpu", MESH, "model", "model", BF16) is xla.KERNEL
 
 
-@pytest.mark.parametrize(
-    ("capability", "dtype", "triton"),
-    [
+def test_a_gpu_has_triton_where_that_knows_it() -> None:
+    for capability, dtype, triton in [
         ("9.0", BF16, True),
         ("9.0", FLOAT8, True),
         ("8.0", BF16, True),
         ("8.0", FLOAT8, False),
         ("7.5", BF16, False),
         ("gfx942", BF16, False),
-    ],
-)
-def test_a_gpu_has_triton_where_that_knows_it(
-    capability: str, dtype: jnp.dtype, triton: bool
-) -> None:
-    kernel = kernel_for("gpu", of(capability), "model", "model", dtype)
-    assert isinstance(kernel, GpuAttention) == triton
-    assert triton or kernel is xla.KERNEL
+    ]:
+        kernel = kernel_for("gpu", of(capability), "model", "model", dtype)
+        assert isinstance(kernel, GpuAttention) == triton, (capability, dtype)
+        assert triton or kernel is xla.KERNEL, (capability, dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from tests.model_server.tiny import PAGE, one_prompt
 
 TOKENS, HEADS, DIM, INDEXERS, INDEX = 21, 2, 6, 5, 4
 SCALE = 0.4
+attend = jax.jit(attend_to_chosen, static_argnames=("most", "scale"))
 
 
 def vectors() -> tuple[np.ndarray, ...]:
@@ -48,7 +50,7 @@ def attended(most: int, dtype: str = "float32") -> np.ndarray:
     (layer,) = allocate(cache, -(-TOKENS // PAGE), PAGE, jnp.dtype(dtype))
     q, k, by, weights = map(jnp.asarray, vectors())
     batch = one_prompt(TOKENS, xla.KERNEL)
-    made, _, _ = attend_to_chosen(batch, layer, q, k, Choosing(by, weights), most=most, scale=SCALE)
+    made, _, _ = attend(batch, layer, q, k, Choosing(by, weights), most=most, scale=SCALE)
     return np.asarray(made)[1:]
 
 
@@ -66,7 +68,7 @@ def test_a_choice_is_passed_on_to_a_layer_without_keys_for_choosing() -> None:
     )
     q, k, by, weights = map(jnp.asarray, vectors())
     batch, how = one_prompt(TOKENS, xla.KERNEL), {"most": 5, "scale": SCALE}
-    _, _, chosen = attend_to_chosen(batch, layer, q, k, Choosing(by, weights), **how)
+    _, _, chosen = attend(batch, layer, q, k, Choosing(by, weights), **how)
     made, _, again = attend_to_chosen(batch, narrow, q, k[..., :DIM], chosen, **how)
     np.testing.assert_allclose(np.asarray(made)[1:], wanted(5)[..., :DIM], atol=1e-5)
     assert again.blocks is chosen.blocks
@@ -84,9 +86,7 @@ def test_whole_inputs_choose_alike_without_pages(most: int) -> None:
         jnp.concatenate([jnp.asarray(each[1:]), jnp.asarray(each[1:])]) for each in vectors()
     )
     batch = whole_batch(jnp.array([9, TOKENS]), TOKENS)
-    made, _, _ = attend_to_chosen(
-        batch, no_pages(), q, k, Choosing(by, weights), most=most, scale=SCALE
-    )
+    made, _, _ = attend(batch, no_pages(), q, k, Choosing(by, weights), most=most, scale=SCALE)
     found = np.asarray(made).reshape(2, TOKENS, HEADS, -1)
     np.testing.assert_allclose(found[1], wanted(most), atol=1e-5)
     np.testing.assert_allclose(found[0, :9], wanted(most)[:9], atol=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from dataclasses import replace
@@ -16,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.tpu.attention import TpuAttention
+from tests.model_server.case_failures import Failures
 from tests.model_server.kernels.step_mixes import Heads
 from tests.model_server.tpu_compiler import CHIPS, compiled, mesh_of, needs_compiler, one_device
 
@@ -36,6 +36,7 @@ MODELS = {
     "Llama 4 on 8": Heads(heads=5, kv_heads=1, chunk=8192),
     "keys of 192": Heads(heads=16, kv_heads=16, key_dim=192, value_dim=128),
 }
+GEMMA_3 = Heads(heads=8, kv_heads=4, key_dim=256, value_dim=256)
 
 
 def check(
@@ -99,34 +100,29 @@ def check(
 
 
 @needs_compiler
+def test_the_smallest_chip_compiles_a_step_that_leaves_pages_in_place() -> None:
+    check(MODELS["175B on 32"], one_device("v5e"), "bfloat16")
+
+
+@needs_compiler
+def test_the_smallest_chip_compiles_images_whose_tokens_see_each_other() -> None:
+    check(replace(GEMMA_3, window=1024), one_device("v5e"), "bfloat16", block=128, run=256)
+
+
+@needs_compiler
+@pytest.mark.nightly
 @pytest.mark.parametrize("chip", CHIPS)
-def test_every_chip_compiles_a_step_that_leaves_pages_in_place(chip: str) -> None:
-    check(MODELS["175B on 32"], one_device(chip), "bfloat16")
+def test_every_chip_compiles_images_whose_tokens_see_each_other(chip: str) -> None:
+    failures = Failures()
+    for window in (None, 1024):
+        with failures.of(window):
+            of = replace(GEMMA_3, window=window)
+            check(of, one_device(chip), "bfloat16", block=128, run=256)
+    assert not failures, str(failures)
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    ("model", "dtype"),
-    [
-        ("heads of 64", "int8"),
-        ("DeepSeek V3 on 8", "bfloat16"),
-    ],
-)
-def test_models_of_all_kinds_compile_for_the_smallest_chip(model: str, dtype: str) -> None:
-    check(MODELS[model], one_device("v5e"), dtype)
-
-
-@needs_compiler
-@pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize("window", [None, 1024])
-def test_every_chip_compiles_images_whose_tokens_see_each_other(
-    chip: str, window: int | None
-) -> None:
-    gemma3 = Heads(heads=8, kv_heads=4, key_dim=256, value_dim=256, window=window)
-    check(gemma3, one_device(chip), "bfloat16", block=128, run=256)
-
-
-@needs_compiler
+@pytest.mark.nightly
 def test_small_images_whose_tokens_see_each_other_compile_for_the_smallest_chip() -> None:
     capped = Heads(heads=8, kv_heads=1, window=512, softcap=50.0, sinks=True)
     check(capped, one_device("v5e"), "int8", block=64, run=4)
@@ -144,37 +140,42 @@ def test_latent_pages_stay_whole_where_heads_are_divided() -> None:
     check(latent, mesh_of("v5e:2x4"), "bfloat16", axis="model")
 
 
-@needs_compiler
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("chip", "model", "dtype"),
-    [*itertools.product(CHIPS, MODELS, ("float32", "bfloat16", "int8", "float8_e4m3fn"))],
-)
-def test_every_chip_compiles_every_kind_of_model(chip: str, model: str, dtype: str) -> None:
-    check(MODELS[model], one_device(chip), dtype)
+def check_dtypes(of: Heads, chip: str, page_size: int = 64) -> None:
+    failures = Failures()
+    for dtype in ("float32", "bfloat16", "int8", "float8_e4m3fn"):
+        with failures.of(dtype):
+            check(of, one_device(chip), dtype, page_size=page_size)
+    assert not failures, str(failures)
 
 
 @needs_compiler
 @pytest.mark.nightly
 @pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "float8_e4m3fn"])
+@pytest.mark.parametrize("model", MODELS)
+def test_every_chip_compiles_every_kind_of_model(chip: str, model: str) -> None:
+    check_dtypes(MODELS[model], chip)
+
+
+@needs_compiler
+@pytest.mark.nightly
+@pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("page_size", [16, 24, 32, 128, 256])
-def test_every_chip_compiles_every_page_size(chip: str, dtype: str, page_size: int) -> None:
-    check(MODELS["175B on 32"], one_device(chip), dtype, page_size=page_size)
+def test_every_chip_compiles_every_page_size(chip: str, page_size: int) -> None:
+    check_dtypes(MODELS["175B on 32"], chip, page_size)
 
 
 @needs_compiler
 @pytest.mark.nightly
 @pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize(
-    "step",
-    [
+def test_every_chip_compiles_every_size_of_step(chip: str) -> None:
+    failures = Failures()
+    for step in (
         {"decodes": 1, "blocks": 1},
         {"blocks": 0},
         {"block": 256},
         {"block": 1},
         {"decodes": 256, "context": 2**15},
-    ],
-)
-def test_every_chip_compiles_every_size_of_step(chip: str, step: dict[str, int]) -> None:
-    check(MODELS["Llama 3 70B on 8"], one_device(chip), "bfloat16", **step)
+    ):
+        with failures.of(step):
+            check(MODELS["Llama 3 70B on 8"], one_device(chip), "bfloat16", **step)
+    assert not failures, str(failures)

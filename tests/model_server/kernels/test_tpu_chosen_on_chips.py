@@ -14,6 +14,7 @@ from model_server.kernels.chosen import Choosing, Chosen, attend_to_chosen
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import CacheShape
 from model_server.kernels.tpu.attention import TpuAttention
+from tests.model_server.case_failures import Failures
 from tests.model_server.compiled_program import made_as_large_as
 from tests.model_server.tpu_compiler import compiled, mesh_of, needs_compiler, one_device
 
@@ -80,7 +81,7 @@ def check(
     ]
 
 
-@pytest.mark.parametrize("chip", ["v5e", "v5p"])
+@pytest.mark.parametrize("chip", ["v5e", pytest.param("v5p", marks=pytest.mark.nightly)])
 def test_glm_5_leaves_pages_in_place(chip: str) -> None:
     check(one_device(chip), heads=4, indexers=32)
 
@@ -89,9 +90,12 @@ def test_glm_5_leaves_pages_in_place(chip: str) -> None:
 @pytest.mark.parametrize("chip", ["v5e", "v5p"])
 @pytest.mark.parametrize("blocks", [0, BLOCKS])
 @pytest.mark.parametrize("index", [0, 64, 128])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "float8_e4m3fn"])
-def test_deepseek_v32_leaves_pages_in_place(chip: str, blocks: int, index: int, dtype: str) -> None:
-    check(one_device(chip), heads=8, indexers=64, blocks=blocks, index=index, dtype=dtype)
+def test_deepseek_v32_leaves_pages_in_place(chip: str, blocks: int, index: int) -> None:
+    failures = Failures()
+    for dtype in ("float32", "bfloat16", "int8", "float8_e4m3fn"):
+        with failures.of(dtype):
+            check(one_device(chip), heads=8, indexers=64, blocks=blocks, index=index, dtype=dtype)
+    assert not failures, str(failures)
 
 
 @pytest.mark.nightly

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from model_server.config import ModelServerConfig
@@ -35,8 +36,15 @@ def deployed(
     name: str, topology: str, overrides: dict[str, str], config: ModelServerConfig | None = None
 ) -> Deployment:
     """Deploy a publish as a server of this slice would."""
-    config, where = config or ModelServerConfig(), topology_of(topology)
+    return _deployed(name, topology, tuple(overrides.items()), config or ModelServerConfig())
+
+
+@lru_cache(8)  # several tests look at the same
+def _deployed(
+    name: str, topology: str, overrides: tuple[tuple[str, str], ...], config: ModelServerConfig
+) -> Deployment:
+    where = topology_of(topology)
     with open_model(name) as model:
-        recipe = model.recipe(overrides)
+        recipe = model.recipe(dict(overrides))
         layout, memory = where.layout(recipe), where.memory(config)
         return deploy(recipe, model.checkpoint, layout, config, memory)

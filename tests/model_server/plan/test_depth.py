@@ -27,6 +27,7 @@ from model_server.plan.depth import (
 from model_server.plan.hlo.module import parse, runs_of
 from model_server.plan.hlo.traffic import HbmBytes, StepTraffic, traffic_of
 from model_server.plan.work import anatomy_of
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.plan.measures import NO_TRAFFIC, deployed, measured
 from tests.model_server.tpu_compiler import needs_compiler
 
@@ -69,8 +70,8 @@ ENTRY %main (tokens: f32[8,128], w0: f32[128,128], w1: f32[128,128]) -> f32[8,12
 _ROWS, _WEIGHT = 8 * 128 * 4, 128 * 128 * 4
 
 
-@pytest.mark.parametrize(
-    ("kinds", "expected"),
+@in_one_test(
+    "kinds, expected",
     [
         ("a" * 96, (7, 8, range(2, 3))),
         ("ab" * 23, (6, 8, range(2, 4))),  # Gemma 2: a window in every second layer
@@ -257,7 +258,7 @@ def test_a_model_whose_last_layers_borrow_keys_is_compiled_whole() -> None:
     assert depths_of(anatomy.kinds) is None
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @needs_compiler
 def test_a_hybrid_told_by_some_layers_is_as_it_is_when_all_are_compiled(tmp_path: Path) -> None:
     made = deployed(_written(tmp_path, _SMALL_HYBRID), "v5e:1x1", {"NUM_CACHE_SLOTS": "8"})

@@ -30,7 +30,7 @@ from tests.model_server.plan.copies import large_copies
 from tests.model_server.plan.measures import deployed
 from tests.model_server.tpu_compiler import mesh_of, needs_compiler
 
-pytestmark = [pytest.mark.extended, needs_compiler]
+pytestmark = [pytest.mark.nightly, needs_compiler]
 
 _MOST = 1.15  # bytes moved to those that no step can do without
 _BUCKET = Bucket(8, 0)
@@ -43,8 +43,8 @@ def _id(case: Case) -> str:
 
 
 _SHORT = {"MAX_CONTEXT": "8192"}
-_ALWAYS = [Case("lm_cloud.LmCloudSpmd175B32Test", "v5e:4x8")]
-_NIGHTLY = [
+_CASES = [
+    Case("lm_cloud.LmCloudSpmd175B32Test", "v5e:4x8"),
     Case("meta-llama/Llama-3-8B", "v5e:2x4", {"MAX_ADAPTERS": "16", "MAX_ADAPTER_RANK": "16"}),
     Case("meta-llama/Llama-3-8B", "v5e:2x4"),
     Case("lm_cloud.LmCloudSpmd2BTest", "v5e:1x1"),
@@ -71,9 +71,7 @@ _NIGHTLY = [
 ]
 
 
-@pytest.mark.parametrize(
-    "case", [*_ALWAYS, *(pytest.param(each, marks=pytest.mark.nightly) for each in _NIGHTLY)], ids=_id
-)
+@pytest.mark.parametrize("case", _CASES, ids=_id)
 def test_a_decode_step_with_penalties_and_masks_reads_weights_and_cache_once_and_copies_neither(
     case: Case,
 ) -> None:
@@ -91,7 +89,6 @@ def test_a_pool_that_would_fit_the_chips_own_memory_stays_where_it_is() -> None:
     assert large_copies(found[0], _pool_bytes(target)) == []
 
 
-@pytest.mark.nightly
 def test_the_code_of_like_layers_is_there_once() -> None:
     two, six = (measure(_small(layers).program, Bucket(2, 1)).code for layers in (2, 6))
     assert six < 1.25 * two

@@ -11,6 +11,7 @@ from model_server.config import ModelServerConfig
 from model_server.plan.__main__ import main
 from model_server.plan.compiled import measure
 from tests.golden.media_maker.gemma3 import gemma3_config
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.plan.measures import deployed
 from tests.model_server.tpu_compiler import needs_compiler
 
@@ -28,8 +29,8 @@ _SMALL = (
 )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@in_one_test(
+    "arguments, message",
     [
         (["nonsense", "--topology=v5e:4x8"], "'nonsense' is not a model path"),
         (["Llama-3-8B", "--topology=v5x:4x8"], "no TPU is called 'v5x'; nearest:"),
@@ -93,7 +94,7 @@ def test_one_bucket_is_compiled_for_real_and_its_numbers_are_read() -> None:
     assert found.flops > 0
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.parametrize("chip", ["v5e", "v6e"])
 def test_a_model_whose_images_see_both_ways_fits_and_its_steps_are_compiled(
     chip: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -11,6 +11,7 @@ import pytest
 from model_server.models.registry import make_recipe
 from model_server.plan.model import known_models, known_names, open_model, open_with_draft
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
+from tests.model_server.case_failures import Failures, in_one_test
 
 # Billions of parameters, where the name says them in another way or not at all.
 _SAID = {
@@ -69,17 +70,18 @@ def _billions(name: str) -> float:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", known_names())
-def test_a_well_known_model_has_the_parameters_that_its_name_says(name: str) -> None:
-    with open_model(name) as model:
-        declared = model.recipe({}).blueprint().declarations
-    found = sum(math.prod(each.shape) for each in declared) / 1e9
-    assert found == pytest.approx(_SAID.get(name) or _billions(name), rel=0.06)
+def test_a_well_known_model_has_the_parameters_that_its_name_says() -> None:
+    failures = Failures()
+    for name in known_names():
+        with failures.of(name):
+            with open_model(name) as model:
+                declared = model.recipe({}).blueprint().declarations
+            found = sum(math.prod(each.shape) for each in declared) / 1e9
+            assert found == pytest.approx(_SAID.get(name) or _billions(name), rel=0.06)
+    assert not failures, str(failures)
 
 
-@pytest.mark.parametrize(
-    "text", ["meta-llama/Meta-Llama-3-70B-Instruct", "Llama-3-70B", "llama-3-70b"]
-)
+@in_one_test("text", ["meta-llama/Meta-Llama-3-70B-Instruct", "Llama-3-70B", "llama-3-70b"])
 def test_a_well_known_model_goes_by_several_names(text: str) -> None:
     with open_model(text) as model:
         assert model.title == "meta-llama/Llama-3-70B"
@@ -89,7 +91,7 @@ def test_no_two_well_known_models_share_a_name() -> None:
     assert len(known_models()) == len(known_names()) > 30
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd175B32Test",
@@ -150,8 +152,8 @@ def test_a_wrong_model_path_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("name", "overrides", "message"),
+@in_one_test(
+    "name, overrides, message",
     [
         ("llama", {}, "takes its sizes from a checkpoint"),
         ("Llama-3-8B", {"QUANTIZE": '"int9"'}, "QUANTIZE"),

@@ -23,6 +23,7 @@ from model_server.plan.output.kubernetes import kubernetes_values
 from model_server.plan.output.plot import roofline_svg
 from model_server.plan.output.terminal import show
 from sax.errors import InvalidRequest
+from tests.model_server.case_failures import in_one_test
 
 _GIB = 2**30
 
@@ -161,8 +162,8 @@ def test_the_picture_has_a_roof_and_a_point_for_every_bucket() -> None:
         assert 50 <= float(dot.get("cy") or 0) <= 420
 
 
-@pytest.mark.parametrize(
-    ("topology", "hosts", "chips_per_host", "lines"),
+@in_one_test(
+    "topology, hosts, chips_per_host, lines",
     [
         ("v5e:4x8", 8, 4, ["gke-tpu-accelerator: tpu-v5-lite-podslice", "ct5lp-hightpu-4t"]),
         ("v5e:1x1", 1, 1, ["ct5lp-hightpu-1t", "google.com/tpu: 1"]),

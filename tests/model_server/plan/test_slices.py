@@ -6,10 +6,11 @@ import pytest
 
 from model_server.plan.slices import CHIPS, LENT, chips_of, parse_chip, parse_slice
 from sax.errors import InvalidRequest
+from tests.model_server.case_failures import in_one_test
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
+@in_one_test(
+    "text, name",
     [
         ("v5e:4x8", "v5e:4x8"),
         ("V5E:4x8", "v5e:4x8"),
@@ -29,8 +30,8 @@ def test_the_compiler_has_its_own_name_for_some_chips() -> None:
     assert parse_slice("v7x:2x2x1").for_compiler == "tpu7x:2x2x1"
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
+@in_one_test(
+    "text, hint",
     [
         ("v5x:4x8", "nearest: .*v5e:4x8"),
         ("v5e", "add a size: v5e:1x1, v5e:2x2"),

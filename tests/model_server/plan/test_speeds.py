@@ -30,7 +30,7 @@ def test_a_mesh_that_does_not_divide_the_heads_is_told_with_one_that_does() -> N
     assert not _notes("Qwen/Qwen2.5-7B", "v5e:2x4", ICI_MESH_SHAPE="[1,2,4]")
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @needs_compiler
 def test_a_mesh_smaller_than_the_slice_is_told() -> None:
     (note,) = _notes("lm_cloud.LmCloudSpmd175B32Test", "v5e:8x8")

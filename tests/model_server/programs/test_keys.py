@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from model_server.programs.keys import differences, flags_of
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.programs.made_here import KEYS
 
 MOVED = ("0 at 0,0,0 core 0", "4 at 0,1,0 core 0")
@@ -18,8 +18,8 @@ def test_the_same_keys_differ_in_nothing() -> None:
     assert differences(KEYS, replace(KEYS)) == []
 
 
-@pytest.mark.parametrize(
-    ("here", "words"),
+@in_one_test(
+    "here, words",
     [
         ({"libtpu": "0.0.53"}, ["made for libtpu 0.0.52, this server has 0.0.53"]),
         ({"jax": "0.11.0"}, ["made for jax 0.10.2, this server has 0.11.0"]),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from model_server.engine.paging.near_count import most_near
 from model_server.programs.manifest import decode, encode, shape_differences
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.programs.made_here import KEYS, LIMITS, MANIFEST, entry_of
 
 FULL = replace(MANIFEST, programs=(entry_of("2 decodes", "f" * 64, b"machine code"),))
@@ -21,8 +22,8 @@ def test_a_manifest_reads_back_and_is_lines_for_people() -> None:
     assert b'\n    "libtpu": "0.0.52"' in body
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
+@in_one_test(
+    "body, words",
     [
         (b"{", "not a manifest"),
         (b'{"format": 1}', "not a manifest"),

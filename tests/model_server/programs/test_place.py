@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.programs.place import SetFolder, beside, open_to_all, sets_at
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.programs.made_here import MANIFEST, entry_of
 
 A = entry_of("a", "a" * 64, b"program a")
@@ -52,8 +53,8 @@ def test_a_program_that_is_no_longer_listed_goes(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [B.file, "manifest.json"]
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
+@in_one_test(
+    "body, words",
     [(b"program A", "is damaged"), (b"prog", "has 4 bytes of 9"), (None, "is missing")],
 )
 def test_a_damaged_program_is_named(tmp_path: Path, body: bytes | None, words: str) -> None:

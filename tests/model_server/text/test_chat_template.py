@@ -1,6 +1,7 @@
 """Templates render as transformers renders them, and a hostile one ends in an error."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -8,6 +9,7 @@ from model_server.text.chat_template import ChatTemplate
 from model_server.text.control_tokens import MARK
 from sax.errors import CheckpointError, InvalidRequest, Unavailable
 from sax.types import ChatOptions, Message
+from tests.model_server.case_failures import Failures, in_one_test
 from tests.model_server.text.reference_jinja import reference_render
 
 HELLO = [Message("user", "hello")]
@@ -35,47 +37,36 @@ def test_control_tokens_in_roles_and_contents_are_marked() -> None:
     assert template.render([Message("<|a|>", " <|a|> ")]) == f"<|a|>{MARK}<|a|>:{MARK}<|a|>"
 
 
-def test_blocks_leave_no_blank_lines() -> None:
-    source = "{% for m in messages %}\n    {% if true %}\nx\n    {% endif %}\n{% endfor %}\n"
-    assert render(source) == "x\n"
-
-
-def test_loop_controls_and_loop_facts_work() -> None:
-    source = (
-        "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 3 %}{% break %}"
-        "{% endif %}{{ i }}/{{ loop.length }}{{ loop.last }} {% endfor %}"
-    )
-    assert render(source) == "0/9False 2/9False "
-
-
-def test_filters_over_messages_work() -> None:
-    source = (
-        "{{ messages | map(attribute='content') | join('+') }}"
-        "{% for m in messages | selectattr('role', 'equalto', 'user') %}!{% endfor %}"
-        "{% filter upper %}a{% endfilter %}{{ messages[-1].content[1:3] }}"
-    )
-    assert render(source, [*HELLO, Message("tool", "b")]) == "hello+b!A"
-
-
-def test_macros_and_namespaces_work() -> None:
-    source = (
-        "{% macro f(x) %}<{{ x }}>{% endmacro %}{% set n = namespace(k=0) %}"
-        "{% for i in [1, 2] %}{% set n.k = n.k + i %}{% endfor %}{{ f(n.k) }}"
-    )
-    assert render(source) == "<3>"
-
-
-def test_json_is_written_in_its_own_script() -> None:
-    source = "{{ {'b': 'é<', 'a': [1]} | tojson }}{{ {'a': 1} | tojson(indent=2) }}"
-    assert render(source) == '{"b": "é<", "a": [1]}{\n  "a": 1\n}'
-
-
-def test_the_generation_block_is_only_its_body() -> None:
-    assert render("a{% generation %}b{% endgeneration %}c") == "abc"
-
-
-def test_tools_and_documents_are_none() -> None:
-    assert render("{% if tools is not none or documents is not none %}x{% endif %}y") == "y"
+@in_one_test(
+    "source, text",
+    [
+        # No line of a block is left.
+        ("{% for m in messages %}\n    {% if true %}\nx\n    {% endif %}\n{% endfor %}\n", "x\n"),
+        (
+            "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i == 3 %}"
+            "{% break %}{% endif %}{{ i }}/{{ loop.length }}{{ loop.last }} {% endfor %}",
+            "0/9False 2/9False ",
+        ),
+        (
+            "{{ messages | map(attribute='content') | join('+') }}"
+            "{% for m in messages | selectattr('role', 'equalto', 'user') %}!{% endfor %}"
+            "{% filter upper %}a{% endfilter %}{{ messages[-1].content[1:3] }}",
+            "hello+b!A",
+        ),
+        (
+            "{% macro f(x) %}<{{ x }}>{% endmacro %}{% set n = namespace(k=0) %}"
+            "{% for i in [1, 2] %}{% set n.k = n.k + i %}{% endfor %}{{ f(n.k) }}",
+            "<3>",
+        ),
+        ("{{ {'b': 'é<', 'a': [1]} | tojson }}", '{"b": "é<", "a": [1]}'),
+        ("{{ {'a': 1} | tojson(indent=2) }}", '{\n  "a": 1\n}'),
+        ("a{% generation %}b{% endgeneration %}c", "abc"),
+        ("{% if tools is not none or documents is not none %}x{% endif %}y", "y"),
+    ],
+)
+def test_what_templates_of_models_use_works(source: str, text: str) -> None:
+    chat = [*HELLO, Message("tool", "b")] if "selectattr" in source else HELLO
+    assert render(source, chat) == text
 
 
 def test_the_date_can_be_asked_for() -> None:
@@ -90,7 +81,7 @@ def test_a_template_can_refuse_messages_in_its_own_words() -> None:
     assert caught.value.param == "messages"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "source",
     [
         "{{ 1 / 0 }}",
@@ -108,13 +99,9 @@ def test_what_goes_wrong_inside_is_an_invalid_request(source: str) -> None:
         render(source)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "source",
     [
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
-        "{{ f(99) }}",
-        "{% for x in [1] recursive %}{{ loop([1]) }}{{ loop([1]) }}{% endfor %}",
         "{{ 'x' * 10 ** 9 }}",
         "{{ [1] * 10 ** 9 }}",
         "{{ 10 ** 9 * 'x' }}",
@@ -123,8 +110,6 @@ def test_what_goes_wrong_inside_is_an_invalid_request(source: str) -> None:
         "{{ 'x'.ljust(10 ** 9) }}",
         "{{ '{:>1000000000}'.format(1) }}",
         "{{ [1] | tojson(indent=10 ** 9) }}",
-        "{% set n = namespace(x='xxxx') %}{% for i in range(99) %}"
-        "{% set n.x = n.x ~ n.x %}{% endfor %}",
         "{% set n = namespace(x='xxxx') %}{% for i in range(99) %}"
         "{% set n.x = n.x + n.x %}{% endfor %}",
         "{% for i in range(90000) %}{{ 'x' * 1000 }}{% endfor %}",
@@ -135,8 +120,8 @@ def test_a_template_that_would_not_end_or_fit_is_stopped(source: str) -> None:
         render(source)
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
+@in_one_test(
+    "source, words",
     [
         ("{% if %}", "line 1"),
         ("a\n{{ x", "line 2"),
@@ -194,22 +179,31 @@ RUNAWAYS = {
     "{% set n.x = n.x * n.x %}{% endfor %}{{ n.x % 7 }}",
 }
 ONE = "{% set one = messages | length %}"
-# Each until its limit, like another of the same kind that `make test` tries.
-ALSO = {
-    *("round down to hundreds", "round a whole number", "list of a range", "search in text"),
-    *("indent", "words", "doubling a list", "slice", "digits"),
-}
+# Most take as long as a chat may: one of each kind by day.
+BY_DAY = (
+    *("round up", "search", "replace", "format", "range", "macros", "loop in itself"),
+    *("doubling", "sum"),
+)
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[pytest.mark.extended] * (kind in ALSO)) for kind in RUNAWAYS],
+    "kinds",
+    [
+        BY_DAY,
+        pytest.param([kind for kind in RUNAWAYS if kind not in BY_DAY], marks=pytest.mark.nightly),
+    ],
+    ids=["of each kind", "more"],
 )
-def test_no_single_operation_runs_away(kind: str) -> None:
-    with pytest.raises(InvalidRequest, match="the model's chat template") as caught:
-        render(ONE + RUNAWAYS[kind])
-    assert caught.value.param == "messages"
-    assert render("{{ messages[0].content }}") == "hello", "the next chat is rendered"
+def test_no_single_operation_runs_away(kinds: Sequence[str]) -> None:
+    failures = Failures()
+    for kind in kinds:
+        with failures.of(kind):
+            with pytest.raises(InvalidRequest, match="the model's chat template") as caught:
+                render(ONE + RUNAWAYS[kind])
+            assert caught.value.param == "messages"
+            good = render("{{ messages[0].content }}")
+            assert good == "hello", "the next chat is rendered"
+    assert not failures, str(failures)
 
 
 @pytest.mark.parametrize(
@@ -217,9 +211,12 @@ def test_no_single_operation_runs_away(kind: str) -> None:
     [
         "{{ 5.5 | round(100000000, 'ceil') }}",  # computed while it is compiled
         pytest.param(
-            ONE + "{{ (one * 5.5) | round(100000000 * one, 'ceil') }}", marks=pytest.mark.extended
+            ONE + "{{ (one * 5.5) | round(100000000 * one, 'ceil') }}", marks=pytest.mark.nightly
         ),
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        pytest.param(
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_a_template_that_runs_away_is_told_when_it_is_tried_out(source: str) -> None:
@@ -262,7 +259,7 @@ def test_text_that_is_not_unicode_is_refused() -> None:
         ChatTemplate("\ud800")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "source",
     [
         "{% for m in messages %}{{ '<|{}|>{}'.format(m.role, m['content']) }}{% endfor %}",
@@ -286,7 +283,7 @@ def test_the_text_is_that_of_the_reference(source: str) -> None:
     assert render(source, chat) == reference_render(source, chat)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "source",
     ["{{ '{0.__class__}'.format('x') }}", "{{ '{x.__init__}'.format_map({'x': cycler}) }}"],
 )

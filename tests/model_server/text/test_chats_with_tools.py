@@ -11,6 +11,7 @@ from model_server.text.control_tokens import MARK
 from model_server.text.dialect import AnswerDialect, dialect_of
 from sax.chat import ChatOptions, Message, ReasoningParser, Tool, ToolCall, ToolParser
 from sax.errors import InvalidRequest, UnsupportedParameter
+from tests.model_server.case_failures import in_one_test
 
 ASK = Message("user", "Weather in Oslo?")
 WEATHER = Tool("get_weather", "Tells it.", '{"type": "object", "properties": {"city": {}}}')
@@ -66,9 +67,7 @@ def test_no_text_of_tools_and_calls_becomes_a_control_token() -> None:
     assert render("{{ extra }}", options=values) == f"{MARK}<|x|>"
 
 
-@pytest.mark.parametrize(
-    ("options", "messages", "param"),
-    [
+@in_one_test("options, messages, param", [
         (WITH_TOOLS, [ASK], "tools"),
         (ChatOptions(), [ASK, CALLED], "messages"),
         (ChatOptions(chat_template_kwargs='{"enable_thinking": 1}'), [ASK],
@@ -77,8 +76,7 @@ def test_no_text_of_tools_and_calls_becomes_a_control_token() -> None:
          "chat_template_kwargs.messages"),
         (ChatOptions(chat_template_kwargs='{"reasoning_effort": "low"}'), [ASK],
          "reasoning_effort"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_what_a_template_does_not_take_is_refused_by_name(
     options: ChatOptions, messages: list[Message], param: str
 ) -> None:
@@ -99,9 +97,8 @@ def test_no_reasoning_is_no_reasoning_as_the_template_has_it() -> None:
     assert render("plain", options=none) == "plain"
 
 
-@pytest.mark.parametrize(
-    ("tool", "call"),
-    [(Tool("f", "", "[]"), CALL), (WEATHER, ToolCall("1", "f", "[" * 99_999))],
+@in_one_test(
+    "tool, call", [(Tool("f", "", "[]"), CALL), (WEATHER, ToolCall("1", "f", "[" * 99_999))]
 )
 def test_what_is_no_json_is_refused(tool: Tool, call: ToolCall) -> None:
     with pytest.raises(InvalidRequest, match="is no JSON object"):
@@ -115,8 +112,8 @@ CHATML = (
 )
 
 
-@pytest.mark.parametrize(
-    ("content", "end"),
+@in_one_test(
+    "content, end",
     [("It is", "It is"), (" It is\n", "It is"), ("is is", "is is"), ("a <|x|>", f"a {MARK}<|x|>")],
 )
 def test_a_last_message_is_continued_where_it_ends(content: str, end: str) -> None:

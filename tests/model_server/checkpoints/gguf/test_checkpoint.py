@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from model_server.checkpoints.gguf.checkpoint import GgufCheckpoint
 from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.checkpoints.gguf_case import write_case
 from tests.model_server.checkpoints.tiny_folder import CONFIG, random_weights
 
@@ -67,7 +68,7 @@ def test_the_file_itself_holds_neighbouring_pairs(gguf_file: Path) -> None:
     np.testing.assert_array_equal(stored["blk.0.attn_q.weight"][:4], published[[0, 3, 1, 4]])
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+@in_one_test("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
 def test_quantised_tensors_come_as_float32(tmp_path: Path, kind: str) -> None:
     tensors = one_layer()
     quantised = getattr(gguf.GGMLQuantizationType, kind)
@@ -102,28 +103,22 @@ def test_a_separate_head_means_untied_embeddings(tmp_path: Path) -> None:
     assert "lm_head.weight" in untied.names()
 
 
-def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+@in_one_test(
+    "name, shape, words",
+    [
+        ("blk.0.ffn_up.weight", None, r"x\.gguf.*layers\.0\.mlp\.up_proj"),  # is missing
+        ("blk.0.mystery.weight", (4,), r"no tensor 'blk\.0\.mystery\.weight'"),
+        ("blk.1.ffn_up.weight", (64, 64), r"announces 1 layers.*layers\.1"),
+        ("blk.0.attn_k.weight", (32, 64), r"x\.gguf.*blk\.0\.attn_k\.weight has 32 rows.*64"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_named(
+    tmp_path: Path, name: str, shape: tuple[int, ...] | None, words: str
+) -> None:
     tensors = one_layer()
-    del tensors["blk.0.ffn_up.weight"]
-    with pytest.raises(CheckpointError, match=r"x\.gguf.*layers\.0\.mlp\.up_proj"):
-        GgufCheckpoint(write(tmp_path / "x.gguf", tensors))
-
-
-def test_a_tensor_nobody_knows_is_named(tmp_path: Path) -> None:
-    tensors = one_layer() | {"blk.0.mystery.weight": np.zeros(4, np.float32)}
-    with pytest.raises(CheckpointError, match=r"no tensor 'blk\.0\.mystery\.weight'"):
-        GgufCheckpoint(write(tmp_path / "x.gguf", tensors))
-
-
-def test_a_layer_too_many_is_named(tmp_path: Path) -> None:
-    tensors = one_layer() | {"blk.1.ffn_up.weight": np.zeros((64, 64), np.float32)}
-    with pytest.raises(CheckpointError, match=r"announces 1 layers.*layers\.1"):
-        GgufCheckpoint(write(tmp_path / "x.gguf", tensors))
-
-
-def test_heads_of_another_size_are_named(tmp_path: Path) -> None:
-    tensors = one_layer() | {"blk.0.attn_k.weight": np.zeros((32, 64), np.float32)}
-    with pytest.raises(CheckpointError, match=r"x\.gguf.*blk\.0\.attn_k\.weight has 32 rows.*64"):
+    tensors.pop(name, None)
+    tensors |= {} if shape is None else {name: np.zeros(shape, np.float32)}
+    with pytest.raises(CheckpointError, match=words):
         GgufCheckpoint(write(tmp_path / "x.gguf", tensors))
 
 
@@ -161,7 +156,7 @@ CUTS = st.none() | st.integers(0, HEADER + 2000)
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=400
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
 )
 @given(flips=FLIPS, cut=CUTS)
 def test_garbage_gives_a_checkpoint_error_or_numbers(
@@ -170,6 +165,7 @@ def test_garbage_gives_a_checkpoint_error_or_numbers(
     read_damaged(gguf_file, flips, cut)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", FUZZED)
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60

@@ -18,6 +18,7 @@ from model_server.checkpoints.gguf.config import (
 from model_server.checkpoints.gguf.header import GgufHeader, GgufTensor
 from model_server.checkpoints.gguf.rope import LLAMA3_FACTORS, llama3_factors
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 
 LLAMA = ARCHITECTURES["llama"]
 NO_FILE: Any = None  # configurations are made of headers
@@ -116,7 +117,7 @@ def test_biases_show_in_the_tensors() -> None:
     assert not read["tie_word_embeddings"]
 
 
-@pytest.mark.parametrize("factor", [8.0, 32.0])
+@in_one_test("factor", [8.0, 32.0])
 def test_llama3_scaling_is_recovered_from_its_factors(factor: float) -> None:
     scaling = LLAMA3 | {"factor": factor}
     factors = llama3_factors(500000.0, 64, scaling)
@@ -148,8 +149,8 @@ def test_linear_and_yarn_scaling_are_translated() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
+@in_one_test(
+    "key, value",
     [
         ("embedding_length", None),
         ("embedding_length", 0),
@@ -172,8 +173,8 @@ def test_what_cannot_be_is_refused(key: str, value: object) -> None:
         config({f"llama.{key}": value, "llama.rope.scaling.factor": 2.0})
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
+@in_one_test(
+    "key, value",
     [
         ("logit_scale", 0.0625),
         ("rope.scaling.attn_factor", 1.2),
@@ -190,7 +191,7 @@ def test_metadata_that_nothing_reads_ends_the_load_by_name(key: str, value: obje
     assert len(caught.value.text) < 400
 
 
-@pytest.mark.parametrize(("kind", "pooling"), [(1, "mean"), (2, "cls"), (3, "last")])
+@in_one_test("kind, pooling", [(1, "mean"), (2, "cls"), (3, "last")])
 def test_a_decoder_that_embeds_says_how_it_pools(kind: int, pooling: str) -> None:
     assert config({"llama.pooling_type": kind})["pooling"] == pooling
     assert "pooling" not in config({"llama.pooling_type": 0})
@@ -214,8 +215,8 @@ def test_metadata_that_changes_nothing_is_taken() -> None:
     assert config(metadata | {"other.logit_scale": 2.0}) == config()
 
 
-@pytest.mark.parametrize("value", [np.array([1, 2]), ["a", "b"]])
-@pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=lambda a: a.name)
+@in_one_test("value", [np.array([1, 2]), ["a", "b"]])
+@in_one_test("architecture", ARCHITECTURES.values())
 def test_a_list_where_one_value_belongs_does_no_harm(
     architecture: GgufArchitecture, value: object
 ) -> None:
@@ -234,7 +235,7 @@ def test_a_list_where_one_value_belongs_does_no_harm(
             config_of(GgufHeader(metadata, dict.fromkeys(names, tensor)), architecture, "float32")
 
 
-@pytest.mark.parametrize("name", ["mamba", None, 5, ["llama"]])
+@in_one_test("name", ["mamba", None, 5, ["llama"]])
 def test_an_unknown_architecture_is_named(name: object) -> None:
     with pytest.raises(CheckpointError, match="supported from GGUF: arcee, bert, .*llama"):
         architecture_of(GgufHeader({"general.architecture": name}, {}))

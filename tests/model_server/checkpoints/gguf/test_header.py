@@ -11,6 +11,7 @@ import pytest
 from model_server.checkpoints.gguf.header import GgufHeader, read_header
 from model_server.checkpoints.tensor_file import TensorFile
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 
 START = b"GGUF" + struct.pack("<I", 3)
 
@@ -74,9 +75,7 @@ def test_what_the_package_writes_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(stored, values.ravel())
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
+@in_one_test("data, words", [
         (b"", "truncated"),
         (b"GGU", "truncated"),
         (b"GGML" + bytes(20), "not a GGUF file"),
@@ -101,15 +100,14 @@ def test_what_the_package_writes_is_read(tmp_path: Path) -> None:
         (START + struct.pack("<QQ", 1, 0) + tensor("t", (1,) * 5, 0, 0), "5 dimensions"),
         (START + struct.pack("<QQ", 1, 0) + tensor("t", (1 << 40, 1 << 40), 0, 0), "truncated"),
         (START + struct.pack("<QQ", 2, 0) + tensor("t", (1,), 0, 0) * 2 + bytes(99), "twice"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_damage_is_named(tmp_path: Path, data: bytes, words: str) -> None:
     with pytest.raises(CheckpointError, match=words) as caught:
         header_of(tmp_path / "x.gguf", data)
     assert "x.gguf" in caught.value.text
 
 
-@pytest.mark.parametrize("kind", [gguf.GGUFValueType.STRING, gguf.GGUFValueType.UINT8])
+@in_one_test("kind", [gguf.GGUFValueType.STRING, gguf.GGUFValueType.UINT8])
 def test_a_header_is_bounded_even_in_a_file_of_any_size(
     tmp_path: Path, kind: gguf.GGUFValueType
 ) -> None:

@@ -1,15 +1,15 @@
 """Every quantised kind gives the gguf package's numbers, bit for bit."""
 
 import numpy as np
-import pytest
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.checkpoints.gguf.kinds import KINDS, BlockFormat
 from model_server.checkpoints.packed import FLOAT4, HALF_BYTES
 from model_server.checkpoints.packed import KINDS as PACKED_KINDS
+from tests.model_server.case_failures import in_one_test
 
 # Where a block has its float16s.
 HALVES = {
@@ -18,7 +18,7 @@ HALVES = {
     "NVFP4": (), "TQ1_0": (52,), "TQ2_0": (64,), "IQ4_NL": (0,), "IQ4_XS": (0,), "IQ1_S": (0,),
     "IQ1_M": (), "IQ2_XXS": (0,), "IQ2_XS": (0,), "IQ2_S": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,),
 }  # fmt: skip
-EACH = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+FEW = settings(max_examples=25, deadline=None)  # of all kinds
 
 
 def blocks(kind: GGMLQuantizationType, seed: int, count: int = 40) -> np.ndarray:
@@ -48,15 +48,17 @@ def test_every_kind_of_the_issue_is_there() -> None:
     assert {kind.name for kind in KINDS} == set(HALVES)
 
 
-@EACH
+@FEW
 @given(seed=st.integers(0, 1000))
+@in_one_test("kind", KINDS)
 def test_the_numbers_are_the_gguf_packages(kind: GGMLQuantizationType, seed: int) -> None:
     raw = blocks(kind, seed)
     np.testing.assert_array_equal(dequantized(KINDS[kind], raw), dequantize(raw, kind))
 
 
-@EACH
+@FEW
 @given(seed=st.integers(0, 1000))
+@in_one_test("kind", KINDS)
 def test_packed_blocks_are_the_same_weights(kind: GGMLQuantizationType, seed: int) -> None:
     """Only moving 4-bit values to -8..7 may round, by less than a bit of a block's largest."""
     raw, of = blocks(kind, seed), KINDS[kind]
@@ -72,7 +74,7 @@ def test_packed_blocks_are_the_same_weights(kind: GGMLQuantizationType, seed: in
     assert (differences <= bit).all()
 
 
-@EACH
+@in_one_test("kind", KINDS)
 def test_values_fill_the_narrowest_kind_that_holds_them(kind: GGMLQuantizationType) -> None:
     of = KINDS[kind]
     values = of.pack(blocks(kind, 0, 400)).values
@@ -82,7 +84,7 @@ def test_values_fill_the_narrowest_kind_that_holds_them(kind: GGMLQuantizationTy
     assert of.pack(blocks(kind, 0)).float4 == (of.packing.kind == FLOAT4)
 
 
-@EACH
+@in_one_test("kind", KINDS)
 def test_scales_that_are_no_numbers_make_no_noise(kind: GGMLQuantizationType) -> None:
     raw = np.full((3, KINDS[kind].nbytes), 0xFF, np.uint8)
     no_number = np.isnan(dequantized(KINDS[kind], raw)).any()
@@ -90,7 +92,7 @@ def test_scales_that_are_no_numbers_make_no_noise(kind: GGMLQuantizationType) ->
     KINDS[kind].pack(raw)
 
 
-@EACH
+@in_one_test("kind", KINDS)
 def test_the_input_is_left_alone(kind: GGMLQuantizationType) -> None:
     raw = blocks(kind, 0)
     before = raw.copy()

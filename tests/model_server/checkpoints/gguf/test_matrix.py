@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.checkpoints.gguf.header import read_header
@@ -15,6 +15,7 @@ from model_server.checkpoints.gguf.kinds import KINDS
 from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
 from model_server.checkpoints.tensor_file import TensorFile
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.checkpoints.gguf.test_kinds import blocks
 
 ROWS, COLUMNS = 24, 512
@@ -45,48 +46,51 @@ def parts(draw: st.DrawFn, size: int) -> slice:
     return slice(start, draw(st.integers(start, size)))
 
 
-EACH = pytest.mark.parametrize("kind", [*PLAIN, *KINDS], ids=lambda kind: kind.name)
-ONE_FILE = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25
-)
+Stored = dict[GGMLQuantizationType, tuple[Matrix, np.ndarray]]
 
 
-@EACH
-@ONE_FILE
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    """Of each kind a file's matrix, and its numbers."""
+    place = tmp_path_factory.mktemp("kinds")
+    return {kind: stored(place / f"{kind.name}.gguf", kind) for kind in (*PLAIN, *KINDS)}
+
+
+EXAMPLES = settings(deadline=None, max_examples=25)
+
+
+@EXAMPLES
 @given(rows=parts(ROWS), columns=parts(COLUMNS))
+@in_one_test("kind", [*PLAIN, *KINDS])
 def test_a_region_is_what_the_whole_has_there(
-    tmp_path: Path, kind: GGMLQuantizationType, rows: slice, columns: slice
+    every: Stored, kind: GGMLQuantizationType, rows: slice, columns: slice
 ) -> None:
-    matrix, numbers = stored(tmp_path / "x.gguf", kind)
+    matrix, numbers = every[kind]
     found = matrix.read(rows, columns)
     assert found.dtype == matrix.dtype
     np.testing.assert_array_equal(found, numbers[rows, columns])
 
 
-@EACH
-@ONE_FILE
+@EXAMPLES
 @given(
     rows=st.lists(st.integers(0, ROWS - 1), unique=True).map(lambda rows: np.array(rows, int)),
     columns=parts(COLUMNS),
 )
+@in_one_test("kind", [*PLAIN, *KINDS])
 def test_rows_come_in_the_order_asked_for(
-    tmp_path: Path, kind: GGMLQuantizationType, rows: np.ndarray, columns: slice
+    every: Stored, kind: GGMLQuantizationType, rows: np.ndarray, columns: slice
 ) -> None:
-    matrix, numbers = stored(tmp_path / "x.gguf", kind)
+    matrix, numbers = every[kind]
     np.testing.assert_array_equal(matrix.read(rows, columns), numbers[rows][:, columns])
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@ONE_FILE
+@EXAMPLES
 @given(rows=parts(ROWS), columns=parts(COLUMNS // 32), order=st.permutations(range(ROWS)))
+@in_one_test("kind", KINDS)
 def test_packed_regions_are_what_the_whole_has_there(
-    tmp_path: Path,
-    kind: GGMLQuantizationType,
-    rows: slice,
-    columns: slice,
-    order: list[int],
+    every: Stored, kind: GGMLQuantizationType, rows: slice, columns: slice, order: list[int]
 ) -> None:
-    matrix, _ = stored(tmp_path / "x.gguf", kind)
+    matrix, _ = every[kind]
     size = max(KINDS[kind].packing.block or 0, 32)
     columns = slice(columns.start * 32 // size * size, columns.stop * 32 // size * size)
     whole = matrix.read_packed(slice(0, ROWS), slice(0, COLUMNS)).dequantized()

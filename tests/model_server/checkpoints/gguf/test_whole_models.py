@@ -24,13 +24,13 @@ from tests.model_server.tiny import logits_of
 
 PROMPT = np.array([1, 7, 2, 8, 9, 3, 5])
 WIDTH = 256
-# `make test` takes one of a grid with offsets, one of a table and one of float4.
+# By day one of a grid with offsets, one of a table and one of float4.
 FEW = ("IQ1_S", "IQ4_XS", "NVFP4")
 NEW = ("IQ", "TQ", "NV", "MX")
 EACH = pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=[] if kind.name in FEW else pytest.mark.extended, id=kind.name)
+        pytest.param(kind, marks=[] if kind.name in FEW else pytest.mark.nightly, id=kind.name)
         for kind in KINDS
         if kind.name.startswith(NEW)
     ],

@@ -39,7 +39,20 @@ def sax(hub: FakeHub, tmp_path: Path) -> Run:
     return run
 
 
-@pytest.mark.extended
+def test_what_was_pulled_is_listed_and_removed(hub: FakeHub, sax: Run) -> None:
+    commit = hub.push("acme/tiny", FILES)
+    pulled = sax("pull", "acme/tiny")
+    assert pulled.returncode == 0, pulled.stderr
+    (listed,) = json.loads(sax("models", "--json").stdout)
+    assert (listed["id"], listed["revision"]) == ("hf://acme/tiny", commit)
+    assert (listed["names"], listed["format"]) == (["main"], "safetensors")
+    assert sax("rm", "acme/tiny").returncode == 1, "nobody answers the question"
+    removed = sax("rm", f"acme/tiny@{commit[:8]}", "--yes")
+    assert removed.stdout.startswith(f"removed acme/tiny@{commit[:8]}: 1 revision, ")
+    assert not Path(pulled.stdout.strip()).exists()
+
+
+@pytest.mark.nightly
 def test_pull_models_and_rm_follow_a_checkpoint_from_the_hub_and_away(
     hub: FakeHub, sax: Run
 ) -> None:
@@ -68,7 +81,7 @@ def test_pull_models_and_rm_follow_a_checkpoint_from_the_hub_and_away(
     assert (gone.returncode, "not in the caches" in gone.stderr) == (1, True)
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_without_a_network_the_cache_alone_answers(hub: FakeHub, sax: Run) -> None:
     hub.push("acme/tiny", FILES)
     none = sax("pull", "acme/tiny", HF_HUB_OFFLINE="1")

@@ -14,6 +14,7 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
     read_sentence_settings,
 )
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.sentence_folders import sentence_folder
 
 # As sentence-transformers before 5 writes it.
@@ -36,8 +37,8 @@ def test_a_module_has_sizes_a_bias_and_an_activation(tmp_path: Path) -> None:
     assert read(tmp_path, EARLY) == wanted
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
+@in_one_test(
+    "changes, says",
     [
         ({"activation_function": "my.Own"}, "activation_function = 'my.Own'"),
         ({"use_residual": True}, "use_residual = True"),

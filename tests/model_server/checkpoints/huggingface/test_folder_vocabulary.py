@@ -11,6 +11,7 @@ from model_server.checkpoints.huggingface.folder_files import folder_tokenizer
 from model_server.text.token_bytes import byte_alphabet
 from model_server.text.tokenizer import HfTokenizer
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.checkpoints.tiny_folder import write_json
 from tests.model_server.text.vocabularies.golden import PLACE, differences
 
@@ -38,8 +39,8 @@ def put_pairs(folder: Path, merges: str = MERGES) -> None:
     (folder / "merges.txt").write_text(merges, encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("file", "golden"),
+@in_one_test(
+    "file, golden",
     [
         ("tokenizer.model", "bpe_llama"),
         ("spiece.model", "bpe_llama"),
@@ -97,8 +98,8 @@ def test_added_tokens_may_swallow_spaces_and_repeat_what_the_file_says(tmp_path:
     assert {text for text, _, _ in differences(tokenizer, "bpe_gemma")} == set()
 
 
-@pytest.mark.parametrize(
-    ("listed", "words"),
+@in_one_test(
+    "listed, words",
     [
         ({"1": {"content": "<start>"}}, "'<start>' has id 1.*'<s>'.*different models"),
         ({"9999": {"content": "<turn>"}}, "do not continue from"),
@@ -117,7 +118,7 @@ def test_added_tokens_that_do_not_fit_are_refused(tmp_path: Path, listed: Any, w
     assert str(tmp_path) in caught.value.text
 
 
-@pytest.mark.parametrize("file", ["qwen.tiktoken", "tiktoken.model", "tokenizer.model"])
+@in_one_test("file", ["qwen.tiktoken", "tiktoken.model", "tokenizer.model"])
 def test_tiktoken_files_are_known_under_any_name(tmp_path: Path, file: str) -> None:
     put(tmp_path, file, "qwen.tiktoken")
     settings(tmp_path, added_tokens_decoder=QWEN_END)
@@ -182,8 +183,8 @@ def test_a_folder_without_any_vocabulary_says_what_was_looked_for(tmp_path: Path
         opened(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "words"),
+@in_one_test(
+    "file, content, words",
     [
         ("tokenizer.model", b"not one", "SentencePiece"),
         ("tokenizer.model", (PLACE / "bpe_llama.model").read_bytes()[:3000], "truncated"),
@@ -204,8 +205,8 @@ def test_a_wrong_file_is_named(tmp_path: Path, file: str, content: bytes, words:
     assert str(tmp_path) in caught.value.text
 
 
-@pytest.mark.parametrize(
-    ("merges", "words"),
+@in_one_test(
+    "merges, words",
     [("h e x\n", "line that is not a pair: 'h e x'"), ("q zz\n", "vocab.json cannot be loaded")],
 )
 def test_wrong_merges_are_named(tmp_path: Path, merges: str, words: str) -> None:

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from model_server.checkpoints.huggingface.safetensors import SafetensorsCheckpoint
 from sax.errors import CheckpointError
 from sax.types import Message
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.checkpoints.tiny_folder import (
     CHAT,
     CONFIG,
@@ -27,7 +28,7 @@ from tests.model_server.models.family_cases import checkpoint_of, config_of
 INDEX = "model.safetensors.index.json"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@in_one_test("dtype", ["float32", "float16", "bfloat16"])
 def test_tensors_read_as_they_were_written(tmp_path: Path, dtype: str) -> None:
     checkpoint = SafetensorsCheckpoint(write_tiny(tmp_path / "x", dtype=dtype))
     weights = random_weights(CONFIG, dtype)
@@ -102,16 +103,18 @@ def test_a_tensor_of_another_number_format_is_named(folder: Path) -> None:
         SafetensorsCheckpoint(folder).read("model.norm.weight")
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+@in_one_test("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    folder = write_tiny(tmp_path / "x")
     (folder / name).unlink()
     with pytest.raises(CheckpointError, match=name):
         SafetensorsCheckpoint(folder).tokenizer()
 
 
-@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer.json"])
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
-def test_a_damaged_json_file_is_named(folder: Path, name: str, content: bytes) -> None:
+@in_one_test("name", ["config.json", "generation_config.json", "tokenizer.json"])
+@in_one_test("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
+def test_a_damaged_json_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    folder = write_tiny(tmp_path / "x")
     (folder / name).write_bytes(content)
     with pytest.raises(CheckpointError, match=name):
         SafetensorsCheckpoint(folder).tokenizer()
@@ -164,7 +167,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
         SafetensorsCheckpoint(folder)
 
 
-@pytest.mark.parametrize("place", ["../model.safetensors", "/etc/x.safetensors", 5, None])
+@in_one_test("place", ["../model.safetensors", "/etc/x.safetensors", 5, None])
 def test_an_index_cannot_point_outside_its_folder(tmp_path: Path, place: object) -> None:
     folder = write_tiny(tmp_path / "x", shards=2)
     write_json(folder / INDEX, {"weight_map": {"a": place}})

@@ -9,6 +9,7 @@ import pytest
 
 from model_server.checkpoints.orbax.folder import Folder
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 
 Place = Callable[[Path], str]
 
@@ -23,7 +24,7 @@ def filled(bucket_root: Path) -> Path:
     return bucket_root / "bucket" / "model"
 
 
-@pytest.fixture(params=["local", "gs", "s3"])
+@pytest.fixture(params=["local", pytest.param("gs", marks=pytest.mark.nightly), "s3"])
 def place(request: pytest.FixtureRequest, filled: Path) -> Folder:
     """The same folder by each way to it."""
     if request.param == "local":
@@ -76,7 +77,7 @@ def test_nothing_is_above_a_bucket() -> None:
     assert Folder("/").parent is None
 
 
-@pytest.mark.parametrize("url", ["gs://", "s3:///path", "ftp://host/x"])
+@in_one_test("url", ["gs://", "s3:///path", "ftp://host/x"])
 def test_what_is_no_place_is_refused(url: str) -> None:
     with pytest.raises(CheckpointError, match="BUCKET"):
         Folder(url)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,16 +10,26 @@ from model_server.kernels.cpu import native
 from model_server.kernels.cpu.build import INSTRUCTIONS
 
 NAMES = sorted({name for names in INSTRUCTIONS.values() for name in names})
+InstructionSets = Callable[[], Iterator[str]]
 
 
-@pytest.fixture(params=NAMES)
-def instructions(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Choose one instruction set for the test; skips those that this machine has not."""
+@pytest.fixture
+def instruction_sets() -> Iterator[InstructionSets]:
+    """Call it to go through those of this machine: each is chosen until the next one is asked for.
+
+    A test that uses it is skipped where the library was not built.
+    """
     library = native.library()
     if library is None:
         pytest.skip("sax was installed without its native kernels: no compiler was found")
     before = library.sax_cpu_name()
-    if not library.sax_cpu_choose(request.param.encode()):
-        pytest.skip(f"this machine has no {request.param}")
-    yield request.param
+
+    def chosen() -> Iterator[str]:
+        found = [name for name in NAMES if library.sax_cpu_choose(name.encode())]
+        assert found, "there is none that runs anywhere"
+        for name in found:
+            library.sax_cpu_choose(name.encode())
+            yield name
+
+    yield chosen
     library.sax_cpu_choose(before)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from model_server.engine.sampling.drawing import RowSampling
 from model_server.engine.sampling.sampler import Sampled, sample
-from tests.model_server.kernels.cpu.instruction_sets import instructions
+from tests.model_server.case_failures import Failures
+from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
 
-__all__ = ["instructions"]
+__all__ = ["instruction_sets"]
 
 ROWS = 48
 by_xla = jax.jit(sample)
@@ -61,30 +62,35 @@ def compare(got: Sampled, wanted: Sampled, asked: RowSampling) -> None:
     )
 
 
-@pytest.mark.parametrize("vocab", [21, 300, 10_007])
-@pytest.mark.parametrize("spread", [0.01, 1.0, 3.0, 12.0])
-def test_tokens_and_reports_are_those_of_xla(vocab: int, spread: float, instructions: str) -> None:
-    rng = np.random.default_rng(vocab)
-    logits = (rng.normal(size=(ROWS, vocab)) * spread).astype(np.float32)
-    edited = logits + rng.normal(size=logits.shape).astype(np.float32) * 0.1
-    edited[:, 3] = -np.inf  # not allowed
-    asked = rows(int(100 * spread), vocab)
-    compare(natively(logits, asked, edited), by_xla(logits, asked, edited), asked)
+def test_tokens_and_reports_are_those_of_xla(instruction_sets: InstructionSets) -> None:
+    failures = Failures()
+    for vocab, spread in itertools.product([21, 300, 10_007], [0.01, 1.0, 3.0, 12.0]):
+        rng = np.random.default_rng(vocab)
+        logits = (rng.normal(size=(ROWS, vocab)) * spread).astype(np.float32)
+        edited = logits + rng.normal(size=logits.shape).astype(np.float32) * 0.1
+        edited[:, 3] = -np.inf  # not allowed
+        asked = rows(int(100 * spread), vocab)
+        wanted = by_xla(logits, asked, edited)
+        for instructions in instruction_sets():
+            with failures.of(vocab, spread, instructions):
+                compare(natively(logits, asked, edited), wanted, asked)
+    assert not failures, str(failures)
 
 
-def test_equals_are_told_from_the_first_on(instructions: str) -> None:
+def test_equals_are_told_from_the_first_on(instruction_sets: InstructionSets) -> None:
     logits = np.zeros((ROWS, 40), np.float32)
     asked = rows(1, 40)._replace(
         temperature=jnp.zeros(ROWS), target=jnp.full(ROWS, -1), tops=jnp.full(ROWS, 20)
     )
-    made = natively(logits, asked)
-    assert not np.asarray(made.tokens).any()
-    np.testing.assert_array_equal(made.top_tokens, np.tile(np.arange(20), (ROWS, 1)))
-    assert (np.asarray(made.ranks) == 1).all()
+    for instructions in instruction_sets():
+        made = natively(logits, asked)
+        assert not np.asarray(made.tokens).any(), instructions
+        np.testing.assert_array_equal(made.top_tokens, np.tile(np.arange(20), (ROWS, 1)))
+        assert (np.asarray(made.ranks) == 1).all(), instructions
 
 
 def test_a_row_of_what_is_no_number_still_gives_a_token_of_the_vocabulary(
-    instructions: str,
+    instruction_sets: InstructionSets,
 ) -> None:
     """A neighbour's row must not care."""
     rng = np.random.default_rng(0)
@@ -92,7 +98,8 @@ def test_a_row_of_what_is_no_number_still_gives_a_token_of_the_vocabulary(
     spoiled = logits.copy()
     spoiled[::2] = np.nan
     asked = rows(2, 300)
-    made, wanted = natively(spoiled, asked), natively(logits, asked)
-    assert ((np.asarray(made.tokens) >= 0) & (np.asarray(made.tokens) < 300)).all()
-    np.testing.assert_array_equal(made.tokens[1::2], wanted.tokens[1::2])
-    np.testing.assert_array_equal(made.logprobs[1::2], wanted.logprobs[1::2])
+    for _ in instruction_sets():
+        made, wanted = natively(spoiled, asked), natively(logits, asked)
+        assert ((np.asarray(made.tokens) >= 0) & (np.asarray(made.tokens) < 300)).all()
+        np.testing.assert_array_equal(made.tokens[1::2], wanted.tokens[1::2])
+        np.testing.assert_array_equal(made.logprobs[1::2], wanted.logprobs[1::2])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +11,10 @@ import pytest
 
 from model_server.kernels.cpu.rows import GATES, HeadNorm, HeadRotation, gated, heads, rms_norm
 from model_server.models.layers.rope import Rotary
-from tests.model_server.kernels.cpu.instruction_sets import instructions
+from tests.model_server.case_failures import Failures
+from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
 
-__all__ = ["instructions"]
+__all__ = ["instruction_sets"]
 
 SIZES = [(1, 16), (3, 17), (40, 576), (9, 1), (200, 100), (0, 32)]
 FUNCTIONS = {
@@ -33,46 +36,59 @@ def normed(x: np.ndarray, scale: np.ndarray, more: float, epsilon: float = 1e-5)
     return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon) * (scale + more)
 
 
-@pytest.mark.parametrize("more", [0.0, 1.0])
-@pytest.mark.parametrize(("rows", "size"), SIZES)
-def test_sums_are_normed(rows: int, size: int, more: float, instructions: str) -> None:
-    x, y, scale = numbers(rows, size), numbers(rows, size)[::-1], numbers(size)
-    for added in (None, y.copy()):
-        got_sum, got = rms_norm(
-            jnp.asarray(x), added, all_live(rows), scale, epsilon=1e-5, more=more
-        )
+def test_sums_are_normed(instruction_sets: InstructionSets) -> None:
+    failures = Failures()
+    for (rows, size), more, adds in itertools.product(SIZES, [0.0, 1.0], [False, True]):
+        x, scale = numbers(rows, size), numbers(size)
+        added = x[::-1].copy() if adds else None
         whole = x if added is None else x + added
-        np.testing.assert_allclose(got_sum, whole, rtol=1e-6)
-        np.testing.assert_allclose(got, normed(whole, scale, more), rtol=2e-5, atol=1e-6)
+        for instructions in instruction_sets():
+            with failures.of(rows, size, more, adds, instructions):
+                got_sum, got = rms_norm(
+                    jnp.asarray(x), added, all_live(rows), scale, epsilon=1e-5, more=more
+                )
+                np.testing.assert_allclose(got_sum, whole, rtol=1e-6)
+                np.testing.assert_allclose(got, normed(whole, scale, more), rtol=2e-5, atol=1e-6)
+    assert not failures, str(failures)
 
 
-@pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize(("rows", "size"), SIZES)
-def test_gates_multiply_what_they_let_through(
-    rows: int, size: int, gate: str, instructions: str
-) -> None:
-    both = 4 * numbers(rows, 2 * size)
-    got = gated(jnp.asarray(both), all_live(rows), gate)
-    exact = both.astype(np.float64)
-    wanted = FUNCTIONS[gate](exact[:, :size]) * exact[:, size:]
-    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+def test_gates_multiply_what_they_let_through(instruction_sets: InstructionSets) -> None:
+    failures = Failures()
+    for (rows, size), gate in itertools.product(SIZES, GATES):
+        both = 4 * numbers(rows, 2 * size)
+        exact = both.astype(np.float64)
+        wanted = FUNCTIONS[gate](exact[:, :size]) * exact[:, size:]
+        for instructions in instruction_sets():
+            with failures.of(rows, size, gate, instructions):
+                got = gated(jnp.asarray(both), all_live(rows), gate)
+                np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    assert not failures, str(failures)
 
 
-@pytest.mark.parametrize("gate", ["silu", "gelu_tanh"])
-def test_gates_of_large_numbers_are_open_or_shut(gate: str, instructions: str) -> None:
+def test_gates_of_large_numbers_are_open_or_shut(instruction_sets: InstructionSets) -> None:
     both = jnp.asarray([[1e4, -1e4, 90.0, -90.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0]], jnp.float32)
-    got = gated(both, all_live(1), gate)
-    np.testing.assert_allclose(got, [[1e4, 0.0, 90.0, 0.0, 0.0]], atol=1e-30)
+    failures = Failures()
+    for instructions in instruction_sets():
+        for gate in ("silu", "gelu_tanh"):
+            with failures.of(gate, instructions):
+                got = gated(both, all_live(1), gate)
+                np.testing.assert_allclose(got, [[1e4, 0.0, 90.0, 0.0, 0.0]], atol=1e-30)
+    assert not failures, str(failures)
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize(
-    ("query_heads", "kv_heads", "size", "half"),
-    [(9, 3, 64, 32), (4, 4, 80, 10), (2, 1, 6, 3), (1, 1, 256, 128), (3, 1, 16, 0)],
-)
-def test_heads_are_divided_normed_and_rotated(
-    query_heads: int, kv_heads: int, size: int, half: int, interleaved: bool, instructions: str
-) -> None:
+def test_heads_are_divided_normed_and_rotated(instruction_sets: InstructionSets) -> None:
+    failures = Failures()
+    # query heads, KV heads, size, half of what is rotated of it
+    shapes = [(9, 3, 64, 32), (4, 4, 80, 10), (2, 1, 6, 3), (1, 1, 256, 128), (3, 1, 16, 0)]
+    for shape, interleaved in itertools.product(shapes, [False, True]):
+        for instructions in instruction_sets():
+            with failures.of(*shape, interleaved, instructions):
+                compare_heads(*shape, interleaved)
+    assert not failures, str(failures)
+
+
+def compare_heads(query_heads: int, kv_heads: int, size: int, half: int, interleaved: bool) -> None:
+    """With a norm of queries and keys, and without one."""
     rows = 11
     joined = numbers(rows, (query_heads + 2 * kv_heads) * size)
     angles = numbers(rows, 1, half)
@@ -90,21 +106,22 @@ def test_heads_are_divided_normed_and_rotated(
             np.testing.assert_allclose(made, wanted, rtol=2e-5, atol=1e-5)
 
 
-def test_rows_that_are_not_live_get_zeros(instructions: str) -> None:
+def test_rows_that_are_not_live_get_zeros(instruction_sets: InstructionSets) -> None:
     rows, size = 70, 48
     live = jnp.asarray([1, 5, 69, *[-1] * 67], jnp.int32)
     there = np.zeros(rows, bool)
     there[[1, 5, 69]] = True
     bad = numbers(rows, 3 * size)
     bad[~there] = np.nan
-    made = [
-        *rms_norm(jnp.asarray(bad), bad, live, numbers(3 * size), epsilon=1e-5),
-        gated(jnp.asarray(bad[:, : 2 * size]), live, "silu"),
-        *heads(jnp.asarray(bad), live, size, 1, None, None),
-    ]
-    for each in made:
-        np.testing.assert_array_equal(np.asarray(each)[~there], 0.0)
-        assert np.all(np.any(np.asarray(each)[there].reshape(3, -1) != 0, axis=1))
+    for instructions in instruction_sets():
+        made = [
+            *rms_norm(jnp.asarray(bad), bad, live, numbers(3 * size), epsilon=1e-5),
+            gated(jnp.asarray(bad[:, : 2 * size]), live, "silu"),
+            *heads(jnp.asarray(bad), live, size, 1, None, None),
+        ]
+        for each in map(np.asarray, made):
+            np.testing.assert_array_equal(each[~there], 0.0, err_msg=instructions)
+            assert np.all(np.any(each[there].reshape(3, -1) != 0, axis=1)), instructions
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

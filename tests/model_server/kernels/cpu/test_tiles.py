@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -25,9 +26,10 @@ from model_server.kernels.cpu.tiles import (
     tiles_of,
 )
 from model_server.models.weights.quantization import quantize
-from tests.model_server.kernels.cpu.instruction_sets import instructions
+from tests.model_server.case_failures import Failures
+from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
 
-__all__ = ["instructions"]
+__all__ = ["instruction_sets"]
 
 # rows, inputs, outputs: one row, one tile, odd numbers, none, and more than are read at once
 SHAPES = [
@@ -58,37 +60,46 @@ def _with_library() -> None:
         pytest.skip("sax was installed without its native kernels: no compiler was found")
 
 
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
-def test_a_product_is_that_of_the_rounded_rows(
-    rows: int, inputs: int, outputs: int, instructions: str
+def test_a_product_is_that_of_the_rounded_rows(instruction_sets: InstructionSets) -> None:
+    failures, product = Failures(), jax.jit(plain_product, static_argnums=0)
+    for rows, inputs, outputs in SHAPES:
+        weight, x = weight_of(outputs, inputs), rows_of(rows, inputs)
+        tiles = jnp.asarray(plain_tiles(weight))
+        wanted = x.astype(ml_dtypes.bfloat16).astype(np.float64) @ weight.astype(np.float64).T
+        for instructions in instruction_sets():
+            with failures.of(rows, inputs, outputs, instructions):
+                made = product((outputs, inputs), x, tiles)
+                np.testing.assert_allclose(made, wanted, rtol=0, atol=4e-6 * max(inputs, 10))
+    assert not failures, str(failures)
+
+
+def test_tiles_hold_the_weight() -> None:
+    failures = Failures()
+    for outputs, inputs in [(16, 2), (49, 577), (1, 1), (100, 40)]:
+        with failures.of(outputs, inputs):
+            weight = weight_of(outputs, inputs)
+            tiles = jnp.asarray(plain_tiles(weight))
+            np.testing.assert_array_equal(tiles_of(jnp.asarray(weight)), tiles)
+            np.testing.assert_array_equal(plain_weight(tiles, (outputs, inputs)), weight)
+            index = np.random.default_rng(0).integers(0, outputs, 7)
+            rows = plain_rows(tiles, jnp.asarray(index), inputs)
+            np.testing.assert_array_equal(rows, weight[index])
+    assert not failures, str(failures)
+
+
+def test_rounds_as_numpy_does_and_keeps_what_is_no_number(
+    instruction_sets: InstructionSets,
 ) -> None:
-    weight, x = weight_of(outputs, inputs), rows_of(rows, inputs)
-    tiles = jnp.asarray(plain_tiles(weight))
-    made = jax.jit(plain_product, static_argnums=0)((outputs, inputs), x, tiles)
-    wanted = x.astype(ml_dtypes.bfloat16).astype(np.float64) @ weight.astype(np.float64).T
-    np.testing.assert_allclose(made, wanted, rtol=0, atol=4e-6 * max(inputs, 10))
-
-
-@pytest.mark.parametrize(("outputs", "inputs"), [(16, 2), (49, 577), (1, 1), (100, 40)])
-def test_tiles_hold_the_weight(outputs: int, inputs: int) -> None:
-    weight = weight_of(outputs, inputs)
-    tiles = jnp.asarray(plain_tiles(weight))
-    np.testing.assert_array_equal(tiles_of(jnp.asarray(weight)), tiles)
-    np.testing.assert_array_equal(plain_weight(tiles, (outputs, inputs)), weight)
-    index = np.random.default_rng(0).integers(0, outputs, 7)
-    np.testing.assert_array_equal(plain_rows(tiles, jnp.asarray(index), inputs), weight[index])
-
-
-def test_rounds_as_numpy_does_and_keeps_what_is_no_number(instructions: str) -> None:
     x = np.asarray([[1.00390625, -1.01171875, np.inf, 3e-39]], np.float32)  # two ties, to even
     one = np.eye(4, dtype=ml_dtypes.bfloat16)
     tiles = jnp.asarray(plain_tiles(one))
     finite = np.where(np.isfinite(x), x, 0).astype(np.float32)
-    made = np.asarray(plain_product((4, 4), jnp.asarray(finite), tiles))
     wanted = finite.astype(ml_dtypes.bfloat16).astype(np.float32)
-    np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-37)
-    nothing = np.asarray(plain_product((4, 4), jnp.asarray(x * np.nan), tiles))
-    assert np.isnan(nothing).all()
+    for instructions in instruction_sets():
+        made = np.asarray(plain_product((4, 4), jnp.asarray(finite), tiles))
+        np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-37, err_msg=instructions)
+        nothing = np.asarray(plain_product((4, 4), jnp.asarray(x * np.nan), tiles))
+        assert np.isnan(nothing).all(), instructions
 
 
 def test_gradients_are_those_of_the_plain_product() -> None:
@@ -128,27 +139,32 @@ def quantised(shape: tuple[int, int], packing: Packing) -> tuple[ByteForm, Packe
     return form, blocks, jax.tree.map(jnp.asarray, byte_tiles(form, blocks))
 
 
-@pytest.mark.parametrize("packing", PACKINGS, ids=str)
-@pytest.mark.parametrize("rows", [0, 1, 3, 9, 31, 32, 130])
-def test_a_quantised_product_loses_next_to_nothing(
-    rows: int, packing: Packing, instructions: str
-) -> None:
+def test_a_quantised_product_loses_next_to_nothing(instruction_sets: InstructionSets) -> None:
     """Two bytes for each number up to 31 rows, then bfloat16; scales are of 11 bits."""
-    form, blocks, tiles = quantised((50, 192), packing)
-    x = rows_of(rows, 192)
-    made = jax.jit(byte_product, static_argnums=0)(form, x, tiles)
-    wanted = x.astype(np.float64) @ blocks.dequantized().astype(np.float64).T
-    assert made.shape == wanted.shape
-    relative = np.sqrt(np.square(made - wanted).mean() / np.square(wanted).mean()) if rows else 0
-    assert relative < (4e-3 if rows > 31 else 1e-4 if packing.block is None else 5e-4)
+    failures, product = Failures(), jax.jit(byte_product, static_argnums=0)
+    for packing, rows in itertools.product(PACKINGS, [0, 1, 3, 9, 31, 32, 130]):
+        form, blocks, tiles = quantised((50, 192), packing)
+        x = rows_of(rows, 192)
+        wanted = x.astype(np.float64) @ blocks.dequantized().astype(np.float64).T
+        allowed = 4e-3 if rows > 31 else 1e-4 if packing.block is None else 5e-4
+        for instructions in instruction_sets():
+            with failures.of(packing, rows, instructions):
+                made = product(form, x, tiles)
+                assert made.shape == wanted.shape
+                lost = np.square(made - wanted).mean() / np.square(wanted).mean() if rows else 0
+                assert np.sqrt(lost) < allowed
+    assert not failures, str(failures)
 
 
-@pytest.mark.parametrize("packing", PACKINGS, ids=str)
-def test_rows_of_a_quantised_table(packing: Packing) -> None:
-    form, blocks, tiles = quantised((50, 192), packing)
-    index = np.asarray([0, 49, 17, 16, 3])
-    wanted = blocks.dequantized()[index]
-    np.testing.assert_allclose(byte_rows(tiles, form, jnp.asarray(index)), wanted, atol=3e-3)
+def test_rows_of_a_quantised_table() -> None:
+    index, failures = np.asarray([0, 49, 17, 16, 3]), Failures()
+    for packing in PACKINGS:
+        with failures.of(packing):
+            form, blocks, tiles = quantised((50, 192), packing)
+            wanted = blocks.dequantized()[index]
+            rows = byte_rows(tiles, form, jnp.asarray(index))
+            np.testing.assert_allclose(rows, wanted, atol=3e-3)
+    assert not failures, str(failures)
 
 
 def test_scales_far_below_what_float16_holds_keep_their_digits() -> None:
@@ -188,9 +204,16 @@ def test_calls_from_many_threads_do_not_mix() -> None:
         list(pool.map(many, range(8)))
 
 
-@pytest.mark.parametrize("packing", [None, Packing("int8", None, False), Packing("int4", 32, True)])
-@pytest.mark.parametrize("there", [[], [0], [3, 4, 39], list(range(40))])
-def test_only_live_rows_are_multiplied(packing: Packing | None, there: list[int]) -> None:
+def test_only_live_rows_are_multiplied() -> None:
+    failures = Failures()
+    packings = (None, Packing("int8", None, False), Packing("int4", 32, True))
+    for packing, there in itertools.product(packings, [[], [0], [3, 4, 39], list(range(40))]):
+        with failures.of(packing, there):
+            multiply_live_rows(packing, there)
+    assert not failures, str(failures)
+
+
+def multiply_live_rows(packing: Packing | None, there: list[int]) -> None:
     live = jnp.asarray(there + [-1] * (40 - len(there)), jnp.int32)
     x = rows_of(40, 192)
     x[[row for row in range(40) if row not in there]] = np.nan  # read by nobody

@@ -20,6 +20,7 @@ from model_server.kernels.gpu.attention import GpuAttention, token_major_shapes,
 from model_server.kernels.paged import KernelRefusal
 from model_server.models.weights.axis_rules import AXES
 from tests.model_server import gpu_compiler
+from tests.model_server.case_failures import Failures
 from tests.model_server.kernels.paged_cases import (
     Case,
     arguments,
@@ -35,26 +36,21 @@ from tests.processes import on_devices
 ROOT = Path(__file__).parents[4]
 # decodes, blocks, block, heads, KV heads, key size, value size, page, columns, ...
 CASES = [
-    Case(3, 0, 1, 9, 3, 64, 64, 16, 5),
-    Case(2, 2, 8, 8, 2, 16, 16, 4, 5, softcap=50.0, window=4),
-    Case(3, 1, 4, 4, 1, 12, 7, 8, 5, window=9, dtype="float8_e4m3fn"),
     Case(3, 0, 1, 2, 1, 24, 32, 64, 12, window=300, dtype="int8"),  # programs share a context
     Case(2, 1, 4, 20, 1, 48, 0, 8, 5, dtype="bfloat16"),  # the keys are the values
-    Case(2, 2, 8, 8, 2, 16, 16, 64, 12, window=300, sinks=True),  # programs share a context
     Case(4, 3, 8, 8, 2, 16, 16, 16, 5, chunk=12),
     # Images whose tokens see each other, over several pages.
     Case(3, 2, 8, 8, 2, 16, 16, 4, 20, softcap=50.0, window=4, sinks=True, run=5),
 ]
 MORE = [
-    replace(case, window=window, softcap=softcap, dtype=dtype)
-    for case in (
-        *CASES,
-        Case(2, 1, 32, 6, 2, 24, 16, 64, 10),
-        Case(2, 1, 32, 16, 1, 576, 0, 16, 5),
-        Case(2, 3, 32, 8, 2, 80, 96, 64, 20),
-    )
-    for window, softcap in ((None, None), (1, None), (17, 20.0), (1000, None))
-    for dtype in ("float32", "bfloat16", "int8", "float8_e4m3fn")
+    *CASES,
+    Case(3, 0, 1, 9, 3, 64, 64, 16, 5),
+    Case(2, 2, 8, 8, 2, 16, 16, 4, 5, softcap=50.0, window=4),
+    Case(3, 1, 4, 4, 1, 12, 7, 8, 5, window=9, dtype="float8_e4m3fn"),
+    Case(2, 2, 8, 8, 2, 16, 16, 64, 12, window=300, sinks=True),  # programs share a context
+    Case(2, 1, 32, 6, 2, 24, 16, 64, 10),
+    Case(2, 1, 32, 16, 1, 576, 0, 16, 5),
+    Case(2, 3, 32, 8, 2, 80, 96, 64, 20),
 ]
 # What models have: Llama, Gemma with its cap and window, a head size of Phi, DeepSeek's latents,
 # gpt-oss's sinks, Llama 4's chunks, Gemma 3's images.
@@ -70,11 +66,6 @@ REAL = [
     Case(2, 4, 128, 8, 4, 256, 256, 64, 64, window=1024, run=256),
 ]
 DTYPES = ("float32", "bfloat16", "int8", "float8_e4m3fn")
-EVERY = [
-    # Each by turns; all of them take longer.
-    pytest.param(case, dtype, id=f"{case} {dtype}", marks=[pytest.mark.nightly] * (turn % 5 > 0))
-    for turn, (case, dtype) in enumerate(itertools.product(REAL, DTYPES))
-]
 
 
 def here(interpret: bool) -> GpuAttention:
@@ -102,19 +93,35 @@ def test_equals_the_reference(case: Case) -> None:
     compare(case, here(interpret=True))
 
 
+def variants(case: Case, dtype: str) -> list[Case]:
+    """With every window and cap; of its own dtype as it is, too."""
+    options = ((None, None), (1, None), (17, 20.0), (1000, None))
+    changed = [replace(case, window=w, softcap=cap, dtype=dtype) for w, cap in options]
+    return [case, *changed] if case.dtype == dtype else changed
+
+
 @pytest.mark.nightly
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", MORE, ids=str)
-def test_equals_the_reference_in_every_combination(case: Case) -> None:
-    compare(case, here(interpret=True))
+def test_equals_the_reference_in_every_combination(case: Case, dtype: str) -> None:
+    failures = Failures()
+    for each in variants(case, dtype):
+        with failures.of(each):
+            compare(each, here(interpret=True))
+    assert not failures, str(failures)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", [*CASES, *MORE], ids=str)
-def test_equals_the_reference_on_a_gpu(case: Case) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_equals_the_reference_on_a_gpu(dtype: str) -> None:
     if jax.default_backend() != "gpu":
         pytest.skip("no GPU here; on a machine with one, set JAX_PLATFORMS=cuda")
+    failures = Failures()
     with jax.default_matmul_precision("highest"):  # of the reference
-        compare(case, here(interpret=False))
+        for each in itertools.chain.from_iterable(variants(case, dtype) for case in MORE):
+            with failures.of(each):
+                compare(each, here(interpret=False))
+    assert not failures, str(failures)
 
 
 def test_a_block_reads_nothing_of_the_pages_beyond_its_limits() -> None:
@@ -178,25 +185,44 @@ def lowers() -> None:
 
 
 @pytest.mark.usefixtures("lowers")
-@pytest.mark.parametrize(("case", "dtype"), EVERY)
-def test_triton_takes_the_kernel(case: Case, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "dtypes"),
+    [
+        (REAL[2], DTYPES[:1]),
+        (REAL[4], DTYPES[3:]),
+        (REAL[6], DTYPES[2:3]),
+        *(pytest.param(case, DTYPES, marks=pytest.mark.nightly) for case in REAL),
+    ],
+    ids=str,
+)
+def test_triton_takes_the_kernel(case: Case, dtypes: tuple[str, ...]) -> None:
     """Which refuses sizes that are no powers of two, and what it has no instruction for."""
-    case = replace(case, dtype=dtype)
-    traced = jax.jit(attend, static_argnums=0).trace(case, *arguments(case, here(interpret=False)))
-    text = traced.lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count("paged_attention") >= 1 + bool(case.blocks)
+    failures = Failures()
+    for dtype in dtypes:
+        with failures.of(dtype):
+            each = replace(case, dtype=dtype)
+            shapes = arguments(each, here(interpret=False))
+            traced = jax.jit(attend, static_argnums=0).trace(each, *shapes)
+            text = traced.lower(lowering_platforms=("cuda",)).as_text()
+            assert text.count("paged_attention") >= 1 + bool(case.blocks)
+    assert not failures, str(failures)
 
 
 @pytest.mark.nightly
 @gpu_compiler.needs_compiler
 @pytest.mark.parametrize("chip", gpu_compiler.CHIPS)
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", REAL, ids=str)
-def test_a_gpu_has_room_for_the_kernel(case: Case, dtype: str, chip: str) -> None:
+def test_a_gpu_has_room_for_the_kernel(case: Case, chip: str) -> None:
     """Shared memory above all; and pages are written where they are."""
-    if (dtype, chip) == ("float8_e4m3fn", "a100"):
-        pytest.skip("an A100 knows no float8")
-    case = replace(case, dtype=dtype)
+    failures = Failures()
+    for dtype in DTYPES:
+        if (dtype, chip) != ("float8_e4m3fn", "a100"):  # an A100 knows no float8
+            with failures.of(dtype):
+                check_room(replace(case, dtype=dtype), chip)
+    assert not failures, str(failures)
+
+
+def check_room(case: Case, chip: str) -> None:
     mesh = gpu_compiler.one_gpu(chip)
     kernel = GpuAttention(mesh, None, None)
     shapes = arguments(case, kernel, NamedSharding(mesh, PartitionSpec()))
@@ -208,26 +234,31 @@ def test_a_gpu_has_room_for_the_kernel(case: Case, dtype: str, chip: str) -> Non
     assert memory.temp_size_in_bytes < 128 * 2**20
 
 
-@pytest.fixture(scope="module")
-def on_meshes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """What one process with 4 fake devices computes."""
-    path = tmp_path_factory.mktemp("meshes") / "results.npz"
-    command = [sys.executable, "-m", "tests.model_server.kernels.gpu_on_meshes", str(path)]
-    subprocess.run(command, env=on_devices(4), cwd=ROOT, check=True, timeout=280)
-    return dict(np.load(path))
+# What each device has of a result: tokens, heads, numbers.
+HEADS_AND_PAGES, HEADS_ALONE, ROWS = (4, 4, 16), (4, 4, 24), (2, 8, 24)
 
 
 @pytest.mark.parametrize(
-    "run", ["heads and pages", "heads alone", "rows", "rows, which divide or not"]
+    "runs",
+    [
+        {"heads and pages": HEADS_AND_PAGES, "rows": ROWS},
+        pytest.param(
+            {"heads alone": HEADS_ALONE, "rows, which divide or not": None},
+            marks=pytest.mark.nightly,
+        ),
+    ],
+    ids=", ".join,
 )
-def test_several_devices_find_what_the_reference_finds(
-    on_meshes: dict[str, np.ndarray], run: str
+def test_several_devices_divide_the_work_and_find_what_the_reference_finds(
+    runs: dict[str, tuple[int, ...] | None], tmp_path: Path
 ) -> None:
-    np.testing.assert_allclose(on_meshes[run], on_meshes[f"{run}: reference"], rtol=0, atol=3e-5)
-
-
-def test_several_devices_divide_the_work(on_meshes: dict[str, np.ndarray]) -> None:
-    parts = {
-        run: tuple(on_meshes[f"{run}: part"]) for run in ("heads and pages", "heads alone", "rows")
-    }
-    assert parts == {"heads and pages": (4, 4, 16), "heads alone": (4, 4, 24), "rows": (2, 8, 24)}
+    """In a process with 4 fake devices."""
+    path = tmp_path / "results.npz"
+    command = [sys.executable, "-m", "tests.model_server.kernels.gpu_on_meshes", str(path), *runs]
+    subprocess.run(command, env=on_devices(4), cwd=ROOT, check=True, timeout=280)
+    found, failures = dict(np.load(path)), Failures()
+    for run, part in runs.items():
+        with failures.of(run):
+            np.testing.assert_allclose(found[run], found[f"{run}: reference"], rtol=0, atol=3e-5)
+            assert part in (None, tuple(found[f"{run}: part"]))
+    assert not failures, str(failures)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
-
-import pytest
 
 from model_server.kernels.gpu.tiles import AttentionTiles, at_least, covered, spans, tiles_for
 
@@ -24,14 +23,13 @@ def cut(**changes: Any) -> AttentionTiles:
     return tiles_for(**(usual | changes))
 
 
-@pytest.mark.parametrize("size", [1, 7, 16, 17, 64, 80, 96, 100, 128, 192, 575, 576])
-def test_spans_cover_each_column_once(size: int) -> None:
-    found = list(spans(size))
-    assert [start for start, _ in found] == [
-        sum(s for _, s in found[:i]) for i in range(len(found))
-    ]
-    assert all(span >= 16 and span & (span - 1) == 0 for _, span in found)
-    assert sum(span for _, span in found) == covered(size) < size + 16
+def test_spans_cover_each_column_once() -> None:
+    for size in (1, 7, 16, 17, 64, 80, 96, 100, 128, 192, 575, 576):
+        found = list(spans(size))
+        starts = [sum(s for _, s in found[:i]) for i in range(len(found))]
+        assert [start for start, _ in found] == starts, size
+        assert all(span >= 16 and span & (span - 1) == 0 for _, span in found), size
+        assert sum(span for _, span in found) == covered(size) < size + 16
 
 
 def test_the_keys_of_latent_attention_are_two_spans() -> None:
@@ -51,16 +49,13 @@ def test_few_long_sequences_fill_a_gpu_and_many_need_no_sharing() -> None:
     assert cut(sequences=1, context=200).splits == 1
 
 
-@pytest.mark.parametrize("itemsize", [2, 4])
-@pytest.mark.parametrize(("key_dim", "width", "shared"), [(576, 576, True), (256, 256, False)])
-def test_wide_heads_take_fewer_rows_and_tokens(
-    key_dim: int, width: int, shared: bool, itemsize: int
-) -> None:
-    tiles = cut(rows=128, key_dim=key_dim, width=width, shared=shared, itemsize=itemsize)
-    usual = cut(rows=128, itemsize=itemsize)
-    assert tiles.rows * key_dim * itemsize <= 48 * 2**10
-    assert tiles.tokens * (key_dim if shared else key_dim + width) * itemsize <= 48 * 2**10
-    assert tiles.tokens < usual.tokens
+def test_wide_heads_take_fewer_rows_and_tokens() -> None:
+    for (size, shared), itemsize in itertools.product([(576, True), (256, False)], [2, 4]):
+        tiles = cut(rows=128, key_dim=size, width=size, shared=shared, itemsize=itemsize)
+        usual, case = cut(rows=128, itemsize=itemsize), (size, shared, itemsize)
+        assert tiles.rows * size * itemsize <= 48 * 2**10, case
+        assert tiles.tokens * (size if shared else 2 * size) * itemsize <= 48 * 2**10, case
+        assert tiles.tokens < usual.tokens, case
 
 
 def test_more_numbers_to_hold_take_more_warps() -> None:

@@ -24,6 +24,7 @@ from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
 from model_server.kernels.pages import CacheShape, LayerPages
 from model_server.kernels.tpu.attention import TpuAttention
 from model_server.models.weights.axis_rules import AXES
+from tests.model_server.case_failures import Failures
 from tests.model_server.kernels.step_mixes import Heads, Mix, as_on_tpu, filled, normal
 
 ALLOWED = {"float32": 2e-5, "bfloat16": 1.5e-2, "int8": 1.5e-2, "float8_e4m3fn": 2e-2}
@@ -88,29 +89,27 @@ def compare(of: Heads, mix: Mix, kernel: TpuAttention = KERNEL) -> None:
             assert np.asarray(array)[1:].tobytes() == np.asarray(like)[1:].tobytes()
 
 
-# Each of these is a program of its own and takes seconds to compile: more are slow tests.
+# Each of these is a program of its own and takes seconds to compile.
 @pytest.mark.parametrize(
     ("of", "mix", "kernel"),
     [
-        pytest.param(
-            *(dataclasses.replace(UNEQUAL, window=280), LONG, KERNEL), marks=pytest.mark.extended
-        ),
+        (dataclasses.replace(UNEQUAL, sinks=True), IMAGES, KERNEL),
         pytest.param(
             *(dataclasses.replace(SHARED, dtype="int8"), BOTH, STRICT), marks=pytest.mark.extended
-        ),
-        pytest.param(GROUPED, GUESSES, STRICT, marks=pytest.mark.extended),
-        (dataclasses.replace(UNEQUAL, sinks=True), IMAGES, KERNEL),
-        pytest.param(GROUPED, IMAGES, STRICT, marks=pytest.mark.extended),
-        pytest.param(
-            *(dataclasses.replace(SHARED, dtype="int8", window=30), IMAGES, STRICT),
-            marks=pytest.mark.extended,
-        ),
-        pytest.param(
-            *(GROUPED, dataclasses.replace(LONG, run=3), STRICT), marks=pytest.mark.extended
         ),
         (dataclasses.replace(SHARED, sinks=True, window=9), BOTH, KERNEL),
         pytest.param(
             *(dataclasses.replace(GROUPED, chunk=16), LONG, KERNEL), marks=pytest.mark.extended
+        ),
+        *(
+            pytest.param(*more, marks=pytest.mark.nightly)
+            for more in (
+                (dataclasses.replace(UNEQUAL, window=280), LONG, KERNEL),
+                (GROUPED, GUESSES, STRICT),
+                (GROUPED, IMAGES, STRICT),
+                (dataclasses.replace(SHARED, dtype="int8", window=30), IMAGES, STRICT),
+                (GROUPED, dataclasses.replace(LONG, run=3), STRICT),
+            )
         ),
     ],
 )
@@ -118,41 +117,45 @@ def test_a_step_equals_the_reference(of: Heads, mix: Mix, kernel: TpuAttention) 
     compare(of, mix, kernel)
 
 
+def compare_dtypes(of: Heads, mix: Mix, kernel: TpuAttention = KERNEL) -> None:
+    failures = Failures()
+    for dtype in ALLOWED:
+        with failures.of(dtype):
+            compare(dataclasses.replace(of, dtype=dtype), mix, kernel)
+    assert not failures, str(failures)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "of", [GROUPED, MANY, LATENT, SHARED, UNEQUAL, dataclasses.replace(GROUPED, sinks=True)]
 )
 @pytest.mark.parametrize("mix", [DECODES, CHUNKS, BOTH, LONG, GUESSES])
-@pytest.mark.parametrize("dtype", ALLOWED)
-def test_any_step_equals_the_reference(of: Heads, mix: Mix, dtype: str) -> None:
-    compare(dataclasses.replace(of, dtype=dtype), mix)
+def test_any_step_equals_the_reference(of: Heads, mix: Mix) -> None:
+    compare_dtypes(of, mix)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("of", [GROUPED, MANY, LATENT, SHARED])
-@pytest.mark.parametrize("dtype", ALLOWED)
-def test_any_window_over_large_pages_equals_the_reference(of: Heads, dtype: str) -> None:
-    compare(dataclasses.replace(of, dtype=dtype, page_size=64, window=17, softcap=3.0), LONG)
+def test_any_window_over_large_pages_equals_the_reference(of: Heads) -> None:
+    compare_dtypes(dataclasses.replace(of, page_size=64, window=17, softcap=3.0), LONG)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("of", [GROUPED, LATENT, SHARED, UNEQUAL])
-@pytest.mark.parametrize("dtype", ALLOWED)
-def test_no_copy_of_a_long_step_is_used_before_it_is_there(of: Heads, dtype: str) -> None:
-    compare(dataclasses.replace(of, dtype=dtype), LONG, STRICT)
+def test_no_copy_of_a_long_step_is_used_before_it_is_there(of: Heads) -> None:
+    compare_dtypes(of, LONG, STRICT)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("of", [GROUPED, MANY, LATENT, SHARED, UNEQUAL])
 @pytest.mark.parametrize("page_size", [16, 32])
-@pytest.mark.parametrize("dtype", ALLOWED)
 def test_any_images_whose_tokens_see_each_other_equal_the_reference(
-    of: Heads, page_size: int, dtype: str
+    of: Heads, page_size: int
 ) -> None:
-    compare(dataclasses.replace(of, dtype=dtype, page_size=page_size), IMAGES)
+    compare_dtypes(dataclasses.replace(of, page_size=page_size), IMAGES)
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.parametrize("run", [2, 3, 40])
 def test_blocks_of_many_small_images_equal_the_reference(run: int) -> None:
     """However many are in a block, it is cut so that its parts have tokens of a few."""
@@ -200,7 +203,7 @@ def small_mixes(draw: st.DrawFn) -> Mix:
     return dataclasses.replace(small_mix(decodes, chunks), owners=owners)
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @settings(max_examples=20, deadline=None)
 @given(small_mixes(), st.integers(0, 30))
 def test_any_mix_with_images_equals_the_reference(mix: Mix, text: int) -> None:

@@ -126,19 +126,18 @@ def same_choice(batch: PagedBatch, found: Chosen, wanted: Chosen) -> None:
     ("row", "mix", "kernel"),
     [
         (TOGETHER, BOTH, KERNEL),
-        pytest.param(APART, BOTH, STRICT, marks=pytest.mark.extended),
-        pytest.param(APART, DECODES, KERNEL, marks=pytest.mark.extended),
-        pytest.param(APART, LONG, KERNEL, marks=pytest.mark.extended),
-        pytest.param(
-            *(dataclasses.replace(APART, dtype="bfloat16", page_size=64), LONG, KERNEL),
-            marks=pytest.mark.extended,
-        ),
-        pytest.param(
-            *(dataclasses.replace(TOGETHER, dtype="float8_e4m3fn"), LONG, STRICT),
-            marks=pytest.mark.extended,
-        ),
         pytest.param(
             *(dataclasses.replace(APART, dtype="int8"), BOTH, KERNEL), marks=pytest.mark.extended
+        ),
+        *(
+            pytest.param(*more, marks=pytest.mark.nightly)
+            for more in (
+                (APART, BOTH, STRICT),
+                (APART, DECODES, KERNEL),
+                (APART, LONG, KERNEL),
+                (dataclasses.replace(APART, dtype="bfloat16", page_size=64), LONG, KERNEL),
+                (dataclasses.replace(TOGETHER, dtype="float8_e4m3fn"), LONG, STRICT),
+            )
         ),
     ],
 )
@@ -148,7 +147,7 @@ def test_a_step_chooses_and_attends_as_plain_xla_does(
     compare(row, mix, kernel)
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_tables_of_no_more_tokens_than_are_chosen_attend_to_all() -> None:
     compare(APART, BOTH, most=64)
 
@@ -166,7 +165,7 @@ def steps(draw: st.DrawFn) -> Mix:
     return Mix(decodes=decodes, chunks=[*chunks, *unused], blocks=5, block=8, table=4)
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @settings(max_examples=20, deadline=None)
 @given(steps())
 def test_any_step_chooses_and_attends_as_plain_xla_does(mix: Mix) -> None:

@@ -20,6 +20,7 @@ from model_server.kernels.tpu.grouped_matmul import (
     grouped_matmul,
     matmul,
 )
+from tests.model_server.case_failures import Failures
 from tests.model_server.compiled_program import made_as_large_as
 from tests.model_server.small_weights import STORED, packed_weight
 from tests.model_server.tpu_compiler import CHIPS, compiled, needs_compiler, one_device
@@ -56,7 +57,11 @@ def check_of(packed: Packed, wide: np.ndarray, sizes: list[int], rows: int) -> N
 
 @pytest.mark.parametrize(
     ("kind", "inputs", "blocks", "offset"),
-    [("int4", 448, 14, True), ("int8", 384, 12, False), ("int4", 1024, 4, True)],
+    [
+        ("int4", 448, 14, True),
+        pytest.param("int8", 384, 12, False, marks=pytest.mark.nightly),
+        pytest.param("int4", 1024, 4, True, marks=pytest.mark.nightly),
+    ],
 )
 def test_zeros_behind_the_scales_count_for_nothing(
     kind: str, inputs: int, blocks: int, offset: bool
@@ -71,6 +76,7 @@ def test_zeros_behind_the_scales_count_for_nothing(
     check_of(Packed(packed.values, scales, offsets, blocks), wide, [5, 0, 9], 16)
 
 
+_FEW = [("int8", 2304, 144), ("int4", 448, 14), ("float8", 512, 2)]
 _FORMS = [
     ("int8", 256, 1),
     ("int8", 384, 12),
@@ -86,14 +92,23 @@ _FORMS = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "inputs", "blocks", "offset"),
-    [(*form, True) for form in _FORMS]
-    + [pytest.param(*form, False, marks=pytest.mark.nightly) for form in _FORMS],
+    ("kind", "inputs", "blocks"),
+    [
+        pytest.param(*form, marks=[] if form in _FEW else pytest.mark.nightly, id=str(form))
+        for form in _FORMS
+    ],
 )
-def test_a_product_is_that_of_the_dequantised_weight(
-    kind: str, inputs: int, blocks: int, offset: bool
-) -> None:
-    check([5], 5, 256, inputs, kind, blocks, offset)
+def test_a_product_is_that_of_the_dequantised_weight(kind: str, inputs: int, blocks: int) -> None:
+    check([5], 5, 256, inputs, kind, blocks, offset=True)
+
+
+@pytest.mark.nightly
+def test_a_product_without_offsets_is_that_of_the_dequantised_weight() -> None:
+    failures = Failures()
+    for kind, inputs, blocks in _FORMS:
+        with failures.of(kind, inputs, blocks):
+            check([5], 5, 256, inputs, kind, blocks, offset=False)
+    assert not failures, str(failures)
 
 
 @settings(max_examples=4, deadline=None)
@@ -185,11 +200,23 @@ LARGE = {
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    "chip", [CHIPS[0], *(pytest.param(c, marks=pytest.mark.nightly) for c in CHIPS[1:])]
-)
+@pytest.mark.parametrize("case", ["70B int4:32, a prompt", "mixtral int4:32"])
+def test_the_compiler_takes_it_and_moves_no_weight(case: str) -> None:
+    check_program(CHIPS[0], case)
+
+
+@needs_compiler
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", LARGE)
-def test_the_compiler_takes_it_and_moves_no_weight(chip: str, case: str) -> None:
+def test_every_chips_compiler_takes_it_and_moves_no_weight(case: str) -> None:
+    failures = Failures()
+    for chip in CHIPS:
+        with failures.of(chip):
+            check_program(chip, case)
+    assert not failures, str(failures)
+
+
+def check_program(chip: str, case: str) -> None:
     rows, experts, outputs, inputs, kind, blocks, offset = LARGE[case]
     mesh = one_device(chip)
 

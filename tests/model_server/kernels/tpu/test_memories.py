@@ -64,7 +64,10 @@ def _held() -> State:
     return jnp.zeros((9, HEADS), jnp.float32), memory.at[0].set(jnp.nan)
 
 
-@pytest.mark.parametrize("kernel", [QUICK, STRICT], ids=["quick", "strict"])
+@pytest.mark.parametrize(
+    "kernel",
+    [pytest.param(QUICK, id="quick", marks=pytest.mark.nightly), pytest.param(STRICT, id="strict")],
+)
 @pytest.mark.parametrize(
     "corrects",
     [pytest.param(False, id="sums", marks=pytest.mark.extended), pytest.param(True, id="corrects")],
@@ -88,15 +91,22 @@ def test_decodes_and_blocks_leave_the_states_that_xla_leaves(
 
 @pytest.mark.extended
 @needs_compiler
-@pytest.mark.parametrize("slice_name", ["v5e:2x2", "v6e:2x2"])
+@pytest.mark.parametrize(
+    "slice_name", ["v5e:2x2", pytest.param("v6e:2x2", marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize(
     ("shape", "corrects"),
     [
-        ((32, 128, 256), False),  # Falcon-H1 34B
-        ((128, 64, 128), False),  # Granite 4.0 small
-        ((64, 128, 128), False),  # MiniMax-Text-01
         ((32, 128, 128), True),  # Qwen3-Next
-        ((6, 64, 128), True),  # heads that four devices do not divide
+        *(
+            pytest.param(*more, marks=pytest.mark.nightly)
+            for more in (
+                ((32, 128, 256), False),  # Falcon-H1 34B
+                ((128, 64, 128), False),  # Granite 4.0 small
+                ((64, 128, 128), False),  # MiniMax-Text-01
+                ((6, 64, 128), True),  # heads that four devices do not divide
+            )
+        ),
     ],
     ids=str,
 )

@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from model_server.plan.precompile.command import main
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.tpu_compiler import needs_compiler
 
@@ -30,8 +31,8 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
     return re.sub(r"\s+", " ", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
+@in_one_test(
+    "words, status, message",
     [
         ((*MODEL, "--topology", "cpu:0", "--to", "x"), 2, "write cpu, or cpu:N"),
         ((*MODEL, "--topology", "v9:2x2", "--to", "x"), 2, "no TPU is called 'v9'"),
@@ -73,7 +74,7 @@ def test_an_unknown_size_of_a_slice_is_told_with_the_nearest(
     assert "nearest" in told(capsys)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "words", [("--topology", "cpu"), ("--topology", "cpu", "--", "--slots", "8"), ("m",), ()]
 )
 def test_a_command_line_without_a_model_or_a_slice_is_wrong(

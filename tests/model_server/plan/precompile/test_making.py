@@ -170,7 +170,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_compiled(
         run(tmp_path / "file" / "sets", subject(2, 4, 8))
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @needs_compiler
 def test_programs_for_a_slice_that_is_elsewhere_are_written(tmp_path: Path) -> None:
     # To run them takes the slice; that they are whole and what they were made for can be seen.
@@ -313,7 +313,10 @@ def drafted_by(draft: Path | str) -> dict[str, str]:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("prefill", [False, True], ids=["alone", "for others"])
+@pytest.mark.parametrize(
+    "prefill",
+    [pytest.param(False, id="alone", marks=pytest.mark.nightly), pytest.param(True, id="others")],
+)
 def test_programs_of_a_draft_model_are_in_the_set_and_a_server_compiles_none(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, prefill: bool
 ) -> None:

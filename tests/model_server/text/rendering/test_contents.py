@@ -4,6 +4,7 @@ import pytest
 
 from model_server.text.chat_template import ChatTemplate
 from sax.chat import Image, Message, Sound
+from tests.model_server.case_failures import in_one_test
 
 LISTS = (
     "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
@@ -21,8 +22,8 @@ IMAGE = Image(b"file")
 CHAT = (Message("user", ("a", IMAGE, "b")), Message("assistant", "c"))
 
 
-@pytest.mark.parametrize(
-    ("source", "text"),
+@in_one_test(
+    "source, text",
     [
         (LISTS, "a<image>b|c|"),
         (LISTS_ONLY, "<image>ab|c|"),
@@ -50,7 +51,7 @@ def test_a_template_of_a_model_without_image_input_gets_texts() -> None:
     assert ChatTemplate(TEXTS_ONLY).render(chat) == "a|"
 
 
-@pytest.mark.parametrize("source", [LISTS, LISTS_ONLY, TEXTS_ONLY])
+@in_one_test("source", [LISTS, LISTS_ONLY, TEXTS_ONLY])
 def test_users_cannot_write_the_placeholder(source: str) -> None:
     forged = ChatTemplate(source).with_images("<image>").render((Message("user", "<image>"),))
     assert "<image>" in forged

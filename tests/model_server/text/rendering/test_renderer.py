@@ -13,7 +13,10 @@ BOMB = TemplateParts("{{ messages | length | round(-100000000) }}", "", "", ())
 
 
 @pytest.fixture
-def lanes() -> Renderer:
+def lanes(monkeypatch: pytest.MonkeyPatch) -> Renderer:
+    """With half of the time for each chat, so that those that run away end sooner."""
+    monkeypatch.setattr("model_server.text.rendering.renderer.QUICK_S", 0.1)
+    monkeypatch.setattr("model_server.text.rendering.renderer.SLOW_S", 0.5)
     return Renderer()
 
 

@@ -10,6 +10,7 @@ import pytest
 from model_server.checkpoints.gguf.architectures.bert import BERT
 from model_server.checkpoints.gguf.facts import Facts
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 
 
 def pooling(**metadata: Any) -> str:
@@ -31,7 +32,7 @@ def test_what_is_written_is_read_again() -> None:
     assert pooling(**BERT.more_metadata({})) == "mean"
 
 
-@pytest.mark.parametrize("kind", [3, 4, "mean"])
+@in_one_test("kind", [3, 4, "mean"])
 def test_a_pooling_that_is_not_computed_is_refused(kind: object) -> None:
     with pytest.raises(CheckpointError, match=f"pooling_type {kind!r}"):
         pooling(pooling_type=kind)

@@ -5,11 +5,13 @@ The packers are loops over single numbers, written from the formats' description
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.checkpoints.huggingface.prequantized.column_weight import (
@@ -18,6 +20,7 @@ from model_server.checkpoints.huggingface.prequantized.column_weight import (
 )
 from model_server.checkpoints.packed import Packing
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import Failures, in_one_test
 from tests.model_server.checkpoints.huggingface.prequantized.stored_arrays import (
     Arrays,
     whole_read,
@@ -70,15 +73,18 @@ def awq(*, zero_point: bool = True) -> Made:
     return {"bits": 4, "version": "gemm", "zero_point": zero_point}, stored, wanted
 
 
-CASES: dict[str, tuple[Made, Packing | None]] = {
-    **{f"gptq of {bits} bits": (gptq(bits), Packing("int4", GROUP, True)) for bits in (2, 3, 4)},
-    "gptq of 8 bits": (gptq(8), Packing("int8", GROUP, True)),
-    "gptq v2": (gptq(4, "gptq_v2"), Packing("int4", GROUP, True)),
-    "gptq with sorted columns": (gptq(4, sorted_columns=True), None),
-    "gptq of 3 bits with sorted columns": (gptq(3, "gptq_v2", sorted_columns=True), None),
-    "awq": (awq(), Packing("int4", GROUP, True)),
-    "awq without zeros": (awq(zero_point=False), Packing("int4", GROUP, False)),
-}
+@cache
+def cases() -> dict[str, tuple[Made, Packing | None]]:
+    small = Packing("int4", GROUP, True)
+    return {
+        **{f"gptq of {bits} bits": (gptq(bits), small) for bits in (2, 3, 4)},
+        "gptq of 8 bits": (gptq(8), Packing("int8", GROUP, True)),
+        "gptq v2": (gptq(4, "gptq_v2"), small),
+        "gptq with sorted columns": (gptq(4, sorted_columns=True), None),
+        "gptq of 3 bits with sorted columns": (gptq(3, "gptq_v2", sorted_columns=True), None),
+        "awq": (awq(), small),
+        "awq without zeros": (awq(zero_point=False), Packing("int4", GROUP, False)),
+    }
 
 
 def read(config: dict[str, Any], stored: Any) -> Any:
@@ -86,18 +92,21 @@ def read(config: dict[str, Any], stored: Any) -> Any:
     return find(config, stored.dtypes, stored)["w.weight"]
 
 
-@pytest.mark.parametrize("case", CASES)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_any_region_gives_the_numbers_it_was_made_from(case: str, data: st.DataObject) -> None:
-    (config, stored, wanted), packing = CASES[case]
-    weight = read(config, stored)
-    assert (weight.shape, weight.packing) == ((OUT, IN), packing)
-    first, last = sorted(data.draw(st.tuples(st.integers(0, OUT - 1), st.integers(0, OUT - 1))))
-    left, right = sorted(data.draw(st.tuples(*[st.integers(0, IN // weight.step - 1)] * 2)))
-    rows = slice(first, last + 1)
-    columns = slice(left * weight.step, (right + 1) * weight.step)
-    found = weight.read(stored, rows, columns).dequantized()
-    np.testing.assert_allclose(found, wanted[rows, columns], rtol=1e-6, atol=1e-6)
+def test_any_region_gives_the_numbers_it_was_made_from(data: st.DataObject) -> None:
+    failures = Failures()
+    for case, ((config, stored, wanted), packing) in cases().items():
+        weight = read(config, stored)
+        first, last = sorted(data.draw(st.tuples(st.integers(0, OUT - 1), st.integers(0, OUT - 1))))
+        left, right = sorted(data.draw(st.tuples(*[st.integers(0, IN // weight.step - 1)] * 2)))
+        rows = slice(first, last + 1)
+        columns = slice(left * weight.step, (right + 1) * weight.step)
+        with failures.of(case, rows, columns):
+            assert (weight.shape, weight.packing) == ((OUT, IN), packing)
+            found = weight.read(stored, rows, columns).dequantized()
+            np.testing.assert_allclose(found, wanted[rows, columns], rtol=1e-6, atol=1e-6)
+    assert not failures, str(failures)
 
 
 def test_one_group_for_all_columns_is_held_whole_though_they_were_sorted() -> None:
@@ -117,28 +126,30 @@ def test_modules_may_have_bits_of_their_own() -> None:
         read(config | {"bits": 4}, stored)
 
 
-@pytest.mark.parametrize(
-    ("made", "changes", "words"),
+@in_one_test(
+    "made, changes, words",
     [
-        (gptq(), {"checkpoint_format": "marlin"}, "marlin.*supported: gptq, gptq_v2"),
-        (gptq(), {"is_marlin_format": True}, "Marlin"),
-        (awq(), {"version": "gemv"}, "gemv.*gemm"),
-        (awq(), {"bits": 8}, "8 bits of AWQ"),
-        (gptq(), {"group_size": 32}, r"w\.scales has 4 scales a row; 64 columns in groups of 32"),
+        (gptq, {"checkpoint_format": "marlin"}, "marlin.*supported: gptq, gptq_v2"),
+        (gptq, {"is_marlin_format": True}, "Marlin"),
+        (awq, {"version": "gemv"}, "gemv.*gemm"),
+        (awq, {"bits": 8}, "8 bits of AWQ"),
+        (gptq, {"group_size": 32}, r"w\.scales has 4 scales a row; 64 columns in groups of 32"),
     ],
 )
 def test_settings_that_are_not_read_are_refused(
-    made: Made, changes: dict[str, Any], words: str
+    made: Callable[[], Made], changes: dict[str, Any], words: str
 ) -> None:
-    config, stored, _ = made
+    config, stored, _ = made()
     with pytest.raises(CheckpointError, match=words):
         read(config | changes, stored)
 
 
-@pytest.mark.parametrize("made", [gptq(), gptq(3), awq()])
-@pytest.mark.parametrize("part", ["qweight", "qzeros", "scales", "g_idx"])
-def test_a_part_of_another_shape_is_named_with_both_shapes(made: Made, part: str) -> None:
-    config, stored, _ = made
+@in_one_test("made", [gptq, partial(gptq, 3), awq])
+@in_one_test("part", ["qweight", "qzeros", "scales", "g_idx"])
+def test_a_part_of_another_shape_is_named_with_both_shapes(
+    made: Callable[[], Made], part: str
+) -> None:
+    config, stored, _ = made()
     if f"w.{part}" not in stored.arrays:
         return
     cut = Arrays()
@@ -147,10 +158,10 @@ def test_a_part_of_another_shape_is_named_with_both_shapes(made: Made, part: str
         read(config, cut)
 
 
-@pytest.mark.parametrize("made", [gptq(), awq()])
-@pytest.mark.parametrize("part", ["qzeros", "scales"])
-def test_a_missing_part_is_named(made: Made, part: str) -> None:
-    config, stored, _ = made
+@in_one_test("made", [gptq, awq])
+@in_one_test("part", ["qzeros", "scales"])
+def test_a_missing_part_is_named(made: Callable[[], Made], part: str) -> None:
+    config, stored, _ = made()
     left = Arrays()
     left.arrays = {name: array for name, array in stored.arrays.items() if part not in name}
     with pytest.raises(CheckpointError, match=rf"has no w\.{part} beside it"):

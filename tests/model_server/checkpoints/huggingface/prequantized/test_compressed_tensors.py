@@ -16,6 +16,7 @@ from model_server.checkpoints.huggingface.prequantized.compressed_tensors import
 from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
 from model_server.checkpoints.packed import FLOAT4, Packing
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.checkpoints.huggingface.prequantized.stored_arrays import (
     Arrays,
     whole_read,
@@ -38,7 +39,6 @@ PACKINGS = {
     "mxfp4": Packing(FLOAT4, 32, False),
     "mxfp8": Packing("float8_e4m3fn", 32, False),
 }
-EACH = pytest.mark.parametrize("case", PACKINGS)
 
 
 def golden(case: str) -> tuple[dict[str, Any], Any, np.ndarray]:
@@ -61,7 +61,7 @@ def test_every_golden_file_is_looked_at() -> None:
     assert {place.stem for place in GOLDEN.iterdir()} == set(PACKINGS)
 
 
-@EACH
+@in_one_test("case", PACKINGS)
 def test_the_numbers_are_the_librarys(case: str) -> None:
     config, stored, wanted = golden(case)
     weight = read(config, stored)
@@ -74,7 +74,7 @@ def test_the_numbers_are_the_librarys(case: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=3e-7, atol=3e-7 * np.abs(wanted).max())
 
 
-@EACH
+@in_one_test("case", PACKINGS)
 def test_a_region_is_a_part_of_the_whole(case: str) -> None:
     config, stored, _ = golden(case)
     weight = read(config, stored)
@@ -84,7 +84,7 @@ def test_a_region_is_a_part_of_the_whole(case: str) -> None:
     np.testing.assert_array_equal(found, whole_read(weight, stored)[rows, columns])
 
 
-@EACH
+@in_one_test("case", PACKINGS)
 def test_a_missing_part_is_named(case: str) -> None:
     config, stored, _ = golden(case)
     parts = {"m.weight", "m.weight_packed"}
@@ -97,7 +97,7 @@ def test_a_missing_part_is_named(case: str) -> None:
             read(config, left)
 
 
-@EACH
+@in_one_test("case", PACKINGS)
 def test_scales_of_another_shape_are_refused_with_both_shapes(case: str) -> None:
     config, stored, _ = golden(case)
     scales = stored.arrays["m.weight_scale"]
@@ -122,7 +122,7 @@ def test_sorted_columns_take_the_scales_that_g_idx_names() -> None:
     np.testing.assert_array_equal(part, wanted[3:9, 5:30])
 
 
-@pytest.mark.parametrize("value", [2, -2])
+@in_one_test("value", [2, -2])
 def test_groups_that_do_not_exist_are_refused_by_name(value: int) -> None:
     config, stored, _ = golden("w4_groups")
     stored.arrays["m.weight_g_idx"] = np.full(64, value, np.int32)
@@ -174,8 +174,8 @@ def test_each_module_has_the_bits_of_its_group_and_ignored_ones_are_plain() -> N
         compressed_weights(config, stored.dtypes, stored)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
+@in_one_test(
+    "changes, words",
     [
         ({"format": "marlin-24"}, "marlin-24.*supported: dense"),
         ({"format": "sparse-24-bitmask"}, "sparse-24-bitmask"),
@@ -195,8 +195,8 @@ def test_what_is_not_read_is_refused_by_name(changes: dict[str, Any], words: str
         read(config | changes, stored)
 
 
-@pytest.mark.parametrize(
-    ("case", "name", "change", "words"),
+@in_one_test(
+    "case, name, change, words",
     [
         ("w4_groups", "m.weight_packed", lambda a: a[:, :-1], r"packed is \[40, 7\] for 64"),
         ("w4_groups", "m.weight_packed", lambda a: a.astype(np.float32), "is F32"),

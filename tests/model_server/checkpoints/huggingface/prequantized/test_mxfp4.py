@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from model_server.checkpoints.huggingface.prequantized.mxfp4 import PACKING, mxfp4_weights
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 
 E, OUT, BLOCKS = 3, 6, 2
 RNG = np.random.default_rng(5)
@@ -79,8 +80,8 @@ def test_a_scale_that_is_no_number_makes_none() -> None:
     assert np.isnan(read.dequantized()).all()
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
+@in_one_test(
+    "changes, words",
     [
         ({"scales": SCALES.astype(np.float32)}, "scales are F32"),
         ({"scales": SCALES[:, :, :1]}, r"scales are \[3, 6, 1\]"),

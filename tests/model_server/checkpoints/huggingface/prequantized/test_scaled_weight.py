@@ -7,12 +7,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.checkpoints.huggingface.prequantized.scaled_weight import scaled_weights
 from model_server.checkpoints.packed import Packing
 from sax.errors import CheckpointError
+from tests.model_server.case_failures import in_one_test
 from tests.model_server.checkpoints.huggingface.prequantized.stored_arrays import Arrays, whole_read
 
 OUT, IN = 16, 32
@@ -63,8 +64,9 @@ def read(tile: tuple[int, int] | None, stored: Any) -> Any:
     return scaled_weights(tile, stored.dtypes, stored)["w.weight"]
 
 
-@pytest.mark.parametrize("case", CASES)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
+@in_one_test("case", CASES)
 def test_any_region_gives_the_numbers_it_was_made_from(case: str, data: st.DataObject) -> None:
     (tile, stored, wanted), packing = CASES[case]
     weight = read(tile, stored)
@@ -82,8 +84,8 @@ def test_missing_scales_are_named() -> None:
         read(None, Arrays(w__weight=np.zeros((2, 2), np.int8)))
 
 
-@pytest.mark.parametrize(
-    ("tile", "shape"),
+@in_one_test(
+    "tile, shape",
     [(None, (3, 1)), (None, (3,)), ((4, 4), (4, 7)), ((8, 8), (4, 4)), (None, (16, 4, 1))],
 )
 def test_scales_that_do_not_fit_are_refused_with_both_shapes(

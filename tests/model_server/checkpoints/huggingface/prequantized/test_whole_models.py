@@ -34,9 +34,14 @@ KEPT = {  # kind and columns of a block of what "stored" holds
     "fp8": ("float8_e4m3fn", 32),
     "modelopt": ("int8", 16),
 }
-EACH = [  # `make test` takes one whose columns are sorted, and one of float4
-    pytest.param(form, marks=[] if form in ("gptq_sorted", "nvfp4") else pytest.mark.extended)
+EACH = [  # by day one whose columns are sorted, and one of float4
+    pytest.param(form, marks=[] if form in ("gptq_sorted", "nvfp4") else pytest.mark.nightly)
     for form in FORMS
+]
+STORED = [  # by day one in blocks, and one whose products are in int8
+    pytest.param(form, marks=[] if form in ("nvfp4", "w8a8") else pytest.mark.nightly)
+    for form in FORMS
+    if form in KEPT
 ]
 
 
@@ -65,7 +70,7 @@ def test_logits_are_those_of_the_numbers(form: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max(), rtol=1e-5)
 
 
-@pytest.mark.parametrize("form", [each for each in EACH if each.values[0] in KEPT])
+@pytest.mark.parametrize("form", STORED)
 def test_logits_are_those_of_the_numbers_if_weights_are_held_as_stored(
     form: str, tmp_path: Path
 ) -> None:

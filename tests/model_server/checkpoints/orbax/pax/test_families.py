@@ -40,6 +40,7 @@ CASES = (
     "lm_cloud_odd_heads",
     "c4_spmd_gpt3",
 )
+BY_DAY = ("llama_untied_mqa", "gptj", "lm_cloud_odd_heads")
 
 
 def variables_of(name: str) -> Variables:
@@ -55,8 +56,10 @@ def variables_of(name: str) -> Variables:
             return of_praxis(tensors, int(overrides_of(name)["NUM_HEADS"]))
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in BY_DAY else pytest.mark.nightly) for name in CASES],
+)
 def test_logits_equal_the_reference_implementations(tmp_path: Path, name: str) -> None:
     step, config = write_arrays(tmp_path, variables_of(name)), config_of(name)
     path = config.get("model_path", "auto")

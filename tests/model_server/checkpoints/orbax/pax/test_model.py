@@ -8,17 +8,18 @@ from model_server.checkpoints.orbax.dialect import Shape
 from model_server.checkpoints.orbax.pax.model import praxis_model
 from sax.errors import CheckpointError
 from tests.golden.pax_maker.cases import CASES, PaxCase
+from tests.model_server.case_failures import in_one_test
 
 BY_NAME = {case.name: case for case in CASES}
 LLAMA, STACKED = BY_NAME["llama"], BY_NAME["llama3_grouped_stacked_bfloat16"]
-LAYER = "mdl_vars/params/lm/transformer/x_layers_1/"
+LAYER, POST = "mdl_vars/params/lm/transformer/x_layers_1/", "self_attention/post"
 
 
 def shapes_of(case: PaxCase) -> dict[str, Shape]:
     return {f"mdl_vars/params/lm/{p.replace('.', '/')}": s for p, s in case.shapes.items()}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@in_one_test("case", CASES)
 def test_sizes_follow_from_the_shapes(case: PaxCase) -> None:
     sizes = praxis_model(shapes_of(case)).saxml_sizes
     wanted = {key: int(text) for key, text in case.overrides.items() if key != "ROTARY_DIM"}
@@ -30,7 +31,7 @@ def test_as_many_key_heads_as_heads_are_in_a_combined_projection() -> None:
     assert praxis_model(shapes_of(LLAMA)).saxml_sizes["NUM_KV_HEADS"] == LLAMA.heads
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@in_one_test("case", CASES)
 def test_every_missing_variable_is_named(case: PaxCase) -> None:
     for path in shapes_of(case):
         left = {p: s for p, s in shapes_of(case).items() if p != path}
@@ -43,46 +44,36 @@ def test_every_missing_variable_is_named(case: PaxCase) -> None:
             assert path.replace("/", ".") in caught.value.text
 
 
-def test_an_unknown_variable_is_named() -> None:
-    shapes = {**shapes_of(LLAMA), f"{LAYER}self_attention/relative_bias/wrb": (4, 32)}
-    with pytest.raises(CheckpointError, match=r"x_layers_1\.self_attention\.relative_bias\.wrb"):
-        praxis_model(shapes)
-
-
-def test_other_parts_than_a_language_model_are_named() -> None:
-    shapes = {**shapes_of(LLAMA), "mdl_vars/params/vit/w": (4, 32)}
-    with pytest.raises(CheckpointError, match=r"outside the language model: mdl_vars\.params\.vit"):
-        praxis_model(shapes)
-
-
-@pytest.mark.parametrize("shape", [(16, 4, 7), (16, 24), (0, 4, 6), (3, 16, 4, 6)])
-def test_a_misshapen_variable_is_named_with_the_shape_it_should_have(shape: Shape) -> None:
-    path = f"{LAYER}self_attention/post/w"
-    with pytest.raises(CheckpointError, match=r"x_layers_1\.self_attention\.post\.w is .*16, 4, 6"):
+@in_one_test(
+    "path, shape, words",
+    [
+        (
+            *(f"{LAYER}self_attention/relative_bias/wrb", (4, 32)),
+            r"x_layers_1\.self_attention\.relative_bias\.wrb",
+        ),
+        ("mdl_vars/params/vit/w", (4, 32), r"outside the language model: mdl_vars\.params\.vit"),
+        *(
+            (f"{LAYER}{POST}/w", shape, r"x_layers_1\.self_attention\.post\.w is .*16, 4, 6")
+            for shape in [(16, 4, 7), (16, 24), (0, 4, 6), (3, 16, 4, 6)]
+        ),
+    ],
+)
+def test_a_variable_that_does_not_fit_is_named(path: str, shape: Shape, words: str) -> None:
+    """With the shape that it should have."""
+    with pytest.raises(CheckpointError, match=words):
         praxis_model({**shapes_of(LLAMA), path: shape})
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [("x_layers_1", "x_layers_2"), ("x_layers_0", "x_layers_9")]
-)
-def test_gaps_between_layers_are_refused(old: str, new: str) -> None:
-    shapes = {path.replace(old, new): shape for path, shape in shapes_of(LLAMA).items()}
-    with pytest.raises(CheckpointError, match="neither all separate"):
-        praxis_model(shapes)
-
-
-def test_a_mixture_of_stacked_and_separate_layers_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="neither all separate"):
-        praxis_model({**shapes_of(LLAMA), **shapes_of(STACKED)})
-
-
-def test_absurdly_many_layers_are_refused() -> None:
-    shapes = {p: (10**12, *s[1:]) if "repeat" in p else s for p, s in shapes_of(STACKED).items()}
+def test_layers_that_saxml_does_not_have_are_refused() -> None:
+    llama, stacked = shapes_of(LLAMA), shapes_of(STACKED)
+    gaps = [
+        {path.replace(old, new): shape for path, shape in llama.items()}
+        for old, new in [("x_layers_1", "x_layers_2"), ("x_layers_0", "x_layers_9")]
+    ]
+    for shapes in (*gaps, {**llama, **stacked}):
+        with pytest.raises(CheckpointError, match="neither all separate"):
+            praxis_model(shapes)
     with pytest.raises(CheckpointError, match="at most 4096"):
-        praxis_model(shapes)
-
-
-def test_a_model_that_saxml_does_not_serve_is_refused() -> None:
-    shapes = {p: s for p, s in shapes_of(LLAMA).items() if "softmax" not in p}
+        praxis_model({p: (10**12, *s[1:]) if "repeat" in p else s for p, s in stacked.items()})
     with pytest.raises(CheckpointError, match="no model that Saxml serves"):
-        praxis_model(shapes)
+        praxis_model({p: s for p, s in llama.items() if "softmax" not in p})
