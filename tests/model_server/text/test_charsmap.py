@@ -12,7 +12,7 @@ from sax.errors import CheckpointError
 from tests.model_server.text.vocabularies.golden import PLACE
 
 COMPILED = pieces_of(parse((PLACE / "bpe_rules.model").read_bytes())).charsmap
-# The rules of tests/golden/make_vocabularies.py.
+# The rules of tests/tools/golden/vocabularies.py.
 RULES = {
     "\t": " ",
     "\n": " ",
