@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "add_a_model.md").read_text()
 FAMILY = ROOT / "model_server" / "models" / "families" / "dense" / "smollm3.py"
-CASES = ROOT / "tests" / "golden" / "families_maker" / "dense" / "smollm3.py"
+CASES = ROOT / "tests" / "tools" / "golden" / "families" / "dense.py"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 MOST_LINES = 150
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.golden.media_maker.qwen_audio import BEGIN, END, SOFT
 from tests.model_server.loading.media.image_folder import folder_of
+from tests.tools.golden.media.qwen_audio import BEGIN, END, SOFT
 
 CASE = "qwen2_audio"
 CONTROL = {SOFT: "<|AUDIO|>", BEGIN: "<|audio_bos|>", END: "<|audio_eos|>"}

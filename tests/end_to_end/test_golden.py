@@ -1,4 +1,4 @@
-"""Greedy text over HTTP equals the reference's (made by tests/golden/make_smollm2.py)."""
+"""Greedy text over HTTP equals the reference's (made by `tests.tools.golden real smollm2`)."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from PIL import Image
 import sax
 from sax.errors import InvalidRequest, UnsupportedParameter
 from tests.end_to_end.cell import ROOT, Cell, local_plan
-from tests.golden.make_images import HERE
 from tests.model_server.loading.vision.test_vision_loading import logprobs, write_case
+from tests.tools.golden.images import HERE
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.extended]
 

@@ -11,10 +11,10 @@ import pytest
 
 from sax.proto import modelet_pb2, modelet_pb2_grpc
 from tests.end_to_end.cell import Cell, local_plan
-from tests.golden.pax_maker.cases import PaxCase
-from tests.golden.pax_maker.model import variables_of
 from tests.model_server.checkpoints.pax_writer import write_arrays
 from tests.model_server.checkpoints.tiny_folder import VOCAB, tokenizer_json
+from tests.tools.golden.pax.cases import PaxCase
+from tests.tools.golden.pax.model import variables_of
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
 

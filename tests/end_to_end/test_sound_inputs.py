@@ -16,9 +16,9 @@ import sax
 from sax.proto import multimodal_pb2
 from tests.end_to_end.cell import Cell
 from tests.end_to_end.hearing_model import CASE, hearing_model
-from tests.golden.media_maker.qwen_audio import SOFT
 from tests.model_server.models.media.media_cases import images_of, load_media
 from tests.model_server.models.media.media_runs import WholePrompts, recipe_of, seen
+from tests.tools.golden.media.qwen_audio import SOFT
 
 pytestmark = pytest.mark.timeout(600)
 

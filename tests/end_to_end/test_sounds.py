@@ -19,8 +19,8 @@ from sax.client import Client
 from sax.errors import InvalidRequest
 from sax.speech.transcripts import TranscriptRequest
 from tests.end_to_end.cell import ROOT, Cell, local_plan
-from tests.golden.make_sounds import CASES, sound_of
 from tests.golden.sound_folder import write_case
+from tests.tools.golden.sounds import CASES, sound_of
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.extended]
 

@@ -1,4 +1,4 @@
-"""Writes the checkpoint of a case of `make_sounds`."""
+"""Writes the checkpoint of a case of kind `sounds` of tests.tools.golden."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from safetensors.numpy import save_file
 
-from tests.golden.make_sounds import CASES, HERE, is_multilingual, tensor_of
 from tests.golden.sound_tokenizer import generation_config, tokenizer_json
+from tests.tools.golden.sounds import CASES, HERE, is_multilingual, tensor_of
 
 
 def write_case(name: str, folder: Path) -> Path:

@@ -1,6 +1,6 @@
 """Folders as sentence-transformers writes them, with their random weights.
 
-See golden/make_sentences.py; weights follow from their names.
+See tools/golden/sentences.py; weights follow from their names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The golden cases of every family, as checkpoints on disk and as models on devices.
 
-A case is a folder of tests/golden/families (see golden/make_families.py); its weights follow from
+A case is a folder of tests/golden/families (see tools/golden/families); its weights follow from
 their names, so that a real Hugging Face folder can be written for it in a moment.
 """
 

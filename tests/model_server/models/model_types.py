@@ -1,7 +1,7 @@
 """Every model type that transformers registers, as a small checkpoint of random weights.
 
-See golden/make_model_types.py: config.json of every type, and the reference's output for those that
-run on tokens alone.
+See tools/golden/model_types.py: config.json of every type, and the reference's output for those
+that run on tokens alone.
 """
 
 from __future__ import annotations

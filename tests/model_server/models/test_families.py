@@ -1,4 +1,4 @@
-"""Every family against the reference implementation's numbers (see golden/make_families.py)."""
+"""Every family against the reference implementation's numbers (see tools/golden/families)."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.plan.__main__ import main
 from model_server.plan.compiled import measure
-from tests.golden.media_maker.gemma3 import gemma3_config
 from tests.model_server.case_failures import in_one_test
 from tests.model_server.plan.measures import deployed
 from tests.model_server.tpu_compiler import needs_compiler
+from tests.tools.golden.media.gemma3 import gemma3_config
 
 pytestmark = needs_compiler
 _SMALL = (

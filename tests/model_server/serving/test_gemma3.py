@@ -1,4 +1,4 @@
-"""The real Gemma 3 270M gives the reference's greedy tokens (see golden/make_gemma3.py)."""
+"""The real Gemma 3 270M gives the reference's greedy tokens (see tools/golden/real)."""
 
 from __future__ import annotations
 

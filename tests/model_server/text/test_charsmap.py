@@ -13,7 +13,7 @@ from tests.model_server.case_failures import in_one_test
 from tests.model_server.text.vocabularies.golden import PLACE
 
 COMPILED = pieces_of(parse((PLACE / "bpe_rules.model").read_bytes())).charsmap
-# The rules of tests/golden/make_vocabularies.py.
+# The rules of tests/tools/golden/vocabularies.py.
 RULES = {
     "\t": " ",
     "\n": " ",

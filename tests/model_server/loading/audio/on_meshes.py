@@ -23,7 +23,6 @@ from model_server.loading.audio.audio_runner import AudioModelRunner
 from model_server.loading.loaded import LoadedAudio, SpeechWindow, WrittenWindow
 from model_server.loading.loader import ModelLoader, make_loader
 from model_server.models.audio import whisper
-from tests.golden.make_sounds import thinned
 from tests.golden.sound_folder import write_case
 from tests.model_server.loading.audio.sounds import (
     first_window,
@@ -33,6 +32,7 @@ from tests.model_server.loading.audio.sounds import (
     written,
 )
 from tests.model_server.many_devices import write_results
+from tests.tools.golden.sounds import thinned
 
 
 def _computed(loader: ModelLoader, case: str, shape: list[int]) -> dict[str, Any]:

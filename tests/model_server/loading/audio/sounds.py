@@ -19,7 +19,7 @@ from model_server.serving.transcripts.transcription import Transcription
 from model_server.sharing.audio.spectrogram import spectrogram
 from sax.speech.transcripts import TranscriptRequest
 from sax.types import ModelSpec
-from tests.golden.make_sounds import CASES, HERE, sound_of, teacher_tokens
+from tests.tools.golden.sounds import CASES, HERE, sound_of, teacher_tokens
 
 
 def load(loader: ModelLoader, checkpoint: Path | str, path: str = "auto", **values: Any) -> Any:

@@ -25,7 +25,6 @@ from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import Layout
 from model_server.plan.checkpoint.inspect import inspect
 from sax.errors import CheckpointError, InvalidRequest, LoadFailed, MemoryPlanError
-from tests.golden.make_sounds import CASES, thinned
 from tests.golden.sound_folder import write_case
 from tests.model_server.loading.audio.sounds import (
     check_segments,
@@ -37,6 +36,7 @@ from tests.model_server.loading.audio.sounds import (
     teacher_rows,
     written,
 )
+from tests.tools.golden.sounds import CASES, thinned
 
 pytestmark = pytest.mark.timeout(600)  # compiles on busy cores
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.golden.media_maker.gemma3 import END, SOFT, START
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json
 from tests.model_server.models.media.media_cases import write_media_case
+from tests.tools.golden.media.gemma3 import END, SOFT, START
 
 CASE = "gemma3"
 CONTROL = {START: "<start_of_image>", END: "<end_of_image>", SOFT: "<image_soft_token>"}

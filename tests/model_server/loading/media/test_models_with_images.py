@@ -15,7 +15,6 @@ from model_server.loading.loaded import Loaded
 from model_server.loading.loader import ModelLoader, make_loader
 from sax.errors import CheckpointError, MemoryPlanError
 from sax.types import ModelSpec
-from tests.golden.media_maker.gemma3 import START
 from tests.model_server.loading.media.image_folder import CASE, folder_of
 from tests.model_server.loading.media.image_requests import (
     answered,
@@ -30,6 +29,7 @@ from tests.model_server.models.media.media_cases import (
     prepared_of,
 )
 from tests.model_server.models.media.media_runs import recipe_of, seen
+from tests.tools.golden.media.gemma3 import START
 
 CONFIG = ModelServerConfig(slots=2, page_size=16, prefix_cache="tenant")
 F32 = {"DTYPE": '"float32"'}

@@ -8,7 +8,6 @@ import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.loading.loader import make_loader
-from tests.golden.media_maker import llama4, pixtral
 from tests.model_server.loading.media.image_folder import folder_of
 from tests.model_server.loading.media.image_requests import (
     answered,
@@ -19,6 +18,7 @@ from tests.model_server.loading.media.image_requests import (
 from tests.model_server.loading.media.test_models_with_images import loaded_of
 from tests.model_server.models.media.media_cases import images_of, load_media, prepared_of
 from tests.model_server.models.media.media_runs import recipe_of, seen
+from tests.tools.golden.media import llama4, pixtral
 
 ROWS = {pixtral.SOFT: "[IMG]", pixtral.BREAK: "[IMG_BREAK]", pixtral.END: "[IMG_END]"}
 TILES = {

@@ -15,10 +15,10 @@ from model_server.loading.saving.saver import Saver
 from sax.adapters import ADAPTER_PATH
 from sax.errors import CheckpointError, InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import ModelSpec
-from tests.golden.pax_maker.cases import CASES
-from tests.golden.pax_maker.model import variables_of
 from tests.model_server.checkpoints.pax_writer import write_arrays
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json, write_tiny
+from tests.tools.golden.pax.cases import CASES
+from tests.tools.golden.pax.model import variables_of
 
 
 def spec_of(

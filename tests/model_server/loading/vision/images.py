@@ -16,7 +16,7 @@ from model_server.loading.loaded import LoadedVision
 from model_server.loading.loader import ModelLoader
 from model_server.sharing.images.images import prepared
 from sax.types import ModelSpec
-from tests.golden.make_images import HERE, tensor_of
+from tests.tools.golden.images import HERE, tensor_of
 
 
 def write_case(name: str, folder: Path) -> Path:

@@ -22,7 +22,6 @@ from model_server.models.vision.vision_recipe import VISION_DEFAULTS
 from model_server.models.weights.sharding import Layout
 from sax.errors import CheckpointError, InvalidRequest, LoadFailed, MemoryPlanError, SaxError
 from sax.types import ModelSpec
-from tests.golden.make_images import CASES, thinned
 from tests.model_server.loading.vision.images import (
     golden_of,
     load,
@@ -30,6 +29,7 @@ from tests.model_server.loading.vision.images import (
     pixels_of,
     write_case,
 )
+from tests.tools.golden.images import CASES, thinned
 
 SAXML = "pax.vision.params.resnet.ImageNetResNet50"
 

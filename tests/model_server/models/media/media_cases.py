@@ -1,6 +1,6 @@
 """The golden cases with images, as checkpoints on disk and as models on devices.
 
-A case is a folder of tests/golden/media (see golden/make_media.py); its weights follow from their
+A case is a folder of tests/golden/media (see tools/golden/media); its weights follow from their
 names.
 """
 
@@ -29,7 +29,7 @@ from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of
 from model_server.sharing.images.images import prepared
-from tests.golden.media_maker.case import tensor_of
+from tests.tools.golden.media.case import tensor_of
 
 MEDIA = Path(__file__).parents[3] / "golden" / "media"
 F32 = {"DTYPE": '"float32"'}
@@ -57,7 +57,7 @@ def preprocessor_of(name: str) -> dict[str, Any]:
 
 @functools.cache
 def golden_media_of(name: str) -> dict[str, np.ndarray]:
-    """Arrays as `make_media` says."""
+    """Arrays as tools/golden/media/maker.py says."""
     return dict(np.load(MEDIA / name / "golden.npz"))
 
 

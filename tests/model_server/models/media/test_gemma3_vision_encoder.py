@@ -12,13 +12,13 @@ from model_server.models.media.media_recipe import MediaRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from sax.errors import CheckpointError, InvalidRequest
-from tests.golden.media_maker.gemma3 import preprocessor
 from tests.model_server.models.media.media_cases import (
     golden_media_of,
     images_of,
     media_config_of,
     prepared_of,
 )
+from tests.tools.golden.media.gemma3 import preprocessor
 
 PATCH = 7
 

@@ -1,4 +1,4 @@
-"""Every family with image input against the reference implementation (see golden/make_media.py)."""
+"""Every family with image input against the reference implementation (see tools/golden/media)."""
 
 from __future__ import annotations
 

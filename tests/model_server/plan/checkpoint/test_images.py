@@ -15,8 +15,8 @@ from model_server.models.registry import make_recipe
 from model_server.plan.checkpoint.convert import convert
 from model_server.plan.checkpoint.inspect import inspect
 from tests.end_to_end.hearing_model import CONTROL as SOUND
-from tests.golden.media_maker.gemma3 import START
 from tests.model_server.loading.media.image_folder import folder_of
+from tests.tools.golden.media.gemma3 import START
 
 
 def test_inspect_says_how_a_checkpoint_sees(tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ from model_server.plan.checkpoint import commands
 from model_server.plan.checkpoint.convert import convert
 from model_server.plan.checkpoint.inspect import inspect
 from sax.command import run_alone
-from tests.golden.pax_maker.cases import CASES
-from tests.golden.pax_maker.model import variables_of
 from tests.model_server.case_failures import in_one_test
 from tests.model_server.checkpoints.bucket_server import BucketServer
 from tests.model_server.checkpoints.pax_writer import write_arrays
@@ -32,6 +30,8 @@ from tests.model_server.checkpoints.tiny_folder import (
     write_tiny,
 )
 from tests.model_server.loading.vision.test_vision_loading import write_case
+from tests.tools.golden.pax.cases import CASES
+from tests.tools.golden.pax.model import variables_of
 
 NUMBERS = sum(values.size for values in random_weights(CONFIG).values())
 

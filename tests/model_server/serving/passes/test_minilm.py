@@ -1,4 +1,4 @@
-"""The real all-MiniLM-L6-v2 gives the reference's embeddings (see golden/make_minilm.py)."""
+"""The real all-MiniLM-L6-v2 gives the reference's embeddings (see tools/golden/real)."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.golden.pax_maker.cases import CASES, PaxCase
-from tests.golden.pax_maker.model import prompt_of, variables_of
 from tests.model_server.checkpoints.orbax.pax.test_dialect import loaded
 from tests.model_server.checkpoints.pax_writer import write_arrays
 from tests.model_server.models.on_meshes import mesh_logits
+from tests.tools.golden.pax.cases import CASES, PaxCase
+from tests.tools.golden.pax.model import prompt_of, variables_of
 
 SHAPE = (1, 1, 2)
 

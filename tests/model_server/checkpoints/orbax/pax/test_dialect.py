@@ -21,9 +21,6 @@ from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of
 from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
-from tests.golden.pax_maker.cases import CASES, PaxCase
-from tests.golden.pax_maker.model import logits_of as reference_logits
-from tests.golden.pax_maker.model import prompt_of, variables_of
 from tests.model_server.checkpoints.pax_writer import (
     STEP,
     WRITERS,
@@ -34,6 +31,9 @@ from tests.model_server.checkpoints.pax_writer import (
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json
 from tests.model_server.tiny import logits_of
 from tests.processes import on_devices
+from tests.tools.golden.pax.cases import CASES, PaxCase
+from tests.tools.golden.pax.model import logits_of as reference_logits
+from tests.tools.golden.pax.model import prompt_of, variables_of
 
 ROOT = Path(__file__).parents[5]
 ON_MESH = "tests.model_server.checkpoints.orbax.pax.on_mesh"

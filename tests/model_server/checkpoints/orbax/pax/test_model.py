@@ -7,8 +7,8 @@ import pytest
 from model_server.checkpoints.orbax.dialect import Shape
 from model_server.checkpoints.orbax.pax.model import praxis_model
 from sax.errors import CheckpointError
-from tests.golden.pax_maker.cases import CASES, PaxCase
 from tests.model_server.case_failures import in_one_test
+from tests.tools.golden.pax.cases import CASES, PaxCase
 
 BY_NAME = {case.name: case for case in CASES}
 LLAMA, STACKED = BY_NAME["llama"], BY_NAME["llama3_grouped_stacked_bfloat16"]

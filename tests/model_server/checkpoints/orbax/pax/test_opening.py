@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.golden.pax_maker.cases import CASES
+from tests.golden.pax_maker.model import variables_of
 
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.models.registry import make_recipe
 from sax.errors import CheckpointError
-from tests.golden.pax_maker.cases import CASES
-from tests.golden.pax_maker.model import variables_of
 from tests.model_server.checkpoints.bucket_server import BucketServer
 from tests.model_server.checkpoints.pax_writer import (
     STEP,

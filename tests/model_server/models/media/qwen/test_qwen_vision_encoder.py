@@ -15,13 +15,6 @@ from model_server.models.registry import make_recipe
 from model_server.serving.chats.placeholders import places_of, triples_of
 from model_server.sharing.images.forms import MultiplesForm
 from sax.errors import CheckpointError, InvalidRequest
-from tests.golden.media_maker.qwen import (
-    later_preprocessor,
-    preprocessor,
-    qwen2_5_vl,
-    qwen2_vl,
-    qwen3_vl,
-)
 from tests.model_server.models.media.media_cases import (
     golden_media_of,
     images_of,
@@ -30,6 +23,13 @@ from tests.model_server.models.media.media_cases import (
     prepared_of,
 )
 from tests.model_server.models.media.media_runs import positions_in, recipe_of
+from tests.tools.golden.media.qwen import (
+    later_preprocessor,
+    preprocessor,
+    qwen2_5_vl,
+    qwen2_vl,
+    qwen3_vl,
+)
 
 CASES = [name for name in media_case_names() if name.startswith("qwen") and "audio" not in name]
 

@@ -1,0 +1,95 @@
+"""Makes the golden files of tests/golden: what other implementations compute for small models.
+
+Run by hand, in an environment of its own with the packages that the kind needs:
+
+    python -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers ...
+    /tmp/golden/bin/python -m tests.tools.golden --list
+    /tmp/golden/bin/python -m tests.tools.golden families smollm3 smollm3_window
+    /tmp/golden/bin/python -m tests.tools.golden sentences
+
+A case is made from what its folder gives (config.json and what else the kind's page names) and a
+row of the kind's table; without names, all cases of the kind are made. Files say how they were
+made: those that name `tests.golden.make_KIND`, as this tool's predecessors were called, come out
+the same. The page of a kind is the docstring of its module: KIND --about prints it.
+
+kinds:
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.tools.golden.common import GOLDEN, on_one_thread
+
+
+class Kind(NamedTuple):
+    module: str  # with CASES, which has the names, and make(name, into)
+    needs: str  # packages, beside numpy and safetensors
+
+    @property
+    def maker(self) -> Any:
+        return importlib.import_module(f"tests.tools.golden.{self.module}")
+
+
+TORCH = "torch transformers"
+KINDS = {
+    "families": Kind("families.maker", f"{TORCH} ml_dtypes"),
+    "media": Kind("media.maker", f"{TORCH} torchvision pillow"),
+    "classifiers": Kind("classifiers", TORCH),
+    "sentences": Kind("sentences", f"{TORCH} sentence-transformers"),
+    "images": Kind("images", f"{TORCH} pillow"),
+    "sounds": Kind("sounds", f"{TORCH} tokenizers"),
+    "model_types": Kind("model_types", TORCH),
+    "pax": Kind("pax.maker", "ml_dtypes"),
+    "quantised": Kind("quantised", "torch compressed-tensors"),
+    "vocabularies": Kind("vocabularies", "sentencepiece tiktoken regex protobuf"),
+    "real": Kind("real.maker", f"{TORCH} accelerate gguf regex soundfile ml_dtypes"),
+}
+IN_NO_FOLDER = {"real"}  # but directly in tests/golden
+
+
+def main() -> None:
+    chosen = _arguments()
+    if chosen.list or not chosen.kind:
+        for name, kind in KINDS.items():
+            sys.stdout.write(f"{name}: {' '.join(kind.maker.CASES)}\n")
+        return
+    maker = KINDS[chosen.kind].maker
+    if chosen.about:
+        sys.stdout.write(f"{maker.__doc__}")
+        return
+    unknown = set(chosen.cases) - set(maker.CASES)
+    if unknown:
+        sys.exit(f"there is no case {', '.join(sorted(unknown))} of {chosen.kind}: see --list")
+    if TORCH in KINDS[chosen.kind].needs:
+        on_one_thread()
+    folder = chosen.into if chosen.kind in IN_NO_FOLDER else chosen.into / chosen.kind
+    for name in chosen.cases or maker.CASES:
+        maker.make(name, folder)
+        sys.stdout.write(f"{name}\n")
+
+
+def _arguments() -> argparse.Namespace:
+    width = max(map(len, KINDS))
+    lines = [f"  {name:{width}}  needs {kind.needs}" for name, kind in KINDS.items()]
+    parser = argparse.ArgumentParser(
+        "python -m tests.tools.golden",
+        description=f"{__doc__}{chr(10).join(lines)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help="what to make")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="names; none: all of the kind")
+    parser.add_argument("--list", action="store_true", help="print all cases of all kinds")
+    parser.add_argument("--about", action="store_true", help="print what the kind's files hold")
+    parser.add_argument(
+        "--into", type=Path, default=GOLDEN, help="write below this folder, not tests/golden"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

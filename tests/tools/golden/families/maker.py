@@ -1,0 +1,115 @@
+"""Small random models of every family, and what transformers computes for them.
+
+A folder holds config.json, which is given; tensors.json (name in published checkpoints -> shape)
+and golden.npz (prompt i64[S]; logits f32[S, V], of an encoder hidden f32[S, D] and pooled f32[D];
+how), which are made. transformers reads the same files that our loader will read, so names, layouts
+and the meaning of config.json are its own and not ours: float32, eager attention. Weights are not
+stored: they follow from the names (see random_tensor).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.golden.random_tensor import random_tensor, uniform
+from tests.tools.golden import common
+from tests.tools.golden.common import Shapes, changed
+from tests.tools.golden.families import dense, experts, gemmas, gpts, multimodal, recurrent, saxml
+from tests.tools.golden.families.case import Case
+
+FOLDER = common.GOLDEN / "families"
+# Encoders are made without a head, whatever their config.json says.
+ENCODERS = {
+    "bert": "BertModel",
+    "modernbert": "ModernBertModel",
+    "roberta": "RobertaModel",
+    "xlm-roberta": "XLMRobertaModel",
+}
+LEAST_MARGIN = 1e-3  # between the last expert that is chosen and the first that is not
+
+_TABLES = (dense, experts, gemmas, gpts, multimodal, recurrent)
+_ROWS = {case.name: case for table in _TABLES for case in table.CASES}
+CASES = [*_ROWS, *saxml.CASES]
+
+
+def make(name: str, into: Path) -> None:
+    """Write one folder. Raises AssertionError for a case that proves too little."""
+    config = common.read_json(FOLDER / name / "config.json")
+    if name in saxml.CASES:
+        return saxml.make(FOLDER / name, into / name)
+    case = _ROWS[name]
+    known, kind = config | dict(case.known_as), _class_of(config)
+    made = {
+        case.published(key): shape
+        for key, shape in common.saved_shapes(kind, known).items()
+        if not key.endswith(case.computed)
+    }
+    shapes = case.stored(made)
+    prompt, found = _first_clear(case, config, shapes)
+    for feature, changes in case.without.items():
+        other, _ = _run(case, changed(config, changes), shapes, prompt)
+        common.assert_changes(f"{name}: {feature}", found, other)
+    outputs = {"logits": found}
+    if config["model_type"] in ENCODERS:
+        mean = found.mean(0)
+        outputs = {"hidden": found, "pooled": mean / np.linalg.norm(mean)}
+    told = f"{kind}, float32, eager attention, weights from random_tensor"
+    common.write_json(into / name / "config.json", config)
+    common.write_case(
+        into / name,
+        shapes | case.spare(config),
+        common.how("families", name, told),
+        prompt=prompt,
+        **outputs,
+    )
+
+
+def _class_of(config: Mapping[str, Any]) -> str:
+    return ENCODERS.get(config["model_type"], config["architectures"][0])
+
+
+def _first_clear(
+    case: Case, config: Mapping[str, Any], shapes: Shapes
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first of many prompts in which no choice of experts is close, and its result."""
+    span = config.get("text_config", config)["vocab_size"] - 10  # without control tokens
+    for attempt in range(99):
+        drawn = uniform(f"prompt {attempt} of {case.name}", case.tokens)
+        prompt = 3 + (drawn * span).astype(np.int64)
+        found, margin = _run(case, config, shapes, prompt)
+        if margin > LEAST_MARGIN:
+            return prompt, found
+    raise AssertionError(f"{case.name}: in every prompt some experts are within {LEAST_MARGIN}")
+
+
+def _run(
+    case: Case, config: Mapping[str, Any], shapes: Shapes, prompt: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Logits (of an encoder: hidden states) and the closest routing decision."""
+    import torch
+
+    from tests.tools.golden.families.routing import smallest_margin
+
+    spare = case.spare(config)
+    model = common.loaded(
+        _class_of(config),
+        {**config, **case.known_as},
+        {name: random_tensor(name, shape) for name, shape in (shapes | spare).items()},
+        spare=frozenset({*spare, *map(_fused, spare)}),
+        computed=case.computed,
+    )
+    with torch.no_grad(), smallest_margin(model) as margins:
+        out = model(torch.from_numpy(prompt)[None])
+    result = out.last_hidden_state if config["model_type"] in ENCODERS else out.logits
+    return result[0].numpy(), min(margins, default=float("inf"))
+
+
+def _fused(name: str) -> str:
+    """What transformers calls the tensors of all experts together, once it has read them."""
+    name = re.sub(r"\.experts\.\d+\.(gate|up)_proj\.weight$", ".experts.gate_up_proj", name)
+    return re.sub(r"\.experts\.\d+\.down_proj\.weight$", ".experts.down_proj", name)

@@ -1,0 +1,27 @@
+"""Models with image or audio input, for prompts of text; see kind `media` too."""
+
+from __future__ import annotations
+
+from tests.tools.golden.families.case import Case
+from tests.tools.golden.media.qwen import flat_names, turned_experts
+
+CASES = [
+    Case("qwen2_vl", without={"theta": {"rope_theta": 10000.0}}, published=flat_names),
+    Case("qwen2_5_vl", without={"theta": {"rope_theta": 10000.0}}, published=flat_names),
+    Case(
+        "qwen2_5_vl_window",
+        tokens=21,
+        without={
+            "window": {"use_sliding_window": False},
+            "yarn": {"rope_scaling": {"mrope_section": [1, 2, 3], "type": "mrope"}},
+        },
+        published=flat_names,
+    ),
+    Case("qwen3_vl"),
+    Case("qwen3_vl_biases"),  # 3 heads, tied
+    # As published, and as transformers saves it: the matrices of experts as [out, in].
+    Case("qwen3_vl_moe", stored=turned_experts),
+    Case("qwen3_vl_moe_saved"),
+    Case("qwen2_audio"),
+    Case("llava_with_mistral", tokens=21),
+]

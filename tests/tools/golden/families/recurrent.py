@@ -1,0 +1,113 @@
+"""Families whose layers keep a state."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.tools.golden.common import Shapes
+from tests.tools.golden.families.case import Case
+
+# What MiniMax computes from its sizes.
+BUFFERS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+
+
+def experts_together(shapes: Shapes) -> Shapes:
+    """Merge the matrices of a layer's experts into two tensors, gates above ups."""
+    made: Shapes = {}
+    counts: Counter[str] = Counter()
+    for name, shape in shapes.items():
+        layer, found, rest = name.partition(".mlp.experts.")
+        if not found:
+            made[name] = shape
+            continue
+        part = rest.split(".")[1]
+        counts[f"{layer} {part}"] += 1
+        count, (rows, columns) = counts[f"{layer} {part}"], shape
+        if part == "down_proj":
+            made[f"{layer}{found}down_proj"] = (count, rows, columns)
+        else:
+            made[f"{layer}{found}gate_up_proj"] = (count, 2 * rows, columns)
+    return made
+
+
+def as_olmo_hybrid(shapes: Shapes) -> Shapes:
+    """As Ai2 names them; transformers divides convolutions evenly when it saves."""
+    made: Shapes = {}
+    for name, shape in shapes.items():
+        layer = name.partition(".feedforward_layer_norm.")[0]
+        if f"{layer}.self_attn.q_proj.weight" in shapes:
+            name = f"{layer}.post_attention_layernorm.weight"
+        if "_conv1d." in name:
+            rows, _ = shapes[name.replace("_conv1d.", "_proj.")]
+            shape = (rows, *shape[1:])
+        made[name] = shape
+    return made
+
+
+CASES = [
+    Case(
+        "minimax",
+        tokens=21,
+        without={
+            "factor of attention": {"full_attn_alpha_factor": 1.0},
+            "factor of the memory": {"linear_attn_beta_factor": 1.0},
+            "factor of experts": {"mlp_beta_factor": 1.0},
+        },
+        computed=BUFFERS,
+    ),
+    Case("minimax_alternating", tokens=21, computed=BUFFERS),
+    Case(
+        "falcon_h1",
+        without={
+            "keys": {"key_multiplier": 1.0},
+            "state space": {"ssm_multipliers": [1.0] * 5},
+            "feed-forward": {"mlp_multipliers": [1.0, 1.0]},
+            "into attention": {"attention_in_multiplier": 1.0},
+            "logits": {"lm_head_multiplier": 1.0},
+        },
+    ),
+    Case("falcon_h1_normed_biased_tied", without={"order": {"mamba_norm_before_gate": True}}),
+    Case("falcon_h1_normed_first"),
+    Case(
+        "olmo_hybrid", without={"rate": {"linear_allow_neg_eigval": False}}, stored=as_olmo_hybrid
+    ),
+    Case("olmo_hybrid_rope", stored=as_olmo_hybrid),
+    Case("bamba"),
+    Case("bamba_biases_tied"),
+    Case(
+        "nemotron_h",
+        without={
+            "scaling": {"routed_scaling_factor": 1.0},
+            "normalised": {"norm_topk_prob": False},
+        },
+    ),
+    Case("nemotron_h_dense"),
+    Case("nemotron_h_latent"),
+    Case(
+        "granitemoehybrid",
+        without={
+            "attention": {"attention_multiplier": 1.0},
+            "embedding": {"embedding_multiplier": 1},
+            "residual": {"residual_multiplier": 1.0},
+            "logits": {"logits_scaling": 1},
+        },
+    ),
+    Case("granitemoehybrid_rope_no_experts", without={"rope": {"position_embedding_type": "nope"}}),
+    Case("mamba2", without={"limit": {"time_step_limit": [0.0, 0.001]}}),
+    Case("mamba2_biased_tied", without={"limit": {"time_step_limit": [0.0, float("inf")]}}),
+    Case("lfm2"),
+    Case("lfm2_wide_conv_biased"),
+    Case(
+        "lfm2_moe",
+        without={
+            "scaling": {"routed_scaling_factor": 1.0},
+            "normalised": {"norm_topk_prob": False},
+        },
+    ),
+    Case("lfm2_moe_unbiased"),
+    Case("qwen3_next", without={"partial": {"partial_rotary_factor": 0.5}}),
+    Case("qwen3_5"),
+    Case("qwen3_5_moe", stored=experts_together),
+    Case("qwen3_5_moe_experts_apart"),
+    Case("qwen3_next_dense_layers"),
+]

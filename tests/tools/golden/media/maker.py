@@ -1,0 +1,72 @@
+"""Small random models with image or audio input, and transformers' vectors and logits.
+
+A folder holds config.json and preprocessor_config.json, which are given; tensors.json (name in
+published checkpoints -> shape) and golden.npz, which are made: images image_0, image_1, ...
+u8[h, w, 3] as they are sent, or sounds sound_0, ... f32[n], samples at 16 kHz; of each what the
+processor makes of it, pieces_0, ...; its vectors rows_0, ... f32[rows, W]; the prompt i64[S] with
+all of them, and its logits f32[S, V]; how they were made. Weights are not stored: they follow from
+the names (see case.tensor_of).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.tools.golden import common
+from tests.tools.golden.common import Shapes, changed
+from tests.tools.golden.media import gemma3, llama4, llava, pixtral, qwen, qwen_audio
+from tests.tools.golden.media.case import MediaCase, Seen, tensor_of
+
+_TABLES = (gemma3, llama4, llava, pixtral, qwen, qwen_audio)
+_ROWS = {case.name: case for table in _TABLES for case in table.CASES}
+CASES = [*_ROWS]
+
+
+def make(name: str, into: Path) -> None:
+    """Write one folder. Raises AssertionError for a case that proves too little."""
+    case = _ROWS[name]
+    config, kind = case.config, case.config["architectures"][0]
+    saved = common.saved_shapes(kind, config)
+    shapes = case.stored({case.published(key): shape for key, shape in saved.items()})
+    media = case.media()
+    seen = case.reader.see(case, [*media.values()])
+    prompt = case.prompt(seen.rows)
+    rows, logits = _run(case, config, shapes, seen, prompt)
+    for feature, changes in case.without.items():
+        _, other = _run(case, changed(config, changes), shapes, seen, prompt)
+        common.assert_changes(f"{name}: {feature}", logits, other)
+    common.write_json(into / name / "config.json", config)
+    common.write_json(into / name / "preprocessor_config.json", case.preprocessor)
+    told = f"{kind}, float32, eager attention, weights from tensor_of"
+    common.write_case(
+        into / name,
+        shapes,
+        common.how("media", name, told),
+        prompt=np.asarray(prompt, np.int64),
+        logits=logits,
+        **media,
+        **{f"pieces_{n}": each for n, each in enumerate(seen.pieces)},
+        **{f"rows_{n}": each for n, each in enumerate(rows)},
+    )
+
+
+def _run(
+    case: MediaCase, config: Mapping[str, Any], shapes: Shapes, seen: Seen, prompt: Sequence[int]
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """The vectors of each image, and the logits of the prompt with all of them."""
+    import torch
+
+    tensors = {name: tensor_of(name, shape) for name, shape in shapes.items()}
+    model = common.loaded(config["architectures"][0], config, tensors)
+    inputs = dict(seen.inputs)
+    if case.reader.kinds:
+        argument, token = case.reader.kinds
+        inputs[argument] = torch.tensor([[int(each == token) for each in prompt]])
+    with torch.no_grad():
+        rows = [each.numpy() for each in case.reader.vectors(model, seen, prompt)]
+        out = model(input_ids=torch.tensor([prompt]), **inputs)
+    return rows, out.logits[0].numpy()
