@@ -34,7 +34,7 @@ CONFIG = ModelServerConfig(
 # that take the tokens which others chose.
 STATES = ("mamba2", "qwen3_next", "nemotron_h", "falcon_h1")
 MORE = (*STATES, "gemma3", "gemma3n", "gemma4", "glm_moe_dsa")
-CASES = ["lfm2", *(pytest.param(name, marks=pytest.mark.extended) for name in MORE)]
+CASES = ["lfm2", *(pytest.param(name, marks=pytest.mark.nightly) for name in MORE)]
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 

@@ -252,7 +252,6 @@ def test_queries_are_chats_where_there_is_a_template_unless_told_otherwise() -> 
     assert not chat_queries(raw, template)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(
     "held",
     [

@@ -68,7 +68,7 @@ def spec(checkpoint: str, **overrides: str) -> ModelSpec:
 
 @pytest.mark.parametrize(
     "name",
-    ["lfm2", *(pytest.param(n, marks=pytest.mark.extended) for n in MORE)],
+    ["lfm2", *(pytest.param(n, marks=pytest.mark.nightly) for n in MORE)],
 )
 def test_a_loaded_model_gives_the_tokens_of_whole_sequences(name: str, tmp_path: Path) -> None:
     checkpoint = folder_of(name, tmp_path)

@@ -54,7 +54,7 @@ def plain_answer(loader: ModelLoader, path: Path) -> list[int]:
         asker.engine.close()
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_an_adapter_of_a_quantised_gguf_file_answers_as_its_merged_checkpoint(
     tmp_path: Path,
 ) -> None:

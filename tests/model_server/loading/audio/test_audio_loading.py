@@ -40,7 +40,7 @@ from tests.model_server.loading.audio.sounds import (
 
 pytestmark = pytest.mark.timeout(600)  # compiles on busy cores
 
-_OTHERS = [pytest.param(name, marks=pytest.mark.extended) for name in CASES if name != "whisper"]
+_OTHERS = [pytest.param(name, marks=pytest.mark.nightly) for name in CASES if name != "whisper"]
 
 
 @pytest.fixture(scope="module")

@@ -185,8 +185,8 @@ def test_an_embedding_beside_generating_is_that_of_the_embedder(
     ("pooling", "of"),
     [
         ("last", -1),
-        pytest.param("mean", None, marks=pytest.mark.extended),
-        pytest.param("cls", 0, marks=pytest.mark.extended),
+        pytest.param("mean", None, marks=pytest.mark.nightly),
+        pytest.param("cls", 0, marks=pytest.mark.nightly),
     ],
 )
 def test_a_decoder_pools_as_it_was_published(

@@ -55,14 +55,14 @@ def load(loader: ModelLoader, folder: Path, **overrides: str) -> LoadedEmbedder:
     return loaded
 
 
-# Like another that `make test` runs, but for labels or a model type's name.
+# Like another that runs by day, but for labels or a model type's name.
 ALSO = {"bert_labels", "modernbert_first", "qwen2", "xlm_roberta"}
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=[pytest.mark.extended] * (case in ALSO))
+        pytest.param(case, marks=[pytest.mark.nightly] * (case in ALSO))
         for case in sorted(each.name for each in CASES.iterdir())
     ],
 )

@@ -33,7 +33,7 @@ def exported(folder: Path, case: str, overrides: Mapping[str, str]) -> Path:
     return folder / "made"
 
 
-@pytest.mark.parametrize("case", ["llama_tied", pytest.param("gptj", marks=pytest.mark.extended)])
+@pytest.mark.parametrize("case", ["llama_tied", pytest.param("gptj", marks=pytest.mark.nightly)])
 def test_its_logits_are_the_reference_implementations(tmp_path: Path, case: str) -> None:
     made, golden = exported(tmp_path, case, {}), dict(golden_of(case))
     told = json.loads((made / "export.json").read_text())

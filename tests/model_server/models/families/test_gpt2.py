@@ -87,10 +87,10 @@ def test_traced_layers_are_shared_but_for_their_scale() -> None:
         make_recipe("gpt2", CONFIG | {"scale_attn_by_inverse_layer_idx": by_layer}, {})
         for by_layer in (False, True)
     ]
-    shared, disaggregation = (
+    shared, apart = (
         len({jax.tree.structure(_layer(recipe, index)) for index in range(2)}) for recipe in modules
     )
-    assert (shared, disaggregation) == (1, 2)
+    assert (shared, apart) == (1, 2)
 
 
 def _layer(recipe: Any, index: int) -> Any:

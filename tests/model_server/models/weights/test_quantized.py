@@ -88,9 +88,7 @@ def on_mesh() -> dict[str, float]:
 def test_a_mesh_gives_what_one_device_gives(on_mesh: dict[str, float]) -> None:
     """Outputs, inputs, experts and widths divided, and rows of a step beside them."""
     assert len(on_mesh) == 30
-    assert {
-        case: disaggregation for case, disaggregation in on_mesh.items() if disaggregation > 1e-3
-    } == {}
+    assert {case: found for case, found in on_mesh.items() if found > 1e-3} == {}
 
 
 def _program(form: str, axes: tuple[str, str], rows: int, mesh: Any) -> tuple[Any, int]:

@@ -56,19 +56,12 @@ def test_every_head_has_its_sink_also_where_heads_are_divided() -> None:
     assert {str(each.dtype) for each in sinks} == {"float32"}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "kinds"),
-    [
-        ({}, {"float4_e2m1fn", None}),  # the experts, and all else
-        ({"QUANTIZE": '"stored"'}, {"float4_e2m1fn", None}),
-        ({"QUANTIZE": '"int8"'}, {"int8", None}),  # routers and vectors are never quantised
-    ],
-)
-def test_packed_experts_stay_packed_unless_another_form_is_asked_for(
-    overrides: dict[str, str], kinds: set[str | None]
-) -> None:
-    module = _blueprint(make_recipe("auto", WIDE | MXFP4, overrides))
-    assert {each.packing and each.packing.kind for each in module.declarations} == kinds
+def test_packed_experts_stay_packed_unless_another_form_is_asked_for() -> None:
+    """The experts, and all else is plain; routers and vectors are never quantised."""
+    for quantize, kind in ((None, FLOAT4), ("stored", FLOAT4), ("int8", "int8")):
+        overrides = {} if quantize is None else {"QUANTIZE": f'"{quantize}"'}
+        module = _blueprint(make_recipe("auto", WIDE | MXFP4, overrides))
+        assert {e.packing and e.packing.kind for e in module.declarations} == {kind, None}
 
 
 def test_packed_experts_take_little_more_than_half_a_byte_a_number() -> None:

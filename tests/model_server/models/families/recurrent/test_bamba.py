@@ -18,10 +18,10 @@ def test_listed_layers_attend_and_the_others_keep_states() -> None:
     assert [state is None for state in recipe.cache(1).states] == [False, True]
 
 
-@pytest.mark.parametrize("chosen", [[2], [-1], ["1"], [[1]], 1])
-def test_indices_of_layers_that_are_not_there_are_refused(chosen: Any) -> None:
-    with pytest.raises(CheckpointError, match="attn_layer_indices = .* of its 2 layers"):
-        make_recipe("auto", BAMBA | {"attn_layer_indices": chosen}, {})
+def test_indices_of_layers_that_are_not_there_are_refused() -> None:
+    for chosen in ([2], [-1], ["1"], [[1]], 1):
+        with pytest.raises(CheckpointError, match="attn_layer_indices = .* of its 2 layers"):
+            make_recipe("auto", BAMBA | {"attn_layer_indices": chosen}, {})
 
 
 def test_another_part_of_a_head_than_the_half_does_not_rotate() -> None:
