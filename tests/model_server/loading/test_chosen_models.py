@@ -10,7 +10,8 @@ import pytest
 
 from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.loading.loader import make_loader
-from tests.model_server.loading.test_loader import answer, quiet
+from tests.model_server.loading.loads import quiet
+from tests.model_server.loading.test_loader import answer
 from tests.model_server.loading.test_recurrent_models import CONFIG, folder_of, spec, whole
 
 SHARES = "glm_moe_dsa"  # also between layers

@@ -15,9 +15,8 @@ from tests.model_server.loading.adapters.asker import (
     CONFIG,
     Asker,
     adapter_spec,
-    model,
-    quiet,
 )
+from tests.model_server.loading.loads import quiet, spec_of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -27,7 +26,7 @@ SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}  # whole bl
 
 
 def loaded_base(loader: ModelLoader, name: str, path: Path, **overrides: str) -> Asker:
-    loaded = loader(model(name, "auto", path, **overrides), quiet)
+    loaded = loader(spec_of(path, name=name, **overrides), quiet)
     assert isinstance(loaded, Loaded)
     return Asker(loaded)
 

@@ -16,22 +16,16 @@ from model_server.loading.loader import ModelLoader, make_loader
 from sax.errors import CheckpointError, MemoryPlanError
 from sax.types import ModelSpec
 from tests.golden.media_maker.gemma3 import START
+from tests.model_server.loading.loads import quiet, spec_of
 from tests.model_server.loading.media.image_folder import CASE, folder_of
 from tests.model_server.loading.media.image_requests import answered, check, request_of, whole_of
-from tests.model_server.loading.test_loader import quiet
 
 CONFIG = ModelServerConfig(slots=2, page_size=16, prefix_cache="tenant")
 F32 = {"DTYPE": '"float32"'}
 
 
 def spec(checkpoint: str, **overrides: str) -> ModelSpec:
-    return ModelSpec(
-        model_id="/sax/test/vision",
-        model_path="auto",
-        checkpoint=checkpoint,
-        replicas=1,
-        overrides=F32 | {"MAX_CONTEXT": "128"} | overrides,
-    )
+    return spec_of(checkpoint, **F32 | {"MAX_CONTEXT": "128"} | overrides)
 
 
 def loaded_of(loader: ModelLoader, checkpoint: str, **overrides: str) -> Loaded:

@@ -16,10 +16,8 @@ from model_server.models.families.deepseek_v3 import configure
 from model_server.models.families.latent_recipe import latent_shape
 from model_server.models.layers.routing import GroupedSigmoidChoice
 from model_server.models.recipe import SERVING_DEFAULTS, Recipe
-from sax.errors import CheckpointError
 from tests.model_server.models.family_cases import checkpoint_of, config_of
 from tests.model_server.models.layer_shapes import decoder_of
-from tests.model_server.models.refusals import refused_otherwise
 
 CONFIG = config_of("deepseek_v3")
 
@@ -78,17 +76,3 @@ def test_sizes_that_a_config_leaves_out_are_the_published_ones() -> None:
 
 def test_no_shared_experts_is_a_choice() -> None:
     assert decoder_of(CONFIG | {"n_shared_experts": None}).layers[-1].ffw.shared is None
-
-
-def test_what_is_not_computed_is_refused_by_name() -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"scoring_func": "softmax"}, "scoring_func"),
-        ({"topk_method": "greedy"}, "topk_method"),
-        ({"moe_layer_freq": 2}, "moe_layer_freq"),
-        ({"n_group": 3}, "n_group"),
-        ({"topk_group": 5}, "topk_group"),
-        ({"n_group": 8}, "n_group"),
-        ({"num_experts_per_tok": 5}, "num_experts_per_tok"),
-    ]
-    wrong = refused_otherwise(lambda change: recipe_of(**change), cases, CheckpointError)
-    assert wrong == {}

@@ -10,7 +10,7 @@ import pytest
 
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
-from sax.errors import CheckpointError, InvalidRequest
+from sax.errors import InvalidRequest
 from tests.model_server.tiny import WholeSequences
 
 CONFIG = {
@@ -60,16 +60,6 @@ def test_a_first_layer_is_not_changed_by_dividing_by_its_number() -> None:
 
 def test_reordered_attention_is_the_same_in_float32() -> None:
     np.testing.assert_array_equal(logits(reorder_and_upcast_attn=True), logits())
-
-
-def test_cross_attention_is_refused_by_name() -> None:
-    with pytest.raises(CheckpointError, match="add_cross_attention"):
-        make_recipe("gpt2", CONFIG | {"add_cross_attention": True}, {})
-
-
-def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    with pytest.raises(CheckpointError, match="width 32 does not divide into 5 heads"):
-        make_recipe("gpt2", CONFIG | {"n_head": 5}, {})
 
 
 def test_an_untied_head_has_its_own_weights() -> None:

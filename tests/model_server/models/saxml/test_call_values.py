@@ -64,9 +64,7 @@ DOCUMENTED = {
 def test_every_class_takes_the_line_of_saxmls_documentation() -> None:
     made = {path: recipe(path, **DOCUMENTED) for path in CLASSES}
     found = {path: (of.max_context, of.defaults.max_tokens) for path, of in made.items()}
-    # GPT-J's positions end one token earlier.
-    wanted = {path: (2047 if ".GPTJ" in path else 2048, 1024) for path in CLASSES}
-    assert found == wanted
+    assert found == dict.fromkeys(CLASSES, (2048, 1024))
 
 
 def test_declared_extra_inputs_are_what_a_call_gets() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import pytest
 from safetensors.numpy import save_file
 
 from model_server.checkpoints.opening import open_checkpoint
@@ -20,7 +19,6 @@ from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.quantized import as_bytes
 from model_server.models.weights.weight import Blueprint
-from sax.errors import CheckpointError
 from tests.golden.random_tensor import random_tensor
 from tests.model_server.models.family_cases import F32, FAMILIES, config_of, golden_of
 from tests.model_server.models.layer_shapes import decoder_of, windows_of
@@ -42,11 +40,6 @@ def test_the_gate_is_that_of_the_published_models_unless_the_config_says_otherwi
     plain = {key: value for key, value in CONFIG.items() if key != "swiglu_limit"}
     experts = decoder_of(plain).layers[0].ffw.experts
     assert experts.activation == ClampedGate(7.0, 1.702)
-
-
-def test_two_names_of_one_number_must_agree() -> None:
-    with pytest.raises(CheckpointError, match=r"num_experts_per_tok = 2.*experts_per_token = 3"):
-        make_recipe("auto", CONFIG | {"experts_per_token": 3}, {})
 
 
 def test_every_head_has_its_sink_also_where_heads_are_divided() -> None:

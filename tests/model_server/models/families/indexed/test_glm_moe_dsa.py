@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from model_server.models.registry import make_recipe
-from sax.errors import CheckpointError, InvalidRequest
+from sax.errors import InvalidRequest
 from tests.model_server.checkpoints.gguf_case import FAMILIES
-from tests.model_server.models.refusals import refused_otherwise
 
 CONFIG: dict[str, Any] = json.loads((FAMILIES / "glm_moe_dsa" / "config.json").read_text())
 WITHOUT = {key: value for key, value in CONFIG.items() if key != "indexer_types"}
@@ -47,20 +46,3 @@ def test_stages_are_cut_only_where_a_layer_chooses() -> None:
     recipe = make_recipe("auto", config, {"NUM_STAGES": "3"})
     with pytest.raises(InvalidRequest, match="tokens chosen by layer 0, which is in another"):
         recipe.cut()
-
-
-def test_what_is_not_computed_is_refused_by_name() -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"indexer_types": ["shared", "full", "full"]}, "first layer"),
-        ({"indexer_types": ["full", "half", "full"]}, "half.*full or shared"),
-        ({"indexer_types": ["full"]}, "for each of 3 layers"),
-        ({"index_head_dim": 6}, "index_head_dim = 6"),
-        ({"indexer_rope_interleave": False}, "indexer_rope_interleave"),
-        ({"mlp_bias": True}, "mlp_bias"),
-    ]
-    assert (
-        refused_otherwise(
-            lambda changes: make_recipe("auto", CONFIG | changes, {}), cases, CheckpointError
-        )
-        == {}
-    )
