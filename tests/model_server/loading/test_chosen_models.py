@@ -10,13 +10,14 @@ import pytest
 
 from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.loading.loader import make_loader
-from tests.model_server.loading.test_loader import answer, quiet
+from tests.model_server.loading.loads import quiet
+from tests.model_server.loading.test_loader import answer
 from tests.model_server.loading.test_recurrent_models import CONFIG, folder_of, spec, whole
 
 SHARES = "glm_moe_dsa"  # also between layers
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["deepseek_v32", SHARES])
 def test_a_loaded_model_gives_the_tokens_of_whole_sequences(name: str, tmp_path: Path) -> None:
     checkpoint = folder_of(name, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 from typing import Any
@@ -189,22 +190,28 @@ def auto(pages: int, **overrides: str) -> Deployment:
 
 
 CONFIG_AUTO = ModelServerConfig(slots=4, page_size=8)
-OWN = recipe().max_context
 
 
-@given(pages=st.integers(4 * 32, 4 * OWN // 8 + 40))
+@functools.cache
+def own() -> int:
+    """The model's longest context."""
+    return recipe().max_context
+
+
+@given(data=st.data())
 @settings(max_examples=20, deadline=None)
-def test_an_automatic_context_is_the_longest_that_every_slot_can_hold(pages: int) -> None:
+def test_an_automatic_context_is_the_longest_that_every_slot_can_hold(data: st.DataObject) -> None:
+    pages = data.draw(st.integers(4 * 32, 4 * own() // 8 + 40))
     limits = auto(pages).limits
     assert limits.slots * limits.pages_per_sequence <= limits.pages
-    assert limits.max_context == min(OWN, pages // 4 * 8)
+    assert limits.max_context == min(own(), pages // 4 * 8)
     one_more = 4 * (limits.pages_per_sequence + 1)
-    assert limits.max_context == OWN or one_more > pages
+    assert limits.max_context == own() or one_more > pages
 
 
 def test_an_automatic_context_keeps_to_the_bytes_of_pages_that_were_given() -> None:
     made = auto(10_000, KV_CACHE_BYTES=str((4 * 40 + 1) * PAGE))
-    assert made.limits.max_context == min(OWN, 40 * 8)
+    assert made.limits.max_context == min(own(), 40 * 8)
 
 
 def test_memory_too_small_for_the_shortest_automatic_context_is_refused() -> None:
@@ -216,7 +223,7 @@ def test_the_flag_asks_for_an_automatic_context_unless_the_publication_gives_a_n
     flag = ModelServerConfig(slots=4, page_size=8, max_context="auto")
     free = FreeMemory(auto(4 * 40).memory.total, 0)
     by_flag = deploy(recipe(), None, layout_of().placed(), flag, free)
-    assert by_flag.limits.max_context == min(OWN, 320)
+    assert by_flag.limits.max_context == min(own(), 320)
     given_number = deploy(recipe(MAX_CONTEXT="64"), None, layout_of().placed(), flag, free)
     assert given_number.limits.max_context == 64
     short = ModelServerConfig(slots=4, page_size=8, max_context=64)

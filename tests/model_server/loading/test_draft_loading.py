@@ -22,6 +22,7 @@ from model_server.loading.loader import ModelLoader, make_loader
 from sax.errors import CheckpointError, InvalidRequest, MemoryPlanError
 from sax.types import ModelSpec
 from tests.model_server.checkpoints.tiny_folder import write_tiny
+from tests.model_server.loading.loads import spec_of as publication
 from tests.model_server.tiny_bert import tiny_bert
 
 CONFIG = ModelServerConfig(slots=2, page_size=16, max_context=64)
@@ -29,13 +30,7 @@ GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 def spec_of(folder: Path, **overrides: str) -> ModelSpec:
-    return ModelSpec(
-        model_id="/sax/test/tiny",
-        model_path="auto",
-        checkpoint=str(folder),
-        replicas=1,
-        overrides={"DTYPE": '"float32"', **overrides},
-    )
+    return publication(folder, **{"DTYPE": '"float32"', **overrides})
 
 
 def drafted_by(folder: Path, draft: object, **overrides: str) -> ModelSpec:
@@ -129,7 +124,7 @@ def test_a_model_that_does_not_fit_with_its_draft_model_is_refused(
         tight(drafted_by(folder, folder), lambda _: None)
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_rows_of_embedding_beyond_the_tokens_may_differ(
     loader: ModelLoader, folder: Path, tmp_path: Path
 ) -> None:

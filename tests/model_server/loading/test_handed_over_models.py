@@ -19,7 +19,7 @@ from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from tests.model_server.engine.guessing.driving import answers, tokens_of
-from tests.model_server.loading.test_loader import quiet
+from tests.model_server.loading.loads import quiet
 from tests.model_server.loading.test_recurrent_models import folder_of, spec, whole
 
 CONFIG = ModelServerConfig(
@@ -34,7 +34,7 @@ CONFIG = ModelServerConfig(
 # that take the tokens which others chose.
 STATES = ("mamba2", "qwen3_next", "nemotron_h", "falcon_h1")
 MORE = (*STATES, "gemma3", "gemma3n", "gemma4", "glm_moe_dsa")
-CASES = ["lfm2", *(pytest.param(name, marks=pytest.mark.extended) for name in MORE)]
+CASES = ["lfm2", *(pytest.param(name, marks=pytest.mark.nightly) for name in MORE)]
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 

@@ -13,7 +13,8 @@ from model_server.text.dialect import AnswerDialect
 from sax.chat import Message, ReasoningParser, ToolParser
 from sax.errors import CheckpointError
 from tests.model_server.checkpoints.tiny_folder import write_tiny
-from tests.model_server.loading.test_loader import CONFIG, quiet, spec
+from tests.model_server.loading.loads import quiet
+from tests.model_server.loading.test_loader import CONFIG, spec
 
 TEMPLATE = (
     "{{ bos_token }}{{ eos_token }}{% for m in messages %}{{ m.content }}<tool_call>{% endfor %}"

@@ -26,8 +26,9 @@ from sax.errors import (
     ModelPathNotFound,
 )
 from sax.format import human_bytes as human
-from sax.types import ModelSpec, Progress
+from sax.types import ModelSpec
 from tests.model_server.checkpoints.tiny_folder import write_tiny
+from tests.model_server.loading.loads import quiet
 
 PATH = "lm_cloud.LmCloudSpmd2BTest"
 SHRUNK = {
@@ -50,10 +51,6 @@ def spec(**changes: object) -> ModelSpec:
         "overrides": SHRUNK,
     }
     return ModelSpec(**(values | changes))  # type: ignore[arg-type]
-
-
-def quiet(_: Progress) -> None:
-    """Nobody watches."""
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +249,6 @@ def test_queries_are_chats_where_there_is_a_template_unless_told_otherwise() -> 
     assert not chat_queries(raw, template)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(
     "held",
     [

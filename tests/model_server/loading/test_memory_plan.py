@@ -1,54 +1,45 @@
 """The plan fits, is as large as it may be, and a refusal has every number."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.loading.memory_plan import FreeMemory, PageBytes, plan_memory
+from model_server.loading.memory_plan import FreeMemory, MemoryPlan, PageBytes, plan_memory
 from sax.errors import MemoryPlanError
 
 GIB = 2**30
 MIB = 2**20
 
 
+def plan(**changes: Any) -> MemoryPlan:
+    """Of a model with 2 GiB of weights and pages of a MiB, on an idle device of 8 GiB."""
+    given: dict[str, Any] = {
+        "weights": 2 * GIB,
+        "of": PageBytes(MIB),
+        "workspace": 0,
+        "limit": 8 * GIB,
+        "in_use": 0,
+        "wanted_pages": None,
+        "min_pages": 16,
+    }
+    return plan_memory(**given | changes)
+
+
 def test_wanted_pages_are_granted_when_they_fit() -> None:
-    made = plan_memory(
-        weights=2 * GIB,
-        of=PageBytes(MIB),
-        workspace=GIB,
-        limit=8 * GIB,
-        in_use=GIB,
-        wanted_pages=1023,
-        min_pages=16,
-    )
+    made = plan(workspace=GIB, in_use=GIB, wanted_pages=1023)
     assert (made.pages, made.kv, made.total) == (1023, GIB, 4 * GIB)
 
 
 def test_without_a_wish_the_pool_fills_what_is_left() -> None:
-    made = plan_memory(
-        weights=2 * GIB,
-        of=PageBytes(MIB),
-        workspace=GIB,
-        limit=8 * GIB,
-        in_use=GIB,
-        wanted_pages=None,
-        min_pages=16,
-    )
-    assert made.pages == 4 * 1024 - 1
-    assert made.total == 7 * GIB
+    made = plan(workspace=GIB, in_use=GIB)
+    assert (made.pages, made.total) == (4 * 1024 - 1, 7 * GIB)
 
 
 def test_a_refusal_has_every_number_and_names_the_flags() -> None:
     with pytest.raises(MemoryPlanError) as caught:
-        plan_memory(
-            weights=6 * GIB,
-            of=PageBytes(MIB),
-            workspace=512 * MIB,
-            limit=8 * GIB,
-            in_use=GIB,
-            wanted_pages=2047,
-            min_pages=16,
-        )
+        plan(weights=6 * GIB, workspace=512 * MIB, in_use=GIB, wanted_pages=2047)
     for part in ("6.00 GiB", "2.00 GiB", "512.00 MiB", "8.50 GiB", "8.00 GiB", "1.00 GiB"):
         assert part in caught.value.text
     assert "lower --kv_cache_bytes or --slots" in caught.value.text
@@ -57,48 +48,25 @@ def test_a_refusal_has_every_number_and_names_the_flags() -> None:
 
 def test_weights_alone_too_large_do_not_blame_the_cache() -> None:
     with pytest.raises(MemoryPlanError, match="raise --memory_limit_bytes") as caught:
-        plan_memory(
-            weights=9 * GIB,
-            of=PageBytes(MIB),
-            workspace=0,
-            limit=8 * GIB,
-            in_use=0,
-            wanted_pages=None,
-            min_pages=1,
-        )
+        plan(weights=9 * GIB, min_pages=1)
     assert "kv_cache_bytes" not in caught.value.text
     assert "unload" not in caught.value.text
 
 
 def test_a_cache_smaller_than_one_sequence_is_refused() -> None:
     with pytest.raises(MemoryPlanError, match="raise --kv_cache_bytes to 1048576") as caught:
-        plan_memory(
-            weights=0,
-            of=PageBytes(1024),
-            workspace=0,
-            limit=GIB,
-            in_use=0,
-            wanted_pages=511,
-            min_pages=1023,
-        )
+        plan(weights=0, of=PageBytes(1024), limit=GIB, wanted_pages=511, min_pages=1023)
     assert "lower --max_context" in caught.value.text
 
 
 def test_the_numbers_of_a_raised_limit_work_out() -> None:
-    numbers = {
-        "weights": 6 * GIB,
-        "of": PageBytes(MIB),
-        "workspace": 0,
-        "in_use": 0,
-        "wanted_pages": 100,
-        "min_pages": 10,
-    }
+    numbers = {"weights": 6 * GIB, "wanted_pages": 100, "min_pages": 10}
     with pytest.raises(MemoryPlanError) as caught:
-        plan_memory(limit=GIB, **numbers)
+        plan(limit=GIB, **numbers)
     advice = int(caught.value.text.partition("--memory_limit_bytes to ")[2].split()[0])
-    assert plan_memory(limit=advice, **numbers).total == advice
+    assert plan(limit=advice, **numbers).total == advice
     with pytest.raises(MemoryPlanError):
-        plan_memory(limit=advice - 1, **numbers)
+        plan(limit=advice - 1, **numbers)
 
 
 sizes = st.integers(0, 10_000)
@@ -144,32 +112,19 @@ def test_a_plan_never_exceeds_the_limit_nor_wastes_a_page(
 
 
 def test_too_little_memory_on_many_devices_is_told_of_each_and_of_all() -> None:
-    with pytest.raises(
-        MemoryPlanError, match=r"9\.00 GiB on each of 4 devices \(36\.00 GiB in all"
-    ):
-        plan_memory(
-            weights=8 * GIB,
-            of=PageBytes(GIB // 2),
-            workspace=0,
-            limit=GIB,
-            in_use=0,
-            wanted_pages=None,
-            min_pages=1,
-            devices=4,
-        )
+    says = r"9\.00 GiB on each of 4 devices \(36\.00 GiB in all"
+    with pytest.raises(MemoryPlanError, match=says):
+        plan(weights=8 * GIB, of=PageBytes(GIB // 2), limit=GIB, min_pages=1, devices=4)
 
 
 def test_a_refusal_names_the_models_in_memory_and_the_numbers_to_change() -> None:
     there = FreeMemory(4 * GIB, 3 * GIB, {"/sax/test/a": GIB, "/sax/test/b": 2 * GIB})
     with pytest.raises(MemoryPlanError) as caught:
-        plan_memory(
+        plan(
             weights=GIB // 2,
-            of=PageBytes(2**20),
-            workspace=0,
             limit=there.limit,
             in_use=there.in_use,
             wanted_pages=2000,
-            min_pages=4,
             others=there.others,
         )
     text = caught.value.text
@@ -183,16 +138,8 @@ def test_models_to_come_find_their_share_of_the_pages(shares: int, free: int, le
     """Each takes what is left, divided by those still to come, and none gets less than a share."""
     page, in_use, granted = 2**20, 0, []
     for left in range(shares, 0, -1):
-        made = plan_memory(
-            weights=0,
-            of=PageBytes(page),
-            workspace=0,
-            limit=(free + shares * (least + 1)) * page,
-            in_use=in_use,
-            wanted_pages=None,
-            min_pages=least,
-            shares=left,
-        )
+        limit = (free + shares * (least + 1)) * page
+        made = plan(weights=0, limit=limit, in_use=in_use, min_pages=least, shares=left)
         in_use += made.total
         granted.append(made.pages)
     assert in_use <= (free + shares * (least + 1)) * page

@@ -21,7 +21,8 @@ from sax.errors import InvalidRequest
 from sax.types import ModelSpec
 from tests.golden.random_tensor import random_tensor
 from tests.model_server.checkpoints.tiny_folder import VOCAB, tokenizer_json
-from tests.model_server.loading.test_loader import answer, quiet
+from tests.model_server.loading.loads import quiet, spec_of
+from tests.model_server.loading.test_loader import answer
 from tests.model_server.models.family_cases import FAMILIES, config_of
 from tests.model_server.tiny import WholeSequences
 
@@ -57,18 +58,12 @@ def whole(checkpoint: str) -> WholeSequences:
 
 
 def spec(checkpoint: str, **overrides: str) -> ModelSpec:
-    return ModelSpec(
-        model_id="/sax/test/tiny",
-        model_path="auto",
-        checkpoint=checkpoint,
-        replicas=1,
-        overrides=F32 | {"MAX_CONTEXT": "128"} | overrides,
-    )
+    return spec_of(checkpoint, **F32 | {"MAX_CONTEXT": "128"} | overrides)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["lfm2", *(pytest.param(n, marks=pytest.mark.extended) for n in MORE)],
+    ["lfm2", *(pytest.param(n, marks=pytest.mark.nightly) for n in MORE)],
 )
 def test_a_loaded_model_gives_the_tokens_of_whole_sequences(name: str, tmp_path: Path) -> None:
     checkpoint = folder_of(name, tmp_path)

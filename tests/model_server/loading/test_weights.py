@@ -20,7 +20,9 @@ from sax.errors import CheckpointError
 from sax.types import Progress
 from tests.model_server.models.family_cases import checkpoint_of
 
-TIED = checkpoint_of("llama_tied")
+
+def tied() -> Path:
+    return checkpoint_of("llama_tied")
 
 
 def module_of(folder: Path) -> Blueprint:
@@ -40,24 +42,24 @@ def changed_copy(folder: Path, to: Path, **changes: np.ndarray | None) -> Path:
 
 def read(folder: Path) -> list[np.ndarray]:
     with closing(open_checkpoint(str(folder))) as checkpoint:
-        declared = module_of(TIED).declarations
+        declared = module_of(tied()).declarations
         return [np.asarray(leaf) for leaf in read_weights(declared, checkpoint, lambda _: None)]
 
 
 def test_joined_tensors_lie_one_after_the_other() -> None:
-    stored = load_file(TIED / "model.safetensors")
-    declared = module_of(TIED).declarations
+    stored = load_file(tied() / "model.safetensors")
+    declared = module_of(tied()).declarations
     index = next(
         i for i, d in enumerate(declared) if d.path == "layers.1.attention.qkv.linears.0.kernel"
     )
     parts = [stored[f"model.layers.1.self_attn.{n}_proj.weight"] for n in "qkv"]
-    np.testing.assert_array_equal(read(TIED)[index], np.concatenate(parts))
+    np.testing.assert_array_equal(read(tied())[index], np.concatenate(parts))
 
 
 def test_progress_counts_bytes_up_to_the_total() -> None:
     seen: list[Progress] = []
-    declared = module_of(TIED).declarations
-    with closing(open_checkpoint(str(TIED))) as checkpoint:
+    declared = module_of(tied()).declarations
+    with closing(open_checkpoint(str(tied()))) as checkpoint:
         read_weights(declared, checkpoint, seen.append)
     assert seen[0].done == 0
     assert seen[-1].done == seen[-1].total == sum(d.bytes for d in declared)
@@ -65,25 +67,25 @@ def test_progress_counts_bytes_up_to_the_total() -> None:
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
-    folder = changed_copy(TIED, tmp_path, model__norm__weight=None)
+    folder = changed_copy(tied(), tmp_path, model__norm__weight=None)
     with pytest.raises(CheckpointError, match=r"lacks model\.norm\.weight"):
         read(folder)
 
 
 def test_an_unknown_tensor_is_named(tmp_path: Path) -> None:
-    folder = changed_copy(TIED, tmp_path, model__adapter__weight=np.ones(3, np.float32))
+    folder = changed_copy(tied(), tmp_path, model__adapter__weight=np.ones(3, np.float32))
     with pytest.raises(CheckpointError, match=r"does not use: model\.adapter\.weight"):
         read(folder)
 
 
 def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path: Path) -> None:
-    folder = changed_copy(TIED, tmp_path, model__norm__weight=np.ones(7, np.float32))
+    folder = changed_copy(tied(), tmp_path, model__norm__weight=np.ones(7, np.float32))
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight is \[7\].*says \["):
         read(folder)
 
 
 def test_random_weights_follow_the_seed_and_the_path() -> None:
-    declared = module_of(TIED).declarations
+    declared = module_of(tied()).declarations
     first = random_weights(declared, 1, lambda _: None)
     again = random_weights(declared, 1, lambda _: None)
     other = random_weights(declared, 2, lambda _: None)

@@ -75,11 +75,11 @@ def _flax(folder: Path, place: Path) -> Path:
     ("kind", "overrides"),
     [
         ("folder", {}),
-        pytest.param("folder", {"QUANTIZE": '"int8"'}, marks=pytest.mark.extended),
-        pytest.param("q4_0.gguf", {"QUANTIZE": '"stored"'}, marks=pytest.mark.extended),
-        pytest.param("demo model", {}, marks=pytest.mark.extended),  # Q4_1
-        pytest.param("orbax", {}, marks=pytest.mark.extended),
-        pytest.param("flax", {}, marks=pytest.mark.extended),
+        pytest.param("folder", {"QUANTIZE": '"int8"'}, marks=pytest.mark.nightly),
+        pytest.param("q4_0.gguf", {"QUANTIZE": '"stored"'}, marks=pytest.mark.nightly),
+        pytest.param("demo model", {}, marks=pytest.mark.nightly),  # Q4_1
+        pytest.param("orbax", {}, marks=pytest.mark.nightly),
+        pytest.param("flax", {}, marks=pytest.mark.nightly),
     ],
     ids=lambda value: " ".join(value.values()) if isinstance(value, dict) else value,
 )
@@ -127,7 +127,7 @@ def times_read(found: Reads) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(
     "mesh",
-    ["1x2x2", *(pytest.param(mesh, marks=pytest.mark.extended) for mesh in ("1x1x4", "2x1x2"))],
+    ["1x2x2", *(pytest.param(mesh, marks=pytest.mark.nightly) for mesh in ("1x1x4", "2x1x2"))],
 )
 def test_one_process_reads_every_number_once_whatever_the_mesh(mesh: str) -> None:
     (found,) = reads(mesh, processes=1, devices=4)

@@ -83,7 +83,7 @@ def experts(form: str, layout: Layout, tpu: bool, count: int) -> np.ndarray:
     return made(build, layout, 256, some_routes(ROWS, count, 2), tpu=tpu)
 
 
-def disaggregation(found: np.ndarray, wanted: np.ndarray) -> float:
+def difference(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 
@@ -100,13 +100,13 @@ def main() -> None:
         for axes in (("ffw", "embed"), ("embed", "ffw")):
             wanted = linear(form, axes, alone, tpu=False)
             for mesh, layout in divided.items():
-                found[f"{form} {axes[0]} {mesh}"] = disaggregation(
+                found[f"{form} {axes[0]} {mesh}"] = difference(
                     linear(form, axes, layout, True), wanted
                 )
     for form, count in (("float32", 4), ("int8", 3), ("int4:32", 4), ("int4:32", 3)):
         wanted = experts(form, alone, False, count)
         for mesh, layout in divided.items():
-            found[f"{count} experts {form} {mesh}"] = disaggregation(
+            found[f"{count} experts {form} {mesh}"] = difference(
                 experts(form, layout, True, count), wanted
             )
     json.dump(found, sys.stdout)

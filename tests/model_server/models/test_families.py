@@ -14,58 +14,56 @@ from model_server.kernels import xla
 from model_server.models.layers.embedder import pooled
 from tests.model_server.models.family_cases import (
     case_names,
-    config_of,
     first_of_each_family,
     golden_of,
     is_encoder,
     load,
     load_encoder,
 )
-from tests.model_server.models.in_steps import logits_in_steps
+from tests.model_server.models.in_steps import InSteps
 from tests.model_server.tiny import logits_of
 
 FIRST = first_of_each_family()
-# One of each kind of layer is in `make test`; `make test-all` takes every case.
-KINDS = (
-    *("llama", "gemma3_text", "gpt2", "gpt_neox", "phi3", "qwen2", "cohere2", "olmo2"),
-    *("mixtral", "deepseek_v3", "gpt_oss", "llama4_text", "glm_moe_dsa", "granitemoe"),
-    *("lfm2", "mamba2", "qwen3_5_text", "falcon_h1", "minimax", "gemma3n_text", "gemma4_text"),
-    *("bert", "roberta", "modernbert", "qwen2_5_vl"),
-)
-# Of families whose layers cache something else than others do
-CACHES = ("llama", "deepseek_v3", "gpt_oss", "lfm2", "mamba2", "minimax")
+ENCODERS = [name for name in case_names() if is_encoder(name)]
+DECODERS = [name for name in case_names() if name not in ENCODERS]
 
 
-def cases_of(names: Iterable[str], quick: tuple[str, ...]) -> list[Any]:
-    """Return the cases; those but the first of some model types are `make test-all`'s."""
-    kept = {name for name in FIRST if str(config_of(name).get("model_type")) in quick}
-    return [
-        pytest.param(name, marks=[] if name in kept else pytest.mark.extended) for name in names
-    ]
-
-
-CASES = cases_of(case_names(), KINDS)
-CHUNKED = cases_of((name for name in FIRST if not is_encoder(name)), CACHES)
-DECODERS = [case for case in CASES if not is_encoder(str(case.values[0]))]
-ENCODERS = [case for case in CASES if is_encoder(str(case.values[0]))]
+def first_by_day(names: Iterable[str]) -> list[Any]:
+    """One case of each family; the others are the night's."""
+    return [pytest.param(n, marks=[pytest.mark.nightly] * (n not in FIRST)) for n in names]
 
 
 def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max(), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", DECODERS)
-def test_logits_equal_the_reference_implementations(name: str) -> None:
+@pytest.mark.parametrize("name", first_by_day(DECODERS))
+def test_a_prompt_whole_and_in_steps_gives_the_reference_implementations_logits(name: str) -> None:
+    """The steps: two chunks that end inside pages, then one token at a time."""
     golden = golden_of(name)
     model, recipe = load(name)
-
-    def run(model: Any) -> jax.Array:
-        return logits_of(model, recipe, golden["prompt"])
-
-    assert_close(np.asarray(jax.jit(run)(model)), golden["logits"])
+    steps = InSteps(model, recipe, len(golden["prompt"]), xla.KERNEL)
+    for chunks in ((len(golden["prompt"]),), (6, 6)):
+        assert_close(steps.logits(golden["prompt"], chunks), golden["logits"])
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [name for name in FIRST if name not in ENCODERS])
+def test_programs_of_one_chunk_and_of_decodes_alone_give_the_same_logits(name: str) -> None:
+    """By the kernels of CPUs, and the whole prompt by the kernels that are written plainly."""
+    golden = golden_of(name)
+    model, recipe = load(name)
+    prompt = golden["prompt"]
+    steps = InSteps(model, recipe, len(prompt), xla.KERNEL)
+    assert_close(steps.logits(prompt, (6, 6), alone=True), golden["logits"])
+
+    def whole(model: Any) -> jax.Array:
+        return logits_of(model, recipe, prompt)
+
+    assert_close(np.asarray(jax.jit(whole)(model)), golden["logits"])
+
+
+@pytest.mark.parametrize("name", first_by_day(ENCODERS))
 def test_hidden_states_equal_the_reference_implementations(name: str) -> None:
     """The prompt as the second of two inputs, the first one longer: padding changes nothing."""
     golden = golden_of(name)
@@ -81,12 +79,3 @@ def test_hidden_states_equal_the_reference_implementations(name: str) -> None:
 
 def _encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
     return model(tokens, lengths)
-
-
-@pytest.mark.parametrize("name", CHUNKED)
-def test_chunks_and_single_tokens_give_the_logits_of_the_whole_prompt(name: str) -> None:
-    """Two chunks that end inside pages, then one token at a time, over the cached ones."""
-    golden = golden_of(name)
-    model, recipe = load(name)
-    found = logits_in_steps(model, recipe, golden["prompt"], (6, 6), xla.KERNEL)
-    assert_close(found, golden["logits"])

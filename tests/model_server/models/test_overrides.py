@@ -24,9 +24,8 @@ def test_null_and_a_number_may_replace_each_other() -> None:
     assert apply_overrides(DEFAULTS, {"NUM_LAYERS": "null"})["NUM_LAYERS"] is None
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "says"),
-    [
+def test_what_is_wrong_is_named() -> None:
+    cases = [
         ("num_layer", "2", "did you mean NUM_LAYERS"),
         ("NUM_LAYERS", "two", "not JSON"),
         ("DTYPE", "float32", "strings need double quotes"),
@@ -34,17 +33,15 @@ def test_null_and_a_number_may_replace_each_other() -> None:
         ("NUM_LAYERS", '"2"', "expected int"),
         ("NUM_LAYERS", "true", "expected int"),
         ("NUM_LAYERS", "2.5", "expected int"),
-    ],
-)
-def test_what_is_wrong_is_named(key: str, text: str, says: str) -> None:
-    with pytest.raises(InvalidRequest, match=says) as caught:
-        apply_overrides(DEFAULTS, {key: text})
-    assert caught.value.param == f"overrides.{key}"
+    ]
+    for key, text, says in cases:
+        with pytest.raises(InvalidRequest, match=says) as caught:
+            apply_overrides(DEFAULTS, {key: text})
+        assert caught.value.param == f"overrides.{key}"
 
 
-@pytest.mark.parametrize(
-    ("key", "says"),
-    [
+def test_saxmls_keys_without_a_meaning_here_are_refused_with_the_reason() -> None:
+    cases = [
         ("BUCKET_KEYS", "none is padded to a bucket"),
         ("BATCH_SIZE", "use NUM_CACHE_SLOTS"),
         ("EXTRA_INPUTS", "use TEMPERATURE, TOP_K"),
@@ -52,13 +49,10 @@ def test_what_is_wrong_is_named(key: str, text: str, says: str) -> None:
         ("SPM_MODEL", "tokenizer comes from the checkpoint"),
         ("FPROP_DTYPE", "use DTYPE"),
         ("MAX_SEQ_LEN", "use MAX_CONTEXT"),
-    ],
-)
-def test_saxmls_keys_without_a_meaning_here_are_refused_with_the_reason(
-    key: str, says: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=f"override {key} has no effect here: .*{says}"):
-        apply_overrides(DEFAULTS, {key: "1"})
+    ]
+    for key, says in cases:
+        with pytest.raises(InvalidRequest, match=f"override {key} has no effect here: .*{says}"):
+            apply_overrides(DEFAULTS, {key: "1"})
 
 
 def test_a_model_that_knows_such_a_key_takes_it() -> None:

@@ -8,33 +8,29 @@ from model_server.models.speculation import Speculation, parse_speculation
 from sax.errors import InvalidRequest
 
 
-@pytest.mark.parametrize(
-    ("mode", "guesses", "made"),
-    [
+def test_what_is_asked_for_is_made() -> None:
+    cases = [
         (None, 8, Speculation(8, asked=False)),
         (None, 3, Speculation(3, asked=False)),
         ("ngram", 32, Speculation(32, asked=True)),
         ("off", 8, Speculation(0, asked=False)),
-    ],
-)
-def test_what_is_asked_for_is_made(mode: str | None, guesses: int, made: Speculation) -> None:
-    assert parse_speculation({"SPECULATION": mode, "MAX_GUESSES": guesses}) == made
+    ]
+    for mode, guesses, made in cases:
+        assert parse_speculation({"SPECULATION": mode, "MAX_GUESSES": guesses}) == made
 
 
-@pytest.mark.parametrize(
-    ("mode", "guesses", "complaint"),
-    [
+def test_anything_else_is_refused_by_name() -> None:
+    cases = [
         ("medusa", 8, "SPECULATION must be .*not 'medusa'"),
         (7, 8, "SPECULATION must be"),
         (None, 0, "MAX_GUESSES is 0; it must be from 1 to 32"),
         ("ngram", 33, "MAX_GUESSES is 33"),
         (None, None, "MAX_GUESSES is None"),
         ("off", 4, 'MAX_GUESSES is 4, and SPECULATION "off" makes no guesses'),
-    ],
-)
-def test_anything_else_is_refused_by_name(mode: object, guesses: object, complaint: str) -> None:
-    with pytest.raises(InvalidRequest, match=complaint):
-        parse_speculation({"SPECULATION": mode, "MAX_GUESSES": guesses})
+    ]
+    for mode, guesses, complaint in cases:
+        with pytest.raises(InvalidRequest, match=complaint):
+            parse_speculation({"SPECULATION": mode, "MAX_GUESSES": guesses})
 
 
 DRAFT = {"SPECULATION": "draft", "MAX_GUESSES": 5, "DRAFT_MODEL": "/models/small.gguf"}
@@ -45,9 +41,8 @@ def test_a_draft_model_is_asked_for_by_name() -> None:
     assert made == Speculation(5, asked=True, draft="/models/small.gguf", draft_quantize="stored")
 
 
-@pytest.mark.parametrize(
-    ("changes", "complaint", "param"),
-    [
+def test_settings_of_a_draft_model_that_contradict_each_other_are_refused() -> None:
+    cases: list[tuple[dict[str, object], str, str]] = [
         (
             {"DRAFT_MODEL": None},
             'SPECULATION is "draft", and DRAFT_MODEL is missing',
@@ -61,11 +56,8 @@ def test_a_draft_model_is_asked_for_by_name() -> None:
             "DRAFT_QUANTIZE is 'int8', which needs",
             "DRAFT_QUANTIZE",
         ),
-    ],
-)
-def test_settings_of_a_draft_model_that_contradict_each_other_are_refused(
-    changes: dict[str, object], complaint: str, param: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=complaint) as caught:
-        parse_speculation({**DRAFT, **changes})
-    assert caught.value.param == f"overrides.{param}"
+    ]
+    for changes, complaint, param in cases:
+        with pytest.raises(InvalidRequest, match=complaint) as caught:
+            parse_speculation({**DRAFT, **changes})
+        assert caught.value.param == f"overrides.{param}"

@@ -10,7 +10,8 @@ from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
-from sax.types import ModelSpec, Progress
+from sax.types import ModelSpec
+from tests.model_server.loading.loads import spec_of
 
 BASE = "/sax/test/base"
 CONFIG = ModelServerConfig(slots=4, page_size=16, max_context=64)
@@ -19,22 +20,8 @@ PROMPT = tuple(range(40, 60))
 TOKENS = 10
 
 
-def quiet(_: Progress) -> None:
-    """Nobody watches."""
-
-
-def model(name: str, path: str, checkpoint: Path, **overrides: str) -> ModelSpec:
-    return ModelSpec(
-        model_id=f"/sax/test/{name}",
-        model_path=path,
-        checkpoint=str(checkpoint),
-        replicas=1,
-        overrides=overrides,
-    )
-
-
 def adapter_spec(name: str, folder: Path) -> ModelSpec:
-    return model(name, "lora", folder, BASE=f'"{BASE}"')
+    return spec_of(folder, "lora", name, BASE=f'"{BASE}"')
 
 
 class Asker:

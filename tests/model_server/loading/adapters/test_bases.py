@@ -25,9 +25,8 @@ from tests.model_server.loading.adapters.asker import (
     TOKENS,
     Asker,
     adapter_spec,
-    model,
-    quiet,
 )
+from tests.model_server.loading.loads import quiet, spec_of
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.extended]
 
@@ -51,7 +50,7 @@ class Cell:
 
     def merged_answer(self, adapter: Path) -> list[int]:
         whole = merged(self.folder / f"merged {adapter.name}", self.base, adapter)
-        loaded = self.loader(model("merged", "auto", whole, DTYPE='"float32"'), quiet)
+        loaded = self.loader(spec_of(whole, name="merged", DTYPE='"float32"'), quiet)
         assert isinstance(loaded, Loaded)
         asker = Asker(loaded)
         try:
@@ -65,7 +64,7 @@ class Cell:
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
     folder = tmp_path_factory.mktemp("adapters")
     base, loader = write_tiny(folder / "base"), make_loader(CONFIG)
-    loaded = loader(model("base", "auto", base, **ROOM), quiet)
+    loaded = loader(spec_of(base, name="base", **ROOM), quiet)
     assert isinstance(loaded, Loaded)
     asker = Asker(loaded)
     adapters = [
@@ -139,9 +138,9 @@ def test_a_full_room_names_the_holders(cell: Cell) -> None:
 
 def test_an_adapter_needs_its_base(cell: Cell) -> None:
     with pytest.raises(LoadFailed, match="base /sax/test/other is not loaded here .*sax/test/base"):
-        cell.loader(model("lost", "lora", cell.adapters[0], BASE='"/sax/test/other"'), quiet)
+        cell.loader(spec_of(cell.adapters[0], "lora", BASE='"/sax/test/other"'), quiet)
     with pytest.raises(InvalidRequest, match="BASE is") as caught:
-        cell.loader(model("lost", "lora", cell.adapters[0]), quiet)
+        cell.loader(spec_of(cell.adapters[0], "lora"), quiet)
     assert caught.value.param == "overrides.BASE"
 
 

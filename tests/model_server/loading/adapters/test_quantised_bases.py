@@ -15,9 +15,8 @@ from tests.model_server.loading.adapters.asker import (
     CONFIG,
     Asker,
     adapter_spec,
-    model,
-    quiet,
 )
+from tests.model_server.loading.loads import quiet, spec_of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -27,7 +26,7 @@ SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}  # whole bl
 
 
 def loaded_base(loader: ModelLoader, name: str, path: Path, **overrides: str) -> Asker:
-    loaded = loader(model(name, "auto", path, **overrides), quiet)
+    loaded = loader(spec_of(path, name=name, **overrides), quiet)
     assert isinstance(loaded, Loaded)
     return Asker(loaded)
 
@@ -54,7 +53,7 @@ def plain_answer(loader: ModelLoader, path: Path) -> list[int]:
         asker.engine.close()
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_an_adapter_of_a_quantised_gguf_file_answers_as_its_merged_checkpoint(
     tmp_path: Path,
 ) -> None:

@@ -18,22 +18,13 @@ from model_server.loading.loader import ModelLoader
 from model_server.serving.transcripts.transcription import Transcription
 from model_server.sharing.audio.spectrogram import spectrogram
 from sax.speech.transcripts import TranscriptRequest
-from sax.types import ModelSpec
+from tests.model_server.loading.loads import quiet, spec_of
 from tests.tools.golden.sounds import CASES, HERE, sound_of, teacher_tokens
 
 
 def load(loader: ModelLoader, checkpoint: Path | str, path: str = "auto", **values: Any) -> Any:
-    return loader(spec_of(checkpoint, path, **values), lambda progress: None)
-
-
-def spec_of(checkpoint: Path | str, path: str = "auto", **values: Any) -> ModelSpec:
-    return ModelSpec(
-        model_id="/sax/test/ear",
-        model_path=path,
-        checkpoint=str(checkpoint),
-        replicas=1,
-        overrides={key: json.dumps(value) for key, value in values.items()},
-    )
+    overrides = {key: json.dumps(value) for key, value in values.items()}
+    return loader(spec_of(checkpoint, path, **overrides), quiet)
 
 
 def golden_of(name: str) -> dict[str, np.ndarray]:

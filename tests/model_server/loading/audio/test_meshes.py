@@ -11,13 +11,13 @@ import pytest
 from tests.model_server.loading.audio.sounds import check_segments, golden_of
 from tests.model_server.many_devices import results_by_set
 
-pytestmark = pytest.mark.extended
-
 # Windows are divided over the first two axes. Three heads of the encoder and two of the decoder
 # (of the English model four and one) are computed by all devices of the last, if it does not
 # divide them.
-RUNS = ("whisper:2x2x2", "whisper:1x1x3", "whisper_english:2x1x4")
-SLOW_RUNS = (
+BY_DAY = "whisper:2x2x2"
+OTHERS = (
+    "whisper:1x1x3",
+    "whisper_english:2x1x4",
     "whisper:1x1x1",
     "whisper:1x2x1",
     "whisper:1x1x2",
@@ -27,14 +27,14 @@ SLOW_RUNS = (
     "whisper_english:1x1x8",
     "whisper_full_window:1x4x2",
 )
-EVERY_RUN = [*RUNS, *(pytest.param(run, marks=pytest.mark.nightly) for run in SLOW_RUNS)]
+EVERY_RUN = [BY_DAY, *(pytest.param(run, marks=pytest.mark.nightly) for run in OTHERS)]
 SCRIPT = "tests.model_server.loading.audio.on_meshes"
 POSITIONS, LAYERS = {"whisper": 50, "whisper_english": 60, "whisper_full_window": 1500}, 3
 
 
 @pytest.fixture(scope="module")
 def results_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    return results_by_set(SCRIPT, tmp_path_factory.mktemp("meshes"), (RUNS, SLOW_RUNS))
+    return results_by_set(SCRIPT, tmp_path_factory.mktemp("meshes"), ((BY_DAY,), OTHERS))
 
 
 @pytest.mark.timeout(1800)
@@ -48,12 +48,12 @@ def test_transcripts_on_several_devices_are_the_references(
     wanted = golden["segments_conditioned"]
     check_segments(found["segments"], wanted, found["frames"], found["timestamps"])
     assert found["compiled"] == 0
+    _check_plan(run, found)
 
 
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("run", EVERY_RUN)
-def test_the_plan_counts_what_a_device_holds(run: str, results_of: Callable[[str], Any]) -> None:
-    found, (case, _, mesh) = results_of(run), run.partition(":")
+def _check_plan(run: str, found: Any) -> None:
+    """It counts what a device holds."""
+    case, _, mesh = run.partition(":")
     replicas, data, model = map(int, mesh.split("x"))
     assert found["devices"] == replicas * data * model == len(found["held"])
     assert set(found["held"]) == {found["planned"]}

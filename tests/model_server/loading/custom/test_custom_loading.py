@@ -15,7 +15,8 @@ from model_server.models import registry
 from model_server.models.custom import CustomMethod, CustomModel, CustomProgram
 from model_server.models.registry import register
 from sax.errors import InvalidRequest, LoadFailed, MemoryPlanError, ModelPathNotFound
-from sax.types import ModelSpec, Progress
+from sax.types import ModelSpec
+from tests.model_server.loading.loads import quiet
 
 PATH = "mine.Scaler"
 
@@ -51,13 +52,9 @@ def load(loader: ModelLoader, **changes: Any) -> LoadedCustom:
         "checkpoint": "None",
         "replicas": 1,
     }
-    loaded = loader(ModelSpec(**(given | changes)), _quiet)
+    loaded = loader(ModelSpec(**(given | changes)), quiet)
     assert isinstance(loaded, LoadedCustom)
     return loaded
-
-
-def _quiet(_: Progress) -> None:
-    """Nobody watches."""
 
 
 def test_a_registered_model_loads_with_overrides_and_its_checkpoint(loader: ModelLoader) -> None:

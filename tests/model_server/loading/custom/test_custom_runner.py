@@ -152,9 +152,8 @@ def test_a_request_that_fails_leaves_the_state_as_it_was() -> None:
     assert isinstance(ask(program, b"[0, 0]")[0], Internal)  # still the second
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
+def test_what_cannot_work_fails_the_load_and_says_why() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"examples": (b"nonsense",)}, "does not work on its example b'nonsense'"),
         (
             {"pre_process": lambda requests: np.zeros(3)},
@@ -170,12 +169,11 @@ def test_a_request_that_fails_leaves_the_state_as_it_was() -> None:
             {"state": np.int32(0), "call": lambda w, s, x, n: (x, s * 1.5)},
             r"turns the state int32\[\] into float32\[\]",
         ),
-    ],
-)
-def test_what_cannot_work_fails_the_load_and_says_why(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(LoadFailed, match=says) as caught:
-        compiled(**changes)
-    assert "method 'custom'" in caught.value.text
+    ]
+    for changes, says in cases:
+        with pytest.raises(LoadFailed, match=says) as caught:
+            compiled(**changes)
+        assert "method 'custom'" in caught.value.text
 
 
 def test_progress_counts_every_program() -> None:

@@ -116,13 +116,12 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_image_is_refused_in_words(decoder: ImageDecoder, name: str) -> None:
-    make, words = BAD[name]
-    with pytest.raises(InvalidRequest, match=f"^the image .*{words}") as caught:
-        decoder.submit(make(), FORM).result()
-    assert caught.value.param == "image_bytes"
-    assert decoder.submit(encoded(picture()), FORM).result().shape == (16, 16, 3)
+def test_a_bad_image_is_refused_in_words(decoder: ImageDecoder) -> None:
+    for make, words in BAD.values():
+        with pytest.raises(InvalidRequest, match=f"^the image .*{words}") as caught:
+            decoder.submit(make(), FORM).result()
+        assert caught.value.param == "image_bytes"
+        assert decoder.submit(encoded(picture()), FORM).result().shape == (16, 16, 3)
 
 
 @given(

@@ -17,8 +17,13 @@ from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import Runner, Sampling
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.serving.chats.placeholders import places_of, triples_of
-from tests.model_server.models.media.media_cases import golden_media_of, images_of, prepared_of
-from tests.model_server.models.media.media_runs import WholePrompts
+from tests.model_server.models.media.media_cases import (
+    golden_media_of,
+    images_of,
+    load_media,
+    prepared_of,
+)
+from tests.model_server.models.media.media_runs import WholePrompts, recipe_of, seen
 
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 TOKENS = 5  # of an answer
@@ -109,22 +114,30 @@ def answered(runner: Runner, *asked: EngineRequest) -> list[Answered]:
     return list(made.values())
 
 
-def wanted_of(
-    name: str, decoder: Any, recipe: MediaRecipe, rows: np.ndarray, images: Sequence[PreparedMedia]
-) -> Answered:
+class WholeAnswer(NamedTuple):
+    recipe: MediaRecipe
+    encoder: Any
+    answer: Answered
+
+
+def whole_of(name: str) -> WholeAnswer:
     """The whole model's answer: scores of the reference's logits, then the likeliest tokens."""
+    decoder, encoder, whole = load_media(name)
+    recipe = recipe_of(whole)
+    images = [prepared_of(recipe, image) for image in images_of(name)]
     golden = golden_media_of(name)
     prompt, first = golden["prompt"], int(np.flatnonzero(golden["prompt"] == recipe.token)[-1]) + 2
     logs = np.asarray(jax.nn.log_softmax(golden["logits"]))
     scores = [float(logs[at - 1, prompt[at]]) for at in range(first, len(prompt))]
     tokens, logprobs = list[int](), list[float]()
+    rows = seen(encoder, recipe, images)
     model = WholePrompts(decoder, recipe, rows, images, len(prompt) + TOKENS)
     for _ in range(TOKENS):
         so_far = np.concatenate([prompt, np.asarray(tokens, np.int64)])
         last = np.asarray(jax.nn.log_softmax(model.logits(so_far)[-1]))
         tokens.append(int(last.argmax()))
         logprobs.append(float(last.max()))
-    return Answered(tokens, logprobs, scores)
+    return WholeAnswer(recipe, encoder, Answered(tokens, logprobs, scores))
 
 
 def check(found: Answered, wanted: Answered) -> None:

@@ -84,9 +84,9 @@ def check_plan(recipe: Recipe, batches: Iterable[tuple[int, int]]) -> None:
     ("dtype", "pixels", "layers"),
     [
         ("float32", 140, 12),  # layers enough to show what is kept of each
-        pytest.param("bfloat16", 140, 12, marks=pytest.mark.extended),
-        pytest.param("float32", 350, 2, marks=pytest.mark.extended),
-        pytest.param("float32", 14, 2, marks=pytest.mark.extended),
+        pytest.param("bfloat16", 140, 12, marks=pytest.mark.nightly),
+        pytest.param("float32", 350, 2, marks=pytest.mark.nightly),
+        pytest.param("float32", 14, 2, marks=pytest.mark.nightly),
     ],
 )
 def test_no_batch_needs_more_than_is_planned(dtype: str, pixels: int, layers: int) -> None:
@@ -103,7 +103,7 @@ def test_no_batch_needs_more_than_is_planned(dtype: str, pixels: int, layers: in
     check_plan(recipe, limits.batches)
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_no_batch_of_a_published_tower_needs_more_than_is_planned(name: str, dtype: str) -> None:

@@ -15,20 +15,9 @@ from model_server.loading.loaded import Loaded
 from model_server.loading.loader import ModelLoader, make_loader
 from sax.errors import CheckpointError, MemoryPlanError
 from sax.types import ModelSpec
+from tests.model_server.loading.loads import quiet, spec_of
 from tests.model_server.loading.media.image_folder import CASE, folder_of
-from tests.model_server.loading.media.image_requests import (
-    answered,
-    check,
-    request_of,
-    wanted_of,
-)
-from tests.model_server.loading.test_loader import quiet
-from tests.model_server.models.media.media_cases import (
-    images_of,
-    load_media,
-    prepared_of,
-)
-from tests.model_server.models.media.media_runs import recipe_of, seen
+from tests.model_server.loading.media.image_requests import answered, check, request_of, whole_of
 from tests.tools.golden.media.gemma3 import START
 
 CONFIG = ModelServerConfig(slots=2, page_size=16, prefix_cache="tenant")
@@ -36,13 +25,7 @@ F32 = {"DTYPE": '"float32"'}
 
 
 def spec(checkpoint: str, **overrides: str) -> ModelSpec:
-    return ModelSpec(
-        model_id="/sax/test/vision",
-        model_path="auto",
-        checkpoint=checkpoint,
-        replicas=1,
-        overrides=F32 | {"MAX_CONTEXT": "128"} | overrides,
-    )
+    return spec_of(checkpoint, **F32 | {"MAX_CONTEXT": "128"} | overrides)
 
 
 def loaded_of(loader: ModelLoader, checkpoint: str, **overrides: str) -> Loaded:
@@ -53,13 +36,10 @@ def loaded_of(loader: ModelLoader, checkpoint: str, **overrides: str) -> Loaded:
 
 def test_a_loaded_model_answers_about_images_as_the_whole_one_does(tmp_path: Path) -> None:
     """Beside each other, and with images in the other order. Nothing is compiled meanwhile."""
-    decoder, encoder, whole = load_media(CASE)
-    recipe = recipe_of(whole)
-    images = [prepared_of(recipe, image) for image in images_of(CASE)]
-    rows = seen(encoder, recipe, images)
-    wanted = wanted_of(CASE, decoder, recipe, rows, images)
+    recipe, encoder, wanted = whole_of(CASE)
     loader = make_loader(CONFIG)
-    loaded = loaded_of(loader, folder_of(tmp_path), MEDIA_ROWS="8")
+    checkpoint = folder_of(tmp_path)
+    loaded = loaded_of(loader, checkpoint, MEDIA_ROWS="8")
     before = loader.compiles_while_serving()
     asked = request_of(CASE, recipe)
     turned = request_of(CASE, recipe, (1, 0))
@@ -68,21 +48,13 @@ def test_a_loaded_model_answers_about_images_as_the_whole_one_does(tmp_path: Pat
     check(found, wanted)
     check(again, wanted)
     assert not np.allclose(other.scores, wanted.scores, atol=1e-3), "each image in its own place"
-
-
-@pytest.mark.extended
-def test_what_sees_is_part_of_the_plan_and_images_false_leaves_it_out(tmp_path: Path) -> None:
-    loader, checkpoint = make_loader(CONFIG), folder_of(tmp_path)
-    seeing = loaded_of(loader, checkpoint)
     blind = loaded_of(loader, checkpoint, IMAGES="false")
-    encoder = load_media(CASE)[1]
     held = sum(leaf.nbytes for leaf in _leaves(encoder))
-    assert seeing.parts.weights - blind.parts.weights == held
-    assert seeing.parts.workspace - blind.parts.workspace > 4096 * 48 * 4, "and the buffer"
-    assert seeing.runner.limits.media is not None
+    assert loaded.parts.weights - blind.parts.weights == held, "what sees is part of the plan"
+    assert loaded.parts.workspace - blind.parts.workspace > 8 * 48 * 4, "and the buffer"
+    assert loaded.runner.limits.media is not None
     assert blind.runner.limits.media is None
-    for each in (seeing, blind):
-        each.runner.close()
+    blind.runner.close()
 
 
 def _leaves(module: Any) -> list[Any]:

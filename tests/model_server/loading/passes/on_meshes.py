@@ -17,7 +17,7 @@ import numpy as np
 from model_server.config import ModelServerConfig
 from model_server.loading.loaded import LoadedEmbedder
 from model_server.loading.loader import ModelLoader, make_loader
-from sax.types import ModelSpec
+from tests.model_server.loading.loads import quiet, spec_of
 from tests.model_server.loading.passes.test_classes import CASES, classifier
 from tests.model_server.many_devices import write_results
 from tests.model_server.sentence_folders import golden_sentences, sentence_folder
@@ -35,14 +35,8 @@ def vectors(loader: ModelLoader, case: str, shape: list[int]) -> list[list[float
         }
         if is_classifier:
             given["CLASSIFY_ACTIVATION"] = '"none"'
-        spec = ModelSpec(
-            model_id="/sax/test/meshes",
-            model_path="auto",
-            checkpoint=str(write(Path(folder), case)),
-            replicas=1,
-            overrides=given,
-        )
-        loaded: Any = loader(spec, lambda _: None)
+        spec = spec_of(write(Path(folder), case), **given)
+        loaded: Any = loader(spec, quiet)
     assert isinstance(loaded, LoadedEmbedder)
     assert loaded.devices == np.prod(shape)
     inputs = inputs_of(loaded, case, is_classifier=is_classifier)

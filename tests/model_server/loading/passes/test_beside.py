@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ from model_server.loading.loaded import GradientInput, Loaded, LoadedEmbedder
 from model_server.loading.loader import ModelLoader, make_loader
 from model_server.models.layers.whole_decoder import embedded, hidden_of
 from sax.errors import InvalidRequest
-from sax.types import Gradients, ModelSpec
+from sax.types import Gradients
+from tests.model_server.loading.loads import quiet, spec_of
 from tests.model_server.models import family_cases
 from tests.model_server.tiny_bert import save_tokenizer
 
@@ -51,14 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(loader: ModelLoader, folder: Path | str, **overrides: str) -> Loaded | LoadedEmbedder:
-    spec = ModelSpec(
-        model_id="/sax/test/tiny",
-        model_path="auto",
-        checkpoint=str(folder),
-        replicas=1,
-        overrides=SMALL | overrides,
-    )
-    loaded = loader(spec, lambda _: None)
+    loaded = loader(spec_of(folder, **SMALL | overrides), quiet)
     assert isinstance(loaded, Loaded | LoadedEmbedder)
     return loaded
 
@@ -126,11 +121,10 @@ def start() -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(vectors), np.ones(len(IDS) - 1)
 
 
-@pytest.mark.parametrize("token", [0, 3, 5])
-def test_the_gradient_by_an_embedding_is_the_finite_difference(loaded: Loaded, token: int) -> None:
+def test_the_gradient_by_an_embedding_is_the_finite_difference(loaded: Loaded) -> None:
     vectors, weights = start()
     found = np.reshape(gradients(loaded).gradients["gradients/inputs/embeddings"], vectors.shape)
-    for place in (0, 7, 31):
+    for token, place in itertools.product((0, 3, 5), (0, 7, 31)):
         step = np.zeros_like(vectors)
         step[token, place] = 1e-2
         slope = (losses(vectors + step, weights) - losses(vectors - step, weights)) / 2e-2
@@ -185,8 +179,8 @@ def test_an_embedding_beside_generating_is_that_of_the_embedder(
     ("pooling", "of"),
     [
         ("last", -1),
-        pytest.param("mean", None, marks=pytest.mark.extended),
-        pytest.param("cls", 0, marks=pytest.mark.extended),
+        pytest.param("mean", None, marks=pytest.mark.nightly),
+        pytest.param("cls", 0, marks=pytest.mark.nightly),
     ],
 )
 def test_a_decoder_pools_as_it_was_published(
@@ -210,9 +204,8 @@ def test_memory_of_the_passes_is_planned(loader: ModelLoader, folder: Path, load
     plain.runner.close()
 
 
-@pytest.mark.parametrize(
-    ("overrides", "param", "says"),
-    [
+def test_tasks_that_cannot_be_done_are_refused_by_name(loader: ModelLoader, folder: Path) -> None:
+    cases: list[tuple[dict[str, str], str, str]] = [
         ({"TASKS": '["dance"]'}, "TASKS", "has 'dance'; known are generate, embed"),
         ({"TASKS": '["gradient"]'}, "TASKS", "gradient comes beside generate"),
         ({"TASKS": '["classify"]'}, "TASKS", "ForSequenceClassification"),
@@ -239,14 +232,11 @@ def test_memory_of_the_passes_is_planned(loader: ModelLoader, folder: Path, load
             "GRADIENT_WRT_INPUT_TENSOR_NAMES",
             "has 'ids'; known are embeddings, weights",
         ),
-    ],
-)
-def test_tasks_that_cannot_be_done_are_refused_by_name(
-    loader: ModelLoader, folder: Path, overrides: dict[str, str], param: str, says: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=says) as caught:
-        load(loader, folder, **overrides)
-    assert caught.value.param == f"overrides.{param}"
+    ]
+    for overrides, param, says in cases:
+        with pytest.raises(InvalidRequest, match=says) as caught:
+            load(loader, folder, **overrides)
+        assert caught.value.param == f"overrides.{param}"
 
 
 def test_texts_of_one_batch_have_their_own_gradients(loader: ModelLoader, folder: Path) -> None:

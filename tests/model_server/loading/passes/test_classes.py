@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from model_server.config import ModelServerConfig
 from model_server.loading.loaded import LoadedEmbedder
-from model_server.loading.loader import ModelLoader, make_loader
+from model_server.loading.loader import ModelLoader
 from model_server.loading.passes.classes import activation_of
 from model_server.models.labels import labels_of
 from sax.errors import CheckpointError
-from sax.types import ModelSpec
 from tests.golden.random_tensor import random_tensor
+from tests.model_server.loading.loads import quiet, spec_of
 from tests.model_server.tiny_bert import save_tokenizer
 
 CASES = Path(__file__).parents[3] / "golden" / "classifiers"
-
-
-@pytest.fixture(scope="module")
-def loader() -> Iterator[ModelLoader]:
-    made = make_loader(ModelServerConfig(strict_compile=True))
-    yield made
-    made.watch.stop()
 
 
 def classifier(folder: Path, case: str, **config: Any) -> Path:
@@ -43,26 +34,20 @@ def classifier(folder: Path, case: str, **config: Any) -> Path:
 
 
 def load(loader: ModelLoader, folder: Path, **overrides: str) -> LoadedEmbedder:
-    spec = ModelSpec(
-        model_id="/sax/test/classes",
-        model_path="auto",
-        checkpoint=str(folder),
-        replicas=1,
-        overrides={"DTYPE": '"float32"', "MAX_CONTEXT": "32"} | overrides,
-    )
-    loaded = loader(spec, lambda _: None)
+    given = {"DTYPE": '"float32"', "MAX_CONTEXT": "32"} | overrides
+    loaded = loader(spec_of(folder, **given), quiet)
     assert isinstance(loaded, LoadedEmbedder)
     return loaded
 
 
-# Like another that `make test` runs, but for labels or a model type's name.
+# Like another that runs by day, but for labels or a model type's name.
 ALSO = {"bert_labels", "modernbert_first", "qwen2", "xlm_roberta"}
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=[pytest.mark.extended] * (case in ALSO))
+        pytest.param(case, marks=[pytest.mark.nightly] * (case in ALSO))
         for case in sorted(each.name for each in CASES.iterdir())
     ],
 )
@@ -110,9 +95,8 @@ def test_a_pair_is_read_with_a_separator_between(loader: ModelLoader, tmp_path: 
     assert loaded.methods == ("lm.classify", "lm.rerank")
 
 
-@pytest.mark.parametrize(
-    ("config", "labels", "expected"),
-    [
+def test_the_activation_follows_the_config() -> None:
+    cases: list[tuple[dict[str, Any], int, str]] = [
         ({}, 1, "sigmoid"),
         ({}, 3, "softmax"),
         ({"problem_type": "regression"}, 1, "none"),
@@ -128,12 +112,9 @@ def test_a_pair_is_read_with_a_separator_between(loader: ModelLoader, tmp_path: 
             1,
             "sigmoid",
         ),
-    ],
-)
-def test_the_activation_follows_the_config(
-    config: dict[str, Any], labels: int, expected: str
-) -> None:
-    assert activation_of(config, labels) == expected
+    ]
+    wrong = [each for each in cases if activation_of(each[0], each[1]) != each[2]]
+    assert wrong == []
 
 
 def test_an_unknown_activation_is_refused_by_name() -> None:

@@ -13,7 +13,7 @@ from tests.model_server.many_devices import results_by_set
 from tests.model_server.sentence_folders import golden_sentences
 
 # Inputs are divided over the first two axes, weights over the last two.
-SMOKE = "bert:2x2x2"
+BY_DAY = "bert:2x2x2"
 OTHERS = (
     "embeddinggemma:2x2x2",
     "bert:8x1x1",
@@ -24,16 +24,13 @@ OTHERS = (
     "xlm_roberta:1x4x2",
     "qwen3_embedding:4x1x2",
 )
-SETS = ((SMOKE,), OTHERS)
-EVERY_RUN = [SMOKE, *(pytest.param(run, marks=pytest.mark.extended) for run in OTHERS)]
-
-
+EVERY_RUN = [BY_DAY, *(pytest.param(run, marks=pytest.mark.nightly) for run in OTHERS)]
 SCRIPT = "tests.model_server.loading.passes.on_meshes"
 
 
 @pytest.fixture(scope="module")
 def results_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    return results_by_set(SCRIPT, tmp_path_factory.mktemp("meshes"), SETS)
+    return results_by_set(SCRIPT, tmp_path_factory.mktemp("meshes"), ((BY_DAY,), OTHERS))
 
 
 @pytest.mark.timeout(600)

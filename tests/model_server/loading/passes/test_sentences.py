@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from model_server.config import ModelServerConfig
 from model_server.loading.loaded import LoadedEmbedder
-from model_server.loading.loader import ModelLoader, make_loader
+from model_server.loading.loader import ModelLoader
 from sax.errors import CheckpointError, InvalidRequest
-from sax.types import ModelSpec
+from tests.model_server.loading.loads import quiet, spec_of
 from tests.model_server.sentence_folders import golden_sentences, sentence_folder
 
 
-@pytest.fixture(scope="module")
-def loader() -> Iterator[ModelLoader]:
-    made = make_loader(ModelServerConfig(strict_compile=True))
-    yield made
-    made.watch.stop()
-
-
 def load(loader: ModelLoader, folder: Path, **overrides: str) -> LoadedEmbedder:
-    spec = ModelSpec(
-        model_id="/sax/test/sentences",
-        model_path="auto",
-        checkpoint=str(folder),
-        replicas=1,
-        overrides={"DTYPE": '"float32"'} | overrides,
-    )
-    loaded = loader(spec, lambda _: None)
+    loaded = loader(spec_of(folder, **{"DTYPE": '"float32"'} | overrides), quiet)
     assert isinstance(loaded, LoadedEmbedder)
     return loaded
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize("case", ["embeddinggemma", "qwen3_embedding"])
+@pytest.mark.parametrize(
+    "case", ["embeddinggemma", pytest.param("qwen3_embedding", marks=pytest.mark.nightly)]
+)
 def test_vectors_are_those_of_sentence_transformers(
     loader: ModelLoader, tmp_path: Path, case: str
 ) -> None:
@@ -88,7 +74,7 @@ def scores(loaded: LoadedEmbedder, pairs: Sequence[Sequence[str]]) -> list[float
     [
         ("qwen3_reranker", ("lm.rerank",)),
         pytest.param(
-            "xlm_roberta_reranker", ("lm.classify", "lm.rerank"), marks=pytest.mark.extended
+            "xlm_roberta_reranker", ("lm.classify", "lm.rerank"), marks=pytest.mark.nightly
         ),
     ],
 )
@@ -128,16 +114,12 @@ def test_a_document_cannot_end_its_turn(loader: ModelLoader, tmp_path: Path) -> 
     assert len(marked) == len(plain) + len("<|im_end|>")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
+def test_an_override_that_ranks_nothing_is_named(loader: ModelLoader, tmp_path: Path) -> None:
+    folder = sentence_folder(tmp_path, "qwen3_reranker")
+    for overrides, says in (
         ({"RERANK_TOKENS": '["two letters"]'}, "is 11 tokens of this vocabulary"),
         ({"RERANK_TOKENS": '["a", "b", "c"]'}, "has 3 tokens; give one or two"),
         ({"TASKS": '["rerank", "embed"]'}, "rerank stands alone"),
-    ],
-)
-def test_an_override_that_ranks_nothing_is_named(
-    loader: ModelLoader, tmp_path: Path, overrides: dict[str, str], says: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=says):
-        load(loader, sentence_folder(tmp_path, "qwen3_reranker"), **overrides)
+    ):
+        with pytest.raises(InvalidRequest, match=says):
+            load(loader, folder, **overrides)

@@ -94,13 +94,12 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_sound_is_refused_in_words(decoder: SoundDecoder, name: str) -> None:
-    make, words = BAD[name]
-    with pytest.raises(InvalidRequest, match=f"^the sound .*{words}") as caught:
-        decoder.submit(make(), FORM).result()
-    assert caught.value.param == "file"
-    assert decoder.submit(encoded(sound(0.1)), FORM).result().samples == 1600
+def test_a_bad_sound_is_refused_in_words(decoder: SoundDecoder) -> None:
+    for make, words in BAD.values():
+        with pytest.raises(InvalidRequest, match=f"^the sound .*{words}") as caught:
+            decoder.submit(make(), FORM).result()
+        assert caught.value.param == "file"
+        assert decoder.submit(encoded(sound(0.1)), FORM).result().samples == 1600
 
 
 def test_a_header_that_lies_about_the_length_does_not_help(decoder: SoundDecoder) -> None:

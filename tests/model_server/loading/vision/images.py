@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from model_server.loading.loaded import LoadedVision
 from model_server.loading.loader import ModelLoader
 from model_server.sharing.images.images import prepared
-from sax.types import ModelSpec
+from tests.model_server.loading.loads import quiet, spec_of
 from tests.tools.golden.images import HERE, tensor_of
 
 
@@ -35,14 +35,8 @@ def golden_of(name: str) -> dict[str, np.ndarray]:
 
 
 def load(loader: ModelLoader, checkpoint: Path | str, path: str = "auto", **values: Any) -> Any:
-    spec = ModelSpec(
-        model_id="/sax/test/eye",
-        model_path=path,
-        checkpoint=str(checkpoint),
-        replicas=1,
-        overrides={key: json.dumps(value) for key, value in values.items()},
-    )
-    return loader(spec, lambda progress: None)
+    overrides = {key: json.dumps(value) for key, value in values.items()}
+    return loader(spec_of(checkpoint, path, **overrides), quiet)
 
 
 def pixels_of(image: np.ndarray, loaded: LoadedVision) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
 from tests.model_server.loading.vision.images import golden_of, logprobs
 from tests.model_server.many_devices import results_by_set
 
-SMOKE = "resnet_basic:2x2x2"
+BY_DAY = "resnet_basic:2x2x2"
 OTHERS = (
     "resnet:1x1x1",
     "resnet:1x2x1",
@@ -20,13 +20,13 @@ OTHERS = (
     "resnet_basic:8x1x1",
     "resnet_downsampling:1x4x2",
 )
-EVERY_RUN = [SMOKE, *(pytest.param(run, marks=pytest.mark.extended) for run in OTHERS)]
+EVERY_RUN = [BY_DAY, *(pytest.param(run, marks=pytest.mark.nightly) for run in OTHERS)]
 SCRIPT = "tests.model_server.loading.vision.on_meshes"
 
 
 @pytest.fixture(scope="module")
 def results_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    return results_by_set(SCRIPT, tmp_path_factory.mktemp("meshes"), ((SMOKE,), OTHERS))
+    return results_by_set(SCRIPT, tmp_path_factory.mktemp("meshes"), ((BY_DAY,), OTHERS))
 
 
 @pytest.mark.timeout(1800)

@@ -21,7 +21,7 @@ from model_server.models.vision.imagenet_resnet import IMAGENET_RESNET_50
 from model_server.models.vision.vision_recipe import VISION_DEFAULTS
 from model_server.models.weights.sharding import Layout
 from sax.errors import CheckpointError, InvalidRequest, LoadFailed, MemoryPlanError, SaxError
-from sax.types import ModelSpec
+from tests.model_server.loading.loads import spec_of
 from tests.model_server.loading.vision.images import (
     golden_of,
     load,
@@ -119,13 +119,13 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
 def test_a_checkpoint_that_is_not_understood_is_refused_by_name(
-    loader: ModelLoader, folders: Callable[[str], Path], tmp_path: Path, name: str
+    loader: ModelLoader, folders: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    file, values, words = WRONG[name]
-    with pytest.raises(CheckpointError, match=words):
-        load(loader, changed(folders("resnet"), tmp_path / "it", file, **values), "resnet")
+    for name, (file, values, words) in WRONG.items():
+        folder = changed(folders("resnet"), tmp_path / name, file, **values)
+        with pytest.raises(CheckpointError, match=words):
+            load(loader, folder, "resnet")
 
 
 def test_a_checkpoint_without_its_processor_says_what_to_add(
@@ -137,28 +137,27 @@ def test_a_checkpoint_without_its_processor_says_what_to_add(
         load(loader, folder)
 
 
-PUBLISHED: dict[str, tuple[str, dict[str, Any], type[SaxError], str]] = {
-    "class": (SAXML, {}, CheckpointError, 'ResNet-50 with embed 64.*publish it as "resnet"'),
-    "llama": ("llama", {}, CheckpointError, "hidden_sizes|resnet"),
-    "top": ("resnet", {"TOP_K": 0}, InvalidRequest, "TOP_K is 0"),
-    "side": ("resnet", {"IMAGE_SIZE": 8}, InvalidRequest, "IMAGE_SIZE is 8"),
-    "batch": ("resnet", {"BATCH_SIZE": 0}, InvalidRequest, "BATCH_SIZE is 0"),
-    "dtype": ("resnet", {"DTYPE": "int8"}, InvalidRequest, "DTYPE must be"),
-    "override": ("resnet", {"MAX_CONTEXT": 5}, InvalidRequest, "unknown override 'MAX_CONTEXT'"),
-    "mesh": ("resnet", {"ICI_MESH_SHAPE": [2]}, InvalidRequest, "give three sizes"),
-    "devices": ("resnet", {"ICI_MESH_SHAPE": [1, 8, 8]}, MemoryPlanError, "needs 64 devices"),
-    "stages": ("resnet", {"NUM_STAGES": 2}, InvalidRequest, "one stage.*by ICI_MESH_SHAPE"),
-    "text": ("auto", {"QUANTIZE": "int8"}, InvalidRequest, "unknown override 'QUANTIZE'"),
-}
+PUBLISHED: list[tuple[str, dict[str, Any], type[SaxError], str]] = [
+    (SAXML, {}, CheckpointError, 'ResNet-50 with embed 64.*publish it as "resnet"'),
+    ("llama", {}, CheckpointError, "hidden_sizes|resnet"),
+    ("resnet", {"TOP_K": 0}, InvalidRequest, "TOP_K is 0"),
+    ("resnet", {"IMAGE_SIZE": 8}, InvalidRequest, "IMAGE_SIZE is 8"),
+    ("resnet", {"BATCH_SIZE": 0}, InvalidRequest, "BATCH_SIZE is 0"),
+    ("resnet", {"DTYPE": "int8"}, InvalidRequest, "DTYPE must be"),
+    ("resnet", {"MAX_CONTEXT": 5}, InvalidRequest, "unknown override 'MAX_CONTEXT'"),
+    ("resnet", {"ICI_MESH_SHAPE": [2]}, InvalidRequest, "give three sizes"),
+    ("resnet", {"ICI_MESH_SHAPE": [1, 8, 8]}, MemoryPlanError, "needs 64 devices"),
+    ("resnet", {"NUM_STAGES": 2}, InvalidRequest, "one stage.*by ICI_MESH_SHAPE"),
+    ("auto", {"QUANTIZE": "int8"}, InvalidRequest, "unknown override 'QUANTIZE'"),
+]
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_publish_that_cannot_be_says_why(
-    loader: ModelLoader, folders: Callable[[str], Path], name: str
+    loader: ModelLoader, folders: Callable[[str], Path]
 ) -> None:
-    path, values, error, words = PUBLISHED[name]
-    with pytest.raises(error, match=words):
-        load(loader, folders("resnet"), path, **values)
+    for path, values, error, words in PUBLISHED:
+        with pytest.raises(error, match=words):
+            load(loader, folders("resnet"), path, **values)
 
 
 def test_a_family_needs_a_checkpoint(loader: ModelLoader) -> None:
@@ -167,7 +166,7 @@ def test_a_family_needs_a_checkpoint(loader: ModelLoader) -> None:
 
 
 def test_memory_is_planned_before_weights_are_read(loader: ModelLoader) -> None:
-    spec = ModelSpec(model_id="/sax/test/x", model_path=SAXML, checkpoint="None", replicas=1)
+    spec = spec_of("None", SAXML)
     small = replace(IMAGENET_RESNET_50, overridable={**VISION_DEFAULTS, "IMAGE_SIZE": 32})
     phases: list[str] = []
 
@@ -189,7 +188,7 @@ def test_without_pillow_the_load_says_what_to_install(
         load(loader, folders("resnet"))
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_saxmls_class_has_random_weights_that_its_name_decides(loader: ModelLoader) -> None:
     loaded = load(loader, "None", SAXML)
     assert (loaded.form.size, loaded.runner.batch, loaded.top_k) == (224, 1, 5)

@@ -16,7 +16,6 @@ from model_server.models.families.deepseek_v3 import configure
 from model_server.models.families.latent_recipe import latent_shape
 from model_server.models.layers.routing import GroupedSigmoidChoice
 from model_server.models.recipe import SERVING_DEFAULTS, Recipe
-from sax.errors import CheckpointError
 from tests.model_server.models.family_cases import checkpoint_of, config_of
 from tests.model_server.models.layer_shapes import decoder_of
 
@@ -77,20 +76,3 @@ def test_sizes_that_a_config_leaves_out_are_the_published_ones() -> None:
 
 def test_no_shared_experts_is_a_choice() -> None:
     assert decoder_of(CONFIG | {"n_shared_experts": None}).layers[-1].ffw.shared is None
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"scoring_func": "softmax"}, "scoring_func"),
-        ({"topk_method": "greedy"}, "topk_method"),
-        ({"moe_layer_freq": 2}, "moe_layer_freq"),
-        ({"n_group": 3}, "n_group"),
-        ({"topk_group": 5}, "topk_group"),
-        ({"n_group": 8}, "n_group"),
-        ({"num_experts_per_tok": 5}, "num_experts_per_tok"),
-    ],
-)
-def test_what_is_not_computed_is_refused_by_name(change: dict[str, Any], named: str) -> None:
-    with pytest.raises(CheckpointError, match=named):
-        recipe_of(**change)

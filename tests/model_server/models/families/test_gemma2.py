@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from model_server.models.registry import make_recipe
-from sax.errors import CheckpointError
 from tests.model_server.models.layer_shapes import TINY, decoder_of, shapes_of, windows_of
 
 GEMMA2 = TINY | {"model_type": "gemma2"}
@@ -28,8 +24,3 @@ def test_every_other_layer_slides_and_the_first_does() -> None:
 
 def test_scores_are_scaled_by_a_number_of_the_config() -> None:
     assert {shape.scale for shape in shapes_of(GEMMA2 | {"query_pre_attn_scalar": 144})} == {1 / 12}
-
-
-def test_attention_that_sees_both_ways_is_refused_by_name() -> None:
-    with pytest.raises(CheckpointError, match="use_bidirectional_attention = True; the gemma2"):
-        make_recipe("auto", GEMMA2 | {"use_bidirectional_attention": True}, {})

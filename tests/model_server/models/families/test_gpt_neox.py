@@ -13,7 +13,6 @@ from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.rope import rope_frequencies
 from model_server.models.registry import make_recipe
 from model_server.models.weights.source import WeightSource, source_of
-from sax.errors import CheckpointError
 
 CONFIG = {
     "model_type": "gpt_neox",
@@ -69,12 +68,6 @@ def test_share_and_base_of_the_rotation_are_read_where_they_are(config: dict[str
 def test_a_quarter_of_a_head_turns_where_the_config_does_not_say() -> None:
     (rope,) = set(_abstract(CONFIG).ropes)
     np.testing.assert_allclose(rope.frequencies, rope_frequencies(4, 10000.0), rtol=1e-6)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.2, 1.5])
-def test_a_share_that_is_no_even_part_of_a_head_is_refused(share: float) -> None:
-    with pytest.raises(CheckpointError, match="rotary_pct"):
-        make_recipe("gpt_neox", CONFIG | {"rotary_pct": share}, {})
 
 
 def _abstract(config: dict[str, Any]) -> Any:

@@ -55,18 +55,6 @@ def test_the_first_names_of_longrope_mean_it(name: str) -> None:
     assert frequencies(PHI3 | {"rope_scaling": LONGROPE | {"type": name}}) == frequencies(PHI3)
 
 
-def test_positions_that_are_not_computed_are_refused_by_name() -> None:
-    rope = {"rope_type": "llama3", "factor": 8.0}
-    with pytest.raises(CheckpointError, match="'llama3' is not supported; the phi3 family"):
-        make_recipe("auto", PHI3 | {"rope_scaling": rope}, {})
-
-
-@pytest.mark.parametrize("part", [0.0, 0.4, 1.5])
-def test_a_part_of_a_head_that_cannot_be_rotated_is_refused(part: float) -> None:
-    with pytest.raises(CheckpointError, match=f"partial_rotary_factor = {part}, which would"):
-        make_recipe("auto", PHI3 | {"partial_rotary_factor": part, "rope_scaling": None}, {})
-
-
 def test_a_fused_tensor_of_another_size_is_named() -> None:
     class Files:
         def shape(self, name: str) -> tuple[int, ...]:

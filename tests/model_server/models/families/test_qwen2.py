@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from model_server.models.registry import make_recipe
-from sax.errors import CheckpointError
 from tests.model_server.models.layer_shapes import TINY, windows_of
 
 QWEN2 = TINY | {"model_type": "qwen2", "sliding_window": 8, "max_window_layers": 3}
@@ -26,9 +23,3 @@ def test_only_queries_keys_and_values_are_biased() -> None:
     biases = {n for d in declared for n in d.source.names if n.endswith("bias") and ".0." in n}
     prefix = "model.layers.0.self_attn"
     assert biases == {f"{prefix}.{letter}_proj.bias" for letter in "qkv"}
-
-
-def test_the_positions_of_images_are_refused_by_name() -> None:
-    rope = {"rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}}
-    with pytest.raises(CheckpointError, match="'mrope' is not supported"):
-        make_recipe("auto", QWEN2 | rope, {})

@@ -85,8 +85,15 @@ def some_biases() -> ExpertBiases:
     return ExpertBiases(jnp.asarray(gate), jnp.asarray(up))
 
 
-@pytest.mark.parametrize("kind", ["float32", "float4"])
-@pytest.mark.parametrize("weigh_inputs", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "weigh_inputs"),
+    [
+        ("float32", True),
+        pytest.param("float32", False, marks=pytest.mark.nightly),
+        pytest.param("float4", True, marks=pytest.mark.nightly),
+        ("float4", False),
+    ],
+)
 def test_groups_add_biases_and_weigh_as_blocks_do(kind: str, weigh_inputs: bool) -> None:
     kernels = float4_experts() if kind == "float4" else some_experts(kind, 1)
     x, routes = jnp.asarray(some_rows(9)), some_routes(9, 6, 2)
@@ -203,7 +210,7 @@ def test_divided_experts_are_read_where_they_lie_and_only_when_wanted(
 
 
 @needs_compiler
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_float4_experts_are_read_as_they_are_stored() -> None:
     program, held = _program_of_gpt_oss(one_device("v5e"), 8)
     assert not made_as_large_as(program, held // 8)
@@ -222,7 +229,6 @@ def test_every_chip_compiles_float4_experts(chip: str) -> None:
 
 
 @needs_compiler
-@pytest.mark.extended
 def test_what_experts_multiply_before_their_last_product_is_kept_in_two_bytes() -> None:
     program, _ = _program(one_device("v5e"), "plain", 320, ffw=1792)
     kept = set(re.findall(r"(\w+)\[\d+,1792\]", program.as_text()))

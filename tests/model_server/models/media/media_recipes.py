@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from model_server.checkpoints.text_part import text_config
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
+from sax.errors import CheckpointError
 from tests.model_server.models.media.media_cases import (
     golden_media_of,
     images_of,
@@ -17,6 +19,7 @@ from tests.model_server.models.media.media_cases import (
     preprocessor_of,
 )
 from tests.model_server.models.media.media_cases import prepared_of as prepared_by
+from tests.model_server.models.refusals import refused_otherwise
 
 
 def made(config: dict[str, Any], given: dict[str, Any] | None, **overrides: str) -> Recipe:
@@ -37,6 +40,20 @@ def media_of(
     media = made(config, preprocessor_of(name) | own).media
     assert media is not None
     return media
+
+
+def seen_otherwise(
+    name: str, cases: Iterable[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]]
+) -> dict[str, str]:
+    """What is told of changes to a case's files that are not refused with these words.
+
+    cases: changes to config.json, its vision_config and preprocessor_config.json each, and words.
+    """
+    return refused_otherwise(
+        lambda changes: media_of(name, changes[0], changes[1], **changes[2]),
+        [(each[:3], each[3]) for each in cases],
+        CheckpointError,
+    )
 
 
 def prepared_images(name: str) -> list[PreparedMedia]:

@@ -11,7 +11,7 @@ from model_server.models.media.tower_attention import QUERIES, attend
 
 
 @pytest.mark.parametrize(
-    "dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.extended)]
+    "dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.nightly)]
 )
 @pytest.mark.parametrize("pieces", [QUERIES, 2 * QUERIES + 5])
 def test_queries_in_parts_see_what_all_at_once_see(pieces: int, dtype: jnp.dtype) -> None:

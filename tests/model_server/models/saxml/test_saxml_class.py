@@ -74,35 +74,29 @@ def test_end_tokens_replace_the_tokenizers() -> None:
     assert (several.stop_token_ids, several.ignore_eos) == ((7, 9), True)
 
 
-@pytest.mark.parametrize(
-    ("name", "reads_ids", "answers_ids"),
-    [
-        ("lm_cloud.LLaMA70BInt8TPUv5e8", False, False),
-        ("lm_cloud.LLaMA70BInt8TokenizedInputTPUv5e8", True, False),
-        ("lm_cloud.LLaMA70BInt8TokenizedInputTPUv5e8Stream", True, True),
-        ("gptj.GPTJ4BF16BS32", False, False),
-        ("gptj.GPTJ4TokenizedBF16BS32", True, True),
-    ],
-)
-def test_classes_of_token_ids_are_those_of_saxml(
-    name: str, reads_ids: bool, answers_ids: bool
-) -> None:
-    recipe = make_recipe(ROOT + name, None, {})
-    assert (recipe.tokenized_input, recipe.tokenized_output) == (reads_ids, answers_ids)
+def test_classes_of_token_ids_are_those_of_saxml() -> None:
+    """Whether each class reads ids, and answers with them."""
+    classes = {
+        "lm_cloud.LLaMA70BInt8TPUv5e8": (False, False),
+        "lm_cloud.LLaMA70BInt8TokenizedInputTPUv5e8": (True, False),
+        "lm_cloud.LLaMA70BInt8TokenizedInputTPUv5e8Stream": (True, True),
+        "gptj.GPTJ4BF16BS32": (False, False),
+        "gptj.GPTJ4TokenizedBF16BS32": (True, True),
+    }
     as_text = {"TOKENIZED_INPUT": "false", "TOKENIZED_OUTPUT": "false"}
-    recipe = make_recipe(ROOT + name, None, as_text)
-    assert not recipe.tokenized_input
-    assert not recipe.tokenized_output
+    for name, wanted in classes.items():
+        recipe = make_recipe(ROOT + name, None, {})
+        assert (recipe.tokenized_input, recipe.tokenized_output) == wanted, name
+        recipe = make_recipe(ROOT + name, None, as_text)
+        assert (recipe.tokenized_input, recipe.tokenized_output) == (False, False), name
 
 
-@pytest.mark.parametrize(
-    ("name", "beams", "least"),
-    [("gptj.GPTJ", 4, 30), ("c4.C4SpmdGpt3AdamOrgHP", 4, 0), ("lm_cloud.LLaMA7B", 0, 0)],
-)
-def test_a_class_that_saxml_searches_with_does_so_here(name: str, beams: int, least: int) -> None:
-    recipe = make_recipe(ROOT + name, None, {})
-    assert (recipe.defaults.beam_size, recipe.defaults.min_tokens) == (beams, least)
-    assert not recipe.note
+def test_a_class_that_saxml_searches_with_does_so_here() -> None:
+    beams = {"gptj.GPTJ": (4, 30), "c4.C4SpmdGpt3AdamOrgHP": (4, 0), "lm_cloud.LLaMA7B": (0, 0)}
+    for name, wanted in beams.items():
+        recipe = make_recipe(ROOT + name, None, {})
+        assert (recipe.defaults.beam_size, recipe.defaults.min_tokens) == wanted, name
+        assert not recipe.note
 
 
 def test_any_class_can_search() -> None:
@@ -126,9 +120,8 @@ def test_sampling_values_are_the_defaults_of_a_call() -> None:
     assert make_recipe(LM, None, {"NUM_SAMPLES": "3"}).samples == 3
 
 
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
+def test_values_out_of_range_are_refused() -> None:
+    cases: list[tuple[dict[str, str], str]] = [
         ({"NUM_LAYERS": "0"}, "NUM_LAYERS=0: give a whole number of 1 or more"),
         ({"NUM_LAYERS": "null"}, "NUM_LAYERS=null: give a whole number of 1 or more"),
         ({"INPUT_SEQ_LEN": "-1"}, "INPUT_SEQ_LEN=-1: give a whole number of 1 or more"),
@@ -163,12 +156,12 @@ def test_sampling_values_are_the_defaults_of_a_call() -> None:
         ({"TOP_P": "0"}, "TOP_P=0: give a number above 0 and at most 1"),
         ({"ICI_MESH_SHAPE": "null", "NUM_CACHE_SLOTS": '"x"'}, "NUM_CACHE_SLOTS=.x.: give"),
         ({"ICI_MESH_SHAPE": "[1, 4]"}, "a list of three sizes"),
-    ],
-)
-def test_values_out_of_range_are_refused(overrides: dict[str, str], says: str) -> None:
-    with pytest.raises(InvalidRequest, match=says) as caught:
-        make_recipe(LM, None, overrides)
-    assert caught.value.param in {f"overrides.{key}" for key in overrides}
+    ]
+
+    for overrides, says in cases:
+        with pytest.raises(InvalidRequest, match=says) as caught:
+            make_recipe(LM, None, overrides)
+        assert caught.value.param in {f"overrides.{key}" for key in overrides}, overrides
 
 
 HALVED = {
@@ -277,15 +270,14 @@ def test_a_checkpoint_of_the_classs_sizes_is_loaded() -> None:
     assert "model.layers.1.self_attn.q_proj.weight" in names
 
 
-@pytest.mark.parametrize("key", SHRUNK)
-def test_a_checkpoint_of_other_sizes_is_refused_with_both(key: str) -> None:
-    other = SHRUNK | {key: str(2 * int(SHRUNK[key]))}
-    if key == "NUM_HEADS":
-        other["NUM_KV_HEADS"] = "4"
-    with pytest.raises(
-        CheckpointError, match=rf"{key} is {SHRUNK[key]} but LLaMA7BH100 has {other[key]}:"
-    ):
-        make_recipe(LLAMA, CONFIG, other)
+def test_a_checkpoint_of_other_sizes_is_refused_with_both() -> None:
+    for key, size in SHRUNK.items():
+        other = SHRUNK | {key: str(2 * int(size))}
+        if key == "NUM_HEADS":
+            other["NUM_KV_HEADS"] = "4"
+        says = rf"{key} is {size} but LLaMA7BH100 has {other[key]}:"
+        with pytest.raises(CheckpointError, match=says):
+            make_recipe(LLAMA, CONFIG, other)
 
 
 def test_the_vocabulary_is_the_checkpoints_unless_somebody_insists() -> None:

@@ -26,21 +26,19 @@ def test_an_override_changes_what_it_names() -> None:
     assert parse_rules({"experts": "data", "embed": None}) == Rules(experts="data", embed=None)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+def test_what_is_no_rule_is_named() -> None:
+    cases: list[tuple[Any, str]] = [
         ({"expert": "data"}, 'logical axis, "expert": did you mean experts'),
         ({"experts": "modle"}, 'mesh axis for "experts", "modle": did you mean model'),
         ({"experts": 3}, 'mesh axis for "experts", 3: use replica, data, model or null'),
         ({"experts": ["data"]}, 'mesh axis for "experts"'),
         (["data"], r'SHARDING_RULES is \["data"\]: give an object'),
         ("data", "give an object"),
-    ],
-)
-def test_what_is_no_rule_is_named(given: Any, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said) as refused:
-        parse_rules(given)
-    assert refused.value.param == "overrides.SHARDING_RULES"
+    ]
+    for given, said in cases:
+        with pytest.raises(InvalidRequest, match=said) as refused:
+            parse_rules(given)
+        assert refused.value.param == "overrides.SHARDING_RULES"
 
 
 @pytest.mark.parametrize("path", ["lm_cloud.LmCloudSpmd2BTest", "gptj.GPTJ"])

@@ -36,19 +36,19 @@ def drawn(path: str, shards: int, overrides: dict[str, str]) -> dict[str, np.nda
 def test_fused_projections_hold_what_separate_ones_hold(path: str) -> None:
     overrides = {"ROTARY_DIM": "4"} if path.startswith("gptj") else {}
     fused = drawn(f"pax.lm.params.{path}", 1, overrides)
-    disaggregation = drawn(f"pax.lm.params.{path}", 4, overrides)
-    together = np.concatenate([disaggregation[f"{ATTENTION}.{i}.kernel"] for i in range(3)])
+    apart = drawn(f"pax.lm.params.{path}", 4, overrides)
+    together = np.concatenate([apart[f"{ATTENTION}.{i}.kernel"] for i in range(3)])
     np.testing.assert_array_equal(fused[f"{ATTENTION}.0.kernel"], together)
-    np.testing.assert_array_equal(fused["embedding.table"], disaggregation["embedding.table"])
+    np.testing.assert_array_equal(fused["embedding.table"], apart["embedding.table"])
 
 
 def test_copied_kv_heads_are_copies() -> None:
     grouped = {"NUM_KV_HEADS": "2"}
     fused = drawn("pax.lm.params.lm_cloud.LLaMA7B", 1, grouped)[f"{ATTENTION}.0.kernel"]
-    disaggregation = drawn("pax.lm.params.lm_cloud.LLaMA7B", 4, grouped)
+    apart = drawn("pax.lm.params.lm_cloud.LLaMA7B", 4, grouped)
     heads = fused[8 * 4 :].reshape(2, 2, 4, 32)  # keys and values, KV head, row
     for part in range(2):
-        copies = disaggregation[f"{ATTENTION}.{1 + part}.kernel"].reshape(4, 4, 32)
+        copies = apart[f"{ATTENTION}.{1 + part}.kernel"].reshape(4, 4, 32)
         np.testing.assert_array_equal(copies, np.repeat(heads[part], 2, axis=0))
 
 

@@ -31,10 +31,16 @@ ROOT = Path(__file__).parents[4]
 TPU = WeightPlacement("tpu", interpret=True)
 
 
-@pytest.mark.parametrize("rows", [1, 40])
+_FORMS = [("int8", 1, False), ("int4", 1, False), ("int8", 8, True), ("float8", 2, False)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "blocks", "offset"),
-    [("int8", 1, False), ("int4", 1, False), ("int8", 8, True), ("float8", 2, False)],
+    ("rows", "kind", "blocks", "offset"),
+    [(1 if number % 2 else 40, *form) for number, form in enumerate(_FORMS)]
+    + [
+        pytest.param(40 if number % 2 else 1, *form, marks=pytest.mark.nightly)
+        for number, form in enumerate(_FORMS)
+    ],
 )
 def test_a_tpu_multiplies_by_what_the_numbers_stand_for(
     rows: int, kind: str, blocks: int, offset: bool
@@ -88,9 +94,7 @@ def on_mesh() -> dict[str, float]:
 def test_a_mesh_gives_what_one_device_gives(on_mesh: dict[str, float]) -> None:
     """Outputs, inputs, experts and widths divided, and rows of a step beside them."""
     assert len(on_mesh) == 30
-    assert {
-        case: disaggregation for case, disaggregation in on_mesh.items() if disaggregation > 1e-3
-    } == {}
+    assert {case: found for case, found in on_mesh.items() if found > 1e-3} == {}
 
 
 def _program(form: str, axes: tuple[str, str], rows: int, mesh: Any) -> tuple[Any, int]:
@@ -135,7 +139,6 @@ _SLOW = [
     ("form", "axes", "rows"),
     [
         ("plain", ("ffw", "embed"), 8),
-        ("int8", ("embed", "ffw"), 8),
         ("int4:32", ("embed", "ffw"), 8),
     ]
     + _SLOW,
@@ -173,7 +176,9 @@ def test_the_check_sees_a_widened_copy() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("form", ["plain", "int8", "int4:32"])
+@pytest.mark.parametrize(
+    "form", ["int4:32", *(pytest.param(f, marks=pytest.mark.nightly) for f in ("plain", "int8"))]
+)
 def test_a_divided_table_gives_its_rows_and_stays_where_it_is(form: str) -> None:
     layout = Layout(mesh_of("v5e:2x2"))
     quantization: Any = None if form == "plain" else parse_quantize(form)

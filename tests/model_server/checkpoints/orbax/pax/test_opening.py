@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.golden.pax_maker.cases import CASES
-from tests.golden.pax_maker.model import variables_of
 
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.models.registry import make_recipe
@@ -19,6 +17,8 @@ from tests.model_server.checkpoints.pax_writer import (
     write_arrays,
 )
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json, write_json
+from tests.tools.golden.pax.cases import CASES
+from tests.tools.golden.pax.model import variables_of
 
 BY_NAME = {case.name: case for case in CASES}
 

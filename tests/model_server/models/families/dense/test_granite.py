@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from model_server.models.registry import make_recipe
-from sax.errors import CheckpointError
 from tests.model_server.models.layer_shapes import TINY, decoder_of
 
 MULTIPLIERS = {
@@ -27,8 +23,3 @@ def test_multipliers_that_are_not_there_are_one() -> None:
     decoder = decoder_of(GRANITE)
     assert (decoder.embedding_scale, decoder.logits_scale) == (1.0, 1.0)
     assert {(layer.scale, layer.attention.shape.scale) for layer in decoder.layers} == {(1.0, 1.0)}
-
-
-def test_logits_are_not_divided_by_nothing() -> None:
-    with pytest.raises(CheckpointError, match=r"logits_scaling = 0\.0, which must be above 0"):
-        make_recipe("auto", GRANITE | {"logits_scaling": 0.0}, {})

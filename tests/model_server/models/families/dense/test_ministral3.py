@@ -7,11 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from model_server.models.layers.rope import QueryGrowth
-from model_server.models.registry import make_recipe
-from sax.errors import CheckpointError
 from tests.model_server.models.layer_shapes import TINY, decoder_of
 
 MINISTRAL3 = TINY | {"model_type": "ministral3", "head_dim": 8}
@@ -37,10 +34,3 @@ def test_the_growth_is_that_of_the_config_or_the_usual_one() -> None:
 
     assert growth(rope_parameters=ROPE) == QueryGrowth(0.5, 16)
     assert growth() == QueryGrowth(0.1, 16384)
-
-
-@pytest.mark.parametrize("key", ["llama_4_scaling_beta", "original_max_position_embeddings"])
-def test_positions_without_a_growth_are_refused(key: str) -> None:
-    given = {name: value for name, value in ROPE.items() if name != key}
-    with pytest.raises(CheckpointError, match=f"{key} .*= None"):
-        make_recipe("auto", MINISTRAL3 | {"rope_parameters": given}, {})

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from model_server.models.registry import make_recipe
-from sax.errors import CheckpointError
 from tests.model_server.models.layer_shapes import TINY, decoder_of, windows_of
 
 SMOLLM3 = TINY | {"model_type": "smollm3", "num_hidden_layers": 5}
@@ -27,9 +23,3 @@ def test_layers_that_do_not_rotate_have_the_window() -> None:
     wide = {"sliding_window": 8, "use_sliding_window": True}
     assert windows_of(SMOLLM3 | wide) == [None, None, None, 8, None]
     assert windows_of(SMOLLM3 | wide | {"use_sliding_window": False}) == [None] * 5
-
-
-@pytest.mark.parametrize("given", [[1, 1], "1111", [1, 1, 1, 2, 1]])
-def test_a_list_that_says_too_little_is_refused(given: Any) -> None:
-    with pytest.raises(CheckpointError, match="no_rope_layers = .* a 0 or a 1 for each of its 5"):
-        make_recipe("auto", SMOLLM3 | {"no_rope_layers": given}, {})

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from model_server.models.registry import make_recipe
-from sax.errors import CheckpointError
 from tests.model_server.models.family_cases import config_of
 
 CONFIG = config_of("cohere2_moe")
@@ -19,16 +16,3 @@ def test_layers_in_front_have_an_order_of_windows_of_their_own() -> None:
     changes = {"first_k_dense_replace": 2, "prefix_dense_sliding_window_pattern": 2}
     recipe = make_recipe("auto", CONFIG | changes, {})
     assert recipe.windows == (8, None, 8, 8)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("expert_selection_fn", "argmax"),
-        ("shared_expert_combination_strategy", "first"),
-        ("use_qk_norm", True),
-    ],
-)
-def test_what_is_not_computed_is_refused_by_name(key: str, value: Any) -> None:
-    with pytest.raises(CheckpointError, match=key):
-        make_recipe("auto", CONFIG | {key: value}, {})

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import pytest
 from safetensors.numpy import save_file
 
 from model_server.checkpoints.opening import open_checkpoint
@@ -20,7 +19,6 @@ from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.quantized import as_bytes
 from model_server.models.weights.weight import Blueprint
-from sax.errors import CheckpointError
 from tests.golden.random_tensor import random_tensor
 from tests.model_server.models.family_cases import F32, FAMILIES, config_of, golden_of
 from tests.model_server.models.layer_shapes import decoder_of, windows_of
@@ -44,11 +42,6 @@ def test_the_gate_is_that_of_the_published_models_unless_the_config_says_otherwi
     assert experts.activation == ClampedGate(7.0, 1.702)
 
 
-def test_two_names_of_one_number_must_agree() -> None:
-    with pytest.raises(CheckpointError, match=r"num_experts_per_tok = 2.*experts_per_token = 3"):
-        make_recipe("auto", CONFIG | {"experts_per_token": 3}, {})
-
-
 def test_every_head_has_its_sink_also_where_heads_are_divided() -> None:
     declared = make_recipe("auto", CONFIG, {}).blueprint().declarations
     sinks = [each for each in declared if each.path.endswith("sinks")]
@@ -56,19 +49,12 @@ def test_every_head_has_its_sink_also_where_heads_are_divided() -> None:
     assert {str(each.dtype) for each in sinks} == {"float32"}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "kinds"),
-    [
-        ({}, {"float4_e2m1fn", None}),  # the experts, and all else
-        ({"QUANTIZE": '"stored"'}, {"float4_e2m1fn", None}),
-        ({"QUANTIZE": '"int8"'}, {"int8", None}),  # routers and vectors are never quantised
-    ],
-)
-def test_packed_experts_stay_packed_unless_another_form_is_asked_for(
-    overrides: dict[str, str], kinds: set[str | None]
-) -> None:
-    module = _blueprint(make_recipe("auto", WIDE | MXFP4, overrides))
-    assert {each.packing and each.packing.kind for each in module.declarations} == kinds
+def test_packed_experts_stay_packed_unless_another_form_is_asked_for() -> None:
+    """The experts, and all else is plain; routers and vectors are never quantised."""
+    for quantize, kind in ((None, FLOAT4), ("stored", FLOAT4), ("int8", "int8")):
+        overrides = {} if quantize is None else {"QUANTIZE": f'"{quantize}"'}
+        module = _blueprint(make_recipe("auto", WIDE | MXFP4, overrides))
+        assert {e.packing and e.packing.kind for e in module.declarations} == {kind, None}
 
 
 def test_packed_experts_take_little_more_than_half_a_byte_a_number() -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from model_server.checkpoints.text_part import text_config
 from model_server.models.registry import make_recipe
-from sax.errors import CheckpointError
 from tests.model_server.models.family_cases import config_of
 from tests.model_server.models.layer_shapes import decoder_of
 
@@ -40,20 +37,6 @@ def test_layers_without_a_chunk_size_see_everything() -> None:
 
 def test_the_cache_frees_what_lies_before_a_chunk() -> None:
     assert make_recipe("auto", CONFIG, {}).windows == (8, None)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"no_rope_layers": [1]},
-        {"no_rope_layers": [1, 2]},
-        {"layer_types": ["chunked_attention", "sliding_attention"]},
-        {"moe_layers": "0"},
-    ],
-)
-def test_lists_that_do_not_fit_the_layers_are_refused_by_name(changes: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError, match=next(iter(changes))):
-        make_recipe("auto", without(**changes), {})
 
 
 def test_the_text_part_of_a_multimodal_config_is_a_llama_4() -> None:

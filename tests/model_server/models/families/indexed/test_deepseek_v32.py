@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from model_server.models.registry import make_recipe
-from sax.errors import CheckpointError
 from tests.model_server.checkpoints.gguf_case import FAMILIES
 
 CONFIG: dict[str, Any] = json.loads((FAMILIES / "deepseek_v32" / "config.json").read_text())
@@ -19,18 +16,3 @@ def test_a_token_caches_its_latent_its_rotated_key_and_the_key_for_choosing() ->
     cache = recipe.cache(1)
     assert cache.key_dim == 16 + 8 + 14
     assert (cache.kv_heads, cache.value_dim, cache.chosen) == (1, 0, True)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"layer_types": ["full_attention"] * 3}, "full_attention.*indexed_attention"),
-        ({"index_head_dim": 6}, "index_head_dim = 6"),
-        ({"q_lora_rank": None}, "q_lora_rank = None"),
-        ({"mlp_bias": True}, "mlp_bias"),
-        ({"index_block": 3}, "index_block"),
-    ],
-)
-def test_what_is_not_computed_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(CheckpointError, match=words):
-        make_recipe("auto", CONFIG | changes, {})

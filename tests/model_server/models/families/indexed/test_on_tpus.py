@@ -10,20 +10,18 @@ from jax.sharding import Mesh
 from model_server.kernels.tpu.attention import TpuAttention
 from model_server.models.weights.axis_rules import AXES
 from tests.model_server.models.family_cases import golden_of, load
-from tests.model_server.models.in_steps import logits_in_steps
+from tests.model_server.models.in_steps import InSteps
 
 MESH = Mesh(np.asarray(jax.devices("cpu")[:1]).reshape(1, 1, 1), AXES)
 KERNEL = TpuAttention(MESH, None, None, interpret=True)
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["deepseek_v32", "glm_moe_dsa"])
 def test_steps_give_the_logits_of_the_whole_prompt(name: str) -> None:
     """More tokens than are chosen; layers of GLM-5 take the choice of an earlier one."""
     golden = golden_of(name)
     model, recipe = load(name)
-    found, wanted = (
-        logits_in_steps(model, recipe, golden["prompt"], (6, 6), KERNEL),
-        golden["logits"],
-    )
+    steps = InSteps(model, recipe, len(golden["prompt"]), KERNEL)
+    found, wanted = steps.logits(golden["prompt"], (6, 6), alone=True), golden["logits"]
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max(), rtol=1e-4)

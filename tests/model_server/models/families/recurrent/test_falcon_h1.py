@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
-from sax.errors import CheckpointError
 from tests.model_server.models.family_cases import config_of
 
 FALCON = config_of("falcon_h1")
@@ -28,15 +25,3 @@ def test_a_layer_is_a_half_with_keys_and_a_half_with_a_state() -> None:
     assert [array.shape for array in keeps or ()][-1] == (6, 12, 10)
     assert made.windows == (None, 2, None, 2)
     assert made.row == 2 * made.embed
-
-
-def test_a_factor_for_each_product_is_needed() -> None:
-    with pytest.raises(CheckpointError, match=r"ssm_multipliers = \[1.0\]; give 5 numbers"):
-        recipe(ssm_multipliers=[1.0])
-    with pytest.raises(CheckpointError, match=r"mlp_multipliers = \[1, None\]; give 2 numbers"):
-        recipe(mlp_multipliers=[1, None])
-
-
-def test_heads_that_do_not_make_up_the_width_are_refused() -> None:
-    with pytest.raises(CheckpointError, match="must make up mamba_d_ssm = 70"):
-        recipe(mamba_d_ssm=70)

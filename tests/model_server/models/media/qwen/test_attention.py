@@ -18,7 +18,7 @@ GROUPS = [
 
 @pytest.mark.parametrize(
     ("groups", "window"),
-    [GROUPS[0], *(pytest.param(*each, marks=pytest.mark.extended) for each in GROUPS[1:])],
+    [GROUPS[0], *(pytest.param(*each, marks=pytest.mark.nightly) for each in GROUPS[1:])],
 )
 def test_a_patch_sees_its_own_window_alone(groups: list[int], window: int) -> None:
     keys = jax.random.split(jax.random.key(0), 3)
