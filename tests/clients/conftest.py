@@ -16,7 +16,7 @@ from tests.clients.record import PASSED, CheckResult, write_record
 from tests.demo_model import demo_model
 from tests.end_to_end.cell import SMOLLM2, Cell, local_plan
 from tests.end_to_end.conftest import FLAGS
-from tests.end_to_end.test_tools import TEMPLATE
+from tests.end_to_end.tool_template import TEMPLATE
 
 TOOLS_MODEL = "/sax/test/tools"
 RECORD_VARIABLE = "SAX_CLIENTS_RECORD"  # set: write the record of this run

@@ -106,10 +106,19 @@ class Cell:
     They have the names of the plan's children: "model server", or "model server host 2" in a gang.
     """
 
-    def __init__(self, plan: CellPlan, identities: Identities | None = None) -> None:
-        """With `identities`, all its processes and `sax` call as the first of them."""
+    def __init__(
+        self,
+        plan: CellPlan,
+        identities: Identities | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """With `identities`, all its processes and `sax` call as the first of them.
+
+        environ: variables of its processes, besides those of this one.
+        """
         self.plan = plan
         self.identities = identities
+        self._environ = {**os.environ, **(environ or {})}
         self._account: dict[str, str] = {}
         self.headers: dict[str, str] = {}
         if identities is not None:
@@ -175,7 +184,7 @@ class Cell:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
-                env={**os.environ, **self._account, **dict(child.environ)},
+                env={**self._environ, **self._account, **dict(child.environ)},
                 start_new_session=True,
             )
 
@@ -295,8 +304,11 @@ class Cell:
 
     # --- talking ---
 
-    def sax(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run the CLI against this cell, as a person would in a pipe."""
+    def sax(
+        self, *words: str, stdin: str | None = None, token: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the CLI against this cell, as a person would in a pipe; maybe with their token."""
+        account = {"SAX_TOKEN": token} if token else self._account
         return subprocess.run(
             [sys.executable, "-m", "sax.cli", "--admin", self.plan.admin_address, *words],
             input=stdin,
@@ -304,7 +316,7 @@ class Cell:
             capture_output=True,
             text=True,
             cwd=ROOT,
-            env={**os.environ, **self._account},
+            env={**os.environ, **account},
         )
 
     def publish(
