@@ -17,6 +17,7 @@ from random import SystemRandom
 from types import TracebackType
 from typing import Any, TypeVar
 
+import grpc
 import httpx
 
 from sax.cli.local.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports
@@ -24,6 +25,7 @@ from sax.cli.local.child import Child
 from sax.cli.local.server_plan import MODEL_SERVER
 from sax.errors import InvalidRequest
 from sax.host import machine_memory
+from sax.proto import admin_pb2, admin_pb2_grpc
 from tests.demo_model import COMPILE_CACHE, ROOT
 from tests.identities import Identities
 
@@ -291,10 +293,24 @@ class Cell:
         self.eventually(self.joined, "every model server has joined")
 
     def joined(self) -> bool:
-        result = self.sax("status", "--json")
-        if result.returncode != 0:
-            return False
-        return len(json.loads(result.stdout)["servers"]) >= self.plan.servers
+        return len(self._seen().servers) >= self.plan.servers
+
+    def ready_replicas(self, model: str = SMOLLM2) -> int:
+        """As the admin server lists them; 0 while it does not answer."""
+        seen = self._seen().published_models
+        return sum(each.ready_replicas for each in seen if each.model.model_id == model)
+
+    def _seen(self) -> admin_pb2.ListResponse:
+        """The whole cell as its admin server lists it, asked without a process; nothing if it does
+        not answer."""
+        people = self.identities
+        who = () if people is None else tuple(people.metadata(next(iter(people.tokens))))
+        with grpc.insecure_channel(self.plan.admin_address) as channel:
+            stub = admin_pb2_grpc.AdminStub(channel)
+            try:
+                return stub.List(admin_pb2.ListRequest(), metadata=who, timeout=10)
+            except grpc.RpcError:
+                return admin_pb2.ListResponse()
 
     def _answers(self, path: str) -> bool:
         try:

@@ -55,7 +55,7 @@ def lines_in(sdk: openai.OpenAI, file_id: str | None) -> list[dict[str, Any]]:
 
 
 def test_a_batch_outlives_the_gateway_that_runs_it(served: Cell, sdk: openai.OpenAI) -> None:
-    count = 120  # the count of answered lines is kept every 3 s
+    count = 70  # the count of answered lines is kept every 3 s
     lines = [line(n, max_tokens=24, ignore_eos=True) for n in range(count)]
     batch = start(sdk, lines)
     running = until(sdk, batch.id, answered=8)

@@ -41,4 +41,4 @@ def twice(pair: Cell, gguf: Path) -> Cell:
 
 
 def both_ready(cell: Cell) -> None:
-    cell.eventually(lambda: cell.listed()["ready_replicas"] == 2, "both replicas are ready")
+    cell.eventually(lambda: cell.ready_replicas() == 2, "both replicas are ready")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sax.client import Client
 from tests.end_to_end.cell import ADMIN, Cell
 from tests.end_to_end.small_model import MODEL, PATH, SMALL
 
@@ -26,12 +27,13 @@ def both(pair: Cell) -> Iterator[Cell]:
 
 
 def all_ready(cell: Cell) -> None:
-    def look() -> bool:
-        listed = cell.listed(MODEL)
-        replicas = listed["replicas"]
-        return listed["ready_replicas"] == 2 and not any(each["reason"] for each in replicas)
+    with Client(cell.plan.admin_address) as client:
 
-    cell.eventually(look, "two replicas are ready, each with the version it is to have")
+        def look() -> bool:
+            listed = client.list(MODEL)
+            return listed.ready_replicas == 2 and not any(each.reason for each in listed.replicas)
+
+        cell.eventually(look, "two replicas are ready, each with the version it is to have")
 
 
 def answers(cell: Cell, count: int, **headers: str) -> Counter[str]:

@@ -20,7 +20,7 @@ OVERRIDES = {**SMALL, "INPUT_SEQ_LEN": 1024, "NUM_CACHE_SLOTS": 16}
 def both(pair: Cell) -> Iterator[Cell]:
     """A replica of the small model on each server."""
     pair.publish("None", model=MODEL, model_path=PATH, replicas=2, overrides=OVERRIDES)
-    pair.eventually(lambda: pair.listed(MODEL)["ready_replicas"] == 2, "both are ready")
+    pair.eventually(lambda: pair.ready_replicas(MODEL) == 2, "both are ready")
     yield pair
     pair.sax("unpublish", MODEL)
 

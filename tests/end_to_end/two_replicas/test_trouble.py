@@ -196,7 +196,7 @@ def test_without_another_replica_a_stream_ends_with_an_error_and_killed_servers_
 ) -> None:
     before = twice.text(PROMPT)
     twice.kill(SERVERS[1])
-    twice.eventually(lambda: twice.listed()["ready_replicas"] == 1, "one replica is left")
+    twice.eventually(lambda: twice.ready_replicas() == 1, "one replica is left")
     events: list[dict[str, Any]] = []
     for event in stream_of(twice, "Tell me a story.", 400):
         events.append(event)

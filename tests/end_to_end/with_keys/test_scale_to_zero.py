@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import httpx
@@ -26,17 +25,14 @@ def sleepy(guarded: Cell) -> Iterator[Cell]:
 
 
 def until_asleep(cell: Cell) -> None:
-    # Both: a request that was held a moment ago may have woken it, and it is not loaded yet.
-    cell.eventually(
-        lambda: not held(cell) and cell.listed(SLEEPER)["wanted"] == 0, "the model is unloaded"
-    )
+    with Client(cell.plan.admin_address) as client:
 
+        def asleep() -> bool:
+            # Both: a request held a moment ago may have woken it, and it is not loaded yet.
+            held = [each.model_id for server in client.servers() for each in server.servables]
+            return SLEEPER not in held and client.list(SLEEPER).wanted == 0
 
-def held(cell: Cell) -> list[str]:
-    """The model where the server has it, whatever its status."""
-    servers = json.loads(cell.sax("status", "--json").stdout)["servers"]
-    models = [each["model_id"] for server in servers for each in server["servables"]]
-    return [model for model in models if model == SLEEPER]
+        cell.eventually(asleep, "the model is unloaded")
 
 
 def test_an_idle_model_is_unloaded_and_a_request_wakes_it_and_is_answered(sleepy: Cell) -> None:
