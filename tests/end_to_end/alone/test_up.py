@@ -39,7 +39,6 @@ def test_the_demo_outlives_its_model_server_and_up_remembers_what_it_published(
         demo.until("Ctrl-C drains and stops.")
         assert "\x1b" not in demo.output
         assert "Paris" in demo.output
-        run_its_commands(demo)
         before = ask(plan)
         os.kill(_model_server_pid(plan), signal.SIGKILL)
         demo.until("model server died (killed by SIGKILL); restarting it")
@@ -47,6 +46,7 @@ def test_the_demo_outlives_its_model_server_and_up_remembers_what_it_published(
         while (text := _answer_or_none(plan)) is None and time.monotonic() < deadline:
             time.sleep(0.5)
         assert text == before, demo.output
+        run_its_commands(demo)  # the last publishes the model anew
         assert demo.end(signal.SIGINT) == 0, demo.output
     drained = re.findall(r"draining the (.+)", demo.output)
     assert drained == ["gateway", "model server", "admin server"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from tests.model_server.checkpoints.tiny_folder import CHAT, tokenizer_json, wri
 GOOD, BAD = "/sax/test/good", "/sax/test/bad"
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 ASKED = [{"role": "user", "content": "he"}]
+_NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +45,21 @@ def unharmed(good: Cell) -> Iterator[None]:
 def refused(cell: Cell, checkpoint: Path, model_path: str = "auto") -> str:
     """Why it cannot be loaded, as whoever lists the model sees it."""
     with Client(cell.plan.admin_address) as client:
-        client.publish(BAD, model_path, str(checkpoint), 1)
+        name = f"{BAD}-{next(_NUMBERS)}"  # the last one's failure may still be told under its name
+        client.publish(name, model_path, str(checkpoint), 1)
         try:
-            seen = cell.eventually(lambda: client.list(BAD).replicas[0].reason, "a reason")
+            told = cell.eventually(lambda: failure(client, name), "a reason")
         finally:
-            client.unpublish(BAD)
-    # Between two tries it is told as the last load's; the reason itself is the same.
-    reason = seen.partition("load failed: ")[2].partition("; retry")[0]
+            client.unpublish(name)
+    reason = told.partition("; retry")[0]
     assert "Error" not in reason  # in words, not by a Python class
     return reason
+
+
+def failure(client: Client, name: str) -> str:
+    """What ended the last load. Between two tries it is told so, and is the same."""
+    (replica,) = client.list(name).replicas
+    return replica.reason.partition("load failed: ")[2]
 
 
 def with_tensors(folder: Path, **changes: np.ndarray | None) -> None:

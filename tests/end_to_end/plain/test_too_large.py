@@ -50,7 +50,7 @@ def test_the_unshrunk_model_of_the_tutorial_stays_pending_and_says_why(cell: Cel
     assert listed.json()["active_replicas"] == 0
     assert listed.json()["reason"] == replica["reason"]
     page = httpx.get(f"http://127.0.0.1:{cell.plan.status_port}/status.json", trust_env=False)
-    (shown,) = [one for one in page.json()["models"] if one["model_id"] == model]
+    (shown,) = [one for one in page.json()["models"] if one["model"] == model]
     assert [one["reason"] for one in shown["replicas"]] == [replica["reason"]]
     assert page.json()["servers"][0]["devices"] == 1
     assert cell.log(MODEL_SERVER).count("loading failed for key: " + model) == 1
