@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadFileScheduling
 
-# Files of tests/end_to_end with smoke tests on the shared cell. In one worker they start one cell
-# and load the demo model once, which takes longer than the tests themselves.
-ON_THE_CELL = ("answers", "bad_input", "custom_models", "embeddings", "recovery", "tutorial")
-_FILES = {f"tests/end_to_end/test_{name}.py" for name in ON_THE_CELL}
+# Folders here share a cell, one each, but for the last: starting a cell and loading the demo model
+# takes longer than most tests of them.
+_CELLS = "tests/end_to_end/"
+_ALONE = "alone"
 
 
 def unit_of(nodeid: str) -> str:
-    """The file of a test, or the folder of those on the cell."""
+    """The file of a test, or the folder of those that share a cell."""
     file = nodeid.split("::", 1)[0]
-    return "tests/end_to_end" if file in _FILES else file
+    folder, deeper, _ = file.removeprefix(_CELLS).partition("/")
+    shares = file.startswith(_CELLS) and deeper and folder != _ALONE
+    return _CELLS + folder if shares else file
 
 
 class WorkUnits(LoadFileScheduling):
-    """Gives workers whole files, and the files on the shared cell to one of them."""
+    """Gives workers whole files, and all files of a cell to one of them."""
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)

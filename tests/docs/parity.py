@@ -45,7 +45,7 @@ _MODEL = "sax/saxml/test_model.py"
 _TOOL = "sax/cli/saxutil/test_main.py"
 _HTTP = "http_gateway/saxml/test_routes.py"
 _HTTP_1 = "http_gateway/saxml/test_generation_1.py"
-_GO = "end_to_end/go_client/test_go_client.py"
+_GO = "end_to_end/plain/go_client/test_go_client.py"
 _EXTRA = "sax/wire/test_extra_inputs.py"
 _PAX = "model_server/checkpoints/orbax/pax/test_dialect.py"
 _RECONCILER = "admin_server/cell/test_reconciler.py"
@@ -74,7 +74,7 @@ ROWS = (
         "better",
         f"{_CHECKS}::test_an_admin_server_alone_refuses_what_no_load_can_take",
         f"{_CHECKS}::test_what_has_no_effect_is_warned_of_as_long_as_it_is_published",
-        "end_to_end/test_saxml_parameters.py"
+        "end_to_end/plain/test_saxml_parameters.py"
         "::test_a_line_of_saxmls_documentation_is_served_and_warned_of_at_every_door",
     ),
     _row(
@@ -236,21 +236,21 @@ ROWS = (
         "the vector of a text",
         "likewise",
         "same",
-        "end_to_end/test_embeddings.py::test_every_door_gives_the_same_vector",
+        "end_to_end/plain/test_embeddings.py::test_every_door_gives_the_same_vector",
     ),
     _row(
         "LMService.Gradient",
         "gradients by named tensors",
         "likewise",
         "same",
-        "end_to_end/test_passes.py::test_every_door_gives_the_same_gradient",
+        "end_to_end/plain/test_passes.py::test_every_door_gives_the_same_gradient",
     ),
     _row(
         "CustomService.Custom",
         "bytes to bytes",
         "likewise",
         "same",
-        "end_to_end/test_custom_models.py::test_a_client_made_from_saxmls_proto_is_answered",
+        "end_to_end/plain/test_custom_models.py::test_a_client_made_from_saxmls_proto_is_answered",
     ),
     _row(
         "Empty text in Generate",
@@ -289,8 +289,8 @@ ROWS = (
         "both, also of Hugging Face's ResNets; images that come together share a step, and each is "
         "decoded in a process with limits ([images](vision.md))",
         "better",
-        "end_to_end/test_images.py::test_saxmls_calls_classify_and_embed_as_the_reference",
-        "end_to_end/test_images.py::test_the_command_line_classifies_and_embeds_with_saxmls_class",
+        "end_to_end/plain/test_images.py::test_saxmls_calls_classify_and_embed_as_the_reference",
+        "end_to_end/plain/test_images.py::test_the_command_line_classifies_and_embeds_with_saxmls_class",
         f"{_VISION}::test_images_that_come_together_share_a_batch_and_get_their_own_answers",
         f"{_VISION}::test_a_bad_image_is_refused_and_its_neighbours_are_answered",
     ),
@@ -303,8 +303,8 @@ ROWS = (
         "better",
         "model_server/serving/test_images.py::test_the_multimodal_service_generates_and_scores",
         "model_server/serving/test_images.py::test_items_that_are_not_served_are_refused_by_name",
-        "end_to_end/test_image_inputs.py::test_every_api_sees_the_same_image",
-        "end_to_end/test_sound_inputs.py::test_every_door_hears_the_same_sound",
+        "end_to_end/plain/test_image_inputs.py::test_every_api_sees_the_same_image",
+        "end_to_end/plain/test_sound_inputs.py::test_every_door_hears_the_same_sound",
         "sax/saxml/test_vision_model.py::test_multimodal_calls_take_and_give_saxmls_messages",
     ),
     _row(
@@ -402,7 +402,7 @@ ROWS = (
         "tokens or certificates; ACLs are enforced",
         "better",
         "admin_server/api/test_access.py::test_only_the_cells_admins_may_join_model_servers",
-        "end_to_end/test_certificates.py::test_a_certificate_says_who_calls",
+        "end_to_end/alone/test_certificates.py::test_a_certificate_says_who_calls",
     ),
     _row(
         "Python: Publish, Unpublish, Update, List, ListDetail, ListAll, Stats, WaitForReady",
@@ -471,7 +471,7 @@ ROWS = (
         "same",
         "sax/saxml/test_tutorial_servers.py::test_the_first_generation_runs_on_our_calls",
         "sax/saxml/test_tutorial_servers.py::test_the_second_generation_runs_by_saxmls_import_path",
-        "end_to_end/test_tutorial_servers.py"
+        "end_to_end/plain/test_tutorial_servers.py"
         "::test_every_curl_of_the_tutorial_gets_what_our_gateway_gives",
     ),
     _row(
@@ -630,7 +630,7 @@ ROWS = (
         "likewise; --host_ordinal goes with --hosts, where the environment does not tell",
         "same",
         "model_server/test_config.py::test_every_flag_reaches_the_config",
-        "end_to_end/test_saxml_flags.py::test_googles_manifests_of_gemma_start_a_cell_that_answers",
+        "end_to_end/alone/test_saxml_flags.py::test_googles_manifests_of_gemma_start_a_cell_that_answers",
     ),
     _row(
         "Servers: the address they listen on",
@@ -671,7 +671,7 @@ ROWS = (
         "::test_a_model_that_cannot_be_loaded_ends_the_process_with_the_reason",
         f"{_PLAN}::test_a_model_that_a_server_loaded_by_its_own_flags_stays_there",
         f"{_PLAN}::test_a_published_model_is_ready_where_a_server_loaded_the_same_by_its_own_flags",
-        "end_to_end/test_saxml_flags.py"
+        "end_to_end/alone/test_saxml_flags.py"
         "::test_a_model_of_the_flags_is_served_without_an_admin_server",
     ),
     _row(
@@ -692,7 +692,7 @@ ROWS = (
         "model_server/process/test_admin_process.py"
         "::test_it_is_started_again_when_it_dies_and_ends_with_its_parent",
         "model_server/process/test_admin_process.py::test_it_ends_even_if_its_parent_is_killed",
-        "end_to_end/test_saxml_flags.py"
+        "end_to_end/alone/test_saxml_flags.py"
         "::test_the_line_of_googles_gpu_image_runs_a_whole_cell_in_one_server",
     ),
     _row(
@@ -744,7 +744,7 @@ ROWS = (
         "three images, their arguments and variables",
         "likewise, with the names of our images (docs/images.md)",
         "same",
-        "end_to_end/test_saxml_flags.py::test_googles_manifests_of_gemma_start_a_cell_that_answers",
+        "end_to_end/alone/test_saxml_flags.py::test_googles_manifests_of_gemma_start_a_cell_that_answers",
         "images/test_dockerfile.py"
         "::test_the_servers_of_the_control_image_start_without_arguments_too",
     ),

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import grpc
 import httpx
 
 from sax.cli.local.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports
@@ -22,6 +23,7 @@ from sax.cli.local.child import Child
 from sax.cli.local.server_plan import MODEL_SERVER
 from sax.errors import InvalidRequest
 from sax.host import machine_memory
+from sax.proto import admin_pb2, admin_pb2_grpc
 from tests.demo_model import COMPILE_CACHE, ROOT
 from tests.identities import Identities
 from tests.processes import free_ports, resident
@@ -84,10 +86,19 @@ class Cell:
     They have the names of the plan's children: "model server", or "model server host 2" in a gang.
     """
 
-    def __init__(self, plan: CellPlan, identities: Identities | None = None) -> None:
-        """With `identities`, all its processes and `sax` call as the first of them."""
+    def __init__(
+        self,
+        plan: CellPlan,
+        identities: Identities | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """With `identities`, all its processes and `sax` call as the first of them.
+
+        environ: variables of its processes, besides those of this one.
+        """
         self.plan = plan
         self.identities = identities
+        self._environ = {**os.environ, **(environ or {})}
         self._account: dict[str, str] = {}
         self.headers: dict[str, str] = {}
         if identities is not None:
@@ -153,7 +164,7 @@ class Cell:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
-                env={**os.environ, **self._account, **dict(child.environ)},
+                env={**self._environ, **self._account, **dict(child.environ)},
                 start_new_session=True,
             )
 
@@ -260,10 +271,24 @@ class Cell:
         self.eventually(self.joined, "every model server has joined")
 
     def joined(self) -> bool:
-        result = self.sax("status", "--json")
-        if result.returncode != 0:
-            return False
-        return len(json.loads(result.stdout)["servers"]) >= self.plan.servers
+        return len(self._seen().servers) >= self.plan.servers
+
+    def ready_replicas(self, model: str = SMOLLM2) -> int:
+        """As the admin server lists them; 0 while it does not answer."""
+        seen = self._seen().published_models
+        return sum(each.ready_replicas for each in seen if each.model.model_id == model)
+
+    def _seen(self) -> admin_pb2.ListResponse:
+        """The whole cell as its admin server lists it, asked without a process; nothing if it does
+        not answer."""
+        people = self.identities
+        who = () if people is None else tuple(people.metadata(next(iter(people.tokens))))
+        with grpc.insecure_channel(self.plan.admin_address) as channel:
+            stub = admin_pb2_grpc.AdminStub(channel)
+            try:
+                return stub.List(admin_pb2.ListRequest(), metadata=who, timeout=10)
+            except grpc.RpcError:
+                return admin_pb2.ListResponse()
 
     def _answers(self, path: str) -> bool:
         try:
@@ -273,8 +298,11 @@ class Cell:
 
     # --- talking ---
 
-    def sax(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run the CLI against this cell, as a person would in a pipe."""
+    def sax(
+        self, *words: str, stdin: str | None = None, token: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the CLI against this cell, as a person would in a pipe; maybe with their token."""
+        account = {"SAX_TOKEN": token} if token else self._account
         return subprocess.run(
             [sys.executable, "-m", "sax.cli", "--admin", self.plan.admin_address, *words],
             input=stdin,
@@ -282,7 +310,7 @@ class Cell:
             capture_output=True,
             text=True,
             cwd=ROOT,
-            env={**os.environ, **self._account},
+            env={**os.environ, **account},
         )
 
     def publish(

@@ -1,4 +1,8 @@
-"""Cells shared by the end-to-end tests: starting one costs seconds, publishing more."""
+"""What tests of every cell need. The cells themselves are in the folders of those that share them.
+
+A test that shares a cell lies in the folder of that cell, and in `alone/` one that has its own:
+`tests/work_units.py` gives each shared cell's folder to one worker, so that it starts once.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +14,23 @@ import pytest
 
 from sax.saxml import cell_client
 from tests.demo_model import demo_model
-from tests.end_to_end.cell import Cell, local_plan
+from tests.end_to_end.cell import Cell
 
 # Small enough for two cells at once on a laptop; the same everywhere, so that steps compile once.
 FLAGS = ("--slots=8", "--max_context=2048")
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whichever test comes first waits for the cell, and maybe for a cold compile."""
+    for item in items:
+        if _HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")
 def gguf() -> Path:
     return demo_model()
-
-
-@pytest.fixture(scope="session")
-def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
-    """A cell with nothing published but what tests publish."""
-    with Cell(local_plan(tmp_path_factory.mktemp("cell"), *FLAGS)) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def served(cell: Cell, gguf: Path) -> Cell:
-    """The shared cell with /sax/test/smollm2 ready. Tests leave it ready."""
-    cell.publish(str(gguf))
-    return cell
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 
+from sax.cli.local.cell_plan import CellPlan
+
 
 def shell(host: str, port: int, command: str) -> str:
     """Run a line as the tutorial's reader would."""
@@ -22,3 +24,8 @@ def curl(host: str, port: int, method: str, route: str, data: object) -> str:
         f'curl --request {method} --header "Content-type: application/json" -s '
         f"${{LB_IP}}:${{PORT}}/{route} --data '{json.dumps(data)}'",
     )
+
+
+def curl_of(plan: CellPlan, method: str, route: str, data: object) -> str:
+    """Return the body that the gateway of this cell replies with."""
+    return curl(plan.gateway_host, plan.gateway_port, method, route, data)

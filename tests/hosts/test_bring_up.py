@@ -13,7 +13,8 @@ import pytest
 from tests.demo_model import ROOT
 from tests.end_to_end.cell import free_ports
 
-pytestmark = pytest.mark.timeout(300)
+# Who is turned away is tested without processes too (tests/model_server/multihost).
+pytestmark = [pytest.mark.timeout(300), pytest.mark.nightly]
 
 TURNED_AWAY, LOST = 2, 75
 
@@ -82,7 +83,6 @@ def test_hosts_that_do_not_fit_the_primary_are_turned_away_by_name(
     assert "another primary may be running here" in said
 
 
-@pytest.mark.nightly
 def test_a_host_with_another_program_is_turned_away(hosts: Hosts, tmp_path: Path) -> None:
     for room in ("sax", "model_server"):
         shutil.copytree(ROOT / room, tmp_path / "other" / room)
@@ -96,7 +96,6 @@ def test_a_host_with_another_program_is_turned_away(hosts: Hosts, tmp_path: Path
     assert "start every host from the same image" in said
 
 
-@pytest.mark.nightly
 def test_hosts_with_different_devices_are_no_replica(hosts: Hosts) -> None:
     hosts.start("primary", 0)
     hosts.start("larger", 1, JAX_NUM_CPU_DEVICES="2", NPROC="16")

@@ -1,4 +1,7 @@
-"""A host that dies, freezes or is cut off is named within seconds, and nobody waits for it."""
+"""A host that dies, freezes or is cut off is named within seconds, and nobody waits for it.
+
+Every run kills one in test_layouts.py.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tests.hosts.asking import SHRUNK, SPMD, load, tokens
 from tests.hosts.gang import Gang
 from tests.hosts.network import network
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.nightly]
 
 MODEL = "/sax/test/spmd"
 FLAGS = ("--slots=2", "--max_context=4096", "--page_size=64", "--cpu_devices=1")
@@ -70,14 +73,12 @@ def test_a_host_that_is_killed_is_named_and_the_replica_can_start_again(pair: Ga
     assert len(tokens(pair.address, MODEL, short)[0]) == 4
 
 
-@pytest.mark.nightly
 def test_a_host_that_is_frozen_is_named(pair: Gang) -> None:
     check_lost(pair, while_streaming(pair, lambda: pair.pause(1)), 1)
     pair.resume(1)
     assert pair.exit_code(1) == LOST  # it finds the primary gone
 
 
-@pytest.mark.nightly
 def test_a_primary_that_is_killed_takes_the_others_with_it(pair: Gang) -> None:
     ended = while_streaming(pair, lambda: pair.kill(0))
     assert all(isinstance(error, ReplicaLost) for error in ended), ended
@@ -100,7 +101,6 @@ def test_a_device_that_hangs_ends_the_replica_by_name(tmp_path: Path) -> None:
         assert "did not finish within" in gang.logs(1)
 
 
-@pytest.mark.nightly
 def test_running_streams_end_in_peace_when_a_host_is_told_to_stop(pair: Gang) -> None:
     some = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
     ended: list[Any] = []
@@ -113,7 +113,6 @@ def test_running_streams_end_in_peace_when_a_host_is_told_to_stop(pair: Gang) ->
     assert [pair.exit_code(host) for host in (0, 1)] == [0, 0]
 
 
-@pytest.mark.nightly
 def test_a_host_that_is_cut_off_is_named_on_both_sides(tmp_path: Path) -> None:
     with network(3) as wire:
         flags = (*FLAGS, "--host_timeout_seconds=3")
@@ -128,7 +127,6 @@ def test_a_host_that_is_cut_off_is_named_on_both_sides(tmp_path: Path) -> None:
             with_model(gang)
 
 
-@pytest.mark.nightly
 def test_packets_that_are_lost_cost_time_and_nothing_else(tmp_path: Path) -> None:
     with network(3) as wire, Gang(tmp_path, *FLAGS, count=2, network=wire) as gang:
         with_model(gang)
@@ -138,7 +136,6 @@ def test_packets_that_are_lost_cost_time_and_nothing_else(tmp_path: Path) -> Non
         wire.heal(wire.hosts[1])
 
 
-@pytest.mark.nightly
 def test_a_load_that_loses_a_host_ends_with_its_name(tmp_path: Path) -> None:
     with Gang(tmp_path, *FLAGS, count=2) as gang:
         gang.wait_until_serving()

@@ -10,6 +10,8 @@ import pytest
 from tests.hosts.gang import Gang
 from tests.hosts.network import network
 
+pytestmark = pytest.mark.nightly  # of the nightly tests' own tool
+
 
 def test_a_host_is_killed_started_again_stopped_and_drained(tmp_path: Path) -> None:
     with Gang(tmp_path) as gang:

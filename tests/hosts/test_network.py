@@ -12,6 +12,8 @@ import pytest
 from tests.hosts import network as networks
 from tests.hosts.network import Network, network
 
+pytestmark = pytest.mark.nightly  # of the nightly tests' own tool
+
 # Answers each line, in a namespace.
 ECHO = """
 import socket, sys

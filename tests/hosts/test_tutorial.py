@@ -20,7 +20,7 @@ import pytest
 from sax.cli.local.cell_plan import CellPlan
 from tests.end_to_end.cell import local_plan
 from tests.end_to_end.command import Command, options, sax
-from tests.end_to_end.test_tutorial import curl
+from tests.end_to_end.tutorial_reader import curl_of
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
 
@@ -46,10 +46,10 @@ class Tutorial:
         self._command = command
 
     def post(self, route: str, data: object) -> Any:
-        return json.loads(curl(self.plan, "POST", route, data))
+        return json.loads(curl_of(self.plan, "POST", route, data))
 
     def get(self, route: str, data: object) -> Any:
-        return json.loads(curl(self.plan, "GET", route, data))
+        return json.loads(curl_of(self.plan, "GET", route, data))
 
     def eventually(self, look: Callable[[], bool], what: str, within_s: float) -> None:
         deadline = time.monotonic() + within_s

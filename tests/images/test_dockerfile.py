@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from sax import config
 from tests.images.dockerfile import read_dockerfile
 from tests.images.locks import EXTRAS, PROJECT, ROOT
@@ -37,12 +35,12 @@ def test_old_builders_can_read_it() -> None:
     assert not re.search(r"<<|--mount|^# *syntax=", FILE.read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_an_image_holds_what_its_own_lock_says(target: str) -> None:
-    (copied,) = [rest for rest in IMAGES.stages[target].all("COPY") if "--from" in rest]
-    assert copied == f"--from=build-{target} /opt/sax /opt/sax"
-    installed = " ".join(IMAGES.stages[f"build-{target}"].all("RUN"))
-    assert f"--require-hashes -r requirements/{target}.txt" in installed
+def test_an_image_holds_what_its_own_lock_says() -> None:
+    for target in TARGETS:
+        (copied,) = [rest for rest in IMAGES.stages[target].all("COPY") if "--from" in rest]
+        assert copied == f"--from=build-{target} /opt/sax /opt/sax", target
+        installed = " ".join(IMAGES.stages[f"build-{target}"].all("RUN"))
+        assert f"--require-hashes -r requirements/{target}.txt" in installed
 
 
 def test_whatever_is_installed_is_pinned_or_is_ours() -> None:
@@ -54,11 +52,11 @@ def test_whatever_is_installed_is_pinned_or_is_ours() -> None:
     assert all("--require-hashes" in each or "--no-index /wheels/" in each for each in installs)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_an_image_runs_nothing_as_root_and_runs_no_command_of_its_own(target: str) -> None:
-    assert IMAGES.last(target, "USER") == "10001:10001"
-    assert IMAGES.last(target, "STOPSIGNAL") == "SIGTERM"
-    assert not [run for stage in IMAGES.line(target) for run in stage.all("RUN")]
+def test_an_image_runs_nothing_as_root_and_runs_no_command_of_its_own() -> None:
+    for target in TARGETS:
+        assert IMAGES.last(target, "USER") == "10001:10001", target
+        assert IMAGES.last(target, "STOPSIGNAL") == "SIGTERM", target
+        assert not [run for stage in IMAGES.line(target) for run in stage.all("RUN")], target
 
 
 def test_the_entry_points_are_those_the_manifests_count_on() -> None:
@@ -81,14 +79,14 @@ def test_the_ports_are_the_servers_own() -> None:
         assert IMAGES.ports(target) == {config.MODEL_PORT, config.MODEL_METRICS_PORT}
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_an_image_says_what_it_is(target: str) -> None:
-    labels = " ".join(label for stage in IMAGES.line(target) for label in stage.all("LABEL"))
-    found = dict(re.findall(r"org\.opencontainers\.image\.(\w+)=(\S+)", labels))
-    assert found["title"] == f"sax-{target}"
-    assert found["licenses"] == PROJECT["project"]["license"]
-    assert {"version", "revision", "source"} <= set(found)
-    assert f"VERSION={PROJECT['project']['version']}" in IMAGES.stages["runtime"].all("ARG")
+def test_an_image_says_what_it_is() -> None:
+    for target in TARGETS:
+        labels = " ".join(label for stage in IMAGES.line(target) for label in stage.all("LABEL"))
+        found = dict(re.findall(r"org\.opencontainers\.image\.(\w+)=(\S+)", labels))
+        assert found["title"] == f"sax-{target}", target
+        assert found["licenses"] == PROJECT["project"]["license"], target
+        assert {"version", "revision", "source"} <= set(found), target
+        assert f"VERSION={PROJECT['project']['version']}" in IMAGES.stages["runtime"].all("ARG")
 
 
 def test_a_wheel_without_native_kernels_ends_the_build() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.demo_model import demo_model
 from tests.end_to_end.cell import SMOLLM2, Cell, local_plan
 from tests.end_to_end.conftest import FLAGS
-from tests.end_to_end.test_tools import TEMPLATE
+from tests.end_to_end.tool_template import TEMPLATE
 from tests.tools.clients.clients import CLIENTS, HERE, ClientProgram
 from tests.tools.clients.record import PASSED, CheckResult, write_record
 
