@@ -12,6 +12,7 @@ from setuptools.command.build_py import build_py
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
 from sax.look.page_file import page_files
+from tests.each_case import each_case
 from tests.house import ROOT
 from tests.http_gateway.fake_cell import FakeCell, published
 
@@ -80,10 +81,8 @@ async def test_a_file_that_is_known_is_not_sent_again(browser: httpx.AsyncClient
         assert changed.content == first.content
 
 
-@pytest.mark.parametrize(
-    "name", ["index.html", "routes.py", "__init__.py", "%2e%2e%2froutes.py", "none.js"]
-)
-async def test_nothing_else_is_sent(browser: httpx.AsyncClient, name: str) -> None:
+@each_case("index.html", "routes.py", "__init__.py", "%2e%2e%2froutes.py", "none.js")
+async def test_nothing_else_is_sent(name: str, browser: httpx.AsyncClient) -> None:
     assert (await browser.get(f"/page/{name}")).status_code == 404
 
 
