@@ -19,7 +19,8 @@ def each_case(*cases: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     """Gives a test's first arguments the values of each case in turn; a tuple is for several.
 
     Cases share what fixtures give the test: for cheap cases that leave nothing behind. The others
-    are for `pytest.mark.parametrize`, which makes a test of each.
+    are for `pytest.mark.parametrize`, which makes a test of each. If some case skips and none
+    fails, the test is skipped, once all were tried.
     """
     told = [case if isinstance(case, tuple) else (case,) for case in cases]
     assert told, "there is nothing to test"
@@ -56,7 +57,7 @@ def each_case(*cases: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 def _kept(case: dict[str, Any], failed: Failures) -> Iterator[None]:
     try:
         yield
-    except (Exception, pytest.fail.Exception) as error:  # the latter of pytest.raises, for one
+    except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
         text = ", ".join(f"{name}={value!r}" for name, value in case.items())
         failed[text if len(text) <= LONGEST else f"{text[:LONGEST]}..."] = error
 
@@ -65,7 +66,10 @@ def _kept(case: dict[str, Any], failed: Failures) -> Iterator[None]:
 def _all_tried() -> Iterator[Failures]:
     failed: Failures = {}
     yield failed
-    if failed:
+    skipped = [error for error in failed.values() if isinstance(error, pytest.skip.Exception)]
+    if len(failed) > len(skipped):
         told = (f"{case}\n{type(error).__name__}: {error}" for case, error in failed.items())
         text = "\n\n".join([f"{len(failed)} cases failed:", *told])
         raise AssertionError(text) from next(iter(failed.values()))
+    if skipped:
+        raise skipped[0]

@@ -6,14 +6,11 @@ import re
 
 import httpx
 import pytest
-from setuptools import Distribution
-from setuptools.command.build_py import build_py
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
 from sax.look.page_file import page_files
 from tests.each_case import each_case
-from tests.house import ROOT
 from tests.http_gateway.fake_cell import FakeCell, published
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -99,16 +96,3 @@ def test_modules_are_small_and_the_key_is_kept_by_the_tab_only() -> None:
         text = file.body.decode()
         assert not name.endswith(".js") or text.count("\n") <= 250, name
         assert "localStorage" not in text or name == "theme.js"
-
-
-@pytest.mark.filterwarnings("ignore:.*experimental")
-def test_a_wheel_holds_the_files_of_both_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    made = Distribution()
-    made.parse_config_files()
-    made.packages = ["sax.look", "http_gateway.page", "admin_server.api"]
-    made.include_package_data = False  # what git tracks, which sdists take
-    command = build_py(made)
-    command.finalize_options()
-    packed = {name.rpartition("/")[2] for *_, names in command.data_files for name in names}
-    assert packed >= {*FILES, *page_files("admin_server.api")}
