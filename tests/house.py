@@ -54,10 +54,15 @@ def sources() -> list[Path]:
     return sorted(path for path in found if "_pb2" not in path.name)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imported(path: Path) -> Iterator[str]:
     """Every module a file imports, anywhere in it, by full dotted name."""
     package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(_parsed(path)):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -132,20 +137,16 @@ def _module(path: Path) -> str:
 
 
 @cache
-def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
 def _is_code(name: str) -> bool:
     return any(
-        isinstance(node, ast.FunctionDef | ast.ClassDef) for node in _parsed(ROOT / name).body
+        isinstance(node, ast.FunctionDef | ast.ClassDef) for node in parsed(ROOT / name).body
     )
 
 
 def _targets(path: Path, files: Mapping[str, str]) -> Iterator[str]:
     """The files behind a file's imports; of `from package import module` only the module."""
     package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(_parsed(path)):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (files[alias.name] for alias in node.names if alias.name in files)
         elif isinstance(node, ast.ImportFrom):
@@ -156,20 +157,21 @@ def _targets(path: Path, files: Mapping[str, str]) -> Iterator[str]:
                     yield found
 
 
+@cache
 def _is_face(name: str) -> bool:
     """An `__init__.py` that hands names on: importing it reaches its folder."""
     if not name.endswith("/__init__.py"):
         return False
     return any(
         isinstance(node, ast.ImportFrom) and node.module != "__future__"
-        for node in _parsed(ROOT / name).body
+        for node in parsed(ROOT / name).body
     )
 
 
 def _hands_on(name: str) -> bool:
     """A face: a file without a definition, which only hands names on or is run by `-m`."""
     return not _is_code(name) and (
-        name.endswith("/__init__.py") or len(_parsed(ROOT / name).body) <= 5
+        name.endswith("/__init__.py") or len(parsed(ROOT / name).body) <= 5
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.each_case import each_case
 from tests.kubernetes_api import KubernetesApi, kubernetes_api, selects
 
 lightkube = pytest.importorskip("lightkube", reason="lightkube is not installed")
@@ -111,16 +112,13 @@ def test_a_deletion_in_the_foreground_lingers_until_its_parts_are_gone(api, clie
     client.create(_jobset("a"))
 
 
-@pytest.mark.parametrize(
-    ("selector", "holds"),
-    [
-        ("a=1", True),
-        ("a==2", False),
-        ("a!=2,b", True),
-        ("!b", False),
-        ("a in (1, 2),b notin (9)", True),
-        ("c", False),
-    ],
+@each_case(
+    ("a=1", True),
+    ("a==2", False),
+    ("a!=2,b", True),
+    ("!b", False),
+    ("a in (1, 2),b notin (9)", True),
+    ("c", False),
 )
 def test_label_selectors(selector, holds):
     assert selects(selector, {"a": "1", "b": "2"}) is holds

@@ -9,82 +9,38 @@ is this suite.
 Those of docs/coming_from.md run in another shell, but for what was typed at other servers ("text").
 
 The sections on islands, and of docs/operations.md on more than one host, have cells of their own;
-the commands for a cluster are read as the hosts of that cluster would read them. Every file and
-heading that a page names exists.
+tests/docs/test_pages.py reads the commands for a cluster as the hosts of that cluster would. CI
+runs the blocks of the README, and the night all.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from model_server.flags import make_config
-from model_server.multihost.membership import membership
 from sax.cli.local.cell_plan import CellPlan
 from tests.demo_model import FILE, ROOT, demo_model
+from tests.docs.blocks import (
+    COMING,
+    CONTINUED,
+    ISLANDS,
+    PLANNING,
+    README,
+    SEVERAL_HOSTS,
+    Block,
+)
 from tests.end_to_end.cell import Cell, local_plan
 from tests.end_to_end.command import options, sax
 from tests.model_server.tpu_compiler import needs_compiler
 
 pytestmark = pytest.mark.timeout(900)
-
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PAGES = {
-    path.relative_to(ROOT).as_posix(): path.read_text()
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-}
-PACKAGES = "sax|admin_server|model_server|http_gateway|k8s|tests|docs"
-
-
-@dataclass(frozen=True)
-class Block:
-    language: str
-    text: str
-    section: str
-
-    @property
-    def only_make(self) -> bool:
-        return all(line.startswith("make ") for line in self.text.strip().splitlines())
-
-
-def blocks(page: str) -> list[Block]:
-    return [
-        Block(match[1], match[2], section.partition("\n")[0])
-        for section in re.split(r"^## ", PAGES[page], flags=re.MULTILINE)
-        for match in FENCE.finditer(section)
-    ]
-
-
-README = blocks("README.md")
-ISLANDS = [block for block in README if block.section == "Islands"]
-TOLD = [
-    *(block for block in README if block not in ISLANDS),
-    *blocks("docs/command_line.md"),
-    *blocks("docs/benchmarking.md"),
-]
-SEVERAL_HOSTS = [
-    block for block in blocks("docs/operations.md") if block.section == "More than one host"
-]
-PLANNING = blocks("docs/planning.md")
-COMING = blocks("docs/coming_from.md")
-PEERS = ("From vLLM", "From Ollama", "From llama.cpp", "From Saxml")
-BLOCKS = TOLD + ISLANDS + SEVERAL_HOSTS + PLANNING
-TPU_SLICE = {"TPU_WORKER_HOSTNAMES": "tpu-0,tpu-1,tpu-2,tpu-3", "TPU_WORKER_ID": "1"}
-LEADER_WORKER_SET = {
-    "LWS_LEADER_ADDRESS": "gemma-0.gemma",
-    "LWS_GROUP_SIZE": "4",
-    "LWS_WORKER_INDEX": "1",
-}
-JOB = {"JOB_COMPLETION_INDEX": "1"}
 
 
 @pytest.fixture
@@ -109,84 +65,29 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_block_says_its_language() -> None:
-    assert BLOCKS
-    assert {block.language for block in BLOCKS} == {"sh", "python", "mermaid"}
-
-
-def test_the_make_commands_exist() -> None:
-    lines = [line for block in BLOCKS if block.only_make for line in block.text.split("\n") if line]
-    assert lines == ["make demo", "make test", "make plans"]
-    for line in lines:
-        subprocess.run([*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
-
-
-def named(page: str) -> list[str]:
-    return re.findall(rf"`((?:{PACKAGES})/[\w./*-]*)`", PAGES[page])
-
-
-def test_the_pages_name_files() -> None:
-    assert len(named("docs/architecture.md")) > 60
-    assert sum(len(named(page)) for page in PAGES) > 90
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_file_that_a_page_names_exists(page: str) -> None:
-    assert [name for name in named(page) if not any(ROOT.glob(name.rstrip("/")))] == []
-    folder = (ROOT / page).parent
-    linked = re.findall(r"\]\(([\w./]+)(?:#[\w-]*)?\)", PAGES[page])
-    assert [name for name in linked if not (folder / name).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_heading_that_a_page_links_to_exists(page: str) -> None:
-    folder = (ROOT / page).parent
-    for name, anchor in re.findall(r"\]\(([\w./]*\.md)?#([\w-]+)\)", PAGES[page]):
-        text = (folder / name).read_text() if name else PAGES[page]
-        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-        slugs = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings]
-        assert anchor in slugs, f"{name}#{anchor}"
-
-
-def test_every_page_is_linked_from_the_readme() -> None:
-    assert [
-        page for page in PAGES if page != "README.md" and f"({page})" not in PAGES["README.md"]
-    ] == []
-
-
 @pytest.mark.extended
-def test_every_block_runs(demo_cell: Cell, clone: Path) -> None:
-    script = clone / "readme.sh"
-    script.write_text("set -eu\n" + "".join(_runnable(demo_cell, clone, TOLD)))
+@pytest.mark.parametrize(
+    ("told", "answers"),
+    [
+        pytest.param(README, 2, id="the README"),
+        pytest.param(README + CONTINUED, 3, id="all of them", marks=pytest.mark.nightly),
+        pytest.param(
+            [block for block in COMING if block.language != "text"],
+            8,
+            id="for users of peers",
+            marks=pytest.mark.nightly,
+        ),
+    ],
+)
+def test_every_block_runs(demo_cell: Cell, clone: Path, told: list[Block], answers: int) -> None:
+    script = clone / "blocks.sh"
+    script.write_text("set -eu\n" + "".join(_runnable(demo_cell, clone, told)))
     result = _run(script, _environment(demo_cell.plan))
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}\n{demo_cell.logs()}"
-    _check_answers(result.stdout, 3)
-
-
-def test_each_peer_is_told_what_was_typed_there_and_what_to_type_here() -> None:
-    assert list(dict.fromkeys(block.section for block in COMING))[1:] == [*PEERS]
-    for peer in PEERS:
-        languages = [block.language for block in COMING if block.section == peer]
-        assert languages[0] == "text"
-        assert languages.count("sh") >= 2
-        assert set(languages) <= {"text", "sh", "python"}
-
-
-@pytest.mark.extended
-def test_every_command_for_users_of_peers_runs(demo_cell: Cell, clone: Path) -> None:
-    script = clone / "coming.sh"
-    ours = [block for block in COMING if block.language != "text"]
-    script.write_text("set -eu\n" + "".join(_runnable(demo_cell, clone, ours)))
-    result = _run(script, _environment(demo_cell.plan))
-    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}\n{demo_cell.logs()}"
-    _check_answers(result.stdout, 8)
-
-
-def _check_answers(output: str, least: int) -> None:
-    assert output.count("Paris") >= least, output
+    assert result.stdout.count("Paris") >= answers, result.stdout
     # curl exits 0 whatever the gateway answers: an error would show as one of these.
-    assert '"detail"' not in output
-    assert '"error"' not in output
+    assert '"detail"' not in result.stdout
+    assert '"error"' not in result.stdout
 
 
 def _runnable(cell: Cell, clone: Path, told: list[Block]) -> Iterator[str]:
@@ -199,28 +100,6 @@ def _runnable(cell: Cell, clone: Path, told: list[Block]) -> Iterator[str]:
             continue
         (clone / f"block{number}.py").write_text(text)
         yield f".venv/bin/python block{number}.py\necho\n"
-
-
-@pytest.mark.parametrize(
-    ("number", "environ", "hostname"),
-    [
-        (2, {}, "tpu-1"),
-        (3, TPU_SLICE, "gke-node"),
-        (3, LEADER_WORKER_SET, "gemma-0-1"),
-        (4, JOB, "gemma-server-0-1"),
-        (4, JOB, "gemma-1"),
-    ],
-)
-def test_the_commands_for_a_cluster_make_one_gang_of_its_hosts(
-    number: int, environ: dict[str, str], hostname: str
-) -> None:
-    words = shlex.split(SEVERAL_HOSTS[number].text)
-    command = words.index("python")
-    assert words[command : command + 3] == ["python", "-m", "model_server"]
-    config = make_config(words[command + 3 :])
-    environ = {**environ, **dict(word.split("=", 1) for word in words[:command])}
-    found = membership(config.hosts, config.host_ordinal, environ, hostname)
-    assert (found.count, found.ordinal) == (4, 1)
 
 
 @pytest.mark.nightly
@@ -243,7 +122,7 @@ def test_a_host_of_a_gang_is_killed_and_the_gang_comes_back(tmp_path: Path, clon
         assert cell.end(signal.SIGINT) == 0, cell.output
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_an_island_is_killed_and_comes_back(tmp_path: Path, clone: Path) -> None:
     _, start, rest = (block.text for block in ISLANDS)
     words = start.split()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from tests.each_case import each_case
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "add_a_model.md").read_text()
@@ -28,6 +28,6 @@ def test_every_file_that_the_page_names_exists() -> None:
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize("path", sorted(FAMILY.parent.glob("*.py")), ids=lambda path: path.stem)
+@each_case(*sorted(FAMILY.parent.glob("*.py")))
 def test_a_family_is_a_short_file(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MOST_LINES

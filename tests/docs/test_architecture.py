@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests import house
+from tests.each_case import each_case
 
 TEXT = house.PAGE.read_text()
 WALKS = re.findall(r"^## The walk of a (\w+)\n(.*?)(?=^## )", TEXT, re.DOTALL | re.MULTILINE)
@@ -23,7 +24,7 @@ def test_there_are_four_walks() -> None:
     assert [name for name, _ in WALKS] == ["request", "publish", "load", "step"]
 
 
-@pytest.mark.parametrize(("name", "text"), WALKS)
+@each_case(*WALKS)
 def test_a_walk_names_few_files(name: str, text: str) -> None:
     steps = re.findall(r"^\| `([\w/]+\.py)` \|", text, re.MULTILINE)
     assert 8 < len(steps) <= LONGEST

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from model_server.serving.metrics.vllm_names import NAMES, OLDER
+from tests.each_case import each_case
 from tests.house import ROOT
 from tests.k8s.metrics import exposed
 
@@ -21,7 +20,7 @@ def named(page: str) -> set[str]:
     return set(_NAME.findall(page)) - _OTHERS
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@each_case(*PAGES)
 def test_a_page_names_only_metrics_that_exist(page: Path) -> None:
     assert named(page.read_text()) - exposed() - _families() == set()
 

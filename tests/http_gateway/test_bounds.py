@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_gateway.bounds import whole
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell
 
 NUMBERS = st.integers(-(2**53), 2**53)
@@ -24,17 +25,14 @@ def test_what_is_whole_becomes_an_integer_and_nothing_else_changes(
     assert whole("3.0") == "3.0"
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/completions", {"prompt": [5.0, 6], "max_tokens": 2.0, "n": 1.0}),
-        ("/v1/embeddings", {"input": [[5.0], [6]], "dimensions": 2.0}),
-        ("/detokenize", {"tokens": [104.0]}),
-        ("/v1/rerank", {"query": "a", "documents": ["b"], "top_n": 1.0}),
-    ],
+@each_case(
+    ("/v1/completions", {"prompt": [5.0, 6], "max_tokens": 2.0, "n": 1.0}),
+    ("/v1/embeddings", {"input": [[5.0], [6]], "dimensions": 2.0}),
+    ("/detokenize", {"tokens": [104.0]}),
+    ("/v1/rerank", {"query": "a", "documents": ["b"], "top_n": 1.0}),
 )
 async def test_routes_take_whole_numbers_either_way(
-    http: httpx.AsyncClient, cell: FakeCell, path: str, body: dict[str, object]
+    path: str, body: dict[str, object], http: httpx.AsyncClient, cell: FakeCell
 ) -> None:
     reply = await http.post(path, json={"model": "llama", **body})
     assert reply.status_code == 200, reply.text

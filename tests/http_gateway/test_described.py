@@ -6,6 +6,7 @@ import httpx
 import pytest
 from jsonschema import ValidationError
 
+from tests.each_case import each_case
 from tests.http_gateway.described import check, document
 
 GOOD = {"object": "list", "data": []}
@@ -16,17 +17,13 @@ def test_a_reply_as_described_passes() -> None:
     check(2, "GET", "/nope", httpx.Response(404, json={"detail": "Not Found"}))
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        httpx.Response(418, json=GOOD),
-        httpx.Response(200, text="plain"),
-        httpx.Response(200),
-        httpx.Response(200, json={"object": "list"}),
-        httpx.Response(200, json={**GOOD, "data": [{"id": "m"}]}),
-        httpx.Response(401, json={"detail": "of another family"}),
-    ],
-    ids=["status", "content type", "no body", "missing", "inside", "error"],
+@each_case(
+    httpx.Response(418, json=GOOD),
+    httpx.Response(200, text="plain"),
+    httpx.Response(200),
+    httpx.Response(200, json={"object": "list"}),
+    httpx.Response(200, json={**GOOD, "data": [{"id": "m"}]}),
+    httpx.Response(401, json={"detail": "of another family"}),
 )
 def test_another_one_fails(reply: httpx.Response) -> None:
     with pytest.raises((AssertionError, ValidationError)):

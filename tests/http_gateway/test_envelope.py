@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from http_gateway.config import GatewayConfig
+from tests.each_case import each_case
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.fake_cell import FakeCell
 
@@ -15,8 +16,8 @@ async def test_a_request_id_is_taken_from_the_client_or_made(http: httpx.AsyncCl
     assert made[0] != made[1]
 
 
-@pytest.mark.parametrize("path", ["/nope", "/v1/nope", "/v1/models", "/metrics"])
-async def test_every_route_and_every_refusal_has_a_request_id(http: httpx.AsyncClient, path: str):
+@each_case("/nope", "/v1/nope", "/v1/models", "/metrics")
+async def test_every_route_and_every_refusal_has_a_request_id(path: str, http: httpx.AsyncClient):
     answer = await http.get(path, headers={"x-request-id": "abc-1"})
     assert answer.headers["x-request-id"] == "abc-1"
 

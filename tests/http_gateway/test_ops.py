@@ -7,6 +7,7 @@ import pytest
 from http_gateway.config import GatewayConfig
 from sax.errors import AdminUnavailable
 from sax.types import Autoscaling, ServableStatus
+from tests.each_case import each_case
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.fake_cell import FakeCell, published
 
@@ -72,20 +73,17 @@ async def test_a_gateway_that_never_met_its_admin_is_not_ready(
     assert (answer.status_code, answer.json()["admin"]) == (503, "the admin is away")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sax_gateway_requests_total",
-        "sax_gateway_requests_in_flight",
-        "sax_gateway_request_seconds",
-        "sax_gateway_time_to_first_token_seconds",
-        "sax_gateway_prompt_tokens_total",
-        "sax_gateway_completion_tokens_total",
-        "sax_gateway_disconnects_total",
-        "sax_gateway_broken_streams_total",
-    ],
+@each_case(
+    "sax_gateway_requests_total",
+    "sax_gateway_requests_in_flight",
+    "sax_gateway_request_seconds",
+    "sax_gateway_time_to_first_token_seconds",
+    "sax_gateway_prompt_tokens_total",
+    "sax_gateway_completion_tokens_total",
+    "sax_gateway_disconnects_total",
+    "sax_gateway_broken_streams_total",
 )
-async def test_every_metric_is_told_with_a_help_text(http: httpx.AsyncClient, name: str):
+async def test_every_metric_is_told_with_a_help_text(name: str, http: httpx.AsyncClient):
     answer = await http.get("/metrics")
     assert f"# HELP {name} " in answer.text
     assert answer.headers["content-type"].startswith("text/plain")
@@ -132,18 +130,15 @@ async def test_the_version_is_the_packages(http: httpx.AsyncClient) -> None:
     assert (await http.get("/version")).json() == {"version": version("sax")}
 
 
-@pytest.mark.parametrize(
-    ("path", "allow"),
-    [
-        ("/listcell", "GET, POST"),
-        ("/healthz", "GET, HEAD"),
-        ("/ping", "GET, HEAD, POST"),
-        ("/v1/models/a/b", "GET"),
-        ("/v1/chat/completions", "POST"),
-    ],
+@each_case(
+    ("/listcell", "GET, POST"),
+    ("/healthz", "GET, HEAD"),
+    ("/ping", "GET, HEAD, POST"),
+    ("/v1/models/a/b", "GET"),
+    ("/v1/chat/completions", "POST"),
 )
 async def test_a_wrong_method_is_told_every_right_one(
-    http: httpx.AsyncClient, path: str, allow: str
+    path: str, allow: str, http: httpx.AsyncClient
 ) -> None:
     for method in ("DELETE", "TRACE", "OPTIONS"):
         reply = await http.request(method, path)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.each_case import each_case
 from tests.k8s.breaking import (
     ALERTS,
     GATEWAY,
@@ -224,7 +223,7 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_case(*CASES)
 def test_it_is_found(case: str) -> None:
     found = found_in(CASES[case])
     assert any(CASES[case][2] in text for text in found), found

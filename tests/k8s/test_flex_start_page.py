@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.each_case import each_case
 from tests.k8s.manifests import K8S, ROOT, kubectl, objects_of, rendered
 from tests.k8s.page.shell import blocks
 from tests.k8s.specs import pod_specs
@@ -47,7 +48,7 @@ def pod(workload: dict[str, Any]) -> Any:
     return next(iter(pod_specs(workload)))
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@each_case(*HOSTS)
 def test_a_job_fills_its_slice_on_flex_start_nodes(name: str) -> None:
     made = job(name)
     spec, selector = pod(made), pod(made)["nodeSelector"]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each_case import each_case
 from tests.k8s.kubelet import answer_field, container_of, expand, stores_of
 
 POD = {
@@ -30,19 +31,16 @@ def field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-@pytest.mark.parametrize(
-    ("text", "becomes"),
-    [
-        ("$(A)", "1"),
-        ("x-$(A)-$(B)", "x-1-2"),
-        ("$(NONE)", "$(NONE)"),
-        ("$$(A)", "$(A)"),
-        ("$$$(A)", "$1"),
-        ("$A $", "$A $"),
-        ("$(A", "$(A"),
-        ("$()", "$()"),
-        ("a$$b", "a$b"),
-    ],
+@each_case(
+    ("$(A)", "1"),
+    ("x-$(A)-$(B)", "x-1-2"),
+    ("$(NONE)", "$(NONE)"),
+    ("$$(A)", "$(A)"),
+    ("$$$(A)", "$1"),
+    ("$A $", "$A $"),
+    ("$(A", "$(A"),
+    ("$()", "$()"),
+    ("a$$b", "a$b"),
 )
 def test_references_are_expanded_as_the_kubelet_does(text: str, becomes: str) -> None:
     assert expand(text, {"A": "1", "B": "2"}) == becomes
@@ -104,14 +102,11 @@ def test_keys_of_secrets_are_found() -> None:
     assert made(env=[wanted]).env == {"K": "secret"}
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"envFrom": [{"configMapRef": {"name": "absent"}}]},
-        {"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "no"}}}]},
-        {"env": [field("X", "status.phase")]},
-        {"env": [{"name": "X", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]},
-    ],
+@each_case(
+    {"envFrom": [{"configMapRef": {"name": "absent"}}]},
+    {"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "no"}}}]},
+    {"env": [field("X", "status.phase")]},
+    {"env": [{"name": "X", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]},
 )
 def test_what_is_not_there_is_refused(spec: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="absent|no key|no field|no source"):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.each_case import each_case
 from tests.k8s.check import Subject
 from tests.k8s.manifests import objects_of
 from tests.k8s.network import Caller, may_reach
@@ -57,12 +56,12 @@ KEPT_OUT = [
 ]
 
 
-@pytest.mark.parametrize(("caller", "app", "port"), LET_IN)
+@each_case(*LET_IN)
 def test_what_the_cell_needs_gets_through(caller: Caller, app: str, port: int) -> None:
     assert may_reach(TUTORIAL, caller, pod(app).labels, port)
 
 
-@pytest.mark.parametrize(("caller", "app", "port"), KEPT_OUT)
+@each_case(*KEPT_OUT)
 def test_all_else_is_kept_out(caller: Caller, app: str, port: int) -> None:
     assert not may_reach(TUTORIAL, caller, pod(app).labels, port)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from model_server.multihost.membership import Membership, membership
+from tests.each_case import each_case
 from tests.k8s.check import Subject
 from tests.k8s.flags import role_of
 from tests.k8s.manifests import objects_of
@@ -56,7 +57,7 @@ def place(pod: Pod, more: Mapping[str, str] | None = None) -> Membership:
     return membership("", None, {**environment(pod), **(more or {})}, pod.hostname)
 
 
-@pytest.mark.parametrize(("subject", "shape"), SHAPES.items(), ids=str)
+@each_case(*SHAPES.items())
 def test_hosts_of_a_replica_agree_on_their_places(subject: Subject, shape: tuple[int, int]) -> None:
     replicas = model_servers(subject)
     assert (len(replicas), len(replicas[0])) == shape
@@ -129,7 +130,7 @@ def test_the_hosts_of_the_slice_check_know_their_places() -> None:
     check_places(pods, places)
 
 
-@pytest.mark.parametrize("folder", ["", "/jobset", "/colocated", "/our-components"])
+@each_case("", "/jobset", "/colocated", "/our-components")
 def test_the_head_of_pathways_finds_itself_by_what_the_jobset_says(folder: str) -> None:
     pods = pods_of(objects_of(Subject(f"overlays/pathways{folder}").render()))
     head = next(pod for pod in pods if pod.owner == "sax-pathways-pathways-head-0")

@@ -18,6 +18,7 @@ from admin_server.provisioning.template_folder import TemplateFolder
 from admin_server.provisioning.templates import Template, object_for
 from admin_server.provisioning.workloads import WORKLOADS
 from sax.names import CellId
+from tests.each_case import each_case
 from tests.k8s.check import check, kustomization
 from tests.k8s.manifests import K8S, CannotRender, kubectl, objects_of, render, rendered
 
@@ -94,7 +95,7 @@ def test_every_template_is_in_the_config_map_and_good() -> None:
     assert {each.name: each.devices for each in templates()} == {"v5e-4x8": 32, "v6e-2x4": 8}
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@each_case(*SOURCES)
 def test_what_is_made_of_a_template_passes_every_check_of_manifests(name: str) -> None:
     (template,) = [each for each in templates() if each.name == name]
     made_name = object_name(template.name, MODEL, 999, template.longest)

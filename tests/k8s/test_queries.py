@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import yaml
 
+from tests.each_case import each_case
 from tests.k8s.manifests import K8S
 from tests.k8s.metrics import check_metrics
 from tests.k8s.queries import Query, expressions
@@ -29,14 +29,11 @@ def test_ours_hold() -> None:
     assert [str(found) for found in check_metrics(OBJECTS)] == []
 
 
-@pytest.mark.parametrize(
-    ("expr", "told"),
-    [
-        ("sum by (model (sax_slots)", "is no query"),
-        ("rate(sax_slots)", "is no query"),
-        ("sax_slotz > 1", "there is no metric sax_slotz"),
-        ("sax_preemptions > 1", "there is no metric sax_preemptions"),  # it ends in _total
-    ],
+@each_case(
+    ("sum by (model (sax_slots)", "is no query"),
+    ("rate(sax_slots)", "is no query"),
+    ("sax_slotz > 1", "there is no metric sax_slotz"),
+    ("sax_preemptions > 1", "there is no metric sax_preemptions"),  # it ends in _total
 )
 def test_what_would_never_fire_is_found(expr: str, told: str) -> None:
     (found,) = check_metrics([rule(expr)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import jsonschema
-import pytest
 
+from tests.each_case import each_case
 from tests.k8s.structural import check_lists, strict, with_defaults
 
 TEXT = {"type": "string"}
@@ -20,28 +20,25 @@ def accepts(schema: dict[str, Any], value: Any, root: bool = False) -> bool:
     return jsonschema.Draft4Validator(strict(schema, root=root)).is_valid(value)
 
 
-@pytest.mark.parametrize(
-    ("schema", "value", "good"),
-    [
-        (thing(a=TEXT), {"a": "x"}, True),
-        (thing(a=TEXT), {"b": "x"}, False),
-        (thing(a=thing(b=TEXT)), {"a": {"c": "x"}}, False),
-        ({"type": "object"}, {"a": 1}, False),
-        ({"type": "object", "additionalProperties": TEXT}, {"a": "x"}, True),
-        ({"type": "object", "additionalProperties": TEXT}, {"a": 1}, False),
-        ({"type": "object", "additionalProperties": thing(a=TEXT)}, {"x": {"b": ""}}, False),
-        ({"type": "array", "items": thing(a=TEXT)}, [{"b": 1}], False),
-        ({**thing(a=TEXT), "nullable": True}, None, True),
-        (thing(a=TEXT), {"a": None}, False),
-        ({"x-kubernetes-int-or-string": True}, "25%", True),
-        ({"x-kubernetes-int-or-string": True}, 1, True),
-        ({"x-kubernetes-int-or-string": True}, 1.5, False),
-        ({"type": "integer", "minimum": 0, "exclusiveMinimum": True}, 0, False),
-        ({"type": "string", "pattern": "^(?i)[a-z]+$"}, "ABC", True),
-        ({"type": "string", "pattern": "^[a-z]+$"}, "ABC", False),
-        ({"type": "string", "pattern": "^[a-z]+$"}, "abc\n", False),
-        ({"type": "string", "pattern": r"^[a-z]+\$"}, "abc$", True),
-    ],
+@each_case(
+    (thing(a=TEXT), {"a": "x"}, True),
+    (thing(a=TEXT), {"b": "x"}, False),
+    (thing(a=thing(b=TEXT)), {"a": {"c": "x"}}, False),
+    ({"type": "object"}, {"a": 1}, False),
+    ({"type": "object", "additionalProperties": TEXT}, {"a": "x"}, True),
+    ({"type": "object", "additionalProperties": TEXT}, {"a": 1}, False),
+    ({"type": "object", "additionalProperties": thing(a=TEXT)}, {"x": {"b": ""}}, False),
+    ({"type": "array", "items": thing(a=TEXT)}, [{"b": 1}], False),
+    ({**thing(a=TEXT), "nullable": True}, None, True),
+    (thing(a=TEXT), {"a": None}, False),
+    ({"x-kubernetes-int-or-string": True}, "25%", True),
+    ({"x-kubernetes-int-or-string": True}, 1, True),
+    ({"x-kubernetes-int-or-string": True}, 1.5, False),
+    ({"type": "integer", "minimum": 0, "exclusiveMinimum": True}, 0, False),
+    ({"type": "string", "pattern": "^(?i)[a-z]+$"}, "ABC", True),
+    ({"type": "string", "pattern": "^[a-z]+$"}, "ABC", False),
+    ({"type": "string", "pattern": "^[a-z]+$"}, "abc\n", False),
+    ({"type": "string", "pattern": r"^[a-z]+\$"}, "abc$", True),
 )
 def test_values_are_refused_as_servers_do(schema: dict[str, Any], value: Any, good: bool) -> None:
     assert accepts(schema, value) is good

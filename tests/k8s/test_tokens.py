@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from sax.auth.token_file import TokenFile
+from tests.each_case import each_case
 from tests.k8s.check import Subject
 from tests.k8s.flags import role_of
 from tests.k8s.kubelet import Container
@@ -30,7 +29,7 @@ def ours(subject: Subject) -> list[tuple[Pod, Container, str]]:
     return [(pod, container, role) for pod, container, role in every if role]
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+@each_case(*SUBJECTS)
 def test_every_process_is_closed_and_shows_its_own_token(subject: Subject) -> None:
     found = ours(subject)
     assert {role for _, _, role in found} == set(OWN)

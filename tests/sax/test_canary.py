@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sax.canary import canary_replicas, canary_spec, read_percent, replicas_with_canary
 from sax.errors import InvalidRequest
 from sax.types import Canary, ModelSpec
+from tests.each_case import each_case
 
 
 @pytest.mark.parametrize(("text", "percent"), [("10%", 10), ("2.5", 2.5), (" 99 %", 99)])
@@ -16,7 +17,7 @@ def test_a_percentage_is_read_with_or_without_its_sign(text: str, percent: float
     assert read_percent(text) == percent
 
 
-@pytest.mark.parametrize("text", ["", "ten", "0", "100%", "-1", "nan", "inf", "1/2"])
+@each_case("", "ten", "0", "100%", "-1", "nan", "inf", "1/2")
 def test_nothing_all_and_nonsense_are_refused_with_what_to_give(text: str) -> None:
     with pytest.raises(InvalidRequest, match="%") as refused:
         read_percent(text)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import grpc
-import pytest
 
 from sax import errors
-from sax.errors import BY_NAME, TABLE, Internal, NotLoaded, QueueFull, Retry, SaxError
+from sax.errors import BY_NAME, TABLE, Internal, Meaning, NotLoaded, QueueFull, Retry, SaxError
+from tests.each_case import each_case
 
 
 def every_class(root: type[SaxError] = SaxError) -> list[type[SaxError]]:
@@ -18,16 +18,15 @@ def test_every_class_of_the_tree_has_its_own_line_in_the_table() -> None:
     assert tree == set(TABLE)
 
 
-@pytest.mark.parametrize("cls", TABLE)
-def test_every_line_has_a_real_code_and_an_error_status(cls: type[SaxError]) -> None:
-    line = TABLE[cls]
+@each_case(*TABLE.items())
+def test_every_line_has_a_real_code_and_an_error_status(cls: type[SaxError], line: Meaning) -> None:
     assert line.grpc in grpc.StatusCode.__members__
     assert line.grpc != "OK"
     assert 400 <= line.http < 600
     assert errors.meaning(cls("text")) is line
 
 
-@pytest.mark.parametrize("cls", TABLE)
+@each_case(*TABLE)
 def test_an_error_is_rebuilt_from_its_name(cls: type[SaxError]) -> None:
     error = errors.from_name(cls.__name__, "text", param="model", retry_after_s=2.5)
     assert type(error) is cls

@@ -7,20 +7,18 @@ from collections.abc import Callable
 import pytest
 
 from sax import format as text
+from tests.each_case import each_case
 
 GIB = 2**30
 
 
-@pytest.mark.parametrize(
-    ("count", "said"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1536, "1.50 KiB"),
-        (3 * GIB // 2, "1.50 GiB"),
-        (-3 * GIB, "-3.00 GiB"),
-        (5000 * 2**40, "5000.00 TiB"),
-    ],
+@each_case(
+    (0, "0 B"),
+    (1023, "1023 B"),
+    (1536, "1.50 KiB"),
+    (3 * GIB // 2, "1.50 GiB"),
+    (-3 * GIB, "-3.00 GiB"),
+    (5000 * 2**40, "5000.00 TiB"),
 )
 def test_bytes_are_said_in_human_units(count: int, said: str) -> None:
     assert text.human_bytes(count) == said
@@ -52,9 +50,9 @@ def test_a_time_is_in_utc() -> None:
     assert text.clock_time(3661) == "01:01:01 UTC"
 
 
-@pytest.mark.parametrize("show", [text.quoted, text.shortened, text.without_long_words])
-@pytest.mark.parametrize("length", [0, 1, text.LONGEST_QUOTE])
-def test_input_that_is_short_is_repeated_whole(show: Callable[[str], str], length: int) -> None:
+@each_case(text.quoted, text.shortened, text.without_long_words)
+@each_case(0, 1, text.LONGEST_QUOTE)
+def test_input_that_is_short_is_repeated_whole(length: int, show: Callable[[str], str]) -> None:
     assert "x" * length in show("x" * length)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.each_case import each_case
+
 SAXML_CALLS = """
     AdminOptions AudioModel CustomModel GetACL LanguageModel List ListAll ListDetail Model
     ModelDetail ModelOptions ModelServerTypeStat MultimodalModel Options Publish SetACL
@@ -37,7 +39,7 @@ RUN = """
 """
 
 
-@pytest.mark.parametrize("module", PUBLIC)
+@each_case(*PUBLIC)
 def test_a_module_has_its_public_names(module: str) -> None:
     imported = importlib.import_module(module)
     assert sorted(imported.__all__) == sorted(PUBLIC[module].split())
@@ -60,7 +62,7 @@ def test_every_installed_command_is_a_function() -> None:
         assert callable(getattr(importlib.import_module(module), name))
 
 
-@pytest.mark.parametrize("module", RUN.split())
+@each_case(*RUN.split())
 def test_a_module_can_be_run(module: str) -> None:
     spec = importlib.util.find_spec(module)
     assert spec is not None

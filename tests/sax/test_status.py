@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import grpc
-import pytest
 
 from sax.errors import TABLE, SaxError
 from sax.status import Status, StatusCode, StatusNotOk
+from tests.each_case import each_case
 
 
-@pytest.mark.parametrize("kind", TABLE)
+@each_case(*TABLE)
 def test_every_error_has_the_code_that_crosses_the_wire(kind: type[SaxError]) -> None:
     error = kind("why")
     assert isinstance(error, StatusNotOk)

@@ -8,33 +8,33 @@ from tests.simulation.story import LIES, LOSING, LYING, SMALL, Shape, play
 
 # SAX_STORIES=5000 plays more of them; a seed that fails is played again by its number.
 COUNT = int(os.environ.get("SAX_STORIES", "300"))
-GROUPS = 20
-FEW = 1  # groups in `make test`: each tells other stories of the same kind
+GROUPS = 20  # each tells other stories of the same kind
+IN_CI = 4  # the night has all; whoever asks for more stories, too
+REST = [pytest.mark.nightly] * (COUNT <= 300)
+groups = pytest.mark.parametrize(
+    "group",
+    [
+        0,
+        *(pytest.param(n, marks=pytest.mark.extended) for n in range(1, IN_CI)),
+        *(pytest.param(n, marks=REST) for n in range(IN_CI, GROUPS)),
+    ],
+)
 
 
 @pytest.mark.timeout(0 if COUNT > 300 else 300)
-@pytest.mark.parametrize(
-    "group",
-    [*range(FEW), *(pytest.param(n, marks=pytest.mark.extended) for n in range(FEW, GROUPS))],
-)
+@groups
 def test_every_acknowledged_call_is_kept_in_order_and_every_model_converges(group):
     tell(group, SMALL)
 
 
 @pytest.mark.timeout(0 if COUNT > 300 else 300)
-@pytest.mark.parametrize(
-    "group",
-    [*range(FEW), *(pytest.param(n, marks=pytest.mark.extended) for n in range(FEW, GROUPS))],
-)
+@groups
 def test_nothing_is_acknowledged_in_a_store_that_was_emptied_or_lost_a_record(group):
     tell(group, LOSING)
 
 
 @pytest.mark.timeout(0 if COUNT > 300 else 300)
-@pytest.mark.parametrize(
-    "group",
-    [*range(FEW), *(pytest.param(n, marks=pytest.mark.extended) for n in range(FEW, GROUPS))],
-)
+@groups
 def test_lies_about_who_leads_lose_nothing_beside_other_trouble(group):
     tell(group, LYING)
 

@@ -1,6 +1,7 @@
 """The Cell service over a real port: rollback, versions and the audit log."""
 
 import pytest
+import pytest_asyncio
 from grpc_health.v1 import health_pb2
 
 from admin_server.api.cell_service import CellService
@@ -18,6 +19,7 @@ from sax.wire import codec
 from sax.wire.rpc import open_channel
 from tests.admin_server.api.test_server import M, error_of, model, publish
 from tests.admin_server.conftest import eventually
+from tests.each_case import each_case
 
 
 @pytest.fixture
@@ -88,44 +90,47 @@ async def test_a_server_that_still_holds_the_older_version_is_not_told_to_load_i
     second.may_load.set()
 
 
-@pytest.mark.parametrize(
-    ("request_of", "error", "param"),
-    [
-        (
-            lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M)),
-            InvalidRequest,
-            "version",
-        ),
-        (
-            lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M, uuid=b"x")),
-            InvalidRequest,
-            "version",
-        ),
-        (
-            lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M, uuid=b"x" * 16)),
-            NotFound,
-            "version",
-        ),
-        (
-            lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M + "x")),
-            ModelNotFound,
-            "model",
-        ),
-        (
-            lambda cell: cell.Versions(cell_pb2.VersionsRequest(model_id=M + "x")),
-            ModelNotFound,
-            "model",
-        ),
-        (lambda cell: cell.Versions(cell_pb2.VersionsRequest()), InvalidName, "model"),
-        (lambda cell: cell.Events(cell_pb2.EventsRequest(limit=-1)), InvalidRequest, "limit"),
-        (lambda cell: cell.Events(cell_pb2.EventsRequest(limit=5000)), InvalidRequest, "limit"),
-        (lambda cell: cell.Events(cell_pb2.EventsRequest(before=-1)), InvalidRequest, "before"),
-        (lambda cell: cell.Events(cell_pb2.EventsRequest(model_id="x")), InvalidName, "model"),
-    ],
-)
-async def test_a_bad_request_is_refused_by_field(stub, cell, request_of, error, param):
+@pytest_asyncio.fixture
+async def published(stub, cell):
+    """The cell, with a model."""
     await publish(stub)
-    refusal = await error_of(request_of(cell))
+    return cell
+
+
+@each_case(
+    (
+        lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M)),
+        InvalidRequest,
+        "version",
+    ),
+    (
+        lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M, uuid=b"x")),
+        InvalidRequest,
+        "version",
+    ),
+    (
+        lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M, uuid=b"x" * 16)),
+        NotFound,
+        "version",
+    ),
+    (
+        lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M + "x")),
+        ModelNotFound,
+        "model",
+    ),
+    (
+        lambda cell: cell.Versions(cell_pb2.VersionsRequest(model_id=M + "x")),
+        ModelNotFound,
+        "model",
+    ),
+    (lambda cell: cell.Versions(cell_pb2.VersionsRequest()), InvalidName, "model"),
+    (lambda cell: cell.Events(cell_pb2.EventsRequest(limit=-1)), InvalidRequest, "limit"),
+    (lambda cell: cell.Events(cell_pb2.EventsRequest(limit=5000)), InvalidRequest, "limit"),
+    (lambda cell: cell.Events(cell_pb2.EventsRequest(before=-1)), InvalidRequest, "before"),
+    (lambda cell: cell.Events(cell_pb2.EventsRequest(model_id="x")), InvalidName, "model"),
+)
+async def test_a_bad_request_is_refused_by_field(request_of, error, param, published):
+    refusal = await error_of(request_of(published))
     assert (type(refusal), refusal.param) == (error, param)
 
 

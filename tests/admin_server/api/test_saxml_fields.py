@@ -3,8 +3,6 @@
 The numbers are written out by hand from Saxml's interface: the contract, not a copy of ours.
 """
 
-import pytest
-
 from admin_server.api.strict import unknown_fields
 from sax.proto import admin_pb2
 from sax.types import JoinedServer, ServerInfo, Traffic
@@ -13,6 +11,7 @@ from sax.wire.rpc import open_channel
 from tests.admin_server.api.test_server import M, model, publish
 from tests.admin_server.conftest import eventually
 from tests.admin_server.fake_modelet import modelet_pb2
+from tests.each_case import each_case
 
 _MODEL = {1: "b", 2: "b", 3: "b", 4: "v", 5: "b", 6: "b", 7: "b", 8: "b", 9: "b"}
 SAXML = {
@@ -29,7 +28,7 @@ SAXML = {
 }
 
 
-@pytest.mark.parametrize("message", SAXML, ids=lambda kind: kind.__name__)
+@each_case(*SAXML)
 def test_every_field_that_saxmls_clients_send_is_known(message):
     data = b"".join(
         bytes([number << 3 | 2, 0]) if kind == "b" else bytes([number << 3, 1])

@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import grpc.aio
 import pytest
+import pytest_asyncio
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -24,6 +25,7 @@ from sax.types import ServableStatus
 from sax.wire import codec
 from sax.wire.rpc import open_channel, to_sax_error
 from tests.admin_server.conftest import eventually
+from tests.each_case import each_case
 
 M = "/sax/test/m"
 
@@ -87,22 +89,19 @@ async def test_a_cell_is_listed_with_its_models_and_servers(stub, start_modelet,
     assert server.servables[0].status is ServableStatus.LOADED
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "param"),
-    [
-        ({"model_path": "no path"}, InvalidName, "model_path"),
-        ({"checkpoint_path": ""}, InvalidName, "checkpoint"),
-        ({"requested_num_replicas": -1}, InvalidRequest, "replicas"),
-        ({"overrides": {"A": "b"}}, InvalidRequest, "overrides"),
-        ({"admin_acl": "acl/all"}, UnsupportedParameter, "admin_acl"),
-        (
-            {"acls": common_pb2.AccessControlLists(items={"lm.score": "acl/x"})},
-            UnsupportedParameter,
-            "acls",
-        ),
-    ],
+@each_case(
+    ({"model_path": "no path"}, InvalidName, "model_path"),
+    ({"checkpoint_path": ""}, InvalidName, "checkpoint"),
+    ({"requested_num_replicas": -1}, InvalidRequest, "replicas"),
+    ({"overrides": {"A": "b"}}, InvalidRequest, "overrides"),
+    ({"admin_acl": "acl/all"}, UnsupportedParameter, "admin_acl"),
+    (
+        {"acls": common_pb2.AccessControlLists(items={"lm.score": "acl/x"})},
+        UnsupportedParameter,
+        "acls",
+    ),
 )
-async def test_a_bad_publish_is_refused_by_field_and_changes_nothing(stub, changes, error, param):
+async def test_a_bad_publish_is_refused_by_field_and_changes_nothing(changes, error, param, stub):
     refusal = await error_of(publish(stub, **changes))
     assert (type(refusal), refusal.param) == (error, param)
     assert not (await stub.List(admin_pb2.ListRequest())).published_models
@@ -113,20 +112,23 @@ async def test_a_second_publish_of_a_name_is_refused(stub):
     assert type(await error_of(publish(stub))) is ModelExists
 
 
-@pytest.mark.parametrize(
-    "request_of",
-    [
-        lambda stub: stub.List(admin_pb2.ListRequest(model_id="/sax/test/mm")),
-        lambda stub: stub.Unpublish(admin_pb2.UnpublishRequest(model_id="/sax/test/mm")),
-        lambda stub: stub.Update(admin_pb2.UpdateRequest(model=model("mm"))),
-        lambda stub: stub.Stats(admin_pb2.StatsRequest(model_id="/sax/test/mm")),
-        lambda stub: stub.WatchLoc(admin_pb2.WatchLocRequest(model_id="/sax/test/mm")),
-        lambda stub: stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id="/sax/test/mm")),
-    ],
-)
-async def test_an_unknown_model_is_not_found_and_the_nearest_is_named(stub, request_of):
+@pytest_asyncio.fixture
+async def published(stub):
+    """The stub of a cell with a model."""
     await publish(stub)
-    error = await error_of(request_of(stub))
+    return stub
+
+
+@each_case(
+    lambda stub: stub.List(admin_pb2.ListRequest(model_id="/sax/test/mm")),
+    lambda stub: stub.Unpublish(admin_pb2.UnpublishRequest(model_id="/sax/test/mm")),
+    lambda stub: stub.Update(admin_pb2.UpdateRequest(model=model("mm"))),
+    lambda stub: stub.Stats(admin_pb2.StatsRequest(model_id="/sax/test/mm")),
+    lambda stub: stub.WatchLoc(admin_pb2.WatchLocRequest(model_id="/sax/test/mm")),
+    lambda stub: stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id="/sax/test/mm")),
+)
+async def test_an_unknown_model_is_not_found_and_the_nearest_is_named(request_of, published):
+    error = await error_of(request_of(published))
     assert type(error) is ModelNotFound
     assert "near names: /sax/test/m" in error.text
 

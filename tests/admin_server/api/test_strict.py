@@ -17,6 +17,7 @@ from sax.wire.rpc import ERROR_KEY, open_channel, to_sax_error
 from tests.admin_server.api.test_server import M, error_of, model
 from tests.admin_server.conftest import FAST
 from tests.admin_server.fake_modelet import FakeModelet
+from tests.each_case import each_case
 
 CALLS = {
     "Admin/Publish": admin_pb2.PublishRequest,
@@ -51,8 +52,8 @@ async def refusal_of(call) -> SaxError:
     return error
 
 
-@pytest.mark.parametrize("path", [path for path in CALLS if path != "Admin/Join"])
-async def test_a_field_that_nobody_knows_is_refused_by_its_number(raw, path):
+@each_case(*[path for path in CALLS if path != "Admin/Join"])
+async def test_a_field_that_nobody_knows_is_refused_by_its_number(path, raw):
     error = await refusal_of(raw(path, STRANGE))
     assert error.param == "1011"
     assert CALLS[path].__name__ in error.text
@@ -87,8 +88,8 @@ async def test_a_newer_model_server_may_say_more_than_is_asked(raw, admin):
     await there.stop()
 
 
-@pytest.mark.parametrize("path", CALLS)
-async def test_bytes_that_are_no_message_are_refused_in_words(raw, path):
+@each_case(*CALLS)
+async def test_bytes_that_are_no_message_are_refused_in_words(path, raw):
     error = await refusal_of(raw(path, b"\xff\xff\xff"))
     assert error.param == "request"
     assert path in error.text

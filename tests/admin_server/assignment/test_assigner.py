@@ -9,7 +9,6 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from sax.types import (
     ServableStatus,
     ServerInfo,
 )
+from tests.each_case import each_case
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
 GIB = 2**30
@@ -113,7 +113,7 @@ def tell(assignment: Assignment) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+@each_case(*GOLDEN)
 def test_a_story_ends_as_it_is_told(path):
     story, _, end = path.read_text().partition("---\n")
     report = play(story)
@@ -126,9 +126,9 @@ def test_there_are_stories():
     assert len(GOLDEN) >= 8
 
 
-@pytest.mark.parametrize("offered", ["a.B", "saxml.server.a.B"])
-@pytest.mark.parametrize("wanted", ["a.B", "saxml.server.a.B"])
-def test_a_path_is_known_with_and_without_the_saxml_prefix(offered, wanted):
+@each_case("a.B", "saxml.server.a.B")
+@each_case("a.B", "saxml.server.a.B")
+def test_a_path_is_known_with_and_without_the_saxml_prefix(wanted, offered):
     one = [server("h:1", paths=offered)]
     assert assign([model("m", path=wanted)], one, {}).addresses["/sax/test/m"] == ("h:1",)
     assert assign([model("m", path=wanted + "C")], one, {}).addresses["/sax/test/m"] == ()

@@ -7,14 +7,13 @@ read the difference before you commit it. The language of the stories is in stor
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.admin_server.story import tell
+from tests.each_case import each_case
 
 STORIES = sorted((Path(__file__).parent / "golden" / "stories").glob("*.txt"))
 
 
-@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+@each_case(*STORIES)
 def test_a_story_goes_as_it_is_told(path):
     text = path.read_text()
     told = tell(text)

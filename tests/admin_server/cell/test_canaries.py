@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import pytest_asyncio
 
 from admin_server.process import Running
 from sax.client import AsyncClient
@@ -12,6 +13,7 @@ from sax.client.watch import follow
 from sax.errors import InvalidRequest
 from sax.types import CanaryShare
 from tests.admin_server.conftest import eventually
+from tests.each_case import each_case
 
 M = "/sax/test/m"
 
@@ -148,16 +150,19 @@ async def test_a_lone_replica_gets_a_second_one_and_without_a_server_the_reason_
     assert (await client.list(M)).ready_canaries == 1
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"checkpoint": "/two", "canary": 100}, "less than 100"),
-        ({"checkpoint": "/two", "canary": 10, "replicas": 3}, "an update of its own"),
-        ({"canary": 10}, "another checkpoint or other overrides"),
-        ({"checkpoint": "/one", "canary": 10}, "another checkpoint or other overrides"),
-    ],
-)
-async def test_nonsense_is_refused_with_what_to_do(client, changes, says):
+@pytest_asyncio.fixture
+async def published(client):
+    """The client of a cell with a model."""
     await client.publish(M, "llama", "/one", 2)
+    return client
+
+
+@each_case(
+    ({"checkpoint": "/two", "canary": 100}, "less than 100"),
+    ({"checkpoint": "/two", "canary": 10, "replicas": 3}, "an update of its own"),
+    ({"canary": 10}, "another checkpoint or other overrides"),
+    ({"checkpoint": "/one", "canary": 10}, "another checkpoint or other overrides"),
+)
+async def test_nonsense_is_refused_with_what_to_do(changes, says, published):
     with pytest.raises(InvalidRequest, match=says):
-        await client.update(M, **changes)
+        await published.update(M, **changes)

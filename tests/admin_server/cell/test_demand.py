@@ -8,6 +8,7 @@ from admin_server.assignment.report import ModelReport
 from admin_server.cell.demand import SILENCE_S, HeldRequests, Prospect, prospect
 from sax.errors import InvalidRequest
 from sax.types import Autoscaling, ModelSpec, ReplicaStatus, ServableStatus
+from tests.each_case import each_case
 
 M = "/sax/test/m"
 SPEC = ModelSpec(
@@ -53,9 +54,8 @@ def test_a_model_that_is_gone_is_forgotten() -> None:
     assert demand.held(M, 0.0) == 0
 
 
-@pytest.mark.parametrize(
-    ("caller", "waiting", "param"),
-    [("", 1, "caller"), ("x" * 101, 1, "caller"), ("a", -1, "waiting"), ("a", 10**7, "waiting")],
+@each_case(
+    ("", 1, "caller"), ("x" * 101, 1, "caller"), ("a", -1, "waiting"), ("a", 10**7, "waiting")
 )
 def test_nonsense_is_refused_by_field(caller: str, waiting: int, param: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
@@ -69,18 +69,15 @@ NOWHERE = ReplicaStatus("", ServableStatus.NONE, "no model server has joined thi
 READY = ReplicaStatus("a:1", ServableStatus.LOADED)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "known", "told"),
-    [
-        (0, report(), Prospect(True, "its first replica has been requested")),
-        (1, None, Prospect(True, "its first replica has been requested")),
-        (1, report(), Prospect(True, "its first replica has been requested")),
-        (1, report(LOADING), Prospect(True, LOADING.reason)),
-        (2, report(FAILED, LOADING), Prospect(True, LOADING.reason)),
-        (1, report(FAILED), Prospect(False, FAILED.reason)),
-        (1, report(NOWHERE), Prospect(False, NOWHERE.reason)),
-        (1, report(READY, ready=frozenset({"a:1"})), Prospect(True, "a replica is ready")),
-    ],
+@each_case(
+    (0, report(), Prospect(True, "its first replica has been requested")),
+    (1, None, Prospect(True, "its first replica has been requested")),
+    (1, report(), Prospect(True, "its first replica has been requested")),
+    (1, report(LOADING), Prospect(True, LOADING.reason)),
+    (2, report(FAILED, LOADING), Prospect(True, LOADING.reason)),
+    (1, report(FAILED), Prospect(False, FAILED.reason)),
+    (1, report(NOWHERE), Prospect(False, NOWHERE.reason)),
+    (1, report(READY, ready=frozenset({"a:1"})), Prospect(True, "a replica is ready")),
 )
 def test_requests_are_worth_holding_while_a_replica_is_coming(
     wanted: int, known: ModelReport | None, told: Prospect

@@ -6,6 +6,7 @@ import pytest
 
 from sax.errors import InvalidRequest
 from sax.types import ModelSpec
+from tests.each_case import each_case
 
 M = "/sax/test/m"
 LM = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"
@@ -16,17 +17,14 @@ def spec(**overrides: str) -> ModelSpec:
 
 
 @pytest.mark.virtual_time
-@pytest.mark.parametrize(
-    ("key", "text", "says"),
-    [
-        ("BATCH_SIZE", "[1, 0]", "give a whole number of 1 or more"),
-        ("EXTRA_INPUTS", '{"heat": 1}', "heat is not supported"),
-        ("PREPEND_SOS", "false", "add_bos_token"),
-        ("FPROP_DTYPE", '"float32"', "use DTYPE"),
-        ("NUM_SAMPLES", "None", "write null"),
-    ],
+@each_case(
+    ("BATCH_SIZE", "[1, 0]", "give a whole number of 1 or more"),
+    ("EXTRA_INPUTS", '{"heat": 1}', "heat is not supported"),
+    ("PREPEND_SOS", "false", "add_bos_token"),
+    ("FPROP_DTYPE", '"float32"', "use DTYPE"),
+    ("NUM_SAMPLES", "None", "write null"),
 )
-async def test_an_admin_server_alone_refuses_what_no_load_can_take(admin, key, text, says):
+async def test_an_admin_server_alone_refuses_what_no_load_can_take(key, text, says, admin):
     with pytest.raises(InvalidRequest, match=says):
         await admin.cell.publish(spec(**{key: text}))
     assert admin.cell.models() == []
@@ -34,6 +32,7 @@ async def test_an_admin_server_alone_refuses_what_no_load_can_take(admin, key, t
     with pytest.raises(InvalidRequest, match=says):
         await admin.cell.update(spec(**{key: text}))
     assert admin.cell.find(M).spec.overrides == {"NUM_LAYERS": "2"}
+    await admin.cell.unpublish(M)
 
 
 @pytest.mark.virtual_time

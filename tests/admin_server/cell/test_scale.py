@@ -66,8 +66,9 @@ class Rounds:
         return rounds
 
 
-def test_a_thousand_servers_and_two_thousand_models_come_up_with_no_byte_too_much():
-    cell = Rounds(1000, 2000)
+@pytest.mark.parametrize("servers", [200, pytest.param(1000, marks=pytest.mark.nightly)])
+def test_many_servers_and_twice_as_many_models_come_up_with_no_byte_too_much(servers):
+    cell = Rounds(servers, 2 * servers)
     rounds = cell.settle()
     report = cell.round()
     assert report.actions == ()

@@ -45,7 +45,7 @@ async def test_a_bad_override_that_nobody_could_check_fails_once_and_is_not_retr
     assert replica.status is ServableStatus.FAILED
     assert "unknown override 'NONSENSE'; it is not retried until" in replica.reason
     loads = modelet.calls.count(("load", M))
-    await asyncio.sleep(600)
+    await asyncio.sleep(120)  # twice the longest pause between two tries
     assert modelet.calls.count(("load", M)) == loads == 1
     await admin.cell.update(spec())
     await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
@@ -110,5 +110,5 @@ async def test_a_load_that_no_hub_can_ever_serve_is_not_retried_and_one_without_
     modelet.bad_checkpoint = CheckpointNotFound("there is no acme/tiny")
     await eventually(lambda: "not retried" in admin.cell.find(M).replicas[0].reason)
     loads = modelet.calls.count(("load", M))
-    await asyncio.sleep(600)
+    await asyncio.sleep(120)  # twice the longest pause between two tries
     assert modelet.calls.count(("load", M)) == loads

@@ -20,6 +20,7 @@ from admin_server.ledger.state import (
 )
 from sax.errors import InvalidRequest, ModelNotFound, StaleRevision
 from sax.types import Autoscaling, Canary, ModelSpec
+from tests.each_case import each_case
 
 M = "/sax/test/m"
 A, B, C = "a" * 32, "b" * 32, "c" * 32
@@ -131,17 +132,14 @@ def test_a_rollback_waits_for_the_end_of_a_canary():
         rollback_record(state, M, "", at_s=2)
 
 
-@pytest.mark.parametrize(
-    ("change", "param"),
-    [
-        ({"checkpoint": "/one"}, "canary"),
-        ({"checkpoint": ""}, "canary"),
-        ({"percent": 0.0}, "canary"),
-        ({"percent": 100.0}, "canary"),
-        ({"percent": float("nan")}, "canary"),
-        ({"overrides": {"A": "no json"}}, "overrides"),
-        ({"checkpoint": "x" * 5000}, "checkpoint"),
-    ],
+@each_case(
+    ({"checkpoint": "/one"}, "canary"),
+    ({"checkpoint": ""}, "canary"),
+    ({"percent": 0.0}, "canary"),
+    ({"percent": 100.0}, "canary"),
+    ({"percent": float("nan")}, "canary"),
+    ({"overrides": {"A": "no json"}}, "overrides"),
+    ({"checkpoint": "x" * 5000}, "checkpoint"),
 )
 def test_nonsense_is_refused_by_its_field(change, param):
     with pytest.raises(InvalidRequest) as refused:

@@ -9,6 +9,7 @@ from admin_server.ledger.state import CellState, publish_record
 from sax.errors import InvalidRequest
 from sax.fields.table import SPEC_BYTES
 from sax.types import Autoscaling, ModelSpec, Placement, ServerInfo
+from tests.each_case import each_case
 
 
 def spec(**changes) -> ModelSpec:
@@ -22,26 +23,23 @@ def spec(**changes) -> ModelSpec:
     return ModelSpec(**settings)
 
 
-@pytest.mark.parametrize(
-    ("changes", "param"),
-    [
-        ({"model_id": "/sax/test/" + "m" * 200}, "model"),
-        ({"model_path": "m" * 401}, "model_path"),
-        ({"checkpoint": "/" + "c" * 4096}, "checkpoint"),
-        ({"overrides": {f"K{n}": "1" for n in range(257)}}, "overrides"),
-        ({"overrides": {"K": '"' + "x" * 65536 + '"'}}, "overrides"),
-        ({"overrides": {"K" * 5000: "1"}}, "overrides"),
-        ({"overrides": {"K": "[" * 60000}}, "overrides"),
-        ({"acls": {f"lm.m{n}": "" for n in range(257)}}, "acls"),
-        ({"admin_acl": "a" * 5000}, "admin_acl"),
-        ({"overrides": {f"K{n}": '"' + "x" * 60000 + '"' for n in range(5)}}, "model"),
-        ({"placement": Placement(tags=("t",) * 65)}, "placement.tags"),
-        ({"placement": Placement(tags=("t" * 201,))}, "placement.tags"),
-        ({"placement": Placement(devices=-1)}, "placement.devices"),
-        ({"placement": Placement(memory=-1)}, "placement.memory_bytes"),
-        ({"autoscaling": Autoscaling(target_queue=math.nan)}, "autoscaling.target_queue"),
-        ({"autoscaling": Autoscaling(target_queue=math.inf)}, "autoscaling.target_queue"),
-    ],
+@each_case(
+    ({"model_id": "/sax/test/" + "m" * 200}, "model"),
+    ({"model_path": "m" * 401}, "model_path"),
+    ({"checkpoint": "/" + "c" * 4096}, "checkpoint"),
+    ({"overrides": {f"K{n}": "1" for n in range(257)}}, "overrides"),
+    ({"overrides": {"K": '"' + "x" * 65536 + '"'}}, "overrides"),
+    ({"overrides": {"K" * 5000: "1"}}, "overrides"),
+    ({"overrides": {"K": "[" * 60000}}, "overrides"),
+    ({"acls": {f"lm.m{n}": "" for n in range(257)}}, "acls"),
+    ({"admin_acl": "a" * 5000}, "admin_acl"),
+    ({"overrides": {f"K{n}": '"' + "x" * 60000 + '"' for n in range(5)}}, "model"),
+    ({"placement": Placement(tags=("t",) * 65)}, "placement.tags"),
+    ({"placement": Placement(tags=("t" * 201,))}, "placement.tags"),
+    ({"placement": Placement(devices=-1)}, "placement.devices"),
+    ({"placement": Placement(memory=-1)}, "placement.memory_bytes"),
+    ({"autoscaling": Autoscaling(target_queue=math.nan)}, "autoscaling.target_queue"),
+    ({"autoscaling": Autoscaling(target_queue=math.inf)}, "autoscaling.target_queue"),
 )
 def test_a_field_beyond_its_limit_is_refused_by_name(changes, param):
     with pytest.raises(InvalidRequest) as refusal:

@@ -13,6 +13,7 @@ from admin_server.ledger.placement import (
 )
 from sax.errors import InvalidRequest
 from sax.types import ModelSpec, Placement, ServerInfo
+from tests.each_case import each_case
 
 SPEC = ModelSpec(model_id="/sax/test/m", model_path="saxml.server.a.B", checkpoint="c", replicas=1)
 
@@ -25,24 +26,21 @@ def server(**settings) -> ServerInfo:
     return ServerInfo(address="h:1", **settings)
 
 
-@pytest.mark.parametrize(
-    ("topology", "devices"),
-    [
-        ("1", 1),
-        ("16", 16),
-        ("4x8", 32),
-        ("2x2x4", 16),
-        ("4x4x8_twisted", 128),
-        ("4X4x8_Untwisted", 128),
-        ("", 0),
-        ("unknown", 0),
-        ("4x", 0),
-        ("x4", 0),
-        ("4x-8", 0),
-        ("0x4", 0),
-        ("9" * 5000, 0),
-        ("٣", 0),
-    ],
+@each_case(
+    ("1", 1),
+    ("16", 16),
+    ("4x8", 32),
+    ("2x2x4", 16),
+    ("4x4x8_twisted", 128),
+    ("4X4x8_Untwisted", 128),
+    ("", 0),
+    ("unknown", 0),
+    ("4x", 0),
+    ("x4", 0),
+    ("4x-8", 0),
+    ("0x4", 0),
+    ("9" * 5000, 0),
+    ("٣", 0),
 )
 def test_devices_are_the_product_of_the_topology_or_not_known(topology, devices):
     assert devices_of(server(chip_topology=topology)) == devices
@@ -61,18 +59,15 @@ def test_tags_come_from_the_placement_and_from_saxmls_constraints():
     assert not demand.met_by(frozenset({"B"}), frozenset({"fast", "a100", "spot"}), 4)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "devices", "stated"),
-    [
-        ({}, 8, None),
-        ({"ram": "100"}, 8, 800),
-        ({"ram": '"100"'}, 8, 800),
-        ({"ram": "1e3"}, 4, 4000),
-        ({"ram": "100", "ram8": "70"}, 8, 560),
-        ({"ram": "100", "ram8": "70"}, 4, 400),
-        ({"ram8": "70"}, 4, None),
-        ({"ram": "100"}, 0, None),  # so many bytes for each of nobody knows how many
-    ],
+@each_case(
+    ({}, 8, None),
+    ({"ram": "100"}, 8, 800),
+    ({"ram": '"100"'}, 8, 800),
+    ({"ram": "1e3"}, 4, 4000),
+    ({"ram": "100", "ram8": "70"}, 8, 560),
+    ({"ram": "100", "ram8": "70"}, 4, 400),
+    ({"ram8": "70"}, 4, None),
+    ({"ram": "100"}, 0, None),  # so many bytes for each of nobody knows how many
 )
 def test_saxmls_ram_is_bytes_for_each_device(overrides, devices, stated):
     assert stated_bytes(spec(overrides), devices) == stated
@@ -87,20 +82,17 @@ def test_overrides_that_place_are_not_for_the_model_server():
     assert loaded_overrides(overrides) == {"ramp": "1", "DTYPE": '"x"'}
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"constraints": "5"},
-        {"constraints": '["a100"]'},
-        {"constraints": "null"},
-        {"ram": '"much"'},
-        {"ram": "true"},
-        {"ram": "-1"},
-        {"ram": "0"},
-        {"ram": "1e300"},
-        {"ram": '"nan"'},
-        {"ram8": "[]"},
-    ],
+@each_case(
+    {"constraints": "5"},
+    {"constraints": '["a100"]'},
+    {"constraints": "null"},
+    {"ram": '"much"'},
+    {"ram": "true"},
+    {"ram": "-1"},
+    {"ram": "0"},
+    {"ram": "1e300"},
+    {"ram": '"nan"'},
+    {"ram8": "[]"},
 )
 def test_an_override_of_the_wrong_type_is_refused_by_name(bad):
     with pytest.raises(InvalidRequest, match=next(iter(bad))) as failure:
@@ -108,9 +100,7 @@ def test_an_override_of_the_wrong_type_is_refused_by_name(bad):
     assert failure.value.param == "overrides"
 
 
-@pytest.mark.parametrize(
-    "bad", [{"devices": -1}, {"memory": -1}, {"tags": ("",)}, {"tags": ("a,b",)}, {"tags": (" a",)}]
-)
+@each_case({"devices": -1}, {"memory": -1}, {"tags": ("",)}, {"tags": ("a,b",)}, {"tags": (" a",)})
 def test_a_placement_that_cannot_be_is_refused_by_name(bad):
     with pytest.raises(InvalidRequest) as failure:
         check_placement(spec(**bad))
@@ -122,16 +112,13 @@ def test_a_good_placement_is_taken():
     check_placement(spec(good, tags=("a-100", "zone b"), devices=32, memory=2**40))
 
 
-@pytest.mark.parametrize(
-    ("tags", "does"),
-    [
-        ((), True),
-        (("fast",), True),
-        (("model:/sax/test/m",), True),
-        (("model:/sax/test/m", "model:/sax/test/n"), True),
-        (("model:/sax/test/n",), False),
-        (("fast", "model:/sax/test/n"), False),
-    ],
+@each_case(
+    ((), True),
+    (("fast",), True),
+    (("model:/sax/test/m",), True),
+    (("model:/sax/test/m", "model:/sax/test/n"), True),
+    (("model:/sax/test/n",), False),
+    (("fast", "model:/sax/test/n"), False),
 )
 def test_a_server_that_is_reserved_for_other_models_does_not_do(
     tags: tuple[str, ...], does: bool

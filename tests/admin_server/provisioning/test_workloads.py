@@ -32,6 +32,7 @@ from tests.admin_server.provisioning.queued_cluster import (
     workload,
 )
 from tests.admin_server.provisioning.template_files import jobset, template, write
+from tests.each_case import each_case
 from tests.virtual_loop import now
 
 pytestmark = pytest.mark.virtual_time
@@ -45,37 +46,31 @@ REFUSED = {"name": "sax-flex-start", "state": "Rejected", "message": "no more re
 WAITS = {"name": "sax-flex-start", "state": "Pending", "message": "ETA unknown"}
 
 
-@pytest.mark.parametrize(
-    ("workloads", "words"),
-    [
-        ([revoked("w", "u")], f"Kueue deactivated its workload: {REVOKED}"),
-        (
-            [workload("w", "u", active=False, conditions=[condition("DeactivationTarget", "A")])],
-            "Kueue deactivated its workload: A",
-        ),
-        (  # it was preempted before, which hides why it was deactivated
-            [workload("w", "u", active=False, conditions=[condition("Evicted", "Preempted")],
-                      admissionChecks=[REFUSED])],
-            "Kueue deactivated its workload: sax-flex-start: no more retries",
-        ),
-        ([FINISHED], "Kueue takes it for finished: jobset failed"),
-        ([FINISHED, revoked("w", "u")], "Kueue takes it for finished"),
-    ],
+@each_case(
+    ([revoked("w", "u")], f"Kueue deactivated its workload: {REVOKED}"),
+    (
+        [workload("w", "u", active=False, conditions=[condition("DeactivationTarget", "A")])],
+        "Kueue deactivated its workload: A",
+    ),
+    (  # it was preempted before, which hides why it was deactivated
+        [workload("w", "u", active=False, conditions=[condition("Evicted", "Preempted")],
+                  admissionChecks=[REFUSED])],
+        "Kueue deactivated its workload: sax-flex-start: no more retries",
+    ),
+    ([FINISHED], "Kueue takes it for finished: jobset failed"),
+    ([FINISHED, revoked("w", "u")], "Kueue takes it for finished"),
 )  # fmt: skip
 def test_what_never_starts_again_is_told_with_the_words_of_kueue(workloads, words):
     assert read_queue(workloads).given_up.startswith(words)
 
 
-@pytest.mark.parametrize(
-    "workloads",
-    [
-        [],
-        [workload("w", "u")],
-        [BY_HAND],
-        [FINISHED, workload("w", "u")],
-        [workload("w", "u", conditions=[condition("Evicted", "PodsReadyTimeout")])],
-        [workload("w", "u", conditions=[condition("Finished", status="False")])],
-    ],
+@each_case(
+    [],
+    [workload("w", "u")],
+    [BY_HAND],
+    [FINISHED, workload("w", "u")],
+    [workload("w", "u", conditions=[condition("Evicted", "PodsReadyTimeout")])],
+    [workload("w", "u", conditions=[condition("Finished", status="False")])],
 )
 def test_what_may_start_again_or_was_stopped_by_a_person_is_not_given_up(workloads):
     assert read_queue(workloads).given_up == ""

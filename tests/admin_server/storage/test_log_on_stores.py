@@ -80,14 +80,14 @@ async def test_a_snapshot_replaces_what_is_older(store):
 async def test_a_log_is_read_whole_while_its_writer_compacts_it(store):
     log, _ = await RecordLog.open(store, CELL)
     acknowledged: list[int] = []
-    writing = asyncio.ensure_future(write(log, 0, 60, 3, acknowledged))
+    writing = asyncio.ensure_future(write(log, 0, 30, 3, acknowledged))
     while not writing.done():
         before = [*acknowledged]
         found = await read(store)
         assert found[: len(before)] == before
         assert found == list(range(len(found)))
     await writing
-    assert await read(store) == list(range(60))
+    assert await read(store) == list(range(30))
 
 
 async def test_many_records_are_read_in_order(store):

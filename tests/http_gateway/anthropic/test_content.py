@@ -12,6 +12,7 @@ from http_gateway.anthropic.bodies import MESSAGE
 from http_gateway.anthropic.content import AnthropicTurn, read_system, read_turns
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import Message, ToolCall
+from tests.each_case import each_case
 
 READ = TypeAdapter(list[AnthropicTurn])
 USE = {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1}}
@@ -75,26 +76,23 @@ def test_turns_of_one_role_are_one() -> None:
     assert said == (Message("user", "a\nb"), Message("assistant", "c"))
 
 
-@pytest.mark.parametrize(
-    ("turns", "param"),
-    [
-        ([{"role": "robot", "content": "x"}], "messages[0].role"),
-        ([{"role": "user", "content": []}], "messages[0].content"),
-        ([{"role": "user", "content": 3}], "messages[0].content"),
-        ([user(3)], "messages[0].content[0]"),
-        ([user({"type": "text"})], "messages[0].content[0].text"),
-        ([user(text("x", cache_control={"type": "eternal"}))],
-         "messages[0].content[0].cache_control"),
-        ([user(result(content="3"))], "messages[0].content[0].tool_use_id"),
-        ([CALLED], "messages[0].content"),
-        ([CALLED, user(result(is_error="yes"))], "messages[1].content[0].is_error"),
-        ([{"role": "assistant", "content": [{**USE, "input": "{}"}]}],
-         "messages[0].content[0].input"),
-        ([{"role": "assistant", "content": [{**USE, "name": "a b"}]}],
-         "messages[0].content[0].name"),
-        ([{"role": "assistant", "content": [{**USE, "id": "x" * 600}]}],
-         "messages[0].content[0].id"),
-    ],
+@each_case(
+    ([{"role": "robot", "content": "x"}], "messages[0].role"),
+    ([{"role": "user", "content": []}], "messages[0].content"),
+    ([{"role": "user", "content": 3}], "messages[0].content"),
+    ([user(3)], "messages[0].content[0]"),
+    ([user({"type": "text"})], "messages[0].content[0].text"),
+    ([user(text("x", cache_control={"type": "eternal"}))],
+     "messages[0].content[0].cache_control"),
+    ([user(result(content="3"))], "messages[0].content[0].tool_use_id"),
+    ([CALLED], "messages[0].content"),
+    ([CALLED, user(result(is_error="yes"))], "messages[1].content[0].is_error"),
+    ([{"role": "assistant", "content": [{**USE, "input": "{}"}]}],
+     "messages[0].content[0].input"),
+    ([{"role": "assistant", "content": [{**USE, "name": "a b"}]}],
+     "messages[0].content[0].name"),
+    ([{"role": "assistant", "content": [{**USE, "id": "x" * 600}]}],
+     "messages[0].content[0].id"),
 )  # fmt: skip
 def test_what_is_wrong_is_refused_by_its_path(turns: list[Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
@@ -102,7 +100,7 @@ def test_what_is_wrong_is_refused_by_its_path(turns: list[Any], param: str) -> N
     assert caught.value.param == param
 
 
-@pytest.mark.parametrize("kind", ["document", "tool_use", "search_result", None])
+@each_case("document", "tool_use", "search_result", None)
 def test_a_block_that_is_not_supported_is_refused_by_its_type(kind: object) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
         read(user(text("x"), {"type": kind, "source": {}}))
@@ -116,20 +114,17 @@ def test_a_picture_in_a_result_is_refused() -> None:
     assert caught.value.param == "messages[1].content[0].content[0].type"
 
 
-@pytest.mark.parametrize(
-    "turns",
-    [
-        [user(text("x", cache_control=None, citations=None))],
-        [CALLED, user(result())],
-        [CALLED, user(result(content=[], is_error=False))],
-        [{"role": "system", "content": "x"}, {"role": "assistant", "content": "y"}],
-        [{"role": "user", "content": None}],
-        [user(text("x", citations=[{}]))],
-        [user(text("x", mood=1))],
-        [{"role": "user", "content": "x", "name": "ann"}],
-        [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}],
-        [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}],
-    ],
+@each_case(
+    [user(text("x", cache_control=None, citations=None))],
+    [CALLED, user(result())],
+    [CALLED, user(result(content=[], is_error=False))],
+    [{"role": "system", "content": "x"}, {"role": "assistant", "content": "y"}],
+    [{"role": "user", "content": None}],
+    [user(text("x", citations=[{}]))],
+    [user(text("x", mood=1))],
+    [{"role": "user", "content": "x", "name": "ann"}],
+    [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}],
+    [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}],
 )
 def test_what_is_described_is_what_is_taken(turns: list[dict[str, Any]]) -> None:
     try:

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from http_gateway.anthropic.reply import MessageAnswer
 from http_gateway.openai.shape import Shape
 from sax.types import AnswerFormat, TokenChunk
+from tests.each_case import each_case
 
 SHAPE = Shape(tools=("get_weather",))
 QWEN = AnswerFormat("hermes", "think", True)
@@ -138,14 +138,11 @@ def test_a_stream_adds_up_to_the_reply_wherever_it_is_cut(
     assert reply["content"] == without_ids(whole(chunks([TEXT], format)))["content"]
 
 
-@pytest.mark.parametrize(
-    ("last", "reason", "sequence"),
-    [
-        ({"finish_reason": "stop"}, "end_turn", None),
-        ({"finish_reason": "stop", "stop_reason": 7}, "end_turn", None),
-        ({"finish_reason": "stop", "stop_reason": "END"}, "stop_sequence", "END"),
-        ({"finish_reason": "length"}, "max_tokens", None),
-    ],
+@each_case(
+    ({"finish_reason": "stop"}, "end_turn", None),
+    ({"finish_reason": "stop", "stop_reason": 7}, "end_turn", None),
+    ({"finish_reason": "stop", "stop_reason": "END"}, "stop_sequence", "END"),
+    ({"finish_reason": "length"}, "max_tokens", None),
 )
 def test_the_reason_of_the_end_is_told(
     last: dict[str, Any], reason: str, sequence: str | None

@@ -16,6 +16,7 @@ from sax.auth.authentication import Authentication
 from sax.auth.token_file import TokenFile
 from sax.errors import QueueFull, ReplicaLost, UnsupportedParameter
 from sax.types import AnswerFormat, ChatOptions, TokenChunk
+from tests.each_case import each_case
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.described import check
 from tests.http_gateway.fake_cell import FakeCell
@@ -84,18 +85,15 @@ async def test_tokens_are_counted(cell: FakeCell, http: httpx.AsyncClient) -> No
     assert [tool.name for tool in cell.chats[0].tools] == ["f"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "status", "kind", "word"),
-    [
-        ({"mood": 1}, 400, "invalid_request_error", "mood"),
-        ({"max_tokens": "x"}, 400, "invalid_request_error", "max_tokens"),
-        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, 400,
-         "invalid_request_error", "document"),
-        ({"model": "none"}, 404, "not_found_error", "none"),
-    ],
+@each_case(
+    ({"mood": 1}, 400, "invalid_request_error", "mood"),
+    ({"max_tokens": "x"}, 400, "invalid_request_error", "max_tokens"),
+    ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, 400,
+     "invalid_request_error", "document"),
+    ({"model": "none"}, 404, "not_found_error", "none"),
 )  # fmt: skip
 async def test_an_error_has_anthropics_shape(
-    http: httpx.AsyncClient, fields: dict[str, Any], status: int, kind: str, word: str
+    fields: dict[str, Any], status: int, kind: str, word: str, http: httpx.AsyncClient
 ) -> None:
     reply = await ask(http, **fields)
     body = reply.json()

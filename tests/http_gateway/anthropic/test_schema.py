@@ -13,6 +13,7 @@ from http_gateway.anthropic.bodies import COUNT, MESSAGE
 from http_gateway.anthropic.schema import CountRequest, MessageRequest
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import ChatOptions, Message, SamplingParams, Tool
+from tests.each_case import each_case
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"name": "get_weather", "description": "Tells it.", "input_schema": SCHEMA}
@@ -91,21 +92,18 @@ def test_a_last_message_of_the_assistant_is_continued() -> None:
     assert (options.continue_final_message, options.add_generation_prompt) == (True, False)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"metadata": {"user_id": "u"}},
-        {"metadata": {}},
-        {"service_tier": "auto"},
-        {"speed": "standard"},
-        {"container": None},
-        {"cache_control": {"type": "ephemeral"}},
-        {"stream": False},
-        {"top_k": 0},
-        {"tools": []},
-        {"stop_sequences": []},
-        {"tools": [{**WEATHER, "eager_input_streaming": True, "input_examples": []}]},
-    ],
+@each_case(
+    {"metadata": {"user_id": "u"}},
+    {"metadata": {}},
+    {"service_tier": "auto"},
+    {"speed": "standard"},
+    {"container": None},
+    {"cache_control": {"type": "ephemeral"}},
+    {"stream": False},
+    {"top_k": 0},
+    {"tools": []},
+    {"stop_sequences": []},
+    {"tools": [{**WEATHER, "eager_input_streaming": True, "input_examples": []}]},
 )
 def test_what_changes_nothing_passes(fields: dict[str, Any]) -> None:
     plain = message()
@@ -114,33 +112,30 @@ def test_what_changes_nothing_passes(fields: dict[str, Any]) -> None:
     jsonschema.validate({**BODY, **fields}, MESSAGE.schema())
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
-        ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
-        ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
-        ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": 1}},
-         "tool_choice.disable_parallel_tool_use"),
-        ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
-        ({"tools": [{**WEATHER, "name": "a b"}]}, "tools[0].name"),
-        ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
-        ({"tools": [{**WEATHER, "strict": 1}]}, "tools[0].strict"),
-        ({"thinking": {"type": "on"}}, "thinking.type"),
-        ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
-        ({"thinking": {"type": "disabled", "budget_tokens": 9}}, "thinking.budget_tokens"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 100}}, "thinking.budget_tokens"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
-        ({"output_config": {"effort": "most"}}, "output_config.effort"),
-        ({"output_config": {"effort": "low"}, "thinking": {"type": "disabled"}},
-         "output_config.effort"),
-        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
-        ({"temperature": 1.5}, "temperature"),
-        ({"top_p": 0}, "top_p"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"cache_control": {"type": "ephemeral", "ttl": "9h"}}, "cache_control"),
-    ],
+@each_case(
+    ({"tool_choice": {"type": "any"}}, "tool_choice"),
+    ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
+    ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+    ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
+    ({"tool_choice": {"type": "auto", "disable_parallel_tool_use": 1}},
+     "tool_choice.disable_parallel_tool_use"),
+    ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
+    ({"tools": [{**WEATHER, "name": "a b"}]}, "tools[0].name"),
+    ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
+    ({"tools": [{**WEATHER, "strict": 1}]}, "tools[0].strict"),
+    ({"thinking": {"type": "on"}}, "thinking.type"),
+    ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "disabled", "budget_tokens": 9}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 100}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
+    ({"output_config": {"effort": "most"}}, "output_config.effort"),
+    ({"output_config": {"effort": "low"}, "thinking": {"type": "disabled"}},
+     "output_config.effort"),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+    ({"temperature": 1.5}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"cache_control": {"type": "ephemeral", "ttl": "9h"}}, "cache_control"),
 )  # fmt: skip
 def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
@@ -148,22 +143,19 @@ def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str
     assert caught.value.param == param
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"mood": 1}, "mood"),
-        ({"container": "c"}, "container"),
-        ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
-        ({"service_tier": "priority"}, "service_tier"),
-        ({"metadata": {"mood": "x"}}, "metadata.mood"),
-        ({"thinking": {**ENABLED, "display": "omitted"}}, "thinking.display"),
-        ({"output_config": {"task_budget": 1}}, "output_config.task_budget"),
-        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{**WEATHER, "defer_loading": True}]}, "tools[0].defer_loading"),
-        ({"tools": [{**WEATHER, "mood": 1}]}, "tools[0].mood"),
-        ({"tools": [WEATHER], "tool_choice": {"type": "auto", "name": "f"}}, "tool_choice.name"),
-    ],
+@each_case(
+    ({"mood": 1}, "mood"),
+    ({"container": "c"}, "container"),
+    ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
+    ({"service_tier": "priority"}, "service_tier"),
+    ({"metadata": {"mood": "x"}}, "metadata.mood"),
+    ({"thinking": {**ENABLED, "display": "omitted"}}, "thinking.display"),
+    ({"output_config": {"task_budget": 1}}, "output_config.task_budget"),
+    ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
+    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{**WEATHER, "defer_loading": True}]}, "tools[0].defer_loading"),
+    ({"tools": [{**WEATHER, "mood": 1}]}, "tools[0].mood"),
+    ({"tools": [WEATHER], "tool_choice": {"type": "auto", "name": "f"}}, "tool_choice.name"),
 )
 def test_what_is_not_supported_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
@@ -172,7 +164,7 @@ def test_what_is_not_supported_is_refused_by_its_path(fields: dict[str, Any], pa
     assert not jsonschema.Draft202012Validator(MESSAGE.schema()).is_valid({**BODY, **fields})
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "temperature", "stream", "metadata", "stop"])
+@each_case("max_tokens", "temperature", "stream", "metadata", "stop")
 def test_a_count_has_no_fields_of_an_answer(name: str) -> None:
     body = {"model": "m", "messages": BODY["messages"], name: 1}
     with pytest.raises(SaxError) as caught:

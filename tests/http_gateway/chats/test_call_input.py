@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from http_gateway.chats.call_input import INVALID_JSON, call_input
+from tests.each_case import each_case
 
 
 def test_an_object_is_read() -> None:
@@ -12,6 +11,6 @@ def test_an_object_is_read() -> None:
     assert call_input("") == {}
 
 
-@pytest.mark.parametrize("text", ['{"a": ', "[1]", "{a: 1}", "[" * 100_000])
+@each_case('{"a": ', "[1]", "{a: 1}", "[" * 100_000)
 def test_what_is_none_stays_a_text(text: str) -> None:
     assert call_input(text) == {INVALID_JSON: text}

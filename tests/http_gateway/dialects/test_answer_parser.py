@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sax.chat import AnswerFormat, ReasoningParser, ToolParser
+from tests.each_case import each_case
 from tests.http_gateway.dialects.texts import Divided, parsed
 
 OSLO = '{"city": "Oslo"}'
@@ -37,41 +38,38 @@ HARMONY = "<|channel|>commentary to=functions.get_weather <|constrain|>json<|mes
 ONE = (("get_weather", OSLO),)
 
 
-@pytest.mark.parametrize(
-    ("tools", "text", "content", "calls"),
-    [
-        ("hermes", HERMES, "", ONE),
-        ("hermes", f"I look.\n\n{HERMES}\n{HERMES}\n", "I look.", ONE * 2),
-        ("hermes", f"{HERMES} Done. ", "Done. ", ONE),
-        ("hermes", HERMES.replace("arguments", "parameters"), "", ONE),
-        ("hermes", f'<tool_call>{{"arguments": {OSLO}, "name": "get_weather"}}', "", ONE),
-        ("hermes", HERMES.removesuffix("}\n</tool_call>"), "", ONE),
-        ("hermes", HERMES[: HERMES.index("Oslo")], "", (("get_weather", '{"city": "'),)),
-        ("hermes", '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>', "", (("f", "{}"),)),
-        ("hermes", '<tool_call>{"name": "f", "arguments": {}, "id": 3}', "", (("f", "{}"),)),
-        ("llama3", LLAMA, "", ONE),
-        ("llama3", f"<|python_tag|>{LLAMA}; {LLAMA}", "", ONE * 2),
-        ("llama3", f"\n{LLAMA}", "", ONE),
-        ("llama3", LLAMA.replace("{", '{"type": "function", ', 1), "", ONE),
-        ("llama3", f"Let me see <|python_tag|>{LLAMA}", "Let me see", ONE),
-        ("mistral", MISTRAL, "", ONE),
-        ("mistral", MISTRAL.replace("}}]", f"}}}}, {LLAMA}]"), "", ONE * 2),
-        ("mistral", f"Well. {MISTRAL_NEW}{MISTRAL_NEW}", "Well.", ONE * 2),
-        ("mistral", f"[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{OSLO}", "", ONE),
-        ("mistral", f"[TOOL_CALLS]get_weather{OSLO}", "", ONE),
-        ("gemma", GEMMA, "", ONE),
-        ("gemma", f"```tool_code\n{GEMMA}\n```", "", ONE),
-        ("gemma", '```tool_code\nget_weather(city="Oslo")\n```', "", ONE),
-        ("gemma", "[f(), add(a=1, b=[-2.5, True, null])]", "",
-         (("f", "{}"), ("add", '{"a": 1, "b": [-2.5, true, null]}'))),
-        ("deepseek", V3, "", ONE),
-        ("deepseek", f"Yes.{token('tool calls begin')}{V31}{V31}{token('tool calls end')}", "Yes.",
-         ONE * 2),
-        ("gpt_oss", HARMONY, "", ONE),
-        ("gpt_oss", " to=functions.get_weather<|channel|>commentary json<|message|>" + OSLO, "",
-         ONE),
-        ("gpt_oss", "<|channel|>final<|message|>Hello", "Hello", ()),
-    ],
+@each_case(
+    ("hermes", HERMES, "", ONE),
+    ("hermes", f"I look.\n\n{HERMES}\n{HERMES}\n", "I look.", ONE * 2),
+    ("hermes", f"{HERMES} Done. ", "Done. ", ONE),
+    ("hermes", HERMES.replace("arguments", "parameters"), "", ONE),
+    ("hermes", f'<tool_call>{{"arguments": {OSLO}, "name": "get_weather"}}', "", ONE),
+    ("hermes", HERMES.removesuffix("}\n</tool_call>"), "", ONE),
+    ("hermes", HERMES[: HERMES.index("Oslo")], "", (("get_weather", '{"city": "'),)),
+    ("hermes", '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>', "", (("f", "{}"),)),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {}, "id": 3}', "", (("f", "{}"),)),
+    ("llama3", LLAMA, "", ONE),
+    ("llama3", f"<|python_tag|>{LLAMA}; {LLAMA}", "", ONE * 2),
+    ("llama3", f"\n{LLAMA}", "", ONE),
+    ("llama3", LLAMA.replace("{", '{"type": "function", ', 1), "", ONE),
+    ("llama3", f"Let me see <|python_tag|>{LLAMA}", "Let me see", ONE),
+    ("mistral", MISTRAL, "", ONE),
+    ("mistral", MISTRAL.replace("}}]", f"}}}}, {LLAMA}]"), "", ONE * 2),
+    ("mistral", f"Well. {MISTRAL_NEW}{MISTRAL_NEW}", "Well.", ONE * 2),
+    ("mistral", f"[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{OSLO}", "", ONE),
+    ("mistral", f"[TOOL_CALLS]get_weather{OSLO}", "", ONE),
+    ("gemma", GEMMA, "", ONE),
+    ("gemma", f"```tool_code\n{GEMMA}\n```", "", ONE),
+    ("gemma", '```tool_code\nget_weather(city="Oslo")\n```', "", ONE),
+    ("gemma", "[f(), add(a=1, b=[-2.5, True, null])]", "",
+     (("f", "{}"), ("add", '{"a": 1, "b": [-2.5, true, null]}'))),
+    ("deepseek", V3, "", ONE),
+    ("deepseek", f"Yes.{token('tool calls begin')}{V31}{V31}{token('tool calls end')}", "Yes.",
+     ONE * 2),
+    ("gpt_oss", HARMONY, "", ONE),
+    ("gpt_oss", " to=functions.get_weather<|channel|>commentary json<|message|>" + OSLO, "",
+     ONE),
+    ("gpt_oss", "<|channel|>final<|message|>Hello", "Hello", ()),
 )  # fmt: skip
 def test_calls_are_read(
     tools: str, text: str, content: str, calls: tuple[tuple[str, str], ...]
@@ -81,35 +79,32 @@ def test_calls_are_read(
     assert parsed([*text], format) == Divided(content, "", calls, len(calls))
 
 
-@pytest.mark.parametrize(
-    ("tools", "text"),
-    [
-        ("hermes", "Write <tool_call> and </tool_call> around it."),
-        ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>'),
-        ("hermes", '<tool_call>{"name": "f"}</tool_call> \n'),
-        ("hermes", '  <tool_call>\n{"na'),
-        ("hermes", '<tool_call>{"name": "f", "arguments": 3}</tool_call>'),
-        ("llama3", '{"name": "Bob", "age": 3}'),
-        ("llama3", '{"name": "other", "parameters": {}}'),
-        ("llama3", '<|python_tag|>wolfram.call(query="2+2")'),
-        ("llama3", f"It is {LLAMA}"),
-        ("llama3", '{"name": '),
-        ("mistral", "[TOOL_CALLS] none"),
-        ("mistral", "[TOOL_CALLS][1, 2]"),
-        ("mistral", "[TOOL_CALLS]other[ARGS]{}"),
-        ("mistral", "[1, 2, 3]"),
-        ("gemma", "[1, 2] and [f]"),
-        ("gemma", " ```tool_code\nprint(1)\n```"),
-        ("gemma", "[f(x)]"),
-        ("gemma", "[f(a=b())]"),
-        ("gemma", f"[f(a={'[' * 900}{']' * 900})]"),
-        ("gemma", f"[f(a={'-' * 9000}1)]"),
-        ("deepseek", f"{token('tool calls begin')} nothing"),
-        ("deepseek", token("tool calls begin") + V31.replace("get_weather", "other")),
-        ("gpt_oss", "Plain text, to=functions.f or not"),
-        ("gpt_oss", " to=nobody"),
-        ("none", HERMES),
-    ],
+@each_case(
+    ("hermes", "Write <tool_call> and </tool_call> around it."),
+    ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "f"}</tool_call> \n'),
+    ("hermes", '  <tool_call>\n{"na'),
+    ("hermes", '<tool_call>{"name": "f", "arguments": 3}</tool_call>'),
+    ("llama3", '{"name": "Bob", "age": 3}'),
+    ("llama3", '{"name": "other", "parameters": {}}'),
+    ("llama3", '<|python_tag|>wolfram.call(query="2+2")'),
+    ("llama3", f"It is {LLAMA}"),
+    ("llama3", '{"name": '),
+    ("mistral", "[TOOL_CALLS] none"),
+    ("mistral", "[TOOL_CALLS][1, 2]"),
+    ("mistral", "[TOOL_CALLS]other[ARGS]{}"),
+    ("mistral", "[1, 2, 3]"),
+    ("gemma", "[1, 2] and [f]"),
+    ("gemma", " ```tool_code\nprint(1)\n```"),
+    ("gemma", "[f(x)]"),
+    ("gemma", "[f(a=b())]"),
+    ("gemma", f"[f(a={'[' * 900}{']' * 900})]"),
+    ("gemma", f"[f(a={'-' * 9000}1)]"),
+    ("deepseek", f"{token('tool calls begin')} nothing"),
+    ("deepseek", token("tool calls begin") + V31.replace("get_weather", "other")),
+    ("gpt_oss", "Plain text, to=functions.f or not"),
+    ("gpt_oss", " to=nobody"),
+    ("none", HERMES),
 )
 def test_what_only_looks_like_a_call_is_content_to_the_last_character(
     tools: str, text: str
@@ -118,16 +113,13 @@ def test_what_only_looks_like_a_call_is_content_to_the_last_character(
     assert parsed([*text], of(tools)) == Divided(text, "", (), 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "is_open", "reasoning", "content"),
-    [
-        ("<think>\nWhy not?\n</think>\n\nYes.", False, "Why not?", "Yes."),
-        ("Why not?\n</think>\n\nYes.", True, "Why not?", "Yes."),
-        ("Why not", True, "Why not", ""),
-        ("Say <think> and </think>.", False, "", "Say <think> and </think>."),
-        ("<think>\n\n</think>\n\nYes.", False, "", "Yes."),
-        (" Yes.", False, "", " Yes."),
-    ],
+@each_case(
+    ("<think>\nWhy not?\n</think>\n\nYes.", False, "Why not?", "Yes."),
+    ("Why not?\n</think>\n\nYes.", True, "Why not?", "Yes."),
+    ("Why not", True, "Why not", ""),
+    ("Say <think> and </think>.", False, "", "Say <think> and </think>."),
+    ("<think>\n\n</think>\n\nYes.", False, "", "Yes."),
+    (" Yes.", False, "", " Yes."),
 )
 def test_reasoning_is_told_from_content(
     text: str, is_open: bool, reasoning: str, content: str
@@ -210,7 +202,7 @@ def test_where_the_text_is_cut_does_not_matter(
         assert whole.content == text
 
 
-@pytest.mark.parametrize("tools", [tools for tools in FRAGMENTS if tools != "none"])
+@each_case(*[tools for tools in FRAGMENTS if tools != "none"])
 def test_a_hostile_answer_is_read_in_linear_time(tools: str) -> None:
     for fragment in FRAGMENTS[tools]:
         text = fragment * (200_000 // len(fragment))

@@ -6,11 +6,11 @@ import base64
 from typing import Any
 
 import httpx
-import pytest
 
 from http_gateway.config import GatewayConfig
 from sax.chat import Image, Message
 from sax.fields.table import IMAGE_BYTES
+from tests.each_case import each_case
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.fake_cell import FakeCell
 
@@ -89,13 +89,13 @@ BODIES: list[tuple[str, dict[str, Any], tuple[object, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "body", "content"), BODIES)
+@each_case(*BODIES)
 async def test_an_image_reaches_the_cell_among_its_texts(
-    http: httpx.AsyncClient,
-    cell: FakeCell,
     path: str,
     body: dict[str, Any],
     content: tuple[object, ...],
+    http: httpx.AsyncClient,
+    cell: FakeCell,
 ) -> None:
     reply = await http.post(path, json=body)
     assert reply.status_code == 200, reply.text
@@ -163,9 +163,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "body", "name"), REFUSED)
+@each_case(*REFUSED)
 async def test_what_cannot_be_seen_is_refused_by_name(
-    http: httpx.AsyncClient, cell: FakeCell, path: str, body: dict[str, Any], name: str
+    path: str, body: dict[str, Any], name: str, http: httpx.AsyncClient, cell: FakeCell
 ) -> None:
     reply = await http.post(path, json=body)
     assert reply.status_code == 400, reply.text

@@ -6,10 +6,10 @@ import base64
 from typing import Any
 
 import httpx
-import pytest
 
 from sax.chat import Message, Sound
 from sax.fields.table import IMAGE_BYTES
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell
 
 FILE = b"RIFF sound"
@@ -25,9 +25,9 @@ def sound(**own: object) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": DATA, "format": "wav"} | own}
 
 
-@pytest.mark.parametrize("form", ["wav", "mp3", "flac", "ogg", "opus"])
+@each_case("wav", "mp3", "flac", "ogg", "opus")
 async def test_a_sound_reaches_the_cell_with_its_place(
-    http: httpx.AsyncClient, cell: FakeCell, form: str
+    form: str, http: httpx.AsyncClient, cell: FakeCell
 ) -> None:
     reply = await http.post("/v1/chat/completions", json=body(sound(format=form)))
     assert reply.status_code == 200, reply.text
@@ -37,19 +37,16 @@ async def test_a_sound_reaches_the_cell_with_its_place(
     assert (await http.post("/tokenize", json=body(sound()))).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("part", "name"),
-    [
-        (sound(format="midi"), "messages[0].content[1].input_audio.format"),
-        (sound(format=None), "messages[0].content[1].input_audio.format"),
-        (sound(data=5), "messages[0].content[1].input_audio.data"),
-        (sound(data="A"), "messages[0].content[1]"),
-        (sound(rate=1), "messages[0].content[1].input_audio.rate"),
-        ({"type": "input_audio"}, "messages[0].content[1].input_audio"),
-    ],
+@each_case(
+    (sound(format="midi"), "messages[0].content[1].input_audio.format"),
+    (sound(format=None), "messages[0].content[1].input_audio.format"),
+    (sound(data=5), "messages[0].content[1].input_audio.data"),
+    (sound(data="A"), "messages[0].content[1]"),
+    (sound(rate=1), "messages[0].content[1].input_audio.rate"),
+    ({"type": "input_audio"}, "messages[0].content[1].input_audio"),
 )
 async def test_what_is_no_sound_is_refused_by_its_place(
-    http: httpx.AsyncClient, cell: FakeCell, part: dict[str, Any], name: str
+    part: dict[str, Any], name: str, http: httpx.AsyncClient, cell: FakeCell
 ) -> None:
     reply = await http.post("/v1/chat/completions", json=body(part))
     assert reply.status_code == 400, reply.text

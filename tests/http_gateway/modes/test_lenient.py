@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from http_gateway.config import GatewayConfig
+from tests.each_case import each_case
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.fake_cell import FakeCell
 
@@ -30,9 +31,9 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize(("path", "body"), BODIES)
+@each_case(*BODIES)
 async def test_unknown_fields_are_refused_or_ignored_and_named(
-    http: httpx.AsyncClient, lenient: httpx.AsyncClient, path: str, body: dict[str, object]
+    path: str, body: dict[str, object], http: httpx.AsyncClient, lenient: httpx.AsyncClient
 ) -> None:
     strange = {**body, "zest": 1, "colour": {"of": "it"}}
     refused = await http.post(path, json=strange)

@@ -7,35 +7,32 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell
 
 CHAT = {"model": "llama", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"model": "llama", "prompt": "hi"}
 
 
-@pytest.mark.parametrize(
-    ("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION)]
-)
-@pytest.mark.parametrize(
-    ("fields", "session"),
-    [
-        ({}, ""),
-        ({"user": "ann"}, "ann"),
-        ({"user": "ann", "prompt_cache_key": "talk 1"}, "talk 1"),
-        ({"stream": True, "user": "ann"}, "ann"),
-    ],
+@each_case(("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION))
+@each_case(
+    ({}, ""),
+    ({"user": "ann"}, "ann"),
+    ({"user": "ann", "prompt_cache_key": "talk 1"}, "talk 1"),
+    ({"stream": True, "user": "ann"}, "ann"),
 )
 async def test_the_cache_key_or_else_the_user_is_the_session(
-    http: httpx.AsyncClient,
-    cell: FakeCell,
-    path: str,
-    body: dict[str, Any],
     fields: dict[str, Any],
     session: str,
+    path: str,
+    body: dict[str, Any],
+    http: httpx.AsyncClient,
+    cell: FakeCell,
 ) -> None:
     reply = await http.post(path, json={**body, **fields})
     assert reply.status_code == 200
     assert [request.session for request in cell.requests] == [session]
+    cell.requests.clear()
 
 
 async def test_the_header_counts_more_and_is_of_one_request_only(

@@ -10,6 +10,7 @@ import pytest
 
 from sax.errors import InvalidRequest
 from sax.types import PLAIN_CHAT, ChatOptions, Message
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import CONTEXT, FakeCell, published
 
 
@@ -81,18 +82,15 @@ async def test_the_version_is_that_of_sax(http: httpx.AsyncClient) -> None:
     assert (await http.get("/api/version")).json() == (await http.get("/version")).json()
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "command"),
-    [
-        ("POST", "/api/pull", "sax publish"),
-        ("POST", "/api/push", "sax convert"),
-        ("POST", "/api/create", "sax publish"),
-        ("POST", "/api/copy", "sax publish"),
-        ("DELETE", "/api/delete", "sax unpublish"),
-    ],
+@each_case(
+    ("POST", "/api/pull", "sax publish"),
+    ("POST", "/api/push", "sax convert"),
+    ("POST", "/api/create", "sax publish"),
+    ("POST", "/api/copy", "sax publish"),
+    ("DELETE", "/api/delete", "sax unpublish"),
 )
 async def test_a_change_is_refused_with_the_command_that_makes_it(
-    http: httpx.AsyncClient, method: str, path: str, command: str
+    method: str, path: str, command: str, http: httpx.AsyncClient
 ) -> None:
     reply = await http.request(method, path, json={"model": "m"})
     assert reply.status_code == 400

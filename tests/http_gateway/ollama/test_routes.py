@@ -11,6 +11,7 @@ import pytest
 from http_gateway.config import GatewayConfig
 from sax.errors import ReplicaLost, UnsupportedParameter
 from sax.types import AnswerFormat, Message, TokenChunk
+from tests.each_case import each_case
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.fake_cell import FakeCell, published
 
@@ -96,18 +97,15 @@ async def test_texts_are_embedded(cell: FakeCell, http: httpx.AsyncClient) -> No
     assert old.json() == {"embedding": [2.0, 0.5, -0.25]}
 
 
-@pytest.mark.parametrize(
-    ("fields", "status", "word"),
-    [
-        ({"mood": 1}, 400, "mood"),
-        ({"options": {"mirostat": 2}}, 400, "options.mirostat"),
-        ({"stream": "yes"}, 400, "stream"),
-        ({"messages": [{"role": "user", "content": 3}]}, 400, "content"),
-        ({"model": "none"}, 404, "none"),
-    ],
+@each_case(
+    ({"mood": 1}, 400, "mood"),
+    ({"options": {"mirostat": 2}}, 400, "options.mirostat"),
+    ({"stream": "yes"}, 400, "stream"),
+    ({"messages": [{"role": "user", "content": 3}]}, 400, "content"),
+    ({"model": "none"}, 404, "none"),
 )
 async def test_an_error_is_a_text(
-    http: httpx.AsyncClient, fields: dict[str, Any], status: int, word: str
+    fields: dict[str, Any], status: int, word: str, http: httpx.AsyncClient
 ) -> None:
     reply = await http.post("/api/chat", json={**CHAT, **fields})
     assert reply.status_code == status

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-import pytest
 
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell
 
 COMPLETION = {"model": "smollm2", "prompt": "abcd", "use_beam_search": True}
@@ -52,19 +52,16 @@ async def test_samples_have_no_score(http: httpx.AsyncClient) -> None:
     assert "score" not in answer["choices"][0]
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"stream": True}, "stream"),
-        ({"best_of": 17}, "best_of"),
-        ({"use_beam_search": False, "length_penalty": 0.5}, "length_penalty"),
-        ({"use_beam_search": False, "early_stopping": True}, "early_stopping"),
-        ({"use_beam_search": 1}, "use_beam_search"),
-        ({"length_penalty": 11}, "length_penalty"),
-    ],
+@each_case(
+    ({"stream": True}, "stream"),
+    ({"best_of": 17}, "best_of"),
+    ({"use_beam_search": False, "length_penalty": 0.5}, "length_penalty"),
+    ({"use_beam_search": False, "early_stopping": True}, "early_stopping"),
+    ({"use_beam_search": 1}, "use_beam_search"),
+    ({"length_penalty": 11}, "length_penalty"),
 )
 async def test_what_contradicts_a_search_is_refused_by_name(
-    http: httpx.AsyncClient, fields: dict[str, Any], param: str
+    fields: dict[str, Any], param: str, http: httpx.AsyncClient
 ) -> None:
     answer = await http.post("/v1/completions", json={**COMPLETION, **fields})
     assert answer.status_code == 400

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jsonschema
-import pytest
 from pydantic import TypeAdapter
 
 from http_gateway.openai.chat import to_messages
@@ -13,6 +12,7 @@ from http_gateway.openai.prompts import messages_schema
 from http_gateway.openai.schema import ChatMessage
 from sax.errors import SaxError
 from sax.fields.field import RequestRoute
+from tests.each_case import each_case
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 TAKEN: list[dict[str, Any]] = [
@@ -53,13 +53,13 @@ def described(message: dict[str, Any]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("message", TAKEN)
+@each_case(*TAKEN)
 def test_a_message_that_is_taken_is_described(message: dict[str, Any]) -> None:
     assert taken(message)
     assert described(message)
 
 
-@pytest.mark.parametrize("message", REFUSED)
+@each_case(*REFUSED)
 def test_a_message_that_is_refused_is_not_described(message: dict[str, Any]) -> None:
     assert not taken(message)
     assert not described(message)

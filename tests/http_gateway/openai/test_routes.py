@@ -19,6 +19,7 @@ from sax.errors import (
     SaxError,
 )
 from sax.types import GenerateRequest, Message, ModelSpec, PublishedModel, SamplingParams
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell, published
 
 CHAT = {"model": "smollm2", "messages": [{"role": "user", "content": "abc"}]}
@@ -154,17 +155,14 @@ async def test_n_choices_are_streamed_with_their_own_index(http: httpx.AsyncClie
     }
 
 
-@pytest.mark.parametrize(
-    ("prompt", "texts"),
-    [
-        ("abcd", [" 4"]),
-        (["a", "abc"], [" 1", " 3"]),
-        ([5, 6, 7], [" 3"]),
-        ([[5, 6, 7], [8]], [" 3", " 1"]),
-    ],
+@each_case(
+    ("abcd", [" 4"]),
+    (["a", "abc"], [" 1", " 3"]),
+    ([5, 6, 7], [" 3"]),
+    ([[5, 6, 7], [8]], [" 3", " 1"]),
 )
 async def test_every_form_of_prompt_is_answered_in_order(
-    http: httpx.AsyncClient, prompt: object, texts: list[str]
+    prompt: object, texts: list[str], http: httpx.AsyncClient
 ):
     body = {"model": "smollm2", "prompt": prompt, "max_tokens": 1}
     answer = (await http.post(COMPLETIONS, json=body)).json()
@@ -280,25 +278,22 @@ async def test_an_ambiguous_model_is_a_400_that_lists_the_candidates(
     assert "/sax/test/smollm2, /sax/other/smollm2" in str(error_of(answer)["message"])
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("failure", "status", "code", "retry_after"),
-    [
-        (PromptTooLong("5000 tokens > 4096", param="messages"), 400, "context_length_exceeded",
-         None),
-        (QueueFull("full", retry_after_s=3), 429, "rate_limit_exceeded", "3"),
-        (ModelNotReady("compiling bucket 3 of 8", retry_after_s=2), 503, "model_not_ready", "2"),
-        (ReplicaLost("gone"), 503, "replica_lost", "1"),
-    ],
+@each_case(False, True)
+@each_case(
+    (PromptTooLong("5000 tokens > 4096", param="messages"), 400, "context_length_exceeded",
+     None),
+    (QueueFull("full", retry_after_s=3), 429, "rate_limit_exceeded", "3"),
+    (ModelNotReady("compiling bucket 3 of 8", retry_after_s=2), 503, "model_not_ready", "2"),
+    (ReplicaLost("gone"), 503, "replica_lost", "1"),
 )  # fmt: skip
 async def test_an_error_before_the_first_token_has_its_own_status_streamed_or_not(
-    cell: FakeCell,
-    http: httpx.AsyncClient,
     failure: SaxError,
     status: int,
     code: str,
     retry_after: str | None,
     stream: bool,
+    cell: FakeCell,
+    http: httpx.AsyncClient,
 ):
     cell.failure = failure
     answer = await http.post(CHATS, json={**CHAT, "stream": stream, "n": 2})
@@ -346,18 +341,15 @@ async def test_an_error_of_one_choice_ends_them_all(cell: FakeCell, http: httpx.
     assert (answer.status_code, cell.open_answers) == (503, 0)
 
 
-@pytest.mark.parametrize(
-    ("path", "fields", "param"),
-    [
-        (CHATS, {"tools": [{"type": "custom"}]}, "tools[0].type"),
-        (CHATS, {"functions": [{"name": "f"}]}, "functions"),
-        (CHATS, {"no_such": 1}, "no_such"),
-        (CHATS, {"echo": True}, "echo"),
-        (COMPLETIONS, {"suffix": "x"}, "suffix"),
-    ],
+@each_case(
+    (CHATS, {"tools": [{"type": "custom"}]}, "tools[0].type"),
+    (CHATS, {"functions": [{"name": "f"}]}, "functions"),
+    (CHATS, {"no_such": 1}, "no_such"),
+    (CHATS, {"echo": True}, "echo"),
+    (COMPLETIONS, {"suffix": "x"}, "suffix"),
 )
 async def test_an_unsupported_field_is_a_400_that_names_it(
-    cell: FakeCell, http: httpx.AsyncClient, path: str, fields: dict[str, object], param: str
+    path: str, fields: dict[str, object], param: str, cell: FakeCell, http: httpx.AsyncClient
 ):
     body = {**(CHAT if path == CHATS else COMPLETION), **fields}
     answer = await http.post(path, json=body)
@@ -371,18 +363,15 @@ async def test_an_unsupported_field_is_a_400_that_names_it(
     assert cell.requests == []
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({**CHAT, "n": 9}, "n"),
-        ({**CHAT, "temperature": "hot"}, "temperature"),
-        ({"model": "smollm2"}, "messages"),
-        ({**CHAT, "messages": [{"role": 5}]}, "messages[0].role"),
-        ([], None),
-    ],
+@each_case(
+    ({**CHAT, "n": 9}, "n"),
+    ({**CHAT, "temperature": "hot"}, "temperature"),
+    ({"model": "smollm2"}, "messages"),
+    ({**CHAT, "messages": [{"role": 5}]}, "messages[0].role"),
+    ([], None),
 )
 async def test_a_wrong_field_is_a_400_that_names_it(
-    http: httpx.AsyncClient, body: object, param: str | None
+    body: object, param: str | None, http: httpx.AsyncClient
 ):
     answer = await http.post(CHATS, json=body)
     assert (answer.status_code, error_of(answer)["param"]) == (400, param)
@@ -436,9 +425,9 @@ async def test_a_time_limit_of_body_or_header_goes_with_the_request(
     assert cell.timeouts == [2.5, 2.5, 3.0, 600.0]  # the gateway's own is the most
 
 
-@pytest.mark.parametrize("said", ["0", "-1", "1e9", "nan", "soon", ""])
+@each_case("0", "-1", "1e9", "nan", "soon", "")
 async def test_a_time_limit_in_a_header_out_of_range_is_refused_by_name(
-    cell: FakeCell, http: httpx.AsyncClient, said: str
+    said: str, cell: FakeCell, http: httpx.AsyncClient
 ):
     answer = await http.post(CHATS, json=CHAT, headers={"X-Request-Timeout": said})
     assert answer.status_code == 400

@@ -12,6 +12,7 @@ from http_gateway.openai.reply import Head, Transcript, chat_body, usage_of
 from http_gateway.openai.shape import Shape
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.types import AnswerFormat, ChatOptions, HypothesisText, TokenChunk, TokenLogprob, Tool
+from tests.each_case import each_case
 from tests.http_gateway.openai.test_schema import chat
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -57,33 +58,30 @@ def test_a_last_message_may_be_continued() -> None:
     assert (options.continue_final_message, options.add_generation_prompt) == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tools": [WEATHER, WEATHER]}, "tools[1].function.name"),
-        ({"tools": [{"type": "function"}]}, "tools[0].function"),
-        ({"tools": [{"function": {"name": "a b"}}]}, "tools[0].function.name"),
-        ({"tools": [{"function": {"name": "f", "parameters": []}}]},
-         "tools[0].function.parameters"),
-        ({"tools": [{"function": {"name": "f", "strict": 1}}]}, "tools[0].function.strict"),
-        ({"tools": [{"function": {"name": "f", "description": "x" * 40_000}}]},
-         "tools[0].function.description"),
-        ({"tools": [{"function": {"name": "f", "parameters": {"a": "x" * 70_000}}}]},
-         "tools[0].function.parameters"),
-        ({"tools": [WEATHER] * 129}, "tools"),
-        ({"tools": [{"function": {"name": f"f{n}", "parameters": {"a": "x" * 60_000}}}
-                    for n in range(20)]}, "tools"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": "any", "tools": [WEATHER]}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-        ({"add_generation_prompt": True, "continue_final_message": True},
-         "continue_final_message"),
-        ({"reasoning_effort": "most"}, "reasoning_effort"),
-        ({"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}},
-         "reasoning_effort"),
-        ({"chat_template_kwargs": {"a": "x" * 20_000}}, "chat_template_kwargs"),
-        ({"chat_template_kwargs": {"a": ["x" * 5_000] * 4}}, "chat_template_kwargs"),
-    ],
+@each_case(
+    ({"tools": [WEATHER, WEATHER]}, "tools[1].function.name"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"function": {"name": "a b"}}]}, "tools[0].function.name"),
+    ({"tools": [{"function": {"name": "f", "parameters": []}}]},
+     "tools[0].function.parameters"),
+    ({"tools": [{"function": {"name": "f", "strict": 1}}]}, "tools[0].function.strict"),
+    ({"tools": [{"function": {"name": "f", "description": "x" * 40_000}}]},
+     "tools[0].function.description"),
+    ({"tools": [{"function": {"name": "f", "parameters": {"a": "x" * 70_000}}}]},
+     "tools[0].function.parameters"),
+    ({"tools": [WEATHER] * 129}, "tools"),
+    ({"tools": [{"function": {"name": f"f{n}", "parameters": {"a": "x" * 60_000}}}
+                for n in range(20)]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": "any", "tools": [WEATHER]}, "tool_choice"),
+    ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+    ({"add_generation_prompt": True, "continue_final_message": True},
+     "continue_final_message"),
+    ({"reasoning_effort": "most"}, "reasoning_effort"),
+    ({"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}},
+     "reasoning_effort"),
+    ({"chat_template_kwargs": {"a": "x" * 20_000}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"a": ["x" * 5_000] * 4}}, "chat_template_kwargs"),
 )  # fmt: skip
 def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
@@ -91,14 +89,11 @@ def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str
     assert caught.value.param == param
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tools": [{"type": "custom"}]}, "tools[0].type"),
-        ({"tools": [{"function": {"name": "f", "mood": 1}}]}, "tools[0].function.mood"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
-        ({"functions": [{"name": "f"}]}, "functions"),
-    ],
+@each_case(
+    ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+    ({"tools": [{"function": {"name": "f", "mood": 1}}]}, "tools[0].function.mood"),
+    ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+    ({"functions": [{"name": "f"}]}, "functions"),
 )
 def test_what_is_not_supported_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(UnsupportedParameter) as caught:

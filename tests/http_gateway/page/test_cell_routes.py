@@ -28,6 +28,7 @@ from sax.types import (
     ServerInfo,
     Traffic,
 )
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell, published
 
 SMOLLM2, LLAMA = "/sax/test/smollm2", "/sax/test/llama"
@@ -118,21 +119,18 @@ async def test_an_admin_that_never_answered_is_an_error(
     assert (reply.status_code, reply.json()) == (503, {"detail": "the admin is away"})
 
 
-@pytest.mark.parametrize(
-    ("granted", "publish", "change"),
-    [
-        (Rights(publish=True), True, [True, True]),
-        (Rights(models=frozenset({LLAMA})), False, [False, True]),
-        (Rights(), False, [False, False]),
-        (None, None, [None, None]),
-    ],
+@each_case(
+    (Rights(publish=True), True, [True, True]),
+    (Rights(models=frozenset({LLAMA})), False, [False, True]),
+    (Rights(), False, [False, False]),
+    (None, None, [None, None]),
 )
 async def test_a_caller_is_told_what_it_may_change(
-    cell: FakeCell,
-    http: httpx.AsyncClient,
     granted: Rights | None,
     publish: bool | None,
     change: list[bool | None],
+    cell: FakeCell,
+    http: httpx.AsyncClient,
 ) -> None:
     cell.granted = granted
     told = (await http.get("/cell")).json()

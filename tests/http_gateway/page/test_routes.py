@@ -6,13 +6,11 @@ import re
 
 import httpx
 import pytest
-from setuptools import Distribution
-from setuptools.command.build_py import build_py
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
 from sax.look.page_file import page_files
-from tests.house import ROOT
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell, published
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -80,10 +78,8 @@ async def test_a_file_that_is_known_is_not_sent_again(browser: httpx.AsyncClient
         assert changed.content == first.content
 
 
-@pytest.mark.parametrize(
-    "name", ["index.html", "routes.py", "__init__.py", "%2e%2e%2froutes.py", "none.js"]
-)
-async def test_nothing_else_is_sent(browser: httpx.AsyncClient, name: str) -> None:
+@each_case("index.html", "routes.py", "__init__.py", "%2e%2e%2froutes.py", "none.js")
+async def test_nothing_else_is_sent(name: str, browser: httpx.AsyncClient) -> None:
     assert (await browser.get(f"/page/{name}")).status_code == 404
 
 
@@ -100,16 +96,3 @@ def test_modules_are_small_and_the_key_is_kept_by_the_tab_only() -> None:
         text = file.body.decode()
         assert not name.endswith(".js") or text.count("\n") <= 250, name
         assert "localStorage" not in text or name == "theme.js"
-
-
-@pytest.mark.filterwarnings("ignore:.*experimental")
-def test_a_wheel_holds_the_files_of_both_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    made = Distribution()
-    made.parse_config_files()
-    made.packages = ["sax.look", "http_gateway.page", "admin_server.api"]
-    made.include_package_data = False  # what git tracks, which sdists take
-    command = build_py(made)
-    command.finalize_options()
-    packed = {name.rpartition("/")[2] for *_, names in command.data_files for name in names}
-    assert packed >= {*FILES, *page_files("admin_server.api")}

@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from sax.errors import ModelNotReady
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell, published
 
 SPEC = {"model": "/sax/test/new", "model_path": "llama", "checkpoint": "None", "replicas": 1}
@@ -59,46 +60,40 @@ async def test_generate_wraps_its_samples_and_uses_the_models_own_defaults(
     assert cell.saxml_requests == [("/sax/test/llama", "abc", None)]
 
 
-@pytest.mark.parametrize(
-    ("verb", "path", "body", "text"),
-    [
-        ("GET", "/listcell", {}, "Provide model for list cell"),
-        ("GET", "/listcell", {"model": "m", "x": 1}, "Provide model for list cell"),
-        ("GET", "/listcell", ["model"], "Provide model for list cell"),
-        ("POST", "/publish", {"model": "m"}, PUBLISH_HINT + "publish"),
-        ("POST", "/publish", {**SPEC, "overrides": "A=1"}, PUBLISH_HINT + "publish"),
-        ("PUT", "/update", {"model": "m"}, PUBLISH_HINT + "update"),
-        ("POST", "/unpublish", {"name": "m"}, "Provide model for unpublish"),
-        ("POST", "/generate", {"model": "m"}, "Provide model and query for generate"),
-        (
-            "POST",
-            "/generate",
-            {"model": "m", "query": "q", "extra_inputs": {}},
-            "Provide model and query for generate",
-        ),
-    ],
+@each_case(
+    ("GET", "/listcell", {}, "Provide model for list cell"),
+    ("GET", "/listcell", {"model": "m", "x": 1}, "Provide model for list cell"),
+    ("GET", "/listcell", ["model"], "Provide model for list cell"),
+    ("POST", "/publish", {"model": "m"}, PUBLISH_HINT + "publish"),
+    ("POST", "/publish", {**SPEC, "overrides": "A=1"}, PUBLISH_HINT + "publish"),
+    ("PUT", "/update", {"model": "m"}, PUBLISH_HINT + "update"),
+    ("POST", "/unpublish", {"name": "m"}, "Provide model for unpublish"),
+    ("POST", "/generate", {"model": "m"}, "Provide model and query for generate"),
+    (
+        "POST",
+        "/generate",
+        {"model": "m", "query": "q", "extra_inputs": {}},
+        "Provide model and query for generate",
+    ),
 )
 async def test_a_body_needs_exactly_its_keys(
-    http_1: httpx.AsyncClient, verb: str, path: str, body: object, text: str
+    verb: str, path: str, body: object, text: str, http_1: httpx.AsyncClient
 ):
     answer = await http_1.request(verb, path, json=body)
     assert (answer.status_code, answer.text) == (400, f'{{\n    "Error": "{text}"\n}}\n')
 
 
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        ({**SPEC, "replicas": "many"}, "replicas: 'many'"),
-        ({**SPEC, "replicas": True}, "replicas: True"),
-        ({**SPEC, "replicas": -1}, "-1 replicas: use 0"),
-        ({**SPEC, "replicas": 2**31}, "2147483648 replicas: use 0"),
-        ({**SPEC, "model_path": 5}, "model_path: give a string"),
-        ({**SPEC, "model": "/sax/test/llama"}, "published already"),
-        ({**SPEC, "model": "llama"}, "not a model name"),
-    ],
+@each_case(
+    ({**SPEC, "replicas": "many"}, "replicas: 'many'"),
+    ({**SPEC, "replicas": True}, "replicas: True"),
+    ({**SPEC, "replicas": -1}, "-1 replicas: use 0"),
+    ({**SPEC, "replicas": 2**31}, "2147483648 replicas: use 0"),
+    ({**SPEC, "model_path": 5}, "model_path: give a string"),
+    ({**SPEC, "model": "/sax/test/llama"}, "published already"),
+    ({**SPEC, "model": "llama"}, "not a model name"),
 )
 async def test_every_error_is_a_400_with_its_text(
-    http_1: httpx.AsyncClient, body: object, told: str
+    body: object, told: str, http_1: httpx.AsyncClient
 ):
     answer = await http_1.post("/publish", json=body)
     assert answer.status_code == 400
@@ -120,12 +115,9 @@ async def test_a_model_without_a_ready_replica_is_a_400_too(
     assert (answer.status_code, answer.json()) == (400, {"Error": "no server of 8 chips"})
 
 
-@pytest.mark.parametrize(
-    ("verb", "path"),
-    [("GET", "/nope"), ("GET", "/publish"), ("POST", "/listcell"), ("GET", "/listall")],
-)
+@each_case(("GET", "/nope"), ("GET", "/publish"), ("POST", "/listcell"), ("GET", "/listall"))
 async def test_an_unknown_path_for_the_verb_is_an_invalid_request(
-    http_1: httpx.AsyncClient, verb: str, path: str
+    verb: str, path: str, http_1: httpx.AsyncClient
 ):
     answer = await http_1.request(verb, path)
     assert answer.status_code == 400

@@ -11,6 +11,7 @@ import pytest
 from http_gateway.config import GatewayConfig
 from sax.errors import ModelNotReady, QueueFull
 from sax.types import Autoscaling
+from tests.each_case import each_case
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.fake_cell import FakeCell, published
 
@@ -61,18 +62,15 @@ LISTED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("verb", "arguments"),
-    [
-        ("GET", {"json": {"model": "/sax/test/m"}}),
-        ("GET", {"content": '{"model": "/sax/test/m"}'}),
-        ("GET", {"params": {"model": "/sax/test/m"}}),
-        ("POST", {"json": {"model": "/sax/test/m"}}),
-        ("POST", {"params": {"model": "/sax/test/m"}}),
-    ],
+@each_case(
+    ("GET", {"json": {"model": "/sax/test/m"}}),
+    ("GET", {"content": '{"model": "/sax/test/m"}'}),
+    ("GET", {"params": {"model": "/sax/test/m"}}),
+    ("POST", {"json": {"model": "/sax/test/m"}}),
+    ("POST", {"params": {"model": "/sax/test/m"}}),
 )
 async def test_listcell_takes_a_body_or_a_query_and_counts_ready_replicas(
-    cell: FakeCell, http: httpx.AsyncClient, verb: str, arguments: dict[str, Any]
+    verb: str, arguments: dict[str, Any], cell: FakeCell, http: httpx.AsyncClient
 ):
     cell.models["/sax/test/m"] = published("/sax/test/m", ready=2, replicas=3)
     answer = await http.request(verb, "/listcell", **arguments)
@@ -178,20 +176,17 @@ async def test_a_full_queue_is_a_429(cell: FakeCell, http: httpx.AsyncClient):
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "5")
 
 
-@pytest.mark.parametrize(
-    ("verb", "path", "body", "status", "told"),
-    [
-        ("POST", "/publish", {**SPEC, "model": "/sax/test/llama"}, 409, "published already"),
-        ("POST", "/publish", {**SPEC, "model": "llama"}, 400, "/sax/<cell>/<model>"),
-        ("POST", "/unpublish", {"model": "/sax/test/zzz"}, 404, "not published"),
-        ("PUT", "/update", {**SPEC, "model": "/sax/test/zzz"}, 404, "not published"),
-        ("GET", "/listcell", {"model": "/sax/test/zzz"}, 404, "not published"),
-        ("GET", "/listall", {"sax_cell": "test"}, 400, "/sax/<cell>"),
-        ("POST", "/generate", {"model": "smollm2", "query": "q"}, 400, "/sax/<cell>/<model>"),
-    ],
+@each_case(
+    ("POST", "/publish", {**SPEC, "model": "/sax/test/llama"}, 409, "published already"),
+    ("POST", "/publish", {**SPEC, "model": "llama"}, 400, "/sax/<cell>/<model>"),
+    ("POST", "/unpublish", {"model": "/sax/test/zzz"}, 404, "not published"),
+    ("PUT", "/update", {**SPEC, "model": "/sax/test/zzz"}, 404, "not published"),
+    ("GET", "/listcell", {"model": "/sax/test/zzz"}, 404, "not published"),
+    ("GET", "/listall", {"sax_cell": "test"}, 400, "/sax/<cell>"),
+    ("POST", "/generate", {"model": "smollm2", "query": "q"}, 400, "/sax/<cell>/<model>"),
 )
 async def test_errors_have_their_own_status_and_one_detail(
-    http: httpx.AsyncClient, verb: str, path: str, body: object, status: int, told: str
+    verb: str, path: str, body: object, status: int, told: str, http: httpx.AsyncClient
 ):
     answer = await http.request(verb, path, json=body)
     assert answer.status_code == status
@@ -199,22 +194,19 @@ async def test_errors_have_their_own_status_and_one_detail(
     assert told in answer.json()["detail"]
 
 
-@pytest.mark.parametrize(
-    ("verb", "path", "body", "field"),
-    [
-        ("POST", "/publish", {**SPEC, "replicas": "many"}, "replicas"),
-        ("POST", "/publish", {**SPEC, "overrides": "A=x"}, "overrides"),
-        ("POST", "/publish", {**SPEC, "replica": 1}, "replica"),
-        ("POST", "/publish", {key: SPEC[key] for key in list(SPEC)[:3]}, "replicas"),
-        ("POST", "/generate", {"model": 5, "query": "q"}, "model"),
-        ("POST", "/generate", {"model": "/sax/test/llama"}, "query"),
-        ("POST", "/unpublish", {}, "model"),
-        ("GET", "/listcell", None, "model"),
-        ("GET", "/listall", {}, "sax_cell"),
-    ],
+@each_case(
+    ("POST", "/publish", {**SPEC, "replicas": "many"}, "replicas"),
+    ("POST", "/publish", {**SPEC, "overrides": "A=x"}, "overrides"),
+    ("POST", "/publish", {**SPEC, "replica": 1}, "replica"),
+    ("POST", "/publish", {key: SPEC[key] for key in list(SPEC)[:3]}, "replicas"),
+    ("POST", "/generate", {"model": 5, "query": "q"}, "model"),
+    ("POST", "/generate", {"model": "/sax/test/llama"}, "query"),
+    ("POST", "/unpublish", {}, "model"),
+    ("GET", "/listcell", None, "model"),
+    ("GET", "/listall", {}, "sax_cell"),
 )
 async def test_a_wrong_field_is_a_422_that_names_it(
-    http: httpx.AsyncClient, verb: str, path: str, body: object, field: str
+    verb: str, path: str, body: object, field: str, http: httpx.AsyncClient
 ):
     arguments: dict[str, Any] = {} if body is None else {"json": body}
     answer = await http.request(verb, path, **arguments)
@@ -222,8 +214,8 @@ async def test_a_wrong_field_is_a_422_that_names_it(
     assert answer.json()["detail"][0]["loc"] == ["body", field]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[1,"])
-async def test_malformed_json_is_a_400(http: httpx.AsyncClient, body: bytes):
+@each_case(b"", b"{", b"\xff", b"[1,")
+async def test_malformed_json_is_a_400(body: bytes, http: httpx.AsyncClient):
     answer = await http.post("/publish", content=body)
     assert answer.status_code == 400
     assert answer.json()["detail"].startswith("the body is not JSON")
@@ -344,9 +336,9 @@ STRANGE = [
 ]
 
 
-@pytest.mark.parametrize(("verb", "path", "body", "field"), STRANGE)
+@each_case(*STRANGE)
 async def test_every_route_names_the_field_it_refuses(
-    cell: FakeCell, http: httpx.AsyncClient, verb: str, path: str, body: object, field: str
+    verb: str, path: str, body: object, field: str, cell: FakeCell, http: httpx.AsyncClient
 ):
     before = dict(cell.models)
     answer = await http.request(verb, path, json=body)
@@ -382,21 +374,18 @@ async def test_the_end_of_autoscaling_goes_with_no_other_word_on_it(http: httpx.
     assert "turns autoscaling off" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("min_replicas", -1),
-        ("min_replicas", "1"),
-        ("min_replicas", True),
-        ("max_replicas", 0),
-        ("max_replicas", 1.5),
-        ("max_replicas", 2**31),
-        ("target_queue", 0),
-        ("target_queue", "2"),
-    ],
+@each_case(
+    ("min_replicas", -1),
+    ("min_replicas", "1"),
+    ("min_replicas", True),
+    ("max_replicas", 0),
+    ("max_replicas", 1.5),
+    ("max_replicas", 2**31),
+    ("target_queue", 0),
+    ("target_queue", "2"),
 )
 async def test_a_wrong_bound_is_a_422_that_names_it(
-    http: httpx.AsyncClient, field: str, value: object
+    field: str, value: object, http: httpx.AsyncClient
 ):
     answer = await http.post("/publish", json={**SPEC, field: value})
     assert answer.status_code == 422

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from http_gateway.saxml.schema import GenerateBody, PublishBody, read_overrides
+from tests.each_case import each_case
 
 MODEL = {"model": "m", "model_path": "p", "checkpoint": "None"}
 DEFAULTS = {
@@ -20,12 +21,12 @@ def generate(**fields: object) -> GenerateBody:
     return GenerateBody.model_validate_json(json.dumps({"model": "m", "query": "q", **fields}))
 
 
-@pytest.mark.parametrize(("replicas", "number"), [(1, 1), ("1", 1), (0, 0), ("12", 12)])
+@each_case((1, 1), ("1", 1), (0, 0), ("12", 12))
 def test_replicas_may_be_text(replicas: object, number: int):
     assert PublishBody.model_validate({**MODEL, "replicas": replicas}).replicas == number
 
 
-@pytest.mark.parametrize("replicas", [True, "one", 1.5, -1, None, 2**31, "", [1]])
+@each_case(True, "one", 1.5, -1, None, 2**31, "", [1])
 def test_anything_else_is_not_a_number_of_replicas(replicas: object):
     with pytest.raises(ValidationError) as caught:
         PublishBody.model_validate({**MODEL, "replicas": replicas})
@@ -38,16 +39,13 @@ def test_a_field_nobody_knows_is_refused():
     assert caught.value.errors()[0]["loc"] == ("acl",)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "texts"),
-    [
-        ("A=1", {"A": "1"}),
-        ('A=1  B="x y" C=[1, 2] D=null', {"A": "1", "B": '"x y"', "C": "[1, 2]", "D": "null"}),
-        ("", {}),
-        ({"A": 1, "B": [1, 2], "C": '"text"', "D": "8"},
-         {"A": "1", "B": "[1, 2]", "C": '"text"', "D": "8"}),
-        ({}, {}),
-    ],
+@each_case(
+    ("A=1", {"A": "1"}),
+    ('A=1  B="x y" C=[1, 2] D=null', {"A": "1", "B": '"x y"', "C": "[1, 2]", "D": "null"}),
+    ("", {}),
+    ({"A": 1, "B": [1, 2], "C": '"text"', "D": "8"},
+     {"A": "1", "B": "[1, 2]", "C": '"text"', "D": "8"}),
+    ({}, {}),
 )  # fmt: skip
 def test_overrides_are_json_texts_however_they_are_written(
     overrides: object, texts: dict[str, str]
@@ -55,7 +53,7 @@ def test_overrides_are_json_texts_however_they_are_written(
     assert read_overrides(overrides) == texts
 
 
-@pytest.mark.parametrize("overrides", ["A", "A=", "=1", "A=x", "A=1B=2", "A B=1", {"A": "x"}])
+@each_case("A", "A=", "=1", "A=x", "A=1B=2", "A B=1", {"A": "x"})
 def test_overrides_that_are_not_json_text_are_told_how_to_be(overrides: object):
     with pytest.raises(ValueError, match=r"KEY=VALUE|quotes|space"):
         read_overrides(overrides)
@@ -93,13 +91,13 @@ def test_generation_2s_own_numbers_may_be_texts():
     assert told == {**DEFAULTS, "temperature": 0.25, "per_example_top_k": 40.0, "style": "7"}
 
 
-@pytest.mark.parametrize("value", ["hot", "nan", "inf", ""])
+@each_case("hot", "nan", "inf", "")
 def test_a_text_that_is_no_number_stays_for_the_model_server_to_refuse(value: str):
     told = generate(extra_inputs={"temperature": value}).effective_extra_inputs()
     assert told == {**DEFAULTS, "temperature": value}
 
 
-@pytest.mark.parametrize("value", [True, None, {}, [[1]], ["x"]])
+@each_case(True, None, {}, [[1]], ["x"])
 def test_an_extra_input_of_another_kind_is_refused_by_its_key(value: object):
     with pytest.raises(ValidationError) as caught:
         generate(extra_inputs={"temperature": value})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import httpx
-import pytest
 
 from sax.errors import QueueFull
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell
 
 CHAT = {"messages": [{"role": "user", "content": "abc"}]}
@@ -44,30 +44,27 @@ async def test_without_a_name_the_only_model_answers(
     assert models == {"/sax/test/llama"}
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"instances": []}, "instances"),
-        ({}, "instances"),
-        ({"instances": {}}, "instances"),
-        ({"instances": ["a"]}, "instances"),
-        ({"instances": [{}] * 129}, "instances"),
-        ({"instances": [{"prompt": "a"}], "parameters": []}, "parameters"),
-        ({"instances": [{"prompt": "a"}], "zest": 1}, "zest"),
-        ({"instances": [CHAT, {"prompt": "a", "zest": 1}]}, "instances[1].zest"),
-        ({"instances": [{"prompt": "a", "temperature": 9}]}, "instances[0].temperature"),
-        ({"instances": [{"prompt": "a", "stream": True}]}, "instances[0].stream"),
-        ({"instances": [{"messages": [{"role": 1}]}]}, "instances[0].messages[0].role"),
-        (
-            {"instances": [{"prompt": "a"}], "parameters": {"temperature": 9}},
-            "parameters.temperature",
-        ),
-    ],
+@each_case(
+    ({"instances": []}, "instances"),
+    ({}, "instances"),
+    ({"instances": {}}, "instances"),
+    ({"instances": ["a"]}, "instances"),
+    ({"instances": [{}] * 129}, "instances"),
+    ({"instances": [{"prompt": "a"}], "parameters": []}, "parameters"),
+    ({"instances": [{"prompt": "a"}], "zest": 1}, "zest"),
+    ({"instances": [CHAT, {"prompt": "a", "zest": 1}]}, "instances[1].zest"),
+    ({"instances": [{"prompt": "a", "temperature": 9}]}, "instances[0].temperature"),
+    ({"instances": [{"prompt": "a", "stream": True}]}, "instances[0].stream"),
+    ({"instances": [{"messages": [{"role": 1}]}]}, "instances[0].messages[0].role"),
+    (
+        {"instances": [{"prompt": "a"}], "parameters": {"temperature": 9}},
+        "parameters.temperature",
+    ),
 )
 async def test_what_is_wrong_is_refused_by_its_place(
-    http: httpx.AsyncClient, cell: FakeCell, body: dict[str, object], param: str
+    body: dict[str, object], param: str, http: httpx.AsyncClient, cell: FakeCell
 ) -> None:
-    del cell.models["/sax/test/smollm2"]
+    cell.models.pop("/sax/test/smollm2", None)
     reply = await http.post("/predict", json=body)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 

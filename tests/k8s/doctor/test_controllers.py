@@ -8,6 +8,7 @@ import pytest
 
 from k8s.doctor.finding import PROBLEM
 from k8s.doctor.snapshot import ClusterNeeds
+from tests.each_case import each_case
 from tests.k8s.doctor.diagnosing import only, troubles
 from tests.k8s.doctor.snapshots import (
     SERVED,
@@ -45,14 +46,11 @@ def test_missing_webhooks_are_a_problem_for_node_pools() -> None:
     assert "no certificate" in only(well(mutatingwebhookconfigurations=bare)).text
 
 
-@pytest.mark.parametrize(
-    ("use", "kind"),
-    [
-        ("pathways", "PathwaysJob"),
-        ("inference-gateway", "InferencePool"),
-        ("kueue", "ClusterQueue of Kueue"),
-        ("keda", "ScaledObject of KEDA"),
-    ],
+@each_case(
+    ("pathways", "PathwaysJob"),
+    ("inference-gateway", "InferencePool"),
+    ("kueue", "ClusterQueue of Kueue"),
+    ("keda", "ScaledObject of KEDA"),
 )
 def test_what_is_asked_for_is_looked_for(use: str, kind: str) -> None:
     assert only(well(), ClusterNeeds(uses=(use,))).text == f"{kind} is not installed"
@@ -64,14 +62,11 @@ def test_a_leader_worker_set_in_use_needs_its_controller() -> None:
     assert any("lws-controller-manager" in each.text for each in found)
 
 
-@pytest.mark.parametrize(
-    ("look", "kind"),
-    [
-        ("pathwaysjobs", "PathwaysJob"),
-        ("scaledobjects", "ScaledObject of KEDA"),
-        ("localqueues", "ClusterQueue of Kueue"),
-        ("inferencepools", "InferencePool"),
-    ],
+@each_case(
+    ("pathwaysjobs", "PathwaysJob"),
+    ("scaledobjects", "ScaledObject of KEDA"),
+    ("localqueues", "ClusterQueue of Kueue"),
+    ("inferencepools", "InferencePool"),
 )
 def test_what_objects_need_is_looked_for_without_being_asked(look: str, kind: str) -> None:
     thing = {"metadata": {"name": "x", "labels": {"app.kubernetes.io/part-of": "sax"}}}

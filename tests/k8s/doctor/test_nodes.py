@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from k8s.doctor.finding import PROBLEM, WARNING
 from k8s.doctor.snapshot import ClusterNeeds
 from sax.slices import slice_of
+from tests.each_case import each_case
 from tests.k8s.doctor.diagnosing import TUTORIAL, only, troubles
 from tests.k8s.doctor.snapshots import applied, event, node, pool, well
 
@@ -32,20 +31,17 @@ def test_no_node_at_all_is_a_problem_unless_some_are_coming() -> None:
     assert (found.level, found.about) == (WARNING, "nodes")
 
 
-@pytest.mark.parametrize(
-    ("changes", "words", "remedy"),
-    [
-        ({"ready": "False"}, "p1-7: not ready", "kubectl describe node p1-7"),
-        ({"ready": "Unknown"}, "p1-7: not ready", "kubectl describe node p1-7"),
-        ({"spec": {"unschedulable": True}}, "p1-7: cordoned", "kubectl uncordon p1-7"),
-        ({"chips": "0"}, "offers no google.com/tpu", "kubectl describe node p1-7"),
-        ({"chips": "8"}, "offers 8 google.com/tpu", "kubectl describe node p1-7"),
-        (
-            {"spec": {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}},
-            "taint team=a:NoSchedule",
-            "kubectl taint node p1-7 team:NoSchedule-",
-        ),
-    ],
+@each_case(
+    ({"ready": "False"}, "p1-7: not ready", "kubectl describe node p1-7"),
+    ({"ready": "Unknown"}, "p1-7: not ready", "kubectl describe node p1-7"),
+    ({"spec": {"unschedulable": True}}, "p1-7: cordoned", "kubectl uncordon p1-7"),
+    ({"chips": "0"}, "offers no google.com/tpu", "kubectl describe node p1-7"),
+    ({"chips": "8"}, "offers 8 google.com/tpu", "kubectl describe node p1-7"),
+    (
+        {"spec": {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}},
+        "taint team=a:NoSchedule",
+        "kubectl taint node p1-7 team:NoSchedule-",
+    ),
 )
 def test_a_slice_with_one_bad_host_is_no_slice(
     changes: dict[str, Any], words: str, remedy: str

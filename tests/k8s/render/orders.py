@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
 from k8s.render.bucket import StorageBucket
 from k8s.render.order import Order, SlicePlacement
+from k8s.render.pathways.options import PathwaysOptions
 from k8s.render.planned import Planned, read_plan
 from k8s.render.rendering import Rendered, render
 from sax.slices import slice_of
@@ -28,6 +30,30 @@ def rendered(
 ) -> Rendered:
     placed = SlicePlacement(slice_of(topology, machine), planned)
     return render(order(**changes), placed, "sax k8s render ...")
+
+
+def pathways(
+    kind: str = "pathways", part: str = "all", replicas: int = 1, **options: Any
+) -> Rendered:
+    """Of an order whose model servers stand behind a proxy."""
+    return rendered(
+        kind=kind,
+        part=part,
+        name="sax-pathways",
+        replicas=replicas,
+        pathways=PathwaysOptions(**options),
+    )
+
+
+def by_name(objects: Any) -> dict[tuple[str, str], Any]:
+    """Copies, by kind and name."""
+    return {(each["kind"], each["metadata"]["name"]): copy.deepcopy(each) for each in objects}
+
+
+def callers_of_admins(objects: Any) -> Any:
+    """Whom the admin servers' network policy lets in; None for everybody."""
+    policy = by_name(objects)["NetworkPolicy", "sax-admin-server"]
+    return policy["spec"]["ingress"][0].get("from")
 
 
 def plan_text(**changes: Any) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s.render.host_memory import memory_request, quantity
 from k8s.render.planned import Planned
 from sax.slices import GENERATIONS, slice_of
+from tests.each_case import each_case
 from tests.k8s.render.orders import plan
 
 _GIB = 2**30
@@ -44,7 +44,7 @@ def test_a_node_can_always_give_it(topology: str, weights: int, is_planned: bool
     assert asked % _GIB == 0
 
 
-@pytest.mark.parametrize("topology", _SLICES)
+@each_case(*_SLICES)
 def test_every_host_can_hold_all_that_its_chips_hold(topology: str) -> None:
     """Else the request would be cut, and say less than a load may use."""
     from model_server.plan.slices import CHIPS

@@ -17,6 +17,7 @@ from k8s.render.names import (
     slug,
 )
 from sax.errors import InvalidName
+from tests.each_case import each_case
 
 _LABELS = st.from_regex(r"[a-z]([-a-z0-9]{0,70}[a-z0-9])?", fullmatch=True)
 
@@ -56,7 +57,7 @@ def test_a_leader_worker_set_makes_stateful_sets_with_revisions() -> None:
         check_leader_worker_set("a" * 50, replicas=11)
 
 
-@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a.b", "a_b", "a\n", "a b", "é", "a" * 64])
+@each_case("", "-a", "a-", "A", "a.b", "a_b", "a\n", "a b", "é", "a" * 64)
 def test_what_is_no_label_is_refused(name: str) -> None:
     with pytest.raises(InvalidName, match="lower-case letters"):
         check_label(name, "namespace")

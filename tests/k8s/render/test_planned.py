@@ -6,6 +6,7 @@ import pytest
 
 from k8s.render.planned import read_plan
 from sax.errors import MemoryPlanError, Unavailable
+from tests.each_case import each_case
 from tests.k8s.render.orders import plan, plan_text
 
 _GIB = 2**30
@@ -27,7 +28,7 @@ def test_a_model_that_does_not_fit_is_refused_in_the_plans_own_words() -> None:
     assert '--set QUANTIZE="int8": 9 GiB' in refused.value.text
 
 
-@pytest.mark.parametrize("text", ["", "null", "[]", "{}", "Traceback", '{"fits": true}'])
+@each_case("", "null", "[]", "{}", "Traceback", '{"fits": true}')
 def test_what_is_no_plan_is_told_so(text: str) -> None:
     with pytest.raises(Unavailable, match="--no-plan"):
         read_plan(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import shlex
@@ -23,54 +22,11 @@ from sax.cli.publication import parse_publication
 from sax.errors import InvalidRequest
 from sax.names import CellId, ModelId
 from sax.slices import GENERATIONS, slice_of
-from tests.k8s.manifests import kubectl
-from tests.k8s.manifests import rendered as kustomized
+from tests.each_case import each_case
 from tests.k8s.pods import pods_of
-from tests.k8s.render.orders import MODEL, order, plan, rendered
+from tests.k8s.render.orders import MODEL, by_name, order, plan, rendered
 
-_needs_kubectl = pytest.mark.skipif(kubectl() is None, reason="kubectl is not installed")
 _SLICES = [f"{each.chip}:{size}" for each in GENERATIONS.values() for size in each.sizes]
-
-
-def _by_name(objects: Any) -> dict[tuple[str, str], Any]:
-    return {(each["kind"], each["metadata"]["name"]): copy.deepcopy(each) for each in objects}
-
-
-def _plain(servers: Any) -> dict[tuple[str, str], Any]:
-    """Without what an overlay does not say: to which set they belong, and the order of flags."""
-    made = _by_name(servers)
-    for each in made.values():
-        pod = pod_of(each)
-        pod["containers"][0]["args"].sort()
-        template = each["spec"].get("leaderWorkerTemplate", {}).get("workerTemplate")
-        template = template or each["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
-        for meta in (each["metadata"], template["metadata"]):
-            meta["labels"].pop("app.kubernetes.io/instance", None)
-    return made
-
-
-@_needs_kubectl
-@pytest.mark.parametrize(
-    ("kind", "overlay"),
-    [
-        ("jobset", "overlays/one-jobset-per-replica"),
-        ("one-jobset", "overlays/tutorial"),
-        ("leaderworkerset", "overlays/leaderworkerset"),
-    ],
-)
-def test_the_servers_are_those_of_the_overlay(kind: str, overlay: str) -> None:
-    theirs = [each for each in kustomized(overlay) if each["kind"] in ("JobSet", "LeaderWorkerSet")]
-    assert _plain(rendered(kind=kind).servers) == _plain(theirs)
-
-
-@_needs_kubectl
-def test_the_control_plane_is_kustomizes_but_for_its_placeholders() -> None:
-    ours, theirs = _by_name(rendered(part="control").control), _by_name(kustomized("control"))
-    config = ours["ConfigMap", "sax-cell"]["data"]
-    assert config.pop("GSBUCKET") == "my-sax"
-    theirs["ConfigMap", "sax-cell"]["data"].pop("GSBUCKET")
-    del theirs["ServiceAccount", "sax-sa"]["metadata"]["annotations"]
-    assert ours == theirs
 
 
 def test_a_slice_is_asked_for_as_the_cluster_knows_it() -> None:
@@ -108,10 +64,10 @@ def test_single_hosts_share_a_node_pool_and_others_never_do() -> None:
         assert "cloud.google.com/gke-nodepool" in together["annotations"].values()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("topology", "locks"), [("v5e:2x2", False), ("v6e:4x4", True)])
+@each_case(*KINDS)
+@each_case(("v5e:2x2", False), ("v6e:4x4", True))
 def test_chips_whose_driver_locks_memory_get_the_right_to_and_others_no_right(
-    kind: str, topology: str, locks: bool
+    topology: str, locks: bool, kind: str
 ) -> None:
     made = rendered(topology, kind=kind)
     for server in made.servers:
@@ -126,9 +82,9 @@ def test_a_machine_with_eight_chips_is_one_host() -> None:
     assert pod_of(made)["containers"][0]["resources"]["limits"]["google.com/tpu"] == "8"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("topology", ["v5e:1x1", "v5e:2x2", "v5e:2x4", "v5p:2x2x4"])
-def test_the_pods_find_each_other_by_their_environment_alone(kind: str, topology: str) -> None:
+@each_case(*KINDS)
+@each_case("v5e:1x1", "v5e:2x2", "v5e:2x4", "v5p:2x2x4")
+def test_the_pods_find_each_other_by_their_environment_alone(topology: str, kind: str) -> None:
     made = rendered(topology, kind=kind)
     pods = [pod for pod in pods_of(made.objects) if "model-server" in pod.owner]
     groups: dict[str, list[Any]] = {}
@@ -149,7 +105,7 @@ def test_every_word_of_the_order_reaches_its_place() -> None:
         service_account_email="sax@my-project.iam.gserviceaccount.com", is_reserved=True,
         model_id=ModelId("prod", "big"),
     )  # fmt: skip
-    named = _by_name(made.objects)
+    named = by_name(made.objects)
     assert named["ConfigMap", "sax-cell"]["data"] == {
         "GSBUCKET": "s3://state/x",
         "SAX_CELL": "/sax/prod",
@@ -210,18 +166,6 @@ def test_a_part_is_only_that_part() -> None:
     assert "node-pools" not in control.heading
 
 
-@_needs_kubectl
-@pytest.mark.parametrize("part", ["all", "control", "servers"])
-def test_a_folder_of_it_is_a_kustomization(part: str, tmp_path: Any) -> None:
-    from tests.k8s.manifests import objects_of
-    from tests.k8s.manifests import render as kustomize
-
-    made = rendered(part=part, namespace="serving")
-    for name, text in made.as_files().items():
-        (tmp_path / name).write_text(text)
-    assert _by_name(objects_of(kustomize(tmp_path))) == _by_name(made.objects)
-
-
 def _comment(made: Rendered, begin: str) -> str:
     lines = [line.removeprefix("#").strip() for line in made.heading.splitlines()]
     return next(line for line in lines if line.startswith(begin))
@@ -242,17 +186,14 @@ def test_the_heading_tells_how_to_publish_with_the_same_overrides() -> None:
     assert (sent.model, sent.model_path) == (published.model_id, published.model_path)
 
 
-@pytest.mark.parametrize(
-    ("model", "changes", "words"),
-    [
-        ("gs://b/gemma-2b", {}, ["/sax/test/gemma-2b", "auto", "gs://b/gemma-2b"]),
-        ("./my model", {}, ["/sax/test/my-model", "auto", "gs://my-sax/checkpoints/my-model"]),
-        ("meta-llama/Llama-3.1-8B", {"model_path": "llama"},
-         ["/sax/test/llama-3-1-8b", "llama", "gs://my-sax/checkpoints/llama-3-1-8b"]),
-        ("lm_cloud.LmCloudSpmd2BTest", {},
-         ["/sax/test/lmcloudspmd2btest", "lm_cloud.LmCloudSpmd2BTest", "None"]),
-        ("./7b.gguf", {}, ["/sax/test/m-7b-gguf", "auto", "gs://my-sax/checkpoints/m-7b-gguf"]),
-    ],
+@each_case(
+    ("gs://b/gemma-2b", {}, ["/sax/test/gemma-2b", "auto", "gs://b/gemma-2b"]),
+    ("./my model", {}, ["/sax/test/my-model", "auto", "gs://my-sax/checkpoints/my-model"]),
+    ("meta-llama/Llama-3.1-8B", {"model_path": "llama"},
+     ["/sax/test/llama-3-1-8b", "llama", "gs://my-sax/checkpoints/llama-3-1-8b"]),
+    ("lm_cloud.LmCloudSpmd2BTest", {},
+     ["/sax/test/lmcloudspmd2btest", "lm_cloud.LmCloudSpmd2BTest", "None"]),
+    ("./7b.gguf", {}, ["/sax/test/m-7b-gguf", "auto", "gs://my-sax/checkpoints/m-7b-gguf"]),
 )  # fmt: skip
 def test_without_a_plan_the_words_of_publish_follow_from_the_name(
     model: str, changes: dict[str, Any], words: list[str]

@@ -12,9 +12,14 @@ import pytest
 
 from k8s.render.bucket import StorageBucket
 from k8s.render.image import ImageSource
-from k8s.render.order import KINDS
+from k8s.render.order import KINDS, PATHWAYS_KINDS
+from k8s.render.pathways.component import COMPONENTS, PROGRAMS, PathwaysComponent
+from k8s.render.pathways.machines import INSTANCE_TYPES
+from k8s.render.pathways.options import DEPLOYMENT_MODES, PathwaysOptions
+from tests.each_case import each_case
 from tests.k8s.cluster import NO_CLUSTER, dry_run, kubeconfig
 from tests.k8s.render.orders import plan, rendered
+from tests.k8s.render.pathways.programs import job
 
 pytest.importorskip("kubernetes_validate", reason="schemas of Kubernetes are not installed")
 pytest.importorskip("celpy", reason="the language of the rules is not installed")
@@ -48,17 +53,54 @@ _MORE: tuple[dict[str, Any], ...] = (
 
 # Every slice with every kind, the rest of the order in turns.
 _ORDERS = [
-    pytest.param(*there, kind, _MORE[(row + column) % len(_MORE)], id=f"{there[0]}-{kind}")
+    (*there, kind, _MORE[(row + column) % len(_MORE)])
     for row, there in enumerate(_SLICES)
     for column, kind in enumerate(KINDS)
 ]
 
 
-@pytest.mark.parametrize(("topology", "machine", "kind", "more"), _ORDERS)
+_OURS = tuple(PathwaysComponent(kind, image="sax") for kind in PROGRAMS)
+_HEADS = [
+    (topology, kind, options)
+    for kind in PATHWAYS_KINDS
+    for topology, options in (
+        ("v5e:4x8", {"slices": 2, "elastic_slices": 1, "max_slice_restarts": 4}),
+        ("v5e:2x4", {"components": _OURS, "deployment_mode": DEPLOYMENT_MODES[1]}),
+        ("v5e:2x2", {"components": _OURS, "trusts_network": True}),
+        ("v6e:4x4", {"slices": 9, "components": _OURS, "max_restarts": 0}),
+        (
+            "v7x:2x2x1",
+            {
+                "version": "jax-1",
+                "collects_metrics": True,
+                "worker_grace_seconds": 0,
+                "worker_priority_class": "low",
+                "node_selector": {"pool": "a"},
+                "components": (
+                    PathwaysComponent("worker", flags=("--xla_a=1",), env={"A": ""}),
+                    PathwaysComponent("colocated_python_sidecar", image="gcr.io/me/s:1"),
+                ),
+            },
+        ),
+        ("v4:2x2x2", {}),
+        ("v5p:2x2x4", {}),
+    )
+]
+
+
+@each_case(*_ORDERS)
 def test_a_cluster_takes_it(
     topology: str, machine: str | None, kind: str, more: dict[str, Any]
 ) -> None:
     _check(rendered(topology, machine, kind=kind, **more).objects)
+
+
+@each_case(*_HEADS)
+def test_a_cluster_takes_it_behind_a_proxy(
+    topology: str, kind: str, options: dict[str, Any]
+) -> None:
+    made = rendered(topology, kind=kind, name="sax", pathways=PathwaysOptions(**options))
+    _check(made.objects)
 
 
 def test_a_cluster_takes_it_with_a_plan_and_names_at_their_limit() -> None:
@@ -72,6 +114,28 @@ def test_the_check_itself_finds_what_is_wrong() -> None:
     made.control[0]["data"] = 7
     with pytest.raises(AssertionError):
         _check(made.objects)
+
+
+def test_the_choices_are_those_of_the_schema() -> None:
+    from tests.k8s.schemas import NO_CRDS, custom_schemas
+
+    schemas = custom_schemas()
+    if not schemas:
+        pytest.skip(NO_CRDS)
+    schema = schemas["pathways-job.pathways.domain/v1", "PathwaysJob"]["properties"]["spec"]
+    fields = schema["properties"]
+    components = fields["customComponents"]["items"]["properties"]
+    workers = fields["workers"]["items"]["properties"]
+    controller = fields["controller"]["properties"]
+    assert set(components["componentType"]["enum"]) == set(COMPONENTS)
+    assert set(workers["type"]["enum"]) == set(INSTANCE_TYPES)
+    assert set(controller["deploymentMode"]["enum"]) == set(DEPLOYMENT_MODES)
+    written = {"deploymentMode", "elasticSlices", "enableMetricsCollection", "mainContainerName"}
+    assert controller.keys() == written | {"template"}
+    assert workers.keys() == job(
+        slices=2, elastic_slices=1, max_slice_restarts=1, worker_grace_seconds=1,
+        worker_priority_class="low", node_selector={"a": "b"},
+    )["spec"]["workers"][0].keys()  # fmt: skip
 
 
 def _check(objects: Any) -> None:

@@ -22,6 +22,7 @@ from sax.errors import (
     PermissionDenied,
     Unauthenticated,
 )
+from tests.each_case import each_case
 
 
 @pytest.fixture(autouse=True)
@@ -86,24 +87,18 @@ def test_that_we_are_refused_is_not_told_to_a_user_as_if_they_were() -> None:
         assert isinstance(told_to_user(NotFound("no")), NotFound)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"tls_cert": "c", "tls_key": "k"},
-        {"tls_ca": "a", "tls_cert": "c"},
-        {"tls_ca": "a", "tls_key": "k"},
-        {"tls_ca": "/nowhere"},
-        {"tls_ca": __file__},
-    ],
+@each_case(
+    {"tls_cert": "c", "tls_key": "k"},
+    {"tls_ca": "a", "tls_cert": "c"},
+    {"tls_ca": "a", "tls_key": "k"},
+    {"tls_ca": "/nowhere"},
+    {"tls_ca": __file__},
 )
 def test_half_a_certificate_is_refused(settings: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest, match="SAX_TLS"):
         Credentials(**settings).channel()
 
 
-@pytest.mark.parametrize(
-    ("header", "token"),
-    [("Bearer x", "x"), ("bearer  x ", "x"), ("Basic x", None), ("x", None), ("Bearer", "")],
-)
+@each_case(("Bearer x", "x"), ("bearer  x ", "x"), ("Basic x", None), ("x", None), ("Bearer", ""))
 def test_only_a_bearer_header_holds_a_token(header: str, token: str | None) -> None:
     assert bearer_token(header) == token

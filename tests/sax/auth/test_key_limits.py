@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sax.auth.key_limits import UNLIMITED, KeyLimits, parse_options
 from sax.auth.token_file import new_token, parse_tokens, token_line
+from tests.each_case import each_case
 
 NUMBERS = st.none() | st.integers(1, 10**9)
 PATTERNS = st.lists(st.from_regex(r"[a-z0-9_/*?\[\]!-]{1,20}", fullmatch=True), max_size=5)
@@ -30,33 +30,27 @@ def test_a_line_without_options_has_no_limits() -> None:
     assert UNLIMITED.allows("/sax/test/llama")
 
 
-@pytest.mark.parametrize(
-    ("limits", "counted"),
-    [
-        (KeyLimits(rpm=1), True),
-        (KeyLimits(tpm=1), True),
-        (KeyLimits(concurrent=1), True),
-        (KeyLimits(models=("m",)), False),
-    ],
+@each_case(
+    (KeyLimits(rpm=1), True),
+    (KeyLimits(tpm=1), True),
+    (KeyLimits(concurrent=1), True),
+    (KeyLimits(models=("m",)), False),
 )
 def test_only_numbers_are_counted(limits: KeyLimits, counted: bool) -> None:
     assert limits.counted == counted
 
 
-@pytest.mark.parametrize(
-    ("models", "allowed"),
-    [
-        ("/sax/prod/*", {"/sax/prod/llama", "/sax/prod/smollm2"}),
-        ("llama", {"/sax/prod/llama", "/sax/test/llama"}),
-        ("*", {"/sax/prod/llama", "/sax/prod/smollm2", "/sax/test/llama", "/sax/test/smollm2"}),
-        (
-            "/sax/*/llama,/sax/test/smol*",
-            {"/sax/prod/llama", "/sax/test/llama", "/sax/test/smollm2"},
-        ),
-        ("smol*", {"/sax/prod/smollm2", "/sax/test/smollm2"}),
-        ("sax/prod/*", set[str]()),
-        ("[a-m]*", {"/sax/prod/llama", "/sax/test/llama"}),
-    ],
+@each_case(
+    ("/sax/prod/*", {"/sax/prod/llama", "/sax/prod/smollm2"}),
+    ("llama", {"/sax/prod/llama", "/sax/test/llama"}),
+    ("*", {"/sax/prod/llama", "/sax/prod/smollm2", "/sax/test/llama", "/sax/test/smollm2"}),
+    (
+        "/sax/*/llama,/sax/test/smol*",
+        {"/sax/prod/llama", "/sax/test/llama", "/sax/test/smollm2"},
+    ),
+    ("smol*", {"/sax/prod/smollm2", "/sax/test/smollm2"}),
+    ("sax/prod/*", set[str]()),
+    ("[a-m]*", {"/sax/prod/llama", "/sax/test/llama"}),
 )
 def test_a_glob_with_a_slash_is_of_full_names_and_one_without_of_short_ones(
     models: str, allowed: set[str]

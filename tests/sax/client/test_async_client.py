@@ -30,6 +30,7 @@ from sax.types import (
     ServerTypeStat,
     Tokenized,
 )
+from tests.each_case import each_case
 from tests.sax.conftest import MODEL
 from tests.sax.fake_admin import FakeAdmin
 from tests.sax.fake_replica import FakeReplica
@@ -58,21 +59,18 @@ async def test_a_second_publish_is_model_exists(client: AsyncClient) -> None:
         await client.publish(MODEL, "llama", "None")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "param"),
-    [
-        (("new", "llama", "None"), InvalidName, "model"),
-        ((NEW, "2b", "None"), InvalidName, "model_path"),
-        ((NEW, "llama", "a b"), InvalidName, "checkpoint"),
-        ((NEW, "llama", "None", -1), InvalidRequest, "replicas"),
-    ],
+@each_case(
+    (("new", "llama", "None"), InvalidName, "model"),
+    ((NEW, "2b", "None"), InvalidName, "model_path"),
+    ((NEW, "llama", "a b"), InvalidName, "checkpoint"),
+    ((NEW, "llama", "None", -1), InvalidRequest, "replicas"),
 )
 async def test_a_malformed_publish_is_refused_before_it_is_sent(
-    client: AsyncClient,
-    admin: FakeAdmin,
     arguments: tuple[str, str, str],
     error: type[InvalidRequest],
     param: str,
+    client: AsyncClient,
+    admin: FakeAdmin,
 ) -> None:
     with pytest.raises(error) as caught:
         await client.publish(*arguments)

@@ -17,7 +17,7 @@ from sax.storage.object_store import (
     StoreUnavailable,
     open_store,
 )
-from tests.stores.fixtures import KINDS
+from tests.stores.fixtures import AZURITE, GCS, KINDS, MOTO
 from tests.stores.place import BUCKET
 
 
@@ -39,7 +39,7 @@ async def test_an_object_is_created_once_and_then_keeps_its_bytes(store):
 
 
 # Not moto: it looks and then writes, so that two may win.
-@pytest.mark.parametrize("place", [kind for kind in KINDS if kind != "moto"], indirect=True)
+@pytest.mark.parametrize("place", [kind for kind in KINDS if kind is not MOTO], indirect=True)
 async def test_one_of_many_creators_wins(store):
     results = await asyncio.gather(
         *(store.create("a/b", bytes([n])) for n in range(8)), return_exceptions=True
@@ -64,7 +64,7 @@ async def test_a_name_is_no_prefix_of_another_by_its_letters(store):
 
 # Azurite's pages hold 5,000 names.
 @pytest.mark.extended
-@pytest.mark.parametrize("place", ["memory", "folder", "moto", "seaweed", "gcs"], indirect=True)
+@pytest.mark.parametrize("place", [kind for kind in KINDS if kind is not AZURITE], indirect=True)
 async def test_more_names_than_fit_in_one_page_are_all_listed(store):
     names = [f"p/{number:012d}" for number in range(1_050)]
     room = asyncio.Semaphore(16)
@@ -140,7 +140,7 @@ def test_a_location_that_is_no_store_is_refused(location):
         open_store(location)
 
 
-@pytest.mark.parametrize("place", ["moto", "gcs", "azurite"], indirect=True)
+@pytest.mark.parametrize("place", [MOTO, GCS, AZURITE], indirect=True)
 async def test_a_bucket_that_is_not_there_is_a_store_that_fails_and_not_an_empty_one(place):
     store = open_store(place.url.replace(BUCKET, "no-such-bucket"))
     with pytest.raises(StoreUnavailable, match="bucket or folder does not exist"):

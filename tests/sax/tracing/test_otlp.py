@@ -9,6 +9,7 @@ import pytest
 from sax.tracing.otlp import OtlpTracer, tracer_of
 from sax.tracing.trace_context import TraceContext
 from sax.tracing.tracer import NO_TRACER, Span, SpanKind
+from tests.each_case import each_case
 from tests.otlp_collector import collecting
 
 ABOVE = TraceContext(7, 9, sampled=True)
@@ -72,14 +73,11 @@ def test_who_records_is_decided_as_opentelemetry_does(
     tracer.close()
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {},
-        {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
-        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318", "OTEL_SDK_DISABLED": "true"},
-        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318", "OTEL_TRACES_EXPORTER": "none"},
-    ],
+@each_case(
+    {},
+    {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
+    {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318", "OTEL_SDK_DISABLED": "true"},
+    {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318", "OTEL_TRACES_EXPORTER": "none"},
 )
 def test_without_an_endpoint_nothing_is_recorded(environment: dict[str, str]) -> None:
     assert tracer_of(environment, "sax-test") is NO_TRACER

@@ -21,6 +21,7 @@ from sax.errors import InvalidRequest, NotFound, ReplicaLost, SaxError, Unauthen
 from sax.proto import admin_pb2
 from sax.wire.interceptor import ErrorInterceptor
 from sax.wire.rpc import ERROR_KEY, open_channel, server_options, to_sax_error
+from tests.each_case import each_case
 from tests.identities import Identities
 from tests.sax.client.test_connection import until
 
@@ -151,21 +152,22 @@ async def open_to_all() -> AsyncIterator[Served]:
     await served.server.stop(None)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_case(*METHODS)
 async def test_a_strangers_message_is_not_even_parsed(
-    served: Served, people: Identities, method: str
+    method: str, served: Served, people: Identities
 ) -> None:
+    before = served.echo.parsed
     for name in ("", "mallory"):
         error = await served.refusal(f"/a.B/{method}", b"", metadata=people.metadata(name))
         assert type(error) is Unauthenticated
-    assert served.echo.parsed == 0
+    assert served.echo.parsed == before
     await served.call(f"/a.B/{method}", b"", metadata=people.metadata("alice"))
-    assert served.echo.parsed == 1
+    assert served.echo.parsed == before + 1
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_case(*METHODS)
 async def test_a_strangers_large_message_is_refused_for_its_sender_and_not_for_its_size(
-    served: Served, method: str
+    method: str, served: Served
 ) -> None:
     assert type(await served.refusal(f"/a.B/{method}", bytes(2 * LIMIT))) is Unauthenticated
 
@@ -259,9 +261,9 @@ def uncollected() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_case(*METHODS)
 @pytest.mark.usefixtures("uncollected")
-async def test_a_refused_message_is_freed_at_once(open_to_all: Served, method: str) -> None:
+async def test_a_refused_message_is_freed_at_once(method: str, open_to_all: Served) -> None:
     echo, kept = open_to_all.echo, list[weakref.ref[Refused]]()
 
     def parse(data: bytes) -> Refused:

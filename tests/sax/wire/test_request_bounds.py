@@ -28,6 +28,7 @@ from sax.wire.request_bounds import (
     check_token,
     check_tokenize,
 )
+from tests.each_case import each_case
 
 Make = Callable[[int], Any]
 
@@ -163,11 +164,7 @@ CASES: list[tuple[Callable[[Any], None], Make, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("check", "make", "bound", "param"),
-    CASES,
-    ids=[f"{check.__name__}-{param}-{bound}" for check, _, bound, param in CASES],
-)
+@each_case(*CASES)
 def test_a_field_passes_at_its_bound_and_is_refused_above(
     check: Callable[[Any], None], make: Make, bound: int, param: str
 ) -> None:

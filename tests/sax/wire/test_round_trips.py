@@ -48,6 +48,7 @@ from sax.types import (
     ToolCall,
 )
 from sax.wire import codec
+from tests.each_case import each_case
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 I32 = st.integers(0, 2**31 - 1)
@@ -383,7 +384,7 @@ def test_tokens_to_turn_into_text_survive_the_wire(model_id: str, ids: list[int]
     assert codec.decode_detokenize(sent) == (model_id, tuple(ids))
 
 
-@pytest.mark.parametrize("cls", TABLE)
+@each_case(*TABLE)
 def test_a_failure_survives_the_wire(cls: type) -> None:
     msg = codec.encode_failure(7, cls("why", param="seed", retry_after_s=1.5))
     error = codec.decode_failure(msg)
@@ -392,18 +393,15 @@ def test_a_failure_survives_the_wire(cls: type) -> None:
     assert (error.text, error.param, error.retry_after_s) == ("why", "seed", 1.5)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("seed", -1),
-        ("seed", 2**64),
-        ("top_k", 2**31),
-        ("max_tokens", 1.5),
-        ("temperature", "hot"),
-        ("stop", (1,)),
-        ("stop_token_ids", (2**31,)),
-        ("stop_sequence", (2**31,)),
-    ],
+@each_case(
+    ("seed", -1),
+    ("seed", 2**64),
+    ("top_k", 2**31),
+    ("max_tokens", 1.5),
+    ("temperature", "hot"),
+    ("stop", (1,)),
+    ("stop_token_ids", (2**31,)),
+    ("stop_sequence", (2**31,)),
 )
 def test_a_sampling_field_no_message_can_hold_is_refused_by_name(field: str, value: object) -> None:
     sampling = SamplingParams(**{field: value})  # type: ignore[arg-type]
@@ -412,9 +410,7 @@ def test_a_sampling_field_no_message_can_hold_is_refused_by_name(field: str, val
     assert caught.value.param == field
 
 
-@pytest.mark.parametrize(
-    ("timeout_s", "timeout_ms"), [(1e-9, 1), (0.0011, 2), (1e9, 0), (math.inf, 0), (None, 0)]
-)
+@each_case((1e-9, 1), (0.0011, 2), (1e9, 0), (math.inf, 0), (None, 0))
 def test_a_time_limit_is_sent_in_whole_milliseconds_or_not_at_all(
     timeout_s: float | None, timeout_ms: int
 ) -> None:

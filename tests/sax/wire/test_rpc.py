@@ -26,6 +26,7 @@ from sax.need import Need
 from sax.proto import admin_pb2
 from sax.wire import rpc
 from sax.wire.interceptor import ErrorInterceptor
+from tests.each_case import each_case
 
 
 class Raising(grpc.GenericRpcHandler):
@@ -111,8 +112,8 @@ async def peer() -> AsyncIterator[Peer]:
     await peer.server.stop(None)
 
 
-@pytest.mark.parametrize("cls", TABLE)
-async def test_every_error_crosses_the_wire_whole(peer: Peer, cls: type[SaxError]) -> None:
+@each_case(*TABLE)
+async def test_every_error_crosses_the_wire_whole(cls: type[SaxError], peer: Peer) -> None:
     text, need = "naïve text: 3 > 2\nsecond line", Need(devices=32, memory=2**40, weights=7)
     peer.handler.error = cls(text, param="extra.é", retry_after_s=0.25, need=need)
     with pytest.raises(SaxError) as caught:
@@ -215,7 +216,7 @@ async def test_a_message_of_many_megabytes_passes(peer: Peer) -> None:
     assert len(reply.model_id) == 20_000_000
 
 
-@pytest.mark.parametrize("code", list(grpc.StatusCode))
+@each_case(*list(grpc.StatusCode))
 def test_every_grpc_code_stands_for_some_error(code: grpc.StatusCode) -> None:
     assert issubclass(rpc.error_class(code), SaxError)
 

@@ -4,14 +4,13 @@ import json
 from typing import Any
 
 import httpx
-import openai
-import pytest
 
 from http_gateway.config import GatewayConfig
 from http_gateway.openai.audio.formats import shown
 from sax.errors import QueueFull, ReplicaLost
 from sax.fields.table import SOUND_BYTES
 from sax.speech.transcripts import Segment, WholeTranscript
+from tests.each_case import each_case
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.fake_cell import FakeCell
 
@@ -115,27 +114,24 @@ async def test_a_stream_that_breaks_ends_with_an_error(http: httpx.AsyncClient, 
     assert (await ask(http, stream="true")).status_code == 429
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"model": ""}, "model"),
-        ({"response_format": "diarized_json"}, "response_format"),
-        ({"temperature": "2"}, "temperature"),
-        ({"temperature": "warm"}, "temperature"),
-        ({"stream": "yes"}, "stream"),
-        ({"stream": "true", "response_format": "srt"}, "stream"),
-        ({"timestamp_granularities[]": "word"}, "timestamp_granularities"),
-        ({"timestamp_granularities[]": "letter"}, "timestamp_granularities"),
-        ({"timestamp_granularities[]": "segment"}, "timestamp_granularities"),
-        ({"include[]": "logprobs"}, "include[]"),
-        ({"chunking_strategy": "server_vad"}, "chunking_strategy"),
-        ({"prompt": "x" * 9000}, "prompt"),
-        ({"language": "x" * 40}, "language"),
-        ({"nope": "1"}, "nope"),
-    ],
+@each_case(
+    ({"model": ""}, "model"),
+    ({"response_format": "diarized_json"}, "response_format"),
+    ({"temperature": "2"}, "temperature"),
+    ({"temperature": "warm"}, "temperature"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream": "true", "response_format": "srt"}, "stream"),
+    ({"timestamp_granularities[]": "word"}, "timestamp_granularities"),
+    ({"timestamp_granularities[]": "letter"}, "timestamp_granularities"),
+    ({"timestamp_granularities[]": "segment"}, "timestamp_granularities"),
+    ({"include[]": "logprobs"}, "include[]"),
+    ({"chunking_strategy": "server_vad"}, "chunking_strategy"),
+    ({"prompt": "x" * 9000}, "prompt"),
+    ({"language": "x" * 40}, "language"),
+    ({"nope": "1"}, "nope"),
 )
 async def test_what_is_wrong_is_refused_by_name(
-    http: httpx.AsyncClient, fields: dict[str, str], param: str
+    fields: dict[str, str], param: str, http: httpx.AsyncClient
 ):
     reply = await ask(http, **fields)
     assert reply.status_code == 400, reply.text
@@ -162,27 +158,3 @@ async def test_a_sound_may_be_larger_than_other_bodies_and_no_larger_than_its_bo
     assert reply.status_code == 413
     assert "shorter sound" in reply.json()["error"]["message"]
     assert (await ask(small, sound=b"x" * (SOUND_BYTES + 1))).status_code == 400
-
-
-@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # of its translations
-async def test_openais_client_reads_every_format(live_url: str):
-    client = openai.AsyncOpenAI(base_url=f"{live_url}/v1", api_key="none")
-    file = ("said.wav", SOUND)
-    audio = client.audio.transcriptions
-    plain = await audio.create(model=MODEL, file=file)
-    assert plain.text == "xx transcribe"
-    verbose = await audio.create(
-        model=MODEL,
-        file=file,
-        response_format="verbose_json",
-        timestamp_granularities=["segment"],
-    )
-    assert verbose.segments is not None
-    assert [each.start for each in verbose.segments] == [0.0, 1.5]
-    assert "-->" in await audio.create(model=MODEL, file=file, response_format="srt")
-    stream = await audio.create(model=MODEL, file=file, stream=True)
-    kinds = [event.type async for event in stream]
-    assert kinds == ["transcript.text.delta", "transcript.text.delta", "transcript.text.done"]
-    english = await client.audio.translations.create(model=MODEL, file=file)
-    assert english.text == "xx translate"
-    await client.close()

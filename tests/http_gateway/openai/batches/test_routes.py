@@ -13,6 +13,7 @@ from http_gateway.config import GatewayConfig
 from sax.chat import Image, Message
 from sax.fields.sampling import MOST_PRIORITY
 from sax.storage.object_store import ObjectStore, open_store
+from tests.each_case import each_case
 from tests.http_gateway.described import CheckingClient
 from tests.http_gateway.fake_cell import FakeCell
 from tests.http_gateway.openai.batches.asked import (
@@ -108,30 +109,27 @@ async def test_a_bad_request_is_an_error_of_its_line(http: httpx.AsyncClient):
     assert [*await lines_in(http, batch["output_file_id"])] == ["good"]
 
 
-@pytest.mark.parametrize(
-    ("lines", "code", "line", "param"),
-    [
-        ([], "empty_file", None, None),
-        ([b"\n\n"], "empty_file", None, None),
-        ([chat("a"), b"{\n"], "invalid_json_line", 2, None),
-        ([b"[]\n"], "invalid_request", 1, None),
-        ([chat("a"), b"\n", chat("a")], "duplicate_custom_id", 3, "custom_id"),
-        ([{**chat("a"), "custom_id": ""}], "missing_custom_id", 1, "custom_id"),
-        ([{**chat("a"), "method": "GET"}], "invalid_method", 1, "method"),
-        ([{**chat("a"), "url": "/v1/embeddings"}], "invalid_url", 1, "url"),
-        ([{**chat("a"), "body": 1}], "invalid_body", 1, "body"),
-        ([{**chat("a"), "nope": 1}], "unknown_field", 1, "nope"),
-        ([chat("a", stream=True)], "invalid_body", 1, "body.stream"),
-        ([chat("a", priority=1)], "invalid_body", 1, "body.priority"),
-    ],
+@each_case(
+    ([], "empty_file", None, None),
+    ([b"\n\n"], "empty_file", None, None),
+    ([chat("a"), b"{\n"], "invalid_json_line", 2, None),
+    ([b"[]\n"], "invalid_request", 1, None),
+    ([chat("a"), b"\n", chat("a")], "duplicate_custom_id", 3, "custom_id"),
+    ([{**chat("a"), "custom_id": ""}], "missing_custom_id", 1, "custom_id"),
+    ([{**chat("a"), "method": "GET"}], "invalid_method", 1, "method"),
+    ([{**chat("a"), "url": "/v1/embeddings"}], "invalid_url", 1, "url"),
+    ([{**chat("a"), "body": 1}], "invalid_body", 1, "body"),
+    ([{**chat("a"), "nope": 1}], "unknown_field", 1, "nope"),
+    ([chat("a", stream=True)], "invalid_body", 1, "body.stream"),
+    ([chat("a", priority=1)], "invalid_body", 1, "body.priority"),
 )
 async def test_a_file_that_is_wrong_fails_the_batch_and_names_the_line(
-    cell: FakeCell,
-    http: httpx.AsyncClient,
     lines: list[Any],
     code: str,
     line: int | None,
     param: str | None,
+    cell: FakeCell,
+    http: httpx.AsyncClient,
 ):
     batch = await ended(http, (await start(http, lines))["id"])
     assert batch["status"] == "failed"
@@ -149,24 +147,21 @@ async def test_batches_are_listed_the_newest_first(http: httpx.AsyncClient):
     assert {batch["id"] for batch in (*listed["data"], *rest["data"])} == ids
 
 
-@pytest.mark.parametrize(
-    ("field", "status", "param"),
-    [
-        ({"input_file_id": "file-1"}, 404, "input_file_id"),
-        ({"endpoint": "/v1/models"}, 400, "endpoint"),
-        ({"completion_window": "24d"}, 400, "completion_window"),
-        ({"completion_window": "169h"}, 400, "completion_window"),
-        ({"output_expires_after": {"anchor": "x", "seconds": 1}}, 400, "output_expires_after"),
-        (
-            {"output_expires_after": {"anchor": "created_at", "seconds": 1}},
-            400,
-            "output_expires_after.seconds",
-        ),
-        ({"nope": 1}, 400, "nope"),
-    ],
+@each_case(
+    ({"input_file_id": "file-1"}, 404, "input_file_id"),
+    ({"endpoint": "/v1/models"}, 400, "endpoint"),
+    ({"completion_window": "24d"}, 400, "completion_window"),
+    ({"completion_window": "169h"}, 400, "completion_window"),
+    ({"output_expires_after": {"anchor": "x", "seconds": 1}}, 400, "output_expires_after"),
+    (
+        {"output_expires_after": {"anchor": "created_at", "seconds": 1}},
+        400,
+        "output_expires_after.seconds",
+    ),
+    ({"nope": 1}, 400, "nope"),
 )
 async def test_what_is_wrong_is_refused_by_name(
-    http: httpx.AsyncClient, field: dict[str, Any], status: int, param: str
+    field: dict[str, Any], status: int, param: str, http: httpx.AsyncClient
 ):
     body = {"input_file_id": await upload(http, [chat("a")]), "endpoint": CHAT}
     reply = await http.post("/v1/batches", json={"completion_window": "24h", **body, **field})

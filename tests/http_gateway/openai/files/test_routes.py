@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-import pytest
 
 from http_gateway.config import GatewayConfig
 from sax.storage.object_store import open_store
+from tests.each_case import each_case
 from tests.http_gateway.conftest import Connect
 
 PATH = "/v1/files"
@@ -42,24 +42,21 @@ async def test_a_file_may_have_a_time_to_live(keeping: httpx.AsyncClient):
     assert file["expires_at"] == file["created_at"] + 3600
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"purpose": "fine-tune"}, "purpose"),
-        ({"nope": "1"}, "nope"),
-        ({"expires_after[seconds]": "3600"}, "expires_after"),
-        (
-            {"expires_after[anchor]": "created_at", "expires_after[seconds]": "5"},
-            "expires_after[seconds]",
-        ),
-        (
-            {"expires_after[anchor]": "created_at", "expires_after[seconds]": "soon"},
-            "expires_after[seconds]",
-        ),
-    ],
+@each_case(
+    ({"purpose": "fine-tune"}, "purpose"),
+    ({"nope": "1"}, "nope"),
+    ({"expires_after[seconds]": "3600"}, "expires_after"),
+    (
+        {"expires_after[anchor]": "created_at", "expires_after[seconds]": "5"},
+        "expires_after[seconds]",
+    ),
+    (
+        {"expires_after[anchor]": "created_at", "expires_after[seconds]": "soon"},
+        "expires_after[seconds]",
+    ),
 )
 async def test_what_is_wrong_is_refused_by_name(
-    keeping: httpx.AsyncClient, fields: dict[str, str], param: str
+    fields: dict[str, str], param: str, keeping: httpx.AsyncClient
 ):
     reply = await upload(keeping, **fields)
     assert reply.status_code == 400

@@ -6,11 +6,11 @@ import base64
 import struct
 
 import httpx
-import openai
 import pytest
 
 from http_gateway.openai.passes.embeddings import to_base64
 from sax.errors import InvalidRequest, NotLoaded, PromptTooLong, QueueFull
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell
 
 PATH = "/v1/embeddings"
@@ -53,41 +53,27 @@ async def test_base64_is_little_endian_floats(http: httpx.AsyncClient) -> None:
     assert to_base64([1.0]) == "AACAPw=="
 
 
-def test_the_openai_package_reads_both_encodings(live_url: str) -> None:
-    with openai.OpenAI(base_url=f"{live_url}/v1", api_key="none", max_retries=0) as client:
-        by_default = client.embeddings.create(model="smollm2", input=["ab", "c"])
-        plain = client.embeddings.create(
-            model="smollm2", input=["ab", "c"], encoding_format="float", dimensions=3, user="me"
-        )
-    assert [entry.embedding for entry in by_default.data] == [[2, 0.5, -0.25], [1, 0.5, -0.25]]
-    assert plain.data == by_default.data
-    assert by_default.usage.prompt_tokens == by_default.usage.total_tokens == 3
-
-
 async def test_dimensions_and_prompt_name_reach_the_cell(http: httpx.AsyncClient) -> None:
     answer = await embed(http, input="abcd", dimensions=2, prompt_name="query")
     assert answer.json()["data"][0]["embedding"] == [9.0, 0.5]
 
 
-@pytest.mark.parametrize(
-    ("body", "param", "says"),
-    [
-        ({"input": "a", "dimensions": 1}, "dimensions", "model's vectors have 3"),
-        ({"input": "a", "prompt_name": "x" * 600}, "prompt_name", "at most 512"),
-        ({"input": "a", "normalize": True}, "normalize", "not supported"),
-        ({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "not supported"),
-        ({"input": "a", "imput": "b"}, "imput", "not a known field"),
-        ({"input": "a", "encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
-        ({"input": "a", "dimensions": 0}, "dimensions", "greater than or equal to 1"),
-        ({"input": []}, "input", "at least 1 item"),
-        ({"input": [[]]}, "input", "send text"),
-        ({"input": ["a", 7]}, "input", "send text"),
-        ({"input": ["a"] * 2049}, "input", "at most 2048"),
-        ({}, "input", "required"),
-    ],
+@each_case(
+    ({"input": "a", "dimensions": 1}, "dimensions", "model's vectors have 3"),
+    ({"input": "a", "prompt_name": "x" * 600}, "prompt_name", "at most 512"),
+    ({"input": "a", "normalize": True}, "normalize", "not supported"),
+    ({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "not supported"),
+    ({"input": "a", "imput": "b"}, "imput", "not a known field"),
+    ({"input": "a", "encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
+    ({"input": "a", "dimensions": 0}, "dimensions", "greater than or equal to 1"),
+    ({"input": []}, "input", "at least 1 item"),
+    ({"input": [[]]}, "input", "send text"),
+    ({"input": ["a", 7]}, "input", "send text"),
+    ({"input": ["a"] * 2049}, "input", "at most 2048"),
+    ({}, "input", "required"),
 )
 async def test_what_cannot_be_honoured_is_refused_by_name(
-    http: httpx.AsyncClient, body: dict[str, object], param: str, says: str
+    body: dict[str, object], param: str, says: str, http: httpx.AsyncClient
 ) -> None:
     answer = await embed(http, **body)
     assert answer.status_code == 400
@@ -96,20 +82,17 @@ async def test_what_cannot_be_honoured_is_refused_by_name(
     assert says in error["message"]
 
 
-@pytest.mark.parametrize(
-    ("failure", "status"),
-    [
-        (InvalidRequest("is a language model and does not serve lm.embed", param="model"), 400),
-        (PromptTooLong("input 0 has 600 tokens and this model reads at most 512"), 400),
-        (QueueFull("full", retry_after_s=2), 429),
-        (NotLoaded("gone"), 503),
-    ],
+@each_case(
+    (InvalidRequest("is a language model and does not serve lm.embed", param="model"), 400),
+    (PromptTooLong("input 0 has 600 tokens and this model reads at most 512"), 400),
+    (QueueFull("full", retry_after_s=2), 429),
+    (NotLoaded("gone"), 503),
 )
 async def test_the_cells_refusals_pass_through(
-    cell: FakeCell,
-    http: httpx.AsyncClient,
     failure: InvalidRequest | QueueFull | NotLoaded,
     status: int,
+    cell: FakeCell,
+    http: httpx.AsyncClient,
 ) -> None:
     cell.failure = failure
     answer = await embed(http, input="a")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import httpx
-import pytest
 
 from http_gateway.openai.passes.relevance import CLASSIFY_PATHS, RERANK_PATHS, SCORE_PATHS
 from sax.errors import InvalidRequest, QueueFull
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell
 
 RERANK = {"query": "ab", "documents": ["c", "defg", {"text": "hi"}]}
@@ -16,8 +16,8 @@ async def post(http: httpx.AsyncClient, path: str, **body: object) -> httpx.Resp
     return await http.post(path, json={"model": "smollm2", **body})
 
 
-@pytest.mark.parametrize("path", RERANK_PATHS)
-async def test_documents_come_best_first(http: httpx.AsyncClient, path: str) -> None:
+@each_case(*RERANK_PATHS)
+async def test_documents_come_best_first(path: str, http: httpx.AsyncClient) -> None:
     reply = (await post(http, path, **RERANK)).json()
     assert reply["results"] == [
         {"index": 1, "relevance_score": 0.08},
@@ -36,17 +36,14 @@ async def test_the_best_few_come_with_their_text(http: httpx.AsyncClient) -> Non
     ]
 
 
-@pytest.mark.parametrize("path", SCORE_PATHS)
-@pytest.mark.parametrize(
-    ("first", "second", "scores"),
-    [
-        ("ab", "c", [0.02]),
-        ("ab", ["c", "de"], [0.02, 0.04]),
-        (["a", "bc"], ["d", "e"], [0.01, 0.02]),
-    ],
+@each_case(*SCORE_PATHS)
+@each_case(
+    ("ab", "c", [0.02]),
+    ("ab", ["c", "de"], [0.02, 0.04]),
+    (["a", "bc"], ["d", "e"], [0.01, 0.02]),
 )
 async def test_pairs_are_scored_in_order(
-    http: httpx.AsyncClient, path: str, first: object, second: object, scores: list[float]
+    first: object, second: object, scores: list[float], path: str, http: httpx.AsyncClient
 ) -> None:
     reply = (await post(http, path, text_1=first, text_2=second)).json()
     assert reply["object"] == "list"
@@ -55,8 +52,8 @@ async def test_pairs_are_scored_in_order(
     assert {each["object"] for each in reply["data"]} == {"score"}
 
 
-@pytest.mark.parametrize("path", CLASSIFY_PATHS)
-async def test_texts_and_token_ids_are_classified(http: httpx.AsyncClient, path: str) -> None:
+@each_case(*CLASSIFY_PATHS)
+async def test_texts_and_token_ids_are_classified(path: str, http: httpx.AsyncClient) -> None:
     data = (await post(http, path, input=["ab", "abc"])).json()["data"]
     assert data == [
         {"index": 0, "label": "short", "probs": [0.5, 0.5], "num_classes": 2},
@@ -65,26 +62,23 @@ async def test_texts_and_token_ids_are_classified(http: httpx.AsyncClient, path:
     assert len((await post(http, path, input=[[5, 6], [7]])).json()["data"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "param", "says"),
-    [
-        ("/v1/rerank", {"query": "a"}, "documents", "required"),
-        ("/v1/rerank", {"query": "a", "documents": []}, "documents", "at least 1"),
-        ("/v1/rerank", {"query": "a", "documents": [5]}, "documents", "send texts"),
-        ("/rerank", {"query": "a", "documents": [{"image": "x"}]}, "documents", "send texts"),
-        ("/v1/rerank", {"query": "a", "documents": ["b"] * 2049}, "documents", "at most 2048"),
-        ("/v1/rerank", RERANK | {"top_n": 0}, "top_n", "greater than or equal to 1"),
-        ("/v1/rerank", RERANK | {"rank_fields": ["x"]}, "rank_fields", "not supported"),
-        ("/v1/rerank", RERANK | {"topn": 1}, "topn", "not a known field"),
-        ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "text_1", "send one text_1"),
-        ("/score", {"text_1": ["a"] * 2049, "text_2": "c"}, "text_1", "at most 2048"),
-        ("/v1/score", {"text_1": "a"}, "text_2", "required"),
-        ("/v1/classify", {"input": [[]]}, "input", "send text"),
-        ("/classify", {"input": "a", "softmax": False}, "softmax", "not supported"),
-    ],
+@each_case(
+    ("/v1/rerank", {"query": "a"}, "documents", "required"),
+    ("/v1/rerank", {"query": "a", "documents": []}, "documents", "at least 1"),
+    ("/v1/rerank", {"query": "a", "documents": [5]}, "documents", "send texts"),
+    ("/rerank", {"query": "a", "documents": [{"image": "x"}]}, "documents", "send texts"),
+    ("/v1/rerank", {"query": "a", "documents": ["b"] * 2049}, "documents", "at most 2048"),
+    ("/v1/rerank", RERANK | {"top_n": 0}, "top_n", "greater than or equal to 1"),
+    ("/v1/rerank", RERANK | {"rank_fields": ["x"]}, "rank_fields", "not supported"),
+    ("/v1/rerank", RERANK | {"topn": 1}, "topn", "not a known field"),
+    ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "text_1", "send one text_1"),
+    ("/score", {"text_1": ["a"] * 2049, "text_2": "c"}, "text_1", "at most 2048"),
+    ("/v1/score", {"text_1": "a"}, "text_2", "required"),
+    ("/v1/classify", {"input": [[]]}, "input", "send text"),
+    ("/classify", {"input": "a", "softmax": False}, "softmax", "not supported"),
 )
 async def test_what_cannot_be_honoured_is_refused_by_name(
-    http: httpx.AsyncClient, path: str, body: dict[str, object], param: str, says: str
+    path: str, body: dict[str, object], param: str, says: str, http: httpx.AsyncClient
 ) -> None:
     answer = await post(http, path, **body)
     assert answer.status_code == 400

@@ -5,6 +5,7 @@ from http_gateway.openai.responses.stored import StoredResponse, StoredResponses
 from sax.auth.acl import ANYONE, Principal, enter_call
 from sax.errors import InvalidRequest, NotFound
 from sax.storage.object_store import StoreUnavailable, open_store
+from tests.each_case import each_case
 from tests.stores.faulty_store import FaultyStore
 
 TTL_S = 100
@@ -69,7 +70,7 @@ async def test_a_conversation_that_became_too_long_is_refused(monkeypatch: pytes
     assert refused.value.param == "previous_response_id"
 
 
-@pytest.mark.parametrize("id", ["", "x", "resp_", "../resp_1", "resp_" + "g" * 32])
+@each_case("", "x", "resp_", "../resp_1", "resp_" + "g" * 32)
 async def test_what_is_no_id_is_not_looked_up(id: str):
     with pytest.raises(NotFound):
         await StoredResponses(FaultyStore(), TTL_S).get(id)

@@ -17,11 +17,10 @@ from k8s.render.workload import pod_of
 from model_server.pathways.roles.flags import parse
 from sax.container import command
 from sax.slices import GENERATIONS, slice_of
-from tests.k8s.manifests import kubectl, rendered
+from tests.each_case import each_case
 from tests.k8s.render.pathways import programs as expected
 from tests.k8s.render.pathways.programs import HEAD, VARIABLES, job, plain_jobset, programs
 
-_needs_kubectl = pytest.mark.skipif(kubectl() is None, reason="kubectl is not installed")
 _SLICES = [f"{each.chip}:{size}" for each in GENERATIONS.values() for size in each.sizes]
 _TAKEN = [each for each in _SLICES if slice_of(each).machine.name in INSTANCE_TYPES]
 
@@ -162,7 +161,7 @@ def test_a_colocated_head_may_go_where_the_workers_are() -> None:
     assert workers["affinity"].keys() == {"podAffinity", "podAntiAffinity"}
 
 
-@pytest.mark.parametrize("topology", _TAKEN)
+@each_case(*_TAKEN)
 def test_a_colocated_head_fits_beside_a_worker(topology: str) -> None:
     """The limits of the resource manager and the proxy are requests, too."""
     head, _ = _pods(jobset_of(job(topology, deployment_mode=COLOCATED)))
@@ -172,7 +171,7 @@ def test_a_colocated_head_fits_beside_a_worker(topology: str) -> None:
     assert machine.allocatable > (32 + 100) * 10**9 + 32 * 2**30
 
 
-@pytest.mark.parametrize("topology", _TAKEN)
+@each_case(*_TAKEN)
 def test_the_slices_are_those_that_the_cluster_knows(topology: str) -> None:
     there = slice_of(topology)
     _, worker = _jobs(jobset_of(job(topology)))
@@ -238,20 +237,6 @@ def test_an_expansion_changes_nothing_and_keeps_every_number(
     pod = _pods(jobset)[1]
     assert pod.get("terminationGracePeriodSeconds") == grace
     assert pod["priorityClassName"] == "low"
-
-
-@_needs_kubectl
-def test_the_overlay_without_the_controller_is_what_the_controller_makes_and_more() -> None:
-    (theirs,) = [each for each in rendered("overlays/pathways") if each["kind"] == "PathwaysJob"]
-    (ours,) = [each for each in rendered("overlays/pathways/jobset") if each["kind"] == "JobSet"]
-    made = jobset_of(theirs)
-    # What the controller drops (the pod's labels) and cannot say (the workers' service account).
-    own = ours["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]
-    made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"] |= own
-    made["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"] |= {
-        "serviceAccountName": "sax-sa"
-    }
-    assert made == ours
 
 
 def test_the_jobset_for_clusters_without_the_controller_runs_workers_that_can_open_chips() -> None:

@@ -6,43 +6,40 @@ from typing import Any
 
 import pytest
 
-from k8s.render.pathways.component import COMPONENTS, PROGRAMS, PathwaysComponent
+from k8s.render.pathways.component import PROGRAMS, PathwaysComponent
 from k8s.render.pathways.machines import INSTANCE_TYPES
-from k8s.render.pathways.options import DEPLOYMENT_MODES, PathwaysOptions
+from k8s.render.pathways.options import PathwaysOptions
 from sax.errors import InvalidRequest
 from sax.slices import GENERATIONS, slice_of
+from tests.each_case import each_case
 from tests.k8s.render.pathways.programs import job
-from tests.k8s.schemas import NO_CRDS, custom_schemas
 
 _OURS = tuple(PathwaysComponent(kind, image="sax") for kind in PROGRAMS)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"slices": 0}, "--slices 0: write 1 to"),
-        ({"max_restarts": -1}, "--max-restarts -1: write 0 to"),
-        ({"max_restarts": 2**31}, "--max-restarts"),
-        ({"slices": 2, "elastic_slices": -1}, "--elastic-slices -1"),
-        ({"slices": 2, "elastic_slices": 2}, "one of the slices must stay"),
-        ({"elastic_slices": 1}, "less than --slices 1"),
-        ({"max_slice_restarts": 2}, "give both"),
-        ({"slices": 2, "elastic_slices": 1, "max_slice_restarts": 0}, "--max-slice-restarts 0"),
-        ({"worker_grace_seconds": -1}, "--worker-grace-seconds -1"),
-        ({"worker_priority_class": "A b"}, "lower-case letters"),
-        ({"deployment_mode": "both"}, "choose one of default, colocate_head_with_workers"),
-        ({"directory": "s3://bucket/x"}, "--pathways-dir 's3://bucket/x': .* write gs://"),
-        ({"directory": "gs://bucket/x\n"}, "write gs://"),
-        ({"version": "a:b"}, "--pathways-version 'a:b'"),
-        ({"version": "latest", "components": _OURS}, "no image of Google's is left"),
-        ({"trusts_network": True}, "--trust-network True: none of the components is ours"),
-        ({"node_selector": {"a b": "c"}}, "a node's label"),
-        ({"node_selector": {"a": "b\n"}}, "a node's label"),
-        (
-            {"node_selector": {"cloud.google.com/gke-tpu-topology": "2x2"}},
-            "follows from --topology",
-        ),
-    ],
+@each_case(
+    ({"slices": 0}, "--slices 0: write 1 to"),
+    ({"max_restarts": -1}, "--max-restarts -1: write 0 to"),
+    ({"max_restarts": 2**31}, "--max-restarts"),
+    ({"slices": 2, "elastic_slices": -1}, "--elastic-slices -1"),
+    ({"slices": 2, "elastic_slices": 2}, "one of the slices must stay"),
+    ({"elastic_slices": 1}, "less than --slices 1"),
+    ({"max_slice_restarts": 2}, "give both"),
+    ({"slices": 2, "elastic_slices": 1, "max_slice_restarts": 0}, "--max-slice-restarts 0"),
+    ({"worker_grace_seconds": -1}, "--worker-grace-seconds -1"),
+    ({"worker_priority_class": "A b"}, "lower-case letters"),
+    ({"deployment_mode": "both"}, "choose one of default, colocate_head_with_workers"),
+    ({"directory": "s3://bucket/x"}, "--pathways-dir 's3://bucket/x': .* write gs://"),
+    ({"directory": "gs://bucket/x\n"}, "write gs://"),
+    ({"version": "a:b"}, "--pathways-version 'a:b'"),
+    ({"version": "latest", "components": _OURS}, "no image of Google's is left"),
+    ({"trusts_network": True}, "--trust-network True: none of the components is ours"),
+    ({"node_selector": {"a b": "c"}}, "a node's label"),
+    ({"node_selector": {"a": "b\n"}}, "a node's label"),
+    (
+        {"node_selector": {"cloud.google.com/gke-tpu-topology": "2x2"}},
+        "follows from --topology",
+    ),
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as refused:
@@ -104,23 +101,3 @@ def test_every_other_machine_of_the_cluster_is_taken() -> None:
     assert set(INSTANCE_TYPES) == {name for name in machines if not name.endswith("-1t")}
     eight = job("v5e:2x4")["spec"]["workers"][0]["type"]
     assert eight == slice_of("v5e:2x4").machine.name
-
-
-def test_the_choices_are_those_of_the_schema() -> None:
-    schemas = custom_schemas()
-    if not schemas:
-        pytest.skip(NO_CRDS)
-    schema = schemas["pathways-job.pathways.domain/v1", "PathwaysJob"]["properties"]["spec"]
-    fields = schema["properties"]
-    components = fields["customComponents"]["items"]["properties"]
-    workers = fields["workers"]["items"]["properties"]
-    controller = fields["controller"]["properties"]
-    assert set(components["componentType"]["enum"]) == set(COMPONENTS)
-    assert set(workers["type"]["enum"]) == set(INSTANCE_TYPES)
-    assert set(controller["deploymentMode"]["enum"]) == set(DEPLOYMENT_MODES)
-    written = {"deploymentMode", "elasticSlices", "enableMetricsCollection", "mainContainerName"}
-    assert controller.keys() == written | {"template"}
-    assert workers.keys() == job(
-        slices=2, elastic_slices=1, max_slice_restarts=1, worker_grace_seconds=1,
-        worker_priority_class="low", node_selector={"a": "b"},
-    )["spec"]["workers"][0].keys()  # fmt: skip

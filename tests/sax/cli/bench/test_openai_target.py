@@ -15,6 +15,7 @@ from sax.cli.bench.openai_target import OpenAiTarget
 from sax.cli.bench.target import AnswerPart
 from sax.cli.bench.workload import PlannedRequest
 from sax.errors import InvalidRequest, ModelNotFound, QueueFull, SaxError, Unavailable
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell, published
 
 REQUEST = PlannedRequest("one two", 3)
@@ -99,16 +100,13 @@ def asking(server: Strict) -> OpenAiTarget:
     return OpenAiTarget(http, "http://server", "m", False)
 
 
-@pytest.mark.parametrize(
-    ("taken", "ignores_end"),
-    [
-        (("ignore_eos", "min_tokens", "stream_options"), True),
-        (("ignore_eos", "stream_options"), True),
-        (("ignore_eos",), True),
-        (("min_tokens",), True),
-        (("stream_options",), False),
-        ((), False),
-    ],
+@each_case(
+    (("ignore_eos", "min_tokens", "stream_options"), True),
+    (("ignore_eos", "stream_options"), True),
+    (("ignore_eos",), True),
+    (("min_tokens",), True),
+    (("stream_options",), False),
+    ((), False),
 )
 async def test_a_server_is_asked_with_the_fields_that_it_takes(
     taken: tuple[str, ...], ignores_end: bool

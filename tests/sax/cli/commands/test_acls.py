@@ -12,6 +12,7 @@ from sax.auth.acl import Principal
 from sax.auth.key_limits import KeyLimits
 from sax.auth.token_file import TokenFile
 from sax.cli.main import app
+from tests.each_case import each_case
 from tests.sax.cli.fake_cell import FakeCell
 
 MODEL = "/sax/test/m"
@@ -82,18 +83,15 @@ def test_an_empty_list_is_taken_away(cell: FakeCell, sax: Sax) -> None:
     assert sax("getacl", MODEL, "lm.generate").stdout == "\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["setacl", MODEL, "lm.genrate", "alice"], "lm.generate_stream"),
-        (["setacl", MODEL, "lm.generate", "a b"], "not a principal name"),
-        (["setacl", MODEL, "lm.generate", "alice", "bob"], "names with commas"),
-        (["setacl", "/sax/test", "alice"], "--admin_acl"),
-        (["getacl", "/sax/test"], "--admin_acl"),
-    ],
+@each_case(
+    (["setacl", MODEL, "lm.genrate", "alice"], "lm.generate_stream"),
+    (["setacl", MODEL, "lm.generate", "a b"], "not a principal name"),
+    (["setacl", MODEL, "lm.generate", "alice", "bob"], "names with commas"),
+    (["setacl", "/sax/test", "alice"], "--admin_acl"),
+    (["getacl", "/sax/test"], "--admin_acl"),
 )
 def test_what_cannot_be_meant_is_refused_and_changes_nothing(
-    cell: FakeCell, sax: Sax, words: list[str], says: str
+    words: list[str], says: str, cell: FakeCell, sax: Sax
 ) -> None:
     before = cell.models[MODEL]
     refused = sax(*words)

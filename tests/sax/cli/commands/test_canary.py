@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from sax.cli.commands.wait import is_settled
 from sax.cli.main import app
 from sax.types import Canary, ModelSpec, PublishedModel, ReplicaStatus, ServableStatus
+from tests.each_case import each_case
 from tests.sax.cli.fake_cell import FakeCell
 from tests.sax.cli.test_main import MODEL, Sax
 
@@ -64,16 +65,13 @@ def test_an_abort_says_so_in_json_too(cell: FakeCell, sax: Sax) -> None:
 LOADED, OLD = ServableStatus.LOADED, "serves its version until its turn"
 
 
-@pytest.mark.parametrize(
-    ("canary", "replicas", "settled"),
-    [
-        (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, canary=True)], True),
-        (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, OLD, canary=True)], False),
-        (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED)], False),  # as before it
-        (False, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED)], True),
-        (False, [ReplicaStatus("a", LOADED, OLD), ReplicaStatus("b", LOADED)], False),
-        (False, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, canary=True)], False),
-    ],
+@each_case(
+    (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, canary=True)], True),
+    (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, OLD, canary=True)], False),
+    (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED)], False),  # as before it
+    (False, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED)], True),
+    (False, [ReplicaStatus("a", LOADED, OLD), ReplicaStatus("b", LOADED)], False),
+    (False, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, canary=True)], False),
 )
 def test_wait_ends_when_every_replica_has_the_version_it_is_to_have(
     canary: bool, replicas: list[ReplicaStatus], settled: bool

@@ -12,6 +12,7 @@ from sax.cli.commands.history import event_row, following
 from sax.cli.main import app
 from sax.client import Client
 from sax.types import Event, Version
+from tests.each_case import each_case
 from tests.sax.cli.fake_cell import FakeCell
 from tests.sax.cli.test_main import MODEL, Sax
 
@@ -136,17 +137,14 @@ def test_lm_score_tells_each_suffix(sax: Sax, verb: str) -> None:
     assert json.loads(sax(verb, MODEL, "ab", "c", "--json").stdout) == [-2.0]
 
 
-@pytest.mark.parametrize(
-    ("words", "remedy"),
-    [
-        (("create", "/sax/new", "/data", "acl/all"), "start its admin server"),
-        (("delete", "/sax/test"), "stop its admin servers"),
-        (("export", "-signatures=a", MODEL, "lm.generate", "/x"), "saxutil export"),
-        (("save", MODEL, "/x"), "saxutil save"),
-    ],
+@each_case(
+    (("create", "/sax/new", "/data", "acl/all"), "start its admin server"),
+    (("delete", "/sax/test"), "stop its admin servers"),
+    (("export", "-signatures=a", MODEL, "lm.generate", "/x"), "saxutil export"),
+    (("save", MODEL, "/x"), "saxutil save"),
 )
 def test_what_saxutil_has_and_we_have_not_says_what_to_do(
-    sax: Sax, words: tuple[str, ...], remedy: str
+    words: tuple[str, ...], remedy: str, sax: Sax
 ) -> None:
     result = sax(*words)
     assert result.exit_code == 1

@@ -14,6 +14,7 @@ from sax.cli.local.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports, defau
 from sax.cli.local.child import Child, Port
 from sax.cli.local.server_plan import MODEL_SERVER
 from sax.errors import InvalidName, InvalidRequest
+from tests.each_case import each_case
 
 
 def plan(**changes: object) -> CellPlan:
@@ -116,14 +117,11 @@ def test_a_port_that_meets_another_is_named_with_both_flags() -> None:
         plan(servers=2, status_port=10011)
 
 
-@pytest.mark.parametrize(
-    ("changes", "flag"),
-    [
-        ({"hosts": 0}, "--hosts"),
-        ({"servers": -1}, "--servers"),
-        ({"devices_per_host": 0}, "--devices-per-host"),
-        ({"servers": 2, "model_port": 65530}, "--model-port"),
-    ],
+@each_case(
+    ({"hosts": 0}, "--hosts"),
+    ({"servers": -1}, "--servers"),
+    ({"devices_per_host": 0}, "--devices-per-host"),
+    ({"servers": 2, "model_port": 65530}, "--model-port"),
 )
 def test_a_number_that_cannot_be_is_refused_by_its_flag(
     changes: dict[str, object], flag: str

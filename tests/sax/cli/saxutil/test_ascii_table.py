@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from sax.cli.saxutil.ascii_table import as_number, comma_separated, drawn
+from tests.each_case import each_case
 
 
 def test_a_table_is_boxes_with_capitals_and_numbers_on_the_right() -> None:
@@ -31,8 +30,6 @@ def test_csv_has_its_headings_in_a_comment() -> None:
     assert comma_separated(("#", "Model ID"), [("0", "m")]) == "# #,Model ID\n0,m"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(-1.5, "-1.5"), (1e-9, "1E-09"), (123456789.0, "1.2345679E+08"), (0.0, "0")]
-)
+@each_case((-1.5, "-1.5"), (1e-9, "1E-09"), (123456789.0, "1.2345679E+08"), (0.0, "0"))
 def test_scores_have_eight_digits(value: float, text: str) -> None:
     assert as_number(value) == text

@@ -15,6 +15,7 @@ from sax.cli.saxutil.go_flags import (
     switch,
     text_flag,
 )
+from tests.each_case import each_case
 
 FLAGS = (
     text_flag("extra", "text"),
@@ -25,9 +26,8 @@ FLAGS = (
 )
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["-extra=a:1 -n=3 M Q", "--extra=a:1 --n=3 M Q", "-extra a:1 -n 3 M Q", "--n 3 -extra a:1 M Q"],
+@each_case(
+    "-extra=a:1 -n=3 M Q", "--extra=a:1 --n=3 M Q", "-extra a:1 -n 3 M Q", "--n 3 -extra a:1 M Q"
 )
 def test_one_dash_or_two_and_an_equals_sign_or_none_say_the_same(words: str) -> None:
     parsed = parse_flags(FLAGS, words.split())
@@ -49,24 +49,20 @@ def test_flags_end_at_the_first_word_and_at_two_dashes() -> None:
     assert parse_flags(FLAGS, ["-", "-n=3"]).words == ("-", "-n=3")
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["-nn=3"], "no flag here; there are -extra, -stream"),
-        (["-n=three"], "whole number"),
-        (["-stream=maybe"], "true or false"),
-        (["-extra"], "needs a value"),
-        (["-wait=60"], "60s"),
-    ],
+@each_case(
+    (["-nn=3"], "no flag here; there are -extra, -stream"),
+    (["-n=three"], "whole number"),
+    (["-stream=maybe"], "true or false"),
+    (["-extra"], "needs a value"),
+    (["-wait=60"], "60s"),
 )
 def test_a_wrong_flag_is_named(words: list[str], told: str) -> None:
     with pytest.raises(WrongUsage, match=told):
         parse_flags(FLAGS, words)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("60s", 60.0), ("1m30s", 90.0), ("500ms", 0.5), ("1.5h", 5400.0), ("0", 0.0), (".5s", 0.5)],
+@each_case(
+    ("60s", 60.0), ("1m30s", 90.0), ("500ms", 0.5), ("1.5h", 5400.0), ("0", 0.0), (".5s", 0.5)
 )
 def test_durations_are_gos(text: str, seconds: float) -> None:
     assert read_duration(text) == pytest.approx(seconds)

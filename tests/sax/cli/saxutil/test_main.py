@@ -15,6 +15,7 @@ import pytest
 from sax.cli.saxutil.main import run
 from sax.proto import admin_pb2
 from sax.proto.modelet_pb2 import ExportRequest, SaveRequest
+from tests.each_case import each_case
 from tests.sax.cli.saxutil.fake_media import FakeMedia
 from tests.sax.client.test_blocking_client import Cell
 from tests.sax.conftest import MODEL
@@ -224,20 +225,17 @@ def test_media_go_to_a_server_that_has_the_services(
     assert saxutil("vm.generate", proxy, MODEL, "x", "-")[1] == "xxx"
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("create", "/sax/x", "/tmp", "acl"), "admin server"),
-        (("delete", "/sax/x"), "unpublish"),
-        (("export", "-rng_seed_mode=odd", MODEL, "lm.score", "/x"), "stateful, stateless, fixed"),
-        (("save", "nothing", "/x"), "/sax/"),
-        (("getacl", "/sax/test", "all"), "for operators only"),
-        (("setacl", "/sax/test", "lm.score", "acl/all"), "for operators only"),
-        (("vm.classify", MODEL, "/no/such/file"), "cannot be read"),
-    ],
+@each_case(
+    (("create", "/sax/x", "/tmp", "acl"), "admin server"),
+    (("delete", "/sax/x"), "unpublish"),
+    (("export", "-rng_seed_mode=odd", MODEL, "lm.score", "/x"), "stateful, stateless, fixed"),
+    (("save", "nothing", "/x"), "/sax/"),
+    (("getacl", "/sax/test", "all"), "for operators only"),
+    (("setacl", "/sax/test", "lm.score", "acl/all"), "for operators only"),
+    (("vm.classify", MODEL, "/no/such/file"), "cannot be read"),
 )
 def test_what_cannot_be_done_is_said_in_words(
-    saxutil: Saxutil, words: tuple[str, ...], told: str
+    words: tuple[str, ...], told: str, saxutil: Saxutil
 ) -> None:
     status, _, err = saxutil(*words)
     assert status == 1

@@ -1,0 +1,43 @@
+"""The pages that users read, and their blocks of code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tests.house import ROOT
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+    section: str
+
+    @property
+    def only_make(self) -> bool:
+        return all(line.startswith("make ") for line in self.text.strip().splitlines())
+
+
+def blocks(page: str) -> list[Block]:
+    return [
+        Block(match[1], match[2], section.partition("\n")[0])
+        for section in re.split(r"^## ", PAGES[page], flags=re.MULTILINE)
+        for match in _FENCE.finditer(section)
+    ]
+
+
+ISLANDS = [block for block in blocks("README.md") if block.section == "Islands"]
+README = [block for block in blocks("README.md") if block not in ISLANDS]
+CONTINUED = blocks("docs/command_line.md") + blocks("docs/benchmarking.md")
+SEVERAL_HOSTS = [
+    block for block in blocks("docs/operations.md") if block.section == "More than one host"
+]
+PLANNING = blocks("docs/planning.md")
+COMING = blocks("docs/coming_from.md")
