@@ -95,7 +95,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_device_holds_its_part_of_what_one_device_would_hold(place: Path, kind: str) -> None:
     wanted = dict(_alone(place, kind))
@@ -128,7 +128,7 @@ def _alone(place: Path, kind: str) -> Iterator[tuple[str, np.ndarray]]:
             yield name.replace("linears.0", f"linears.{number}"), part
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_no_program_of_a_load_runs_on_another_hosts_devices(place: Path) -> None:
     programs = [path.read_text() for path in place.glob("*after_optimizations.txt")]
     assert any("num_partitions=2" in text for text in programs)
