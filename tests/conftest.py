@@ -13,7 +13,7 @@ import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from sax.config import STRICT_VARIABLE
-from tests.demo_model import COMPILE_CACHE, ROOT
+from tests.demo_model import COMPILE_CACHE
 
 # Fixtures for every folder; a server starts when the first test wants it.
 from tests.model_server.checkpoints.fixtures import (  # noqa: F401
@@ -96,5 +96,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what `make test` runs (tests/targets.py)."""
     for item in items:
         longer = any(item.get_closest_marker(name) for name in ("extended", "nightly"))
-        if not longer and is_quick(item.path.relative_to(ROOT).as_posix()):
+        if not longer and is_quick(item.nodeid):
             item.add_marker("quick")

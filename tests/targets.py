@@ -25,7 +25,13 @@ PACKAGES = ("sax", "admin_server", "model_server", "http_gateway", "k8s", "tests
 # Folders of whole systems: processes, stores, hosts, images. Their tests are never quick.
 WHOLE_SYSTEMS = ("tests/end_to_end/", "tests/hosts/", "tests/images/", "tests/stores/")
 # Quick nevertheless: each is the shortest proof of what the pure tests cannot show.
-NAMED: dict[str, str] = {}
+NAMED = (
+    "tests/end_to_end/alone/test_tutorial.py",
+    "tests/end_to_end/alone/test_demo_model.py",
+    "tests/model_server/kernels/cpu/test_one_of_each.py",
+    "tests/model_server/models/test_families.py::test_a_prompt_whole_and_in_steps_gives_the_"
+    "reference_implementations_logits[llama_llama3_biases]",
+)
 # What `make test` does without: compilers, and packages that only the group `dev` brings.
 NOT_QUICK = {
     *("jax", "jaxlib", "flax", "orbax"),
@@ -38,18 +44,24 @@ _IMPORT = re.compile(f"^{_FORM}", re.MULTILINE)
 _LAZY = re.compile(rf"^\s*{_FORM}", re.MULTILINE)
 
 
-def is_quick(file: str) -> bool:
-    """Whether `make test` runs the tests of a file, given below the root."""
-    if file in NAMED:
-        return True
+@cache
+def is_pure(file: str) -> bool:
+    """Whether a test file, given below the root, needs no compiler, no whole cell and no tools."""
     if file.startswith((*WHOLE_SYSTEMS, TOOLS)):
         return False
     return not any(_outside(each) & NOT_QUICK for each in reached(file))
 
 
+def is_quick(test: str) -> bool:
+    """Whether `make test` runs a test, by its id; or all tests of a file, by its path."""
+    file = test.split("::")[0]
+    return file in NAMED or test in NAMED or is_pure(file)
+
+
 def quick_files() -> list[str]:
+    """What `make test` tells pytest to collect. The named ones begin first: they take longest."""
     files = (path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
-    return sorted(file for file in files if is_quick(file))
+    return [*NAMED, *sorted(file for file in files if is_pure(file) and file not in NAMED)]
 
 
 def reached(file: str, *, lazily: bool = False) -> set[str]:

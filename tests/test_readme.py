@@ -3,7 +3,8 @@
 The blocks of README.md, docs/command_line.md and docs/benchmarking.md run in order in one shell, in
 a folder laid out like a clone after `make demo` (`.venv/bin`, `.cache/models`); their gateway and
 admin ports are replaced by the cell's. Blocks that only call make are checked against the Makefile
-with `make --dry-run`: what `make demo` does is run by tests/end_to_end/alone/test_up.py, and `make test`
+with `make --dry-run`: what `make demo` does is run by tests/end_to_end/alone/test_up.py, and what
+`make test` runs
 is this suite.
 
 Those of docs/coming_from.md run in another shell, but for what was typed at other servers ("text").
@@ -65,7 +66,6 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(
     ("told", "answers"),
     [

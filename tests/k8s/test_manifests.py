@@ -10,8 +10,6 @@ from tests.k8s.cluster import dry_run
 from tests.k8s.manifests import K8S, objects_of
 from tests.k8s.schemas import NO_CRDS, custom_schemas
 
-pytestmark = pytest.mark.extended
-
 SUBJECTS = subjects()
 OVERLAYS = {
     "autoscaling",

@@ -8,8 +8,6 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from model_server.config import ModelServerConfig
 from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import Sampling
@@ -22,7 +20,6 @@ from tests.model_server.engine.guessing.driving import answers, tokens_of
 PROMPTS = {"The capital of France is": " Paris", "1, 2, 3, 4, 5, 6,": " 7, 8, 9"}
 
 
-@pytest.mark.smoke
 def test_it_knows_a_capital_and_how_to_count_alone_and_in_a_batch(gguf: Path) -> None:
     spec = ModelSpec(
         model_id="/sax/test/smollm2", model_path="llama", checkpoint=str(gguf), replicas=1

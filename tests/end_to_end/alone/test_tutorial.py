@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.end_to_end.cell import Cell, local_plan
 from tests.end_to_end.tutorial_reader import curl_of
 
@@ -17,7 +15,6 @@ MODEL = "/sax/test/tutorial"
 FLAGS = ("--slots=2", "--max_context=256")
 
 
-@pytest.mark.smoke
 def test_publish_list_generate_and_unpublish_by_curl(gguf: Path, tmp_path: Path) -> None:
     with Cell(local_plan(tmp_path / "cell", *FLAGS)) as cell:
         follow(cell, gguf)

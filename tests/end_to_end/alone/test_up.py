@@ -30,7 +30,6 @@ def ask(plan: CellPlan) -> str:
     return text
 
 
-@pytest.mark.smoke
 def test_the_demo_outlives_its_model_server_and_up_remembers_what_it_published(
     gguf: Path, tmp_path: Path
 ) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import openai
-import pytest
 
 from tests.demo_model import ROOT
 from tests.end_to_end.cell import SMOLLM2, Cell
@@ -19,7 +18,6 @@ def client(cell: Cell) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{cell.url}/v1", api_key="none", max_retries=0)
 
 
-@pytest.mark.smoke
 def test_the_openai_client_streams_a_chat_piece_by_piece(served: Cell) -> None:
     with client(served) as sdk:
         stream = sdk.chat.completions.create(
@@ -73,7 +71,6 @@ def test_an_answer_ends_before_a_stop_text(served: Cell) -> None:
     assert cut == whole[: whole.index(stop)]
 
 
-@pytest.mark.smoke
 def test_the_command_line_generates_and_chats(served: Cell) -> None:
     generated = served.sax("generate", SMOLLM2, "The capital of France is", "--max-tokens", "8")
     assert generated.returncode == 0, generated.stderr

@@ -118,7 +118,6 @@ def test_a_truncated_checkpoint_shows_its_reason_everywhere(
         served.sax("unpublish", name)
 
 
-@pytest.mark.smoke
 def test_a_checkpoint_that_is_not_there_shows_its_reason(served: Cell) -> None:
     name = "/sax/test/absent"
     result = served.sax("publish", name, "llama", "/nowhere/absent.gguf", "--wait")

@@ -42,14 +42,12 @@ def test_the_page_has_both_kinds_of_module() -> None:
     assert "sax up --import flowers\n" in [text for _, text in blocks()]
 
 
-@pytest.mark.smoke
 def test_what_is_imported_is_offered(flowers: Cell) -> None:
     with Client(flowers.plan.admin_address) as client:
         (server,) = client.servers()
     assert {"flowers.Classifier", "short_llama.Llama", "llama"} <= set(server.info.model_paths)
 
 
-@pytest.mark.smoke
 def test_the_command_line_sends_and_prints_bytes(flowers: Cell) -> None:
     result = flowers.sax("custom", FLOWERS, stdin=SETOSA.decode())
     assert result.returncode == 0, result.stderr

@@ -27,7 +27,6 @@ def test_the_vectors_are_the_reference_implementations(embedding: Cell) -> None:
     np.testing.assert_allclose(vectors[2], vectors[0], atol=1e-6)
 
 
-@pytest.mark.smoke
 def test_every_door_gives_the_same_vector(
     embedding: Cell, saxml_of: Callable[[Cell], None]
 ) -> None:

@@ -24,8 +24,6 @@ from tests.model_server.engine.conftest import Inbox
 from tests.model_server.grammars.schemas import SCHEMAS
 from tests.model_server.grammars.test_short_way import closings, matcher_of, of
 
-pytestmark = pytest.mark.extended
-
 ORDER = {
     "type": "object",
     "properties": {

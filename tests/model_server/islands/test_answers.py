@@ -110,7 +110,6 @@ def model(path: Path, **overrides: str) -> str:
     return f"{path} {json.dumps(F32 | overrides)}"
 
 
-@pytest.mark.extended
 @pytest.mark.timeout(1000)
 def test_answers_are_those_of_this_machine(deployment: DeploymentProcesses, folder: Path) -> None:
     both = asked(deployment, {"dense": model(write_tiny(folder / "dense"))})

@@ -19,8 +19,6 @@ from tests.model_server.case_failures import Failures
 from tests.model_server.kernels.step_mixes import Heads
 from tests.model_server.tpu_compiler import CHIPS, compiled, mesh_of, needs_compiler, one_device
 
-pytestmark = pytest.mark.extended
-
 PAGES = 4095
 # What one chip has of them.
 MODELS = {

@@ -18,7 +18,7 @@ from tests.model_server.case_failures import Failures
 from tests.model_server.compiled_program import made_as_large_as
 from tests.model_server.tpu_compiler import compiled, mesh_of, needs_compiler, one_device
 
-pytestmark = [pytest.mark.extended, needs_compiler]
+pytestmark = [needs_compiler]
 
 PAGES, PAGE, CONTEXT, MIXED, INDEX, MOST = 4095, 64, 4096, 576, 128, 2048
 DECODES, BLOCKS, BLOCK = 32, 4, 128

@@ -96,7 +96,6 @@ def test_a_loaded_model_serves_without_compiling(loader: ModelLoader) -> None:
     ]
 
 
-@pytest.mark.extended
 def test_prompts_longer_than_the_largest_bucket_are_served(loader: ModelLoader) -> None:
     # With 32 idle slots the token budget alone would let one step have more prompt blocks than
     # any bucket holds.
@@ -114,7 +113,6 @@ def test_a_score_with_an_end_token_needs_to_know_which(loader: ModelLoader) -> N
         loader(spec(overrides=SHRUNK | {"SCORING_INCLUDE_EOS_SCORE": "true"}), quiet)
 
 
-@pytest.mark.extended
 def test_a_loaded_model_replies_as_its_class_says(loader: ModelLoader) -> None:
     said = {"SCORE_ONLY": "true", "SCORING_INCLUDE_EOS_SCORE": "true", "EOS_ID": "7"}
     loaded = loader(spec(overrides=SHRUNK | said), quiet)
@@ -162,7 +160,6 @@ def test_a_model_too_large_is_refused_before_it_is_read(loader: ModelLoader) -> 
         loader(huge, quiet)
 
 
-@pytest.mark.extended
 def test_a_mesh_larger_than_the_server_is_refused_with_what_would_do(loader: ModelLoader) -> None:
     spread = spec(model_path="pax.lm.params.lm_cloud.LmCloudSpmd175B32Test", overrides={})
     wanted = r"needs 32 devices with 5\.\d+ GiB each \(17\d\.\d+ GiB in all\); this server has"

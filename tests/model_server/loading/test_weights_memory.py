@@ -135,7 +135,6 @@ def test_one_process_reads_every_number_once_whatever_the_mesh(mesh: str) -> Non
         assert (times == 1).all(), name
 
 
-@pytest.mark.extended
 def test_every_process_reads_the_regions_of_its_own_devices_only() -> None:
     first, second = map(times_read, reads("1x1x4", processes=2, devices=2))
     for name in ("rows", "columns", "both"):

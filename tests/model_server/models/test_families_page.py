@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from model_server.models.families_page import ROOT, described, golden_cases, page, parameters
 from model_server.models.registry import families, model_paths
 
 
-@pytest.mark.extended
 def test_the_page_is_current() -> None:
     """Also that every override of every class is explained: the page is not made otherwise."""
     assert (ROOT / "docs" / "models.md").read_text() == page(), "run 'make docs'"

@@ -269,7 +269,6 @@ def test_all_66_language_models_of_saxml_are_registered() -> None:
     assert packages == {"lm_cloud": 46, "gemma": 16, "gptj": 3, "c4": 1}
 
 
-@pytest.mark.extended
 def test_every_model_of_saxml_has_the_parameters_that_its_name_says() -> None:
     counts: dict[Any, float] = {}
     for path in SAXML_PATHS:

@@ -235,7 +235,6 @@ def test_a_host_whose_runner_breaks_says_why() -> None:
             lockstep.launch(Step(2, ()))
 
 
-@pytest.mark.extended
 def test_a_silent_host_is_lost_and_whoever_waits_hears_of_it() -> None:
     with HostsHere(3, timeout_s=6.0) as hosts:  # other hosts may be slow on a busy machine
         lockstep, _ = load(hosts)

@@ -78,7 +78,6 @@ def check(found: dict[str, Any], searches: int = 4) -> None:
         np.testing.assert_allclose(staged["numbers"], whole["numbers"], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.extended
 def test_stages_give_the_tokens_of_one_host() -> None:
     check_each(QUICK)
 

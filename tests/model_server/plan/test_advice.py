@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from model_server.config import ModelServerConfig
 from model_server.plan.advice import attempt, changes, fitting_slices
 from model_server.plan.model import open_model
 from model_server.plan.topology import topology_of
 from tests.model_server.tpu_compiler import needs_compiler
 
-pytestmark = [pytest.mark.extended, needs_compiler]
+pytestmark = [needs_compiler]
 
 
 def test_advice_names_only_changes_with_which_it_fits() -> None:

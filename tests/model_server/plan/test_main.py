@@ -67,7 +67,6 @@ def test_a_wrong_question_has_one_message_and_status_2(
     assert err.count("\n") == 1
 
 
-@pytest.mark.extended
 def test_a_model_that_does_not_fit_says_what_to_change_and_status_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -65,7 +65,6 @@ def test_scores_of_chosen_tokens_have_memory_that_grows_with_the_context() -> No
     assert less == pytest.approx(4096 * tokens * 4 * 12, abs=short.page_bytes(64))
 
 
-@pytest.mark.extended
 def test_a_plan_tells_memory_speeds_and_what_the_program_moves_too_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -188,7 +187,6 @@ def test_a_draft_model_of_fewer_tokens_than_the_model_serves_is_refused(tmp_path
         make_plan(request, lambda done: None)
 
 
-@pytest.mark.extended
 def test_programs_that_leave_too_little_for_the_pages_are_told_with_a_pool_that_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

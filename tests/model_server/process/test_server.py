@@ -67,7 +67,6 @@ async def test_a_signal_drains_the_process_and_it_exits_0(number: signal.Signals
         assert await child.wait() == 0
 
 
-@pytest.mark.extended
 async def test_a_load_that_does_not_stop_does_not_keep_the_process() -> None:
     async with process() as (child, address):
         channel = rpc.open_channel(address)

@@ -105,7 +105,6 @@ def test_logits_are_those_of_the_numbers(kind: GGMLQuantizationType, tmp_path: P
 
 
 @EACH
-@pytest.mark.extended
 def test_native_products_lose_no_more_than_bfloat16_does(
     kind: GGMLQuantizationType, tmp_path: Path
 ) -> None:

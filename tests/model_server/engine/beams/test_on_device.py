@@ -74,7 +74,6 @@ def tiny(request: pytest.FixtureRequest) -> Iterator[Tiny]:
     runner.close()
 
 
-@pytest.mark.extended
 def test_answers_are_those_of_whole_sequences(tiny: Tiny) -> None:
     rng = np.random.default_rng(7)
     asked = []

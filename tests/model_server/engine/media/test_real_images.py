@@ -42,7 +42,6 @@ def check(name: str, kernel: Any = xla.KERNEL, max_tokens: int = 6, **changes: A
     return driven
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(
     "name", ["itself", pytest.param("levels and triples", marks=pytest.mark.nightly)]
 )
@@ -55,14 +54,12 @@ def test_a_prompt_with_images_may_come_token_by_token() -> None:
     check("levels and triples", prefill_block=1, token_budget=3)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("name", ONE_BY_DAY)
 def test_preempted_prompts_have_their_images_again(name: str) -> None:
     driven = check(name, max_tokens=20, pages=8, token_budget=3 + 8)
     assert driven.scheduler.preemptions > 0
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("name", ONE_BY_DAY)
 def test_prompts_share_pages_behind_images(name: str) -> None:
     model = tiny(name)
@@ -84,7 +81,6 @@ def test_the_reference_kernel_agrees(name: str) -> None:
     check(name, reference.KERNEL)
 
 
-@pytest.mark.extended
 @pytest.mark.skipif(not native.available(), reason="the native kernels are not built")
 def test_the_native_kernel_agrees() -> None:
     check("itself", CpuAttention())

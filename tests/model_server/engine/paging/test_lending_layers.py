@@ -13,7 +13,7 @@ from tests.model_server.engine.paging import test_recurrent_layers
 from tests.model_server.engine.paging.test_recurrent_layers import Tiny
 from tests.model_server.engine.paging.test_shared_pages import prompts_of, served, storm
 
-pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 LIMITS = replace(test_recurrent_layers.LIMITS, near_window=8, recurrent=False)
 CASES = ("gemma4", pytest.param("gemma3n", marks=pytest.mark.nightly))

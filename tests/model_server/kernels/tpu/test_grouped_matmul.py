@@ -25,8 +25,6 @@ from tests.model_server.compiled_program import made_as_large_as
 from tests.model_server.small_weights import STORED, packed_weight
 from tests.model_server.tpu_compiler import CHIPS, compiled, needs_compiler, one_device
 
-pytestmark = pytest.mark.extended
-
 
 def _gated(opening: jax.Array, up: jax.Array) -> jax.Array:
     return jax.nn.silu(opening) * up

@@ -89,7 +89,6 @@ def test_decodes_and_blocks_leave_the_states_that_xla_leaves(
     np.testing.assert_allclose(np.asarray(written)[1:], np.asarray(memory)[1:], atol=1e-5)
 
 
-@pytest.mark.extended
 @needs_compiler
 @pytest.mark.parametrize(
     "slice_name", ["v5e:2x2", pytest.param("v6e:2x2", marks=pytest.mark.nightly)]

@@ -28,7 +28,7 @@ from tests.model_server.loading.adapters.asker import (
 )
 from tests.model_server.loading.loads import quiet, spec_of
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.extended]
+pytestmark = [pytest.mark.timeout(600)]
 
 ROOM = {"DTYPE": '"float32"', "MAX_ADAPTERS": "3", "MAX_ADAPTER_RANK": "4"}
 

@@ -255,7 +255,6 @@ def test_a_model_that_does_not_fit_is_refused(folders: Callable[[str], Path]) ->
         load_audio(WHISPER, spec, checkpoint, config, free, lambda progress: None)
 
 
-@pytest.mark.extended
 def test_lower_precision_stays_near(
     loader: ModelLoader, folders: Callable[[str], Path], models: Callable[[str], LoadedAudio]
 ) -> None:

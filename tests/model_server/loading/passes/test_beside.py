@@ -194,7 +194,6 @@ def test_a_decoder_pools_as_it_was_published(
     np.testing.assert_allclose(alone.runner.embed([IDS])[0], wanted, atol=1e-5)
 
 
-@pytest.mark.extended
 def test_memory_of_the_passes_is_planned(loader: ModelLoader, folder: Path, loaded: Loaded) -> None:
     plain = load(loader, folder)
     assert isinstance(plain, Loaded)

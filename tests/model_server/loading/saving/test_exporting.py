@@ -71,7 +71,6 @@ np.save(made / "logits.npy", np.asarray(logits[0, :len(prompt)]))
 """
 
 
-@pytest.mark.extended
 def test_a_fresh_process_runs_it_without_our_code(tmp_path: Path) -> None:
     golden = dict(golden_of("llama_tied"))
     made = exported(tmp_path, "llama_tied", {})

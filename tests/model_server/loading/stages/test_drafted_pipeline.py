@@ -120,7 +120,6 @@ def plain(staged: Staged, requests: list[EngineRequest]) -> list[list[int]]:
     return [tokens_of(each) for each in answers(staged, requests)]
 
 
-@pytest.mark.extended
 def test_a_model_as_its_own_draft_is_always_right_and_nothing_is_compiled(staged: Staged) -> None:
     """So it saw every token, also those that the last stage chose."""
     assert isinstance(staged.first, SharedProposer)
@@ -132,7 +131,6 @@ def test_a_model_as_its_own_draft_is_always_right_and_nothing_is_compiled(staged
     assert made == plain(staged, [asked(0, 40)])
 
 
-@pytest.mark.extended
 def test_answers_of_many_are_the_same(staged: Staged) -> None:
     """Greedy ones and samples, of prompts that share pages."""
     requests = [asked(each, 24, with_changes(WARM, seed=each)) for each in range(3)]

@@ -51,12 +51,10 @@ def check_told(told: dict[str, Any]) -> None:
     assert [name for name, right in told.items() if right is not True] == []
 
 
-@pytest.mark.extended
 def test_what_jax_offers_of_arrays_and_programs_works(found: Any) -> None:
     check_told(dict(found["told"]))
 
 
-@pytest.mark.extended
 @pytest.mark.skipif(not CLIENTS, reason="make conformance names Pythons with other jaxlibs")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_clients_of_other_versions_work_with_this_server(client: str) -> None:
@@ -65,17 +63,14 @@ def test_clients_of_other_versions_work_with_this_server(client: str) -> None:
     assert {kind: codes for kind, codes in found["sent"].items() if set(codes) != {"0"}} == {}
 
 
-@pytest.mark.extended
 def test_every_request_of_the_client_is_answered_without_an_error(found: Any) -> None:
     assert {kind: codes for kind, codes in found["sent"].items() if set(codes) != {"0"}} == {}
 
 
-@pytest.mark.extended
 def test_an_empty_request_of_any_kind_is_answered_and_the_server_lives(found: Any) -> None:
     assert found["empty"].keys() == set(REQUESTS)
 
 
-@pytest.mark.extended
 def test_the_record_of_the_installed_jaxlib_is_of_today(found: Any) -> None:
     record = kept(installed())
     assert record is not None, "make conformance"

@@ -200,7 +200,6 @@ def test_a_bucket_is_inspected_in_place(
     assert "gs://bucket/model" in capsys.readouterr().out
 
 
-@pytest.mark.extended
 def test_the_command_hands_on_the_exit_status(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sax.cli", "inspect"]
     failed = subprocess.run(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from model_server.plan.output.registry_page import CASES, TUTORIAL, Case, page
 from tests.demo_model import ROOT
 from tests.model_server.tpu_compiler import needs_compiler
@@ -19,7 +17,6 @@ def test_the_page_in_docs_has_every_case_and_says_what_the_tutorials_chips_hold(
     assert "{{" not in text
 
 
-@pytest.mark.extended
 @needs_compiler
 def test_what_does_not_fit_has_a_line_with_what_to_change() -> None:
     too_large = Case("meta-llama/Llama-3-8B", "v5e:1x1")

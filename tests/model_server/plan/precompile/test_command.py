@@ -96,7 +96,6 @@ def test_a_checkpoint_that_cannot_be_written_beside_names_the_way_out(
     assert "name another place with --to" in message
 
 
-@pytest.mark.extended
 def test_several_devices_of_this_machine_are_set_before_jax_reads_them(tmp_path: Path) -> None:
     """A process of its own, in which jax is not imported yet."""
     words = [*MODEL, "--topology", "cpu:2", "--to", str(tmp_path), "--", "--slots", "2"]

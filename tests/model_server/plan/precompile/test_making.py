@@ -220,7 +220,6 @@ PASSES = {
 }
 
 
-@pytest.mark.extended
 def test_passes_are_in_the_set_and_are_not_compiled_again_by_a_server(tmp_path: Path) -> None:
     config = ModelServerConfig(slots=2, page_size=16, programs=str(tmp_path))
     made = subject_of("LmCloudSpmd2BTest", {**SMALL, **PASSES}, "cpu", config)
@@ -312,7 +311,6 @@ def drafted_by(draft: Path | str) -> dict[str, str]:
     }
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(
     "prefill",
     [pytest.param(False, id="alone", marks=pytest.mark.nightly), pytest.param(True, id="others")],

@@ -19,8 +19,6 @@ from model_server.models.layers.embedder import EmbedRecipe, pooled
 from model_server.models.registry import make_recipe
 from tests.real_models import minilm
 
-pytestmark = pytest.mark.extended
-
 GOLDEN = Path(__file__).parents[3] / "golden"
 PAIRS = json.loads((GOLDEN / "minilm_embeddings.json").read_text(encoding="utf-8"))["pairs"]
 EMBEDDINGS = np.load(GOLDEN / "minilm_embeddings.npz")["embeddings"]  # f32[20, 384]
