@@ -13,6 +13,8 @@ WHISPER := $(CACHE)/models/whisper-tiny.en
 SPEECH := $(CACHE)/speech
 DEMO_FLAGS ?=
 PYTEST_FLAGS ?=
+# Examples of each property in `make test`; the night tries 100.
+EXAMPLES ?= 25
 # Processes that share the test files; 0 runs all in pytest's own process, for a debugger.
 WORKERS ?= auto
 # For `make chaos`: seconds per run with real processes, runs per store, kills of a host, and faults
@@ -98,7 +100,7 @@ test: $(VENV)/installed-test $(ONLY_QUICK_KERNELS) model
 	@$(BIN)/python -m tests.targets quick > $(CACHE)/quick.txt
 	@ls $(CPU_LIBRARY) >/dev/null 2>&1 || \
 	  export SAX_CPU_LIBRARY=$$(ls $(CURDIR)/$(QUICK_KERNELS)/$(CPU_KERNELS)/_native*.so 2>/dev/null); \
-	  $(PYTEST) --maxprocesses 4 --budget test -m "quick" $(or $(PYTEST_FLAGS),@$(CACHE)/quick.txt)
+	  SAX_EXAMPLES=$(EXAMPLES) $(PYTEST) --maxprocesses 4 --budget test -m "quick" $(or $(PYTEST_FLAGS),@$(CACHE)/quick.txt)
 
 # The rest of what CI runs: whole cells, one S3, each family, each kernel.
 test-all: dev model minilm whisper

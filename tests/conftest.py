@@ -64,7 +64,10 @@ for _phase in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, _phase, 60.0)
 
 # A deadline for one example asserts the speed of a machine that may be busy with other tests.
-hypothesis.settings.register_profile("sax", deadline=None)
+# `make test` asks for fewer examples, the night for as many as Hypothesis takes by itself.
+hypothesis.settings.register_profile(
+    "sax", deadline=None, max_examples=int(os.environ.get("SAX_EXAMPLES", "100"))
+)
 hypothesis.settings.load_profile("sax")
 
 pytest_plugins = ["tests.budget"]

@@ -101,6 +101,7 @@ def test_the_control_plane_imports_the_base_dependencies_only() -> None:
     }
 
 
+@pytest.mark.extended
 def test_what_it_imports_later_is_in_an_extra_for_it() -> None:
     allowed = direct(*LAZY)
     assert not {
@@ -110,6 +111,7 @@ def test_what_it_imports_later_is_in_an_extra_for_it() -> None:
     }
 
 
+@pytest.mark.extended
 def test_the_model_server_imports_what_its_extra_brings() -> None:
     allowed = direct("model-server")
     assert not {
@@ -174,6 +176,7 @@ def check_told(done: subprocess.CompletedProcess[str], who: str) -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "words",
     [

@@ -202,6 +202,7 @@ def climbs(package: str, made: house.House) -> Iterator[str]:
             )
 
 
+@pytest.mark.extended
 def test_no_file_imports_what_its_room_may_not_know() -> None:
     wrong = [
         sentence

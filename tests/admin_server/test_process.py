@@ -120,6 +120,7 @@ async def test_what_was_acknowledged_before_a_kill_9_is_there_after_the_restart(
         assert await server.wait() == 0
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_process_in_order(tmp_path, number):
     async with process(tmp_path) as (server, _):
@@ -228,6 +229,7 @@ async def enter(manager) -> tuple[AsyncExitStack, Running]:
     return stack, await stack.enter_async_context(manager)
 
 
+@pytest.mark.extended
 async def test_a_paused_leader_is_deposed_and_follows_when_it_wakes(tmp_path, config):
     config = replace(config, fs_root=str(tmp_path))
     # Each is patient for some beats of the other, which may come late on a busy machine.

@@ -14,6 +14,7 @@ WALKS = re.findall(r"^## The walk of a (\w+)\n(.*?)(?=^## )", TEXT, re.DOTALL | 
 LONGEST = 12
 
 
+@pytest.mark.extended
 def test_every_room_has_its_sentence() -> None:
     rooms = {folder for folder in house.packages() if "proto" not in folder}
     named = set(re.findall(r"^(?:\| |### )`([\w/]+)/`", TEXT, re.MULTILINE))

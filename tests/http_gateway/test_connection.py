@@ -57,6 +57,7 @@ def status_of(reply: str) -> int:
     return int(reply.split(" ", 2)[1])
 
 
+@pytest.mark.extended
 def test_headers_that_do_not_end_are_answered_408_and_closed(hasty_url: str) -> None:
     reply = rest_of(connect(hasty_url, POST))
     assert status_of(reply) == 408
@@ -65,6 +66,7 @@ def test_headers_that_do_not_end_are_answered_408_and_closed(hasty_url: str) -> 
     assert "x-request-id: " in reply
 
 
+@pytest.mark.extended
 def test_a_head_that_does_not_end_is_answered_in_the_format_of_its_route(hasty_url: str) -> None:
     head, _, body = rest_of(
         connect(hasty_url, "POST /v1/messages HTTP/1.1\r\nhost: x\r\n")
@@ -89,11 +91,13 @@ def test_a_body_that_does_not_end_is_answered_in_the_format_of_its_route_and_clo
     assert "--body_timeout_s" in reply
 
 
+@pytest.mark.extended
 def test_the_rest_of_a_body_that_was_refused_is_not_waited_for(url: str) -> None:
     reply = rest_of(connect(url, f"{POST}content-length: 999999999\r\n\r\n"))
     assert status_of(reply) == 413
 
 
+@pytest.mark.extended
 @each_case(
     f"{GET}x: {'v' * (1 << 20)}\r\n\r\n",
     f"{GET}{'n' * (1 << 20)}: v\r\n\r\n",
@@ -113,6 +117,7 @@ def test_a_head_of_more_than_64_kib_is_refused_whatever_fills_it(head: str, url:
     assert status_of(reply) == 431
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("words", ["what is this?\r\n\r\n", "\x16\x03\x01\x02 a TLS handshake"])
 def test_what_is_no_http_is_answered_400_like_any_wrong_request(url: str, words: str) -> None:
     reply = rest_of(connect(url, words))
@@ -141,6 +146,7 @@ def test_a_new_connection_replaces_one_that_has_no_request(url: str) -> None:
         connection.close()
 
 
+@pytest.mark.extended
 def test_a_connection_that_stays_idle_between_requests_is_kept(hasty_url: str) -> None:
     with httpx.Client(base_url=hasty_url, trust_env=False, timeout=LONG_S) as http:
         first = http.get("/healthz").extensions["network_stream"].get_extra_info("client_addr")

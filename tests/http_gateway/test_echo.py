@@ -149,6 +149,7 @@ async def test_no_reply_repeats_a_long_run_of_any_kind_in_any_field(
     await check_no_reply_repeats(http, generation, *((garbage,) for garbage in GARBAGE))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("generation", [1, pytest.param(2, marks=pytest.mark.nightly)])
 async def test_no_reply_repeats_a_long_path_query_or_header(
     connect: Connect, generation: int

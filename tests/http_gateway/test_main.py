@@ -67,6 +67,7 @@ def started(
         process.stderr.close()
 
 
+@pytest.mark.extended
 def test_with_a_certificate_it_serves_https_and_with_tokens_it_asks_for_them(tmp_path: Path):
     authority, people = trustme.CA(), Identities(tmp_path, "alice")
     made = authority.issue_cert("127.0.0.1")
@@ -86,6 +87,7 @@ def test_with_a_certificate_it_serves_https_and_with_tokens_it_asks_for_them(tmp
         assert http.get("/", headers=people.headers("alice")).status_code == 200
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("flag", ["--tokens", "--tls_cert"])
 def test_a_file_that_cannot_be_read_ends_the_start_with_its_name(tmp_path: Path, flag: str):
     missing = str(tmp_path / "missing")
@@ -98,6 +100,7 @@ def test_a_file_that_cannot_be_read_ends_the_start_with_its_name(tmp_path: Path,
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.extended
 def test_a_container_has_its_keys_in_a_variable_and_its_log_in_json():
     token = new_token()
     flags = ["-m", "http_gateway", "--port=0", "--admin=127.0.0.1:1", "--log_format=json"]
@@ -115,6 +118,7 @@ def test_a_container_has_its_keys_in_a_variable_and_its_log_in_json():
     assert lines[1]["request_id"] == "abc-1"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
 def test_the_process_tells_its_port_lives_without_an_admin_and_ends_with_0(by: signal.Signals):
     flags = ["-m", "http_gateway", "--port", "0", "--admin", "127.0.0.1:1"]
@@ -126,6 +130,7 @@ def test_the_process_tells_its_port_lives_without_an_admin_and_ends_with_0(by: s
         assert process.wait(60) == 0
 
 
+@pytest.mark.extended
 def test_a_running_stream_is_finished_before_the_process_ends():
     with started("-c", HOLDING) as (process, url):
         body = {"model": "smollm2", "prompt": "x", "stream": True}

@@ -23,6 +23,7 @@ async def ask_through_a_gateway(flags: list[str], admin: FakeAdmin) -> None:
                 assert reply.status_code == 200, reply.text
 
 
+@pytest.mark.extended
 async def test_a_gateway_asks_the_replica_it_was_told_to_prefer_while_there_are_others() -> None:
     async with AsyncExitStack() as stack:
         admin, near, far = FakeAdmin(), FakeReplica(), FakeReplica()

@@ -73,6 +73,7 @@ def test_a_model_whose_name_looks_like_an_option_is_a_model() -> None:
     assert words[-2:] == ["--", "--json"]
 
 
+@pytest.mark.extended
 @each_case(
     (["--machine-type", "ct5lp-hightpu-1t"], "not 4x8 with its 32 chips"),
     (["--topology", "v5e:3x3"], "there is no slice v5e:3x3"),
@@ -268,6 +269,7 @@ def test_programs_get_json(api: KubernetesApi) -> None:
     assert "patch configmap" in problem["remedy"]
 
 
+@pytest.mark.extended
 @_needs_client
 @each_case("nodes", "events", "jobsets.jobset.x-k8s.io", "*")
 def test_a_missing_right_is_a_warning_and_never_the_end(resource: str, api: KubernetesApi) -> None:
@@ -356,6 +358,7 @@ def test_a_server_that_is_gone_or_does_not_know_us_is_status_2(
     assert "refused" in made.stderr
 
 
+@pytest.mark.extended
 @_needs_client
 @each_case(
     (["--context", "nobodys"], "nobodys"),
@@ -408,6 +411,7 @@ def test_a_user_that_cannot_be_one_is_told(
     assert told in made.stderr
 
 
+@pytest.mark.extended
 def test_without_the_client_it_says_how_to_get_one() -> None:
     """As in an installation without the extra: a process in which lightkube cannot be imported."""
     script = (

@@ -17,6 +17,7 @@ def test_in_a_pod_of_a_job_a_drained_server_is_not_done() -> None:
     assert drained_status({"JOB_COMPLETION_INDEX": "0"}) == 143
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("index", "status"), [pytest.param("", 0, marks=pytest.mark.nightly), ("3", 143)]
 )

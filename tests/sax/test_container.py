@@ -197,6 +197,7 @@ def test_a_refusal_is_one_line_and_status_2() -> None:
     assert done.stderr == "sax.container: PORT='x' is not a port: use a number up to 65535\n"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("role", ROLES)
 def test_it_becomes_the_server_that_it_was_asked_for(role: str) -> None:
     done = entry(role, "--help", SAX_DIR="/nowhere")

@@ -71,6 +71,7 @@ BREAKS = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("owner", "name", "broken"), BREAKS, ids=[b.__name__ for *_, b in BREAKS])
 def test_a_broken_control_plane_is_found(monkeypatch, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)

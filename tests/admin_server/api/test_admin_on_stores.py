@@ -31,6 +31,7 @@ async def listed(admin: Admin) -> list[str]:
             continue
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("place", KEPT, indirect=True)
 async def test_clients_find_the_admin_by_its_root_and_a_kill_9_loses_nothing(place, monkeypatch):
     root, fs_root = f"{place.url}/sax-root", f"{place.url}/sax-fs-root"

@@ -69,6 +69,7 @@ async def test_a_rollback_answers_with_the_version_that_is_wanted_now(stub, cell
     ]
 
 
+@pytest.mark.extended
 async def test_a_server_that_still_holds_the_older_version_is_not_told_to_load_it(
     stub, cell, start_modelet
 ):
@@ -182,6 +183,7 @@ async def test_the_service_is_healthy_and_described(admin):
     assert reply.status == health_pb2.HealthCheckResponse.SERVING
 
 
+@pytest.mark.extended
 async def test_what_happened_to_servers_is_remembered(admin, stub, start_modelet):
     modelet = await start_modelet()
     await publish(stub)

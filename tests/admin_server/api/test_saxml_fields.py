@@ -48,6 +48,7 @@ async def test_a_model_that_saxmls_client_read_and_sends_back_is_taken(stub, adm
     assert (spec.replicas, spec.version) == (3, listed.model.uuid.hex())
 
 
+@pytest.mark.extended
 async def test_a_server_is_listed_with_what_it_did_in_the_last_minute(stub, start_modelet):
     modelet = await start_modelet()
     modelet.stats = [

@@ -66,6 +66,7 @@ class Rounds:
         return rounds
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("servers", [200, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_many_servers_and_twice_as_many_models_come_up_with_no_byte_too_much(servers):
     cell = Rounds(servers, 2 * servers)
@@ -179,6 +180,7 @@ def looking(size: int) -> Callable[[], object]:
     return cell.look
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "scene",
     [
@@ -215,6 +217,7 @@ def huge_models(count: int) -> dict[str, ModelSpec]:
     }
 
 
+@pytest.mark.extended
 async def test_telling_operators_and_watchers_of_twice_the_cell_is_twice_the_work():
     assert await steps_of_telling(120) < 2.3 * await steps_of_telling(60)
 
@@ -234,6 +237,7 @@ async def steps_of_telling(size: int) -> int:
     return count + steps(lambda: CellListing(lambda: rounds.now).answer(cell, ""))
 
 
+@pytest.mark.extended
 def test_a_round_in_which_nothing_changed_thinks_of_no_replica():
     cell = Rounds(60, 120)
     cell.settle()

@@ -59,6 +59,7 @@ async def test_a_start_goes_on_without_them_once_the_beats_and_the_list_are_dele
         assert set(admin.cell.ledger.state.models) == {"/sax/test/a"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("status_port", [0])
 async def test_a_leader_whose_folder_is_deleted_says_so_everywhere_and_acknowledges_nothing(config):
     async with (

@@ -208,6 +208,7 @@ specs = st.builds(
 )
 
 
+@pytest.mark.extended
 @given(st.lists(specs, max_size=8))
 def test_records_and_states_survive_being_written(history):
     state = EMPTY

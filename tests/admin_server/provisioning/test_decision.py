@@ -237,6 +237,7 @@ class World:
             self.end(name)
 
 
+@pytest.mark.extended
 @settings(deadline=None)
 @given(st.integers(0, 3), st.integers(0, 8), st.randoms(use_true_random=False))
 def test_from_any_state_the_objects_become_exactly_those_that_are_needed(ordinary, limit, choose):

@@ -111,6 +111,7 @@ async def test_refusals_are_told_apart(api, cluster: Cluster):
         await cluster.delete(JOBSET, "a", "u")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("trouble", ["500", "503", "429", "hang", "drop", "lost"])
 async def test_trouble_is_neither_a_refusal_nor_an_answer(api, cluster: Cluster, trouble):
     api.fail(trouble, times=1)
@@ -129,6 +130,7 @@ async def test_a_server_that_is_not_there_is_trouble(tmp_path, monkeypatch):
     await client.close()
 
 
+@pytest.mark.extended
 def test_an_admin_server_without_the_flag_imports_none_of_it():
     code = "import admin_server.__main__, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -77,6 +77,7 @@ async def test_a_snapshot_replaces_what_is_older(store):
     assert await read(store) == list(range(10))
 
 
+@pytest.mark.extended
 async def test_a_log_is_read_whole_while_its_writer_compacts_it(store):
     log, _ = await RecordLog.open(store, CELL)
     acknowledged: list[int] = []
@@ -90,6 +91,7 @@ async def test_a_log_is_read_whole_while_its_writer_compacts_it(store):
     assert await read(store) == list(range(30))
 
 
+@pytest.mark.extended
 async def test_many_records_are_read_in_order(store):
     log, _ = await RecordLog.open(store, CELL)
     await write(log, 0, 120, 1000, [])

@@ -104,6 +104,7 @@ async def crash_and_read(store: ObjectStore, at: int, done: bool, every: int) ->
     assert await read(store) == [*found, *more]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize("every", [3, pytest.param(100, marks=pytest.mark.nightly)])
 async def test_a_crash_at_any_store_operation_loses_nothing_that_was_acknowledged(every, done):

@@ -137,6 +137,7 @@ _MORE_MOODS = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mood", ["slow down", *_MORE_MOODS])
 async def test_an_admin_refuses_changes_while_its_store_fails_and_recovers_by_itself(
     proxy, config, mood

@@ -184,6 +184,7 @@ def cut_texts(draw: st.DrawFn, tools: str) -> tuple[list[str], str]:
     return cuts, text
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("tools", FRAGMENTS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), reasoning=st.sampled_from(["none", "think", "open"]))

@@ -91,6 +91,7 @@ async def test_a_listed_name_does_not_lead_to_a_private_address(port: int) -> No
     assert "which is not public" in said
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("path", "words"),
     [

@@ -41,6 +41,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.extended
 def test_the_modules_pass_their_own_tests(folder: Path) -> None:
     program = node()
     if program is None:

@@ -73,6 +73,7 @@ def unchunked(text: bytes) -> bytes:
     return b"".join(parts)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("pause_s", [0.0, 0.001])
 async def test_a_stream_is_whole_and_in_order_at_any_pace_of_its_reader(port: int, pause_s: float):
     app = Streaming()

@@ -108,11 +108,13 @@ BROKEN = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_is_one_that_its_program_takes(page: str) -> None:
     assert check_page(PAGES[page]) == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_page_that_is_wrong_is_found(case: str) -> None:
     page, right, wrong, said = BROKEN[case]

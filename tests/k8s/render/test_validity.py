@@ -88,6 +88,7 @@ _HEADS = [
 ]
 
 
+@pytest.mark.extended
 @each_case(*_ORDERS)
 def test_a_cluster_takes_it(
     topology: str, machine: str | None, kind: str, more: dict[str, Any]

@@ -18,6 +18,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.extended
 @given(VALUES)
 def test_what_a_checkpoint_may_hold_is_read(value: object) -> None:
     assert parse_json(json.dumps(value)) == value

@@ -77,6 +77,7 @@ def closers() -> frozenset[int]:
     return frozenset(token for token in every if tokenizer().token_bytes(token).strip() in texts)
 
 
+@pytest.mark.extended
 @settings(
     max_examples=40,
     deadline=None,

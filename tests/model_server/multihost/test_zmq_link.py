@@ -93,6 +93,7 @@ def test_closing_from_another_thread_ends_a_wait(links: list[ZmqLink], waits: st
         link.receive()
 
 
+@pytest.mark.extended
 def test_a_sender_waits_where_the_receiver_is_far_behind(links: list[ZmqLink]) -> None:
     sent: list[int] = []
 

@@ -58,6 +58,7 @@ def test_all_hosts_of_an_indexed_job_count_the_same_devices(expected: int, statu
         assert ("32 devices were expected" in text) == bool(status)
 
 
+@pytest.mark.extended
 def test_hosts_that_nothing_tells_of_are_refused_in_words() -> None:
     [(status, text)] = outcomes([check({"SAX_HOSTS": "2"})])
     assert status == 2

@@ -99,6 +99,7 @@ def test_what_goes_wrong_inside_is_an_invalid_request(source: str) -> None:
         render(source)
 
 
+@pytest.mark.extended
 @in_one_test(
     "source",
     [
@@ -186,6 +187,7 @@ BY_DAY = (
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "kinds",
     [
@@ -206,6 +208,7 @@ def test_no_single_operation_runs_away(kinds: Sequence[str]) -> None:
     assert not failures, str(failures)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "source",
     [
@@ -232,6 +235,7 @@ def test_a_template_may_refuse_a_conversation_that_it_is_tried_on() -> None:
     assert template.render(HELLO) == "ok"
 
 
+@pytest.mark.extended
 def test_chats_beside_a_runaway_template_are_rendered() -> None:
     bomb = ChatTemplate("{{ (messages | length * 5.5) | round(100000000, 'ceil') }}")
     good = ChatTemplate("{{ messages[0].content }}")

@@ -108,6 +108,7 @@ def chat(cell: FakeCell, tmp_path: Path) -> Iterator[Chat]:
         each.process.kill()
 
 
+@pytest.mark.extended
 def test_ctrl_c_stops_the_answer_and_what_was_said_is_remembered(
     cell: FakeCell, chat: Chat
 ) -> None:
@@ -130,6 +131,7 @@ def test_ctrl_c_stops_the_answer_and_what_was_said_is_remembered(
     assert terminal.close() == 0
 
 
+@pytest.mark.extended
 def test_a_second_ctrl_c_at_the_prompt_leaves_and_one_alone_does_not(
     cell: FakeCell, chat: Chat
 ) -> None:
@@ -170,6 +172,7 @@ def test_a_message_of_many_lines_and_lines_with_a_slash(cell: FakeCell, chat: Ch
     assert terminal.close() == 0
 
 
+@pytest.mark.extended
 def test_arrow_keys_bring_back_what_was_typed_in_an_earlier_chat(
     cell: FakeCell, chat: Chat, tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_shell_completes_models_from_the_cell(cell: FakeCell) -> None:
     assert complete("sax chat sm", "127.0.0.1:9") == []  # no cell: nothing, and no error
 
 
+@pytest.mark.extended
 def test_without_a_cell_a_command_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SAX_ADMIN", raising=False)
     monkeypatch.delenv("SAX_ROOT", raising=False)

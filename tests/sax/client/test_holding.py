@@ -101,6 +101,7 @@ KINDS: dict[str, tuple[Callable[[AsyncClient], Coroutine[Any, Any, object]], obj
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", KINDS)
 async def test_every_kind_of_request_is_held_and_then_answered(
     admin: FakeAdmin, replica: FakeReplica, hasty: AsyncClient, kind: str

@@ -156,6 +156,7 @@ async def test_a_wrong_request_is_not_tried_again(
     assert len(replica.asked) + len(other.asked) == 1
 
 
+@pytest.mark.extended
 async def test_a_replica_lost_in_mid_answer_is_a_replica_lost(
     admin: FakeAdmin, replica: FakeReplica, brief: AsyncClient
 ) -> None:

@@ -50,6 +50,7 @@ def both(*levels: str) -> list[str]:
 USUAL = both("info", "warning", "error", "critical")
 
 
+@pytest.mark.extended
 @each_case(
     ("", USUAL),
     ("--v=3", ["server.room debug", *USUAL]),

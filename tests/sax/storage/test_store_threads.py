@@ -33,6 +33,7 @@ async def test_a_call_that_its_caller_gave_up_counts_until_it_ends():
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.extended
 def test_a_call_that_hangs_for_ever_does_not_keep_the_process_alive():
     code = (
         "import asyncio, threading\n"

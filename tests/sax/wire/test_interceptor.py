@@ -180,6 +180,7 @@ async def test_strangers_may_probe_but_not_at_length(served: Served) -> None:
     assert "send one" in error.text
 
 
+@pytest.mark.extended
 async def test_a_probe_is_answered_beside_strangers_that_hold_their_messages_back(
     served: Served,
 ) -> None:
@@ -279,6 +280,7 @@ async def test_a_refused_message_is_freed_at_once(method: str, open_to_all: Serv
     await until(lambda: all(each() is None for each in kept))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("how", ["cancel", "disconnect", "deadline"])
 async def test_a_caller_that_leaves_is_no_error_in_the_log(

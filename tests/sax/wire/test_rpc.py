@@ -185,6 +185,7 @@ async def test_an_unknown_method_is_an_error_that_names_the_peer(peer: Peer) -> 
         await peer.unary("Missing")
 
 
+@pytest.mark.extended
 async def test_nobody_listening_is_what_the_caller_says_it_means() -> None:
     silent = Peer()  # bound, never started
     await silent.server.stop(None)

@@ -55,6 +55,7 @@ class Writer:
             pass  # tried again with the next step
 
 
+@pytest.mark.extended
 @given(
     steps=st.lists(
         st.tuples(st.integers(0, 1), st.booleans(), st.sampled_from(["", "", "before", "after"])),

@@ -74,6 +74,7 @@ async def answered_once(http: httpx.AsyncClient, batch: dict[str, Any], count: i
         assert told.startswith(f" {n % 50 + 1} ")
 
 
+@pytest.mark.extended
 async def test_another_gateway_goes_on_after_one_that_died(tmp_path: Path):
     done = 100
     shared, first, second = open_store(str(tmp_path)), StoppingCell(done), idle()
@@ -98,6 +99,7 @@ async def test_a_gateway_that_ends_lets_another_go_on_at_once():
         await answered_once(http, await ended(http, id))
 
 
+@pytest.mark.extended
 async def test_two_gateways_do_not_run_the_same_batch():
     shared, first, second = open_store("memory://"), idle(), idle()
     patient = replace(FAST, patience_s=3600)
@@ -110,6 +112,7 @@ async def test_two_gateways_do_not_run_the_same_batch():
     assert len(claims) == 3
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("beat_s", [0.01, 3600])
 async def test_a_gateway_that_was_frozen_writes_nothing_over_anothers_work(beat_s: float):
     """Even if it never learns that another has the batch."""
@@ -177,6 +180,7 @@ class FlakyStore(FaultyStore):
         return result
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_store_that_fails_at_random_costs_time_and_nothing_else(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -161,6 +161,7 @@ def test_a_colocated_head_may_go_where_the_workers_are() -> None:
     assert workers["affinity"].keys() == {"podAffinity", "podAntiAffinity"}
 
 
+@pytest.mark.extended
 @each_case(*_TAKEN)
 def test_a_colocated_head_fits_beside_a_worker(topology: str) -> None:
     """The limits of the resource manager and the proxy are requests, too."""

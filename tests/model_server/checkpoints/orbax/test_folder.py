@@ -83,6 +83,7 @@ def test_what_is_no_place_is_refused(url: str) -> None:
         Folder(url)
 
 
+@pytest.mark.extended
 def test_a_server_that_does_not_answer_is_named_within_seconds(
     bucket_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

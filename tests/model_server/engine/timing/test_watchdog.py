@@ -74,6 +74,7 @@ def test_clients_see_a_lost_replica() -> None:
     assert meaning(StepHung("step 1")) == meaning(ReplicaLost("gone"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("permits", [0, 3])
 def test_an_engine_whose_runner_hangs_reports_the_step_it_waits_for(permits: int) -> None:
     gate = threading.Semaphore(permits)

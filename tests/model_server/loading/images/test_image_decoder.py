@@ -140,6 +140,7 @@ def test_bytes_that_were_changed_anywhere_give_pixels_or_words(
     assert (found.kind, len(found.pixels)) == ("pixels", 3 * FORM.size**2) or found.text
 
 
+@pytest.mark.extended
 def test_an_image_that_takes_too_long_ends_its_process_and_not_the_next_image() -> None:
     process = ImageProcess(0.05)
     process.start()

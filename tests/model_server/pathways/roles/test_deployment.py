@@ -138,6 +138,7 @@ def check_islands(told: dict[str, object]) -> None:
     assert "islands 0 and 1: run one per island" in str(told["over both"])
 
 
+@pytest.mark.extended
 def test_programs_run_on_two_islands_and_arrays_go_between_them(
     islands: DeploymentProcesses,
 ) -> None:
@@ -147,6 +148,7 @@ def test_programs_run_on_two_islands_and_arrays_go_between_them(
     check_islands(dict(lines(islands.client("islands"))))
 
 
+@pytest.mark.extended
 def test_an_island_is_lost_and_comes_back_in_the_same_client(islands: DeploymentProcesses) -> None:
     for island in (0, 1):
         islands.worker(f"worker {island}", island)
@@ -175,6 +177,7 @@ def test_an_island_may_be_several_processes(islands: DeploymentProcesses) -> Non
     check_islands(dict(lines(islands.client("islands"))))
 
 
+@pytest.mark.extended
 def test_compiler_flags_of_a_worker_are_checked_when_it_starts(
     islands: DeploymentProcesses,
 ) -> None:
@@ -183,6 +186,7 @@ def test_compiler_flags_of_a_worker_are_checked_when_it_starts(
     assert "the compiler does not take --xla_no_such_flag=1" in islands.log("worker 0")
 
 
+@pytest.mark.extended
 def test_flags_of_the_proxy_server_reach_the_compiler_of_every_program(
     islands: DeploymentProcesses,
 ) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from model_server.sharing.audio.resampling import Resampler
 
@@ -15,6 +16,7 @@ def tone(hertz: float, rate: int, seconds: float = 0.5) -> np.ndarray:
     return np.sin(2 * np.pi * hertz * np.arange(int(rate * seconds)) / rate).astype(np.float32)
 
 
+@pytest.mark.extended
 def test_a_tone_stays_the_same_tone() -> None:
     wanted = tone(440, 16_000)[500:-500]
     for rate in (4000, 8000, 11025, 16000, 22050, 44100, 48000, 96000, 192000):
@@ -23,6 +25,7 @@ def test_a_tone_stays_the_same_tone() -> None:
         np.testing.assert_allclose(made[500:-500], wanted, atol=1e-4, err_msg=f"{rate} Hz")
 
 
+@pytest.mark.extended
 def test_pieces_of_any_size_give_the_same_samples() -> None:
     for rate in (22050, 44100, 48000, 44101):
         sound = np.random.default_rng(0).standard_normal(rate // 8).astype(np.float32)

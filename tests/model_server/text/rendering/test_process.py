@@ -36,6 +36,7 @@ def test_a_template_is_sent_once() -> None:
     process.stop()
 
 
+@pytest.mark.extended
 def test_a_limit_of_time_ends_the_process_and_the_next_chat_starts_another() -> None:
     process = RenderProcess(0.2)
     with pytest.raises(ProcessEnded, match="was stopped"):

@@ -28,6 +28,7 @@ def test_what_the_quick_lane_kills_the_slow_lane_renders(monkeypatch: pytest.Mon
         assert lanes.submit(Ask(b"slow", CHAT), slow).result() == Answer("text", "done")
 
 
+@pytest.mark.extended
 def test_a_runaway_chat_is_refused_and_others_go_on(lanes: Renderer) -> None:
     bombs = [lanes.submit(Ask(b"bomb", CHAT), BOMB) for _ in range(2)]
     assert lanes.submit(Ask(b"good", CHAT), GOOD).result() == Answer("text", "hello")
@@ -37,6 +38,7 @@ def test_a_runaway_chat_is_refused_and_others_go_on(lanes: Renderer) -> None:
         assert isinstance(bomb.exception(), Unavailable) or bomb.result().kind == "runaway"
 
 
+@pytest.mark.extended
 def test_a_chat_that_nobody_waits_for_is_not_rendered(lanes: Renderer) -> None:
     bombs = [lanes.submit(Ask(b"bomb", CHAT), BOMB) for _ in range(50)]
     assert all(bomb.cancel() for bomb in bombs[1:])
@@ -44,6 +46,7 @@ def test_a_chat_that_nobody_waits_for_is_not_rendered(lanes: Renderer) -> None:
     assert bombs[0].result().kind == "runaway"
 
 
+@pytest.mark.extended
 def test_a_template_is_tried_out_beside_the_chats(lanes: Renderer) -> None:
     assert lanes.try_out(Ask(b"bomb", CHAT), BOMB).kind == "runaway"
     assert lanes.try_out(Ask(b"bad", None), TemplateParts("{%", "", "", ())).kind == "broken"

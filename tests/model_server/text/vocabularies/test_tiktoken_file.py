@@ -56,6 +56,7 @@ def test_a_word_that_is_a_token_needs_no_merges() -> None:
     assert tokenizer.encode("abcd") == list(b"abcd")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_a_family_knows_its_control_tokens(model_type: str) -> None:
     family = FAMILIES[model_type]

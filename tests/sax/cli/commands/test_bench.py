@@ -74,6 +74,7 @@ def test_errors_are_counted_and_a_run_of_nothing_else_fails(cell: FakeCell, sax:
     assert "the queue is full" in result.stderr
 
 
+@pytest.mark.extended
 def test_ctrl_c_reports_what_there_is(cell: FakeCell) -> None:
     cell.stops_after = 1  # "Hello" is answered, and no prompt of four words ever is
     command = [sys.executable, "-m", "sax.cli", "--admin", cell.address, "bench", "m", *SMALL]

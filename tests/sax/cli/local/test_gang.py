@@ -61,6 +61,7 @@ def every_pid(folder: Path) -> list[int]:
     return [pid for each in range(HOSTS) for pid in pids(folder, f"host {each}")]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("victim", [0, 2])
 async def test_a_killed_host_brings_its_gang_back_and_nothing_else(
     modules: Path, victim: int
@@ -134,6 +135,7 @@ async def test_the_primary_drains_first_and_tells_the_others(modules: Path) -> N
     assert said == ["draining the above", "draining the gang", "draining the below"]
 
 
+@pytest.mark.extended
 async def test_a_frozen_secondary_does_not_hold_the_drain_up(modules: Path) -> None:
     said: list[str] = []
     # Time for the other one, which runs, to see that it should end.
