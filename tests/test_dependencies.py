@@ -94,6 +94,7 @@ def of_rooms(rooms: set[str]) -> set[Path]:
     return {path for path in sources() if path.relative_to(ROOT).parts[0] in rooms}
 
 
+@pytest.mark.extended
 def test_the_control_plane_imports_the_base_dependencies_only() -> None:
     base = direct()
     assert not {
@@ -131,6 +132,7 @@ def test_what_builds_sax_imports_what_a_build_brings() -> None:
     assert not foreign(imported(BUILD), {canonicalize_name(name) for name in wanted})
 
 
+@pytest.mark.extended
 def test_nothing_is_asked_for_that_nobody_imports() -> None:
     used = {
         package

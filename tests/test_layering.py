@@ -212,6 +212,7 @@ def test_no_file_imports_what_its_room_may_not_know() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("package", LADDERS)
 def test_imports_go_down_the_ladder_of_a_package(package: str) -> None:
     made = house.house(package)
@@ -232,6 +233,7 @@ def test_the_house_stays_small() -> None:
     assert max(whole.floors.values()) <= 13
 
 
+@pytest.mark.extended
 def test_no_folder_is_a_hallway() -> None:
     loose = {folder: len(house.loose_files(folder)) for folder in house.packages()}
     assert not {folder: count for folder, count in loose.items() if count > MOST_LOOSE_FILES}
@@ -266,6 +268,7 @@ def test_a_climbing_import_is_named_with_both_rooms() -> None:
     )
 
 
+@pytest.mark.extended
 def test_no_class_name_stands_for_two_things() -> None:
     homes: dict[str, list[str]] = {}
     for path in house.sources():

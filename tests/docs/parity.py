@@ -228,7 +228,7 @@ ROWS = (
         "any number, also none; an empty prefix where there is a start token",
         "better",
         f"{_LM}::test_score_sums_the_log_probabilities_of_each_suffix",
-        f"{_LM}::test_no_suffixes_have_no_scores",
+        f"{_LM}::test_a_score_of_nothing_is_refused_and_no_suffixes_have_no_scores",
         f"{_LM}::test_an_empty_text_is_the_start_token_where_the_model_has_one",
     ),
     _row(

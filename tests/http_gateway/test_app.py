@@ -78,6 +78,7 @@ def drop_after(url: str, path: str, body: dict[str, object], started: Callable[[
         started()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("path", "body", "hold_after"),
     [

@@ -78,10 +78,12 @@ def test_a_head_that_does_not_end_is_answered_in_the_format_of_its_route(hasty_u
     assert [*json.loads(ollama.partition("\r\n\r\n")[2])] == ["error"]
 
 
+@pytest.mark.extended
 def test_a_connection_that_asks_nothing_is_closed_without_a_word(hasty_url: str) -> None:
     assert rest_of(connect(hasty_url)) == ""
 
 
+@pytest.mark.extended
 def test_a_body_that_does_not_end_is_answered_in_the_format_of_its_route_and_closed(
     hasty_url: str,
 ) -> None:
@@ -126,6 +128,7 @@ def test_what_is_no_http_is_answered_400_like_any_wrong_request(url: str, words:
     assert '{"detail":"this is no HTTP request' in reply
 
 
+@pytest.mark.extended
 def test_a_head_just_below_the_limit_is_read(url: str) -> None:
     reply = rest_of(
         connect(url, f"{GET}connection: close\r\nx: {'v' * (MAX_HEAD_BYTES - 200)}\r\n\r\n")

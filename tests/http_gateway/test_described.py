@@ -41,6 +41,7 @@ def test_an_event_of_a_stream_is_checked() -> None:
                 check(2, "POST", "/v1/completions", reply)
 
 
+@pytest.mark.extended
 def test_both_generations_describe_their_routes() -> None:
     assert "/listall" in document(2)["paths"]
     assert "/listall" not in document(1)["paths"]

@@ -3,6 +3,7 @@
 from contextlib import AsyncExitStack
 
 import httpx
+import pytest
 
 from sax.types import ModelSpec, PublishedModel
 from tests.http_gateway.test_main import started

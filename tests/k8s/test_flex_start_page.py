@@ -86,6 +86,7 @@ def test_what_the_page_pipes_to_kubectl_has_the_readers_image(name: str, tmp_pat
     assert f"job/{made['metadata']['name']}" in PAGE
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("folder", "queued"), [("mkdir -p my-flex-cell", False), ("mkdir -p my-queued-cell", True)]
 )

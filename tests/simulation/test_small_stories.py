@@ -21,24 +21,28 @@ groups = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(0 if COUNT > 300 else 300)
 @groups
 def test_every_acknowledged_call_is_kept_in_order_and_every_model_converges(group):
     tell(group, SMALL)
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(0 if COUNT > 300 else 300)
 @groups
 def test_nothing_is_acknowledged_in_a_store_that_was_emptied_or_lost_a_record(group):
     tell(group, LOSING)
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(0 if COUNT > 300 else 300)
 @groups
 def test_lies_about_who_leads_lose_nothing_beside_other_trouble(group):
     tell(group, LYING)
 
 
+@pytest.mark.extended
 def test_no_lie_changes_the_leader():
     for seed in range(COUNT // GROUPS):
         outcome = play(seed, LIES)

@@ -3,6 +3,8 @@
 The numbers are written out by hand from Saxml's interface: the contract, not a copy of ours.
 """
 
+import pytest
+
 from admin_server.api.strict import unknown_fields
 from sax.proto import admin_pb2
 from sax.types import JoinedServer, ServerInfo, Traffic

@@ -227,6 +227,7 @@ async def test_a_client_of_another_admin_server_gets_the_full_set(stub):
     assert reply.admin_server_id not in ("", "another")
 
 
+@pytest.mark.extended
 async def test_numbers_mean_what_they_mean_in_saxml(stub, start_modelet):
     """0, a number of another admin server and one that is too old lead to the whole set, by its
     values or by all changes."""

@@ -155,6 +155,7 @@ requests = st.sampled_from(sorted(messages)).flatmap(
 )
 
 
+@pytest.mark.extended
 @settings(
     max_examples=150,
     deadline=None,

@@ -41,6 +41,7 @@ class Followed:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
+@pytest.mark.extended
 async def test_clients_hear_of_a_canary_of_its_share_and_of_its_end(client, start_modelet):
     modelets = [await start_modelet(data_address=f"10.0.0.{i}:1") for i in range(4)]
     await client.publish(M, "llama", "/one", 4)
@@ -71,6 +72,7 @@ async def test_clients_hear_of_a_canary_of_its_share_and_of_its_end(client, star
     await followed.close()
 
 
+@pytest.mark.extended
 async def test_an_aborted_canary_is_nobodys_choice_while_its_replicas_are_there(
     client, start_modelet
 ):

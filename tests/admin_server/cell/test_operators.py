@@ -20,6 +20,7 @@ async def client(admin):
         yield client
 
 
+@pytest.mark.extended
 async def test_clients_that_change_different_fields_at_once_all_win(admin, client):
     await client.publish(M, "llama", "/one")
     async with AsyncClient(f"127.0.0.1:{admin.port}") as other:

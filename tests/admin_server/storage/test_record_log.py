@@ -149,6 +149,7 @@ async def test_the_second_of_two_writers_takes_over_and_the_first_steps_down():
     assert await read(store) == [1, 2]
 
 
+@pytest.mark.extended
 @given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 12))
 @settings(max_examples=40, deadline=None)
 def test_a_writer_that_slept_through_a_compaction_is_never_told_that_it_wrote(every, first, second):

@@ -222,6 +222,7 @@ async def test_a_slow_store_is_waited_for(proxy, config):
         assert not admin.cell.ledger.store_health.failing
 
 
+@pytest.mark.extended
 async def test_a_server_that_ignores_create_if_absent_is_refused_at_the_start(proxy, config):
     proxy.mood = "forgetful"
     with pytest.raises(InvalidRequest, match="ignores create-if-absent"):

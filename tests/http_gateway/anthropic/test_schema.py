@@ -92,6 +92,7 @@ def test_a_last_message_of_the_assistant_is_continued() -> None:
     assert (options.continue_final_message, options.add_generation_prompt) == (True, False)
 
 
+@pytest.mark.extended
 @each_case(
     {"metadata": {"user_id": "u"}},
     {"metadata": {}},

@@ -278,6 +278,7 @@ FORBIDDEN: list[tuple[str, str, dict[str, object]]] = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("method", "path", "body"), FORBIDDEN)
 async def test_a_model_that_a_key_may_not_use_is_forbidden_by_name(
     limited: Limited, cell: FakeCell, method: str, path: str, body: dict[str, object]

@@ -57,6 +57,7 @@ async def test_a_chat_is_answered_byte_for_byte(cell: FakeCell, http: httpx.Asyn
     assert asked.request_id == f"{sent}/{answer.json()['id']}-0"
 
 
+@pytest.mark.extended
 async def test_a_chat_is_streamed_byte_for_byte(http: httpx.AsyncClient):
     body = {**CHAT, "stream": True, "max_tokens": 1, "stream_options": {"include_usage": True}}
     answer = await http.post(CHATS, json=body)

@@ -91,6 +91,7 @@ async def test_viewers_share_one_look_a_second(cell: FakeCell, http: httpx.Async
     assert cell.lists <= len({*replies})
 
 
+@pytest.mark.extended
 async def test_the_last_look_stands_while_the_admin_is_away(cell: FakeCell) -> None:
     http = gateway(cell)
     assert (await http.get("/cell")).json()["admin"] == "ok"

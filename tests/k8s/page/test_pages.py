@@ -123,6 +123,7 @@ def test_a_page_that_is_wrong_is_found(case: str) -> None:
     assert any(said in finding for finding in found), found
 
 
+@pytest.mark.extended
 def test_the_commands_of_all_other_pages_for_clusters_and_containers_are_such_ones_too() -> None:
     for path in sorted((ROOT / "docs").glob("*.md")):
         for block in blocks(path.read_text()):

@@ -79,6 +79,7 @@ def _plain_head(each: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.extended
 @each_case(
     ("", "pathways", {**_ELASTIC, "version": "latest"}),
     (

@@ -96,6 +96,7 @@ def test_a_cluster_takes_it(
     _check(rendered(topology, machine, kind=kind, **more).objects)
 
 
+@pytest.mark.extended
 @each_case(*_HEADS)
 def test_a_cluster_takes_it_behind_a_proxy(
     topology: str, kind: str, options: dict[str, Any]

@@ -91,6 +91,7 @@ def test_every_answer_under_a_random_schema_parses_and_is_valid(
     jsonschema.validate(json.loads(text), schema)
 
 
+@pytest.mark.extended
 @in_one_test("seed", range(3))
 @in_one_test(
     "constraint, pattern",

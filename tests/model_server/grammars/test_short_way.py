@@ -104,6 +104,7 @@ def of(schema: Any) -> Constraint:
     return Constraint("json_schema", json.dumps(schema))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("most", [24, 40, 75])
 def test_an_answer_closes_all_that_it_opened_before_its_last_token(
@@ -196,6 +197,7 @@ class _Stuck(Closings):
         return None
 
 
+@pytest.mark.extended
 def test_a_row_whose_way_is_still_searched_for_is_late_and_then_goes_on_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

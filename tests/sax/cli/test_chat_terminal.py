@@ -149,6 +149,7 @@ def test_a_second_ctrl_c_at_the_prompt_leaves_and_one_alone_does_not(
     assert terminal.close() == 0
 
 
+@pytest.mark.extended
 def test_a_message_of_many_lines_and_lines_with_a_slash(cell: FakeCell, chat: Chat) -> None:
     terminal = chat()
     for line in ('"""first', "second", 'third"""'):
@@ -191,6 +192,7 @@ def test_arrow_keys_bring_back_what_was_typed_in_an_earlier_chat(
     assert second.close() == 0
 
 
+@pytest.mark.extended
 def test_an_error_is_told_and_the_conversation_goes_on(cell: FakeCell, chat: Chat) -> None:
     terminal = chat()
     cell.refuses = True

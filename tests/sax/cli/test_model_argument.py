@@ -42,6 +42,7 @@ def test_the_last_part_of_a_name_is_enough_if_it_is_the_only_one() -> None:
         full_name(KNOWN, "smol")
 
 
+@pytest.mark.extended
 def test_every_command_takes_a_short_name(cell: FakeCell, sax: Sax) -> None:
     assert sax("generate", "smollm2", "say hello").stdout == "SAY HELLO\n"
     assert cell.asked[0].model_id == "/sax/lab/smollm2"

@@ -57,6 +57,7 @@ async def test_a_change_goes_to_the_leader_that_a_follower_names():
     await asyncio.gather(follower.stop(), leader.stop())
 
 
+@pytest.mark.extended
 async def test_a_change_skips_an_admin_that_is_away():
     away, leader = FakeAdmin(), FakeAdmin()
     gone = await away.start()

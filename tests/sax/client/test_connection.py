@@ -249,6 +249,7 @@ async def test_a_lost_or_late_answer_is_the_error_of_whoever_waits_for_the_sink(
         await waiting
 
 
+@pytest.mark.extended
 async def test_a_server_that_falls_silent_loses_every_open_request(replica: FakeReplica) -> None:
     connection = ModelServerConnection(replica.address, silence_s=0.4)
     replica.hold.clear()
@@ -264,6 +265,7 @@ async def test_a_server_that_falls_silent_loses_every_open_request(replica: Fake
     await connection.close()
 
 
+@pytest.mark.extended
 async def test_a_request_on_an_idle_stream_of_a_silent_server_is_lost(
     replica: FakeReplica,
 ) -> None:
@@ -285,6 +287,7 @@ async def test_a_request_on_an_idle_stream_of_a_silent_server_is_lost(
     await connection.close()
 
 
+@pytest.mark.extended
 async def test_silence_of_a_server_without_beats_is_waited_out(replica: FakeReplica) -> None:
     connection = ModelServerConnection(replica.address, silence_s=0.2)
     replica.beats = False

@@ -164,6 +164,7 @@ async def put_through(root: str, address: str) -> None:
     await asyncio.to_thread(put, root, "test", located(address))
 
 
+@pytest.mark.extended
 async def test_many_who_ask_at_once_make_one_look(proxy: FaultProxy, moto_place: Place) -> None:
     root = moto_place.fresh().url
     await put_through(root, "10.0.0.2:10000")
@@ -186,6 +187,7 @@ async def test_who_gives_up_does_not_end_the_look_of_others(
     assert await patient == "10.0.0.2:10000"
 
 
+@pytest.mark.extended
 async def test_an_admin_that_moved_is_found_and_a_bucket_that_fails_changes_nothing(
     proxy: FaultProxy, moto_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

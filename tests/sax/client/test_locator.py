@@ -136,6 +136,7 @@ async def test_when_every_queue_is_full_the_caller_hears_it_at_once(
     assert (len(replica.fail), len(other.fail)) == (1, 1)
 
 
+@pytest.mark.extended
 async def test_attempts_are_bounded(
     admin: FakeAdmin, replica: FakeReplica, client: AsyncClient
 ) -> None:

@@ -44,6 +44,7 @@ async def http(cell: FakeCell, store: ObjectStore) -> AsyncIterator[httpx.AsyncC
         yield client
 
 
+@pytest.mark.extended
 async def test_a_batch_answers_every_line(cell: FakeCell, http: httpx.AsyncClient):
     lines = [chat(f"line {n}", "x" * (n + 1)) for n in range(150)]
     begun = await start(http, lines, metadata={"of": "me"})

@@ -89,6 +89,7 @@ async def test_another_gateway_goes_on_after_one_that_died(tmp_path: Path):
     assert len(second.requests) == COUNT - done
 
 
+@pytest.mark.extended
 async def test_a_gateway_that_ends_lets_another_go_on_at_once():
     shared, first, second = open_store("memory://"), StoppingCell(100), idle()
     patient = replace(FAST, patience_s=3600)
@@ -132,6 +133,7 @@ async def test_a_gateway_that_was_frozen_writes_nothing_over_anothers_work(beat_
             await answered_once(b, await ended(b, id))
 
 
+@pytest.mark.extended
 async def test_every_kind_of_store_keeps_files_and_batches(place: Place):
     store = open_store(place.url, timeout_s=60)
     first, second = StoppingCell(5), idle()

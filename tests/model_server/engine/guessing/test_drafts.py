@@ -168,6 +168,7 @@ class Hanging(FakeDraftedRunner):
         return super().propose(beginnings)
 
 
+@pytest.mark.extended
 def test_a_draft_model_that_hangs_is_noticed() -> None:
     limits = replace(limits_of(slots=8, pages=40, max_context=100), guesses=MOST)
     runner, seen, noticed = Hanging(limits), [], threading.Event()

@@ -94,6 +94,7 @@ def test_an_engine_whose_runner_hangs_reports_the_step_it_waits_for(permits: int
     engine.close()
 
 
+@pytest.mark.extended
 def test_an_engine_that_waits_for_requests_does_not_hang() -> None:
     hangs = Hangs()
     done = threading.Event()

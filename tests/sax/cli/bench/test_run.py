@@ -80,6 +80,7 @@ async def test_no_more_are_open_than_streams(target: Counting, streams: int) -> 
     assert told == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.extended
 async def test_a_request_that_is_sent_late_counts_from_when_it_was_due(target: Counting) -> None:
     run = run_of(target)
     timed = [PlannedRequest("a", 2, 0.0), PlannedRequest("b", 2, 1.0)]

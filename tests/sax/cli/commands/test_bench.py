@@ -89,6 +89,7 @@ def test_ctrl_c_reports_what_there_is(cell: FakeCell) -> None:
     assert "5 not finished" in told
 
 
+@pytest.mark.extended
 @each_case(
     ((), "--url"),
     (("m", "--model", "x"), "--model goes with --url"),

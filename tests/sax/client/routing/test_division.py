@@ -78,6 +78,7 @@ async def ask(client: AsyncClient, session: str = "") -> None:
     assert [chunk.text async for chunk in client.generate(request)] == ["0"]
 
 
+@pytest.mark.extended
 async def test_requests_are_divided_by_the_share_and_not_by_the_replicas(
     canary: FakeReplica, replica: FakeReplica, client: AsyncClient
 ) -> None:

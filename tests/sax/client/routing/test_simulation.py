@@ -17,6 +17,7 @@ def test_chats_find_their_earlier_turns_and_the_load_stays_even(gateways: int) -
     assert found.imbalance < 1.15
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("gateways", [1, 3])
 def test_questions_about_one_document_meet_although_gateways_do_not_talk(gateways: int) -> None:
     asked = documents()
