@@ -172,15 +172,15 @@ $(CACHE)/clients/%/installed: pyproject.toml
 	$(@D)/bin/python -m pip install --quiet --group $*
 	@touch $@
 
-# Stubs that Go's plugins make from sax/proto, on Go's own gRPC (tests/end_to_end/go_client).
+# Stubs that Go's plugins make from sax/proto, on Go's own gRPC (tests/end_to_end/plain/go_client).
 go-client: dev model golang $(PROTOC)/installed
-	$(BIN)/python -m pytest -q -m "" tests/end_to_end/go_client $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q -m "" tests/end_to_end/plain/go_client $(PYTEST_FLAGS)
 
 # The pages in the Chromium of the system, their modules under node, their types by TypeScript.
 browser: dev model
 	$(call install_packages,--group browser)
 	npm install --silent --no-audit --no-fund --prefix $(CACHE)/typescript typescript
-	$(BIN)/python -m pytest -q -m "" tests/http_gateway/page tests/end_to_end/page $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q -m "" tests/http_gateway/page tests/end_to_end/plain/page $(PYTEST_FLAGS)
 
 # 91 MB from Debian or Ubuntu. Without them the tests of the Go client are skipped; it never fails.
 # Only the download has a limit: dpkg must not be stopped.
