@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -106,5 +107,10 @@ def test_a_bad_value_is_refused_by_its_flag(flag: str, value: str) -> None:
 
 
 def test_a_folder_that_is_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="give a folder that exists"):
-        ProcessLogs(log_dir=str(tmp_path / "none")).start("server")
+    root = logging.getLogger()
+    level = root.level
+    try:
+        with pytest.raises(InvalidRequest, match="give a folder that exists"):
+            ProcessLogs(log_dir=str(tmp_path / "none")).start("server")
+    finally:
+        root.setLevel(level)  # other tests of this process log as they did

@@ -77,7 +77,9 @@ async def test_a_killed_host_brings_its_gang_back_and_nothing_else(
             await until(lambda: not alive(killed))
             silence(modules, victim)
         await until_they_beat(modules, 2)
-        assert supervisor.pid(f"gang host {victim}") == pids(modules, f"host {victim}")[1]
+        # It may beat before the supervisor is told that it has started it.
+        again = pids(modules, f"host {victim}")[1]
+        await until(lambda: supervisor.pid(f"gang host {victim}") == again)
         assert said == [
             f"gang: host {victim} died (killed by SIGKILL); restarting its 3 hosts in 0.01 s"
         ]
