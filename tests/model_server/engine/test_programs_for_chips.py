@@ -10,7 +10,7 @@ from model_server.plan.depth import shallow
 from tests.model_server.plan.measures import deployed
 from tests.model_server.tpu_compiler import CHIPS, ONE_CHIP, needs_compiler
 
-pytestmark = [pytest.mark.timeout(900), needs_compiler]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.nightly, needs_compiler]
 
 _ADAPTERS = {"MAX_ADAPTERS": "3", "MAX_ADAPTER_RANK": "8", "MAX_CONTEXT": "1024"}
 _MESHES = {"v5e:2x2": "[1,1,4]", ONE_CHIP["v7x"]: "[1,1,2]"}  # a v7x has two devices to a chip

@@ -34,12 +34,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> RoundTrips:
     return msgspec.json.decode(done.stdout, type=RoundTrips)
 
 
+@pytest.mark.nightly
 def test_a_stream_goes_on_though_nothing_but_its_fetches_is_answered(found: RoundTrips) -> None:
     assert found.unanswered.tokens == found.answered.tokens
     assert len(found.unanswered.tokens[0]) == TOKENS
     assert found.held > TOKENS
 
 
+@pytest.mark.nightly
 def test_a_token_is_fetched_once(found: RoundTrips) -> None:
     assert found.sent["HostBufferLookup"] == found.sent["copy_to_host_buffer_request"]
     assert found.sent["HostBufferLookup"] <= TOKENS + 1  # and the prompt's step
@@ -47,5 +49,6 @@ def test_a_token_is_fetched_once(found: RoundTrips) -> None:
     assert not [kind for kind in waited if found.sent.get(kind)]
 
 
+@pytest.mark.nightly
 def test_a_launch_computes_several_tokens(found: RoundTrips) -> None:
     assert found.sent["loaded_executable_execute_request"] < TOKENS

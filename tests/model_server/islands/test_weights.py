@@ -73,7 +73,7 @@ def in_each_form(model: Path) -> list[str]:
     return [f"{model} {json.dumps(form)}" for form in FORMS]
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_workers_read_the_very_arrays_that_the_controller_would(
     found: list[dict[str, Any]],
@@ -96,7 +96,7 @@ def check_read(models: list[dict[str, Any]]) -> None:
         assert found["steps"] >= 3, found  # several questions, and progress between them
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_bytes_of_weights_do_not_pass_through_the_proxy_server(
     deployment: DeploymentProcesses, folder: Path
@@ -109,7 +109,7 @@ def test_bytes_of_weights_do_not_pass_through_the_proxy_server(
     deployment.wait_for("proxy", nothing_passed)  # told when the client is gone
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_a_checkpoint_elsewhere_is_left_to_the_controller_which_says_so(
     found: list[dict[str, Any]], folder: Path
@@ -123,7 +123,7 @@ def test_a_checkpoint_elsewhere_is_left_to_the_controller_which_says_so(
         assert f"{folder / 'elsewhere'} is not below --checkpoint_root" in said
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_a_torn_checkpoint_fails_the_load_and_names_file_and_island(
     deployment: DeploymentProcesses, folder: Path

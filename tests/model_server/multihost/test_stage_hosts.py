@@ -93,7 +93,7 @@ def check(said: dict[str, Any]) -> None:
     )
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 def test_two_processes_give_the_tokens_of_one(closes: ExitStack) -> None:
     check(play_on(closes, hosts=2, stages=2, case="lm_cloud", devices=1, together=False))
 

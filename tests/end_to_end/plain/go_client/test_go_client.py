@@ -38,6 +38,7 @@ def lm(cell: Cell) -> Iterator[lm_pb2_grpc.LMServiceStub]:
         yield lm_pb2_grpc.LMServiceStub(channel)
 
 
+@pytest.mark.nightly
 def test_go_lists_what_python_lists(
     go: GoClient, served: Cell, admin: admin_pb2_grpc.AdminStub
 ) -> None:
@@ -48,6 +49,7 @@ def test_go_lists_what_python_lists(
     assert model["readyReplicas"] == len(model["modeletAddresses"]) == 1
 
 
+@pytest.mark.nightly
 def test_go_reads_the_servers_of_the_cell_by_kind(
     go: GoClient, served: Cell, admin: admin_pb2_grpc.AdminStub
 ) -> None:
@@ -57,6 +59,7 @@ def test_go_reads_the_servers_of_the_cell_by_kind(
     assert (kind["chipType"], kind["numReplicas"]) == ("CHIP_TYPE_CPU", 1)
 
 
+@pytest.mark.nightly
 def test_go_generates_what_python_generates(
     go: GoClient, served: Cell, lm: lm_pb2_grpc.LMServiceStub
 ) -> None:
@@ -74,6 +77,7 @@ def test_go_generates_what_python_generates(
     assert told["texts"] == [text]
 
 
+@pytest.mark.nightly
 def test_a_stream_in_go_grows_into_the_whole_text(go: GoClient, served: Cell) -> None:
     whole, told = (go.ask(how, SMOLLM2, QUERY, *EXTRA) for how in ("generate", "stream"))
     assert told["texts"] == whole["texts"]
@@ -82,6 +86,7 @@ def test_a_stream_in_go_grows_into_the_whole_text(go: GoClient, served: Cell) ->
     assert told["cost"] >= 1
 
 
+@pytest.mark.nightly
 def test_go_scores_as_python_does(go: GoClient, served: Cell) -> None:
     prefix = "The capital of France is"
     told = go.ask("score", SMOLLM2, prefix, *SUFFIXES)
@@ -91,6 +96,7 @@ def test_go_scores_as_python_does(go: GoClient, served: Cell) -> None:
     assert told["cost"] >= 1
 
 
+@pytest.mark.nightly
 def test_an_error_has_its_code_and_words_in_go(go: GoClient, served: Cell) -> None:
     error = go.ask("generate", SMOLLM2, QUERY, "tempo=1")
     assert error["code"] == "InvalidArgument"
@@ -100,6 +106,7 @@ def test_an_error_has_its_code_and_words_in_go(go: GoClient, served: Cell) -> No
     assert go.ask("watch", "/sax/test/nosuch")["code"] == "NotFound"
 
 
+@pytest.mark.nightly
 def test_a_watch_in_go_follows_a_model_and_outlives_its_admin_server(
     go: GoClient, cell: Cell, tmp_path: Path
 ) -> None:
