@@ -260,7 +260,7 @@ ROWS = (
         f"{_LM}::test_an_empty_text_is_the_start_token_where_the_model_has_one",
         f"{_LM}::test_an_empty_text_is_the_class_s_start_token_which_no_other_text_begins_with",
         "model_server/models/saxml/test_saxml_class.py::test_an_empty_text_has_a_start_token",
-        f"{_LM}::test_an_empty_text_is_refused_without_a_start_token_and_in_a_chat",
+        f"{_LM}::test_score_and_generate_read_a_prefix_alike_and_refuse_an_empty_one",
     ),
     _row(
         "Trailer query_cost_v0 of Generate, GenerateStream, Score",
