@@ -1,6 +1,7 @@
 """Which make target runs a test.
 
-    python -m tests.targets quick      # the files of `make test`
+    python -m tests.targets quick      # the pure files of `make test`
+    python -m tests.targets named      # the tests that it runs beside them
     python -m tests.targets touched    # folders whose nightly tests protect what a change touches
 
 `make test` runs files that are pure: neither they nor what they import, however far, imports jax or
@@ -77,9 +78,9 @@ def is_quick(test: str) -> bool:
 
 
 def quick_files() -> list[str]:
-    """What `make test` tells pytest to collect. The named ones begin first: they take longest."""
+    """The pure files, which reach no compiler."""
     files = (path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
-    return [*NAMED, *sorted(file for file in files if is_pure(file) and file not in NAMED)]
+    return sorted(file for file in files if is_pure(file))
 
 
 def reached(file: str, *, lazily: bool = False) -> set[str]:
@@ -176,6 +177,8 @@ def main() -> None:
     match sys.argv[1:]:
         case ["quick"]:
             sys.stdout.write("\n".join(quick_files()) + "\n")
+        case ["named"]:
+            sys.stdout.write("\n".join(NAMED) + "\n")
         case ["touched", *rest]:
             base = rest[0] if rest else os.environ.get("SAX_CI_BASE", "origin/main")
             sys.stdout.write("\n".join(protecting(_changed_since(base))) + "\n")
