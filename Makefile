@@ -109,8 +109,10 @@ test: $(VENV)/installed-test $(ONLY_QUICK_KERNELS) model
 	  $(if $(PYTEST_FLAGS),,wait $$named || code=$$?; cat $(NAMED).log;) exit $$code
 
 # The rest of what CI runs: whole cells, one S3, each family, each kernel.
+# One process more than cores: many of these tests wait for a process or a timer.
+MORE_WORKERS := $(if $(filter auto,$(WORKERS)),-n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1))
 test-all: dev model minilm whisper
-	$(PYTEST) --maxprocesses 4 --budget test-all -m "not quick and not nightly" $(or $(PYTEST_FLAGS),tests)
+	$(PYTEST) $(MORE_WORKERS) --maxprocesses 4 --budget test-all -m "not quick and not nightly" $(or $(PYTEST_FLAGS),tests)
 
 # Every night: grids of families, meshes, stages, kernels, stores, and what takes minutes each.
 # Images have their own target, which builds each once.
