@@ -50,6 +50,7 @@ async def test_what_cannot_be_read_is_refused_with_the_remedy(tmp_path: Path) ->
         await with_configured_root(configured(tmp_path))
 
 
+@pytest.mark.extended
 def test_admin_config_takes_the_line_of_saxmls_image(tmp_path: Path) -> None:
     words = ("--sax_cell=/sax/test", f"--sax_root={tmp_path}", "--fs_root=gs://b/sax-fs-root")
     command = [sys.executable, "-m", "admin_server.cell_config", *words, "--alsologtostderr"]

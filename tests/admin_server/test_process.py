@@ -128,6 +128,7 @@ async def test_a_signal_ends_the_process_in_order(tmp_path, number):
         assert await server.wait() == 0
 
 
+@pytest.mark.extended
 async def test_a_harmed_log_ends_the_start_with_the_name_of_the_object(tmp_path, config):
     records = tmp_path / "sax/test/records"
     records.mkdir(parents=True)
@@ -166,6 +167,7 @@ async def test_a_restarted_admin_finds_the_loaded_model_and_does_not_load_it_aga
     await modelet.stop()
 
 
+@pytest.mark.extended
 async def test_a_new_leader_waits_for_a_silent_server_before_it_loads_elsewhere(config):
     """The empty server is there first; the one that has the model answers a moment later."""
     holder, empty = await FakeModelet().start(), await FakeModelet().start()

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import httpx
+import pytest
 
 from http_gateway.api_page import page
 from http_gateway.description.reference import bounds_of, kind_of
@@ -17,6 +18,7 @@ def test_the_page_is_current() -> None:
     assert written.read_text() == page(), "run 'make docs'"
 
 
+@pytest.mark.extended
 async def test_the_page_has_every_route_and_every_field_of_a_chat(http: httpx.AsyncClient) -> None:
     made = page()
     for path, methods in (await http.get("/openapi.json")).json()["paths"].items():

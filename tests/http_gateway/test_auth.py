@@ -179,6 +179,7 @@ def paths_of(routes: Iterable[object]) -> Iterator[str]:
             yield path
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("generation", [1, 2])
 async def test_no_route_answers_a_stranger_listed_or_not(
     people: Identities, generation: int

@@ -48,6 +48,7 @@ def pod(workload: dict[str, Any]) -> Any:
     return next(iter(pod_specs(workload)))
 
 
+@pytest.mark.extended
 @each_case(*HOSTS)
 def test_a_job_fills_its_slice_on_flex_start_nodes(name: str) -> None:
     made = job(name)

@@ -58,6 +58,7 @@ def test_nothing_named_is_nothing_said() -> None:
     assert named(0, None, None) == ScalingChange(min_replicas=0)
 
 
+@pytest.mark.extended
 async def test_a_publication_and_its_updates_carry_it(
     client: AsyncClient, admin: FakeAdmin
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 
+import pytest
+
 from model_server.checkpoints.gguf.checkpoint import GgufCheckpoint
 from tests.demo_model import demo_model
 from tests.tools.bench.peers.picture import draw
@@ -63,6 +65,7 @@ def test_the_longest_bar_is_the_fastest_server() -> None:
     assert bars["ours"] == 2 * bars["peer"] > 0
 
 
+@pytest.mark.extended
 def test_every_prompt_has_its_tokens_and_shares_no_words_but_those_that_are_to_be_shared() -> None:
     tokenizer = GgufCheckpoint(demo_model()).tokenizer()
     words = one_token_words(tokenizer)

@@ -16,6 +16,7 @@ VALID = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("model_id", [M, "/sax/test"])
 async def test_no_error_repeats_a_long_text(admin, model_id):
     async with open_channel(f"127.0.0.1:{admin.port}") as channel:

@@ -156,6 +156,7 @@ async def test_wait_for_ready_ends_when_the_replica_is_ready(stub, start_modelet
     await waiting
 
 
+@pytest.mark.extended
 async def test_wait_for_ready_after_an_update_waits_for_what_was_updated(stub, start_modelet):
     modelet = await start_modelet()
     await publish(stub)

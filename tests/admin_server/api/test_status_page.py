@@ -178,6 +178,7 @@ async def test_a_model_with_very_many_replicas_does_not_fill_the_page(admin, htt
     assert (len(model["replicas"]), model["replicas_hidden"]) == (20, 980)
 
 
+@pytest.mark.extended
 @over_http
 async def test_names_stay_text_whatever_is_in_them(admin, http, start_modelet):
     """The page is one constant text that writes JSON into text nodes only."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -186,6 +187,7 @@ def test_the_bounds_hold_whatever_comes(
         assert scaling.reason
 
 
+@pytest.mark.extended
 @settings(deadline=None, max_examples=60)
 @given(
     BOUNDED,

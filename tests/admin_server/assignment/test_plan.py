@@ -646,6 +646,7 @@ events = st.tuples(
 )
 
 
+@pytest.mark.extended
 @settings(max_examples=150, deadline=None)
 @given(
     st.integers(1, 4),

@@ -94,6 +94,7 @@ async def test_an_aborted_canary_is_nobodys_choice_while_its_replicas_are_there(
     await followed.close()
 
 
+@pytest.mark.extended
 async def test_sessions_stay_with_a_promoted_canary_while_the_others_follow(client, start_modelet):
     modelets = [await start_modelet() for _ in range(4)]
     await client.publish(M, "llama", "/one", 4)

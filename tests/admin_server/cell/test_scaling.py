@@ -76,6 +76,7 @@ async def test_a_queue_loads_replicas_and_its_end_unloads_them(admin, start_mode
     assert "one fewer was enough" in admin.cell.find(M).scaling_reason
 
 
+@pytest.mark.extended
 async def test_an_idle_model_goes_to_zero_and_demand_brings_it_back(admin, cell, start_modelet):
     modelet = await start_modelet()
     await admin.cell.publish(spec())
@@ -162,6 +163,7 @@ async def test_a_bad_bound_is_refused_and_nothing_is_published(admin):
     assert admin.cell.models() == []
 
 
+@pytest.mark.extended
 async def test_a_restarted_admin_keeps_the_replicas_that_the_load_brought(config):
     bounds = replace(SLEEPY, min_replicas=1)
     servers = [await FakeModelet().start() for _ in range(3)]
@@ -188,6 +190,7 @@ async def test_a_restarted_admin_keeps_the_replicas_that_the_load_brought(config
         await server.stop()
 
 
+@pytest.mark.extended
 async def test_a_restarted_admin_does_not_call_a_model_asleep_before_its_server_is_back(config):
     slow = replace(config, scaling=replace(QUICK, idle_s=60))
     modelet = await FakeModelet().start()

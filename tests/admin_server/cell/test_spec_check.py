@@ -33,6 +33,7 @@ async def test_publish_and_update_refuse_what_a_server_refuses(admin, start_mode
     assert modelet.checks == 2  # a spec without overrides needs none
 
 
+@pytest.mark.extended
 @pytest.mark.virtual_time
 async def test_a_bad_override_that_nobody_could_check_fails_once_and_is_not_retried(
     admin, start_modelet
@@ -99,6 +100,7 @@ async def test_a_checkpoint_that_no_hub_gives_is_refused_at_publish(admin, start
     assert admin.cell.find(M).spec.checkpoint == "/a/path"
 
 
+@pytest.mark.extended
 @pytest.mark.virtual_time
 async def test_a_load_that_no_hub_can_ever_serve_is_not_retried_and_one_without_network_is(
     admin, start_modelet

@@ -26,6 +26,7 @@ def name(kind: str, number: int) -> str:
     return f"{kind}/{number:012d}"
 
 
+@pytest.mark.extended
 async def test_each_number_is_won_by_exactly_one_of_many_writers(store):
     """Each writer takes over again whenever it is deposed, until it wrote its share."""
     won: dict[int, bytes] = {}

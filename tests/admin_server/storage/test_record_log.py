@@ -119,6 +119,7 @@ def test_a_crash_on_local_disk_loses_nothing_that_was_acknowledged(at, done, eve
         asyncio.run(crash_and_read(open_store(folder), at, done, every))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("done", [False, True])
 async def test_a_lost_answer_of_the_store_loses_and_doubles_nothing(done):
     for at in range(3, 16):

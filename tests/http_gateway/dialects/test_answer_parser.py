@@ -203,6 +203,7 @@ def test_where_the_text_is_cut_does_not_matter(
         assert whole.content == text
 
 
+@pytest.mark.extended
 @each_case(*[tools for tools in FRAGMENTS if tools != "none"])
 def test_a_hostile_answer_is_read_in_linear_time(tools: str) -> None:
     for fragment in FRAGMENTS[tools]:

@@ -37,6 +37,7 @@ def _plain(servers: Any) -> dict[tuple[str, str], Any]:
     return made
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("kind", "overlay"),
     [
@@ -59,6 +60,7 @@ def test_the_control_plane_is_kustomizes_but_for_its_placeholders() -> None:
     assert ours == theirs
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("part", ["all", "control", "servers"])
 def test_a_folder_of_it_is_a_kustomization(part: str, tmp_path: Path) -> None:
     made = rendered(part=part, namespace="serving")

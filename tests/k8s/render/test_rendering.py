@@ -215,6 +215,7 @@ _TEXT = st.text(
 )
 
 
+@pytest.mark.extended
 @settings(max_examples=150, deadline=None)
 @given(_TEXT, _TEXT, _TEXT, st.sampled_from(_SLICES), st.sampled_from(KINDS))
 def test_no_text_becomes_yaml(

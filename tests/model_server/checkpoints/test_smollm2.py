@@ -74,6 +74,7 @@ def test_the_configuration_is_the_published_one(checkpoint: Checkpoint) -> None:
     assert (tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_ids) == (49152, 1, {2})
 
 
+@pytest.mark.extended
 def test_every_tensor_can_be_read(checkpoint: Checkpoint) -> None:
     for name in checkpoint.names():
         values = checkpoint.read(name)

@@ -72,6 +72,7 @@ def divided(
     return list(zip(names, map(json.loads, arguments), strict=True)), content
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)
 def test_a_forced_answer_is_valid_calls_and_nothing_else(
     compiler: GrammarCompiler, dialect: AnswerDialect

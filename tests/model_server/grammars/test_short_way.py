@@ -152,6 +152,7 @@ def test_a_way_as_short_as_one_that_adds_only_what_is_required_is_found(
     jsonschema.validate(json.loads(begun + way), PERSON)
 
 
+@pytest.mark.extended
 def test_no_way_is_found_where_none_is_as_short() -> None:
     assert way_from(of(PERSON), room=5) is None
     endless = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "string", "minLength": 2000}}}

@@ -37,6 +37,7 @@ def test_what_is_said_arrives_and_so_does_the_answer() -> None:
             assert far.recv(100) == b""
 
 
+@pytest.mark.extended
 def test_a_far_end_that_dies_is_silent() -> None:
     with server() as there, call(line_to(there)) as near:
         far, _ = there.accept()

@@ -158,6 +158,7 @@ def test_status_shows_servers_with_their_memory_and_models(cell: FakeCell, sax: 
     assert value["models"][0]["spec"]["model_id"] == MODEL
 
 
+@pytest.mark.extended
 def test_wait_names_every_phase_until_ready(cell: FakeCell, sax: Sax) -> None:
     cell.holds(MODEL)
     loading = ServableStatus.LOADING
@@ -319,6 +320,7 @@ def test_sounds_come_before_the_text_of_the_first_message(
     assert cell.asked[2].prompt[2] == Message("user", "and now")
 
 
+@pytest.mark.extended
 def test_every_command_teaches_by_example() -> None:
     runner = CliRunner()
     commands = "up demo publish update unpublish ls status wait watch generate chat convert inspect"

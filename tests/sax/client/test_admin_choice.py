@@ -69,6 +69,7 @@ async def test_a_change_skips_an_admin_that_is_away():
     await leader.stop()
 
 
+@pytest.mark.extended
 async def test_a_change_waits_for_a_leader_while_there_is_none():
     admins = FakeAdmin()
     admins.fail = [NotLeading("nobody leads", param="") for _ in range(3)]

@@ -144,6 +144,7 @@ async def test_reads_outlive_a_moment_without_an_admin_and_changes_are_sent_once
     assert admin.calls == ["List"] * 3 + ["Publish"]
 
 
+@pytest.mark.extended
 async def test_attempts_to_read_are_bounded(client: AsyncClient, admin: FakeAdmin) -> None:
     admin.fail = [AdminUnavailable("changing leaders") for _ in range(50)]
     with pytest.raises(AdminUnavailable):

@@ -122,6 +122,7 @@ def test_closing_the_iterator_cancels_the_answer(cell: Cell, blocking: Client) -
         threading.Event().wait(0.005)
 
 
+@pytest.mark.extended
 def test_many_threads_share_one_client(blocking: Client) -> None:
     def answer(tokens: int) -> str:
         return " ".join(chunk.text for chunk in blocking.generate(ask(tokens)))

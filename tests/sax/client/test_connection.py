@@ -157,6 +157,7 @@ async def test_the_connection_comes_back_on_the_next_use(replica: FakeReplica) -
     await again.stop()
 
 
+@pytest.mark.extended
 async def test_a_late_answer_is_a_deadline_exceeded_and_is_cancelled(
     connection: ModelServerConnection, replica: FakeReplica
 ) -> None:
@@ -235,6 +236,7 @@ async def test_cancelling_the_wait_of_a_sink_cancels_on_the_server(
     assert len(chunks) == 1
 
 
+@pytest.mark.extended
 async def test_a_lost_or_late_answer_is_the_error_of_whoever_waits_for_the_sink(
     connection: ModelServerConnection, replica: FakeReplica
 ) -> None:

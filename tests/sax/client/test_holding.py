@@ -186,6 +186,7 @@ async def test_the_deadline_ends_the_holding_and_tells_what_it_waited_for(
         await beyond_patience(admin, text(hasty, timeout_s=BEYOND_S))
 
 
+@pytest.mark.extended
 async def test_a_caller_that_goes_away_is_not_counted(admin: FakeAdmin, hasty: AsyncClient) -> None:
     admin.starting = COMING
     held = [asyncio.create_task(text(hasty)) for _ in range(2)]
@@ -288,6 +289,7 @@ async def test_a_request_that_was_held_for_long_still_has_all_its_attempts(
         assert await answer == "0 1"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fault", [NotLoaded("gone"), None])
 async def test_a_replica_known_from_an_earlier_admin_alone_is_given_up_when_it_is_gone(
     admin: FakeAdmin, replica: FakeReplica, hasty: AsyncClient, fault: SaxError | None

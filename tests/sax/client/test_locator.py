@@ -231,6 +231,7 @@ def _had(request: GenerateRequest) -> int:
     return len(request.answer.token_ids) if request.answer else 0
 
 
+@pytest.mark.extended
 async def test_an_answer_that_has_begun_waits_for_a_place_in_a_full_queue(
     admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
 ) -> None:
@@ -364,6 +365,7 @@ async def test_a_restarted_admin_is_followed_again(
     await second.stop()
 
 
+@pytest.mark.extended
 async def test_without_an_admin_the_first_request_says_so() -> None:
     admin = FakeAdmin()
     async with AsyncClient(await admin.start()) as client:

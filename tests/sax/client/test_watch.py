@@ -152,6 +152,7 @@ async def test_each_question_names_the_admin_and_the_number_of_the_answer_before
     await states.aclose()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fault", [AdminUnavailable, DeadlineExceeded, Internal])
 async def test_a_fault_after_the_first_answer_is_outlived(fault: type[SaxError]) -> None:
     states = follow(Script(answer(1, ["a"]), fault("x"), fault("x"), answer(2, ["b"])), "m")

@@ -71,6 +71,7 @@ def test_the_first_generation_tells_our_errors(one: httpx.Client) -> None:
     assert asked(one, "POST", "/generate", {"model": MODEL})[0] == 400
 
 
+@pytest.mark.extended
 def test_the_second_generation_runs_by_saxmls_import_path(two: httpx.Client, cell: Cell) -> None:
     assert asked(two, "POST", "/publish", NEW | {"overrides": "A=1"}) == (
         200,
@@ -94,6 +95,7 @@ def test_the_second_generation_runs_by_saxmls_import_path(two: httpx.Client, cel
     assert asked(two, "POST", "/unpublish", {"model": NEW["model"]})[0] == 200
 
 
+@pytest.mark.extended
 def test_the_second_generation_tells_our_errors(two: httpx.Client) -> None:
     status, told = asked(two, "POST", "/generate", {"model": "/sax/test/nosuch", "query": "a"})
     assert status == 500

@@ -172,6 +172,7 @@ async def test_a_strangers_large_message_is_refused_for_its_sender_and_not_for_i
     assert type(await served.refusal(f"/a.B/{method}", bytes(2 * LIMIT))) is Unauthenticated
 
 
+@pytest.mark.extended
 async def test_strangers_may_probe_but_not_at_length(served: Served) -> None:
     assert await served.call("/grpc.health.v1.Health/Check", b"")
     error = await served.refusal("/grpc.health.v1.Health/Check", bytes(2 * LIMIT))
@@ -235,6 +236,7 @@ async def test_garbage_in_mid_stream_ends_the_stream_after_what_came_before(
     assert len(open_to_all.echo.seen) == 1
 
 
+@pytest.mark.extended
 async def test_a_message_over_the_limit_names_the_limit_and_the_flag(open_to_all: Served) -> None:
     large = admin_pb2.ListRequest(model_id="x" * LIMIT).SerializeToString()
     error = await open_to_all.refusal("/a.B/Unary", large)

@@ -110,6 +110,7 @@ async def test_a_bad_request_is_an_error_of_its_line(http: httpx.AsyncClient):
     assert [*await lines_in(http, batch["output_file_id"])] == ["good"]
 
 
+@pytest.mark.extended
 @each_case(
     ([], "empty_file", None, None),
     ([b"\n\n"], "empty_file", None, None),

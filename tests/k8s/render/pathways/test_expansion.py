@@ -172,6 +172,7 @@ def test_a_colocated_head_fits_beside_a_worker(topology: str) -> None:
     assert machine.allocatable > (32 + 100) * 10**9 + 32 * 2**30
 
 
+@pytest.mark.extended
 @each_case(*_TAKEN)
 def test_the_slices_are_those_that_the_cluster_knows(topology: str) -> None:
     there = slice_of(topology)

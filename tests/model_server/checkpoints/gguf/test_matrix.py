@@ -124,6 +124,7 @@ def test_only_the_wanted_rows_are_read(tmp_path: Path, kind: GGMLQuantizationTyp
             matrix.read(rows, slice(0, COLUMNS))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", [GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q6_K])
 def test_large_tensors_are_shared_among_threads(tmp_path: Path, kind: GGMLQuantizationType) -> None:
     rows = 9_000  # more numbers than are read in one thread

@@ -35,6 +35,7 @@ def fetch(client: ModelHub, wanted: HubReference = MAIN) -> Path:
     return client.fetch(wanted, report_to_nobody)
 
 
+@pytest.mark.extended
 def test_a_checkpoint_opens_from_the_cache_and_holds_only_what_is_needed(
     hub: FakeHub, client: ModelHub, tiny: Mapping[str, bytes]
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_pinned_checkpoint_in_the_cache_asks_nobody(
     assert len(hub.asked) == asked
 
 
+@pytest.mark.extended
 def test_an_interrupted_download_goes_on_with_what_is_missing(
     hub: FakeHub, client: ModelHub, tiny: Mapping[str, bytes]
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_version_that_is_not_there_is_told(index: Path) -> None:
     assert not list(packages_folder().glob("*/*"))
 
 
+@pytest.mark.extended
 def test_an_index_that_does_not_answer_is_unreachable(
     index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ process.stop()
 """
 
 
+@pytest.mark.extended
 def test_a_limit_of_time_holds_where_the_server_ignores_the_timers_signal() -> None:
     """As a server does that has loaded libtpu, which goes on to send it: not to be tried here."""
     told = subprocess.run([sys.executable, "-c", IGNORING_SERVER], capture_output=True, text=True)
@@ -108,6 +109,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.extended
 def test_the_process_ends_with_a_server_that_is_killed() -> None:
     parent = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True)
     assert parent.returncode == -signal.SIGKILL, parent.stderr

@@ -83,6 +83,7 @@ def test_an_empty_list_is_taken_away(cell: FakeCell, sax: Sax) -> None:
     assert sax("getacl", MODEL, "lm.generate").stdout == "\n"
 
 
+@pytest.mark.extended
 @each_case(
     (["setacl", MODEL, "lm.genrate", "alice"], "lm.generate_stream"),
     (["setacl", MODEL, "lm.generate", "a b"], "not a principal name"),

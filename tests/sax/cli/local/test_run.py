@@ -56,6 +56,7 @@ def test_what_is_neither_published_nor_a_checkpoint_is_told(cell: FakeCell, sax:
     assert not cell.models
 
 
+@pytest.mark.extended
 def test_a_cell_that_was_named_and_does_not_answer_is_an_error() -> None:
     done = CliRunner().invoke(app, ["run", "m", "-p", "x", "--admin", "127.0.0.1:9"])
     assert done.exit_code == 1

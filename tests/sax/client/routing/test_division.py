@@ -122,6 +122,7 @@ async def test_a_new_share_holds_at_once(
     assert len(canary.asked) - before >= 48
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fault", [QueueFull, NotLoaded])
 async def test_the_other_version_takes_what_this_one_cannot(
     canary: FakeReplica,

@@ -7,6 +7,7 @@ import pytest
 from tests.sax.client.routing.simulation import Asked, chats, documents, simulate, strangers
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("gateways", [1, 3])
 def test_chats_find_their_earlier_turns_and_the_load_stays_even(gateways: int) -> None:
     asked = chats()
