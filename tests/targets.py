@@ -45,6 +45,8 @@ START_PROCESSES = (
     "tests/test_dependencies.py",
     "tests/test_layering.py",  # reads every file of the product; `make check` runs it
 )
+# Runs kubectl, which the group `dev` brings: no test file that reaches it is pure.
+KUBECTL = "tests/k8s/manifests.py"
 # What `make test` does without: compilers, and packages that only the group `dev` brings.
 NOT_QUICK = {
     *("jax", "jaxlib", "flax", "orbax"),
@@ -66,9 +68,10 @@ def is_pure(file: str) -> bool:
     if file.startswith((*WHOLE_SYSTEMS, *START_PROCESSES, TOOLS)):
         return False
     asked_for = {*_ASKED_FOR.findall((ROOT / file).read_text())}
-    return not (asked_for & NOT_QUICK) and not any(
-        _outside(each) & NOT_QUICK for each in reached(file)
-    )
+    files = reached(file)
+    if asked_for & NOT_QUICK or KUBECTL in files:
+        return False
+    return not any(_outside(each) & NOT_QUICK for each in files)
 
 
 def is_quick(test: str) -> bool:
