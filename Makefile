@@ -53,7 +53,7 @@ help:
 	@echo 'make test    run the quick tests: three minutes in a fresh clone, later less'
 	@echo 'make test-all  run all other tests that CI runs, in a quarter of an hour'
 	@echo 'make test-touched  run the nightly tests that protect what this branch changes'
-	@echo 'make slow    run the tests that take minutes each, as every night'
+	@echo 'make nightly run the grids and what takes minutes each, as every night'
 	@echo 'make check   check style, types, layering and generated files'
 	@echo 'make manifests  render k8s/ into $(CACHE)/manifests and validate it'
 	@echo 'make bench   run the benchmarks and write docs/benchmarks.md'

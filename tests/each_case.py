@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,64 +12,77 @@ import pytest
 
 LONGEST = 300  # characters of a case, in what the test says
 
-Failures = dict[str, BaseException]
+
+class Failures(list[str]):
+    """What failed so far. A test ends with `assert not failures, str(failures)`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped: list[BaseException] = []
+
+    @contextmanager
+    def of(self, *case: object) -> Iterator[None]:
+        """Keep what fails inside under the name of this case."""
+        try:
+            yield
+        except pytest.skip.Exception as error:
+            self.skipped.append(error)
+        except (Exception, pytest.fail.Exception) as error:
+            name = " ".join(f"{part!s:.{LONGEST}}" for part in case)
+            self.append(f"{name}: {type(error).__name__}: {error}")
+
+    def __str__(self) -> str:
+        return "\n".join(self)
+
+    def end(self) -> None:
+        """Fail with all of them; or skip, if some case was skipped and none failed."""
+        assert not self, f"{len(self)} cases failed:\n{self}"
+        if self.skipped:
+            raise self.skipped[0]
 
 
-def each_case(*cases: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a test's first arguments the values of each case in turn; a tuple is for several.
+def each_case(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Like `pytest.mark.parametrize`, but all cases are one test: for many cheap ones.
 
-    Cases share what fixtures give the test: for cheap cases that leave nothing behind. The others
-    are for `pytest.mark.parametrize`, which makes a test of each. If some case skips and none
-    fails, the test is skipped, once all were tried.
+    Each has a `tmp_path` of its own; other fixtures are shared, those made of `tmp_path` too. With
+    Hypothesis, `given` comes first, so that each example is tried on all cases.
     """
-    told = [case if isinstance(case, tuple) else (case,) for case in cases]
+    split = [name.strip() for name in names.split(",")]
+    told = [case if len(split) > 1 else (case,) for case in cases]
     assert told, "there is nothing to test"
 
-    def of_each(test: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(test: Callable[..., Any]) -> Any:
         signature = inspect.signature(test)
-        parameters = list(signature.parameters.values())
-        names = [parameter.name for parameter in parameters[: len(told[0])]]
-        arguments = [dict(zip(names, values, strict=True)) for values in told]
+        left = {name: of for name, of in signature.parameters.items() if name not in split}
+
+        def given(number: int, shared: dict[str, Any]) -> dict[str, Any]:
+            own = dict(zip(split, told[number], strict=True))
+            if "tmp_path" in shared:
+                own["tmp_path"] = shared["tmp_path"] / str(number)
+                own["tmp_path"].mkdir()
+            return shared | own
 
         @functools.wraps(test)
-        def run(**fixtures: Any) -> None:
-            with _all_tried() as failed:
-                for case in arguments:
-                    with _kept(case, failed):
-                        test(**case, **fixtures)
+        def run(*positional: Any, **shared: Any) -> None:
+            shared |= zip(left, positional, strict=False)
+            failures = Failures()
+            for number, case in enumerate(told):
+                with failures.of(*case):
+                    test(**given(number, shared))
+            failures.end()
 
         @functools.wraps(test)
-        async def run_async(**fixtures: Any) -> None:
-            with _all_tried() as failed:
-                for case in arguments:
-                    with _kept(case, failed):
-                        await test(**case, **fixtures)
+        async def run_async(**shared: Any) -> None:
+            failures = Failures()
+            for number, case in enumerate(told):
+                with failures.of(*case):
+                    await test(**given(number, shared))
+            failures.end()
 
         whole = run_async if inspect.iscoroutinefunction(test) else run
-        rest = signature.replace(parameters=parameters[len(names) :])
-        whole.__signature__ = rest  # type: ignore[attr-defined]
+        whole.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=list(left.values())
+        )
         return whole
 
-    return of_each
-
-
-@contextmanager
-def _kept(case: dict[str, Any], failed: Failures) -> Iterator[None]:
-    try:
-        yield
-    except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
-        text = ", ".join(f"{name}={value!r}" for name, value in case.items())
-        failed[text if len(text) <= LONGEST else f"{text[:LONGEST]}..."] = error
-
-
-@contextmanager
-def _all_tried() -> Iterator[Failures]:
-    failed: Failures = {}
-    yield failed
-    skipped = [error for error in failed.values() if isinstance(error, pytest.skip.Exception)]
-    if len(failed) > len(skipped):
-        told = (f"{case}\n{type(error).__name__}: {error}" for case, error in failed.items())
-        text = "\n\n".join([f"{len(failed)} cases failed:", *told])
-        raise AssertionError(text) from next(iter(failed.values()))
-    if skipped:
-        raise skipped[0]
+    return decorate

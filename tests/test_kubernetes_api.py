@@ -113,12 +113,15 @@ def test_a_deletion_in_the_foreground_lingers_until_its_parts_are_gone(api, clie
 
 
 @each_case(
-    ("a=1", True),
-    ("a==2", False),
-    ("a!=2,b", True),
-    ("!b", False),
-    ("a in (1, 2),b notin (9)", True),
-    ("c", False),
+    "selector, holds",
+    [
+        ("a=1", True),
+        ("a==2", False),
+        ("a!=2,b", True),
+        ("!b", False),
+        ("a in (1, 2),b notin (9)", True),
+        ("c", False),
+    ],
 )
 def test_label_selectors(selector, holds):
     assert selects(selector, {"a": "1", "b": "2"}) is holds

@@ -33,6 +33,6 @@ def test_every_file_that_the_page_names_exists() -> None:
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
-@each_case(*sorted(FAMILY.parent.glob("*.py")))
+@each_case("path", sorted(FAMILY.parent.glob("*.py")))
 def test_a_family_is_a_short_file(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MOST_LINES

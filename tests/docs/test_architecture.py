@@ -25,7 +25,7 @@ def test_there_are_four_walks() -> None:
     assert [name for name, _ in WALKS] == ["request", "publish", "load", "step"]
 
 
-@each_case(*WALKS)
+@each_case("name, text", WALKS)
 def test_a_walk_names_few_files(name: str, text: str) -> None:
     steps = re.findall(r"^\| `([\w/]+\.py)` \|", text, re.MULTILINE)
     assert 8 < len(steps) <= LONGEST

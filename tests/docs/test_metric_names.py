@@ -20,7 +20,7 @@ def named(page: str) -> set[str]:
     return set(_NAME.findall(page)) - _OTHERS
 
 
-@each_case(*PAGES)
+@each_case("page", PAGES)
 def test_a_page_names_only_metrics_that_exist(page: Path) -> None:
     assert named(page.read_text()) - exposed() - _families() == set()
 

@@ -45,7 +45,7 @@ def test_the_pages_name_files() -> None:
     assert sum(len(named(page)) for page in PAGES) > 90
 
 
-@each_case(*PAGES)
+@each_case("page", PAGES)
 def test_every_file_that_a_page_names_exists(page: str) -> None:
     assert [name for name in named(page) if not any(ROOT.glob(name.rstrip("/")))] == []
     folder = (ROOT / page).parent
@@ -53,7 +53,7 @@ def test_every_file_that_a_page_names_exists(page: str) -> None:
     assert [name for name in linked if not (folder / name).exists()] == []
 
 
-@each_case(*PAGES)
+@each_case("page", PAGES)
 def test_every_heading_that_a_page_links_to_exists(page: str) -> None:
     folder = (ROOT / page).parent
     for name, anchor in re.findall(r"\]\(([\w./]*\.md)?#([\w-]+)\)", PAGES[page]):
@@ -79,11 +79,14 @@ def test_each_peer_is_told_what_was_typed_there_and_what_to_type_here() -> None:
 
 
 @each_case(
-    (2, {}, "tpu-1"),
-    (3, TPU_SLICE, "gke-node"),
-    (3, LEADER_WORKER_SET, "gemma-0-1"),
-    (4, JOB, "gemma-server-0-1"),
-    (4, JOB, "gemma-1"),
+    "number, environ, hostname",
+    [
+        (2, {}, "tpu-1"),
+        (3, TPU_SLICE, "gke-node"),
+        (3, LEADER_WORKER_SET, "gemma-0-1"),
+        (4, JOB, "gemma-server-0-1"),
+        (4, JOB, "gemma-1"),
+    ],
 )
 def test_the_commands_for_a_cluster_make_one_gang_of_its_hosts(
     number: int, environ: dict[str, str], hostname: str

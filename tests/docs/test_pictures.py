@@ -16,13 +16,16 @@ from tests.each_case import each_case
 
 
 @each_case(
-    (["one\r\ntwo\r\n"], "one\ntwo"),
-    (["half", "way\r\n"], "halfway"),
-    (["\x1b[1mbold\x1b[0m"], "\x1b[1mbold\x1b[0m"),
-    (["bar 1\r\x1b[2K", "bar 2"], "bar 2"),
-    (["a 1\nb 1\r\x1b[2K\x1b[1A\x1b[2Ka 2\nb 2"], "a 2\nb 2"),
-    (["\x1b[?25lhidden cursor\x1b[?25h"], "hidden cursor"),
-    (["split \x1b[3", "1mred"], "split \x1b[31mred"),
+    "written, seen",
+    [
+        (["one\r\ntwo\r\n"], "one\ntwo"),
+        (["half", "way\r\n"], "halfway"),
+        (["\x1b[1mbold\x1b[0m"], "\x1b[1mbold\x1b[0m"),
+        (["bar 1\r\x1b[2K", "bar 2"], "bar 2"),
+        (["a 1\nb 1\r\x1b[2K\x1b[1A\x1b[2Ka 2\nb 2"], "a 2\nb 2"),
+        (["\x1b[?25lhidden cursor\x1b[?25h"], "hidden cursor"),
+        (["split \x1b[3", "1mred"], "split \x1b[31mred"),
+    ],
 )
 def test_the_screen_shows_what_a_terminal_would(written: list[str], seen: str) -> None:
     screen = Screen()

@@ -141,7 +141,7 @@ ROUTES = [
 ]
 
 
-@each_case(*ROUTES)
+@each_case("method, path", ROUTES)
 async def test_every_route_but_the_probes_wants_a_token(
     method: str, path: str, cell: Listening, people: Identities, asking: httpx.AsyncClient
 ) -> None:

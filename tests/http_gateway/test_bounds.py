@@ -26,10 +26,13 @@ def test_what_is_whole_becomes_an_integer_and_nothing_else_changes(
 
 
 @each_case(
-    ("/v1/completions", {"prompt": [5.0, 6], "max_tokens": 2.0, "n": 1.0}),
-    ("/v1/embeddings", {"input": [[5.0], [6]], "dimensions": 2.0}),
-    ("/detokenize", {"tokens": [104.0]}),
-    ("/v1/rerank", {"query": "a", "documents": ["b"], "top_n": 1.0}),
+    "path, body",
+    [
+        ("/v1/completions", {"prompt": [5.0, 6], "max_tokens": 2.0, "n": 1.0}),
+        ("/v1/embeddings", {"input": [[5.0], [6]], "dimensions": 2.0}),
+        ("/detokenize", {"tokens": [104.0]}),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "top_n": 1.0}),
+    ],
 )
 async def test_routes_take_whole_numbers_either_way(
     path: str, body: dict[str, object], http: httpx.AsyncClient, cell: FakeCell

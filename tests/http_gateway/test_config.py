@@ -6,12 +6,15 @@ from tests.each_case import each_case
 
 
 @each_case(
-    ({"port": 65536}, "--port"),
-    ({"saxml_generation": 3}, "--saxml_generation"),
-    ({"request_timeout_s": 0.0}, "--request_timeout_s"),
-    ({"request_timeout_s": float("nan")}, "--request_timeout_s"),
-    ({"max_body_bytes": 0}, "--max_body_bytes"),
-    ({"max_held_requests": 0}, "--max_held_requests"),
+    "wrong, flag",
+    [
+        ({"port": 65536}, "--port"),
+        ({"saxml_generation": 3}, "--saxml_generation"),
+        ({"request_timeout_s": 0.0}, "--request_timeout_s"),
+        ({"request_timeout_s": float("nan")}, "--request_timeout_s"),
+        ({"max_body_bytes": 0}, "--max_body_bytes"),
+        ({"max_held_requests": 0}, "--max_held_requests"),
+    ],
 )
 def test_a_setting_that_cannot_work_is_refused_by_its_flag(wrong: dict[str, float], flag: str):
     with pytest.raises(ValueError, match=flag):

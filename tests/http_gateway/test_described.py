@@ -18,12 +18,15 @@ def test_a_reply_as_described_passes() -> None:
 
 
 @each_case(
-    httpx.Response(418, json=GOOD),
-    httpx.Response(200, text="plain"),
-    httpx.Response(200),
-    httpx.Response(200, json={"object": "list"}),
-    httpx.Response(200, json={**GOOD, "data": [{"id": "m"}]}),
-    httpx.Response(401, json={"detail": "of another family"}),
+    "reply",
+    [
+        httpx.Response(418, json=GOOD),
+        httpx.Response(200, text="plain"),
+        httpx.Response(200),
+        httpx.Response(200, json={"object": "list"}),
+        httpx.Response(200, json={**GOOD, "data": [{"id": "m"}]}),
+        httpx.Response(401, json={"detail": "of another family"}),
+    ],
 )
 def test_another_one_fails(reply: httpx.Response) -> None:
     with pytest.raises((AssertionError, ValidationError)):

@@ -17,7 +17,7 @@ async def test_a_request_id_is_taken_from_the_client_or_made(http: httpx.AsyncCl
 
 
 @pytest.mark.extended
-@each_case("/nope", "/v1/nope", "/v1/models", "/metrics")
+@each_case("path", ["/nope", "/v1/nope", "/v1/models", "/metrics"])
 async def test_every_route_and_every_refusal_has_a_request_id(path: str, http: httpx.AsyncClient):
     answer = await http.get(path, headers={"x-request-id": "abc-1"})
     assert answer.headers["x-request-id"] == "abc-1"

@@ -74,14 +74,17 @@ async def test_a_gateway_that_never_met_its_admin_is_not_ready(
 
 
 @each_case(
-    "sax_gateway_requests_total",
-    "sax_gateway_requests_in_flight",
-    "sax_gateway_request_seconds",
-    "sax_gateway_time_to_first_token_seconds",
-    "sax_gateway_prompt_tokens_total",
-    "sax_gateway_completion_tokens_total",
-    "sax_gateway_disconnects_total",
-    "sax_gateway_broken_streams_total",
+    "name",
+    [
+        "sax_gateway_requests_total",
+        "sax_gateway_requests_in_flight",
+        "sax_gateway_request_seconds",
+        "sax_gateway_time_to_first_token_seconds",
+        "sax_gateway_prompt_tokens_total",
+        "sax_gateway_completion_tokens_total",
+        "sax_gateway_disconnects_total",
+        "sax_gateway_broken_streams_total",
+    ],
 )
 async def test_every_metric_is_told_with_a_help_text(name: str, http: httpx.AsyncClient):
     answer = await http.get("/metrics")
@@ -131,11 +134,14 @@ async def test_the_version_is_the_packages(http: httpx.AsyncClient) -> None:
 
 
 @each_case(
-    ("/listcell", "GET, POST"),
-    ("/healthz", "GET, HEAD"),
-    ("/ping", "GET, HEAD, POST"),
-    ("/v1/models/a/b", "GET"),
-    ("/v1/chat/completions", "POST"),
+    "path, allow",
+    [
+        ("/listcell", "GET, POST"),
+        ("/healthz", "GET, HEAD"),
+        ("/ping", "GET, HEAD, POST"),
+        ("/v1/models/a/b", "GET"),
+        ("/v1/chat/completions", "POST"),
+    ],
 )
 async def test_a_wrong_method_is_told_every_right_one(
     path: str, allow: str, http: httpx.AsyncClient

@@ -69,7 +69,7 @@ def test_every_class_of_the_table_has_an_expected_answer():
     assert {kind.__name__ for kind in TABLE} == set(STATUS_AND_OPENAI_CODE)
 
 
-@each_case(*TABLE)
+@each_case("kind", TABLE)
 def test_every_error_is_told_in_the_words_of_its_api_family(kind: type[SaxError]):
     status, openai_type, code = STATUS_AND_OPENAI_CODE[kind.__name__]
     error = kind("what and what to do", param="model")
@@ -95,7 +95,7 @@ def test_every_error_is_told_in_the_words_of_its_api_family(kind: type[SaxError]
     assert ("retry-after" in saxml.headers) == (status in (429, 503))
 
 
-@each_case(*TABLE)
+@each_case("kind", TABLE)
 def test_anthropics_errors_have_its_types(kind: type[SaxError]):
     status = STATUS_AND_OPENAI_CODE[kind.__name__][0]
     told = answer("/v1/messages/count_tokens", kind("what to do"), 2, "r1")
@@ -114,7 +114,7 @@ def test_anthropics_errors_have_its_types(kind: type[SaxError]):
     assert told.headers["request-id"] == "r1"
 
 
-@each_case(*TABLE)
+@each_case("kind", TABLE)
 def test_ollamas_errors_are_a_text(kind: type[SaxError]):
     told = answer("/api/chat", kind("what to do", param="model"), 2)
     assert told.status_code == STATUS_AND_OPENAI_CODE[kind.__name__][0]

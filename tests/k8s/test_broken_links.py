@@ -223,7 +223,7 @@ CASES: dict[str, Case] = {
 }
 
 
-@each_case(*CASES)
+@each_case("case", CASES)
 def test_it_is_found(case: str) -> None:
     found = found_in(CASES[case])
     assert any(CASES[case][2] in text for text in found), found

@@ -14,18 +14,21 @@ def said(rule: str, value: Any, **more: str) -> list[tuple[str, bool]]:
 
 
 @each_case(
-    ("self.low <= self.high", {"low": 1, "high": 2}),
-    ("!has(self.a) || self.a.size() < 4", {}),
-    ("self.items.all(i, i.startsWith('a'))", {"items": ["ab", "ac"]}),
-    ("self.items.exists_one(i, i == 2)", {"items": [1, 2]}),
-    ("self.text.matches('^[a-z]+$')", {"text": "abc"}),
-    ("self.text.lowerAscii() == 'abc'", {"text": "ABC"}),
-    ("self.text.split(',').size() == 2", {"text": "a,b"}),
-    ("self.items.sum() == 6 && self.items.max() == 3", {"items": [1, 2, 3]}),
-    ("self.items.isSorted()", {"items": [1, 2, 2]}),
-    ("self.text.indexOf('b') == 1", {"text": "abc"}),
-    ("self.text == 'call(me)'", {"text": "call(me)"}),
-    ("self.__namespace__ == 'a'", {"namespace": "a"}),
+    "rule, value",
+    [
+        ("self.low <= self.high", {"low": 1, "high": 2}),
+        ("!has(self.a) || self.a.size() < 4", {}),
+        ("self.items.all(i, i.startsWith('a'))", {"items": ["ab", "ac"]}),
+        ("self.items.exists_one(i, i == 2)", {"items": [1, 2]}),
+        ("self.text.matches('^[a-z]+$')", {"text": "abc"}),
+        ("self.text.lowerAscii() == 'abc'", {"text": "ABC"}),
+        ("self.text.split(',').size() == 2", {"text": "a,b"}),
+        ("self.items.sum() == 6 && self.items.max() == 3", {"items": [1, 2, 3]}),
+        ("self.items.isSorted()", {"items": [1, 2, 2]}),
+        ("self.text.indexOf('b') == 1", {"text": "abc"}),
+        ("self.text == 'call(me)'", {"text": "call(me)"}),
+        ("self.__namespace__ == 'a'", {"namespace": "a"}),
+    ],
 )
 def test_rules_that_hold_say_nothing(rule: str, value: Any) -> None:
     assert said(rule, value) == []

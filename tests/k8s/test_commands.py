@@ -75,34 +75,37 @@ def test_a_model_whose_name_looks_like_an_option_is_a_model() -> None:
 
 @pytest.mark.extended
 @each_case(
-    (["--machine-type", "ct5lp-hightpu-1t"], "not 4x8 with its 32 chips"),
-    (["--topology", "v5e:3x3"], "there is no slice v5e:3x3"),
-    (["--topology", "auto"], "name a slice"),
-    (["--replicas", "0"], "--replicas 0"),
-    (["--replicas", "-2"], "--replicas -2"),
-    (["--bucket", "my-sax"], "write gs://BUCKET"),
-    (["--name", "x" * 40], "is too long"),
-    (["--cell", "/sax/Prod"], "is not a cell"),
-    (["--tag", "a:b"], "is not an image tag"),
-    (["--image-registry", "https://x.io/y"], "write HOST/PATH"),
-    (["--set", "QUANTIZE=int8"], "is not JSON"),
-    (["--chip", "v6e"], "goes with --topology auto"),
-    (["--kind", "pod"], "choose one of"),
-    (["--publish-as", "/sax/other/m"], "another cell"),
-    (["--namespace", "a\nkind: Pod"], "lower-case letters"),
-    (["--slices", "2"], "--slices goes with --kind pathways"),
-    ([*_PATHWAYS, "--slices", "2", "--elastic-slices", "2"], "one of the slices must stay"),
-    ([*_PATHWAYS, "--max-slice-restarts", "2"], "ignores it without --elastic-slices"),
-    ([*_PATHWAYS, "--deployment-mode", "x"], "choose one of default, colocate_head"),
-    ([*_PATHWAYS, "--component", "head=sax"], "a KIND of pathways_server, worker"),
-    ([*_PATHWAYS, "--component", "worker=me/x:1"], "write an image as HOST/PATH:TAG"),
-    ([*_PATHWAYS, "--component-flag", "worker=--server_port=1"], "cannot be changed"),
-    ([*_PATHWAYS, "--worker-node-selector", "a"], "write KEY=VALUE"),
-    ([*_PATHWAYS, "--pathways-dir", "/tmp"], "write gs://BUCKET/FOLDER"),
-    ([*_PATHWAYS, "--bucket", "s3://my-sax"], "give --pathways-dir"),
-    ([*_PATHWAYS, "--our-components", "--pathways-version", "1"], "no image of Google's"),
-    ([*_PATHWAYS, "--topology", "v5e:1x1"], "takes no ct5lp-hightpu-1t"),
-    ([*_PATHWAYS, "--name", "x" * 21], "its coordinator"),
+    "words, told",
+    [
+        (["--machine-type", "ct5lp-hightpu-1t"], "not 4x8 with its 32 chips"),
+        (["--topology", "v5e:3x3"], "there is no slice v5e:3x3"),
+        (["--topology", "auto"], "name a slice"),
+        (["--replicas", "0"], "--replicas 0"),
+        (["--replicas", "-2"], "--replicas -2"),
+        (["--bucket", "my-sax"], "write gs://BUCKET"),
+        (["--name", "x" * 40], "is too long"),
+        (["--cell", "/sax/Prod"], "is not a cell"),
+        (["--tag", "a:b"], "is not an image tag"),
+        (["--image-registry", "https://x.io/y"], "write HOST/PATH"),
+        (["--set", "QUANTIZE=int8"], "is not JSON"),
+        (["--chip", "v6e"], "goes with --topology auto"),
+        (["--kind", "pod"], "choose one of"),
+        (["--publish-as", "/sax/other/m"], "another cell"),
+        (["--namespace", "a\nkind: Pod"], "lower-case letters"),
+        (["--slices", "2"], "--slices goes with --kind pathways"),
+        ([*_PATHWAYS, "--slices", "2", "--elastic-slices", "2"], "one of the slices must stay"),
+        ([*_PATHWAYS, "--max-slice-restarts", "2"], "ignores it without --elastic-slices"),
+        ([*_PATHWAYS, "--deployment-mode", "x"], "choose one of default, colocate_head"),
+        ([*_PATHWAYS, "--component", "head=sax"], "a KIND of pathways_server, worker"),
+        ([*_PATHWAYS, "--component", "worker=me/x:1"], "write an image as HOST/PATH:TAG"),
+        ([*_PATHWAYS, "--component-flag", "worker=--server_port=1"], "cannot be changed"),
+        ([*_PATHWAYS, "--worker-node-selector", "a"], "write KEY=VALUE"),
+        ([*_PATHWAYS, "--pathways-dir", "/tmp"], "write gs://BUCKET/FOLDER"),
+        ([*_PATHWAYS, "--bucket", "s3://my-sax"], "give --pathways-dir"),
+        ([*_PATHWAYS, "--our-components", "--pathways-version", "1"], "no image of Google's"),
+        ([*_PATHWAYS, "--topology", "v5e:1x1"], "takes no ct5lp-hightpu-1t"),
+        ([*_PATHWAYS, "--name", "x" * 21], "its coordinator"),
+    ],
 )
 def test_a_wrong_question_is_one_line_and_status_2(words: list[str], told: str) -> None:
     made = render(*words)
@@ -271,7 +274,7 @@ def test_programs_get_json(api: KubernetesApi) -> None:
 
 @pytest.mark.extended
 @_needs_client
-@each_case("nodes", "events", "jobsets.jobset.x-k8s.io", "*")
+@each_case("resource", ["nodes", "events", "jobsets.jobset.x-k8s.io", "*"])
 def test_a_missing_right_is_a_warning_and_never_the_end(resource: str, api: KubernetesApi) -> None:
     api.forbid("list", resource)
     made = doctor("--topology", "v5e:4x8", "--replicas", "2")
@@ -361,13 +364,16 @@ def test_a_server_that_is_gone_or_does_not_know_us_is_status_2(
 @pytest.mark.extended
 @_needs_client
 @each_case(
-    (["--context", "nobodys"], "nobodys"),
-    (["--uses", "helm"], "choose from jobset"),
-    (["--replicas", "0"], "--replicas 0"),
-    (["--topology", "v5e:9x9"], "there is no slice"),
-    (["--machine-type", "ct5lp-hightpu-4t"], "goes with --topology"),
-    (["--flex-start"], "--flex-start goes with --topology"),
-    (["--namespace", "A"], "lower-case"),
+    "words, told",
+    [
+        (["--context", "nobodys"], "nobodys"),
+        (["--uses", "helm"], "choose from jobset"),
+        (["--replicas", "0"], "--replicas 0"),
+        (["--topology", "v5e:9x9"], "there is no slice"),
+        (["--machine-type", "ct5lp-hightpu-4t"], "goes with --topology"),
+        (["--flex-start"], "--flex-start goes with --topology"),
+        (["--namespace", "A"], "lower-case"),
+    ],
 )
 def test_a_wrong_question_to_the_doctor_is_status_2(
     words: list[str], told: str, api: KubernetesApi

@@ -49,7 +49,7 @@ def pod(workload: dict[str, Any]) -> Any:
 
 
 @pytest.mark.extended
-@each_case(*HOSTS)
+@each_case("name", HOSTS)
 def test_a_job_fills_its_slice_on_flex_start_nodes(name: str) -> None:
     made = job(name)
     spec, selector = pod(made), pod(made)["nodeSelector"]

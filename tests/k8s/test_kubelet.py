@@ -32,15 +32,18 @@ def field(name: str, path: str) -> dict[str, Any]:
 
 
 @each_case(
-    ("$(A)", "1"),
-    ("x-$(A)-$(B)", "x-1-2"),
-    ("$(NONE)", "$(NONE)"),
-    ("$$(A)", "$(A)"),
-    ("$$$(A)", "$1"),
-    ("$A $", "$A $"),
-    ("$(A", "$(A"),
-    ("$()", "$()"),
-    ("a$$b", "a$b"),
+    "text, becomes",
+    [
+        ("$(A)", "1"),
+        ("x-$(A)-$(B)", "x-1-2"),
+        ("$(NONE)", "$(NONE)"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$1"),
+        ("$A $", "$A $"),
+        ("$(A", "$(A"),
+        ("$()", "$()"),
+        ("a$$b", "a$b"),
+    ],
 )
 def test_references_are_expanded_as_the_kubelet_does(text: str, becomes: str) -> None:
     assert expand(text, {"A": "1", "B": "2"}) == becomes
@@ -103,10 +106,13 @@ def test_keys_of_secrets_are_found() -> None:
 
 
 @each_case(
-    {"envFrom": [{"configMapRef": {"name": "absent"}}]},
-    {"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "no"}}}]},
-    {"env": [field("X", "status.phase")]},
-    {"env": [{"name": "X", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]},
+    "spec",
+    [
+        {"envFrom": [{"configMapRef": {"name": "absent"}}]},
+        {"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "no"}}}]},
+        {"env": [field("X", "status.phase")]},
+        {"env": [{"name": "X", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]},
+    ],
 )
 def test_what_is_not_there_is_refused(spec: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="absent|no key|no field|no source"):

@@ -56,12 +56,12 @@ KEPT_OUT = [
 ]
 
 
-@each_case(*LET_IN)
+@each_case("caller, app, port", LET_IN)
 def test_what_the_cell_needs_gets_through(caller: Caller, app: str, port: int) -> None:
     assert may_reach(TUTORIAL, caller, pod(app).labels, port)
 
 
-@each_case(*KEPT_OUT)
+@each_case("caller, app, port", KEPT_OUT)
 def test_all_else_is_kept_out(caller: Caller, app: str, port: int) -> None:
     assert not may_reach(TUTORIAL, caller, pod(app).labels, port)
 

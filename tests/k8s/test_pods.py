@@ -57,7 +57,7 @@ def place(pod: Pod, more: Mapping[str, str] | None = None) -> Membership:
     return membership("", None, {**environment(pod), **(more or {})}, pod.hostname)
 
 
-@each_case(*SHAPES.items())
+@each_case("subject, shape", SHAPES.items())
 def test_hosts_of_a_replica_agree_on_their_places(subject: Subject, shape: tuple[int, int]) -> None:
     replicas = model_servers(subject)
     assert (len(replicas), len(replicas[0])) == shape
@@ -130,7 +130,7 @@ def test_the_hosts_of_the_slice_check_know_their_places() -> None:
     check_places(pods, places)
 
 
-@each_case("", "/jobset", "/colocated", "/our-components")
+@each_case("folder", ["", "/jobset", "/colocated", "/our-components"])
 def test_the_head_of_pathways_finds_itself_by_what_the_jobset_says(folder: str) -> None:
     pods = pods_of(objects_of(Subject(f"overlays/pathways{folder}").render()))
     head = next(pod for pod in pods if pod.owner == "sax-pathways-pathways-head-0")

@@ -95,7 +95,7 @@ def test_every_template_is_in_the_config_map_and_good() -> None:
     assert {each.name: each.devices for each in templates()} == {"v5e-4x8": 32, "v6e-2x4": 8}
 
 
-@each_case(*SOURCES)
+@each_case("name", SOURCES)
 def test_what_is_made_of_a_template_passes_every_check_of_manifests(name: str) -> None:
     (template,) = [each for each in templates() if each.name == name]
     made_name = object_name(template.name, MODEL, 999, template.longest)

@@ -30,10 +30,13 @@ def test_ours_hold() -> None:
 
 
 @each_case(
-    ("sum by (model (sax_slots)", "is no query"),
-    ("rate(sax_slots)", "is no query"),
-    ("sax_slotz > 1", "there is no metric sax_slotz"),
-    ("sax_preemptions > 1", "there is no metric sax_preemptions"),  # it ends in _total
+    "expr, told",
+    [
+        ("sum by (model (sax_slots)", "is no query"),
+        ("rate(sax_slots)", "is no query"),
+        ("sax_slotz > 1", "there is no metric sax_slotz"),
+        ("sax_preemptions > 1", "there is no metric sax_preemptions"),  # it ends in _total
+    ],
 )
 def test_what_would_never_fire_is_found(expr: str, told: str) -> None:
     (found,) = check_metrics([rule(expr)])

@@ -29,7 +29,7 @@ def ours(subject: Subject) -> list[tuple[Pod, Container, str]]:
     return [(pod, container, role) for pod, container, role in every if role]
 
 
-@each_case(*SUBJECTS)
+@each_case("subject", SUBJECTS)
 def test_every_process_is_closed_and_shows_its_own_token(subject: Subject) -> None:
     found = ours(subject)
     assert {role for _, _, role in found} == set(OWN)

@@ -49,16 +49,19 @@ def test_a_bucket_makes_both_roots_of_the_admin() -> None:
 
 
 @each_case(
-    ({"GSBUCKET": "b"}, "gs://b"),
-    ({"GSBUCKET": "b/"}, "gs://b"),
-    ({"SAX_GCS_BUCKET": "b"}, "gs://b"),
-    ({"GSBUCKET": "b", "SAX_GCS_BUCKET": "b"}, "gs://b"),
-    ({"GSBUCKET": "s3://b/folder"}, "s3://b/folder"),
-    ({"SAX_DIR": "/data"}, "/data"),
-    ({"SAX_DIR": "/data/", "GSBUCKET": ""}, "/data"),
-    ({"SAX_DIR": "/"}, ""),
-    ({"GSBUCKET": "b", "SAX_REPLICA_NAME": "gem-1"}, "gs://b/gem-1"),
-    ({"SAX_DIR": "/data", "SAX_REPLICA_NAME": "gem-1"}, "/data/gem-1"),
+    "environ, place",
+    [
+        ({"GSBUCKET": "b"}, "gs://b"),
+        ({"GSBUCKET": "b/"}, "gs://b"),
+        ({"SAX_GCS_BUCKET": "b"}, "gs://b"),
+        ({"GSBUCKET": "b", "SAX_GCS_BUCKET": "b"}, "gs://b"),
+        ({"GSBUCKET": "s3://b/folder"}, "s3://b/folder"),
+        ({"SAX_DIR": "/data"}, "/data"),
+        ({"SAX_DIR": "/data/", "GSBUCKET": ""}, "/data"),
+        ({"SAX_DIR": "/"}, ""),
+        ({"GSBUCKET": "b", "SAX_REPLICA_NAME": "gem-1"}, "gs://b/gem-1"),
+        ({"SAX_DIR": "/data", "SAX_REPLICA_NAME": "gem-1"}, "/data/gem-1"),
+    ],
 )
 def test_a_place_is_a_bucket_a_url_or_a_folder(environ: dict[str, str], place: str) -> None:
     assert made("admin_server", **environ)[-2:] == [
@@ -126,19 +129,22 @@ def test_an_empty_variable_is_not_set_and_stays_as_it_is() -> None:
 
 
 @each_case(
-    ("server", {}, "'server' is not a role: use one of admin_server, model_server"),
-    ("admin_server", {}, "nowhere to keep its state"),
-    ("admin_server", {"SAX_ROOT": "/x"}, "nowhere to keep its state"),
-    ("admin_server", {"GSBUCKET": "b", "SAX_DIR": "/d"}, "several places for one cell"),
-    ("http_gateway", {"GSBUCKET": "b", "SAX_DIR": "/d"}, "several places for one cell"),
-    ("admin_server", {"GSBUCKET": "b", "SAX_GCS_BUCKET": "c"}, "several places for one cell"),
-    ("model_server", {"GSBUCKET": "BUCKET_NAME"}, "replace BUCKET_NAME with your bucket name"),
-    ("admin_server", {"GSBUCKET": "BUCKET_NAME"}, "replace BUCKET_NAME with your bucket name"),
-    ("http_gateway", {"SAX_ROOT": "gs://BUCKET_NAME/sax-root"}, "holds a placeholder"),
-    ("http_gateway", {"PORT": "http"}, "PORT='http' is not a port"),
-    ("http_gateway", {"PORT": "tcp://10.0.0.1:80"}, "is not a port"),
-    ("http_gateway", {"PORT": "65536"}, "is not a port"),
-    ("http_gateway", {"PORT": "٣"}, "is not a port"),
+    "role, environ, words",
+    [
+        ("server", {}, "'server' is not a role: use one of admin_server, model_server"),
+        ("admin_server", {}, "nowhere to keep its state"),
+        ("admin_server", {"SAX_ROOT": "/x"}, "nowhere to keep its state"),
+        ("admin_server", {"GSBUCKET": "b", "SAX_DIR": "/d"}, "several places for one cell"),
+        ("http_gateway", {"GSBUCKET": "b", "SAX_DIR": "/d"}, "several places for one cell"),
+        ("admin_server", {"GSBUCKET": "b", "SAX_GCS_BUCKET": "c"}, "several places for one cell"),
+        ("model_server", {"GSBUCKET": "BUCKET_NAME"}, "replace BUCKET_NAME with your bucket name"),
+        ("admin_server", {"GSBUCKET": "BUCKET_NAME"}, "replace BUCKET_NAME with your bucket name"),
+        ("http_gateway", {"SAX_ROOT": "gs://BUCKET_NAME/sax-root"}, "holds a placeholder"),
+        ("http_gateway", {"PORT": "http"}, "PORT='http' is not a port"),
+        ("http_gateway", {"PORT": "tcp://10.0.0.1:80"}, "is not a port"),
+        ("http_gateway", {"PORT": "65536"}, "is not a port"),
+        ("http_gateway", {"PORT": "٣"}, "is not a port"),
+    ],
 )
 def test_what_cannot_be_is_refused_in_words(role: str, environ: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words.replace("'", ".")):

@@ -18,7 +18,7 @@ def test_every_class_of_the_tree_has_its_own_line_in_the_table() -> None:
     assert tree == set(TABLE)
 
 
-@each_case(*TABLE.items())
+@each_case("cls, line", TABLE.items())
 def test_every_line_has_a_real_code_and_an_error_status(cls: type[SaxError], line: Meaning) -> None:
     assert line.grpc in grpc.StatusCode.__members__
     assert line.grpc != "OK"
@@ -26,7 +26,7 @@ def test_every_line_has_a_real_code_and_an_error_status(cls: type[SaxError], lin
     assert errors.meaning(cls("text")) is line
 
 
-@each_case(*TABLE)
+@each_case("cls", TABLE)
 def test_an_error_is_rebuilt_from_its_name(cls: type[SaxError]) -> None:
     error = errors.from_name(cls.__name__, "text", param="model", retry_after_s=2.5)
     assert type(error) is cls

@@ -13,12 +13,15 @@ GIB = 2**30
 
 
 @each_case(
-    (0, "0 B"),
-    (1023, "1023 B"),
-    (1536, "1.50 KiB"),
-    (3 * GIB // 2, "1.50 GiB"),
-    (-3 * GIB, "-3.00 GiB"),
-    (5000 * 2**40, "5000.00 TiB"),
+    "count, said",
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.50 KiB"),
+        (3 * GIB // 2, "1.50 GiB"),
+        (-3 * GIB, "-3.00 GiB"),
+        (5000 * 2**40, "5000.00 TiB"),
+    ],
 )
 def test_bytes_are_said_in_human_units(count: int, said: str) -> None:
     assert text.human_bytes(count) == said
@@ -50,8 +53,8 @@ def test_a_time_is_in_utc() -> None:
     assert text.clock_time(3661) == "01:01:01 UTC"
 
 
-@each_case(text.quoted, text.shortened, text.without_long_words)
-@each_case(0, 1, text.LONGEST_QUOTE)
+@each_case("show", [text.quoted, text.shortened, text.without_long_words])
+@each_case("length", [0, 1, text.LONGEST_QUOTE])
 def test_input_that_is_short_is_repeated_whole(length: int, show: Callable[[str], str]) -> None:
     assert "x" * length in show("x" * length)
 

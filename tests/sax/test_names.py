@@ -24,19 +24,22 @@ def test_a_model_id_reads_back_as_it_was_written(cell: str, model: str) -> None:
 
 
 @each_case(
-    "",
-    "smollm2",
-    "/sax/test",
-    "/sax/test/",
-    "/sax//smollm2",
-    "/other/test/smollm2",
-    "sax/test/smollm2",
-    "/sax/Test/smollm2",
-    "/sax/test/2b",
-    "/sax/test/a b",
-    "/sax/test/a\n",
-    "/sax/test/smollm2/more",
-    "/sax/test/é",
+    "text",
+    [
+        "",
+        "smollm2",
+        "/sax/test",
+        "/sax/test/",
+        "/sax//smollm2",
+        "/other/test/smollm2",
+        "sax/test/smollm2",
+        "/sax/Test/smollm2",
+        "/sax/test/2b",
+        "/sax/test/a b",
+        "/sax/test/a\n",
+        "/sax/test/smollm2/more",
+        "/sax/test/é",
+    ],
 )
 def test_a_malformed_model_id_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InvalidName, match="/sax/test/smollm2") as caught:
@@ -51,20 +54,23 @@ def test_parsing_any_text_gives_a_name_or_invalid_name(text: str) -> None:
             assert str(parse(text)) == text
 
 
-@each_case("", "/sax", "/sax/", "/sax/test/model", "/sax/1", "test")
+@each_case("text", ["", "/sax", "/sax/", "/sax/test/model", "/sax/1", "test"])
 def test_a_malformed_cell_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InvalidName, match=r"e\.g\. /sax/test"):
         CellId.parse(text)
 
 
 @each_case(
-    (check_model_path, "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest", "2b"),
-    (check_model_path, "llama", "a/b"),
-    (check_model_path, "a_b-c", ""),
-    (check_checkpoint, "None", ""),
-    (check_checkpoint, "gs://bucket/a%20b:c=d|e+f", "a b"),
-    (check_checkpoint, "/models/smollm2.gguf", "a,b"),
-    (check_checkpoint, "x", "é"),
+    "check, good, bad",
+    [
+        (check_model_path, "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest", "2b"),
+        (check_model_path, "llama", "a/b"),
+        (check_model_path, "a_b-c", ""),
+        (check_checkpoint, "None", ""),
+        (check_checkpoint, "gs://bucket/a%20b:c=d|e+f", "a b"),
+        (check_checkpoint, "/models/smollm2.gguf", "a,b"),
+        (check_checkpoint, "x", "é"),
+    ],
 )
 def test_model_paths_and_checkpoints_follow_saxmls_rules(
     check: Callable[[str], str], good: str, bad: str

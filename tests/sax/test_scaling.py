@@ -18,20 +18,23 @@ NEW = "/sax/test/new"
 
 
 @each_case(
-    (None, None, 1, None),
-    (None, OLD, 1, OLD),
-    ("off", OLD, 1, None),
-    (Autoscaling(min_replicas=0), OLD, 1, Autoscaling(min_replicas=0)),
-    (
-        ScalingChange(max_replicas=8),
-        OLD,
-        1,
-        Autoscaling(min_replicas=1, max_replicas=8, target_queue=2),
-    ),
-    (ScalingChange(min_replicas=0), None, 1, Autoscaling(min_replicas=0, max_replicas=1)),
-    (ScalingChange(min_replicas=0), None, 0, Autoscaling(min_replicas=0, max_replicas=1)),
-    (ScalingChange(target_queue=3), None, 5, Autoscaling(max_replicas=5, target_queue=3)),
-    (ScalingChange(min_replicas=2), None, 1, Autoscaling(min_replicas=2, max_replicas=2)),
+    "said, old, replicas, meant",
+    [
+        (None, None, 1, None),
+        (None, OLD, 1, OLD),
+        ("off", OLD, 1, None),
+        (Autoscaling(min_replicas=0), OLD, 1, Autoscaling(min_replicas=0)),
+        (
+            ScalingChange(max_replicas=8),
+            OLD,
+            1,
+            Autoscaling(min_replicas=1, max_replicas=8, target_queue=2),
+        ),
+        (ScalingChange(min_replicas=0), None, 1, Autoscaling(min_replicas=0, max_replicas=1)),
+        (ScalingChange(min_replicas=0), None, 0, Autoscaling(min_replicas=0, max_replicas=1)),
+        (ScalingChange(target_queue=3), None, 5, Autoscaling(max_replicas=5, target_queue=3)),
+        (ScalingChange(min_replicas=2), None, 1, Autoscaling(min_replicas=2, max_replicas=2)),
+    ],
 )
 def test_what_is_not_named_stays_or_is_the_default(
     said: Scaling | None, old: Autoscaling | None, replicas: int, meant: Autoscaling | None

@@ -26,12 +26,12 @@ def test_the_cluster_has_every_chip_that_is_planned_for_but_the_oldest() -> None
     }
 
 
-@each_case(*GENERATIONS)
+@each_case("chip", GENERATIONS)
 def test_the_planner_lends_the_same_slices(chip: str) -> None:
     assert GENERATIONS[chip].sizes == LENT[chip]
 
 
-@each_case(*_LENT)
+@each_case("topology", _LENT)
 def test_every_lent_slice_is_whole_machines(topology: str) -> None:
     there = slice_of(topology)
     assert str(there) == topology
@@ -49,7 +49,9 @@ def test_whatever_the_planner_calls_a_chip_is_understood() -> None:
 @pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is not installed"
 )
-@each_case("v4:2x2x2", "v5e:1x1", "v5e:2x4", "v5e:4x8", "v5p:2x2x1", "v6e:2x2", "v7x:2x2x4")
+@each_case(
+    "topology", ["v4:2x2x2", "v5e:1x1", "v5e:2x4", "v5e:4x8", "v5p:2x2x1", "v6e:2x2", "v7x:2x2x4"]
+)
 def test_the_compiler_counts_the_same_hosts(topology: str) -> None:
     from model_server.plan.topology import topology_of
 
@@ -74,12 +76,15 @@ def test_eight_chips_are_one_machine_or_two() -> None:
 
 
 @each_case(
-    ("v5e:4x8", "ct5lp-hightpu-1t", "1 chip and makes 1x1 only, not 4x8 with its 32 chips"),
-    ("v5e:4x8", "ct5lp-hightpu-8t", "8 chips and makes 2x4 only.*ct5lp-hightpu-4t .8 of them"),
-    ("v5e:1x1", "ct5lp-hightpu-4t", "makes 2x2 and larger.*ct5lp-hightpu-1t .one of them"),
-    ("v5e:4x8", "ct6e-standard-4t", "has no v5e chips.*ct5lp-hightpu-4t"),
-    ("v5e:4x8", "ct5lp-highcpu-4t", "nearest: .*ct5lp-hightpu-4t"),
-    ("v5e:4x8", "x" * 300, "there is no TPU machine type"),
+    "topology, machine, words",
+    [
+        ("v5e:4x8", "ct5lp-hightpu-1t", "1 chip and makes 1x1 only, not 4x8 with its 32 chips"),
+        ("v5e:4x8", "ct5lp-hightpu-8t", "8 chips and makes 2x4 only.*ct5lp-hightpu-4t .8 of them"),
+        ("v5e:1x1", "ct5lp-hightpu-4t", "makes 2x2 and larger.*ct5lp-hightpu-1t .one of them"),
+        ("v5e:4x8", "ct6e-standard-4t", "has no v5e chips.*ct5lp-hightpu-4t"),
+        ("v5e:4x8", "ct5lp-highcpu-4t", "nearest: .*ct5lp-hightpu-4t"),
+        ("v5e:4x8", "x" * 300, "there is no TPU machine type"),
+    ],
 )
 def test_a_machine_that_cannot_make_the_slice_is_refused_with_one_that_can(
     topology: str, machine: str, words: str
@@ -90,14 +95,17 @@ def test_a_machine_that_cannot_make_the_slice_is_refused_with_one_that_can(
 
 
 @each_case(
-    ("v5e:4x9", "no slice v5e:4x9.*nearest: v5e:4x8"),
-    ("v5e:2x2x2", "no slice v5e:2x2x2"),
-    ("v5e:0x8", "no slice"),
-    ("v3:4x8", "no TPU 'v3'"),
-    ("v5e", "write CHIP:SIZE"),
-    ("4x8", "write CHIP:SIZE"),
-    ("v5e:4x8\nevil: 1", "write CHIP:SIZE"),
-    ("", "write CHIP:SIZE"),
+    "topology, words",
+    [
+        ("v5e:4x9", "no slice v5e:4x9.*nearest: v5e:4x8"),
+        ("v5e:2x2x2", "no slice v5e:2x2x2"),
+        ("v5e:0x8", "no slice"),
+        ("v3:4x8", "no TPU 'v3'"),
+        ("v5e", "write CHIP:SIZE"),
+        ("4x8", "write CHIP:SIZE"),
+        ("v5e:4x8\nevil: 1", "write CHIP:SIZE"),
+        ("", "write CHIP:SIZE"),
+    ],
 )
 def test_a_slice_that_no_cluster_has_is_refused_with_the_nearest(topology: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):

@@ -9,7 +9,7 @@ from sax.status import Status, StatusCode, StatusNotOk
 from tests.each_case import each_case
 
 
-@each_case(*TABLE)
+@each_case("kind", TABLE)
 def test_every_error_has_the_code_that_crosses_the_wire(kind: type[SaxError]) -> None:
     error = kind("why")
     assert isinstance(error, StatusNotOk)

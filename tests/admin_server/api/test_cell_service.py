@@ -99,36 +99,39 @@ async def published(stub, cell):
 
 
 @each_case(
-    (
-        lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M)),
-        InvalidRequest,
-        "version",
-    ),
-    (
-        lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M, uuid=b"x")),
-        InvalidRequest,
-        "version",
-    ),
-    (
-        lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M, uuid=b"x" * 16)),
-        NotFound,
-        "version",
-    ),
-    (
-        lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M + "x")),
-        ModelNotFound,
-        "model",
-    ),
-    (
-        lambda cell: cell.Versions(cell_pb2.VersionsRequest(model_id=M + "x")),
-        ModelNotFound,
-        "model",
-    ),
-    (lambda cell: cell.Versions(cell_pb2.VersionsRequest()), InvalidName, "model"),
-    (lambda cell: cell.Events(cell_pb2.EventsRequest(limit=-1)), InvalidRequest, "limit"),
-    (lambda cell: cell.Events(cell_pb2.EventsRequest(limit=5000)), InvalidRequest, "limit"),
-    (lambda cell: cell.Events(cell_pb2.EventsRequest(before=-1)), InvalidRequest, "before"),
-    (lambda cell: cell.Events(cell_pb2.EventsRequest(model_id="x")), InvalidName, "model"),
+    "request_of, error, param",
+    [
+        (
+            lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M)),
+            InvalidRequest,
+            "version",
+        ),
+        (
+            lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M, uuid=b"x")),
+            InvalidRequest,
+            "version",
+        ),
+        (
+            lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M, uuid=b"x" * 16)),
+            NotFound,
+            "version",
+        ),
+        (
+            lambda cell: cell.Rollback(cell_pb2.RollbackRequest(model_id=M + "x")),
+            ModelNotFound,
+            "model",
+        ),
+        (
+            lambda cell: cell.Versions(cell_pb2.VersionsRequest(model_id=M + "x")),
+            ModelNotFound,
+            "model",
+        ),
+        (lambda cell: cell.Versions(cell_pb2.VersionsRequest()), InvalidName, "model"),
+        (lambda cell: cell.Events(cell_pb2.EventsRequest(limit=-1)), InvalidRequest, "limit"),
+        (lambda cell: cell.Events(cell_pb2.EventsRequest(limit=5000)), InvalidRequest, "limit"),
+        (lambda cell: cell.Events(cell_pb2.EventsRequest(before=-1)), InvalidRequest, "before"),
+        (lambda cell: cell.Events(cell_pb2.EventsRequest(model_id="x")), InvalidName, "model"),
+    ],
 )
 async def test_a_bad_request_is_refused_by_field(request_of, error, param, published):
     refusal = await error_of(request_of(published))

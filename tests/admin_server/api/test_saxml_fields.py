@@ -30,7 +30,7 @@ SAXML = {
 }
 
 
-@each_case(*SAXML)
+@each_case("message", SAXML)
 def test_every_field_that_saxmls_clients_send_is_known(message):
     data = b"".join(
         bytes([number << 3 | 2, 0]) if kind == "b" else bytes([number << 3, 1])

@@ -90,16 +90,19 @@ async def test_a_cell_is_listed_with_its_models_and_servers(stub, start_modelet,
 
 
 @each_case(
-    ({"model_path": "no path"}, InvalidName, "model_path"),
-    ({"checkpoint_path": ""}, InvalidName, "checkpoint"),
-    ({"requested_num_replicas": -1}, InvalidRequest, "replicas"),
-    ({"overrides": {"A": "b"}}, InvalidRequest, "overrides"),
-    ({"admin_acl": "acl/all"}, UnsupportedParameter, "admin_acl"),
-    (
-        {"acls": common_pb2.AccessControlLists(items={"lm.score": "acl/x"})},
-        UnsupportedParameter,
-        "acls",
-    ),
+    "changes, error, param",
+    [
+        ({"model_path": "no path"}, InvalidName, "model_path"),
+        ({"checkpoint_path": ""}, InvalidName, "checkpoint"),
+        ({"requested_num_replicas": -1}, InvalidRequest, "replicas"),
+        ({"overrides": {"A": "b"}}, InvalidRequest, "overrides"),
+        ({"admin_acl": "acl/all"}, UnsupportedParameter, "admin_acl"),
+        (
+            {"acls": common_pb2.AccessControlLists(items={"lm.score": "acl/x"})},
+            UnsupportedParameter,
+            "acls",
+        ),
+    ],
 )
 async def test_a_bad_publish_is_refused_by_field_and_changes_nothing(changes, error, param, stub):
     refusal = await error_of(publish(stub, **changes))
@@ -120,12 +123,15 @@ async def published(stub):
 
 
 @each_case(
-    lambda stub: stub.List(admin_pb2.ListRequest(model_id="/sax/test/mm")),
-    lambda stub: stub.Unpublish(admin_pb2.UnpublishRequest(model_id="/sax/test/mm")),
-    lambda stub: stub.Update(admin_pb2.UpdateRequest(model=model("mm"))),
-    lambda stub: stub.Stats(admin_pb2.StatsRequest(model_id="/sax/test/mm")),
-    lambda stub: stub.WatchLoc(admin_pb2.WatchLocRequest(model_id="/sax/test/mm")),
-    lambda stub: stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id="/sax/test/mm")),
+    "request_of",
+    [
+        lambda stub: stub.List(admin_pb2.ListRequest(model_id="/sax/test/mm")),
+        lambda stub: stub.Unpublish(admin_pb2.UnpublishRequest(model_id="/sax/test/mm")),
+        lambda stub: stub.Update(admin_pb2.UpdateRequest(model=model("mm"))),
+        lambda stub: stub.Stats(admin_pb2.StatsRequest(model_id="/sax/test/mm")),
+        lambda stub: stub.WatchLoc(admin_pb2.WatchLocRequest(model_id="/sax/test/mm")),
+        lambda stub: stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id="/sax/test/mm")),
+    ],
 )
 async def test_an_unknown_model_is_not_found_and_the_nearest_is_named(request_of, published):
     error = await error_of(request_of(published))

@@ -148,12 +148,15 @@ async def test_servers_are_found_by_address_and_by_what_they_hold(admin, http, s
 
 @pytest.mark.virtual_time
 @each_case(
-    ("limit=-1", "limit"),
-    ("limit=1001", "limit"),
-    ("models_from=x", "models_from"),
-    ("servers_from=%C2%B2", "servers_from"),
-    ("limit=" + "9" * 5000, "limit"),
-    ("page=2", "page"),
+    "query, param",
+    [
+        ("limit=-1", "limit"),
+        ("limit=1001", "limit"),
+        ("models_from=x", "models_from"),
+        ("servers_from=%C2%B2", "servers_from"),
+        ("limit=" + "9" * 5000, "limit"),
+        ("page=2", "page"),
+    ],
 )
 async def test_a_question_that_makes_no_sense_is_refused_by_name(query, param, http):
     answer = await http.get(f"/status.json?{query}")

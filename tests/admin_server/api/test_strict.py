@@ -52,7 +52,7 @@ async def refusal_of(call) -> SaxError:
     return error
 
 
-@each_case(*[path for path in CALLS if path != "Admin/Join"])
+@each_case("path", [path for path in CALLS if path != "Admin/Join"])
 async def test_a_field_that_nobody_knows_is_refused_by_its_number(path, raw):
     error = await refusal_of(raw(path, STRANGE))
     assert error.param == "1011"
@@ -88,7 +88,7 @@ async def test_a_newer_model_server_may_say_more_than_is_asked(raw, admin):
     await there.stop()
 
 
-@each_case(*CALLS)
+@each_case("path", CALLS)
 async def test_bytes_that_are_no_message_are_refused_in_words(path, raw):
     error = await refusal_of(raw(path, b"\xff\xff\xff"))
     assert error.param == "request"

@@ -113,7 +113,7 @@ def tell(assignment: Assignment) -> str:
     return "\n".join(lines) + "\n"
 
 
-@each_case(*GOLDEN)
+@each_case("path", GOLDEN)
 def test_a_story_ends_as_it_is_told(path):
     story, _, end = path.read_text().partition("---\n")
     report = play(story)
@@ -126,8 +126,8 @@ def test_there_are_stories():
     assert len(GOLDEN) >= 8
 
 
-@each_case("a.B", "saxml.server.a.B")
-@each_case("a.B", "saxml.server.a.B")
+@each_case("offered", ["a.B", "saxml.server.a.B"])
+@each_case("wanted", ["a.B", "saxml.server.a.B"])
 def test_a_path_is_known_with_and_without_the_saxml_prefix(wanted, offered):
     one = [server("h:1", paths=offered)]
     assert assign([model("m", path=wanted)], one, {}).addresses["/sax/test/m"] == ("h:1",)

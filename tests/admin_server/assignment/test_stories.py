@@ -13,7 +13,7 @@ from tests.each_case import each_case
 STORIES = sorted((Path(__file__).parent / "golden" / "stories").glob("*.txt"))
 
 
-@each_case(*STORIES)
+@each_case("path", STORIES)
 def test_a_story_goes_as_it_is_told(path):
     text = path.read_text()
     told = tell(text)

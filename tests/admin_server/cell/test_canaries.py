@@ -161,10 +161,13 @@ async def published(client):
 
 
 @each_case(
-    ({"checkpoint": "/two", "canary": 100}, "less than 100"),
-    ({"checkpoint": "/two", "canary": 10, "replicas": 3}, "an update of its own"),
-    ({"canary": 10}, "another checkpoint or other overrides"),
-    ({"checkpoint": "/one", "canary": 10}, "another checkpoint or other overrides"),
+    "changes, says",
+    [
+        ({"checkpoint": "/two", "canary": 100}, "less than 100"),
+        ({"checkpoint": "/two", "canary": 10, "replicas": 3}, "an update of its own"),
+        ({"canary": 10}, "another checkpoint or other overrides"),
+        ({"checkpoint": "/one", "canary": 10}, "another checkpoint or other overrides"),
+    ],
 )
 async def test_nonsense_is_refused_with_what_to_do(changes, says, published):
     with pytest.raises(InvalidRequest, match=says):

@@ -55,7 +55,8 @@ def test_a_model_that_is_gone_is_forgotten() -> None:
 
 
 @each_case(
-    ("", 1, "caller"), ("x" * 101, 1, "caller"), ("a", -1, "waiting"), ("a", 10**7, "waiting")
+    "caller, waiting, param",
+    [("", 1, "caller"), ("x" * 101, 1, "caller"), ("a", -1, "waiting"), ("a", 10**7, "waiting")],
 )
 def test_nonsense_is_refused_by_field(caller: str, waiting: int, param: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
@@ -70,14 +71,17 @@ READY = ReplicaStatus("a:1", ServableStatus.LOADED)
 
 
 @each_case(
-    (0, report(), Prospect(True, "its first replica has been requested")),
-    (1, None, Prospect(True, "its first replica has been requested")),
-    (1, report(), Prospect(True, "its first replica has been requested")),
-    (1, report(LOADING), Prospect(True, LOADING.reason)),
-    (2, report(FAILED, LOADING), Prospect(True, LOADING.reason)),
-    (1, report(FAILED), Prospect(False, FAILED.reason)),
-    (1, report(NOWHERE), Prospect(False, NOWHERE.reason)),
-    (1, report(READY, ready=frozenset({"a:1"})), Prospect(True, "a replica is ready")),
+    "wanted, known, told",
+    [
+        (0, report(), Prospect(True, "its first replica has been requested")),
+        (1, None, Prospect(True, "its first replica has been requested")),
+        (1, report(), Prospect(True, "its first replica has been requested")),
+        (1, report(LOADING), Prospect(True, LOADING.reason)),
+        (2, report(FAILED, LOADING), Prospect(True, LOADING.reason)),
+        (1, report(FAILED), Prospect(False, FAILED.reason)),
+        (1, report(NOWHERE), Prospect(False, NOWHERE.reason)),
+        (1, report(READY, ready=frozenset({"a:1"})), Prospect(True, "a replica is ready")),
+    ],
 )
 def test_requests_are_worth_holding_while_a_replica_is_coming(
     wanted: int, known: ModelReport | None, told: Prospect

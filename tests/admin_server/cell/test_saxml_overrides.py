@@ -18,11 +18,14 @@ def spec(**overrides: str) -> ModelSpec:
 
 @pytest.mark.virtual_time
 @each_case(
-    ("BATCH_SIZE", "[1, 0]", "give a whole number of 1 or more"),
-    ("EXTRA_INPUTS", '{"heat": 1}', "heat is not supported"),
-    ("PREPEND_SOS", "false", "add_bos_token"),
-    ("FPROP_DTYPE", '"float32"', "use DTYPE"),
-    ("NUM_SAMPLES", "None", "write null"),
+    "key, text, says",
+    [
+        ("BATCH_SIZE", "[1, 0]", "give a whole number of 1 or more"),
+        ("EXTRA_INPUTS", '{"heat": 1}', "heat is not supported"),
+        ("PREPEND_SOS", "false", "add_bos_token"),
+        ("FPROP_DTYPE", '"float32"', "use DTYPE"),
+        ("NUM_SAMPLES", "None", "write null"),
+    ],
 )
 async def test_an_admin_server_alone_refuses_what_no_load_can_take(key, text, says, admin):
     with pytest.raises(InvalidRequest, match=says):

@@ -133,13 +133,16 @@ def test_a_rollback_waits_for_the_end_of_a_canary():
 
 
 @each_case(
-    ({"checkpoint": "/one"}, "canary"),
-    ({"checkpoint": ""}, "canary"),
-    ({"percent": 0.0}, "canary"),
-    ({"percent": 100.0}, "canary"),
-    ({"percent": float("nan")}, "canary"),
-    ({"overrides": {"A": "no json"}}, "overrides"),
-    ({"checkpoint": "x" * 5000}, "checkpoint"),
+    "change, param",
+    [
+        ({"checkpoint": "/one"}, "canary"),
+        ({"checkpoint": ""}, "canary"),
+        ({"percent": 0.0}, "canary"),
+        ({"percent": 100.0}, "canary"),
+        ({"percent": float("nan")}, "canary"),
+        ({"overrides": {"A": "no json"}}, "overrides"),
+        ({"checkpoint": "x" * 5000}, "checkpoint"),
+    ],
 )
 def test_nonsense_is_refused_by_its_field(change, param):
     with pytest.raises(InvalidRequest) as refused:

@@ -24,22 +24,25 @@ def spec(**changes) -> ModelSpec:
 
 
 @each_case(
-    ({"model_id": "/sax/test/" + "m" * 200}, "model"),
-    ({"model_path": "m" * 401}, "model_path"),
-    ({"checkpoint": "/" + "c" * 4096}, "checkpoint"),
-    ({"overrides": {f"K{n}": "1" for n in range(257)}}, "overrides"),
-    ({"overrides": {"K": '"' + "x" * 65536 + '"'}}, "overrides"),
-    ({"overrides": {"K" * 5000: "1"}}, "overrides"),
-    ({"overrides": {"K": "[" * 60000}}, "overrides"),
-    ({"acls": {f"lm.m{n}": "" for n in range(257)}}, "acls"),
-    ({"admin_acl": "a" * 5000}, "admin_acl"),
-    ({"overrides": {f"K{n}": '"' + "x" * 60000 + '"' for n in range(5)}}, "model"),
-    ({"placement": Placement(tags=("t",) * 65)}, "placement.tags"),
-    ({"placement": Placement(tags=("t" * 201,))}, "placement.tags"),
-    ({"placement": Placement(devices=-1)}, "placement.devices"),
-    ({"placement": Placement(memory=-1)}, "placement.memory_bytes"),
-    ({"autoscaling": Autoscaling(target_queue=math.nan)}, "autoscaling.target_queue"),
-    ({"autoscaling": Autoscaling(target_queue=math.inf)}, "autoscaling.target_queue"),
+    "changes, param",
+    [
+        ({"model_id": "/sax/test/" + "m" * 200}, "model"),
+        ({"model_path": "m" * 401}, "model_path"),
+        ({"checkpoint": "/" + "c" * 4096}, "checkpoint"),
+        ({"overrides": {f"K{n}": "1" for n in range(257)}}, "overrides"),
+        ({"overrides": {"K": '"' + "x" * 65536 + '"'}}, "overrides"),
+        ({"overrides": {"K" * 5000: "1"}}, "overrides"),
+        ({"overrides": {"K": "[" * 60000}}, "overrides"),
+        ({"acls": {f"lm.m{n}": "" for n in range(257)}}, "acls"),
+        ({"admin_acl": "a" * 5000}, "admin_acl"),
+        ({"overrides": {f"K{n}": '"' + "x" * 60000 + '"' for n in range(5)}}, "model"),
+        ({"placement": Placement(tags=("t",) * 65)}, "placement.tags"),
+        ({"placement": Placement(tags=("t" * 201,))}, "placement.tags"),
+        ({"placement": Placement(devices=-1)}, "placement.devices"),
+        ({"placement": Placement(memory=-1)}, "placement.memory_bytes"),
+        ({"autoscaling": Autoscaling(target_queue=math.nan)}, "autoscaling.target_queue"),
+        ({"autoscaling": Autoscaling(target_queue=math.inf)}, "autoscaling.target_queue"),
+    ],
 )
 def test_a_field_beyond_its_limit_is_refused_by_name(changes, param):
     with pytest.raises(InvalidRequest) as refusal:

@@ -27,20 +27,23 @@ def server(**settings) -> ServerInfo:
 
 
 @each_case(
-    ("1", 1),
-    ("16", 16),
-    ("4x8", 32),
-    ("2x2x4", 16),
-    ("4x4x8_twisted", 128),
-    ("4X4x8_Untwisted", 128),
-    ("", 0),
-    ("unknown", 0),
-    ("4x", 0),
-    ("x4", 0),
-    ("4x-8", 0),
-    ("0x4", 0),
-    ("9" * 5000, 0),
-    ("٣", 0),
+    "topology, devices",
+    [
+        ("1", 1),
+        ("16", 16),
+        ("4x8", 32),
+        ("2x2x4", 16),
+        ("4x4x8_twisted", 128),
+        ("4X4x8_Untwisted", 128),
+        ("", 0),
+        ("unknown", 0),
+        ("4x", 0),
+        ("x4", 0),
+        ("4x-8", 0),
+        ("0x4", 0),
+        ("9" * 5000, 0),
+        ("٣", 0),
+    ],
 )
 def test_devices_are_the_product_of_the_topology_or_not_known(topology, devices):
     assert devices_of(server(chip_topology=topology)) == devices
@@ -60,14 +63,17 @@ def test_tags_come_from_the_placement_and_from_saxmls_constraints():
 
 
 @each_case(
-    ({}, 8, None),
-    ({"ram": "100"}, 8, 800),
-    ({"ram": '"100"'}, 8, 800),
-    ({"ram": "1e3"}, 4, 4000),
-    ({"ram": "100", "ram8": "70"}, 8, 560),
-    ({"ram": "100", "ram8": "70"}, 4, 400),
-    ({"ram8": "70"}, 4, None),
-    ({"ram": "100"}, 0, None),  # so many bytes for each of nobody knows how many
+    "overrides, devices, stated",
+    [
+        ({}, 8, None),
+        ({"ram": "100"}, 8, 800),
+        ({"ram": '"100"'}, 8, 800),
+        ({"ram": "1e3"}, 4, 4000),
+        ({"ram": "100", "ram8": "70"}, 8, 560),
+        ({"ram": "100", "ram8": "70"}, 4, 400),
+        ({"ram8": "70"}, 4, None),
+        ({"ram": "100"}, 0, None),  # so many bytes for each of nobody knows how many
+    ],
 )
 def test_saxmls_ram_is_bytes_for_each_device(overrides, devices, stated):
     assert stated_bytes(spec(overrides), devices) == stated
@@ -83,16 +89,19 @@ def test_overrides_that_place_are_not_for_the_model_server():
 
 
 @each_case(
-    {"constraints": "5"},
-    {"constraints": '["a100"]'},
-    {"constraints": "null"},
-    {"ram": '"much"'},
-    {"ram": "true"},
-    {"ram": "-1"},
-    {"ram": "0"},
-    {"ram": "1e300"},
-    {"ram": '"nan"'},
-    {"ram8": "[]"},
+    "bad",
+    [
+        {"constraints": "5"},
+        {"constraints": '["a100"]'},
+        {"constraints": "null"},
+        {"ram": '"much"'},
+        {"ram": "true"},
+        {"ram": "-1"},
+        {"ram": "0"},
+        {"ram": "1e300"},
+        {"ram": '"nan"'},
+        {"ram8": "[]"},
+    ],
 )
 def test_an_override_of_the_wrong_type_is_refused_by_name(bad):
     with pytest.raises(InvalidRequest, match=next(iter(bad))) as failure:
@@ -100,7 +109,9 @@ def test_an_override_of_the_wrong_type_is_refused_by_name(bad):
     assert failure.value.param == "overrides"
 
 
-@each_case({"devices": -1}, {"memory": -1}, {"tags": ("",)}, {"tags": ("a,b",)}, {"tags": (" a",)})
+@each_case(
+    "bad", [{"devices": -1}, {"memory": -1}, {"tags": ("",)}, {"tags": ("a,b",)}, {"tags": (" a",)}]
+)
 def test_a_placement_that_cannot_be_is_refused_by_name(bad):
     with pytest.raises(InvalidRequest) as failure:
         check_placement(spec(**bad))
@@ -113,12 +124,15 @@ def test_a_good_placement_is_taken():
 
 
 @each_case(
-    ((), True),
-    (("fast",), True),
-    (("model:/sax/test/m",), True),
-    (("model:/sax/test/m", "model:/sax/test/n"), True),
-    (("model:/sax/test/n",), False),
-    (("fast", "model:/sax/test/n"), False),
+    "tags, does",
+    [
+        ((), True),
+        (("fast",), True),
+        (("model:/sax/test/m",), True),
+        (("model:/sax/test/m", "model:/sax/test/n"), True),
+        (("model:/sax/test/n",), False),
+        (("fast", "model:/sax/test/n"), False),
+    ],
 )
 def test_a_server_that_is_reserved_for_other_models_does_not_do(
     tags: tuple[str, ...], does: bool

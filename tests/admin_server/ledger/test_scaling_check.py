@@ -21,14 +21,17 @@ def test_good_bounds_pass(autoscaling: Autoscaling | None) -> None:
 
 
 @each_case(
-    ({"min_replicas": -1}, "min_replicas"),
-    ({"min_replicas": 0, "max_replicas": 0}, "max_replicas"),
-    ({"max_replicas": 1001}, "max_replicas"),
-    ({"min_replicas": 3, "max_replicas": 2}, "min_replicas"),
-    ({"target_queue": 0.0}, "target_queue"),
-    ({"target_queue": -1.0}, "target_queue"),
-    ({"target_queue": math.nan}, "target_queue"),
-    ({"target_queue": math.inf}, "target_queue"),
+    "changes, field",
+    [
+        ({"min_replicas": -1}, "min_replicas"),
+        ({"min_replicas": 0, "max_replicas": 0}, "max_replicas"),
+        ({"max_replicas": 1001}, "max_replicas"),
+        ({"min_replicas": 3, "max_replicas": 2}, "min_replicas"),
+        ({"target_queue": 0.0}, "target_queue"),
+        ({"target_queue": -1.0}, "target_queue"),
+        ({"target_queue": math.nan}, "target_queue"),
+        ({"target_queue": math.inf}, "target_queue"),
+    ],
 )
 def test_bad_bounds_are_refused_by_field(changes: dict[str, float], field: str) -> None:
     with pytest.raises(InvalidRequest, match=field) as refusal:

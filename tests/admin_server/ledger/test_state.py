@@ -92,11 +92,14 @@ def test_the_base_of_adapters_cannot_be_unpublished():
 
 
 @each_case(
-    ("", "name the model that the adapter belongs to"),
-    ("m", "name the model that the adapter belongs to"),
-    ("/sax/other/m", "it is in another cell"),
-    ("/sax/test/new", "it is an adapter itself"),
-    ("/sax/test/one", "it is an adapter itself"),
+    "base, said",
+    [
+        ("", "name the model that the adapter belongs to"),
+        ("m", "name the model that the adapter belongs to"),
+        ("/sax/other/m", "it is in another cell"),
+        ("/sax/test/new", "it is an adapter itself"),
+        ("/sax/test/one", "it is an adapter itself"),
+    ],
 )
 def test_an_adapter_needs_a_base_that_can_serve_it(base: str, said: str):
     state = published(spec(), adapter("one", "/sax/test/m"))
@@ -120,19 +123,22 @@ def test_a_model_of_another_cell_is_refused_and_both_cells_are_named():
 
 
 @each_case(
-    ({"model": "BAD"}, InvalidName, "model"),
-    ({"model_path": "9 lives"}, InvalidName, "model_path"),
-    ({"model_path": ""}, InvalidName, "model_path"),
-    ({"checkpoint": "a b"}, InvalidName, "checkpoint"),
-    ({"checkpoint": ""}, InvalidName, "checkpoint"),
-    ({"replicas": -1}, InvalidRequest, "replicas"),
-    ({"replicas": 2**31 - 1}, InvalidRequest, "replicas"),
-    ({"overrides": {"DTYPE": "bfloat16"}}, InvalidRequest, "overrides"),
-    ({"overrides": {"X": "NaN"}}, InvalidRequest, "overrides"),
-    ({"acls": {"lm.generate": "a b"}}, InvalidRequest, "acls"),
-    ({"acls": {"lm.genrate": "alice"}}, InvalidRequest, "acls"),
-    ({"acls": {"lm.generate": ",".join(f"n{i}" for i in range(1001))}}, InvalidRequest, "acls"),
-    ({"admin_acl": "alice,,bob"}, InvalidRequest, "admin_acl"),
+    "changes, error, param",
+    [
+        ({"model": "BAD"}, InvalidName, "model"),
+        ({"model_path": "9 lives"}, InvalidName, "model_path"),
+        ({"model_path": ""}, InvalidName, "model_path"),
+        ({"checkpoint": "a b"}, InvalidName, "checkpoint"),
+        ({"checkpoint": ""}, InvalidName, "checkpoint"),
+        ({"replicas": -1}, InvalidRequest, "replicas"),
+        ({"replicas": 2**31 - 1}, InvalidRequest, "replicas"),
+        ({"overrides": {"DTYPE": "bfloat16"}}, InvalidRequest, "overrides"),
+        ({"overrides": {"X": "NaN"}}, InvalidRequest, "overrides"),
+        ({"acls": {"lm.generate": "a b"}}, InvalidRequest, "acls"),
+        ({"acls": {"lm.genrate": "alice"}}, InvalidRequest, "acls"),
+        ({"acls": {"lm.generate": ",".join(f"n{i}" for i in range(1001))}}, InvalidRequest, "acls"),
+        ({"admin_acl": "alice,,bob"}, InvalidRequest, "admin_acl"),
+    ],
 )
 def test_a_bad_field_is_refused_by_its_name(changes, error, param):
     with pytest.raises(error) as refusal:

@@ -72,49 +72,55 @@ FAILED = present("f", failure="it failed: no image")
 
 
 @each_case(
-    (situation(0), []),
-    (situation(2), ["+small", "+small"]),
-    (situation(2, A), ["+small"]),  # it is on its way
-    (situation(1, A, B), ["-b"]),  # the last that was asked for
-    (situation(1, A, B, sets={"b": IDLE}), ["-a"]),  # what never came goes first
-    (situation(0, A, sets={"a": BUSY}), []),
-    (situation(0, A, sets={"a": IDLE}), ["-a"]),
-    (situation(1, A, sets={"a": IDLE}), []),  # of no use, but another would be none either
-    (situation(1, A, sets={"a": UNHEARD}), []),
-    (situation(0, A, sets={"a": UNHEARD}), []),
-    (situation(1, replace(A, leaving=True)), ["+small"]),
-    (situation(1, FAILED), ["-f", "+small"]),
-    (situation(0, FAILED), ["-f"]),
-    (situation(1, FAILED, sets={"f": BUSY}), ["+small"]),  # somebody still uses it
-    (situation(1, A, sets={"a": replace(IDLE, refused=True)}), ["-a", "+large"]),
-    (situation(1, A, sets={"a": IDLE}, needs={M: Need(devices=8)}), ["-a", "+large"]),
-    (situation(1, needs={M: Need(devices=8)}), ["+large"]),
-    (situation(1, too_small={M: frozenset({"small"})}), ["+large"]),
-    (situation(3, A, limit=2), ["+small"]),
-    (situation(1, replace(A, leaving=True), limit=1), []),  # it still takes its room
-    (situation(0, present("o", "/sax/test/old")), ["-o"]),
-    (situation(0, present("o", "/sax/test/old"), sets={"o": BUSY}), []),
-    (situation(0, A, may_delete=False), []),
-    (situation(1, may_create=False), []),
-    (situation(1, planned=()), []),  # published a moment ago
-    (situation(0, A, planned=()), []),
-    (situation(1, setbacks={M: Setback(1, "no", 1001.0)}), []),
-    (situation(1, setbacks={M: Setback(1, "no", 1000.0)}), ["+small"]),
-    (situation(1, FAILED, setbacks={M: Setback(1, "no", 1001.0)}), []),
+    "at, actions",
+    [
+        (situation(0), []),
+        (situation(2), ["+small", "+small"]),
+        (situation(2, A), ["+small"]),  # it is on its way
+        (situation(1, A, B), ["-b"]),  # the last that was asked for
+        (situation(1, A, B, sets={"b": IDLE}), ["-a"]),  # what never came goes first
+        (situation(0, A, sets={"a": BUSY}), []),
+        (situation(0, A, sets={"a": IDLE}), ["-a"]),
+        (situation(1, A, sets={"a": IDLE}), []),  # of no use, but another would be none either
+        (situation(1, A, sets={"a": UNHEARD}), []),
+        (situation(0, A, sets={"a": UNHEARD}), []),
+        (situation(1, replace(A, leaving=True)), ["+small"]),
+        (situation(1, FAILED), ["-f", "+small"]),
+        (situation(0, FAILED), ["-f"]),
+        (situation(1, FAILED, sets={"f": BUSY}), ["+small"]),  # somebody still uses it
+        (situation(1, A, sets={"a": replace(IDLE, refused=True)}), ["-a", "+large"]),
+        (situation(1, A, sets={"a": IDLE}, needs={M: Need(devices=8)}), ["-a", "+large"]),
+        (situation(1, needs={M: Need(devices=8)}), ["+large"]),
+        (situation(1, too_small={M: frozenset({"small"})}), ["+large"]),
+        (situation(3, A, limit=2), ["+small"]),
+        (situation(1, replace(A, leaving=True), limit=1), []),  # it still takes its room
+        (situation(0, present("o", "/sax/test/old")), ["-o"]),
+        (situation(0, present("o", "/sax/test/old"), sets={"o": BUSY}), []),
+        (situation(0, A, may_delete=False), []),
+        (situation(1, may_create=False), []),
+        (situation(1, planned=()), []),  # published a moment ago
+        (situation(0, A, planned=()), []),
+        (situation(1, setbacks={M: Setback(1, "no", 1001.0)}), []),
+        (situation(1, setbacks={M: Setback(1, "no", 1000.0)}), ["+small"]),
+        (situation(1, FAILED, setbacks={M: Setback(1, "no", 1001.0)}), []),
+    ],
 )
 def test_one_decision(at, actions):
     assert told(decide(at)) == actions
 
 
 @each_case(
-    (situation(1), "JobSet small-m-"),
-    (situation(1, replace(A, made_at_s=960.0)), "a was created 40 s ago; its pods are not"),
-    (situation(1, replace(A, held_up="is suspended")), "ago and is suspended"),
-    (situation(1, A, sets={"a": IDLE}), "h:1 has joined but was not chosen"),
-    (situation(1, limit=0), "--kubernetes_limit is 0"),
-    (situation(1, templates=()), "no template of model servers"),
-    (situation(1, setbacks={M: Setback(2, "no image", 1001.0)}), "no image; try 3 at 00:16:41"),
-    (situation(1, may_create=False), "has just become the leader"),
+    "at, words",
+    [
+        (situation(1), "JobSet small-m-"),
+        (situation(1, replace(A, made_at_s=960.0)), "a was created 40 s ago; its pods are not"),
+        (situation(1, replace(A, held_up="is suspended")), "ago and is suspended"),
+        (situation(1, A, sets={"a": IDLE}), "h:1 has joined but was not chosen"),
+        (situation(1, limit=0), "--kubernetes_limit is 0"),
+        (situation(1, templates=()), "no template of model servers"),
+        (situation(1, setbacks={M: Setback(2, "no image", 1001.0)}), "no image; try 3 at 00:16:41"),
+        (situation(1, may_create=False), "has just become the leader"),
+    ],
 )
 def test_who_waits_is_told_why(at, words):
     (note,) = decide(at).notes[M]
@@ -122,15 +128,18 @@ def test_who_waits_is_told_why(at, words):
 
 
 @each_case(
-    (situation(1), True),
-    (situation(1, A), True),
-    (situation(0, A), False),
-    (situation(1, limit=0), False),
-    (situation(1, templates=()), False),
-    (situation(1, FAILED), True),
-    (situation(1, may_create=False), True),  # it is only not time yet
-    (situation(1, setbacks={M: Setback(0, "a server fell silent", 1001.0)}), True),
-    (situation(1, setbacks={M: Setback(1, "refused", 1001.0)}), False),
+    "at, coming",
+    [
+        (situation(1), True),
+        (situation(1, A), True),
+        (situation(0, A), False),
+        (situation(1, limit=0), False),
+        (situation(1, templates=()), False),
+        (situation(1, FAILED), True),
+        (situation(1, may_create=False), True),  # it is only not time yet
+        (situation(1, setbacks={M: Setback(0, "a server fell silent", 1001.0)}), True),
+        (situation(1, setbacks={M: Setback(1, "refused", 1001.0)}), False),
+    ],
 )
 def test_who_holds_a_request_knows_whether_it_is_worth_it(at, coming):
     assert (M in decide(at).coming) is coming
@@ -286,7 +295,7 @@ def test_what_was_made_is_known_again():
     assert (read.made_at_s, read.state) == (960.0, "waiting")
 
 
-@each_case(*cell_labels(CELL))
+@each_case("name", cell_labels(CELL))
 def test_without_our_labels_it_is_not_ours(name):
     body = made()
     body["metadata"]["labels"][name] = "other"
@@ -301,12 +310,15 @@ def test_for_another_cells_model_it_is_not_ours(model_id):
 
 
 @each_case(
-    (made(replicatedJobsStatus=[{"name": "sax-model-server", "ready": 1}]), "ready"),
-    (made(replicatedJobsStatus=[{"name": "sax-model-server", "ready": 0}]), "waiting"),
-    (made(conditions=[{"type": "Failed", "status": "True", "message": "m"}]), "failed"),
-    (made(conditions=[{"type": "Failed", "status": "False"}]), "waiting"),
-    (made(conditions=[{"type": "Completed", "status": "True"}]), "failed"),
-    (made(terminalState="Failed"), "failed"),
+    "body, state",
+    [
+        (made(replicatedJobsStatus=[{"name": "sax-model-server", "ready": 1}]), "ready"),
+        (made(replicatedJobsStatus=[{"name": "sax-model-server", "ready": 0}]), "waiting"),
+        (made(conditions=[{"type": "Failed", "status": "True", "message": "m"}]), "failed"),
+        (made(conditions=[{"type": "Failed", "status": "False"}]), "waiting"),
+        (made(conditions=[{"type": "Completed", "status": "True"}]), "failed"),
+        (made(terminalState="Failed"), "failed"),
+    ],
 )
 def test_the_status_of_a_jobset_is_understood(body, state):
     read = read_present(JOBSET, body, CELL)
@@ -364,17 +376,20 @@ PULLING = {"reason": "ImagePullBackOff", "message": "no such image"}
 
 
 @each_case(
-    ([], "0 of 8 pods are ready"),
-    ([pod(**READY), pod()], "1 of 8 pods are ready"),
-    ([pod(**READY), pod(**UNPLACED)], "1 of 8 pods are ready: 0/12 nodes"),
-    (
-        [pod(containerStatuses=[{"state": {"waiting": PULLING}}])],
-        "0 of 8 pods are ready: ImagePullBackOff: no such image",
-    ),
-    (
-        [pod(containerStatuses=[{"state": {"waiting": {"reason": "ContainerCreating"}}}])],
-        "0 of 8 pods are ready",
-    ),
+    "pods, words",
+    [
+        ([], "0 of 8 pods are ready"),
+        ([pod(**READY), pod()], "1 of 8 pods are ready"),
+        ([pod(**READY), pod(**UNPLACED)], "1 of 8 pods are ready: 0/12 nodes"),
+        (
+            [pod(containerStatuses=[{"state": {"waiting": PULLING}}])],
+            "0 of 8 pods are ready: ImagePullBackOff: no such image",
+        ),
+        (
+            [pod(containerStatuses=[{"state": {"waiting": {"reason": "ContainerCreating"}}}])],
+            "0 of 8 pods are ready",
+        ),
+    ],
 )
 def test_pods_say_how_many_are_ready_and_what_keeps_the_others(pods, words):
     assert describe_pods(pods, 8) == words

@@ -60,10 +60,13 @@ def test_an_object_is_for_one_model_and_says_so():
 
 
 @each_case(
-    (["--port=1"], ["--port=1", "--tags=MORE"]),
-    (["--tags", "a", "--port=1"], ["--tags", "a,MORE", "--port=1"]),
-    (["--tags=", "--x"], ["--tags=MORE", "--x"]),
-    (["--tags=a", "--tags=b"], ["--tags=a", "--tags=b,MORE"]),
+    "args, made",
+    [
+        (["--port=1"], ["--port=1", "--tags=MORE"]),
+        (["--tags", "a", "--port=1"], ["--tags", "a,MORE", "--port=1"]),
+        (["--tags=", "--x"], ["--tags=MORE", "--x"]),
+        (["--tags=a", "--tags=b"], ["--tags=a", "--tags=b,MORE"]),
+    ],
 )
 def test_tags_are_added_to_those_that_are_there(args, made):
     body = object_for(template(jobset(args=args)), M, "n-0", CELL)
@@ -95,17 +98,20 @@ def _with(path: str, value: Any) -> dict[str, Any]:
 
 
 @each_case(
-    (_with("kind", "Job"), "is a jobset.x-k8s.io/v1alpha2 Job: use a"),
-    (_with("metadata.name", "V5e_x"), "letter first"),
-    (_with("spec.replicatedJobs.0.replicas", 2), "one JobSet per replica"),
-    (_with("spec.replicatedJobs", []), "no container named sax-model-server"),
-    (_with("spec.replicatedJobs", {"a": 1}), "not a list of mappings"),
-    (_with("spec.network.subdomain", "x"), "leave it out"),
-    (_with("spec", 7), "not a mapping"),
-    (_with("metadata.annotations", {"sax.dev/memory": "much"}), "as in 512Gi"),
-    (jobset(args=["--tags=set:x"]), "itself adds it to every object"),
-    (jobset(job="a" * 40), "shorter names"),
-    ({**leader_worker_set(), "spec": {"replicas": 3}}, "spec.replicas 3: use 1"),
+    "body, why",
+    [
+        (_with("kind", "Job"), "is a jobset.x-k8s.io/v1alpha2 Job: use a"),
+        (_with("metadata.name", "V5e_x"), "letter first"),
+        (_with("spec.replicatedJobs.0.replicas", 2), "one JobSet per replica"),
+        (_with("spec.replicatedJobs", []), "no container named sax-model-server"),
+        (_with("spec.replicatedJobs", {"a": 1}), "not a list of mappings"),
+        (_with("spec.network.subdomain", "x"), "leave it out"),
+        (_with("spec", 7), "not a mapping"),
+        (_with("metadata.annotations", {"sax.dev/memory": "much"}), "as in 512Gi"),
+        (jobset(args=["--tags=set:x"]), "itself adds it to every object"),
+        (jobset(job="a" * 40), "shorter names"),
+        ({**leader_worker_set(), "spec": {"replicas": 3}}, "spec.replicas 3: use 1"),
+    ],
 )
 def test_a_bad_template_is_refused_with_its_file_and_what_is_wrong(body, why):
     with pytest.raises(InvalidRequest, match=re.escape(why)) as caught:
@@ -113,7 +119,7 @@ def test_a_bad_template_is_refused_with_its_file_and_what_is_wrong(body, why):
     assert "x.yaml" in caught.value.text
 
 
-@each_case("", "a: 1\n---\nb: 2\n", "- 1", "a: [", "7")
+@each_case("text", ["", "a: 1\n---\nb: 2\n", "- 1", "a: [", "7"])
 def test_a_file_is_one_document(text):
     with pytest.raises(InvalidRequest, match=r"x\.yaml is no"):
         parse_template(text, "x.yaml")
@@ -193,12 +199,15 @@ OTHER = template(jobset("other", annotations={"sax.dev/models": "/sax/test/llama
 
 
 @each_case(
-    ({}, None, (), "small"),
-    ({"tags": ("fast",)}, None, (), "large"),
-    ({"tags": (f"model:{M}",)}, None, (), "small"),
-    ({"devices": 5}, None, (), "large"),
-    ({}, Need(devices=8, memory=1), (), "large"),
-    ({}, None, {"small"}, "large"),
+    "placement, need, too_small, chosen",
+    [
+        ({}, None, (), "small"),
+        ({"tags": ("fast",)}, None, (), "large"),
+        ({"tags": (f"model:{M}",)}, None, (), "small"),
+        ({"devices": 5}, None, (), "large"),
+        ({}, Need(devices=8, memory=1), (), "large"),
+        ({}, None, {"small"}, "large"),
+    ],
 )
 def test_the_smallest_that_would_do_is_chosen(placement, need, too_small, chosen):
     found = choose_template(spec(**placement), need, [OTHER, LARGE, SMALL], too_small)
@@ -207,10 +216,13 @@ def test_the_smallest_that_would_do_is_chosen(placement, need, too_small, chosen
 
 
 @each_case(
-    ({"devices": 64}, None, "large has 32 devices, but 64 are needed"),
-    ({"tags": ("spot",)}, None, "small lacks the tag spot"),
-    ({"devices": 5}, Need(memory=2**40), "large has 512.0 GiB, but 1.0 TiB are needed"),
-    ({"devices": 64}, None, "other is for other models"),
+    "placement, need, why",
+    [
+        ({"devices": 64}, None, "large has 32 devices, but 64 are needed"),
+        ({"tags": ("spot",)}, None, "small lacks the tag spot"),
+        ({"devices": 5}, Need(memory=2**40), "large has 512.0 GiB, but 1.0 TiB are needed"),
+        ({"devices": 64}, None, "other is for other models"),
+    ],
 )
 def test_where_none_would_do_each_ones_reason_is_told(placement, need, why):
     told = choose_template(spec(**placement), need, [SMALL, LARGE, OTHER])

@@ -46,7 +46,7 @@ REFUSED = {"name": "sax-flex-start", "state": "Rejected", "message": "no more re
 WAITS = {"name": "sax-flex-start", "state": "Pending", "message": "ETA unknown"}
 
 
-@each_case(
+@each_case("workloads, words", [
     ([revoked("w", "u")], f"Kueue deactivated its workload: {REVOKED}"),
     (
         [workload("w", "u", active=False, conditions=[condition("DeactivationTarget", "A")])],
@@ -59,18 +59,21 @@ WAITS = {"name": "sax-flex-start", "state": "Pending", "message": "ETA unknown"}
     ),
     ([FINISHED], "Kueue takes it for finished: jobset failed"),
     ([FINISHED, revoked("w", "u")], "Kueue takes it for finished"),
-)  # fmt: skip
+])  # fmt: skip
 def test_what_never_starts_again_is_told_with_the_words_of_kueue(workloads, words):
     assert read_queue(workloads).given_up.startswith(words)
 
 
 @each_case(
-    [],
-    [workload("w", "u")],
-    [BY_HAND],
-    [FINISHED, workload("w", "u")],
-    [workload("w", "u", conditions=[condition("Evicted", "PodsReadyTimeout")])],
-    [workload("w", "u", conditions=[condition("Finished", status="False")])],
+    "workloads",
+    [
+        [],
+        [workload("w", "u")],
+        [BY_HAND],
+        [FINISHED, workload("w", "u")],
+        [workload("w", "u", conditions=[condition("Evicted", "PodsReadyTimeout")])],
+        [workload("w", "u", conditions=[condition("Finished", status="False")])],
+    ],
 )
 def test_what_may_start_again_or_was_stopped_by_a_person_is_not_given_up(workloads):
     assert read_queue(workloads).given_up == ""

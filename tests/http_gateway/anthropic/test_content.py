@@ -76,7 +76,7 @@ def test_turns_of_one_role_are_one() -> None:
     assert said == (Message("user", "a\nb"), Message("assistant", "c"))
 
 
-@each_case(
+@each_case("turns, param", [
     ([{"role": "robot", "content": "x"}], "messages[0].role"),
     ([{"role": "user", "content": []}], "messages[0].content"),
     ([{"role": "user", "content": 3}], "messages[0].content"),
@@ -93,14 +93,14 @@ def test_turns_of_one_role_are_one() -> None:
      "messages[0].content[0].name"),
     ([{"role": "assistant", "content": [{**USE, "id": "x" * 600}]}],
      "messages[0].content[0].id"),
-)  # fmt: skip
+])  # fmt: skip
 def test_what_is_wrong_is_refused_by_its_path(turns: list[Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         read(*turns)
     assert caught.value.param == param
 
 
-@each_case("document", "tool_use", "search_result", None)
+@each_case("kind", ["document", "tool_use", "search_result", None])
 def test_a_block_that_is_not_supported_is_refused_by_its_type(kind: object) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
         read(user(text("x"), {"type": kind, "source": {}}))
@@ -115,16 +115,19 @@ def test_a_picture_in_a_result_is_refused() -> None:
 
 
 @each_case(
-    [user(text("x", cache_control=None, citations=None))],
-    [CALLED, user(result())],
-    [CALLED, user(result(content=[], is_error=False))],
-    [{"role": "system", "content": "x"}, {"role": "assistant", "content": "y"}],
-    [{"role": "user", "content": None}],
-    [user(text("x", citations=[{}]))],
-    [user(text("x", mood=1))],
-    [{"role": "user", "content": "x", "name": "ann"}],
-    [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}],
-    [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}],
+    "turns",
+    [
+        [user(text("x", cache_control=None, citations=None))],
+        [CALLED, user(result())],
+        [CALLED, user(result(content=[], is_error=False))],
+        [{"role": "system", "content": "x"}, {"role": "assistant", "content": "y"}],
+        [{"role": "user", "content": None}],
+        [user(text("x", citations=[{}]))],
+        [user(text("x", mood=1))],
+        [{"role": "user", "content": "x", "name": "ann"}],
+        [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}],
+        [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}],
+    ],
 )
 def test_what_is_described_is_what_is_taken(turns: list[dict[str, Any]]) -> None:
     try:

@@ -139,10 +139,13 @@ def test_a_stream_adds_up_to_the_reply_wherever_it_is_cut(
 
 
 @each_case(
-    ({"finish_reason": "stop"}, "end_turn", None),
-    ({"finish_reason": "stop", "stop_reason": 7}, "end_turn", None),
-    ({"finish_reason": "stop", "stop_reason": "END"}, "stop_sequence", "END"),
-    ({"finish_reason": "length"}, "max_tokens", None),
+    "last, reason, sequence",
+    [
+        ({"finish_reason": "stop"}, "end_turn", None),
+        ({"finish_reason": "stop", "stop_reason": 7}, "end_turn", None),
+        ({"finish_reason": "stop", "stop_reason": "END"}, "stop_sequence", "END"),
+        ({"finish_reason": "length"}, "max_tokens", None),
+    ],
 )
 def test_the_reason_of_the_end_is_told(
     last: dict[str, Any], reason: str, sequence: str | None

@@ -85,13 +85,13 @@ async def test_tokens_are_counted(cell: FakeCell, http: httpx.AsyncClient) -> No
     assert [tool.name for tool in cell.chats[0].tools] == ["f"]
 
 
-@each_case(
+@each_case("fields, status, kind, word", [
     ({"mood": 1}, 400, "invalid_request_error", "mood"),
     ({"max_tokens": "x"}, 400, "invalid_request_error", "max_tokens"),
     ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, 400,
      "invalid_request_error", "document"),
     ({"model": "none"}, 404, "not_found_error", "none"),
-)  # fmt: skip
+])  # fmt: skip
 async def test_an_error_has_anthropics_shape(
     fields: dict[str, Any], status: int, kind: str, word: str, http: httpx.AsyncClient
 ) -> None:

@@ -94,17 +94,20 @@ def test_a_last_message_of_the_assistant_is_continued() -> None:
 
 @pytest.mark.extended
 @each_case(
-    {"metadata": {"user_id": "u"}},
-    {"metadata": {}},
-    {"service_tier": "auto"},
-    {"speed": "standard"},
-    {"container": None},
-    {"cache_control": {"type": "ephemeral"}},
-    {"stream": False},
-    {"top_k": 0},
-    {"tools": []},
-    {"stop_sequences": []},
-    {"tools": [{**WEATHER, "eager_input_streaming": True, "input_examples": []}]},
+    "fields",
+    [
+        {"metadata": {"user_id": "u"}},
+        {"metadata": {}},
+        {"service_tier": "auto"},
+        {"speed": "standard"},
+        {"container": None},
+        {"cache_control": {"type": "ephemeral"}},
+        {"stream": False},
+        {"top_k": 0},
+        {"tools": []},
+        {"stop_sequences": []},
+        {"tools": [{**WEATHER, "eager_input_streaming": True, "input_examples": []}]},
+    ],
 )
 def test_what_changes_nothing_passes(fields: dict[str, Any]) -> None:
     plain = message()
@@ -113,7 +116,7 @@ def test_what_changes_nothing_passes(fields: dict[str, Any]) -> None:
     jsonschema.validate({**BODY, **fields}, MESSAGE.schema())
 
 
-@each_case(
+@each_case("fields, param", [
     ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
     ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
@@ -137,7 +140,7 @@ def test_what_changes_nothing_passes(fields: dict[str, Any]) -> None:
     ({"top_p": 0}, "top_p"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"cache_control": {"type": "ephemeral", "ttl": "9h"}}, "cache_control"),
-)  # fmt: skip
+])  # fmt: skip
 def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         message(**fields)
@@ -145,18 +148,21 @@ def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str
 
 
 @each_case(
-    ({"mood": 1}, "mood"),
-    ({"container": "c"}, "container"),
-    ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
-    ({"service_tier": "priority"}, "service_tier"),
-    ({"metadata": {"mood": "x"}}, "metadata.mood"),
-    ({"thinking": {**ENABLED, "display": "omitted"}}, "thinking.display"),
-    ({"output_config": {"task_budget": 1}}, "output_config.task_budget"),
-    ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
-    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
-    ({"tools": [{**WEATHER, "defer_loading": True}]}, "tools[0].defer_loading"),
-    ({"tools": [{**WEATHER, "mood": 1}]}, "tools[0].mood"),
-    ({"tools": [WEATHER], "tool_choice": {"type": "auto", "name": "f"}}, "tool_choice.name"),
+    "fields, param",
+    [
+        ({"mood": 1}, "mood"),
+        ({"container": "c"}, "container"),
+        ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
+        ({"service_tier": "priority"}, "service_tier"),
+        ({"metadata": {"mood": "x"}}, "metadata.mood"),
+        ({"thinking": {**ENABLED, "display": "omitted"}}, "thinking.display"),
+        ({"output_config": {"task_budget": 1}}, "output_config.task_budget"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{**WEATHER, "defer_loading": True}]}, "tools[0].defer_loading"),
+        ({"tools": [{**WEATHER, "mood": 1}]}, "tools[0].mood"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "auto", "name": "f"}}, "tool_choice.name"),
+    ],
 )
 def test_what_is_not_supported_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
@@ -165,7 +171,7 @@ def test_what_is_not_supported_is_refused_by_its_path(fields: dict[str, Any], pa
     assert not jsonschema.Draft202012Validator(MESSAGE.schema()).is_valid({**BODY, **fields})
 
 
-@each_case("max_tokens", "temperature", "stream", "metadata", "stop")
+@each_case("name", ["max_tokens", "temperature", "stream", "metadata", "stop"])
 def test_a_count_has_no_fields_of_an_answer(name: str) -> None:
     body = {"model": "m", "messages": BODY["messages"], name: 1}
     with pytest.raises(SaxError) as caught:

@@ -11,6 +11,6 @@ def test_an_object_is_read() -> None:
     assert call_input("") == {}
 
 
-@each_case('{"a": ', "[1]", "{a: 1}", "[" * 100_000)
+@each_case("text", ['{"a": ', "[1]", "{a: 1}", "[" * 100_000])
 def test_what_is_none_stays_a_text(text: str) -> None:
     assert call_input(text) == {INVALID_JSON: text}

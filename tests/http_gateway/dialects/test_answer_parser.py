@@ -38,7 +38,7 @@ HARMONY = "<|channel|>commentary to=functions.get_weather <|constrain|>json<|mes
 ONE = (("get_weather", OSLO),)
 
 
-@each_case(
+@each_case("tools, text, content, calls", [
     ("hermes", HERMES, "", ONE),
     ("hermes", f"I look.\n\n{HERMES}\n{HERMES}\n", "I look.", ONE * 2),
     ("hermes", f"{HERMES} Done. ", "Done. ", ONE),
@@ -70,7 +70,7 @@ ONE = (("get_weather", OSLO),)
     ("gpt_oss", " to=functions.get_weather<|channel|>commentary json<|message|>" + OSLO, "",
      ONE),
     ("gpt_oss", "<|channel|>final<|message|>Hello", "Hello", ()),
-)  # fmt: skip
+])  # fmt: skip
 def test_calls_are_read(
     tools: str, text: str, content: str, calls: tuple[tuple[str, str], ...]
 ) -> None:
@@ -80,31 +80,34 @@ def test_calls_are_read(
 
 
 @each_case(
-    ("hermes", "Write <tool_call> and </tool_call> around it."),
-    ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>'),
-    ("hermes", '<tool_call>{"name": "f"}</tool_call> \n'),
-    ("hermes", '  <tool_call>\n{"na'),
-    ("hermes", '<tool_call>{"name": "f", "arguments": 3}</tool_call>'),
-    ("llama3", '{"name": "Bob", "age": 3}'),
-    ("llama3", '{"name": "other", "parameters": {}}'),
-    ("llama3", '<|python_tag|>wolfram.call(query="2+2")'),
-    ("llama3", f"It is {LLAMA}"),
-    ("llama3", '{"name": '),
-    ("mistral", "[TOOL_CALLS] none"),
-    ("mistral", "[TOOL_CALLS][1, 2]"),
-    ("mistral", "[TOOL_CALLS]other[ARGS]{}"),
-    ("mistral", "[1, 2, 3]"),
-    ("gemma", "[1, 2] and [f]"),
-    ("gemma", " ```tool_code\nprint(1)\n```"),
-    ("gemma", "[f(x)]"),
-    ("gemma", "[f(a=b())]"),
-    ("gemma", f"[f(a={'[' * 900}{']' * 900})]"),
-    ("gemma", f"[f(a={'-' * 9000}1)]"),
-    ("deepseek", f"{token('tool calls begin')} nothing"),
-    ("deepseek", token("tool calls begin") + V31.replace("get_weather", "other")),
-    ("gpt_oss", "Plain text, to=functions.f or not"),
-    ("gpt_oss", " to=nobody"),
-    ("none", HERMES),
+    "tools, text",
+    [
+        ("hermes", "Write <tool_call> and </tool_call> around it."),
+        ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "f"}</tool_call> \n'),
+        ("hermes", '  <tool_call>\n{"na'),
+        ("hermes", '<tool_call>{"name": "f", "arguments": 3}</tool_call>'),
+        ("llama3", '{"name": "Bob", "age": 3}'),
+        ("llama3", '{"name": "other", "parameters": {}}'),
+        ("llama3", '<|python_tag|>wolfram.call(query="2+2")'),
+        ("llama3", f"It is {LLAMA}"),
+        ("llama3", '{"name": '),
+        ("mistral", "[TOOL_CALLS] none"),
+        ("mistral", "[TOOL_CALLS][1, 2]"),
+        ("mistral", "[TOOL_CALLS]other[ARGS]{}"),
+        ("mistral", "[1, 2, 3]"),
+        ("gemma", "[1, 2] and [f]"),
+        ("gemma", " ```tool_code\nprint(1)\n```"),
+        ("gemma", "[f(x)]"),
+        ("gemma", "[f(a=b())]"),
+        ("gemma", f"[f(a={'[' * 900}{']' * 900})]"),
+        ("gemma", f"[f(a={'-' * 9000}1)]"),
+        ("deepseek", f"{token('tool calls begin')} nothing"),
+        ("deepseek", token("tool calls begin") + V31.replace("get_weather", "other")),
+        ("gpt_oss", "Plain text, to=functions.f or not"),
+        ("gpt_oss", " to=nobody"),
+        ("none", HERMES),
+    ],
 )
 def test_what_only_looks_like_a_call_is_content_to_the_last_character(
     tools: str, text: str
@@ -114,12 +117,15 @@ def test_what_only_looks_like_a_call_is_content_to_the_last_character(
 
 
 @each_case(
-    ("<think>\nWhy not?\n</think>\n\nYes.", False, "Why not?", "Yes."),
-    ("Why not?\n</think>\n\nYes.", True, "Why not?", "Yes."),
-    ("Why not", True, "Why not", ""),
-    ("Say <think> and </think>.", False, "", "Say <think> and </think>."),
-    ("<think>\n\n</think>\n\nYes.", False, "", "Yes."),
-    (" Yes.", False, "", " Yes."),
+    "text, is_open, reasoning, content",
+    [
+        ("<think>\nWhy not?\n</think>\n\nYes.", False, "Why not?", "Yes."),
+        ("Why not?\n</think>\n\nYes.", True, "Why not?", "Yes."),
+        ("Why not", True, "Why not", ""),
+        ("Say <think> and </think>.", False, "", "Say <think> and </think>."),
+        ("<think>\n\n</think>\n\nYes.", False, "", "Yes."),
+        (" Yes.", False, "", " Yes."),
+    ],
 )
 def test_reasoning_is_told_from_content(
     text: str, is_open: bool, reasoning: str, content: str
@@ -204,7 +210,7 @@ def test_where_the_text_is_cut_does_not_matter(
 
 
 @pytest.mark.extended
-@each_case(*[tools for tools in FRAGMENTS if tools != "none"])
+@each_case("tools", [tools for tools in FRAGMENTS if tools != "none"])
 def test_a_hostile_answer_is_read_in_linear_time(tools: str) -> None:
     for fragment in FRAGMENTS[tools]:
         text = fragment * (200_000 // len(fragment))

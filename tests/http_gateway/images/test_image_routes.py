@@ -89,7 +89,7 @@ BODIES: list[tuple[str, dict[str, Any], tuple[object, ...]]] = [
 ]
 
 
-@each_case(*BODIES)
+@each_case("path, body, content", BODIES)
 async def test_an_image_reaches_the_cell_among_its_texts(
     path: str,
     body: dict[str, Any],
@@ -163,7 +163,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@each_case(*REFUSED)
+@each_case("path, body, name", REFUSED)
 async def test_what_cannot_be_seen_is_refused_by_name(
     path: str, body: dict[str, Any], name: str, http: httpx.AsyncClient, cell: FakeCell
 ) -> None:

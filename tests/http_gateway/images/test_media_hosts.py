@@ -53,7 +53,7 @@ def test_an_address_that_is_not_public_must_be_listed(
     assert MediaHosts.parse(listed).reach(ipaddress.ip_address(address)) is reached
 
 
-@each_case("https://example.com", "a b", "*.*", "example.com:80", "*.")
+@each_case("listed", ["https://example.com", "a b", "*.*", "example.com:80", "*."])
 def test_what_is_no_host_is_refused(listed: str) -> None:
     with pytest.raises(ValueError, match="--media_hosts"):
         MediaHosts.parse(listed)

@@ -25,7 +25,7 @@ def sound(**own: object) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": DATA, "format": "wav"} | own}
 
 
-@each_case("wav", "mp3", "flac", "ogg", "opus")
+@each_case("form", ["wav", "mp3", "flac", "ogg", "opus"])
 async def test_a_sound_reaches_the_cell_with_its_place(
     form: str, http: httpx.AsyncClient, cell: FakeCell
 ) -> None:
@@ -38,12 +38,15 @@ async def test_a_sound_reaches_the_cell_with_its_place(
 
 
 @each_case(
-    (sound(format="midi"), "messages[0].content[1].input_audio.format"),
-    (sound(format=None), "messages[0].content[1].input_audio.format"),
-    (sound(data=5), "messages[0].content[1].input_audio.data"),
-    (sound(data="A"), "messages[0].content[1]"),
-    (sound(rate=1), "messages[0].content[1].input_audio.rate"),
-    ({"type": "input_audio"}, "messages[0].content[1].input_audio"),
+    "part, name",
+    [
+        (sound(format="midi"), "messages[0].content[1].input_audio.format"),
+        (sound(format=None), "messages[0].content[1].input_audio.format"),
+        (sound(data=5), "messages[0].content[1].input_audio.data"),
+        (sound(data="A"), "messages[0].content[1]"),
+        (sound(rate=1), "messages[0].content[1].input_audio.rate"),
+        ({"type": "input_audio"}, "messages[0].content[1].input_audio"),
+    ],
 )
 async def test_what_is_no_sound_is_refused_by_its_place(
     part: dict[str, Any], name: str, http: httpx.AsyncClient, cell: FakeCell

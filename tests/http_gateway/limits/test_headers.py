@@ -21,6 +21,9 @@ def test_headers_tell_the_limits_that_there_are_and_what_is_left() -> None:
     assert limit_headers(Allowance.fresh(KeyLimits(concurrent=1), 0.0)) == []
 
 
-@each_case((0, "0ms"), (0.0201, "21ms"), (1, "1s"), (1.5, "1.5s"), (360, "6m0s"), (3723, "1h2m3s"))
+@each_case(
+    "seconds, text",
+    [(0, "0ms"), (0.0201, "21ms"), (1, "1s"), (1.5, "1.5s"), (360, "6m0s"), (3723, "1h2m3s")],
+)
 def test_a_time_is_written_as_openai_does(seconds: float, text: str) -> None:
     assert duration(seconds) == text

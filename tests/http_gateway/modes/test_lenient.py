@@ -31,7 +31,7 @@ BODIES = [
 ]
 
 
-@each_case(*BODIES)
+@each_case("path, body", BODIES)
 async def test_unknown_fields_are_refused_or_ignored_and_named(
     path: str, body: dict[str, object], http: httpx.AsyncClient, lenient: httpx.AsyncClient
 ) -> None:

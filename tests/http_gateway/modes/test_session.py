@@ -14,12 +14,15 @@ CHAT = {"model": "llama", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"model": "llama", "prompt": "hi"}
 
 
-@each_case(("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION))
+@each_case("path, body", [("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION)])
 @each_case(
-    ({}, ""),
-    ({"user": "ann"}, "ann"),
-    ({"user": "ann", "prompt_cache_key": "talk 1"}, "talk 1"),
-    ({"stream": True, "user": "ann"}, "ann"),
+    "fields, session",
+    [
+        ({}, ""),
+        ({"user": "ann"}, "ann"),
+        ({"user": "ann", "prompt_cache_key": "talk 1"}, "talk 1"),
+        ({"stream": True, "user": "ann"}, "ann"),
+    ],
 )
 async def test_the_cache_key_or_else_the_user_is_the_session(
     fields: dict[str, Any],

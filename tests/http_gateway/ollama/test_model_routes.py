@@ -83,11 +83,14 @@ async def test_the_version_is_that_of_sax(http: httpx.AsyncClient) -> None:
 
 
 @each_case(
-    ("POST", "/api/pull", "sax publish"),
-    ("POST", "/api/push", "sax convert"),
-    ("POST", "/api/create", "sax publish"),
-    ("POST", "/api/copy", "sax publish"),
-    ("DELETE", "/api/delete", "sax unpublish"),
+    "method, path, command",
+    [
+        ("POST", "/api/pull", "sax publish"),
+        ("POST", "/api/push", "sax convert"),
+        ("POST", "/api/create", "sax publish"),
+        ("POST", "/api/copy", "sax publish"),
+        ("DELETE", "/api/delete", "sax unpublish"),
+    ],
 )
 async def test_a_change_is_refused_with_the_command_that_makes_it(
     method: str, path: str, command: str, http: httpx.AsyncClient

@@ -98,11 +98,14 @@ async def test_texts_are_embedded(cell: FakeCell, http: httpx.AsyncClient) -> No
 
 
 @each_case(
-    ({"mood": 1}, 400, "mood"),
-    ({"options": {"mirostat": 2}}, 400, "options.mirostat"),
-    ({"stream": "yes"}, 400, "stream"),
-    ({"messages": [{"role": "user", "content": 3}]}, 400, "content"),
-    ({"model": "none"}, 404, "none"),
+    "fields, status, word",
+    [
+        ({"mood": 1}, 400, "mood"),
+        ({"options": {"mirostat": 2}}, 400, "options.mirostat"),
+        ({"stream": "yes"}, 400, "stream"),
+        ({"messages": [{"role": "user", "content": 3}]}, 400, "content"),
+        ({"model": "none"}, 404, "none"),
+    ],
 )
 async def test_an_error_is_a_text(
     fields: dict[str, Any], status: int, word: str, http: httpx.AsyncClient

@@ -75,21 +75,24 @@ def test_options_are_sampling_fields() -> None:
 
 
 @each_case(
-    {"seed": -1, "num_predict": -1},
-    {"num_predict": -2},
-    {"num_predict": 0},
-    {"num_ctx": 4096, "num_gpu": -1, "num_thread": 8, "num_keep": 4, "num_batch": 512},
-    {"use_mmap": True, "use_mlock": False, "low_vram": False, "numa": False},
-    {"mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "tfs_z": 1.0},
-    {"repeat_last_n": 64, "penalize_newline": True},
-    {"temperature": None, "num_ctx": None},
+    "options",
+    [
+        {"seed": -1, "num_predict": -1},
+        {"num_predict": -2},
+        {"num_predict": 0},
+        {"num_ctx": 4096, "num_gpu": -1, "num_thread": 8, "num_keep": 4, "num_batch": 512},
+        {"use_mmap": True, "use_mlock": False, "low_vram": False, "numa": False},
+        {"mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "tfs_z": 1.0},
+        {"repeat_last_n": 64, "penalize_newline": True},
+        {"temperature": None, "num_ctx": None},
+    ],
 )
 def test_options_that_mean_nothing_here_pass(options: dict[str, Any]) -> None:
     assert chat(options=options).sampling() == SamplingParams(**DEFAULTS)
     assert is_described({"options": options})
 
 
-@each_case(
+@each_case("fields, param", [
     ({"options": {"mirostat": 2}}, "options.mirostat"),
     ({"options": {"repeat_last_n": 5}}, "options.repeat_last_n"),
     ({"options": {"penalize_newline": False}}, "options.penalize_newline"),
@@ -98,7 +101,7 @@ def test_options_that_mean_nothing_here_pass(options: dict[str, Any]) -> None:
     ({"logprobs": True}, "logprobs"),
     ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, "messages[0].mood"),
     ({"tools": [{**TOOL, "type": "web"}]}, "tools[0].type"),
-)  # fmt: skip
+])  # fmt: skip
 def test_what_is_not_supported_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
         chat(**fields)
@@ -106,7 +109,7 @@ def test_what_is_not_supported_is_refused_by_its_path(fields: dict[str, Any], pa
     assert not is_described(fields)
 
 
-@each_case(
+@each_case("fields, param", [
     ({"options": {"temperature": -1}}, "options.temperature"),
     ({"options": {"temperature": "hot"}}, "options.temperature"),
     ({"options": {"num_predict": -3}}, "options.num_predict"),
@@ -124,7 +127,7 @@ def test_what_is_not_supported_is_refused_by_its_path(fields: dict[str, Any], pa
      "messages[0].thinking"),
     ({"messages": [{"role": "assistant", "tool_calls": [{}]}]},
      "messages[0].tool_calls[0].function"),
-)  # fmt: skip
+])  # fmt: skip
 def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         chat(**fields)
@@ -132,7 +135,7 @@ def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str
     assert not is_described(fields)
 
 
-@each_case("5m", "1h30m", "-1", "-1m", 300, -1, 0.5, "90", None)
+@each_case("keep", ["5m", "1h30m", "-1", "-1m", 300, -1, 0.5, "90", None])
 def test_a_model_may_be_kept_for_any_time(keep: object) -> None:
     chat(keep_alive=keep)
     assert is_described({"keep_alive": keep})
@@ -195,7 +198,7 @@ def test_a_prompt_is_a_chat_unless_it_is_raw() -> None:
         assert not schema.is_valid({"model": "m", "prompt": "Hi", **fields})
 
 
-@each_case("suffix", "template", "context", "width")
+@each_case("name", ["suffix", "template", "context", "width"])
 def test_parts_of_other_servers_prompts_are_refused(name: str) -> None:
     value = [1] if name == "context" else 5 if name == "width" else "x"
     with pytest.raises(UnsupportedParameter) as caught:

@@ -53,12 +53,15 @@ async def test_samples_have_no_score(http: httpx.AsyncClient) -> None:
 
 
 @each_case(
-    ({"stream": True}, "stream"),
-    ({"best_of": 17}, "best_of"),
-    ({"use_beam_search": False, "length_penalty": 0.5}, "length_penalty"),
-    ({"use_beam_search": False, "early_stopping": True}, "early_stopping"),
-    ({"use_beam_search": 1}, "use_beam_search"),
-    ({"length_penalty": 11}, "length_penalty"),
+    "fields, param",
+    [
+        ({"stream": True}, "stream"),
+        ({"best_of": 17}, "best_of"),
+        ({"use_beam_search": False, "length_penalty": 0.5}, "length_penalty"),
+        ({"use_beam_search": False, "early_stopping": True}, "early_stopping"),
+        ({"use_beam_search": 1}, "use_beam_search"),
+        ({"length_penalty": 11}, "length_penalty"),
+    ],
 )
 async def test_what_contradicts_a_search_is_refused_by_name(
     fields: dict[str, Any], param: str, http: httpx.AsyncClient

@@ -56,20 +56,23 @@ def test_calls_and_their_results_are_kept():
 
 
 @each_case(
-    ({"role": "function", "content": "4", "name": "f"}, "messages[0].role"),
-    ({"role": "user", "content": "x", "tool_call_id": "1"}, "messages[0].tool_call_id"),
-    ({"role": "user", "content": "x", "tool_calls": [CALL]}, "messages[0].tool_calls"),
-    ({"role": "user", "content": "x", "name": "bob"}, "messages[0].name"),
-    ({"role": "user", "content": "x", "mood": "good"}, "messages[0].mood"),
-    (
-        {"role": "assistant", "content": "x", "tool_calls": [{**CALL, "type": "custom"}]},
-        "messages[0].tool_calls[0].type",
-    ),
-    ({"role": "user", "content": [{"type": "video_url"}]}, "messages[0].content[0].type"),
-    (
-        {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]},
-        "messages[0].content[0].cache_control",
-    ),
+    "message, param",
+    [
+        ({"role": "function", "content": "4", "name": "f"}, "messages[0].role"),
+        ({"role": "user", "content": "x", "tool_call_id": "1"}, "messages[0].tool_call_id"),
+        ({"role": "user", "content": "x", "tool_calls": [CALL]}, "messages[0].tool_calls"),
+        ({"role": "user", "content": "x", "name": "bob"}, "messages[0].name"),
+        ({"role": "user", "content": "x", "mood": "good"}, "messages[0].mood"),
+        (
+            {"role": "assistant", "content": "x", "tool_calls": [{**CALL, "type": "custom"}]},
+            "messages[0].tool_calls[0].type",
+        ),
+        ({"role": "user", "content": [{"type": "video_url"}]}, "messages[0].content[0].type"),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]},
+            "messages[0].content[0].cache_control",
+        ),
+    ],
 )
 def test_what_would_have_to_be_ignored_is_refused_by_its_path(
     message: dict[str, object], param: str
@@ -80,22 +83,25 @@ def test_what_would_have_to_be_ignored_is_refused_by_its_path(
 
 
 @each_case(
-    ({"role": "robot", "content": "x"}, "messages[0].role"),
-    ({"role": "user"}, "messages[0].content"),
-    (
-        {"role": "user", "content": [{"type": "input_audio"}]},
-        "messages[0].content[0].input_audio",
-    ),
-    ({"role": "tool", "content": "4", "name": 3}, "messages[0].name"),
-    ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0].function"),
-    ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls"),
-    (
-        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]},
-        "messages[0].tool_calls[0].function.arguments",
-    ),
-    ({"role": "user", "content": []}, "messages[0].content"),
-    ({"role": "user", "content": ["x"]}, "messages[0].content[0]"),
-    ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
+    "message, param",
+    [
+        ({"role": "robot", "content": "x"}, "messages[0].role"),
+        ({"role": "user"}, "messages[0].content"),
+        (
+            {"role": "user", "content": [{"type": "input_audio"}]},
+            "messages[0].content[0].input_audio",
+        ),
+        ({"role": "tool", "content": "4", "name": 3}, "messages[0].name"),
+        ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0].function"),
+        ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls"),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        ({"role": "user", "content": []}, "messages[0].content"),
+        ({"role": "user", "content": ["x"]}, "messages[0].content[0]"),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
+    ],
 )
 def test_a_malformed_message_is_refused_by_its_path(message: dict[str, object], param: str):
     with pytest.raises(InvalidRequest) as caught:

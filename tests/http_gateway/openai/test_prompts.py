@@ -53,13 +53,13 @@ def described(message: dict[str, Any]) -> bool:
     return True
 
 
-@each_case(*TAKEN)
+@each_case("message", TAKEN)
 def test_a_message_that_is_taken_is_described(message: dict[str, Any]) -> None:
     assert taken(message)
     assert described(message)
 
 
-@each_case(*REFUSED)
+@each_case("message", REFUSED)
 def test_a_message_that_is_refused_is_not_described(message: dict[str, Any]) -> None:
     assert not taken(message)
     assert not described(message)

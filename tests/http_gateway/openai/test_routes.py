@@ -157,10 +157,13 @@ async def test_n_choices_are_streamed_with_their_own_index(http: httpx.AsyncClie
 
 
 @each_case(
-    ("abcd", [" 4"]),
-    (["a", "abc"], [" 1", " 3"]),
-    ([5, 6, 7], [" 3"]),
-    ([[5, 6, 7], [8]], [" 3", " 1"]),
+    "prompt, texts",
+    [
+        ("abcd", [" 4"]),
+        (["a", "abc"], [" 1", " 3"]),
+        ([5, 6, 7], [" 3"]),
+        ([[5, 6, 7], [8]], [" 3", " 1"]),
+    ],
 )
 async def test_every_form_of_prompt_is_answered_in_order(
     prompt: object, texts: list[str], http: httpx.AsyncClient
@@ -279,14 +282,14 @@ async def test_an_ambiguous_model_is_a_400_that_lists_the_candidates(
     assert "/sax/test/smollm2, /sax/other/smollm2" in str(error_of(answer)["message"])
 
 
-@each_case(False, True)
-@each_case(
+@each_case("stream", [False, True])
+@each_case("failure, status, code, retry_after", [
     (PromptTooLong("5000 tokens > 4096", param="messages"), 400, "context_length_exceeded",
      None),
     (QueueFull("full", retry_after_s=3), 429, "rate_limit_exceeded", "3"),
     (ModelNotReady("compiling bucket 3 of 8", retry_after_s=2), 503, "model_not_ready", "2"),
     (ReplicaLost("gone"), 503, "replica_lost", "1"),
-)  # fmt: skip
+])  # fmt: skip
 async def test_an_error_before_the_first_token_has_its_own_status_streamed_or_not(
     failure: SaxError,
     status: int,
@@ -343,11 +346,14 @@ async def test_an_error_of_one_choice_ends_them_all(cell: FakeCell, http: httpx.
 
 
 @each_case(
-    (CHATS, {"tools": [{"type": "custom"}]}, "tools[0].type"),
-    (CHATS, {"functions": [{"name": "f"}]}, "functions"),
-    (CHATS, {"no_such": 1}, "no_such"),
-    (CHATS, {"echo": True}, "echo"),
-    (COMPLETIONS, {"suffix": "x"}, "suffix"),
+    "path, fields, param",
+    [
+        (CHATS, {"tools": [{"type": "custom"}]}, "tools[0].type"),
+        (CHATS, {"functions": [{"name": "f"}]}, "functions"),
+        (CHATS, {"no_such": 1}, "no_such"),
+        (CHATS, {"echo": True}, "echo"),
+        (COMPLETIONS, {"suffix": "x"}, "suffix"),
+    ],
 )
 async def test_an_unsupported_field_is_a_400_that_names_it(
     path: str, fields: dict[str, object], param: str, cell: FakeCell, http: httpx.AsyncClient
@@ -365,11 +371,14 @@ async def test_an_unsupported_field_is_a_400_that_names_it(
 
 
 @each_case(
-    ({**CHAT, "n": 9}, "n"),
-    ({**CHAT, "temperature": "hot"}, "temperature"),
-    ({"model": "smollm2"}, "messages"),
-    ({**CHAT, "messages": [{"role": 5}]}, "messages[0].role"),
-    ([], None),
+    "body, param",
+    [
+        ({**CHAT, "n": 9}, "n"),
+        ({**CHAT, "temperature": "hot"}, "temperature"),
+        ({"model": "smollm2"}, "messages"),
+        ({**CHAT, "messages": [{"role": 5}]}, "messages[0].role"),
+        ([], None),
+    ],
 )
 async def test_a_wrong_field_is_a_400_that_names_it(
     body: object, param: str | None, http: httpx.AsyncClient
@@ -426,7 +435,7 @@ async def test_a_time_limit_of_body_or_header_goes_with_the_request(
     assert cell.timeouts == [2.5, 2.5, 3.0, 600.0]  # the gateway's own is the most
 
 
-@each_case("0", "-1", "1e9", "nan", "soon", "")
+@each_case("said", ["0", "-1", "1e9", "nan", "soon", ""])
 async def test_a_time_limit_in_a_header_out_of_range_is_refused_by_name(
     said: str, cell: FakeCell, http: httpx.AsyncClient
 ):

@@ -103,7 +103,7 @@ REFUSED = {
 }
 
 
-@each_case(*REFUSED)
+@each_case("field", REFUSED)
 def test_a_field_that_would_have_to_be_ignored_is_refused_by_name(field: str):
     with pytest.raises(UnsupportedParameter, match=f"^{field} is ") as caught:
         chat(**{field: REFUSED[field]})
@@ -111,23 +111,26 @@ def test_a_field_that_would_have_to_be_ignored_is_refused_by_name(field: str):
 
 
 @each_case(
-    ("frequency_penalty", 0),
-    ("frequency_penalty", 0.0),
-    ("presence_penalty", None),
-    ("logit_bias", {}),
-    ("response_format", {"type": "text"}),
-    ("tools", []),
-    ("tool_choice", "auto"),
-    ("parallel_tool_calls", True),
-    ("service_tier", "auto"),
-    ("store", False),
-    ("modalities", ["text"]),
-    ("reasoning_effort", None),
-    ("repetition_penalty", 1.0),
-    ("user", "bob"),
-    ("metadata", {"a": "b"}),
-    ("safety_identifier", "h"),
-    ("prompt_cache_key", "k"),
+    "field, value",
+    [
+        ("frequency_penalty", 0),
+        ("frequency_penalty", 0.0),
+        ("presence_penalty", None),
+        ("logit_bias", {}),
+        ("response_format", {"type": "text"}),
+        ("tools", []),
+        ("tool_choice", "auto"),
+        ("parallel_tool_calls", True),
+        ("service_tier", "auto"),
+        ("store", False),
+        ("modalities", ["text"]),
+        ("reasoning_effort", None),
+        ("repetition_penalty", 1.0),
+        ("user", "bob"),
+        ("metadata", {"a": "b"}),
+        ("safety_identifier", "h"),
+        ("prompt_cache_key", "k"),
+    ],
 )
 def test_a_value_that_changes_nothing_is_accepted(field: str, value: object):
     assert chat(**{field: value}).sampling() == SamplingParams()
@@ -141,43 +144,46 @@ def test_a_number_is_not_a_truth_value():
 
 
 @each_case(
-    ("n", 9, "9: give a whole number from 1 to 8"),
-    ("n", 0, "0: give"),
-    ("n", True, "true: give"),
-    ("temperature", 2.1, "2.1: give a number from 0 to 2"),
-    ("temperature", -0.1, "-0.1: give"),
-    ("temperature", "hot", '"hot": give a number from 0 to 2'),
-    ("temperature", [], r"\[\]: give a number from 0 to 2"),
-    ("top_p", 0, "0: give a number above 0 and at most 1"),
-    ("top_p", 1.1, "1.1: give"),
-    ("top_k", -2, "-2: give a whole number from -1"),
-    ("min_p", 1.5, "1.5: give a number from 0 to 1"),
-    ("typical_p", 0, "0: give a number above 0"),
-    ("presence_penalty", 2.5, "2.5: give a number from -2 to 2"),
-    ("frequency_penalty", -3, "-3: give a number from -2 to 2"),
-    ("repetition_penalty", 0, "0: give a number from 0.01 to 100"),
-    ("logit_bias", {"5": 101}, "101: give a number per token id from -100 to 100"),
-    ("logit_bias", {"05": 1}, 'the key "05": give token ids'),
-    ("logit_bias", {"-1": 1}, 'the key "-1": give token ids'),
-    ("logit_bias", [5], r"\[5\]: give a number per token id"),
-    ("logit_bias", {"5": True}, "true: give"),
-    ("allowed_token_ids", [-1], "-1: give token ids from 0"),
-    ("allowed_token_ids", ["a"], '"a": give token ids'),
-    ("bad_words", [""], '"": give texts that are not empty'),
-    ("bad_words", [5], "5: give texts"),
-    ("min_tokens", -1, "-1: give a whole number from 0"),
-    ("max_tokens", -1, "-1: give"),
-    ("stop", [""], '"": give texts that are not empty'),
-    ("stop", 5, "5: give texts that are not empty"),
-    ("stop_token_ids", [1.5], "1.5: give token ids"),
-    ("ignore_eos", 1, "1: give true or false"),
-    ("seed", 2**64, "18446744073709551616: give"),
-    ("seed", 10**4000, "a number of 13288 bits: give"),
-    ("seed", 1.5, "1.5: give"),
-    ("top_logprobs", 21, "21: give a whole number from 0 to 20"),
-    ("stream", "yes", '"yes": give true or false'),
-    ("priority", -1001, "-1001: give a whole number from -1000 to 1000"),
-    ("priority", True, "true: give"),
+    "field, value, said",
+    [
+        ("n", 9, "9: give a whole number from 1 to 8"),
+        ("n", 0, "0: give"),
+        ("n", True, "true: give"),
+        ("temperature", 2.1, "2.1: give a number from 0 to 2"),
+        ("temperature", -0.1, "-0.1: give"),
+        ("temperature", "hot", '"hot": give a number from 0 to 2'),
+        ("temperature", [], r"\[\]: give a number from 0 to 2"),
+        ("top_p", 0, "0: give a number above 0 and at most 1"),
+        ("top_p", 1.1, "1.1: give"),
+        ("top_k", -2, "-2: give a whole number from -1"),
+        ("min_p", 1.5, "1.5: give a number from 0 to 1"),
+        ("typical_p", 0, "0: give a number above 0"),
+        ("presence_penalty", 2.5, "2.5: give a number from -2 to 2"),
+        ("frequency_penalty", -3, "-3: give a number from -2 to 2"),
+        ("repetition_penalty", 0, "0: give a number from 0.01 to 100"),
+        ("logit_bias", {"5": 101}, "101: give a number per token id from -100 to 100"),
+        ("logit_bias", {"05": 1}, 'the key "05": give token ids'),
+        ("logit_bias", {"-1": 1}, 'the key "-1": give token ids'),
+        ("logit_bias", [5], r"\[5\]: give a number per token id"),
+        ("logit_bias", {"5": True}, "true: give"),
+        ("allowed_token_ids", [-1], "-1: give token ids from 0"),
+        ("allowed_token_ids", ["a"], '"a": give token ids'),
+        ("bad_words", [""], '"": give texts that are not empty'),
+        ("bad_words", [5], "5: give texts"),
+        ("min_tokens", -1, "-1: give a whole number from 0"),
+        ("max_tokens", -1, "-1: give"),
+        ("stop", [""], '"": give texts that are not empty'),
+        ("stop", 5, "5: give texts that are not empty"),
+        ("stop_token_ids", [1.5], "1.5: give token ids"),
+        ("ignore_eos", 1, "1: give true or false"),
+        ("seed", 2**64, "18446744073709551616: give"),
+        ("seed", 10**4000, "a number of 13288 bits: give"),
+        ("seed", 1.5, "1.5: give"),
+        ("top_logprobs", 21, "21: give a whole number from 0 to 20"),
+        ("stream", "yes", '"yes": give true or false'),
+        ("priority", -1001, "-1001: give a whole number from -1000 to 1000"),
+        ("priority", True, "true: give"),
+    ],
 )
 def test_a_value_out_of_range_is_refused_by_its_field_with_value_and_range(
     field: str, value: object, said: str
@@ -194,16 +200,19 @@ def test_messages_must_be_there():
 
 
 @each_case(
-    ("stop", ["x"] * 17, "17 entries", "16"),
-    ("stop", ["x" * 1025], "1025 bytes", "1024"),
-    ("stop", "\u00e9" * 513, "1026 bytes", "1024"),
-    ("stop", [1] * 1000, "1000 entries", "16"),
-    ("stop_token_ids", [1] * 129, "129 entries", "128"),
-    ("model", "m" * 201, "201 bytes", "200"),
-    ("messages", [{}] * 4097, "4097 entries", "4096"),
-    ("user", "u" * 513, "513 bytes", "512"),
-    ("metadata", dict.fromkeys(map(str, range(17)), ""), "17 entries", "16"),
-    ("metadata", {"k": "v" * 513}, "513 bytes", "512"),
+    "field, value, size, bound",
+    [
+        ("stop", ["x"] * 17, "17 entries", "16"),
+        ("stop", ["x" * 1025], "1025 bytes", "1024"),
+        ("stop", "\u00e9" * 513, "1026 bytes", "1024"),
+        ("stop", [1] * 1000, "1000 entries", "16"),
+        ("stop_token_ids", [1] * 129, "129 entries", "128"),
+        ("model", "m" * 201, "201 bytes", "200"),
+        ("messages", [{}] * 4097, "4097 entries", "4096"),
+        ("user", "u" * 513, "513 bytes", "512"),
+        ("metadata", dict.fromkeys(map(str, range(17)), ""), "17 entries", "16"),
+        ("metadata", {"k": "v" * 513}, "513 bytes", "512"),
+    ],
 )
 def test_a_value_that_is_too_large_is_refused_with_its_size_and_bound(
     field: str, value: object, size: str, bound: str
@@ -230,7 +239,7 @@ def test_a_number_that_is_none_is_refused(value: str):
         ChatRequest.model_validate_json(body)
 
 
-@each_case(
+@each_case("fields, param", [
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
@@ -242,7 +251,7 @@ def test_a_number_that_is_none_is_refused(value: str):
     ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
     ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids"),
     ({"echo": True}, "echo"),
-)  # fmt: skip
+])  # fmt: skip
 def test_fields_that_contradict_each_other_are_refused(fields: dict[str, object], param: str):
     with pytest.raises(InvalidRequest) as caught:
         chat(**fields)
@@ -250,16 +259,19 @@ def test_fields_that_contradict_each_other_are_refused(fields: dict[str, object]
 
 
 @each_case(
-    ("ab", ("ab",)),
-    (["ab", ""], ("ab", "")),
-    ([1, 2], ((1, 2),)),
-    ([[1, 2], [3]], ((1, 2), (3,))),
+    "prompt, prompts",
+    [
+        ("ab", ("ab",)),
+        (["ab", ""], ("ab", "")),
+        ([1, 2], ((1, 2),)),
+        ([[1, 2], [3]], ((1, 2), (3,))),
+    ],
 )
 def test_a_prompt_has_four_forms(prompt: object, prompts: tuple[object, ...]):
     assert completion(prompt=prompt).prompts() == prompts
 
 
-@each_case([], None, 5, [1, "a"], [-1], [2**31], [True], [[]], [[1.5]])
+@each_case("prompt", [[], None, 5, [1, "a"], [-1], [2**31], [True], [[]], [[1.5]]])
 def test_any_other_prompt_is_refused_by_its_field(prompt: object):
     with pytest.raises(ValidationError) as caught:
         completion(prompt=prompt)
@@ -280,14 +292,17 @@ def test_a_prompt_is_read_whole_or_refused(prompt: object):
 
 
 @each_case(
-    ({"suffix": "end"}, "suffix"),
-    ({"n": 3, "best_of": 2}, "best_of"),
-    ({"n": 2, "best_of": 3, "stream": True}, "best_of"),
-    ({"prompt": ["x"] * 20, "best_of": 8}, "prompt"),
-    ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids"),
-    ({"tools": []}, "tools"),
-    ({"max_completion_tokens": 1}, "max_completion_tokens"),
-    ({"prompt": ["x"] * 65, "n": 2}, "prompt"),
+    "fields, param",
+    [
+        ({"suffix": "end"}, "suffix"),
+        ({"n": 3, "best_of": 2}, "best_of"),
+        ({"n": 2, "best_of": 3, "stream": True}, "best_of"),
+        ({"prompt": ["x"] * 20, "best_of": 8}, "prompt"),
+        ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids"),
+        ({"tools": []}, "tools"),
+        ({"max_completion_tokens": 1}, "max_completion_tokens"),
+        ({"prompt": ["x"] * 65, "n": 2}, "prompt"),
+    ],
 )
 def test_a_completion_refuses_what_it_cannot_do(fields: dict[str, object], param: str):
     with pytest.raises(InvalidRequest) as caught:
@@ -317,7 +332,7 @@ def test_a_completion_accepts_what_changes_nothing():
     assert completion(n=3, best_of=3).choices == 3
 
 
-@each_case(-1001, 1001, 1.5, True)
+@each_case("priority", [-1001, 1001, 1.5, True])
 def test_a_priority_is_a_whole_number_within_bounds(priority: object):
     assert chat(priority=-1000).priority == -1000
     with pytest.raises(InvalidRequest, match="priority"):

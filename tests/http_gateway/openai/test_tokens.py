@@ -16,13 +16,16 @@ TOOL = {"type": "function", "function": {"name": "now"}}
 
 
 @each_case(
-    ({"prompt": "hi"}, [1, 104, 105]),
-    ({"prompt": "hi", "add_special_tokens": True}, [1, 104, 105]),
-    ({"prompt": "hi", "add_special_tokens": False}, [104, 105]),
-    ({"messages": CHAT}, [104, 105]),
-    ({"messages": CHAT, "add_special_tokens": True}, [1, 104, 105]),
-    ({"messages": CHAT, "add_generation_prompt": True, "messages2": None}, None),
-    ({"messages": CHAT, "add_generation_prompt": True}, [104, 105]),
+    "asked, tokens",
+    [
+        ({"prompt": "hi"}, [1, 104, 105]),
+        ({"prompt": "hi", "add_special_tokens": True}, [1, 104, 105]),
+        ({"prompt": "hi", "add_special_tokens": False}, [104, 105]),
+        ({"messages": CHAT}, [104, 105]),
+        ({"messages": CHAT, "add_special_tokens": True}, [1, 104, 105]),
+        ({"messages": CHAT, "add_generation_prompt": True, "messages2": None}, None),
+        ({"messages": CHAT, "add_generation_prompt": True}, [104, 105]),
+    ],
 )
 async def test_a_prompt_is_counted_and_listed(
     asked: dict[str, object], tokens: list[int] | None, http: httpx.AsyncClient
@@ -90,22 +93,25 @@ async def test_without_a_name_the_only_model_answers(
 
 
 @each_case(
-    ("/tokenize", {}, "prompt"),
-    ("/tokenize", {"prompt": "a", "messages": CHAT}, "prompt"),
-    ("/tokenize", {"prompt": ""}, "prompt"),
-    ("/tokenize", {"prompt": 1}, "prompt"),
-    ("/tokenize", {"messages": CHAT, "add_generation_prompt": 1}, "add_generation_prompt"),
-    ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, "add_generation_prompt"),
-    ("/tokenize", {"prompt": "a", "tools": [TOOL]}, "tools"),
-    ("/tokenize", {"messages": CHAT, "tools": [{"type": "x"}]}, "tools[0].type"),
-    ("/tokenize", {"messages": CHAT, "chat_template": "x"}, "chat_template"),
-    ("/tokenize", {"prompt": "a", "return_token_strs": 1}, "return_token_strs"),
-    ("/detokenize", {}, "tokens"),
-    ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
-    ("/detokenize", {"tokens": [2**31]}, "tokens[0]"),
-    ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
-    ("/detokenize", {"tokens": [1] * (TOKEN_IDS + 1)}, "tokens"),
-    ("/detokenize", {"tokens": [1], "zest": 1}, "zest"),
+    "path, body, param",
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": CHAT}, "prompt"),
+        ("/tokenize", {"prompt": ""}, "prompt"),
+        ("/tokenize", {"prompt": 1}, "prompt"),
+        ("/tokenize", {"messages": CHAT, "add_generation_prompt": 1}, "add_generation_prompt"),
+        ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, "add_generation_prompt"),
+        ("/tokenize", {"prompt": "a", "tools": [TOOL]}, "tools"),
+        ("/tokenize", {"messages": CHAT, "tools": [{"type": "x"}]}, "tools[0].type"),
+        ("/tokenize", {"messages": CHAT, "chat_template": "x"}, "chat_template"),
+        ("/tokenize", {"prompt": "a", "return_token_strs": 1}, "return_token_strs"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [2**31]}, "tokens[0]"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [1] * (TOKEN_IDS + 1)}, "tokens"),
+        ("/detokenize", {"tokens": [1], "zest": 1}, "zest"),
+    ],
 )
 async def test_what_is_wrong_is_refused_by_name(
     path: str, body: dict[str, object], param: str, http: httpx.AsyncClient

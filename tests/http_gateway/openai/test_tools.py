@@ -58,7 +58,7 @@ def test_a_last_message_may_be_continued() -> None:
     assert (options.continue_final_message, options.add_generation_prompt) == (True, False)
 
 
-@each_case(
+@each_case("fields, param", [
     ({"tools": [WEATHER, WEATHER]}, "tools[1].function.name"),
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tools": [{"function": {"name": "a b"}}]}, "tools[0].function.name"),
@@ -82,7 +82,7 @@ def test_a_last_message_may_be_continued() -> None:
      "reasoning_effort"),
     ({"chat_template_kwargs": {"a": "x" * 20_000}}, "chat_template_kwargs"),
     ({"chat_template_kwargs": {"a": ["x" * 5_000] * 4}}, "chat_template_kwargs"),
-)  # fmt: skip
+])  # fmt: skip
 def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         chat(**fields)
@@ -90,10 +90,13 @@ def test_what_is_wrong_is_refused_by_its_path(fields: dict[str, Any], param: str
 
 
 @each_case(
-    ({"tools": [{"type": "custom"}]}, "tools[0].type"),
-    ({"tools": [{"function": {"name": "f", "mood": 1}}]}, "tools[0].function.mood"),
-    ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
-    ({"functions": [{"name": "f"}]}, "functions"),
+    "fields, param",
+    [
+        ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+        ({"tools": [{"function": {"name": "f", "mood": 1}}]}, "tools[0].function.mood"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+    ],
 )
 def test_what_is_not_supported_is_refused_by_its_path(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(UnsupportedParameter) as caught:

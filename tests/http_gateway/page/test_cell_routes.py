@@ -121,10 +121,13 @@ async def test_an_admin_that_never_answered_is_an_error(
 
 
 @each_case(
-    (Rights(publish=True), True, [True, True]),
-    (Rights(models=frozenset({LLAMA})), False, [False, True]),
-    (Rights(), False, [False, False]),
-    (None, None, [None, None]),
+    "granted, publish, change",
+    [
+        (Rights(publish=True), True, [True, True]),
+        (Rights(models=frozenset({LLAMA})), False, [False, True]),
+        (Rights(), False, [False, False]),
+        (None, None, [None, None]),
+    ],
 )
 async def test_a_caller_is_told_what_it_may_change(
     granted: Rights | None,

@@ -78,7 +78,7 @@ async def test_a_file_that_is_known_is_not_sent_again(browser: httpx.AsyncClient
         assert changed.content == first.content
 
 
-@each_case("index.html", "routes.py", "__init__.py", "%2e%2e%2froutes.py", "none.js")
+@each_case("name", ["index.html", "routes.py", "__init__.py", "%2e%2e%2froutes.py", "none.js"])
 async def test_nothing_else_is_sent(name: str, browser: httpx.AsyncClient) -> None:
     assert (await browser.get(f"/page/{name}")).status_code == 404
 

@@ -61,20 +61,23 @@ async def test_generate_wraps_its_samples_and_uses_the_models_own_defaults(
 
 
 @each_case(
-    ("GET", "/listcell", {}, "Provide model for list cell"),
-    ("GET", "/listcell", {"model": "m", "x": 1}, "Provide model for list cell"),
-    ("GET", "/listcell", ["model"], "Provide model for list cell"),
-    ("POST", "/publish", {"model": "m"}, PUBLISH_HINT + "publish"),
-    ("POST", "/publish", {**SPEC, "overrides": "A=1"}, PUBLISH_HINT + "publish"),
-    ("PUT", "/update", {"model": "m"}, PUBLISH_HINT + "update"),
-    ("POST", "/unpublish", {"name": "m"}, "Provide model for unpublish"),
-    ("POST", "/generate", {"model": "m"}, "Provide model and query for generate"),
-    (
-        "POST",
-        "/generate",
-        {"model": "m", "query": "q", "extra_inputs": {}},
-        "Provide model and query for generate",
-    ),
+    "verb, path, body, text",
+    [
+        ("GET", "/listcell", {}, "Provide model for list cell"),
+        ("GET", "/listcell", {"model": "m", "x": 1}, "Provide model for list cell"),
+        ("GET", "/listcell", ["model"], "Provide model for list cell"),
+        ("POST", "/publish", {"model": "m"}, PUBLISH_HINT + "publish"),
+        ("POST", "/publish", {**SPEC, "overrides": "A=1"}, PUBLISH_HINT + "publish"),
+        ("PUT", "/update", {"model": "m"}, PUBLISH_HINT + "update"),
+        ("POST", "/unpublish", {"name": "m"}, "Provide model for unpublish"),
+        ("POST", "/generate", {"model": "m"}, "Provide model and query for generate"),
+        (
+            "POST",
+            "/generate",
+            {"model": "m", "query": "q", "extra_inputs": {}},
+            "Provide model and query for generate",
+        ),
+    ],
 )
 async def test_a_body_needs_exactly_its_keys(
     verb: str, path: str, body: object, text: str, http_1: httpx.AsyncClient
@@ -84,13 +87,16 @@ async def test_a_body_needs_exactly_its_keys(
 
 
 @each_case(
-    ({**SPEC, "replicas": "many"}, "replicas: 'many'"),
-    ({**SPEC, "replicas": True}, "replicas: True"),
-    ({**SPEC, "replicas": -1}, "-1 replicas: use 0"),
-    ({**SPEC, "replicas": 2**31}, "2147483648 replicas: use 0"),
-    ({**SPEC, "model_path": 5}, "model_path: give a string"),
-    ({**SPEC, "model": "/sax/test/llama"}, "published already"),
-    ({**SPEC, "model": "llama"}, "not a model name"),
+    "body, told",
+    [
+        ({**SPEC, "replicas": "many"}, "replicas: 'many'"),
+        ({**SPEC, "replicas": True}, "replicas: True"),
+        ({**SPEC, "replicas": -1}, "-1 replicas: use 0"),
+        ({**SPEC, "replicas": 2**31}, "2147483648 replicas: use 0"),
+        ({**SPEC, "model_path": 5}, "model_path: give a string"),
+        ({**SPEC, "model": "/sax/test/llama"}, "published already"),
+        ({**SPEC, "model": "llama"}, "not a model name"),
+    ],
 )
 async def test_every_error_is_a_400_with_its_text(
     body: object, told: str, http_1: httpx.AsyncClient
@@ -115,7 +121,10 @@ async def test_a_model_without_a_ready_replica_is_a_400_too(
     assert (answer.status_code, answer.json()) == (400, {"Error": "no server of 8 chips"})
 
 
-@each_case(("GET", "/nope"), ("GET", "/publish"), ("POST", "/listcell"), ("GET", "/listall"))
+@each_case(
+    "verb, path",
+    [("GET", "/nope"), ("GET", "/publish"), ("POST", "/listcell"), ("GET", "/listall")],
+)
 async def test_an_unknown_path_for_the_verb_is_an_invalid_request(
     verb: str, path: str, http_1: httpx.AsyncClient
 ):

@@ -63,11 +63,14 @@ LISTED = (
 
 
 @each_case(
-    ("GET", {"json": {"model": "/sax/test/m"}}),
-    ("GET", {"content": '{"model": "/sax/test/m"}'}),
-    ("GET", {"params": {"model": "/sax/test/m"}}),
-    ("POST", {"json": {"model": "/sax/test/m"}}),
-    ("POST", {"params": {"model": "/sax/test/m"}}),
+    "verb, arguments",
+    [
+        ("GET", {"json": {"model": "/sax/test/m"}}),
+        ("GET", {"content": '{"model": "/sax/test/m"}'}),
+        ("GET", {"params": {"model": "/sax/test/m"}}),
+        ("POST", {"json": {"model": "/sax/test/m"}}),
+        ("POST", {"params": {"model": "/sax/test/m"}}),
+    ],
 )
 async def test_listcell_takes_a_body_or_a_query_and_counts_ready_replicas(
     verb: str, arguments: dict[str, Any], cell: FakeCell, http: httpx.AsyncClient
@@ -177,13 +180,16 @@ async def test_a_full_queue_is_a_429(cell: FakeCell, http: httpx.AsyncClient):
 
 
 @each_case(
-    ("POST", "/publish", {**SPEC, "model": "/sax/test/llama"}, 409, "published already"),
-    ("POST", "/publish", {**SPEC, "model": "llama"}, 400, "/sax/<cell>/<model>"),
-    ("POST", "/unpublish", {"model": "/sax/test/zzz"}, 404, "not published"),
-    ("PUT", "/update", {**SPEC, "model": "/sax/test/zzz"}, 404, "not published"),
-    ("GET", "/listcell", {"model": "/sax/test/zzz"}, 404, "not published"),
-    ("GET", "/listall", {"sax_cell": "test"}, 400, "/sax/<cell>"),
-    ("POST", "/generate", {"model": "smollm2", "query": "q"}, 400, "/sax/<cell>/<model>"),
+    "verb, path, body, status, told",
+    [
+        ("POST", "/publish", {**SPEC, "model": "/sax/test/llama"}, 409, "published already"),
+        ("POST", "/publish", {**SPEC, "model": "llama"}, 400, "/sax/<cell>/<model>"),
+        ("POST", "/unpublish", {"model": "/sax/test/zzz"}, 404, "not published"),
+        ("PUT", "/update", {**SPEC, "model": "/sax/test/zzz"}, 404, "not published"),
+        ("GET", "/listcell", {"model": "/sax/test/zzz"}, 404, "not published"),
+        ("GET", "/listall", {"sax_cell": "test"}, 400, "/sax/<cell>"),
+        ("POST", "/generate", {"model": "smollm2", "query": "q"}, 400, "/sax/<cell>/<model>"),
+    ],
 )
 async def test_errors_have_their_own_status_and_one_detail(
     verb: str, path: str, body: object, status: int, told: str, http: httpx.AsyncClient
@@ -195,15 +201,18 @@ async def test_errors_have_their_own_status_and_one_detail(
 
 
 @each_case(
-    ("POST", "/publish", {**SPEC, "replicas": "many"}, "replicas"),
-    ("POST", "/publish", {**SPEC, "overrides": "A=x"}, "overrides"),
-    ("POST", "/publish", {**SPEC, "replica": 1}, "replica"),
-    ("POST", "/publish", {key: SPEC[key] for key in list(SPEC)[:3]}, "replicas"),
-    ("POST", "/generate", {"model": 5, "query": "q"}, "model"),
-    ("POST", "/generate", {"model": "/sax/test/llama"}, "query"),
-    ("POST", "/unpublish", {}, "model"),
-    ("GET", "/listcell", None, "model"),
-    ("GET", "/listall", {}, "sax_cell"),
+    "verb, path, body, field",
+    [
+        ("POST", "/publish", {**SPEC, "replicas": "many"}, "replicas"),
+        ("POST", "/publish", {**SPEC, "overrides": "A=x"}, "overrides"),
+        ("POST", "/publish", {**SPEC, "replica": 1}, "replica"),
+        ("POST", "/publish", {key: SPEC[key] for key in list(SPEC)[:3]}, "replicas"),
+        ("POST", "/generate", {"model": 5, "query": "q"}, "model"),
+        ("POST", "/generate", {"model": "/sax/test/llama"}, "query"),
+        ("POST", "/unpublish", {}, "model"),
+        ("GET", "/listcell", None, "model"),
+        ("GET", "/listall", {}, "sax_cell"),
+    ],
 )
 async def test_a_wrong_field_is_a_422_that_names_it(
     verb: str, path: str, body: object, field: str, http: httpx.AsyncClient
@@ -214,7 +223,7 @@ async def test_a_wrong_field_is_a_422_that_names_it(
     assert answer.json()["detail"][0]["loc"] == ["body", field]
 
 
-@each_case(b"", b"{", b"\xff", b"[1,")
+@each_case("body", [b"", b"{", b"\xff", b"[1,"])
 async def test_malformed_json_is_a_400(body: bytes, http: httpx.AsyncClient):
     answer = await http.post("/publish", content=body)
     assert answer.status_code == 400
@@ -336,7 +345,7 @@ STRANGE = [
 ]
 
 
-@each_case(*STRANGE)
+@each_case("verb, path, body, field", STRANGE)
 async def test_every_route_names_the_field_it_refuses(
     verb: str, path: str, body: object, field: str, cell: FakeCell, http: httpx.AsyncClient
 ):
@@ -375,14 +384,17 @@ async def test_the_end_of_autoscaling_goes_with_no_other_word_on_it(http: httpx.
 
 
 @each_case(
-    ("min_replicas", -1),
-    ("min_replicas", "1"),
-    ("min_replicas", True),
-    ("max_replicas", 0),
-    ("max_replicas", 1.5),
-    ("max_replicas", 2**31),
-    ("target_queue", 0),
-    ("target_queue", "2"),
+    "field, value",
+    [
+        ("min_replicas", -1),
+        ("min_replicas", "1"),
+        ("min_replicas", True),
+        ("max_replicas", 0),
+        ("max_replicas", 1.5),
+        ("max_replicas", 2**31),
+        ("target_queue", 0),
+        ("target_queue", "2"),
+    ],
 )
 async def test_a_wrong_bound_is_a_422_that_names_it(
     field: str, value: object, http: httpx.AsyncClient

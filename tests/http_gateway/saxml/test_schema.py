@@ -21,12 +21,12 @@ def generate(**fields: object) -> GenerateBody:
     return GenerateBody.model_validate_json(json.dumps({"model": "m", "query": "q", **fields}))
 
 
-@each_case((1, 1), ("1", 1), (0, 0), ("12", 12))
+@each_case("replicas, number", [(1, 1), ("1", 1), (0, 0), ("12", 12)])
 def test_replicas_may_be_text(replicas: object, number: int):
     assert PublishBody.model_validate({**MODEL, "replicas": replicas}).replicas == number
 
 
-@each_case(True, "one", 1.5, -1, None, 2**31, "", [1])
+@each_case("replicas", [True, "one", 1.5, -1, None, 2**31, "", [1]])
 def test_anything_else_is_not_a_number_of_replicas(replicas: object):
     with pytest.raises(ValidationError) as caught:
         PublishBody.model_validate({**MODEL, "replicas": replicas})
@@ -39,21 +39,21 @@ def test_a_field_nobody_knows_is_refused():
     assert caught.value.errors()[0]["loc"] == ("acl",)
 
 
-@each_case(
+@each_case("overrides, texts", [
     ("A=1", {"A": "1"}),
     ('A=1  B="x y" C=[1, 2] D=null', {"A": "1", "B": '"x y"', "C": "[1, 2]", "D": "null"}),
     ("", {}),
     ({"A": 1, "B": [1, 2], "C": '"text"', "D": "8"},
      {"A": "1", "B": "[1, 2]", "C": '"text"', "D": "8"}),
     ({}, {}),
-)  # fmt: skip
+])  # fmt: skip
 def test_overrides_are_json_texts_however_they_are_written(
     overrides: object, texts: dict[str, str]
 ):
     assert read_overrides(overrides) == texts
 
 
-@each_case("A", "A=", "=1", "A=x", "A=1B=2", "A B=1", {"A": "x"})
+@each_case("overrides", ["A", "A=", "=1", "A=x", "A=1B=2", "A B=1", {"A": "x"}])
 def test_overrides_that_are_not_json_text_are_told_how_to_be(overrides: object):
     with pytest.raises(ValueError, match=r"KEY=VALUE|quotes|space"):
         read_overrides(overrides)
@@ -91,13 +91,13 @@ def test_generation_2s_own_numbers_may_be_texts():
     assert told == {**DEFAULTS, "temperature": 0.25, "per_example_top_k": 40.0, "style": "7"}
 
 
-@each_case("hot", "nan", "inf", "")
+@each_case("value", ["hot", "nan", "inf", ""])
 def test_a_text_that_is_no_number_stays_for_the_model_server_to_refuse(value: str):
     told = generate(extra_inputs={"temperature": value}).effective_extra_inputs()
     assert told == {**DEFAULTS, "temperature": value}
 
 
-@each_case(True, None, {}, [[1]], ["x"])
+@each_case("value", [True, None, {}, [[1]], ["x"]])
 def test_an_extra_input_of_another_kind_is_refused_by_its_key(value: object):
     with pytest.raises(ValidationError) as caught:
         generate(extra_inputs={"temperature": value})

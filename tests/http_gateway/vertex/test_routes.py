@@ -45,21 +45,24 @@ async def test_without_a_name_the_only_model_answers(
 
 
 @each_case(
-    ({"instances": []}, "instances"),
-    ({}, "instances"),
-    ({"instances": {}}, "instances"),
-    ({"instances": ["a"]}, "instances"),
-    ({"instances": [{}] * 129}, "instances"),
-    ({"instances": [{"prompt": "a"}], "parameters": []}, "parameters"),
-    ({"instances": [{"prompt": "a"}], "zest": 1}, "zest"),
-    ({"instances": [CHAT, {"prompt": "a", "zest": 1}]}, "instances[1].zest"),
-    ({"instances": [{"prompt": "a", "temperature": 9}]}, "instances[0].temperature"),
-    ({"instances": [{"prompt": "a", "stream": True}]}, "instances[0].stream"),
-    ({"instances": [{"messages": [{"role": 1}]}]}, "instances[0].messages[0].role"),
-    (
-        {"instances": [{"prompt": "a"}], "parameters": {"temperature": 9}},
-        "parameters.temperature",
-    ),
+    "body, param",
+    [
+        ({"instances": []}, "instances"),
+        ({}, "instances"),
+        ({"instances": {}}, "instances"),
+        ({"instances": ["a"]}, "instances"),
+        ({"instances": [{}] * 129}, "instances"),
+        ({"instances": [{"prompt": "a"}], "parameters": []}, "parameters"),
+        ({"instances": [{"prompt": "a"}], "zest": 1}, "zest"),
+        ({"instances": [CHAT, {"prompt": "a", "zest": 1}]}, "instances[1].zest"),
+        ({"instances": [{"prompt": "a", "temperature": 9}]}, "instances[0].temperature"),
+        ({"instances": [{"prompt": "a", "stream": True}]}, "instances[0].stream"),
+        ({"instances": [{"messages": [{"role": 1}]}]}, "instances[0].messages[0].role"),
+        (
+            {"instances": [{"prompt": "a"}], "parameters": {"temperature": 9}},
+            "parameters.temperature",
+        ),
+    ],
 )
 async def test_what_is_wrong_is_refused_by_its_place(
     body: dict[str, object], param: str, http: httpx.AsyncClient, cell: FakeCell

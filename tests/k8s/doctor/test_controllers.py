@@ -47,10 +47,13 @@ def test_missing_webhooks_are_a_problem_for_node_pools() -> None:
 
 
 @each_case(
-    ("pathways", "PathwaysJob"),
-    ("inference-gateway", "InferencePool"),
-    ("kueue", "ClusterQueue of Kueue"),
-    ("keda", "ScaledObject of KEDA"),
+    "use, kind",
+    [
+        ("pathways", "PathwaysJob"),
+        ("inference-gateway", "InferencePool"),
+        ("kueue", "ClusterQueue of Kueue"),
+        ("keda", "ScaledObject of KEDA"),
+    ],
 )
 def test_what_is_asked_for_is_looked_for(use: str, kind: str) -> None:
     assert only(well(), ClusterNeeds(uses=(use,))).text == f"{kind} is not installed"
@@ -63,10 +66,13 @@ def test_a_leader_worker_set_in_use_needs_its_controller() -> None:
 
 
 @each_case(
-    ("pathwaysjobs", "PathwaysJob"),
-    ("scaledobjects", "ScaledObject of KEDA"),
-    ("localqueues", "ClusterQueue of Kueue"),
-    ("inferencepools", "InferencePool"),
+    "look, kind",
+    [
+        ("pathwaysjobs", "PathwaysJob"),
+        ("scaledobjects", "ScaledObject of KEDA"),
+        ("localqueues", "ClusterQueue of Kueue"),
+        ("inferencepools", "InferencePool"),
+    ],
 )
 def test_what_objects_need_is_looked_for_without_being_asked(look: str, kind: str) -> None:
     thing = {"metadata": {"name": "x", "labels": {"app.kubernetes.io/part-of": "sax"}}}

@@ -32,16 +32,19 @@ def test_no_node_at_all_is_a_problem_unless_some_are_coming() -> None:
 
 
 @each_case(
-    ({"ready": "False"}, "p1-7: not ready", "kubectl describe node p1-7"),
-    ({"ready": "Unknown"}, "p1-7: not ready", "kubectl describe node p1-7"),
-    ({"spec": {"unschedulable": True}}, "p1-7: cordoned", "kubectl uncordon p1-7"),
-    ({"chips": "0"}, "offers no google.com/tpu", "kubectl describe node p1-7"),
-    ({"chips": "8"}, "offers 8 google.com/tpu", "kubectl describe node p1-7"),
-    (
-        {"spec": {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}},
-        "taint team=a:NoSchedule",
-        "kubectl taint node p1-7 team:NoSchedule-",
-    ),
+    "changes, words, remedy",
+    [
+        ({"ready": "False"}, "p1-7: not ready", "kubectl describe node p1-7"),
+        ({"ready": "Unknown"}, "p1-7: not ready", "kubectl describe node p1-7"),
+        ({"spec": {"unschedulable": True}}, "p1-7: cordoned", "kubectl uncordon p1-7"),
+        ({"chips": "0"}, "offers no google.com/tpu", "kubectl describe node p1-7"),
+        ({"chips": "8"}, "offers 8 google.com/tpu", "kubectl describe node p1-7"),
+        (
+            {"spec": {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}},
+            "taint team=a:NoSchedule",
+            "kubectl taint node p1-7 team:NoSchedule-",
+        ),
+    ],
 )
 def test_a_slice_with_one_bad_host_is_no_slice(
     changes: dict[str, Any], words: str, remedy: str

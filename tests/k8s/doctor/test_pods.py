@@ -8,7 +8,10 @@ from tests.k8s.doctor.diagnosing import only, troubles
 from tests.k8s.doctor.snapshots import container, exited, pod, waiting, well
 
 
-@each_case((75, "lost a host"), (2, "rejected its flags"), (137, "killed"), (1, "log says why"))
+@each_case(
+    "code, meaning",
+    [(75, "lost a host"), (2, "rejected its flags"), (137, "killed"), (1, "log says why")],
+)
 def test_exit_codes_are_told_in_words(code: int, meaning: str) -> None:
     loop = waiting("CrashLoopBackOff", restartCount=4, lastState=exited(code))
     found = only(well(pods=[pod("w", conditions=[], containerStatuses=loop)]))

@@ -29,26 +29,29 @@ def test_a_full_quota_is_a_warning_whatever_its_unit() -> None:
 
 
 @each_case(
-    (
-        "FailedScaleUp",
-        "GCE quota exceeded: TPU_LITE_PODSLICE_V5",
-        "quota of the project",
-        "gcloud compute regions describe",
-    ),
-    ("FailedScaleUp", "GCE out of resources in us-west4-a", "no such machines", "--flex-start"),
-    ("FailedScaleUp", "ZONE_RESOURCE_POOL_EXHAUSTED", "no such machines", "--flex-start"),
-    (
-        "FailedCreate",
-        "forbidden: exceeded quota: q, requested: pods=1",
-        "the namespace's quota",
-        "kubectl -n default describe pod w",
-    ),
-    (
-        "FailedScheduling",
-        "0/3 nodes are available: 3 Insufficient google.com/tpu",
-        "0/3 nodes",
-        "kubectl -n default describe pod w",
-    ),
+    "reason, message, what, remedy",
+    [
+        (
+            "FailedScaleUp",
+            "GCE quota exceeded: TPU_LITE_PODSLICE_V5",
+            "quota of the project",
+            "gcloud compute regions describe",
+        ),
+        ("FailedScaleUp", "GCE out of resources in us-west4-a", "no such machines", "--flex-start"),
+        ("FailedScaleUp", "ZONE_RESOURCE_POOL_EXHAUSTED", "no such machines", "--flex-start"),
+        (
+            "FailedCreate",
+            "forbidden: exceeded quota: q, requested: pods=1",
+            "the namespace's quota",
+            "kubectl -n default describe pod w",
+        ),
+        (
+            "FailedScheduling",
+            "0/3 nodes are available: 3 Insufficient google.com/tpu",
+            "0/3 nodes",
+            "kubectl -n default describe pod w",
+        ),
+    ],
 )
 def test_events_say_why_there_is_no_room(reason: str, message: str, what: str, remedy: str) -> None:
     wait = {"phase": "Pending", "conditions": [], "containerStatuses": []}
@@ -69,7 +72,7 @@ def test_events_of_pods_that_run_or_are_gone_are_past() -> None:
     assert not troubles(well(events=past))
 
 
-@each_case("Job", "JobSet", "StatefulSet", "LeaderWorkerSet", "PathwaysJob")
+@each_case("kind", ["Job", "JobSet", "StatefulSet", "LeaderWorkerSet", "PathwaysJob"])
 def test_events_of_sets_and_jobs_that_are_gone_are_past(kind: str) -> None:
     full = event("FailedCreate", "forbidden: exceeded quota: q", "gone", kind=kind)
     assert not troubles(well(events=[full]))

@@ -29,7 +29,7 @@ def test_replicas_are_jobs_of_their_own() -> None:
     assert names == ["sax-pathways-0", "sax-pathways-1", "sax-pathways-2"]
 
 
-@each_case(*PATHWAYS_KINDS)
+@each_case("kind", PATHWAYS_KINDS)
 def test_names_are_held_to_what_the_head_makes_of_them(kind: str) -> None:
     """The coordinator has the name twice, and 19 letters more."""
     order(name="x" * 20, kind=kind, replicas=10).check_names(hosts=8)

@@ -44,7 +44,7 @@ def test_a_node_can_always_give_it(topology: str, weights: int, is_planned: bool
     assert asked % _GIB == 0
 
 
-@each_case(*_SLICES)
+@each_case("topology", _SLICES)
 def test_every_host_can_hold_all_that_its_chips_hold(topology: str) -> None:
     """Else the request would be cut, and say less than a load may use."""
     from model_server.plan.slices import CHIPS

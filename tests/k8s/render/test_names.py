@@ -57,7 +57,7 @@ def test_a_leader_worker_set_makes_stateful_sets_with_revisions() -> None:
         check_leader_worker_set("a" * 50, replicas=11)
 
 
-@each_case("", "-a", "a-", "A", "a.b", "a_b", "a\n", "a b", "é", "a" * 64)
+@each_case("name", ["", "-a", "a-", "A", "a.b", "a_b", "a\n", "a b", "é", "a" * 64])
 def test_what_is_no_label_is_refused(name: str) -> None:
     with pytest.raises(InvalidName, match="lower-case letters"):
         check_label(name, "namespace")

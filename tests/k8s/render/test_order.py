@@ -15,24 +15,27 @@ from tests.k8s.render.orders import order
 
 
 @each_case(
-    ({"replicas": 0}, "--replicas 0: write 1 to"),
-    ({"replicas": -1}, "--replicas -1"),
-    ({"replicas": 10**9}, "--replicas 1000000000"),
-    ({"kind": "deployment"}, "choose one of jobset"),
-    ({"part": "half"}, "choose one of control"),
-    ({"namespace": "Prod"}, "lower-case letters"),
-    ({"namespace": "a: b"}, "lower-case letters"),
-    ({"model": "a\nb: c"}, "one line without control characters"),
-    ({"model": ""}, "one line"),
-    ({"overrides": {"A\n": "1"}}, "one line"),
-    ({"overrides": {"A": '"x\u2028y"'}}, "one line"),
-    ({"model_path": "a b"}, "not a model path"),
-    ({"slots": 0}, "--slots 0"),
-    ({"max_context": -5}, "--max-context -5"),
-    ({"service_account_email": "me@example.com"}, "Google service account"),
-    ({"service_account_email": "me@x.iam.gserviceaccount.com\n"}, "Google service account"),
-    ({"flex_start": True, "spot": True}, "give only one"),
-    ({"model_id": ModelId("other", "m")}, "in another cell.*--cell /sax/other"),
+    "changes, words",
+    [
+        ({"replicas": 0}, "--replicas 0: write 1 to"),
+        ({"replicas": -1}, "--replicas -1"),
+        ({"replicas": 10**9}, "--replicas 1000000000"),
+        ({"kind": "deployment"}, "choose one of jobset"),
+        ({"part": "half"}, "choose one of control"),
+        ({"namespace": "Prod"}, "lower-case letters"),
+        ({"namespace": "a: b"}, "lower-case letters"),
+        ({"model": "a\nb: c"}, "one line without control characters"),
+        ({"model": ""}, "one line"),
+        ({"overrides": {"A\n": "1"}}, "one line"),
+        ({"overrides": {"A": '"x\u2028y"'}}, "one line"),
+        ({"model_path": "a b"}, "not a model path"),
+        ({"slots": 0}, "--slots 0"),
+        ({"max_context": -5}, "--max-context -5"),
+        ({"service_account_email": "me@example.com"}, "Google service account"),
+        ({"service_account_email": "me@x.iam.gserviceaccount.com\n"}, "Google service account"),
+        ({"flex_start": True, "spot": True}, "give only one"),
+        ({"model_id": ModelId("other", "m")}, "in another cell.*--cell /sax/other"),
+    ],
 )
 def test_what_no_cluster_would_take_is_refused_with_a_remedy(
     changes: dict[str, Any], words: str
@@ -41,8 +44,8 @@ def test_what_no_cluster_would_take_is_refused_with_a_remedy(
         order(**changes)
 
 
-@each_case("x" * 35, "Sax", "-a", "a_b", "7b", "a\n")
-@each_case("jobset", "one-jobset")
+@each_case("name", ["x" * 35, "Sax", "-a", "a_b", "7b", "a\n"])
+@each_case("kind", ["jobset", "one-jobset"])
 def test_a_name_that_is_none_once_expanded_is_refused(kind: str, name: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         order(name=name, kind=kind, replicas=11).check_names(hosts=64)
@@ -63,11 +66,14 @@ def test_a_leader_worker_set_is_held_to_its_own_limits() -> None:
 
 
 @each_case(
-    ("gs://my-sax", "my-sax"),
-    ("gs://my-sax/", "my-sax"),
-    ("gs://my-sax/cells/one", "gs://my-sax/cells/one"),
-    ("s3://my-sax", "s3://my-sax"),
-    ("az://my-sax/cells", "az://my-sax/cells"),
+    "text, variable",
+    [
+        ("gs://my-sax", "my-sax"),
+        ("gs://my-sax/", "my-sax"),
+        ("gs://my-sax/cells/one", "gs://my-sax/cells/one"),
+        ("s3://my-sax", "s3://my-sax"),
+        ("az://my-sax/cells", "az://my-sax/cells"),
+    ],
 )
 def test_a_bucket_is_told_as_saxml_tells_it(text: str, variable: str) -> None:
     bucket = StorageBucket.parse(text)
@@ -75,22 +81,25 @@ def test_a_bucket_is_told_as_saxml_tells_it(text: str, variable: str) -> None:
     assert (bucket.credentials is None) == text.startswith("gs://")
 
 
-@each_case(
+@each_case("text", [
     "my-sax", "/data", "file:///data", "memory://x", "gs://", "gs:///x", "gs://My-Bucket", "gs://a",
     "gs://my-sax/../x", "gs://my-sax//x", "gs://my sax", "gs://my-sax/x\ny", "s3://a_b", "az://a--b",
     "gs://my-sax?x=1", "http://my-sax",
-)  # fmt: skip
+])  # fmt: skip
 def test_what_is_no_bucket_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="--bucket"):
         StorageBucket.parse(text)
 
 
 @each_case(
-    "us-docker.pkg.dev/me/sax",
-    "localhost:5000",
-    "localhost/x",
-    "docker.io/me",
-    "10.0.0.1:50/a",
+    "registry",
+    [
+        "us-docker.pkg.dev/me/sax",
+        "localhost:5000",
+        "localhost/x",
+        "docker.io/me",
+        "10.0.0.1:50/a",
+    ],
 )
 def test_images_are_named_in_a_registry(registry: str) -> None:
     source = ImageSource(registry, "v2")
@@ -98,16 +107,16 @@ def test_images_are_named_in_a_registry(registry: str) -> None:
     assert source.image("other/image:1") == "other/image:1"
 
 
-@each_case(
+@each_case("registry", [
     "me/sax", "https://gcr.io/me", "gcr.io/me/", "gcr.io/Me", "gcr.io/me:tag", "", "gcr.io/a\nb",
     "gcr.io/a b", "REGION-docker.pkg.dev/PROJECT/REPO", "gcr.io/" + "a" * 300,
-)  # fmt: skip
+])  # fmt: skip
 def test_what_is_no_registry_is_refused(registry: str) -> None:
     with pytest.raises(InvalidRequest, match="--image-registry"):
         ImageSource(registry)
 
 
-@each_case("", ".a", "a:b", "a b", "a\n", "a" * 129, "é")
+@each_case("tag", ["", ".a", "a:b", "a b", "a\n", "a" * 129, "é"])
 def test_what_is_no_tag_is_refused(tag: str) -> None:
     with pytest.raises(InvalidRequest, match="--tag"):
         ImageSource(None, tag)

@@ -83,14 +83,17 @@ def _plain_head(each: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.extended
 @each_case(
-    ("", "pathways", {**_ELASTIC, "version": "latest"}),
-    (
-        "/colocated",
-        "pathways",
-        {**_ELASTIC, "version": "latest", "deployment_mode": "colocate_head_with_workers"},
-    ),
-    ("/our-components", "pathways", {**_ELASTIC, "components": _OURS, "trusts_network": True}),
-    ("/jobset", "pathways-jobset", _ELASTIC),
+    "overlay, kind, options",
+    [
+        ("", "pathways", {**_ELASTIC, "version": "latest"}),
+        (
+            "/colocated",
+            "pathways",
+            {**_ELASTIC, "version": "latest", "deployment_mode": "colocate_head_with_workers"},
+        ),
+        ("/our-components", "pathways", {**_ELASTIC, "components": _OURS, "trusts_network": True}),
+        ("/jobset", "pathways-jobset", _ELASTIC),
+    ],
 )
 def test_the_server_is_that_of_the_overlay(
     overlay: str, kind: str, options: dict[str, Any]

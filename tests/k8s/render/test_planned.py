@@ -28,7 +28,7 @@ def test_a_model_that_does_not_fit_is_refused_in_the_plans_own_words() -> None:
     assert '--set QUANTIZE="int8": 9 GiB' in refused.value.text
 
 
-@each_case("", "null", "[]", "{}", "Traceback", '{"fits": true}')
+@each_case("text", ["", "null", "[]", "{}", "Traceback", '{"fits": true}'])
 def test_what_is_no_plan_is_told_so(text: str) -> None:
     with pytest.raises(Unavailable, match="--no-plan"):
         read_plan(text)

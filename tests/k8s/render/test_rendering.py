@@ -64,8 +64,8 @@ def test_single_hosts_share_a_node_pool_and_others_never_do() -> None:
         assert "cloud.google.com/gke-nodepool" in together["annotations"].values()
 
 
-@each_case(*KINDS)
-@each_case(("v5e:2x2", False), ("v6e:4x4", True))
+@each_case("kind", KINDS)
+@each_case("topology, locks", [("v5e:2x2", False), ("v6e:4x4", True)])
 def test_chips_whose_driver_locks_memory_get_the_right_to_and_others_no_right(
     topology: str, locks: bool, kind: str
 ) -> None:
@@ -82,8 +82,8 @@ def test_a_machine_with_eight_chips_is_one_host() -> None:
     assert pod_of(made)["containers"][0]["resources"]["limits"]["google.com/tpu"] == "8"
 
 
-@each_case(*KINDS)
-@each_case("v5e:1x1", "v5e:2x2", "v5e:2x4", "v5p:2x2x4")
+@each_case("kind", KINDS)
+@each_case("topology", ["v5e:1x1", "v5e:2x2", "v5e:2x4", "v5p:2x2x4"])
 def test_the_pods_find_each_other_by_their_environment_alone(topology: str, kind: str) -> None:
     made = rendered(topology, kind=kind)
     pods = [pod for pod in pods_of(made.objects) if "model-server" in pod.owner]
@@ -186,7 +186,7 @@ def test_the_heading_tells_how_to_publish_with_the_same_overrides() -> None:
     assert (sent.model, sent.model_path) == (published.model_id, published.model_path)
 
 
-@each_case(
+@each_case("model, changes, words", [
     ("gs://b/gemma-2b", {}, ["/sax/test/gemma-2b", "auto", "gs://b/gemma-2b"]),
     ("./my model", {}, ["/sax/test/my-model", "auto", "gs://my-sax/checkpoints/my-model"]),
     ("meta-llama/Llama-3.1-8B", {"model_path": "llama"},
@@ -194,7 +194,7 @@ def test_the_heading_tells_how_to_publish_with_the_same_overrides() -> None:
     ("lm_cloud.LmCloudSpmd2BTest", {},
      ["/sax/test/lmcloudspmd2btest", "lm_cloud.LmCloudSpmd2BTest", "None"]),
     ("./7b.gguf", {}, ["/sax/test/m-7b-gguf", "auto", "gs://my-sax/checkpoints/m-7b-gguf"]),
-)  # fmt: skip
+])  # fmt: skip
 def test_without_a_plan_the_words_of_publish_follow_from_the_name(
     model: str, changes: dict[str, Any], words: list[str]
 ) -> None:

@@ -89,7 +89,7 @@ _HEADS = [
 
 
 @pytest.mark.extended
-@each_case(*_ORDERS)
+@each_case("topology, machine, kind, more", _ORDERS)
 def test_a_cluster_takes_it(
     topology: str, machine: str | None, kind: str, more: dict[str, Any]
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_cluster_takes_it(
 
 
 @pytest.mark.extended
-@each_case(*_HEADS)
+@each_case("topology, kind, options", _HEADS)
 def test_a_cluster_takes_it_behind_a_proxy(
     topology: str, kind: str, options: dict[str, Any]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from model_server.checkpoints.checkpoint import ordered_ends
 from model_server.checkpoints.opening import open_checkpoint
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 
 
@@ -41,7 +41,7 @@ def test_the_end_that_the_configuration_names_comes_first(folder: Path) -> None:
     assert ordered_ends(open_checkpoint(str(folder))) == [2, 0]
 
 
-@in_one_test(
+@each_case(
     "path, words",
     [
         ("/nowhere/at/all", "does not exist"),
@@ -124,7 +124,7 @@ def test_a_folder_that_links_to_itself_is_a_checkpoint_error(tmp_path: Path) -> 
         open_checkpoint(str(tmp_path / "loop"))
 
 
-@in_one_test("announced", [100_000_000, 100_000_001, 2**63])
+@each_case("announced", [100_000_000, 100_000_001, 2**63])
 def test_a_huge_header_is_refused_before_it_is_read(folder: Path, announced: int) -> None:
     (folder / "model.safetensors").write_bytes(announced.to_bytes(8, "little") + b"{}")
     tracemalloc.start()

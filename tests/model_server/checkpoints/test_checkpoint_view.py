@@ -18,7 +18,7 @@ from model_server.checkpoints.checkpoint_view import (
 )
 from model_server.checkpoints.opening import open_checkpoint
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 WANTED = ("transformer.wte.weight", "transformer.h.0.ln_1.weight", "lm_head.weight")
 
@@ -46,7 +46,7 @@ def test_bare_names_get_the_name_of_the_model(tmp_path: Path) -> None:
     whole.close()
 
 
-@in_one_test(
+@each_case(
     "stored, wanted",
     [
         (WANTED, WANTED),

@@ -16,7 +16,7 @@ from model_server.checkpoints.gguf.rope import rope_of, rope_type
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import Failures, in_one_test
+from tests.each_case import Failures, each_case
 from tests.model_server.checkpoints.gguf_case import (
     REFUSED,
     one_of_each_type,
@@ -151,7 +151,7 @@ def comparable_rope(config: dict[str, Any]) -> tuple[Any, ...]:
     return theta if scaling else None, rope_type(scaling), original if scaling else None, kept
 
 
-@in_one_test("case, words", REFUSED.items())
+@each_case("case, words", REFUSED.items())
 def test_what_gguf_cannot_say_is_refused(case: str, words: str, tmp_path: Path) -> None:
     folder = write_case(case, tmp_path / "folder")
     with pytest.raises(CheckpointError, match=words):

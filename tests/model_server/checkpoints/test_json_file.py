@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from model_server.checkpoints.json_file import MOST_JSON, parse_json, read_json
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.recursive(
@@ -24,7 +24,7 @@ def test_what_a_checkpoint_may_hold_is_read(value: object) -> None:
     assert parse_json(json.dumps(value)) == value
 
 
-@in_one_test(
+@each_case(
     "text, words",
     [
         ('{"a": ' + "9" * 4000 + "}", "a number of 4000 digits"),

@@ -13,7 +13,7 @@ import pytest
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.plan.checkpoint.convert import convert
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.gguf_case import write_case
 from tests.model_server.checkpoints.orbax_trees import flax_llama, save
 from tests.model_server.checkpoints.tiny_folder import (
@@ -70,8 +70,8 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         yield it
 
 
-@in_one_test("dtype", [np.float32, ml_dtypes.bfloat16])
-@in_one_test("order", ["C", "F", "within a larger one"])
+@each_case("dtype", [np.float32, ml_dtypes.bfloat16])
+@each_case("order", ["C", "F", "within a larger one"])
 def test_the_same_numbers_arrive(checkpoint: Checkpoint, dtype: type, order: str) -> None:
     rng = np.random.default_rng(3)
     for name in checkpoint.names():

@@ -9,7 +9,7 @@ import pytest
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.regular_file import check_files_below, open_regular, read_regular
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 
 
@@ -43,15 +43,15 @@ STRANGE = (make_fifo, make_socket, make_device, make_folder)
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
-@in_one_test("make", STRANGE)
+@each_case("make", STRANGE)
 def test_only_a_regular_file_is_opened(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
     kind = make(tmp_path / "file")
     with pytest.raises(CheckpointError, match=f"file is {kind}: .* regular files only"):
         open_regular(tmp_path / "file")
 
 
-@in_one_test("make", STRANGE)
-@in_one_test("name", FILES)
+@each_case("make", STRANGE)
+@each_case("name", FILES)
 def test_no_file_of_a_folder_is_waited_for(tmp_path: Path, make, name: str) -> None:  # type: ignore[no-untyped-def]
     folder = write_tiny(tmp_path / "tiny")
     (folder / name).unlink()
@@ -60,7 +60,7 @@ def test_no_file_of_a_folder_is_waited_for(tmp_path: Path, make, name: str) -> N
         open_checkpoint(str(folder)).chat_template()
 
 
-@in_one_test("make", STRANGE[:3])
+@each_case("make", STRANGE[:3])
 def test_no_gguf_file_is_waited_for(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
     kind = make(tmp_path / "m.gguf")
     for path in (tmp_path / "m.gguf", tmp_path):
@@ -68,7 +68,7 @@ def test_no_gguf_file_is_waited_for(tmp_path: Path, make) -> None:  # type: igno
             open_checkpoint(str(path))
 
 
-@in_one_test("make", STRANGE[:3])
+@each_case("make", STRANGE[:3])
 def test_no_file_of_an_orbax_checkpoint_is_waited_for(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "manifest.ocdbt").write_bytes(b"")
     (tmp_path / "d").mkdir()

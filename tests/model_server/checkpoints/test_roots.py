@@ -6,7 +6,7 @@ import pytest
 
 from model_server.checkpoints.roots import CheckpointRoots
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_what_lies_below_a_root_is_allowed(tmp_path: Path, inside: Path) -> None
         roots(tmp_path).check(url)
 
 
-@in_one_test(
+@each_case(
     "path",
     [
         "{tmp}",

@@ -13,7 +13,7 @@ import pytest
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.opening import open_checkpoint
 from sax.types import Message
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ANSWERS = json.loads((GOLDEN / "smollm2_greedy.json").read_text(encoding="utf-8"))
@@ -25,7 +25,7 @@ def checkpoint(smollm2: Path) -> Checkpoint:
     return open_checkpoint(str(smollm2))
 
 
-@in_one_test("case", TEXTS["plain"])
+@each_case("case", TEXTS["plain"])
 def test_plain_text_has_the_reference_ids(checkpoint: Checkpoint, case: dict[str, Any]) -> None:
     tokenizer = checkpoint.tokenizer()
     assert tokenizer.encode(case["text"]) == case["ids"]
@@ -34,12 +34,12 @@ def test_plain_text_has_the_reference_ids(checkpoint: Checkpoint, case: dict[str
     assert "".join(map(decoder.push, case["ids"])) + decoder.flush() == case["text"]
 
 
-@in_one_test("case", TEXTS["chat"])
+@each_case("case", TEXTS["chat"])
 def test_chat_text_has_the_reference_ids(checkpoint: Checkpoint, case: dict[str, Any]) -> None:
     assert checkpoint.tokenizer().encode_chat(case["text"]) == case["ids"]
 
 
-@in_one_test("case", ANSWERS["cases"])
+@each_case("case", ANSWERS["cases"])
 def test_prompts_and_answers_are_the_references(
     checkpoint: Checkpoint, case: dict[str, Any]
 ) -> None:

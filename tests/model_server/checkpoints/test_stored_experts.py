@@ -8,11 +8,11 @@ from typing import Any
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.text_part import text_config
 from model_server.models.registry import make_recipe
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.models.family_cases import checkpoint_of, config_of
 
 
-@in_one_test(
+@each_case(
     "case, apart",
     [("qwen3_5_moe", None), ("qwen3_5_moe_experts_apart", True), ("qwen3_next", None)],
 )
@@ -21,7 +21,7 @@ def test_the_config_says_where_the_names_do(case: str, apart: bool | None) -> No
         assert checkpoint.config.get("experts_apart") is apart
 
 
-@in_one_test("case, upright", [("qwen3_vl_moe", None), ("qwen3_vl_moe_saved", True)])
+@each_case("case, upright", [("qwen3_vl_moe", None), ("qwen3_vl_moe_saved", True)])
 def test_matrices_that_do_not_lie_as_published_are_told(case: str, upright: bool | None) -> None:
     with closing(open_checkpoint(str(checkpoint_of(case)))) as checkpoint:
         assert checkpoint.config.get("experts_upright") is upright

@@ -17,8 +17,8 @@ from model_server.checkpoints.opening import open_checkpoint
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.registry import make_recipe
 from sax.errors import CheckpointError
+from tests.each_case import each_case
 from tests.golden.random_tensor import random_tensor
-from tests.model_server.case_failures import in_one_test
 from tests.model_server.models.family_cases import F32, FAMILIES, checkpoint_of, config_of
 
 CASE = "gemma3_layer_types"
@@ -100,7 +100,7 @@ def test_a_checkpoint_without_tensors_that_see_has_no_sizes_for_them(tmp_path: P
         assert "vision_config" not in checkpoint.config
 
 
-@in_one_test(
+@each_case(
     "files, says",
     [
         ({"preprocessor_config.json": {"size": 3}}, {"preprocessor_config": {"size": 3}}),

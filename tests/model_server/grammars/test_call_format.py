@@ -16,7 +16,7 @@ from model_server.grammars.constraint import Constraint
 from model_server.text.dialect import AnswerDialect
 from sax.chat import AnswerFormat, ChatOptions, ReasoningParser, Tool, ToolParser
 from sax.errors import InvalidRequest, UnsupportedParameter
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.grammars.test_compiler import tokenizer, walk
 from tests.model_server.grammars.test_short_way import matcher_of
 
@@ -85,7 +85,7 @@ def test_a_forced_answer_is_valid_calls_and_nothing_else(
         jsonschema.validate(arguments, SCHEMAS[name])
 
 
-@in_one_test("dialect", DIALECTS)
+@each_case("dialect", DIALECTS)
 def test_a_function_that_is_named_is_called_once(
     compiler: GrammarCompiler, dialect: AnswerDialect
 ) -> None:
@@ -118,7 +118,7 @@ def test_arguments_of_a_strict_tool_keep_to_its_schema_among_other_text() -> Non
     assert not accepts(strict, f"I look. {BAD}")
 
 
-@in_one_test("parser", [ToolParser.LLAMA3, ToolParser.GEMMA, ToolParser.GPT_OSS])
+@each_case("parser", [ToolParser.LLAMA3, ToolParser.GEMMA, ToolParser.GPT_OSS])
 def test_strict_tools_work_in_dialects_without_a_mark_in_text(parser: ToolParser) -> None:
     final = "<|channel|>final<|message|>" if parser is ToolParser.GPT_OSS else ""
     begin, end = {

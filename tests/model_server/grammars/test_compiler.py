@@ -25,7 +25,7 @@ from model_server.text.tokenizer import ByteTokenizer, Tokenizer
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import SamplingParams
 from tests.demo_model import demo_model
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.grammars.schemas import SCHEMAS
 
 MOST = 4000  # tokens of an answer
@@ -92,8 +92,8 @@ def test_every_answer_under_a_random_schema_parses_and_is_valid(
 
 
 @pytest.mark.extended
-@in_one_test("seed", range(3))
-@in_one_test(
+@each_case("seed", range(3))
+@each_case(
     "constraint, pattern",
     [
         (Constraint("regex", r"[0-9]{3}-[a-f]+"), r"[0-9]{3}-[a-f]+"),
@@ -130,7 +130,7 @@ def test_a_structural_tag_forces_a_call_with_valid_arguments(compiler: GrammarCo
     assert not tokenizer().eos_ids & set(allowed)
 
 
-@in_one_test(
+@each_case(
     "constraint",
     [
         Constraint("json_schema", "{"),
@@ -201,7 +201,7 @@ def test_allowed_token_ids_and_a_grammar_hold_together(compiler: GrammarCompiler
         allowed_by(compiled.begin((), (digit,), None))
 
 
-@in_one_test(
+@each_case(
     "params, param",
     [
         (SamplingParams(regex="a", json_object=True), "regex"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from model_server.grammars.endless import endless
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 
 def node(required: list[str], **next_one: Any) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def node(required: list[str], **next_one: Any) -> dict[str, Any]:
 HERE, NULL = {"$ref": "#"}, {"type": "null"}
 
 
-@in_one_test(
+@each_case(
     "schema",
     [
         {},
@@ -32,7 +32,7 @@ def test_what_can_end_is_let_through(schema: dict[str, Any]) -> None:
     assert endless(schema) is None
 
 
-@in_one_test(
+@each_case(
     "schema, reference",
     [
         (HERE, "#"),

@@ -24,7 +24,7 @@ from model_server.grammars.constraint import Constraint, grammar_of
 from model_server.grammars.guide import CompiledGrammar, GuideCounts
 from model_server.grammars.short_way import ShortWay
 from model_server.grammars.vocabulary import ll_tokenizer
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.grammars.schemas import SCHEMAS
 from tests.model_server.grammars.test_compiler import tokenizer
 
@@ -128,15 +128,15 @@ def test_answers_under_random_schemas_are_valid_at_the_shortest_length_and_a_few
     jsonschema.validate(json.loads(text), schema)
 
 
-@in_one_test("seed", range(3))
-@in_one_test("pattern", [r"[a-z]+@[a-z]+\.com", r"[a-z]{20}x", r"(ab|c)*d[0-9]{3}"])
+@each_case("seed", range(3))
+@each_case("pattern", [r"[a-z]+@[a-z]+\.com", r"[a-z]{20}x", r"(ab|c)*d[0-9]{3}"])
 def test_an_answer_that_a_pattern_says_is_completed_too(
     compiler: GrammarCompiler, pattern: str, seed: int
 ) -> None:
     assert re.fullmatch(pattern, walk(compiler, Constraint("regex", pattern), 14, seed))
 
 
-@in_one_test(
+@each_case(
     "begun, end",
     [
         ('{"name": "Jo', '","friends":[],"color":"red"}'),

@@ -9,7 +9,7 @@ import pytest
 
 from model_server.grammars.constraint import Constraint, grammar_of
 from sax.errors import InvalidRequest
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.grammars.test_compiler import tokenizer
 from tests.model_server.grammars.test_short_way import matcher_of
 
@@ -44,7 +44,7 @@ CALLS = {
 }
 
 
-@in_one_test(
+@each_case(
     "tree, whole, not_whole",
     [
         (const('a "b"'), ['a "b"'], ["a", "b"]),
@@ -96,7 +96,7 @@ def deep() -> dict[str, Any]:
     return tree
 
 
-@in_one_test(
+@each_case(
     "tree, path",
     [
         ({"type": "qwen_xml_parameter"}, "format"),

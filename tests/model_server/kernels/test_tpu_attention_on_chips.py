@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.tpu.attention import TpuAttention
-from tests.model_server.case_failures import Failures
+from tests.each_case import Failures
 from tests.model_server.kernels.step_mixes import Heads
 from tests.model_server.tpu_compiler import CHIPS, compiled, mesh_of, needs_compiler, one_device
 

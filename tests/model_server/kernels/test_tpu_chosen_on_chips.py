@@ -14,7 +14,7 @@ from model_server.kernels.chosen import Choosing, Chosen, attend_to_chosen
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import CacheShape
 from model_server.kernels.tpu.attention import TpuAttention
-from tests.model_server.case_failures import Failures
+from tests.each_case import Failures
 from tests.model_server.compiled_program import made_as_large_as
 from tests.model_server.tpu_compiler import compiled, mesh_of, needs_compiler, one_device
 

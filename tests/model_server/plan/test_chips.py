@@ -10,12 +10,12 @@ from jax.sharding import Mesh
 
 from model_server.plan.slices import ALIASES, CHIPS, LENT
 from model_server.plan.topology import topology_of
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.tpu_compiler import needs_compiler
 
 
 @needs_compiler
-@in_one_test("name", ["v5e", "v5p", "v6e", "v7x"])
+@each_case("name", ["v5e", "v5p", "v6e", "v7x"])
 def test_a_chip_is_about_as_jax_knows_it(name: str) -> None:
     """jax tells of one core; a v5p has two that are one device, a v7x two devices."""
     device = topology_of(f"{name}:{LENT[name][0]}").devices[0]

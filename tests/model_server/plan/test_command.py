@@ -11,7 +11,7 @@ from model_server.plan import planner
 from model_server.plan.__main__ import main
 from model_server.plan.planner import PlanRequest
 from sax.errors import Unavailable
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_name_that_looks_like_an_option_stays_a_name(asked: list[PlanRequest])
     assert (request.model, request.topology, request.chips) == ("--json", "auto", ("v6e",))
 
 
-@in_one_test("words", [["Llama-3-8B"], ["Llama-3-8B", "--topology", "auto", "--emit", "yaml"]])
+@each_case("words", [["Llama-3-8B"], ["Llama-3-8B", "--topology", "auto", "--emit", "yaml"]])
 def test_a_wrong_command_line_is_not_planned(asked: list[PlanRequest], words: list[str]) -> None:
     assert main(words) == 2
     assert not asked

@@ -27,7 +27,7 @@ from model_server.plan.depth import (
 from model_server.plan.hlo.module import parse, runs_of
 from model_server.plan.hlo.traffic import HbmBytes, StepTraffic, traffic_of
 from model_server.plan.work import anatomy_of
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.plan.measures import NO_TRAFFIC, deployed, measured
 from tests.model_server.tpu_compiler import needs_compiler
 
@@ -70,7 +70,7 @@ ENTRY %main (tokens: f32[8,128], w0: f32[128,128], w1: f32[128,128]) -> f32[8,12
 _ROWS, _WEIGHT = 8 * 128 * 4, 128 * 128 * 4
 
 
-@in_one_test(
+@each_case(
     "kinds, expected",
     [
         ("a" * 96, (7, 8, range(2, 3))),

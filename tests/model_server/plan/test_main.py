@@ -10,7 +10,7 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.plan.__main__ import main
 from model_server.plan.compiled import measure
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.plan.measures import deployed
 from tests.model_server.tpu_compiler import needs_compiler
 from tests.tools.golden.media.gemma3 import gemma3_config
@@ -29,7 +29,7 @@ _SMALL = (
 )
 
 
-@in_one_test(
+@each_case(
     "arguments, message",
     [
         (["nonsense", "--topology=v5e:4x8"], "'nonsense' is not a model path"),

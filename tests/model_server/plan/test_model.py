@@ -11,7 +11,7 @@ import pytest
 from model_server.models.registry import make_recipe
 from model_server.plan.model import known_models, known_names, open_model, open_with_draft
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
-from tests.model_server.case_failures import Failures, in_one_test
+from tests.each_case import Failures, each_case
 
 # Billions of parameters, where the name says them in another way or not at all.
 _SAID = {
@@ -81,7 +81,7 @@ def test_a_well_known_model_has_the_parameters_that_its_name_says() -> None:
     assert not failures, str(failures)
 
 
-@in_one_test("text", ["meta-llama/Meta-Llama-3-70B-Instruct", "Llama-3-70B", "llama-3-70b"])
+@each_case("text", ["meta-llama/Meta-Llama-3-70B-Instruct", "Llama-3-70B", "llama-3-70b"])
 def test_a_well_known_model_goes_by_several_names(text: str) -> None:
     with open_model(text) as model:
         assert model.title == "meta-llama/Llama-3-70B"
@@ -91,7 +91,7 @@ def test_no_two_well_known_models_share_a_name() -> None:
     assert len(known_models()) == len(known_names()) > 30
 
 
-@in_one_test(
+@each_case(
     "text",
     [
         "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd175B32Test",
@@ -152,7 +152,7 @@ def test_a_wrong_model_path_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
         pass
 
 
-@in_one_test(
+@each_case(
     "name, overrides, message",
     [
         ("llama", {}, "takes its sizes from a checkpoint"),

@@ -23,7 +23,7 @@ from model_server.plan.output.kubernetes import kubernetes_values
 from model_server.plan.output.plot import roofline_svg
 from model_server.plan.output.terminal import show
 from sax.errors import InvalidRequest
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 _GIB = 2**30
 
@@ -162,7 +162,7 @@ def test_the_picture_has_a_roof_and_a_point_for_every_bucket() -> None:
         assert 50 <= float(dot.get("cy") or 0) <= 420
 
 
-@in_one_test(
+@each_case(
     "topology, hosts, chips_per_host, lines",
     [
         ("v5e:4x8", 8, 4, ["gke-tpu-accelerator: tpu-v5-lite-podslice", "ct5lp-hightpu-4t"]),

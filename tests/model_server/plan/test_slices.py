@@ -6,10 +6,10 @@ import pytest
 
 from model_server.plan.slices import CHIPS, LENT, chips_of, parse_chip, parse_slice
 from sax.errors import InvalidRequest
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 
-@in_one_test(
+@each_case(
     "text, name",
     [
         ("v5e:4x8", "v5e:4x8"),
@@ -30,7 +30,7 @@ def test_the_compiler_has_its_own_name_for_some_chips() -> None:
     assert parse_slice("v7x:2x2x1").for_compiler == "tpu7x:2x2x1"
 
 
-@in_one_test(
+@each_case(
     "text, hint",
     [
         ("v5x:4x8", "nearest: .*v5e:4x8"),

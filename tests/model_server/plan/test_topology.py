@@ -14,12 +14,12 @@ from model_server.plan.compiled import read_refusal
 from model_server.plan.slices import CHIPS, LENT
 from model_server.plan.topology import topology_of
 from sax.errors import InvalidRequest, Unavailable
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.tpu_compiler import needs_compiler
 
 
 @needs_compiler
-@in_one_test("chip", CHIPS)
+@each_case("chip", CHIPS)
 def test_the_compiler_knows_every_slice_that_can_be_had(chip: str) -> None:
     for size in LENT[chip][:6]:
         found = topology_of(f"{chip}:{size}")

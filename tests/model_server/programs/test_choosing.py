@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from model_server.programs.choosing import ProgramNeeds, choose, explain
 from model_server.programs.manifest import Manifest
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.programs.made_here import KEYS, LIMITS, MANIFEST
 
 WANTED = ProgramNeeds(weights="abc", keys=KEYS, limits=LIMITS, pages_are_given=False, sax="1 (abc)")
@@ -50,7 +50,7 @@ def test_pages_that_a_flag_gives_must_be_those_of_the_set() -> None:
     assert choose({"same": with_pages(40)}, given) == "same"
 
 
-@in_one_test(
+@each_case(
     "made, words",
     [
         (with_pages(41), "made for 41 KV pages, this server has memory for 40"),

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from model_server.programs.keys import differences, flags_of
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.programs.made_here import KEYS
 
 MOVED = ("0 at 0,0,0 core 0", "4 at 0,1,0 core 0")
@@ -18,7 +18,7 @@ def test_the_same_keys_differ_in_nothing() -> None:
     assert differences(KEYS, replace(KEYS)) == []
 
 
-@in_one_test(
+@each_case(
     "here, words",
     [
         ({"libtpu": "0.0.53"}, ["made for libtpu 0.0.52, this server has 0.0.53"]),

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from model_server.engine.paging.near_count import most_near
 from model_server.programs.manifest import decode, encode, shape_differences
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.programs.made_here import KEYS, LIMITS, MANIFEST, entry_of
 
 FULL = replace(MANIFEST, programs=(entry_of("2 decodes", "f" * 64, b"machine code"),))
@@ -22,7 +22,7 @@ def test_a_manifest_reads_back_and_is_lines_for_people() -> None:
     assert b'\n    "libtpu": "0.0.52"' in body
 
 
-@in_one_test(
+@each_case(
     "body, words",
     [
         (b"{", "not a manifest"),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.programs.place import SetFolder, beside, open_to_all, sets_at
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.programs.made_here import MANIFEST, entry_of
 
 A = entry_of("a", "a" * 64, b"program a")
@@ -53,7 +53,7 @@ def test_a_program_that_is_no_longer_listed_goes(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [B.file, "manifest.json"]
 
 
-@in_one_test(
+@each_case(
     "body, words",
     [(b"program A", "is damaged"), (b"prog", "has 4 bytes of 9"), (None, "is missing")],
 )

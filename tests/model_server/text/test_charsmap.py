@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from model_server.text.charsmap import CharsMap
 from model_server.text.vocabularies.sentence_piece_file import parse, pieces_of
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.text.vocabularies.golden import PLACE
 
 COMPILED = pieces_of(parse((PLACE / "bpe_rules.model").read_bytes())).charsmap
@@ -61,7 +61,7 @@ def test_a_rule_across_two_plain_letters_is_found() -> None:
     assert CharsMap(COMPILED).apply("a..... e\u0301") == "a\u2026.. \u00e9"
 
 
-@in_one_test(
+@each_case(
     "compiled", [b"", b"\1", struct.pack("<I", 0), struct.pack("<I", 8) + b"1234", COMPILED[:40]]
 )
 def test_damaged_rules_are_refused(compiled: bytes) -> None:

@@ -9,7 +9,7 @@ from model_server.text.chat_template import ChatTemplate
 from model_server.text.control_tokens import MARK
 from sax.errors import CheckpointError, InvalidRequest, Unavailable
 from sax.types import ChatOptions, Message
-from tests.model_server.case_failures import Failures, in_one_test
+from tests.each_case import Failures, each_case
 from tests.model_server.text.reference_jinja import reference_render
 
 HELLO = [Message("user", "hello")]
@@ -37,7 +37,7 @@ def test_control_tokens_in_roles_and_contents_are_marked() -> None:
     assert template.render([Message("<|a|>", " <|a|> ")]) == f"<|a|>{MARK}<|a|>:{MARK}<|a|>"
 
 
-@in_one_test(
+@each_case(
     "source, text",
     [
         # No line of a block is left.
@@ -81,7 +81,7 @@ def test_a_template_can_refuse_messages_in_its_own_words() -> None:
     assert caught.value.param == "messages"
 
 
-@in_one_test(
+@each_case(
     "source",
     [
         "{{ 1 / 0 }}",
@@ -100,7 +100,7 @@ def test_what_goes_wrong_inside_is_an_invalid_request(source: str) -> None:
 
 
 @pytest.mark.extended
-@in_one_test(
+@each_case(
     "source",
     [
         "{{ 'x' * 10 ** 9 }}",
@@ -121,7 +121,7 @@ def test_a_template_that_would_not_end_or_fit_is_stopped(source: str) -> None:
         render(source)
 
 
-@in_one_test(
+@each_case(
     "source, words",
     [
         ("{% if %}", "line 1"),
@@ -263,7 +263,7 @@ def test_text_that_is_not_unicode_is_refused() -> None:
         ChatTemplate("\ud800")
 
 
-@in_one_test(
+@each_case(
     "source",
     [
         "{% for m in messages %}{{ '<|{}|>{}'.format(m.role, m['content']) }}{% endfor %}",
@@ -287,7 +287,7 @@ def test_the_text_is_that_of_the_reference(source: str) -> None:
     assert render(source, chat) == reference_render(source, chat)
 
 
-@in_one_test(
+@each_case(
     "source",
     ["{{ '{0.__class__}'.format('x') }}", "{{ '{x.__init__}'.format_map({'x': cycler}) }}"],
 )

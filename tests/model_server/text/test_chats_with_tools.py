@@ -11,7 +11,7 @@ from model_server.text.control_tokens import MARK
 from model_server.text.dialect import AnswerDialect, dialect_of
 from sax.chat import ChatOptions, Message, ReasoningParser, Tool, ToolCall, ToolParser
 from sax.errors import InvalidRequest, UnsupportedParameter
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 ASK = Message("user", "Weather in Oslo?")
 WEATHER = Tool("get_weather", "Tells it.", '{"type": "object", "properties": {"city": {}}}')
@@ -67,7 +67,7 @@ def test_no_text_of_tools_and_calls_becomes_a_control_token() -> None:
     assert render("{{ extra }}", options=values) == f"{MARK}<|x|>"
 
 
-@in_one_test("options, messages, param", [
+@each_case("options, messages, param", [
         (WITH_TOOLS, [ASK], "tools"),
         (ChatOptions(), [ASK, CALLED], "messages"),
         (ChatOptions(chat_template_kwargs='{"enable_thinking": 1}'), [ASK],
@@ -97,9 +97,7 @@ def test_no_reasoning_is_no_reasoning_as_the_template_has_it() -> None:
     assert render("plain", options=none) == "plain"
 
 
-@in_one_test(
-    "tool, call", [(Tool("f", "", "[]"), CALL), (WEATHER, ToolCall("1", "f", "[" * 99_999))]
-)
+@each_case("tool, call", [(Tool("f", "", "[]"), CALL), (WEATHER, ToolCall("1", "f", "[" * 99_999))])
 def test_what_is_no_json_is_refused(tool: Tool, call: ToolCall) -> None:
     with pytest.raises(InvalidRequest, match="is no JSON object"):
         render("{{ tools }}{{ tool_calls }}", Message("assistant", "", tool_calls=(call,)),
@@ -112,7 +110,7 @@ CHATML = (
 )
 
 
-@in_one_test(
+@each_case(
     "content, end",
     [("It is", "It is"), (" It is\n", "It is"), ("is is", "is is"), ("a <|x|>", f"a {MARK}<|x|>")],
 )

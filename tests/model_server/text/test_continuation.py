@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from model_server.text.continuation import split_ids
 from model_server.text.text_decoder import whole_text
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.text.every_tokenizer import FAITHFUL, KINDS, tokenizer_of
 
 PARTS = ["a", "the", " ", "  ", " park", "park", ".", "\n", "é", "🙂", "12", " serves", "'s", "<"]
@@ -19,7 +19,7 @@ FEW = settings(max_examples=40, deadline=None)  # of all kinds
 
 @FEW
 @given(prompt=TEXTS, answer=IDS)
-@in_one_test("kind", KINDS)
+@each_case("kind", KINDS)
 def test_a_continuation_says_what_the_whole_says_after_the_prompt(
     kind: str, prompt: str, answer: list[int]
 ) -> None:
@@ -31,7 +31,7 @@ def test_a_continuation_says_what_the_whole_says_after_the_prompt(
 
 @FEW
 @given(prompt=TEXTS, continuation=TEXTS)
-@in_one_test("kind", KINDS)
+@each_case("kind", KINDS)
 def test_the_prompt_keeps_its_ids_and_the_suffix_has_the_rest_of_the_whole(
     kind: str, prompt: str, continuation: str
 ) -> None:
@@ -44,7 +44,7 @@ def test_the_prompt_keeps_its_ids_and_the_suffix_has_the_rest_of_the_whole(
 
 @FEW
 @given(prompt=TEXTS, continuation=TEXTS)
-@in_one_test("kind", FAITHFUL)
+@each_case("kind", FAITHFUL)
 def test_a_suffix_says_its_text_and_prompt_and_text_encode_to_the_same_ids(
     kind: str, prompt: str, continuation: str
 ) -> None:
@@ -56,7 +56,7 @@ def test_a_suffix_says_its_text_and_prompt_and_text_encode_to_the_same_ids(
     assert [*before, *after] == together or together[: len(before)] != before
 
 
-@in_one_test("kind", KINDS)
+@each_case("kind", KINDS)
 def test_a_word_that_goes_on_has_no_space_and_a_new_word_has_its_own(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
     for prompt, continuation in [("the", " park"), ("the pa", "rk"), ("the ", "park")]:
@@ -70,7 +70,7 @@ def test_a_word_that_goes_on_has_no_space_and_a_new_word_has_its_own(kind: str) 
 
 @FEW
 @given(answer=TEXTS.filter(lambda text: not text.startswith(" ")))
-@in_one_test("kind", FAITHFUL)
+@each_case("kind", FAITHFUL)
 def test_an_answer_of_its_own_loses_the_first_space_that_encoding_adds(
     kind: str, answer: str
 ) -> None:
@@ -78,7 +78,7 @@ def test_an_answer_of_its_own_loses_the_first_space_that_encoding_adds(
     assert whole_text(tokenizer.decoder(), tokenizer.encode(answer, add_bos=False)) == answer
 
 
-@in_one_test("kind", KINDS)
+@each_case("kind", KINDS)
 def test_after_a_start_token_alone_the_text_still_begins(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
     start = [tokenizer.bos_id] if tokenizer.bos_id is not None else []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from model_server.text.control_tokens import MARK
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer, IncrementalDecoder
 from sax.errors import CheckpointError, InvalidRequest
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.tiny_folder import CONTROL, tokenizer_json
 
 BYTE_LEVEL = HfTokenizer(tokenizer_json(), bos="<|turn|>", eos=["<|stop|>"])
@@ -308,7 +308,7 @@ def test_a_lone_surrogate_is_refused() -> None:
             tokenizer.encode("a\ud800")
 
 
-@in_one_test("text", ["", "{}", "[]", '{"model": {"type": "BPE"}}', "not json"])
+@each_case("text", ["", "{}", "[]", '{"model": {"type": "BPE"}}', "not json"])
 def test_a_damaged_tokenizer_is_a_checkpoint_error(text: str) -> None:
     with pytest.raises(CheckpointError, match="cannot be read"):
         HfTokenizer(text)
@@ -359,7 +359,7 @@ def test_a_long_text_is_encoded_like_a_short_one(parts: list[str]) -> None:
     assert BYTE_LEVEL.encode(text) == whole.encode(text, add_special_tokens=False).ids
 
 
-@in_one_test("tokenizer", [BYTE_LEVEL, SENTENCE_PIECE, ByteTokenizer(1000)])
+@each_case("tokenizer", [BYTE_LEVEL, SENTENCE_PIECE, ByteTokenizer(1000)])
 def test_no_token_is_longer_than_the_longest(tokenizer: HfTokenizer | ByteTokenizer) -> None:
     lengths = [len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size)]
     assert max(lengths) <= tokenizer.longest_token <= 8 + 2 * max(lengths)

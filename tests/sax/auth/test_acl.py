@@ -78,17 +78,20 @@ def test_a_method_goes_by_its_own_list_then_its_twins_then_the_star() -> None:
 
 
 @each_case(
-    {"lm.genrate": "alice"},
-    {"vm.look": "alice"},
-    {"": "alice"},
-    {"lm generate": "alice"},
-    {"x" * 101: "alice"},
-    {"lm.generate": "alice bob"},
-    {"lm.generate": "alice,,bob"},
-    {"lm.generate": "acl/team"},
-    {"lm.generate": "x" * 201},
-    {"lm.generate": ",".join(f"n{i}" for i in range(1001))},
-    {f"m{i}": "alice" for i in range(101)},
+    "lists",
+    [
+        {"lm.genrate": "alice"},
+        {"vm.look": "alice"},
+        {"": "alice"},
+        {"lm generate": "alice"},
+        {"x" * 101: "alice"},
+        {"lm.generate": "alice bob"},
+        {"lm.generate": "alice,,bob"},
+        {"lm.generate": "acl/team"},
+        {"lm.generate": "x" * 201},
+        {"lm.generate": ",".join(f"n{i}" for i in range(1001))},
+        {f"m{i}": "alice" for i in range(101)},
+    ],
 )
 def test_a_list_that_cannot_be_meant_is_refused_by_the_name_of_its_field(
     lists: dict[str, str],

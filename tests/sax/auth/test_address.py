@@ -9,12 +9,15 @@ from tests.each_case import each_case
 
 
 @each_case(
-    ("10.0.0.7", "10.0.0.7"),
-    ("::ffff:10.0.0.7", "10.0.0.7"),
-    ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-    ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
-    ("fe80::1%eth0", "fe80::/64"),
-    ("testclient", "testclient"),
+    "host, account",
+    [
+        ("10.0.0.7", "10.0.0.7"),
+        ("::ffff:10.0.0.7", "10.0.0.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("testclient", "testclient"),
+    ],
 )
 def test_an_account_is_an_ipv4_address_or_an_ipv6_network(host: str, account: str) -> None:
     assert account_of_host(host) == account

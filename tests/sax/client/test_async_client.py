@@ -60,10 +60,13 @@ async def test_a_second_publish_is_model_exists(client: AsyncClient) -> None:
 
 
 @each_case(
-    (("new", "llama", "None"), InvalidName, "model"),
-    ((NEW, "2b", "None"), InvalidName, "model_path"),
-    ((NEW, "llama", "a b"), InvalidName, "checkpoint"),
-    ((NEW, "llama", "None", -1), InvalidRequest, "replicas"),
+    "arguments, error, param",
+    [
+        (("new", "llama", "None"), InvalidName, "model"),
+        ((NEW, "2b", "None"), InvalidName, "model_path"),
+        ((NEW, "llama", "a b"), InvalidName, "checkpoint"),
+        ((NEW, "llama", "None", -1), InvalidRequest, "replicas"),
+    ],
 )
 async def test_a_malformed_publish_is_refused_before_it_is_sent(
     arguments: tuple[str, str, str],

@@ -195,7 +195,7 @@ def test_every_call_of_the_async_client_is_one_of_the_blocking_client() -> None:
     assert public_calls(Client).keys() == public_calls(AsyncClient).keys()
 
 
-@each_case(*sorted(public_calls(AsyncClient)))
+@each_case("name", sorted(public_calls(AsyncClient)))
 def test_both_clients_take_the_same_arguments_and_say_the_same(name: str) -> None:
     blocking, asynchronous = getattr(Client, name), getattr(AsyncClient, name)
     ours, theirs = (inspect.signature(call).parameters for call in (blocking, asynchronous))

@@ -54,7 +54,7 @@ def test_a_version_is_nothing_or_32_hex_digits(text: str) -> None:
     assert check_version(text) == text
 
 
-@each_case("0F" * 16, "0f" * 15, "latest", "0f" * 16 + "\n")
+@each_case("text", ["0F" * 16, "0f" * 15, "latest", "0f" * 16 + "\n"])
 def test_anything_else_is_no_version(text: str) -> None:
     with pytest.raises(InvalidRequest, match="sax versions") as refusal:
         check_version(text)

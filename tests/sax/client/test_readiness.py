@@ -22,21 +22,24 @@ def model(*replicas: ReplicaStatus, wanted: int = 1) -> PublishedModel:
 
 
 @each_case(
-    (model(wanted=0), "0 replicas are wanted"),
-    (model(), "no model server has taken it yet"),
-    (model(ReplicaStatus("", ServableStatus.NONE, "no server has 8 chips")), "has 8 chips"),
-    (model(ReplicaStatus("a:1", ServableStatus.FAILED, "truncated")), "truncated"),
-    (model(ReplicaStatus("a:1", ServableStatus.UNLOADING)), "unloading on a:1"),
-    (
-        model(ReplicaStatus("a:1", ServableStatus.LOADING, "", Progress("compiling", 3, 8))),
-        "compiling 3 of 8",
-    ),
-    (
-        model(ReplicaStatus("a:1", ServableStatus.LOADING, "", Progress("starting"))),
-        "starting",
-    ),
-    (model(LOADED, ReplicaStatus("b:2", ServableStatus.FAILED, "no room")), "no room"),
-    (model(LOADED), "just become ready"),
+    "published, why",
+    [
+        (model(wanted=0), "0 replicas are wanted"),
+        (model(), "no model server has taken it yet"),
+        (model(ReplicaStatus("", ServableStatus.NONE, "no server has 8 chips")), "has 8 chips"),
+        (model(ReplicaStatus("a:1", ServableStatus.FAILED, "truncated")), "truncated"),
+        (model(ReplicaStatus("a:1", ServableStatus.UNLOADING)), "unloading on a:1"),
+        (
+            model(ReplicaStatus("a:1", ServableStatus.LOADING, "", Progress("compiling", 3, 8))),
+            "compiling 3 of 8",
+        ),
+        (
+            model(ReplicaStatus("a:1", ServableStatus.LOADING, "", Progress("starting"))),
+            "starting",
+        ),
+        (model(LOADED, ReplicaStatus("b:2", ServableStatus.FAILED, "no room")), "no room"),
+        (model(LOADED), "just become ready"),
+    ],
 )
 def test_the_first_reason_is_given(published: PublishedModel, why: str) -> None:
     assert why in why_not(published)

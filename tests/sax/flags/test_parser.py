@@ -21,23 +21,26 @@ def make_parser(*, jax: bool = False) -> ServerParser:
     return parser
 
 
-@each_case("--port=7", "--port 7", "-port=7", "-port 7")
+@each_case("words", ["--port=7", "--port 7", "-port=7", "-port 7"])
 def test_one_dash_or_two_and_an_equals_sign_or_none_say_the_same(words: str) -> None:
     assert make_parser().parse_args(words.split()).port == 7
 
 
 @each_case(
-    ("--check", True),
-    ("-check", True),
-    ("--check=true", True),
-    ("-check=T", True),
-    ("--check=1", True),
-    ("--nocheck", False),
-    ("-nocheck", False),
-    ("--no-check", False),
-    ("--check=false", False),
-    ("-check=F", False),
-    ("--check=0", False),
+    "word, value",
+    [
+        ("--check", True),
+        ("-check", True),
+        ("--check=true", True),
+        ("-check=T", True),
+        ("--check=1", True),
+        ("--nocheck", False),
+        ("-nocheck", False),
+        ("--no-check", False),
+        ("--check=false", False),
+        ("-check=F", False),
+        ("--check=0", False),
+    ],
 )
 def test_a_switch_is_set_in_every_spelling(word: str, value: bool) -> None:
     assert make_parser().parse_args([word]).check is value
@@ -91,11 +94,14 @@ def test_a_flag_file_that_names_itself_is_refused(
 
 
 @each_case(
-    (["--jax_enable_checks"], "jax_enable_checks=true"),
-    (["--nojax_enable_checks"], "jax_enable_checks=false"),
-    (["--jax_default_matmul_precision", "highest"], "jax_default_matmul_precision=highest"),
-    (["-jax_log_compiles=1"], "jax_log_compiles=1"),
-    (["--jax_flag=jax_log_compiles=1"], "jax_log_compiles=1"),
+    "words, flag",
+    [
+        (["--jax_enable_checks"], "jax_enable_checks=true"),
+        (["--nojax_enable_checks"], "jax_enable_checks=false"),
+        (["--jax_default_matmul_precision", "highest"], "jax_default_matmul_precision=highest"),
+        (["-jax_log_compiles=1"], "jax_log_compiles=1"),
+        (["--jax_flag=jax_log_compiles=1"], "jax_log_compiles=1"),
+    ],
 )
 def test_every_option_of_jax_is_a_flag(words: list[str], flag: str) -> None:
     assert make_parser(jax=True).parse_args([*words, "--port=7"]).jax_flags == [flag]

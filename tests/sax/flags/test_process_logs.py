@@ -53,19 +53,22 @@ USUAL = both("info", "warning", "error", "critical")
 
 @pytest.mark.extended
 @each_case(
-    ("", USUAL),
-    ("--v=3", ["server.room debug", *USUAL]),
-    ("-v 1", ["server.room debug", *USUAL]),
-    ("--verbosity=-1", both("warning", "error", "critical")),
-    ("--v=-2", both("error", "critical")),
-    ("--vmodule=<str*=1", ["server.room debug", *USUAL]),
-    ("--vmodule=server.r*=2,x=1", ["server.room debug", *USUAL]),
-    ("--vmodule=*=0", USUAL),
-    ("--logger_levels=elsewhere:ERROR", [*USUAL[:4], *USUAL[6:]]),
-    ("--stderrthreshold=error", both("error", "critical")),
-    ("--stderrthreshold=2", both("error", "critical")),
-    ("--stderrthreshold=error --alsologtostderr", USUAL),
-    ("--stderrthreshold=error -logtostderr=true", USUAL),
+    "flags, lines",
+    [
+        ("", USUAL),
+        ("--v=3", ["server.room debug", *USUAL]),
+        ("-v 1", ["server.room debug", *USUAL]),
+        ("--verbosity=-1", both("warning", "error", "critical")),
+        ("--v=-2", both("error", "critical")),
+        ("--vmodule=<str*=1", ["server.room debug", *USUAL]),
+        ("--vmodule=server.r*=2,x=1", ["server.room debug", *USUAL]),
+        ("--vmodule=*=0", USUAL),
+        ("--logger_levels=elsewhere:ERROR", [*USUAL[:4], *USUAL[6:]]),
+        ("--stderrthreshold=error", both("error", "critical")),
+        ("--stderrthreshold=2", both("error", "critical")),
+        ("--stderrthreshold=error --alsologtostderr", USUAL),
+        ("--stderrthreshold=error -logtostderr=true", USUAL),
+    ],
 )
 def test_a_flag_says_what_is_logged(flags: str, lines: list[str]) -> None:
     assert logged(*flags.split()) == lines
@@ -76,7 +79,7 @@ def test_a_file_has_what_stderr_has_not(tmp_path: Path) -> None:
     assert len((tmp_path / "server.log").read_text().splitlines()) == len(USUAL)
 
 
-@each_case(*IDLE_SWITCHES, *IDLE_VALUES)
+@each_case("name", [*IDLE_SWITCHES, *IDLE_VALUES])
 def test_a_flag_without_a_meaning_is_taken_and_kept_for_a_word(name: str) -> None:
     parser = ServerParser("server")
     add_log_flags(parser)
@@ -94,11 +97,14 @@ def test_the_word_says_why() -> None:
 
 
 @each_case(
-    ("vmodule", "a"),
-    ("vmodule", "a=b"),
-    ("logger_levels", "a"),
-    ("logger_levels", "a:loud"),
-    ("stderrthreshold", "loud"),
+    "flag, value",
+    [
+        ("vmodule", "a"),
+        ("vmodule", "a=b"),
+        ("logger_levels", "a"),
+        ("logger_levels", "a:loud"),
+        ("stderrthreshold", "loud"),
+    ],
 )
 def test_a_bad_value_is_refused_by_its_flag(flag: str, value: str) -> None:
     with pytest.raises(InvalidRequest, match=f"--{flag} has ") as refused:

@@ -40,7 +40,7 @@ def test_what_is_so_anyway_or_has_an_effect_is_not_warned_of() -> None:
     assert not warned(LM, TOP_K_RECALL_TARGET=1.0, STREAM_INTERVAL_STEPS=1, SUFFIX_SEQ_LEN=0)
 
 
-@each_case("llama", "auto", "mine.Model", "saxml.server.torch.vllm.Gemma4B")
+@each_case("path", ["llama", "auto", "mine.Model", "saxml.server.torch.vllm.Gemma4B"])
 def test_paths_of_another_kind_are_left_to_their_servers(path: str) -> None:
     anything = {"BUCKET_KEYS": '"mine"', "FPROP_DTYPE": "1", "ANY": "1"}
     assert read_saxml_overrides(path, anything) == {}
@@ -65,16 +65,19 @@ def test_a_search_has_no_samples_and_samples_have_no_beams() -> None:
 
 
 @each_case(
-    ({"heat": 1}, "heat is not supported; supported: .*temperature"),
-    ({"temperature": "hot"}, "'temperature' is 'hot': give a number"),
-    ({"temperature": -1}, "temperature"),
-    ({"temperature": [0.1, 0.2]}, "declare one number"),
-    ({"temperature": True}, "'temperature' is True"),
-    ({"heat": None}, "'heat' is None"),
-    ({"per_example_max_decode_steps": 0}, "per_example_max_decode_steps"),
-    ({"eos_id": 1}, "eos_id"),
-    ({"eos_id": [0, 0]}, "holds no token"),
-    ({"eos_id": []}, "'eos_id' is "),
+    "declared, says",
+    [
+        ({"heat": 1}, "heat is not supported; supported: .*temperature"),
+        ({"temperature": "hot"}, "'temperature' is 'hot': give a number"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": [0.1, 0.2]}, "declare one number"),
+        ({"temperature": True}, "'temperature' is True"),
+        ({"heat": None}, "'heat' is None"),
+        ({"per_example_max_decode_steps": 0}, "per_example_max_decode_steps"),
+        ({"eos_id": 1}, "eos_id"),
+        ({"eos_id": [0, 0]}, "holds no token"),
+        ({"eos_id": []}, "'eos_id' is "),
+    ],
 )
 def test_declared_extra_inputs_are_checked(declared: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRequest, match=f"override EXTRA_INPUTS: .*{says}") as caught:

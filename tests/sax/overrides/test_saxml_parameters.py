@@ -45,7 +45,7 @@ def test_every_attribute_of_saxmls_template_and_classes_is_declared_once() -> No
     assert sum(map(len, GROUPS.values())) == len(SAXML_PARAMETERS)
 
 
-@each_case(*SAXML_PARAMETERS.values())
+@each_case("each", SAXML_PARAMETERS.values())
 def test_a_usual_value_is_accepted_and_warned_of_by_nobody(each: SaxmlParameter) -> None:
     for value in each.usual:
         assert each.read(json.dumps(value)) == value
@@ -55,21 +55,24 @@ def test_a_usual_value_is_accepted_and_warned_of_by_nobody(each: SaxmlParameter)
 
 
 @each_case(
-    ("BATCH_SIZE", [1, [1, 4], None], [0, [], [0], 1.5, True, "1", {}]),
-    ("MAX_DECODE_STEPS", [1, [128, 512]], [None, 0, [1, "2"]]),
-    ("BUCKET_KEYS", [[128], None], [128, [], [0]]),
-    ("NUM_CACHE_SLOTS", [0, 3, None], [-1, "3"]),
-    ("TEMPERATURE", [0, 0.5], [-0.1, None, "0", True]),
-    ("TOP_P", [1, 0.5], [0, 1.1, None]),
-    ("TOP_K_RECALL_TARGET", [1.0, 0.9], [1.1, "1"]),
-    ("ICI_MESH_SHAPE", [[1, 1, 4], None], [[1, 4], [1, 1, 0], 4]),
-    ("EXTRA_INPUTS", [{"temperature": 0.1}, {}, None], [[], 1, "x"]),
-    ("DECODE_MESH_TRANSPOSE", [{"fprop_mdl": "mdl"}, None], [[1]]),
-    ("SLICE_LEFT", [True, False], [0, None, "true"]),
-    ("SPM_MODEL", ["gs://bucket/a.model", None], [3]),
-    ("STOP_TOKEN_IDS", [[1, 7], 1, None], [[-1], "1"]),
-    ("BEAM_SIZE", [1, 16], [0, 17]),
-    ("GRADIENT_WRT_INPUT_TENSOR_NAMES", [["embeddings"], None], [[1], "embeddings"]),
+    "name, good, bad",
+    [
+        ("BATCH_SIZE", [1, [1, 4], None], [0, [], [0], 1.5, True, "1", {}]),
+        ("MAX_DECODE_STEPS", [1, [128, 512]], [None, 0, [1, "2"]]),
+        ("BUCKET_KEYS", [[128], None], [128, [], [0]]),
+        ("NUM_CACHE_SLOTS", [0, 3, None], [-1, "3"]),
+        ("TEMPERATURE", [0, 0.5], [-0.1, None, "0", True]),
+        ("TOP_P", [1, 0.5], [0, 1.1, None]),
+        ("TOP_K_RECALL_TARGET", [1.0, 0.9], [1.1, "1"]),
+        ("ICI_MESH_SHAPE", [[1, 1, 4], None], [[1, 4], [1, 1, 0], 4]),
+        ("EXTRA_INPUTS", [{"temperature": 0.1}, {}, None], [[], 1, "x"]),
+        ("DECODE_MESH_TRANSPOSE", [{"fprop_mdl": "mdl"}, None], [[1]]),
+        ("SLICE_LEFT", [True, False], [0, None, "true"]),
+        ("SPM_MODEL", ["gs://bucket/a.model", None], [3]),
+        ("STOP_TOKEN_IDS", [[1, 7], 1, None], [[-1], "1"]),
+        ("BEAM_SIZE", [1, 16], [0, 17]),
+        ("GRADIENT_WRT_INPUT_TENSOR_NAMES", [["embeddings"], None], [[1], "embeddings"]),
+    ],
 )
 def test_values_are_checked_for_kind_and_range(name: str, good: list[Any], bad: list[Any]) -> None:
     parameter = SAXML_PARAMETERS[name]
@@ -81,13 +84,16 @@ def test_values_are_checked_for_kind_and_range(name: str, good: list[Any], bad: 
 
 
 @each_case(
-    ("PREPEND_SOS", False, "add_bos_token"),
-    ("FPROP_DTYPE", "float32", "use DTYPE"),
-    ("USE_MQA", True, "use NUM_KV_HEADS"),
-    ("PRECOMPUTE_KV_CACHE_PREFIX", "Once", "send the prefix with each prompt"),
-    ("SCORE_EXTRA_INPUTS", {"temperature": 0.1}, "Score takes no extra inputs"),
-    ("TEXT_TO_EMBEDDING_MODEL_METHOD_NAME", "encode", "use TASKS="),
-    ("RMS_NORM_EPSILON", 1e-6, "built in"),
+    "name, value, says",
+    [
+        ("PREPEND_SOS", False, "add_bos_token"),
+        ("FPROP_DTYPE", "float32", "use DTYPE"),
+        ("USE_MQA", True, "use NUM_KV_HEADS"),
+        ("PRECOMPUTE_KV_CACHE_PREFIX", "Once", "send the prefix with each prompt"),
+        ("SCORE_EXTRA_INPUTS", {"temperature": 0.1}, "Score takes no extra inputs"),
+        ("TEXT_TO_EMBEDDING_MODEL_METHOD_NAME", "encode", "use TASKS="),
+        ("RMS_NORM_EPSILON", 1e-6, "built in"),
+    ],
 )
 def test_what_means_something_that_is_not_here_is_refused_with_the_remedy(
     name: str, value: Any, says: str
@@ -97,10 +103,13 @@ def test_what_means_something_that_is_not_here_is_refused_with_the_remedy(
 
 
 @each_case(
-    ("None", "write null"),
-    ("True", "write true"),
-    ("{'a': 1}", "double quotes"),
-    ("x", "quotes"),
+    "text, says",
+    [
+        ("None", "write null"),
+        ("True", "write true"),
+        ("{'a': 1}", "double quotes"),
+        ("x", "quotes"),
+    ],
 )
 def test_what_is_not_json_is_refused_with_how_to_write_it(text: str, says: str) -> None:
     with pytest.raises(InvalidRequest, match=f"is not JSON: .*{says}") as caught:

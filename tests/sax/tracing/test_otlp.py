@@ -74,10 +74,13 @@ def test_who_records_is_decided_as_opentelemetry_does(
 
 
 @each_case(
-    {},
-    {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
-    {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318", "OTEL_SDK_DISABLED": "true"},
-    {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318", "OTEL_TRACES_EXPORTER": "none"},
+    "environment",
+    [
+        {},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318", "OTEL_SDK_DISABLED": "true"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318", "OTEL_TRACES_EXPORTER": "none"},
+    ],
 )
 def test_without_an_endpoint_nothing_is_recorded(environment: dict[str, str]) -> None:
     assert tracer_of(environment, "sax-test") is NO_TRACER

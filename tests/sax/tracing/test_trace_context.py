@@ -20,26 +20,32 @@ def test_what_is_written_is_read_again(trace_id: int, span_id: int, sampled: boo
 
 
 @each_case(
-    (f"00-{ID}-{SPAN}-01", True),
-    (f"00-{ID}-{SPAN}-00", False),
-    (f"00-{ID}-{SPAN}-03", True),  # a flag that we do not know
-    (f"01-{ID}-{SPAN}-01-more", True),  # a later version
+    "written, sampled",
+    [
+        (f"00-{ID}-{SPAN}-01", True),
+        (f"00-{ID}-{SPAN}-00", False),
+        (f"00-{ID}-{SPAN}-03", True),  # a flag that we do not know
+        (f"01-{ID}-{SPAN}-01-more", True),  # a later version
+    ],
 )
 def test_a_header_names_trace_span_and_whether_it_is_recorded(written: str, sampled: bool) -> None:
     assert TraceContext.parse(written) == TraceContext(int(ID, 16), int(SPAN, 16), sampled)
 
 
 @each_case(
-    "",
-    "nonsense",
-    f"00-{ID}-{SPAN}",
-    f"00-{ID}-{SPAN}-01-more",
-    f"ff-{ID}-{SPAN}-01",
-    f"00-{'0' * 32}-{SPAN}-01",
-    f"00-{ID}-{'0' * 16}-01",
-    f"00-{ID.upper()}-{SPAN}-01",
-    f"00-{ID}-{SPAN}-01\n",
-    "0" * 10_000,
+    "written",
+    [
+        "",
+        "nonsense",
+        f"00-{ID}-{SPAN}",
+        f"00-{ID}-{SPAN}-01-more",
+        f"ff-{ID}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{ID}-{'0' * 16}-01",
+        f"00-{ID.upper()}-{SPAN}-01",
+        f"00-{ID}-{SPAN}-01\n",
+        "0" * 10_000,
+    ],
 )
 def test_anything_else_is_as_if_it_were_not_there(written: str) -> None:
     assert TraceContext.parse(written) is None

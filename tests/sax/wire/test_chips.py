@@ -8,25 +8,31 @@ from tests.each_case import each_case
 
 
 @each_case(
-    ("cpu", ModelServer.CHIP_TYPE_CPU),
-    ("tpuv4i", ModelServer.CHIP_TYPE_TPU_V4I),
-    ("tpuv5e", ModelServer.CHIP_TYPE_TPU_V5E),
-    ("TPUv6e", ModelServer.CHIP_TYPE_TPU_V6E),
-    ("h100", ModelServer.CHIP_TYPE_GPU_H100),
-    ("b300", ModelServer.CHIP_TYPE_UNKNOWN),
-    ("", ModelServer.CHIP_TYPE_UNKNOWN),
+    "text, number",
+    [
+        ("cpu", ModelServer.CHIP_TYPE_CPU),
+        ("tpuv4i", ModelServer.CHIP_TYPE_TPU_V4I),
+        ("tpuv5e", ModelServer.CHIP_TYPE_TPU_V5E),
+        ("TPUv6e", ModelServer.CHIP_TYPE_TPU_V6E),
+        ("h100", ModelServer.CHIP_TYPE_GPU_H100),
+        ("b300", ModelServer.CHIP_TYPE_UNKNOWN),
+        ("", ModelServer.CHIP_TYPE_UNKNOWN),
+    ],
 )
 def test_a_chip_has_its_number(text: str, number: int) -> None:
     assert codec.encode_chip(text) == number
 
 
 @each_case(
-    ("1", ModelServer.CHIP_TOPOLOGY_1),
-    ("4x8", ModelServer.CHIP_TOPOLOGY_4X8),
-    ("4X8", ModelServer.CHIP_TOPOLOGY_4X8),
-    ("4x4x8_twisted", ModelServer.CHIP_TOPOLOGY_4X4X8),
-    ("4x4x8_untwisted", ModelServer.CHIP_TOPOLOGY_4X4X8),
-    ("3x3", ModelServer.CHIP_TOPOLOGY_UNKNOWN),
+    "text, number",
+    [
+        ("1", ModelServer.CHIP_TOPOLOGY_1),
+        ("4x8", ModelServer.CHIP_TOPOLOGY_4X8),
+        ("4X8", ModelServer.CHIP_TOPOLOGY_4X8),
+        ("4x4x8_twisted", ModelServer.CHIP_TOPOLOGY_4X4X8),
+        ("4x4x8_untwisted", ModelServer.CHIP_TOPOLOGY_4X4X8),
+        ("3x3", ModelServer.CHIP_TOPOLOGY_UNKNOWN),
+    ],
 )
 def test_a_topology_has_its_number(text: str, number: int) -> None:
     assert codec.encode_topology(text) == number

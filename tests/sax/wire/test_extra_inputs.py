@@ -44,11 +44,14 @@ def test_eos_id_is_one_sequence_without_its_padding_and_replaces_the_models_end_
 
 
 @each_case(
-    ({"temprature": 1.0}, "temprature"),
-    ({"style": "formal"}, "style"),
-    ({"per_example_top_k": [1.0]}, "per_example_top_k"),
-    ({"eos_id": 2.0}, "eos_id"),
-    ({"temperature": "hot"}, "temperature"),
+    "extra, named",
+    [
+        ({"temprature": 1.0}, "temprature"),
+        ({"style": "formal"}, "style"),
+        ({"per_example_top_k": [1.0]}, "per_example_top_k"),
+        ({"eos_id": 2.0}, "eos_id"),
+        ({"temperature": "hot"}, "temperature"),
+    ],
 )
 def test_an_unknown_key_is_refused_with_the_allowed_ones(
     extra: Mapping[str, float | list[float] | str], named: str
@@ -60,18 +63,21 @@ def test_an_unknown_key_is_refused_with_the_allowed_ones(
 
 
 @each_case(
-    ("temperature", -0.1),
-    ("temperature", float("nan")),
-    ("temperature", float("inf")),
-    ("per_example_top_k", 1.5),
-    ("per_example_top_k", -1.0),
-    ("per_example_top_p", -0.5),
-    ("per_example_top_p", 1.5),
-    ("per_example_max_decode_steps", 0.0),
-    ("seed", float("inf")),
-    ("eos_id", [1.5]),
-    ("eos_id", [0.0, 0.0]),
-    ("eos_id", []),
+    "key, value",
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("per_example_top_k", 1.5),
+        ("per_example_top_k", -1.0),
+        ("per_example_top_p", -0.5),
+        ("per_example_top_p", 1.5),
+        ("per_example_max_decode_steps", 0.0),
+        ("seed", float("inf")),
+        ("eos_id", [1.5]),
+        ("eos_id", [0.0, 0.0]),
+        ("eos_id", []),
+    ],
 )
 def test_a_value_out_of_range_is_refused_by_name(key: str, value: float | list[float]) -> None:
     with pytest.raises(InvalidRequest, match=key):
@@ -83,10 +89,13 @@ def test_a_top_p_of_0_keeps_the_likeliest_token() -> None:
 
 
 @each_case(
-    ({}, ()),
-    ({"temperature": 0.5}, ()),
-    ({"temperature": [0.5, 0.25, 0.0]}, (0.5, 0.25, 0.0)),
-    ({"temperature": [0.5]}, (0.5, 0.5, 0.5)),
+    "extra, told",
+    [
+        ({}, ()),
+        ({"temperature": 0.5}, ()),
+        ({"temperature": [0.5, 0.25, 0.0]}, (0.5, 0.25, 0.0)),
+        ({"temperature": [0.5]}, (0.5, 0.5, 0.5)),
+    ],
 )
 def test_each_sample_may_have_a_temperature(
     extra: Mapping[str, float | list[float]], told: tuple[float, ...]
@@ -96,7 +105,7 @@ def test_each_sample_may_have_a_temperature(
         assert sampling(extra) == DEFAULTS
 
 
-@each_case([], [0.5, 0.5], [0.5, -1.0, 0.5], [float("nan")])
+@each_case("values", [[], [0.5, 0.5], [0.5, -1.0, 0.5], [float("nan")]])
 def test_temperatures_that_no_sample_can_have_are_refused(values: list[float]) -> None:
     encoded = codec.encode_extra_inputs({"temperature": values})
     with pytest.raises(InvalidRequest, match="temperature"):

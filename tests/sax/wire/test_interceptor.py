@@ -152,7 +152,7 @@ async def open_to_all() -> AsyncIterator[Served]:
     await served.server.stop(None)
 
 
-@each_case(*METHODS)
+@each_case("method", METHODS)
 async def test_a_strangers_message_is_not_even_parsed(
     method: str, served: Served, people: Identities
 ) -> None:
@@ -165,7 +165,7 @@ async def test_a_strangers_message_is_not_even_parsed(
     assert served.echo.parsed == before + 1
 
 
-@each_case(*METHODS)
+@each_case("method", METHODS)
 async def test_a_strangers_large_message_is_refused_for_its_sender_and_not_for_its_size(
     method: str, served: Served
 ) -> None:
@@ -264,7 +264,7 @@ def uncollected() -> Iterator[None]:
     gc.enable()
 
 
-@each_case(*METHODS)
+@each_case("method", METHODS)
 @pytest.mark.usefixtures("uncollected")
 async def test_a_refused_message_is_freed_at_once(method: str, open_to_all: Served) -> None:
     echo, kept = open_to_all.echo, list[weakref.ref[Refused]]()

@@ -164,7 +164,7 @@ CASES: list[tuple[Callable[[Any], None], Make, int, str]] = [
 ]
 
 
-@each_case(*CASES)
+@each_case("check, make, bound, param", CASES)
 def test_a_field_passes_at_its_bound_and_is_refused_above(
     check: Callable[[Any], None], make: Make, bound: int, param: str
 ) -> None:

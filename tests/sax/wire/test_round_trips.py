@@ -384,7 +384,7 @@ def test_tokens_to_turn_into_text_survive_the_wire(model_id: str, ids: list[int]
     assert codec.decode_detokenize(sent) == (model_id, tuple(ids))
 
 
-@each_case(*TABLE)
+@each_case("cls", TABLE)
 def test_a_failure_survives_the_wire(cls: type) -> None:
     msg = codec.encode_failure(7, cls("why", param="seed", retry_after_s=1.5))
     error = codec.decode_failure(msg)
@@ -394,14 +394,17 @@ def test_a_failure_survives_the_wire(cls: type) -> None:
 
 
 @each_case(
-    ("seed", -1),
-    ("seed", 2**64),
-    ("top_k", 2**31),
-    ("max_tokens", 1.5),
-    ("temperature", "hot"),
-    ("stop", (1,)),
-    ("stop_token_ids", (2**31,)),
-    ("stop_sequence", (2**31,)),
+    "field, value",
+    [
+        ("seed", -1),
+        ("seed", 2**64),
+        ("top_k", 2**31),
+        ("max_tokens", 1.5),
+        ("temperature", "hot"),
+        ("stop", (1,)),
+        ("stop_token_ids", (2**31,)),
+        ("stop_sequence", (2**31,)),
+    ],
 )
 def test_a_sampling_field_no_message_can_hold_is_refused_by_name(field: str, value: object) -> None:
     sampling = SamplingParams(**{field: value})  # type: ignore[arg-type]
@@ -410,7 +413,7 @@ def test_a_sampling_field_no_message_can_hold_is_refused_by_name(field: str, val
     assert caught.value.param == field
 
 
-@each_case((1e-9, 1), (0.0011, 2), (1e9, 0), (math.inf, 0), (None, 0))
+@each_case("timeout_s, timeout_ms", [(1e-9, 1), (0.0011, 2), (1e9, 0), (math.inf, 0), (None, 0)])
 def test_a_time_limit_is_sent_in_whole_milliseconds_or_not_at_all(
     timeout_s: float | None, timeout_ms: int
 ) -> None:

@@ -112,7 +112,7 @@ async def peer() -> AsyncIterator[Peer]:
     await peer.server.stop(None)
 
 
-@each_case(*TABLE)
+@each_case("cls", TABLE)
 async def test_every_error_crosses_the_wire_whole(cls: type[SaxError], peer: Peer) -> None:
     text, need = "naïve text: 3 > 2\nsecond line", Need(devices=32, memory=2**40, weights=7)
     peer.handler.error = cls(text, param="extra.é", retry_after_s=0.25, need=need)
@@ -217,7 +217,7 @@ async def test_a_message_of_many_megabytes_passes(peer: Peer) -> None:
     assert len(reply.model_id) == 20_000_000
 
 
-@each_case(*list(grpc.StatusCode))
+@each_case("code", list(grpc.StatusCode))
 def test_every_grpc_code_stands_for_some_error(code: grpc.StatusCode) -> None:
     assert issubclass(rpc.error_class(code), SaxError)
 

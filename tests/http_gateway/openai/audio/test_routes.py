@@ -115,20 +115,23 @@ async def test_a_stream_that_breaks_ends_with_an_error(http: httpx.AsyncClient, 
 
 
 @each_case(
-    ({"model": ""}, "model"),
-    ({"response_format": "diarized_json"}, "response_format"),
-    ({"temperature": "2"}, "temperature"),
-    ({"temperature": "warm"}, "temperature"),
-    ({"stream": "yes"}, "stream"),
-    ({"stream": "true", "response_format": "srt"}, "stream"),
-    ({"timestamp_granularities[]": "word"}, "timestamp_granularities"),
-    ({"timestamp_granularities[]": "letter"}, "timestamp_granularities"),
-    ({"timestamp_granularities[]": "segment"}, "timestamp_granularities"),
-    ({"include[]": "logprobs"}, "include[]"),
-    ({"chunking_strategy": "server_vad"}, "chunking_strategy"),
-    ({"prompt": "x" * 9000}, "prompt"),
-    ({"language": "x" * 40}, "language"),
-    ({"nope": "1"}, "nope"),
+    "fields, param",
+    [
+        ({"model": ""}, "model"),
+        ({"response_format": "diarized_json"}, "response_format"),
+        ({"temperature": "2"}, "temperature"),
+        ({"temperature": "warm"}, "temperature"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream": "true", "response_format": "srt"}, "stream"),
+        ({"timestamp_granularities[]": "word"}, "timestamp_granularities"),
+        ({"timestamp_granularities[]": "letter"}, "timestamp_granularities"),
+        ({"timestamp_granularities[]": "segment"}, "timestamp_granularities"),
+        ({"include[]": "logprobs"}, "include[]"),
+        ({"chunking_strategy": "server_vad"}, "chunking_strategy"),
+        ({"prompt": "x" * 9000}, "prompt"),
+        ({"language": "x" * 40}, "language"),
+        ({"nope": "1"}, "nope"),
+    ],
 )
 async def test_what_is_wrong_is_refused_by_name(
     fields: dict[str, str], param: str, http: httpx.AsyncClient

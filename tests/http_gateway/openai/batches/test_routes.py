@@ -112,18 +112,21 @@ async def test_a_bad_request_is_an_error_of_its_line(http: httpx.AsyncClient):
 
 @pytest.mark.extended
 @each_case(
-    ([], "empty_file", None, None),
-    ([b"\n\n"], "empty_file", None, None),
-    ([chat("a"), b"{\n"], "invalid_json_line", 2, None),
-    ([b"[]\n"], "invalid_request", 1, None),
-    ([chat("a"), b"\n", chat("a")], "duplicate_custom_id", 3, "custom_id"),
-    ([{**chat("a"), "custom_id": ""}], "missing_custom_id", 1, "custom_id"),
-    ([{**chat("a"), "method": "GET"}], "invalid_method", 1, "method"),
-    ([{**chat("a"), "url": "/v1/embeddings"}], "invalid_url", 1, "url"),
-    ([{**chat("a"), "body": 1}], "invalid_body", 1, "body"),
-    ([{**chat("a"), "nope": 1}], "unknown_field", 1, "nope"),
-    ([chat("a", stream=True)], "invalid_body", 1, "body.stream"),
-    ([chat("a", priority=1)], "invalid_body", 1, "body.priority"),
+    "lines, code, line, param",
+    [
+        ([], "empty_file", None, None),
+        ([b"\n\n"], "empty_file", None, None),
+        ([chat("a"), b"{\n"], "invalid_json_line", 2, None),
+        ([b"[]\n"], "invalid_request", 1, None),
+        ([chat("a"), b"\n", chat("a")], "duplicate_custom_id", 3, "custom_id"),
+        ([{**chat("a"), "custom_id": ""}], "missing_custom_id", 1, "custom_id"),
+        ([{**chat("a"), "method": "GET"}], "invalid_method", 1, "method"),
+        ([{**chat("a"), "url": "/v1/embeddings"}], "invalid_url", 1, "url"),
+        ([{**chat("a"), "body": 1}], "invalid_body", 1, "body"),
+        ([{**chat("a"), "nope": 1}], "unknown_field", 1, "nope"),
+        ([chat("a", stream=True)], "invalid_body", 1, "body.stream"),
+        ([chat("a", priority=1)], "invalid_body", 1, "body.priority"),
+    ],
 )
 async def test_a_file_that_is_wrong_fails_the_batch_and_names_the_line(
     lines: list[Any],
@@ -150,17 +153,20 @@ async def test_batches_are_listed_the_newest_first(http: httpx.AsyncClient):
 
 
 @each_case(
-    ({"input_file_id": "file-1"}, 404, "input_file_id"),
-    ({"endpoint": "/v1/models"}, 400, "endpoint"),
-    ({"completion_window": "24d"}, 400, "completion_window"),
-    ({"completion_window": "169h"}, 400, "completion_window"),
-    ({"output_expires_after": {"anchor": "x", "seconds": 1}}, 400, "output_expires_after"),
-    (
-        {"output_expires_after": {"anchor": "created_at", "seconds": 1}},
-        400,
-        "output_expires_after.seconds",
-    ),
-    ({"nope": 1}, 400, "nope"),
+    "field, status, param",
+    [
+        ({"input_file_id": "file-1"}, 404, "input_file_id"),
+        ({"endpoint": "/v1/models"}, 400, "endpoint"),
+        ({"completion_window": "24d"}, 400, "completion_window"),
+        ({"completion_window": "169h"}, 400, "completion_window"),
+        ({"output_expires_after": {"anchor": "x", "seconds": 1}}, 400, "output_expires_after"),
+        (
+            {"output_expires_after": {"anchor": "created_at", "seconds": 1}},
+            400,
+            "output_expires_after.seconds",
+        ),
+        ({"nope": 1}, 400, "nope"),
+    ],
 )
 async def test_what_is_wrong_is_refused_by_name(
     field: dict[str, Any], status: int, param: str, http: httpx.AsyncClient

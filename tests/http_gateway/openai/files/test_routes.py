@@ -43,17 +43,20 @@ async def test_a_file_may_have_a_time_to_live(keeping: httpx.AsyncClient):
 
 
 @each_case(
-    ({"purpose": "fine-tune"}, "purpose"),
-    ({"nope": "1"}, "nope"),
-    ({"expires_after[seconds]": "3600"}, "expires_after"),
-    (
-        {"expires_after[anchor]": "created_at", "expires_after[seconds]": "5"},
-        "expires_after[seconds]",
-    ),
-    (
-        {"expires_after[anchor]": "created_at", "expires_after[seconds]": "soon"},
-        "expires_after[seconds]",
-    ),
+    "fields, param",
+    [
+        ({"purpose": "fine-tune"}, "purpose"),
+        ({"nope": "1"}, "nope"),
+        ({"expires_after[seconds]": "3600"}, "expires_after"),
+        (
+            {"expires_after[anchor]": "created_at", "expires_after[seconds]": "5"},
+            "expires_after[seconds]",
+        ),
+        (
+            {"expires_after[anchor]": "created_at", "expires_after[seconds]": "soon"},
+            "expires_after[seconds]",
+        ),
+    ],
 )
 async def test_what_is_wrong_is_refused_by_name(
     fields: dict[str, str], param: str, keeping: httpx.AsyncClient

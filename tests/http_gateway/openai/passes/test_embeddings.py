@@ -59,18 +59,21 @@ async def test_dimensions_and_prompt_name_reach_the_cell(http: httpx.AsyncClient
 
 
 @each_case(
-    ({"input": "a", "dimensions": 1}, "dimensions", "model's vectors have 3"),
-    ({"input": "a", "prompt_name": "x" * 600}, "prompt_name", "at most 512"),
-    ({"input": "a", "normalize": True}, "normalize", "not supported"),
-    ({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "not supported"),
-    ({"input": "a", "imput": "b"}, "imput", "not a known field"),
-    ({"input": "a", "encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
-    ({"input": "a", "dimensions": 0}, "dimensions", "greater than or equal to 1"),
-    ({"input": []}, "input", "at least 1 item"),
-    ({"input": [[]]}, "input", "send text"),
-    ({"input": ["a", 7]}, "input", "send text"),
-    ({"input": ["a"] * 2049}, "input", "at most 2048"),
-    ({}, "input", "required"),
+    "body, param, says",
+    [
+        ({"input": "a", "dimensions": 1}, "dimensions", "model's vectors have 3"),
+        ({"input": "a", "prompt_name": "x" * 600}, "prompt_name", "at most 512"),
+        ({"input": "a", "normalize": True}, "normalize", "not supported"),
+        ({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "not supported"),
+        ({"input": "a", "imput": "b"}, "imput", "not a known field"),
+        ({"input": "a", "encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
+        ({"input": "a", "dimensions": 0}, "dimensions", "greater than or equal to 1"),
+        ({"input": []}, "input", "at least 1 item"),
+        ({"input": [[]]}, "input", "send text"),
+        ({"input": ["a", 7]}, "input", "send text"),
+        ({"input": ["a"] * 2049}, "input", "at most 2048"),
+        ({}, "input", "required"),
+    ],
 )
 async def test_what_cannot_be_honoured_is_refused_by_name(
     body: dict[str, object], param: str, says: str, http: httpx.AsyncClient
@@ -83,10 +86,13 @@ async def test_what_cannot_be_honoured_is_refused_by_name(
 
 
 @each_case(
-    (InvalidRequest("is a language model and does not serve lm.embed", param="model"), 400),
-    (PromptTooLong("input 0 has 600 tokens and this model reads at most 512"), 400),
-    (QueueFull("full", retry_after_s=2), 429),
-    (NotLoaded("gone"), 503),
+    "failure, status",
+    [
+        (InvalidRequest("is a language model and does not serve lm.embed", param="model"), 400),
+        (PromptTooLong("input 0 has 600 tokens and this model reads at most 512"), 400),
+        (QueueFull("full", retry_after_s=2), 429),
+        (NotLoaded("gone"), 503),
+    ],
 )
 async def test_the_cells_refusals_pass_through(
     failure: InvalidRequest | QueueFull | NotLoaded,

@@ -16,7 +16,7 @@ async def post(http: httpx.AsyncClient, path: str, **body: object) -> httpx.Resp
     return await http.post(path, json={"model": "smollm2", **body})
 
 
-@each_case(*RERANK_PATHS)
+@each_case("path", RERANK_PATHS)
 async def test_documents_come_best_first(path: str, http: httpx.AsyncClient) -> None:
     reply = (await post(http, path, **RERANK)).json()
     assert reply["results"] == [
@@ -36,11 +36,14 @@ async def test_the_best_few_come_with_their_text(http: httpx.AsyncClient) -> Non
     ]
 
 
-@each_case(*SCORE_PATHS)
+@each_case("path", SCORE_PATHS)
 @each_case(
-    ("ab", "c", [0.02]),
-    ("ab", ["c", "de"], [0.02, 0.04]),
-    (["a", "bc"], ["d", "e"], [0.01, 0.02]),
+    "first, second, scores",
+    [
+        ("ab", "c", [0.02]),
+        ("ab", ["c", "de"], [0.02, 0.04]),
+        (["a", "bc"], ["d", "e"], [0.01, 0.02]),
+    ],
 )
 async def test_pairs_are_scored_in_order(
     first: object, second: object, scores: list[float], path: str, http: httpx.AsyncClient
@@ -52,7 +55,7 @@ async def test_pairs_are_scored_in_order(
     assert {each["object"] for each in reply["data"]} == {"score"}
 
 
-@each_case(*CLASSIFY_PATHS)
+@each_case("path", CLASSIFY_PATHS)
 async def test_texts_and_token_ids_are_classified(path: str, http: httpx.AsyncClient) -> None:
     data = (await post(http, path, input=["ab", "abc"])).json()["data"]
     assert data == [
@@ -63,19 +66,22 @@ async def test_texts_and_token_ids_are_classified(path: str, http: httpx.AsyncCl
 
 
 @each_case(
-    ("/v1/rerank", {"query": "a"}, "documents", "required"),
-    ("/v1/rerank", {"query": "a", "documents": []}, "documents", "at least 1"),
-    ("/v1/rerank", {"query": "a", "documents": [5]}, "documents", "send texts"),
-    ("/rerank", {"query": "a", "documents": [{"image": "x"}]}, "documents", "send texts"),
-    ("/v1/rerank", {"query": "a", "documents": ["b"] * 2049}, "documents", "at most 2048"),
-    ("/v1/rerank", RERANK | {"top_n": 0}, "top_n", "greater than or equal to 1"),
-    ("/v1/rerank", RERANK | {"rank_fields": ["x"]}, "rank_fields", "not supported"),
-    ("/v1/rerank", RERANK | {"topn": 1}, "topn", "not a known field"),
-    ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "text_1", "send one text_1"),
-    ("/score", {"text_1": ["a"] * 2049, "text_2": "c"}, "text_1", "at most 2048"),
-    ("/v1/score", {"text_1": "a"}, "text_2", "required"),
-    ("/v1/classify", {"input": [[]]}, "input", "send text"),
-    ("/classify", {"input": "a", "softmax": False}, "softmax", "not supported"),
+    "path, body, param, says",
+    [
+        ("/v1/rerank", {"query": "a"}, "documents", "required"),
+        ("/v1/rerank", {"query": "a", "documents": []}, "documents", "at least 1"),
+        ("/v1/rerank", {"query": "a", "documents": [5]}, "documents", "send texts"),
+        ("/rerank", {"query": "a", "documents": [{"image": "x"}]}, "documents", "send texts"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"] * 2049}, "documents", "at most 2048"),
+        ("/v1/rerank", RERANK | {"top_n": 0}, "top_n", "greater than or equal to 1"),
+        ("/v1/rerank", RERANK | {"rank_fields": ["x"]}, "rank_fields", "not supported"),
+        ("/v1/rerank", RERANK | {"topn": 1}, "topn", "not a known field"),
+        ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "text_1", "send one text_1"),
+        ("/score", {"text_1": ["a"] * 2049, "text_2": "c"}, "text_1", "at most 2048"),
+        ("/v1/score", {"text_1": "a"}, "text_2", "required"),
+        ("/v1/classify", {"input": [[]]}, "input", "send text"),
+        ("/classify", {"input": "a", "softmax": False}, "softmax", "not supported"),
+    ],
 )
 async def test_what_cannot_be_honoured_is_refused_by_name(
     path: str, body: dict[str, object], param: str, says: str, http: httpx.AsyncClient

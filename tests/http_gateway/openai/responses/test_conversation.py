@@ -73,19 +73,22 @@ def test_an_output_may_answer_a_call_of_an_earlier_response():
 
 
 @each_case(
-    ({"type": "item_reference", "id": "x"}, "input[0].type"),
-    ({"role": "tool", "content": "x"}, "input[0].role"),
-    ({"role": "user"}, "input[0].content"),
-    ({"role": "user", "content": [{"type": "input_file"}]}, "input[0].content[0].type"),
-    ({"role": "user", "content": [{"type": "input_text"}]}, "input[0].content[0].text"),
-    ({"role": "user", "content": "x", "nope": 1}, "input[0].nope"),
-    ({"role": "user", "content": "x", "id": 7}, "input[0].id"),
-    ({**CALL, "call_id": ""}, "input[0].call_id"),
-    ({**CALL, "name": "no name"}, "input[0].name"),
-    ({**CALL, "arguments": "{"}, "input[0].arguments"),
-    (OUTPUT, "input[0].call_id"),
-    ({**THOUGHT, "encrypted_content": "x"}, "input[0].encrypted_content"),
-    ({**THOUGHT, "summary": "x"}, "input[0].summary"),
+    "item, param",
+    [
+        ({"type": "item_reference", "id": "x"}, "input[0].type"),
+        ({"role": "tool", "content": "x"}, "input[0].role"),
+        ({"role": "user"}, "input[0].content"),
+        ({"role": "user", "content": [{"type": "input_file"}]}, "input[0].content[0].type"),
+        ({"role": "user", "content": [{"type": "input_text"}]}, "input[0].content[0].text"),
+        ({"role": "user", "content": "x", "nope": 1}, "input[0].nope"),
+        ({"role": "user", "content": "x", "id": 7}, "input[0].id"),
+        ({**CALL, "call_id": ""}, "input[0].call_id"),
+        ({**CALL, "name": "no name"}, "input[0].name"),
+        ({**CALL, "arguments": "{"}, "input[0].arguments"),
+        (OUTPUT, "input[0].call_id"),
+        ({**THOUGHT, "encrypted_content": "x"}, "input[0].encrypted_content"),
+        ({**THOUGHT, "summary": "x"}, "input[0].summary"),
+    ],
 )
 def test_what_is_wrong_is_refused_by_its_path(item: dict[str, Any], param: str):
     with pytest.raises((InvalidRequest, UnsupportedParameter)) as refused:

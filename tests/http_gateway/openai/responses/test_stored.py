@@ -70,7 +70,7 @@ async def test_a_conversation_that_became_too_long_is_refused(monkeypatch: pytes
     assert refused.value.param == "previous_response_id"
 
 
-@each_case("", "x", "resp_", "../resp_1", "resp_" + "g" * 32)
+@each_case("id", ["", "x", "resp_", "../resp_1", "resp_" + "g" * 32])
 async def test_what_is_no_id_is_not_looked_up(id: str):
     with pytest.raises(NotFound):
         await StoredResponses(FaultyStore(), TTL_S).get(id)

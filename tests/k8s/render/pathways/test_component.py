@@ -53,32 +53,35 @@ def test_ours_are_all_programs_that_nothing_else_is_said_of() -> None:
     assert made[1].manifest("ours:1") == {"componentType": "worker", "image": "gcr.io/me/w:1"}
 
 
-@each_case(*PROGRAMS)
+@each_case("kind", PROGRAMS)
 def test_flags_alone_keep_googles_image(kind: str) -> None:
     (made,) = parse([], [f"{kind}=--a=1"])
     assert made.manifest("ours") == {"componentType": kind, "customFlags": ["--a=1"]}
 
 
 @each_case(
-    (["gpu=x"], [], [], "write KIND=... with a KIND of pathways_server"),
-    (["worker"], [], [], "write KIND="),
-    (["worker="], [], [], "write KIND="),
-    (["worker=me/x:1"], [], [], "write an image as HOST/PATH:TAG"),
-    (["worker=gcr.io/me/x:a b"], [], [], "write an image"),
-    (["worker=gcr.io/me/x@sha256:1"], [], [], "write an image"),
-    (["worker=sax", "worker=sax"], [], [], "given twice"),
-    ([f"{SIDECAR}=sax"], [], [], "which sax has none of"),
-    ([], [f"{SIDECAR}=--a=1"], [], "needs the image"),
-    ([f"{SIDECAR}=gcr.io/me/s:1"], [f"{SIDECAR}=--a=1"], [], "neither flags nor variables"),
-    ([], ["worker=a=1"], [], "write KIND=--NAME=VALUE"),
-    ([], ["worker=--a=1\n2"], [], "on one line"),
-    ([], ["worker=--server_port=1"], [], "it cannot be changed"),
-    ([], ["worker=--gcs_scratch_location=gs://x"], [], "use --pathways-dir"),
-    ([], ["proxy_server=--num_elastic_slices=1"], [], "use --elastic-slices"),
-    ([], [], ["worker=1A=b"], "a NAME of letters"),
-    ([], [], ["worker=A"], "each NAME once"),
-    ([], [], ["worker=A=1", "worker=A=2"], "each NAME once"),
-    ([], [], ["worker=A=b\x00"], "on one line"),
+    "images, flags, env, words",
+    [
+        (["gpu=x"], [], [], "write KIND=... with a KIND of pathways_server"),
+        (["worker"], [], [], "write KIND="),
+        (["worker="], [], [], "write KIND="),
+        (["worker=me/x:1"], [], [], "write an image as HOST/PATH:TAG"),
+        (["worker=gcr.io/me/x:a b"], [], [], "write an image"),
+        (["worker=gcr.io/me/x@sha256:1"], [], [], "write an image"),
+        (["worker=sax", "worker=sax"], [], [], "given twice"),
+        ([f"{SIDECAR}=sax"], [], [], "which sax has none of"),
+        ([], [f"{SIDECAR}=--a=1"], [], "needs the image"),
+        ([f"{SIDECAR}=gcr.io/me/s:1"], [f"{SIDECAR}=--a=1"], [], "neither flags nor variables"),
+        ([], ["worker=a=1"], [], "write KIND=--NAME=VALUE"),
+        ([], ["worker=--a=1\n2"], [], "on one line"),
+        ([], ["worker=--server_port=1"], [], "it cannot be changed"),
+        ([], ["worker=--gcs_scratch_location=gs://x"], [], "use --pathways-dir"),
+        ([], ["proxy_server=--num_elastic_slices=1"], [], "use --elastic-slices"),
+        ([], [], ["worker=1A=b"], "a NAME of letters"),
+        ([], [], ["worker=A"], "each NAME once"),
+        ([], [], ["worker=A=1", "worker=A=2"], "each NAME once"),
+        ([], [], ["worker=A=b\x00"], "on one line"),
+    ],
 )
 def test_what_a_controller_would_ignore_or_break_is_refused(
     images: list[str], flags: list[str], env: list[str], words: str
@@ -88,11 +91,14 @@ def test_what_a_controller_would_ignore_or_break_is_refused(
 
 
 @each_case(
-    "gcr.io/me/x",
-    "gcr.io/me/x:1",
-    "localhost:5000/x:1",
-    "sax-model-cpu:0.1.0",
-    f"us-docker.pkg.dev/a/b/c@sha256:{'0' * 64}",
+    "image",
+    [
+        "gcr.io/me/x",
+        "gcr.io/me/x:1",
+        "localhost:5000/x:1",
+        "sax-model-cpu:0.1.0",
+        f"us-docker.pkg.dev/a/b/c@sha256:{'0' * 64}",
+    ],
 )
 def test_images_are_named_as_a_container_runtime_finds_them(image: str) -> None:
     (made,) = parse([f"worker={image}"])

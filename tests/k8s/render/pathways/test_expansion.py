@@ -162,7 +162,7 @@ def test_a_colocated_head_may_go_where_the_workers_are() -> None:
 
 
 @pytest.mark.extended
-@each_case(*_TAKEN)
+@each_case("topology", _TAKEN)
 def test_a_colocated_head_fits_beside_a_worker(topology: str) -> None:
     """The limits of the resource manager and the proxy are requests, too."""
     head, _ = _pods(jobset_of(job(topology, deployment_mode=COLOCATED)))
@@ -173,7 +173,7 @@ def test_a_colocated_head_fits_beside_a_worker(topology: str) -> None:
 
 
 @pytest.mark.extended
-@each_case(*_TAKEN)
+@each_case("topology", _TAKEN)
 def test_the_slices_are_those_that_the_cluster_knows(topology: str) -> None:
     there = slice_of(topology)
     _, worker = _jobs(jobset_of(job(topology)))

@@ -18,28 +18,31 @@ _OURS = tuple(PathwaysComponent(kind, image="sax") for kind in PROGRAMS)
 
 
 @each_case(
-    ({"slices": 0}, "--slices 0: write 1 to"),
-    ({"max_restarts": -1}, "--max-restarts -1: write 0 to"),
-    ({"max_restarts": 2**31}, "--max-restarts"),
-    ({"slices": 2, "elastic_slices": -1}, "--elastic-slices -1"),
-    ({"slices": 2, "elastic_slices": 2}, "one of the slices must stay"),
-    ({"elastic_slices": 1}, "less than --slices 1"),
-    ({"max_slice_restarts": 2}, "give both"),
-    ({"slices": 2, "elastic_slices": 1, "max_slice_restarts": 0}, "--max-slice-restarts 0"),
-    ({"worker_grace_seconds": -1}, "--worker-grace-seconds -1"),
-    ({"worker_priority_class": "A b"}, "lower-case letters"),
-    ({"deployment_mode": "both"}, "choose one of default, colocate_head_with_workers"),
-    ({"directory": "s3://bucket/x"}, "--pathways-dir 's3://bucket/x': .* write gs://"),
-    ({"directory": "gs://bucket/x\n"}, "write gs://"),
-    ({"version": "a:b"}, "--pathways-version 'a:b'"),
-    ({"version": "latest", "components": _OURS}, "no image of Google's is left"),
-    ({"trusts_network": True}, "--trust-network True: none of the components is ours"),
-    ({"node_selector": {"a b": "c"}}, "a node's label"),
-    ({"node_selector": {"a": "b\n"}}, "a node's label"),
-    (
-        {"node_selector": {"cloud.google.com/gke-tpu-topology": "2x2"}},
-        "follows from --topology",
-    ),
+    "changes, words",
+    [
+        ({"slices": 0}, "--slices 0: write 1 to"),
+        ({"max_restarts": -1}, "--max-restarts -1: write 0 to"),
+        ({"max_restarts": 2**31}, "--max-restarts"),
+        ({"slices": 2, "elastic_slices": -1}, "--elastic-slices -1"),
+        ({"slices": 2, "elastic_slices": 2}, "one of the slices must stay"),
+        ({"elastic_slices": 1}, "less than --slices 1"),
+        ({"max_slice_restarts": 2}, "give both"),
+        ({"slices": 2, "elastic_slices": 1, "max_slice_restarts": 0}, "--max-slice-restarts 0"),
+        ({"worker_grace_seconds": -1}, "--worker-grace-seconds -1"),
+        ({"worker_priority_class": "A b"}, "lower-case letters"),
+        ({"deployment_mode": "both"}, "choose one of default, colocate_head_with_workers"),
+        ({"directory": "s3://bucket/x"}, "--pathways-dir 's3://bucket/x': .* write gs://"),
+        ({"directory": "gs://bucket/x\n"}, "write gs://"),
+        ({"version": "a:b"}, "--pathways-version 'a:b'"),
+        ({"version": "latest", "components": _OURS}, "no image of Google's is left"),
+        ({"trusts_network": True}, "--trust-network True: none of the components is ours"),
+        ({"node_selector": {"a b": "c"}}, "a node's label"),
+        ({"node_selector": {"a": "b\n"}}, "a node's label"),
+        (
+            {"node_selector": {"cloud.google.com/gke-tpu-topology": "2x2"}},
+            "follows from --topology",
+        ),
+    ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as refused:

@@ -19,7 +19,7 @@ from model_server.checkpoints.gguf.architecture import (
 )
 from model_server.checkpoints.gguf.architectures import ARCHITECTURES
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 LLAMA = ARCHITECTURES["llama"]
 
@@ -30,7 +30,7 @@ def gguf_names(architecture: GgufArchitecture) -> list[str]:
     return [n if n.endswith((".bias", ".weight")) else f"{n}.weight" for n in stems]
 
 
-@in_one_test("architecture", ARCHITECTURES.values())
+@each_case("architecture", ARCHITECTURES.values())
 def test_names_translate_both_ways(architecture: GgufArchitecture) -> None:
     for name in gguf_names(architecture):
         there = architecture.from_gguf(name)
@@ -41,7 +41,7 @@ def test_names_translate_both_ways(architecture: GgufArchitecture) -> None:
         assert back.expert == (11 if "{e}" in there.hf_name else None)
 
 
-@in_one_test("architecture", ARCHITECTURES.values())
+@each_case("architecture", ARCHITECTURES.values())
 def test_biases_go_with_their_weights(architecture: GgufArchitecture) -> None:
     for stem, place in architecture.layer_tensors.items():
         if not stem.endswith((".bias", ".weight")):
@@ -50,7 +50,7 @@ def test_biases_go_with_their_weights(architecture: GgufArchitecture) -> None:
             assert named.hf_name == f"{architecture.layers}.0.{place.name}.bias"
 
 
-@in_one_test("architecture", ARCHITECTURES.values())
+@each_case("architecture", ARCHITECTURES.values())
 def test_the_gguf_package_gives_the_same_names(architecture: GgufArchitecture) -> None:
     """Its table serves all architectures at once and is read here the way converters read it."""
     kind = next(arch for arch, name in MODEL_ARCH_NAMES.items() if name == architecture.name)
@@ -66,7 +66,7 @@ def test_the_gguf_package_gives_the_same_names(architecture: GgufArchitecture) -
         assert theirs.get_name(stem) == name.removesuffix(f".{part}"), named.hf_name
 
 
-@in_one_test(
+@each_case(
     "name",
     [
         "",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from model_server.checkpoints.gguf.checkpoint import GgufCheckpoint
 from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.gguf_case import write_case
 from tests.model_server.checkpoints.tiny_folder import CONFIG, random_weights
 
@@ -68,7 +68,7 @@ def test_the_file_itself_holds_neighbouring_pairs(gguf_file: Path) -> None:
     np.testing.assert_array_equal(stored["blk.0.attn_q.weight"][:4], published[[0, 3, 1, 4]])
 
 
-@in_one_test("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+@each_case("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
 def test_quantised_tensors_come_as_float32(tmp_path: Path, kind: str) -> None:
     tensors = one_layer()
     quantised = getattr(gguf.GGMLQuantizationType, kind)
@@ -103,7 +103,7 @@ def test_a_separate_head_means_untied_embeddings(tmp_path: Path) -> None:
     assert "lm_head.weight" in untied.names()
 
 
-@in_one_test(
+@each_case(
     "name, shape, words",
     [
         ("blk.0.ffn_up.weight", None, r"x\.gguf.*layers\.0\.mlp\.up_proj"),  # is missing

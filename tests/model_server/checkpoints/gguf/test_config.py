@@ -18,7 +18,7 @@ from model_server.checkpoints.gguf.config import (
 from model_server.checkpoints.gguf.header import GgufHeader, GgufTensor
 from model_server.checkpoints.gguf.rope import LLAMA3_FACTORS, llama3_factors
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 LLAMA = ARCHITECTURES["llama"]
 NO_FILE: Any = None  # configurations are made of headers
@@ -117,7 +117,7 @@ def test_biases_show_in_the_tensors() -> None:
     assert not read["tie_word_embeddings"]
 
 
-@in_one_test("factor", [8.0, 32.0])
+@each_case("factor", [8.0, 32.0])
 def test_llama3_scaling_is_recovered_from_its_factors(factor: float) -> None:
     scaling = LLAMA3 | {"factor": factor}
     factors = llama3_factors(500000.0, 64, scaling)
@@ -149,7 +149,7 @@ def test_linear_and_yarn_scaling_are_translated() -> None:
     }
 
 
-@in_one_test(
+@each_case(
     "key, value",
     [
         ("embedding_length", None),
@@ -173,7 +173,7 @@ def test_what_cannot_be_is_refused(key: str, value: object) -> None:
         config({f"llama.{key}": value, "llama.rope.scaling.factor": 2.0})
 
 
-@in_one_test(
+@each_case(
     "key, value",
     [
         ("logit_scale", 0.0625),
@@ -191,7 +191,7 @@ def test_metadata_that_nothing_reads_ends_the_load_by_name(key: str, value: obje
     assert len(caught.value.text) < 400
 
 
-@in_one_test("kind, pooling", [(1, "mean"), (2, "cls"), (3, "last")])
+@each_case("kind, pooling", [(1, "mean"), (2, "cls"), (3, "last")])
 def test_a_decoder_that_embeds_says_how_it_pools(kind: int, pooling: str) -> None:
     assert config({"llama.pooling_type": kind})["pooling"] == pooling
     assert "pooling" not in config({"llama.pooling_type": 0})
@@ -215,8 +215,8 @@ def test_metadata_that_changes_nothing_is_taken() -> None:
     assert config(metadata | {"other.logit_scale": 2.0}) == config()
 
 
-@in_one_test("value", [np.array([1, 2]), ["a", "b"]])
-@in_one_test("architecture", ARCHITECTURES.values())
+@each_case("value", [np.array([1, 2]), ["a", "b"]])
+@each_case("architecture", ARCHITECTURES.values())
 def test_a_list_where_one_value_belongs_does_no_harm(
     architecture: GgufArchitecture, value: object
 ) -> None:
@@ -235,7 +235,7 @@ def test_a_list_where_one_value_belongs_does_no_harm(
             config_of(GgufHeader(metadata, dict.fromkeys(names, tensor)), architecture, "float32")
 
 
-@in_one_test("name", ["mamba", None, 5, ["llama"]])
+@each_case("name", ["mamba", None, 5, ["llama"]])
 def test_an_unknown_architecture_is_named(name: object) -> None:
     with pytest.raises(CheckpointError, match="supported from GGUF: arcee, bert, .*llama"):
         architecture_of(GgufHeader({"general.architecture": name}, {}))

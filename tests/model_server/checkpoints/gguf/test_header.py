@@ -11,7 +11,7 @@ import pytest
 from model_server.checkpoints.gguf.header import GgufHeader, read_header
 from model_server.checkpoints.tensor_file import TensorFile
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 START = b"GGUF" + struct.pack("<I", 3)
 
@@ -75,7 +75,7 @@ def test_what_the_package_writes_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(stored, values.ravel())
 
 
-@in_one_test("data, words", [
+@each_case("data, words", [
         (b"", "truncated"),
         (b"GGU", "truncated"),
         (b"GGML" + bytes(20), "not a GGUF file"),
@@ -107,7 +107,7 @@ def test_damage_is_named(tmp_path: Path, data: bytes, words: str) -> None:
     assert "x.gguf" in caught.value.text
 
 
-@in_one_test("kind", [gguf.GGUFValueType.STRING, gguf.GGUFValueType.UINT8])
+@each_case("kind", [gguf.GGUFValueType.STRING, gguf.GGUFValueType.UINT8])
 def test_a_header_is_bounded_even_in_a_file_of_any_size(
     tmp_path: Path, kind: gguf.GGUFValueType
 ) -> None:

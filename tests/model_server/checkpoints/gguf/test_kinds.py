@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from model_server.checkpoints.gguf.kinds import KINDS, BlockFormat
 from model_server.checkpoints.packed import FLOAT4, HALF_BYTES
 from model_server.checkpoints.packed import KINDS as PACKED_KINDS
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 # Where a block has its float16s.
 HALVES = {
@@ -50,7 +50,7 @@ def test_every_kind_of_the_issue_is_there() -> None:
 
 @FEW
 @given(seed=st.integers(0, 1000))
-@in_one_test("kind", KINDS)
+@each_case("kind", KINDS)
 def test_the_numbers_are_the_gguf_packages(kind: GGMLQuantizationType, seed: int) -> None:
     raw = blocks(kind, seed)
     np.testing.assert_array_equal(dequantized(KINDS[kind], raw), dequantize(raw, kind))
@@ -58,7 +58,7 @@ def test_the_numbers_are_the_gguf_packages(kind: GGMLQuantizationType, seed: int
 
 @FEW
 @given(seed=st.integers(0, 1000))
-@in_one_test("kind", KINDS)
+@each_case("kind", KINDS)
 def test_packed_blocks_are_the_same_weights(kind: GGMLQuantizationType, seed: int) -> None:
     """Only moving 4-bit values to -8..7 may round, by less than a bit of a block's largest."""
     raw, of = blocks(kind, seed), KINDS[kind]
@@ -74,7 +74,7 @@ def test_packed_blocks_are_the_same_weights(kind: GGMLQuantizationType, seed: in
     assert (differences <= bit).all()
 
 
-@in_one_test("kind", KINDS)
+@each_case("kind", KINDS)
 def test_values_fill_the_narrowest_kind_that_holds_them(kind: GGMLQuantizationType) -> None:
     of = KINDS[kind]
     values = of.pack(blocks(kind, 0, 400)).values
@@ -84,7 +84,7 @@ def test_values_fill_the_narrowest_kind_that_holds_them(kind: GGMLQuantizationTy
     assert of.pack(blocks(kind, 0)).float4 == (of.packing.kind == FLOAT4)
 
 
-@in_one_test("kind", KINDS)
+@each_case("kind", KINDS)
 def test_scales_that_are_no_numbers_make_no_noise(kind: GGMLQuantizationType) -> None:
     raw = np.full((3, KINDS[kind].nbytes), 0xFF, np.uint8)
     no_number = np.isnan(dequantized(KINDS[kind], raw)).any()
@@ -92,7 +92,7 @@ def test_scales_that_are_no_numbers_make_no_noise(kind: GGMLQuantizationType) ->
     KINDS[kind].pack(raw)
 
 
-@in_one_test("kind", KINDS)
+@each_case("kind", KINDS)
 def test_the_input_is_left_alone(kind: GGMLQuantizationType) -> None:
     raw = blocks(kind, 0)
     before = raw.copy()

@@ -15,7 +15,7 @@ from model_server.checkpoints.gguf.kinds import KINDS
 from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
 from model_server.checkpoints.tensor_file import TensorFile
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.gguf.test_kinds import blocks
 
 ROWS, COLUMNS = 24, 512
@@ -62,7 +62,7 @@ EXAMPLES = settings(deadline=None, max_examples=25)
 @pytest.mark.extended
 @EXAMPLES
 @given(rows=parts(ROWS), columns=parts(COLUMNS))
-@in_one_test("kind", [*PLAIN, *KINDS])
+@each_case("kind", [*PLAIN, *KINDS])
 def test_a_region_is_what_the_whole_has_there(
     every: Stored, kind: GGMLQuantizationType, rows: slice, columns: slice
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_region_is_what_the_whole_has_there(
     rows=st.lists(st.integers(0, ROWS - 1), unique=True).map(lambda rows: np.array(rows, int)),
     columns=parts(COLUMNS),
 )
-@in_one_test("kind", [*PLAIN, *KINDS])
+@each_case("kind", [*PLAIN, *KINDS])
 def test_rows_come_in_the_order_asked_for(
     every: Stored, kind: GGMLQuantizationType, rows: np.ndarray, columns: slice
 ) -> None:
@@ -87,7 +87,7 @@ def test_rows_come_in_the_order_asked_for(
 
 @EXAMPLES
 @given(rows=parts(ROWS), columns=parts(COLUMNS // 32), order=st.permutations(range(ROWS)))
-@in_one_test("kind", KINDS)
+@each_case("kind", KINDS)
 def test_packed_regions_are_what_the_whole_has_there(
     every: Stored, kind: GGMLQuantizationType, rows: slice, columns: slice, order: list[int]
 ) -> None:

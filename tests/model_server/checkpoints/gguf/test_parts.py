@@ -15,7 +15,7 @@ from model_server.checkpoints.roots import CheckpointRoots
 from model_server.checkpoints.split_name import part_names
 from model_server.plan.checkpoint.inspect import inspect
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.split_file import split_file
 
 
@@ -99,7 +99,7 @@ def test_a_link_among_the_parts_counts_as_what_it_leads_to(
     GgufCheckpoint(parts[0]).close()
 
 
-@in_one_test(
+@each_case(
     "name",
     ["m.gguf", "m-00001-of-00001.gguf", "m-00000-of-00002.gguf", "m-00003-of-00002.gguf",
      "m-1-of-2.gguf", "m-00001-of-99999.gguf", "m-00001-of-00002.safetensors"],

@@ -11,7 +11,7 @@ from model_server.checkpoints.gguf.tokenizer import PRE_TOKENIZERS, tokenizer_of
 from model_server.text.token_bytes import byte_alphabet
 from model_server.text.vocabularies.sentence_piece_file import parse
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.text.vocabularies.golden import PLACE, differences
 
 LETTERS = sorted(byte_alphabet(), key=byte_alphabet().__getitem__)
@@ -48,7 +48,7 @@ def test_digits_stand_alone_where_the_model_was_trained_so() -> None:
     assert pieces("llama-bpe", "1234 a") == ["123", "4", " a"]
 
 
-@in_one_test(
+@each_case(
     "text, words",
     [
         ("12345 67", ["123", "45", "\u0120", "67"]),  # threes, and never with a space
@@ -69,7 +69,7 @@ def test_gpt_neox_joins_marks_with_their_letters_first() -> None:
     assert pieces("gpt-2", "e\u0301") != pieces("gpt-2", "\u00e9")
 
 
-@in_one_test("pre", PRE_TOKENIZERS)
+@each_case("pre", PRE_TOKENIZERS)
 def test_every_way_of_cutting_keeps_every_byte(pre: str) -> None:
     text = "It's  1234 naïve\n\n\tcafés — 你好 🙂\r\n x_y ''  "
     tokenizer = tokenizer_of(METADATA | {"tokenizer.ggml.pre": pre})
@@ -94,7 +94,7 @@ def test_the_start_token_is_added_when_the_file_says_so() -> None:
     assert tokenizer_of(METADATA | {"tokenizer.ggml.pre": "llama-bpe"}).adds_bos
 
 
-@in_one_test(
+@each_case(
     "key, value, words",
     [
         ("model", "rwkv", "kind 'rwkv'; supported from GGUF: gpt2, llama, gemma4, t5, bert"),
@@ -140,7 +140,7 @@ def from_sentence_piece(name: str, kind: str, **changes: Any) -> dict[str, Any]:
     return {f"tokenizer.ggml.{key}": value for key, value in (metadata | changes).items()}
 
 
-@in_one_test(
+@each_case(
     "name, kind",
     [
         ("bpe_llama", "llama"),
@@ -230,7 +230,7 @@ def test_bert_words_begin_where_the_file_says() -> None:
     assert tokenizer.decode([2, 4, 5, 6, 3]) == "playing ing"
 
 
-@in_one_test(
+@each_case(
     "key, value, words",
     [
         ("scores", None, "scores is not a list"),

@@ -14,7 +14,7 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
     read_sentence_settings,
 )
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.sentence_folders import sentence_folder
 
 # As sentence-transformers before 5 writes it.
@@ -37,7 +37,7 @@ def test_a_module_has_sizes_a_bias_and_an_activation(tmp_path: Path) -> None:
     assert read(tmp_path, EARLY) == wanted
 
 
-@in_one_test(
+@each_case(
     "changes, says",
     [
         ({"activation_function": "my.Own"}, "activation_function = 'my.Own'"),

@@ -9,7 +9,7 @@ from model_server.checkpoints.huggingface.folder_files import (
     folder_tokenizer,
 )
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.tiny_folder import CHAT, CONFIG, write_json
 
 
@@ -30,8 +30,8 @@ def test_a_template_is_found_where_any_of_its_makers_put_it(folder: Path) -> Non
     assert source(folder) == "own"
 
 
-@in_one_test("name", ["tokenizer_config.json", "chat_template.json"])
-@in_one_test("given", [5, "{% for %}", {"default": "x"}])
+@each_case("name", ["tokenizer_config.json", "chat_template.json"])
+@each_case("given", [5, "{% for %}", {"default": "x"}])
 def test_a_wrong_template_is_named(folder: Path, name: str, given: object) -> None:
     write_json(folder / "tokenizer_config.json", {})
     write_json(folder / name, {"chat_template": given})

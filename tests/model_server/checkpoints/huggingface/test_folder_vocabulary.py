@@ -11,7 +11,7 @@ from model_server.checkpoints.huggingface.folder_files import folder_tokenizer
 from model_server.text.token_bytes import byte_alphabet
 from model_server.text.tokenizer import HfTokenizer
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.tiny_folder import write_json
 from tests.model_server.text.vocabularies.golden import PLACE, differences
 
@@ -39,7 +39,7 @@ def put_pairs(folder: Path, merges: str = MERGES) -> None:
     (folder / "merges.txt").write_text(merges, encoding="utf-8")
 
 
-@in_one_test(
+@each_case(
     "file, golden",
     [
         ("tokenizer.model", "bpe_llama"),
@@ -98,7 +98,7 @@ def test_added_tokens_may_swallow_spaces_and_repeat_what_the_file_says(tmp_path:
     assert {text for text, _, _ in differences(tokenizer, "bpe_gemma")} == set()
 
 
-@in_one_test(
+@each_case(
     "listed, words",
     [
         ({"1": {"content": "<start>"}}, "'<start>' has id 1.*'<s>'.*different models"),
@@ -118,7 +118,7 @@ def test_added_tokens_that_do_not_fit_are_refused(tmp_path: Path, listed: Any, w
     assert str(tmp_path) in caught.value.text
 
 
-@in_one_test("file", ["qwen.tiktoken", "tiktoken.model", "tokenizer.model"])
+@each_case("file", ["qwen.tiktoken", "tiktoken.model", "tokenizer.model"])
 def test_tiktoken_files_are_known_under_any_name(tmp_path: Path, file: str) -> None:
     put(tmp_path, file, "qwen.tiktoken")
     settings(tmp_path, added_tokens_decoder=QWEN_END)
@@ -183,7 +183,7 @@ def test_a_folder_without_any_vocabulary_says_what_was_looked_for(tmp_path: Path
         opened(tmp_path)
 
 
-@in_one_test(
+@each_case(
     "file, content, words",
     [
         ("tokenizer.model", b"not one", "SentencePiece"),
@@ -205,7 +205,7 @@ def test_a_wrong_file_is_named(tmp_path: Path, file: str, content: bytes, words:
     assert str(tmp_path) in caught.value.text
 
 
-@in_one_test(
+@each_case(
     "merges, words",
     [("h e x\n", "line that is not a pair: 'h e x'"), ("q zz\n", "vocab.json cannot be loaded")],
 )

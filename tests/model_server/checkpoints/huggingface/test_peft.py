@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from model_server.checkpoints.huggingface.peft import CONFIG, WEIGHTS, open_adapter
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.adapter_folder import write_adapter
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 
@@ -50,7 +50,7 @@ def test_a_scale_follows_alpha_rank_and_patterns(tmp_path: Path, base: Path) -> 
     assert (found[Q], found[DOWN]) == (8 / 4, 2 / 4)
 
 
-@in_one_test(
+@each_case(
     "change, said",
     [
         ({"peft_type": "LOHA"}, "peft_type is 'LOHA'"),
@@ -74,7 +74,7 @@ def test_what_is_not_plain_low_rank_is_refused_by_name(
         open_adapter(str(tmp_path))
 
 
-@in_one_test(
+@each_case(
     "name, shape, said",
     [
         ("base_model.model.lm_head.weight", (3, 3), "lm_head.weight.*not a low-rank factor"),

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from model_server.checkpoints.huggingface.safetensors import SafetensorsCheckpoint
 from sax.errors import CheckpointError
 from sax.types import Message
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.tiny_folder import (
     CHAT,
     CONFIG,
@@ -28,7 +28,7 @@ from tests.model_server.models.family_cases import checkpoint_of, config_of
 INDEX = "model.safetensors.index.json"
 
 
-@in_one_test("dtype", ["float32", "float16", "bfloat16"])
+@each_case("dtype", ["float32", "float16", "bfloat16"])
 def test_tensors_read_as_they_were_written(tmp_path: Path, dtype: str) -> None:
     checkpoint = SafetensorsCheckpoint(write_tiny(tmp_path / "x", dtype=dtype))
     weights = random_weights(CONFIG, dtype)
@@ -103,7 +103,7 @@ def test_a_tensor_of_another_number_format_is_named(folder: Path) -> None:
         SafetensorsCheckpoint(folder).read("model.norm.weight")
 
 
-@in_one_test("name", ["config.json", "tokenizer.json", "model.safetensors"])
+@each_case("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     folder = write_tiny(tmp_path / "x")
     (folder / name).unlink()
@@ -111,8 +111,8 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
         SafetensorsCheckpoint(folder).tokenizer()
 
 
-@in_one_test("name", ["config.json", "generation_config.json", "tokenizer.json"])
-@in_one_test("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
+@each_case("name", ["config.json", "generation_config.json", "tokenizer.json"])
+@each_case("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
 def test_a_damaged_json_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     folder = write_tiny(tmp_path / "x")
     (folder / name).write_bytes(content)
@@ -167,7 +167,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
         SafetensorsCheckpoint(folder)
 
 
-@in_one_test("place", ["../model.safetensors", "/etc/x.safetensors", 5, None])
+@each_case("place", ["../model.safetensors", "/etc/x.safetensors", 5, None])
 def test_an_index_cannot_point_outside_its_folder(tmp_path: Path, place: object) -> None:
     folder = write_tiny(tmp_path / "x", shards=2)
     write_json(folder / INDEX, {"weight_map": {"a": place}})

@@ -10,7 +10,7 @@ import pytest
 from model_server.checkpoints.huggingface.safetensors_header import MAX_HEADER, read_header
 from model_server.checkpoints.tensor_file import TensorFile
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 TENSOR: dict[str, Any] = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
@@ -27,7 +27,7 @@ def test_a_tensor_is_found(tmp_path: Path) -> None:
     assert (tensors["a"].shape, tensors["a"].nbytes) == ((2,), 8)
 
 
-@in_one_test(
+@each_case(
     "header",
     [
         '{"a": {"dtype": "F32", "shape": [' + "9" * 4000 + '], "data_offsets": [0, 8]}}',
@@ -44,7 +44,7 @@ def test_numbers_and_nesting_without_bounds_are_refused(tmp_path: Path, header: 
     assert len(caught.value.text) < 1000
 
 
-@in_one_test("length", [MAX_HEADER + 1, 2**40, 2**64 - 1])
+@each_case("length", [MAX_HEADER + 1, 2**40, 2**64 - 1])
 def test_a_header_that_is_too_long_is_not_read(tmp_path: Path, length: int) -> None:
     file_with(tmp_path / "x", "{}", length)
     os.truncate(tmp_path / "x", 1 << 42)  # without the bytes on the disk

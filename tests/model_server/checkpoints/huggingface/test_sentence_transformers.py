@@ -17,7 +17,7 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.bucket_server import BucketServer
 from tests.model_server.checkpoints.tiny_folder import write_json
 
@@ -64,12 +64,12 @@ def test_without_modules_a_model_is_normalised_and_pooled_as_its_family_says(
     assert read_sentence_settings(None) == expected
 
 
-@in_one_test("given", [{"pooling_mode_lasttoken": True}, {"pooling_mode": "lasttoken"}])
+@each_case("given", [{"pooling_mode_lasttoken": True}, {"pooling_mode": "lasttoken"}])
 def test_pooling_may_be_by_the_last_token(tmp_path: Path, given: dict[str, Any]) -> None:
     assert read_sentence_settings(folder_with(tmp_path, pooling=given)).pooling == "last"
 
 
-@in_one_test("given", [{"pooling_mode_cls_token": True}, {"pooling_mode": "cls"}])
+@each_case("given", [{"pooling_mode_cls_token": True}, {"pooling_mode": "cls"}])
 def test_pooling_may_be_by_the_first_token(tmp_path: Path, given: dict[str, Any]) -> None:
     assert read_sentence_settings(folder_with(tmp_path, pooling=given)).pooling == "cls"
 
@@ -84,14 +84,14 @@ def test_a_reranker_that_is_a_classifier_may_say_how_it_makes_scores(tmp_path: P
     assert read_sentence_settings(path) == SentenceSettings(activation="torch.nn.X")
 
 
-@in_one_test("false_id", [None, 7])
+@each_case("false_id", [None, 7])
 def test_a_language_model_that_ranks_names_its_tokens(tmp_path: Path, false_id: int | None) -> None:
     config = {"true_token_id": 5, "false_token_id": false_id, "module_input_name": "causal_logits"}
     path = folder_with(tmp_path, kinds=("Transformer", "LogitScore"), pooling=config)
     assert read_sentence_settings(path).score == TokenScore(5, false_id)
 
 
-@in_one_test("given", [{}, {"true_token_id": "yes"}, {"false_token_id": 5}])
+@each_case("given", [{}, {"true_token_id": "yes"}, {"false_token_id": 5}])
 def test_a_score_without_tokens_is_named(tmp_path: Path, given: dict[str, Any]) -> None:
     path = folder_with(tmp_path, kinds=("Transformer", "LogitScore"), pooling=given)
     with pytest.raises(CheckpointError, match="names no tokens"):
@@ -105,7 +105,7 @@ def test_lower_case_and_a_default_prompt_are_honoured(tmp_path: Path) -> None:
     assert (settings.lower_case, settings.prefix) == (True, "query: ")
 
 
-@in_one_test(
+@each_case(
     "changes, says",
     [
         ({"kinds": (*KINDS[:2], "LSTM")}, "lists Transformer, Pooling, LSTM"),
@@ -138,7 +138,7 @@ def test_what_is_not_computed_is_refused_by_name(
     assert str(tmp_path) in caught.value.text
 
 
-@in_one_test("modules", ["[1]", "{}", '[{"type": "a.Transformer"}]', "nonsense"])
+@each_case("modules", ["[1]", "{}", '[{"type": "a.Transformer"}]', "nonsense"])
 def test_a_broken_list_of_modules_is_named(tmp_path: Path, modules: str) -> None:
     (tmp_path / "modules.json").write_text(modules)
     with pytest.raises(CheckpointError, match=r"modules\.json"):

@@ -17,7 +17,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import Failures
+from tests.each_case import Failures
 from tests.model_server.checkpoints.bucket_server import BucketServer
 from tests.model_server.checkpoints.orbax_trees import flax_llama, nested, save, with_config
 from tests.model_server.checkpoints.tiny_folder import CHAT, CONFIG, random_weights, write_tiny

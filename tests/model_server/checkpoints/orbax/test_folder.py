@@ -9,7 +9,7 @@ import pytest
 
 from model_server.checkpoints.orbax.folder import Folder
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 Place = Callable[[Path], str]
 
@@ -77,7 +77,7 @@ def test_nothing_is_above_a_bucket() -> None:
     assert Folder("/").parent is None
 
 
-@in_one_test("url", ["gs://", "s3:///path", "ftp://host/x"])
+@each_case("url", ["gs://", "s3:///path", "ftp://host/x"])
 def test_what_is_no_place_is_refused(url: str) -> None:
     with pytest.raises(CheckpointError, match="BUCKET"):
         Folder(url)

@@ -11,7 +11,7 @@ import pytest
 
 from model_server.kernels.cpu.attention import CpuAttention, overwrite, unwritten
 from model_server.kernels.pages import CacheShape, key_major_shapes, write
-from tests.model_server.case_failures import Failures
+from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
 from tests.model_server.kernels.paged_cases import (
     Case,

@@ -12,7 +12,7 @@ import numpy as np
 
 from model_server.engine.sampling.drawing import RowSampling
 from model_server.engine.sampling.sampler import Sampled, sample
-from tests.model_server.case_failures import Failures
+from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
 
 __all__ = ["instruction_sets"]

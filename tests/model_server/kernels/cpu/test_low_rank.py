@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from model_server.kernels.cpu.low_rank import add_low_rank
-from tests.model_server.case_failures import Failures
+from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
 
 __all__ = ["instruction_sets"]

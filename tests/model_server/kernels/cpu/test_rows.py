@@ -11,7 +11,7 @@ import pytest
 
 from model_server.kernels.cpu.rows import GATES, HeadNorm, HeadRotation, gated, heads, rms_norm
 from model_server.models.layers.rope import Rotary
-from tests.model_server.case_failures import Failures
+from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
 
 __all__ = ["instruction_sets"]

@@ -26,7 +26,7 @@ from model_server.kernels.cpu.tiles import (
     tiles_of,
 )
 from model_server.models.weights.quantization import quantize
-from tests.model_server.case_failures import Failures
+from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
 
 __all__ = ["instruction_sets"]

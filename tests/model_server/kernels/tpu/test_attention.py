@@ -24,7 +24,7 @@ from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
 from model_server.kernels.pages import CacheShape, LayerPages
 from model_server.kernels.tpu.attention import TpuAttention
 from model_server.models.weights.axis_rules import AXES
-from tests.model_server.case_failures import Failures
+from tests.each_case import Failures
 from tests.model_server.kernels.step_mixes import Heads, Mix, as_on_tpu, filled, normal
 
 ALLOWED = {"float32": 2e-5, "bfloat16": 1.5e-2, "int8": 1.5e-2, "float8_e4m3fn": 2e-2}

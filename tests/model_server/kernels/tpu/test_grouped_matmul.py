@@ -20,7 +20,7 @@ from model_server.kernels.tpu.grouped_matmul import (
     grouped_matmul,
     matmul,
 )
-from tests.model_server.case_failures import Failures
+from tests.each_case import Failures
 from tests.model_server.compiled_program import made_as_large_as
 from tests.model_server.small_weights import STORED, packed_weight
 from tests.model_server.tpu_compiler import CHIPS, compiled, needs_compiler, one_device

@@ -18,7 +18,7 @@ from model_server.plan.checkpoint.convert import (
 from sax.command import run_alone
 from sax.errors import CheckpointError
 from sax.types import Message, Progress
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.tiny_folder import (
     CONFIG,
     random_weights,
@@ -170,7 +170,7 @@ def test_a_destination_that_cannot_be_written_is_a_checkpoint_error(
         convert(str(folder), str(tmp_path / "file" / "out"))
 
 
-@in_one_test(
+@each_case(
     "destination, options, words",
     [
         ("gs://bucket/x", {}, "written to local paths"),
@@ -252,7 +252,7 @@ def test_the_command_converts_and_says_what_went_wrong(
     assert captured.out == ""
 
 
-@in_one_test("option", ["--to", "--dtype"])
+@each_case("option", ["--to", "--dtype"])
 def test_a_format_that_is_none_is_a_wrong_command_line(
     option: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

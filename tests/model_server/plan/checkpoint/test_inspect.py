@@ -18,7 +18,7 @@ from model_server.plan.checkpoint import commands
 from model_server.plan.checkpoint.convert import convert
 from model_server.plan.checkpoint.inspect import inspect
 from sax.command import run_alone
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.bucket_server import BucketServer
 from tests.model_server.checkpoints.pax_writer import write_arrays
 from tests.model_server.checkpoints.tiny_folder import (
@@ -217,8 +217,8 @@ def test_the_demo_model_is_described(smollm2: Path) -> None:
     assert report.memory["stored"] < report.memory["int8"]
 
 
-@in_one_test("key", ["rope_scaling", "hidden_act", "architectures", "head_dim"])
-@in_one_test("value", [-1, [1], "x", 10**30])
+@each_case("key", ["rope_scaling", "hidden_act", "architectures", "head_dim"])
+@each_case("value", [-1, [1], "x", 10**30])
 def test_nonsense_in_the_configuration_is_a_problem_not_a_crash(
     folder: Path, key: str, value: object
 ) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from model_server.plan.hlo.module import arrays_of, bits_of, parse, runs_of
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.plan.hlo_samples import text_of
 
 
-@in_one_test(
+@each_case(
     "shape, expected",
     [
         ("f32[8,128]{1,0:T(8,128)}", 4096),
@@ -34,7 +34,7 @@ def test_the_layout_says_in_which_memory_an_array_lies() -> None:
     assert not on_chip.in_hbm
 
 
-@in_one_test("dtype, bits", [("bf16", 16), ("s8", 8), ("u4", 4), ("f8e4m3fn", 8), ("pred", 8)])
+@each_case("dtype, bits", [("bf16", 16), ("s8", 8), ("u4", 4), ("f8e4m3fn", 8), ("pred", 8)])
 def test_numbers_have_the_bits_that_their_name_says(dtype: str, bits: int) -> None:
     assert bits_of(dtype) == bits
 

@@ -6,7 +6,7 @@ import pytest
 
 from model_server.plan.hlo.module import HloModule, parse
 from model_server.plan.hlo.traffic import bytes_moved, collectives
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.plan.copies import large_copies
 from tests.model_server.plan.hlo_samples import text_of
 
@@ -40,7 +40,7 @@ def test_a_ring_of_four_sends_three_quarters_and_of_a_sum_twice_that() -> None:
     }
 
 
-@in_one_test(
+@each_case(
     "groups, size",
     [
         ("{{0,1},{2,3}}", 2),

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from model_server.plan.precompile.command import main
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 from tests.model_server.tpu_compiler import needs_compiler
 
@@ -31,7 +31,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
     return re.sub(r"\s+", " ", capsys.readouterr().err)
 
 
-@in_one_test(
+@each_case(
     "words, status, message",
     [
         ((*MODEL, "--topology", "cpu:0", "--to", "x"), 2, "write cpu, or cpu:N"),
@@ -74,7 +74,7 @@ def test_an_unknown_size_of_a_slice_is_told_with_the_nearest(
     assert "nearest" in told(capsys)
 
 
-@in_one_test(
+@each_case(
     "words", [("--topology", "cpu"), ("--topology", "cpu", "--", "--slots", "8"), ("m",), ()]
 )
 def test_a_command_line_without_a_model_or_a_slice_is_wrong(

@@ -4,7 +4,7 @@ import pytest
 
 from model_server.text.chat_template import ChatTemplate
 from sax.chat import Image, Message, Sound
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 LISTS = (
     "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
@@ -22,7 +22,7 @@ IMAGE = Image(b"file")
 CHAT = (Message("user", ("a", IMAGE, "b")), Message("assistant", "c"))
 
 
-@in_one_test(
+@each_case(
     "source, text",
     [
         (LISTS, "a<image>b|c|"),
@@ -51,7 +51,7 @@ def test_a_template_of_a_model_without_image_input_gets_texts() -> None:
     assert ChatTemplate(TEXTS_ONLY).render(chat) == "a|"
 
 
-@in_one_test("source", [LISTS, LISTS_ONLY, TEXTS_ONLY])
+@each_case("source", [LISTS, LISTS_ONLY, TEXTS_ONLY])
 def test_users_cannot_write_the_placeholder(source: str) -> None:
     forged = ChatTemplate(source).with_images("<image>").render((Message("user", "<image>"),))
     assert "<image>" in forged

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabularies.byte_level import byte_level, written
 from model_server.text.vocabularies.cutting import CUTTINGS, with_space_before
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 VOCAB = {written(bytes([byte])): byte for byte in range(256)}
 
@@ -27,7 +27,7 @@ def words(name: str, text: str) -> list[str]:
 
 @settings(max_examples=40, deadline=None)
 @given(text=st.text(max_size=20))
-@in_one_test("name", CUTTINGS)
+@each_case("name", CUTTINGS)
 def test_every_way_of_cutting_keeps_every_byte(name: str, text: str) -> None:
     if CUTTINGS[name].normalizer is None:
         assert tokenizer_of(name).decode(tokenizer_of(name).encode(text)) == text

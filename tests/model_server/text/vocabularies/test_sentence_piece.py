@@ -13,7 +13,7 @@ from model_server.text.vocabularies.sentence_piece import SPACE, PieceKind, Piec
 from model_server.text.vocabularies.sentence_piece_file import parse, pieces_of
 from model_server.text.vocabularies.vocabulary import AddedToken
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.text.vocabularies.golden import PLACE, answers, differences, streamed
 
 # A text that is one user-defined piece and nothing else gets no space before it.
@@ -50,7 +50,7 @@ def tokens(pieces: Pieces, text: str) -> list[str]:
     return [pieces.texts[token_id] for token_id in tokenizer.encode(text)]
 
 
-@in_one_test("name", NAMES)
+@each_case("name", NAMES)
 def test_ids_and_texts_are_those_of_sentencepiece(name: str) -> None:
     tokenizer = golden(name)
     assert {text for text, _, _ in differences(tokenizer, name)} == KNOWN.get(name, set())
@@ -60,13 +60,13 @@ def test_ids_and_texts_are_those_of_sentencepiece(name: str) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(ids=st.lists(st.integers(-1, 500), max_size=12))
-@in_one_test("name", NAMES)
+@each_case("name", NAMES)
 def test_a_stream_of_any_ids_adds_up(name: str, ids: list[int]) -> None:
     tokenizer = golden(name)
     assert streamed(tokenizer, ids) == tokenizer.decode(ids)
 
 
-@in_one_test("name", NAMES)
+@each_case("name", NAMES)
 def test_control_pieces_are_control_in_a_chat_only(name: str) -> None:
     tokenizer = golden(name)
     assert tokenizer.encode_chat("<s></s>") == [1, 2]

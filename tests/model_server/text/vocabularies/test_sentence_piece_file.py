@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from model_server.text.vocabularies.sentence_piece import PieceKind
 from model_server.text.vocabularies.sentence_piece_file import own_token, parse, pieces_of
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.text.vocabularies.golden import PLACE
 
 DATA = (PLACE / "unigram_rules.model").read_bytes()
@@ -46,7 +46,7 @@ def test_start_and_end_are_named() -> None:
     assert own_token(without, "bos_id") is None
 
 
-@in_one_test("data", [b"", b"\x80", b"{}", b"x" * 100, DATA[:100], DATA[:-2000]])
+@each_case("data", [b"", b"\x80", b"{}", b"x" * 100, DATA[:100], DATA[:-2000]])
 def test_a_damaged_or_foreign_file_is_refused(data: bytes) -> None:
     with pytest.raises(CheckpointError, match="SentencePiece model, or truncated"):
         parse(data)
@@ -66,7 +66,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
         pieces_of(parse(DATA.replace(b"<ctl>", b"<\xff\xfe\xff>")))
 
 
-@in_one_test(
+@each_case(
     "change, words",
     [
         (lambda model: setattr(model.trainer_spec, "model_type", 3), "whole words"),

@@ -8,7 +8,7 @@ import pytest
 from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabularies.tekken_file import tekken
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.text.vocabularies.golden import PLACE, answers, differences, streamed
 
 TEKKEN: dict[str, Any] = json.loads((PLACE / "tekken.json").read_text())
@@ -60,7 +60,7 @@ def test_newer_files_list_their_own_control_tokens() -> None:
     assert [token.control for token in tokens[:5]] == [True, True, True, False, True]
 
 
-@in_one_test(
+@each_case(
     "content, words",
     [
         ({}, "not a valid tekken.json: KeyError 'config'"),

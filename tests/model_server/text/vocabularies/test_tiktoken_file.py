@@ -8,7 +8,7 @@ from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabularies.tiktoken_file import FAMILIES, is_tiktoken, parse, tiktoken
 from model_server.text.vocabularies.vocabulary import AddedToken
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.text.vocabularies.golden import PLACE, answers, differences, streamed
 
 QWEN = (PLACE / "qwen.tiktoken").read_bytes()
@@ -92,7 +92,7 @@ def test_a_file_is_known_by_its_first_line() -> None:
     assert not is_tiktoken(b'{"a": 1}\n')
 
 
-@in_one_test(
+@each_case(
     "data, words",
     [
         (QWEN + b"AAE\n", "line 421 is not a token"),

@@ -9,7 +9,7 @@ from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabularies.vocabulary import AddedToken
 from model_server.text.vocabularies.word_piece import word_piece
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.text.vocabularies.golden import streamed
 
 CONTROL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -79,7 +79,7 @@ def test_added_tokens_are_tokens() -> None:
     assert tokenizer.encode_chat("[turn]the") == [len(TOKENS), TOKENS.index("the")]
 
 
-@in_one_test("token", ["[UNK]", "[CLS]", "[SEP]"])
+@each_case("token", ["[UNK]", "[CLS]", "[SEP]"])
 def test_a_missing_control_token_is_named(token: str) -> None:
     with pytest.raises(CheckpointError, match=token.replace("[", r"\[")):
         word_piece([other for other in TOKENS if other != token])

@@ -16,14 +16,17 @@ ANSWER = Outcome(sent_s=1.0, pieces_s=(1.125, 1.1875, 1.25, 1.375), ended_s=1.5,
 
 
 @each_case(
-    ("ttft:125", True),
-    ("ttft:124", False),
-    ("itl:125", True),  # the longest pause
-    ("itl:124", False),
-    ("tpot:62.5", True),  # 250 ms for four tokens
-    ("tpot:62", False),
-    ("e2e:500", True),
-    ("e2e:499", False),
+    "limit, holds",
+    [
+        ("ttft:125", True),
+        ("ttft:124", False),
+        ("itl:125", True),  # the longest pause
+        ("itl:124", False),
+        ("tpot:62.5", True),  # 250 ms for four tokens
+        ("tpot:62", False),
+        ("e2e:500", True),
+        ("e2e:499", False),
+    ],
 )
 def test_a_limit_holds_up_to_its_time(limit: str, holds: bool) -> None:
     assert (good([ANSWER], parse_limits([limit])) == [ANSWER]) is holds
@@ -68,7 +71,7 @@ def test_more_limits_never_make_more_answers_good(
     assert good(good(outcomes, limits), more) == fewer
 
 
-@each_case("ttft", "ttft:", "ttft:-1", "ttft:nan", "ttft:inf", "latency:5")
+@each_case("word", ["ttft", "ttft:", "ttft:-1", "ttft:nan", "ttft:inf", "latency:5"])
 def test_a_wrong_limit_is_refused_and_told_the_names(word: str) -> None:
     with pytest.raises(InvalidRequest, match="ttft, itl, tpot, e2e"):
         parse_limits([word])

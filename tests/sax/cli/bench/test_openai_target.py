@@ -101,12 +101,15 @@ def asking(server: Strict) -> OpenAiTarget:
 
 
 @each_case(
-    (("ignore_eos", "min_tokens", "stream_options"), True),
-    (("ignore_eos", "stream_options"), True),
-    (("ignore_eos",), True),
-    (("min_tokens",), True),
-    (("stream_options",), False),
-    ((), False),
+    "taken, ignores_end",
+    [
+        (("ignore_eos", "min_tokens", "stream_options"), True),
+        (("ignore_eos", "stream_options"), True),
+        (("ignore_eos",), True),
+        (("min_tokens",), True),
+        (("stream_options",), False),
+        ((), False),
+    ],
 )
 async def test_a_server_is_asked_with_the_fields_that_it_takes(
     taken: tuple[str, ...], ignores_end: bool

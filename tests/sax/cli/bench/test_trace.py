@@ -49,14 +49,17 @@ def test_prompts_have_the_blocks_in_common_that_their_ids_say() -> None:
 
 
 @each_case(
-    ("{", "line 2"),
-    (line(input_lengt=3), "input_lengt"),
-    (line(), "input_length or prompt"),
-    (line(prompt="x", input_length=1), "input_length or prompt"),
-    (line(prompt="x", hash_ids=[1]), "hash_ids"),
-    (line(input_length=0), "input_length is 0"),
-    (line(input_length=1, output_length=0), "output_length is 0"),
-    (line("soon", input_length=1), "timestamp"),  # pyright: ignore[reportArgumentType]
+    "wrong, told",
+    [
+        ("{", "line 2"),
+        (line(input_lengt=3), "input_lengt"),
+        (line(), "input_length or prompt"),
+        (line(prompt="x", input_length=1), "input_length or prompt"),
+        (line(prompt="x", hash_ids=[1]), "hash_ids"),
+        (line(input_length=0), "input_length is 0"),
+        (line(input_length=1, output_length=0), "output_length is 0"),
+        (line("soon", input_length=1), "timestamp"),  # pyright: ignore[reportArgumentType]
+    ],
 )
 def test_a_wrong_line_is_told_with_its_number(wrong: str, told: str) -> None:
     with pytest.raises(InvalidRequest, match="line 2 of the trace") as refused:

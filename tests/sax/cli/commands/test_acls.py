@@ -85,11 +85,14 @@ def test_an_empty_list_is_taken_away(cell: FakeCell, sax: Sax) -> None:
 
 @pytest.mark.extended
 @each_case(
-    (["setacl", MODEL, "lm.genrate", "alice"], "lm.generate_stream"),
-    (["setacl", MODEL, "lm.generate", "a b"], "not a principal name"),
-    (["setacl", MODEL, "lm.generate", "alice", "bob"], "names with commas"),
-    (["setacl", "/sax/test", "alice"], "--admin_acl"),
-    (["getacl", "/sax/test"], "--admin_acl"),
+    "words, says",
+    [
+        (["setacl", MODEL, "lm.genrate", "alice"], "lm.generate_stream"),
+        (["setacl", MODEL, "lm.generate", "a b"], "not a principal name"),
+        (["setacl", MODEL, "lm.generate", "alice", "bob"], "names with commas"),
+        (["setacl", "/sax/test", "alice"], "--admin_acl"),
+        (["getacl", "/sax/test"], "--admin_acl"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused_and_changes_nothing(
     words: list[str], says: str, cell: FakeCell, sax: Sax

@@ -91,16 +91,19 @@ def test_ctrl_c_reports_what_there_is(cell: FakeCell) -> None:
 
 @pytest.mark.extended
 @each_case(
-    ((), "--url"),
-    (("m", "--model", "x"), "--model goes with --url"),
-    (("m", "--url", "http://127.0.0.1:1"), "--model"),
-    (("m", "--speed", "2"), "--speed has no effect"),
-    (("m", "--prefixes", "2"), "--prefixes has no effect"),
-    (("m", "--trace", "x.jsonl", "--rate", "2"), "--rate has no effect"),
-    (("m", "--trace", "/none/x.jsonl"), "cannot be read"),
-    (("m", "--slo", "speed:1"), "ttft, itl, tpot, e2e"),
-    (("none",), "no published model"),
-    (("--url", "http://127.0.0.1:1", "--model", "x"), "http://127.0.0.1:1"),
+    "words, told",
+    [
+        ((), "--url"),
+        (("m", "--model", "x"), "--model goes with --url"),
+        (("m", "--url", "http://127.0.0.1:1"), "--model"),
+        (("m", "--speed", "2"), "--speed has no effect"),
+        (("m", "--prefixes", "2"), "--prefixes has no effect"),
+        (("m", "--trace", "x.jsonl", "--rate", "2"), "--rate has no effect"),
+        (("m", "--trace", "/none/x.jsonl"), "cannot be read"),
+        (("m", "--slo", "speed:1"), "ttft, itl, tpot, e2e"),
+        (("none",), "no published model"),
+        (("--url", "http://127.0.0.1:1", "--model", "x"), "http://127.0.0.1:1"),
+    ],
 )
 def test_a_command_line_that_makes_no_sense_is_refused(
     words: tuple[str, ...], told: str, sax: Sax

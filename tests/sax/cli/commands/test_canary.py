@@ -66,12 +66,15 @@ LOADED, OLD = ServableStatus.LOADED, "serves its version until its turn"
 
 
 @each_case(
-    (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, canary=True)], True),
-    (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, OLD, canary=True)], False),
-    (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED)], False),  # as before it
-    (False, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED)], True),
-    (False, [ReplicaStatus("a", LOADED, OLD), ReplicaStatus("b", LOADED)], False),
-    (False, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, canary=True)], False),
+    "canary, replicas, settled",
+    [
+        (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, canary=True)], True),
+        (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, OLD, canary=True)], False),
+        (True, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED)], False),  # as before it
+        (False, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED)], True),
+        (False, [ReplicaStatus("a", LOADED, OLD), ReplicaStatus("b", LOADED)], False),
+        (False, [ReplicaStatus("a", LOADED), ReplicaStatus("b", LOADED, canary=True)], False),
+    ],
 )
 def test_wait_ends_when_every_replica_has_the_version_it_is_to_have(
     canary: bool, replicas: list[ReplicaStatus], settled: bool

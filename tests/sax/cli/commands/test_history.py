@@ -138,10 +138,13 @@ def test_lm_score_tells_each_suffix(sax: Sax, verb: str) -> None:
 
 
 @each_case(
-    (("create", "/sax/new", "/data", "acl/all"), "start its admin server"),
-    (("delete", "/sax/test"), "stop its admin servers"),
-    (("export", "-signatures=a", MODEL, "lm.generate", "/x"), "saxutil export"),
-    (("save", MODEL, "/x"), "saxutil save"),
+    "words, remedy",
+    [
+        (("create", "/sax/new", "/data", "acl/all"), "start its admin server"),
+        (("delete", "/sax/test"), "stop its admin servers"),
+        (("export", "-signatures=a", MODEL, "lm.generate", "/x"), "saxutil export"),
+        (("save", MODEL, "/x"), "saxutil save"),
+    ],
 )
 def test_what_saxutil_has_and_we_have_not_says_what_to_do(
     words: tuple[str, ...], remedy: str, sax: Sax

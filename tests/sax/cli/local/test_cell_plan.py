@@ -118,10 +118,13 @@ def test_a_port_that_meets_another_is_named_with_both_flags() -> None:
 
 
 @each_case(
-    ({"hosts": 0}, "--hosts"),
-    ({"servers": -1}, "--servers"),
-    ({"devices_per_host": 0}, "--devices-per-host"),
-    ({"servers": 2, "model_port": 65530}, "--model-port"),
+    "changes, flag",
+    [
+        ({"hosts": 0}, "--hosts"),
+        ({"servers": -1}, "--servers"),
+        ({"devices_per_host": 0}, "--devices-per-host"),
+        ({"servers": 2, "model_port": 65530}, "--model-port"),
+    ],
 )
 def test_a_number_that_cannot_be_is_refused_by_its_flag(
     changes: dict[str, object], flag: str

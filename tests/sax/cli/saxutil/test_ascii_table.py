@@ -30,6 +30,8 @@ def test_csv_has_its_headings_in_a_comment() -> None:
     assert comma_separated(("#", "Model ID"), [("0", "m")]) == "# #,Model ID\n0,m"
 
 
-@each_case((-1.5, "-1.5"), (1e-9, "1E-09"), (123456789.0, "1.2345679E+08"), (0.0, "0"))
+@each_case(
+    "value, text", [(-1.5, "-1.5"), (1e-9, "1E-09"), (123456789.0, "1.2345679E+08"), (0.0, "0")]
+)
 def test_scores_have_eight_digits(value: float, text: str) -> None:
     assert as_number(value) == text

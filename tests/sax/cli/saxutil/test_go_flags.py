@@ -27,7 +27,8 @@ FLAGS = (
 
 
 @each_case(
-    "-extra=a:1 -n=3 M Q", "--extra=a:1 --n=3 M Q", "-extra a:1 -n 3 M Q", "--n 3 -extra a:1 M Q"
+    "words",
+    ["-extra=a:1 -n=3 M Q", "--extra=a:1 --n=3 M Q", "-extra a:1 -n 3 M Q", "--n 3 -extra a:1 M Q"],
 )
 def test_one_dash_or_two_and_an_equals_sign_or_none_say_the_same(words: str) -> None:
     parsed = parse_flags(FLAGS, words.split())
@@ -50,11 +51,14 @@ def test_flags_end_at_the_first_word_and_at_two_dashes() -> None:
 
 
 @each_case(
-    (["-nn=3"], "no flag here; there are -extra, -stream"),
-    (["-n=three"], "whole number"),
-    (["-stream=maybe"], "true or false"),
-    (["-extra"], "needs a value"),
-    (["-wait=60"], "60s"),
+    "words, told",
+    [
+        (["-nn=3"], "no flag here; there are -extra, -stream"),
+        (["-n=three"], "whole number"),
+        (["-stream=maybe"], "true or false"),
+        (["-extra"], "needs a value"),
+        (["-wait=60"], "60s"),
+    ],
 )
 def test_a_wrong_flag_is_named(words: list[str], told: str) -> None:
     with pytest.raises(WrongUsage, match=told):
@@ -62,7 +66,8 @@ def test_a_wrong_flag_is_named(words: list[str], told: str) -> None:
 
 
 @each_case(
-    ("60s", 60.0), ("1m30s", 90.0), ("500ms", 0.5), ("1.5h", 5400.0), ("0", 0.0), (".5s", 0.5)
+    "text, seconds",
+    [("60s", 60.0), ("1m30s", 90.0), ("500ms", 0.5), ("1.5h", 5400.0), ("0", 0.0), (".5s", 0.5)],
 )
 def test_durations_are_gos(text: str, seconds: float) -> None:
     assert read_duration(text) == pytest.approx(seconds)

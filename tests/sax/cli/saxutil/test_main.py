@@ -226,13 +226,16 @@ def test_media_go_to_a_server_that_has_the_services(
 
 
 @each_case(
-    (("create", "/sax/x", "/tmp", "acl"), "admin server"),
-    (("delete", "/sax/x"), "unpublish"),
-    (("export", "-rng_seed_mode=odd", MODEL, "lm.score", "/x"), "stateful, stateless, fixed"),
-    (("save", "nothing", "/x"), "/sax/"),
-    (("getacl", "/sax/test", "all"), "for operators only"),
-    (("setacl", "/sax/test", "lm.score", "acl/all"), "for operators only"),
-    (("vm.classify", MODEL, "/no/such/file"), "cannot be read"),
+    "words, told",
+    [
+        (("create", "/sax/x", "/tmp", "acl"), "admin server"),
+        (("delete", "/sax/x"), "unpublish"),
+        (("export", "-rng_seed_mode=odd", MODEL, "lm.score", "/x"), "stateful, stateless, fixed"),
+        (("save", "nothing", "/x"), "/sax/"),
+        (("getacl", "/sax/test", "all"), "for operators only"),
+        (("setacl", "/sax/test", "lm.score", "acl/all"), "for operators only"),
+        (("vm.classify", MODEL, "/no/such/file"), "cannot be read"),
+    ],
 )
 def test_what_cannot_be_done_is_said_in_words(
     words: tuple[str, ...], told: str, saxutil: Saxutil

@@ -10,7 +10,7 @@ import pytest
 from model_server.checkpoints.gguf.architectures.bert import BERT
 from model_server.checkpoints.gguf.facts import Facts
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 
 def pooling(**metadata: Any) -> str:
@@ -32,7 +32,7 @@ def test_what_is_written_is_read_again() -> None:
     assert pooling(**BERT.more_metadata({})) == "mean"
 
 
-@in_one_test("kind", [3, 4, "mean"])
+@each_case("kind", [3, 4, "mean"])
 def test_a_pooling_that_is_not_computed_is_refused(kind: object) -> None:
     with pytest.raises(CheckpointError, match=f"pooling_type {kind!r}"):
         pooling(pooling_type=kind)

@@ -12,7 +12,7 @@ from model_server.checkpoints.gguf.config import metadata_of
 from model_server.checkpoints.gguf.facts import Facts
 from model_server.checkpoints.gguf.header import GgufHeader
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 CONFIG: dict[str, Any] = {
     "model_type": "lfm2",
@@ -40,7 +40,7 @@ def test_layers_without_key_heads_are_convolutions() -> None:
     assert read(2)["layer_types"] == ["full_attention"] * 3
 
 
-@in_one_test("counts", [[0, 0, 0], [1, 2, 0], [-1, 0, 0]])
+@each_case("counts", [[0, 0, 0], [1, 2, 0], [-1, 0, 0]])
 def test_layers_that_attend_differently_are_refused(counts: list[int]) -> None:
     with pytest.raises(CheckpointError, match="all layers that attend must be alike"):
         read(np.asarray(counts))

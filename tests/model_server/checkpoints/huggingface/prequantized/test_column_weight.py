@@ -20,7 +20,7 @@ from model_server.checkpoints.huggingface.prequantized.column_weight import (
 )
 from model_server.checkpoints.packed import Packing
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import Failures, in_one_test
+from tests.each_case import Failures, each_case
 from tests.model_server.checkpoints.huggingface.prequantized.stored_arrays import (
     Arrays,
     whole_read,
@@ -126,7 +126,7 @@ def test_modules_may_have_bits_of_their_own() -> None:
         read(config | {"bits": 4}, stored)
 
 
-@in_one_test(
+@each_case(
     "made, changes, words",
     [
         (gptq, {"checkpoint_format": "marlin"}, "marlin.*supported: gptq, gptq_v2"),
@@ -144,8 +144,8 @@ def test_settings_that_are_not_read_are_refused(
         read(config | changes, stored)
 
 
-@in_one_test("made", [gptq, partial(gptq, 3), awq])
-@in_one_test("part", ["qweight", "qzeros", "scales", "g_idx"])
+@each_case("made", [gptq, partial(gptq, 3), awq])
+@each_case("part", ["qweight", "qzeros", "scales", "g_idx"])
 def test_a_part_of_another_shape_is_named_with_both_shapes(
     made: Callable[[], Made], part: str
 ) -> None:
@@ -158,8 +158,8 @@ def test_a_part_of_another_shape_is_named_with_both_shapes(
         read(config, cut)
 
 
-@in_one_test("made", [gptq, awq])
-@in_one_test("part", ["qzeros", "scales"])
+@each_case("made", [gptq, awq])
+@each_case("part", ["qzeros", "scales"])
 def test_a_missing_part_is_named(made: Callable[[], Made], part: str) -> None:
     config, stored, _ = made()
     left = Arrays()

@@ -16,7 +16,7 @@ from model_server.checkpoints.huggingface.prequantized.compressed_tensors import
 from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
 from model_server.checkpoints.packed import FLOAT4, Packing
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.huggingface.prequantized.stored_arrays import (
     Arrays,
     whole_read,
@@ -61,7 +61,7 @@ def test_every_golden_file_is_looked_at() -> None:
     assert {place.stem for place in GOLDEN.iterdir()} == set(PACKINGS)
 
 
-@in_one_test("case", PACKINGS)
+@each_case("case", PACKINGS)
 def test_the_numbers_are_the_librarys(case: str) -> None:
     config, stored, wanted = golden(case)
     weight = read(config, stored)
@@ -74,7 +74,7 @@ def test_the_numbers_are_the_librarys(case: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=3e-7, atol=3e-7 * np.abs(wanted).max())
 
 
-@in_one_test("case", PACKINGS)
+@each_case("case", PACKINGS)
 def test_a_region_is_a_part_of_the_whole(case: str) -> None:
     config, stored, _ = golden(case)
     weight = read(config, stored)
@@ -84,7 +84,7 @@ def test_a_region_is_a_part_of_the_whole(case: str) -> None:
     np.testing.assert_array_equal(found, whole_read(weight, stored)[rows, columns])
 
 
-@in_one_test("case", PACKINGS)
+@each_case("case", PACKINGS)
 def test_a_missing_part_is_named(case: str) -> None:
     config, stored, _ = golden(case)
     parts = {"m.weight", "m.weight_packed"}
@@ -97,7 +97,7 @@ def test_a_missing_part_is_named(case: str) -> None:
             read(config, left)
 
 
-@in_one_test("case", PACKINGS)
+@each_case("case", PACKINGS)
 def test_scales_of_another_shape_are_refused_with_both_shapes(case: str) -> None:
     config, stored, _ = golden(case)
     scales = stored.arrays["m.weight_scale"]
@@ -122,7 +122,7 @@ def test_sorted_columns_take_the_scales_that_g_idx_names() -> None:
     np.testing.assert_array_equal(part, wanted[3:9, 5:30])
 
 
-@in_one_test("value", [2, -2])
+@each_case("value", [2, -2])
 def test_groups_that_do_not_exist_are_refused_by_name(value: int) -> None:
     config, stored, _ = golden("w4_groups")
     stored.arrays["m.weight_g_idx"] = np.full(64, value, np.int32)
@@ -174,7 +174,7 @@ def test_each_module_has_the_bits_of_its_group_and_ignored_ones_are_plain() -> N
         compressed_weights(config, stored.dtypes, stored)
 
 
-@in_one_test(
+@each_case(
     "changes, words",
     [
         ({"format": "marlin-24"}, "marlin-24.*supported: dense"),
@@ -195,7 +195,7 @@ def test_what_is_not_read_is_refused_by_name(changes: dict[str, Any], words: str
         read(config | changes, stored)
 
 
-@in_one_test(
+@each_case(
     "case, name, change, words",
     [
         ("w4_groups", "m.weight_packed", lambda a: a[:, :-1], r"packed is \[40, 7\] for 64"),

@@ -10,7 +10,7 @@ import pytest
 
 from model_server.checkpoints.huggingface.prequantized.methods import packed_weights
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.huggingface.prequantized.stored_arrays import Arrays
 
 MODULE = "model_server.checkpoints.huggingface.prequantized.methods"
@@ -38,7 +38,7 @@ def test_the_parts_of_a_weight_are_hidden_and_other_tensors_are_not() -> None:
     assert hidden == {"w.weight", "w.weight_scale"}
 
 
-@in_one_test("method", ["hqq", "bitsandbytes", "quark", None])
+@each_case("method", ["hqq", "bitsandbytes", "quark", None])
 def test_an_unknown_method_is_refused_with_a_way_out(method: str | None) -> None:
     with pytest.raises(CheckpointError, match=f"'{method}'.*supported.*modelopt.*QUANTIZE"):
         found({"quant_method": method, "load_in_4bit": True}, int8_rows())
@@ -67,7 +67,7 @@ def test_what_is_not_held_as_stored_is_said_in_the_log(caplog: pytest.LogCapture
     assert "held in DTYPE" in caplog.text
 
 
-@in_one_test("given", [128, [128], [0, 128], ["128", 128]])
+@each_case("given", [128, [128], [0, 128], ["128", 128]])
 def test_a_block_size_that_is_none_is_refused(given: Any) -> None:
     with pytest.raises(CheckpointError, match="weight_block_size"):
         found({"quant_method": "fp8", "weight_block_size": given}, int8_rows())

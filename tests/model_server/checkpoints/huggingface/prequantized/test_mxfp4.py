@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from model_server.checkpoints.huggingface.prequantized.mxfp4 import PACKING, mxfp4_weights
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 
 E, OUT, BLOCKS = 3, 6, 2
 RNG = np.random.default_rng(5)
@@ -80,7 +80,7 @@ def test_a_scale_that_is_no_number_makes_none() -> None:
     assert np.isnan(read.dequantized()).all()
 
 
-@in_one_test(
+@each_case(
     "changes, words",
     [
         ({"scales": SCALES.astype(np.float32)}, "scales are F32"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from model_server.checkpoints.huggingface.prequantized.scaled_weight import scaled_weights
 from model_server.checkpoints.packed import Packing
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.huggingface.prequantized.stored_arrays import Arrays, whole_read
 
 OUT, IN = 16, 32
@@ -66,7 +66,7 @@ def read(tile: tuple[int, int] | None, stored: Any) -> Any:
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-@in_one_test("case", CASES)
+@each_case("case", CASES)
 def test_any_region_gives_the_numbers_it_was_made_from(case: str, data: st.DataObject) -> None:
     (tile, stored, wanted), packing = CASES[case]
     weight = read(tile, stored)
@@ -84,7 +84,7 @@ def test_missing_scales_are_named() -> None:
         read(None, Arrays(w__weight=np.zeros((2, 2), np.int8)))
 
 
-@in_one_test(
+@each_case(
     "tile, shape",
     [(None, (3, 1)), (None, (3,)), ((4, 4), (4, 7)), ((8, 8), (4, 4)), (None, (16, 4, 1))],
 )

@@ -15,7 +15,7 @@ from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.checkpoints.orbax.pax.flax_file import read_flax_tree
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.orbax_trees import nested, with_config
 from tests.model_server.checkpoints.pax_writer import packed
 from tests.model_server.checkpoints.tiny_folder import CONFIG, random_weights
@@ -43,7 +43,7 @@ def test_arrays_of_every_format_are_found_between_other_values(tmp_path: Path) -
     np.testing.assert_array_equal(arrays["w"].read().result(), tree["w"])
 
 
-@in_one_test("dtype", [np.float32, ml_dtypes.bfloat16])
+@each_case("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_an_array_in_pieces_is_one_array(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Any
 ) -> None:
@@ -106,7 +106,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
 }
 
 
-@in_one_test("name", HOSTILE)
+@each_case("name", HOSTILE)
 def test_hostile_files_are_refused_by_name(tmp_path: Path, name: str) -> None:
     value, reason = HOSTILE[name]
     (tmp_path / "checkpoint").write_bytes(packed({"lm": {"w": value}}))
@@ -114,7 +114,7 @@ def test_hostile_files_are_refused_by_name(tmp_path: Path, name: str) -> None:
         read_flax_tree(Folder(str(tmp_path)), "checkpoint")
 
 
-@in_one_test("body", [b"", b"\x80\x04\x95pickle", b"\x93\x01"])
+@each_case("body", [b"", b"\x80\x04\x95pickle", b"\x93\x01"])
 def test_other_files_are_refused(tmp_path: Path, body: bytes) -> None:
     (tmp_path / "checkpoint").write_bytes(body)
     with pytest.raises(CheckpointError, match="not what flax writes"):

@@ -7,7 +7,7 @@ import pytest
 from model_server.checkpoints.orbax.dialect import Shape
 from model_server.checkpoints.orbax.pax.model import praxis_model
 from sax.errors import CheckpointError
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.tools.golden.pax.cases import CASES, PaxCase
 
 BY_NAME = {case.name: case for case in CASES}
@@ -19,7 +19,7 @@ def shapes_of(case: PaxCase) -> dict[str, Shape]:
     return {f"mdl_vars/params/lm/{p.replace('.', '/')}": s for p, s in case.shapes.items()}
 
 
-@in_one_test("case", CASES)
+@each_case("case", CASES)
 def test_sizes_follow_from_the_shapes(case: PaxCase) -> None:
     sizes = praxis_model(shapes_of(case)).saxml_sizes
     wanted = {key: int(text) for key, text in case.overrides.items() if key != "ROTARY_DIM"}
@@ -31,7 +31,7 @@ def test_as_many_key_heads_as_heads_are_in_a_combined_projection() -> None:
     assert praxis_model(shapes_of(LLAMA)).saxml_sizes["NUM_KV_HEADS"] == LLAMA.heads
 
 
-@in_one_test("case", CASES)
+@each_case("case", CASES)
 def test_every_missing_variable_is_named(case: PaxCase) -> None:
     for path in shapes_of(case):
         left = {p: s for p, s in shapes_of(case).items() if p != path}
@@ -44,7 +44,7 @@ def test_every_missing_variable_is_named(case: PaxCase) -> None:
             assert path.replace("/", ".") in caught.value.text
 
 
-@in_one_test(
+@each_case(
     "path, shape, words",
     [
         (

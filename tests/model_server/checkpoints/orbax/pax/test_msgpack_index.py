@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.checkpoints.orbax.pax.msgpack_index import BadMsgpack, Bytes, index
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.pax_writer import packed
 
 # Where msgpack writes a length in another way.
@@ -46,7 +46,7 @@ def _seen(value: Any, data: bytes) -> Any:
     return [_seen(inner, data) for inner in value] if isinstance(value, list) else value
 
 
-@in_one_test("size", [15, 16, 65535, 65536])
+@each_case("size", [15, 16, 65535, 65536])
 def test_long_lists_and_objects_are_read(size: int) -> None:
     tree = [list(range(size)), {str(number): number for number in range(size)}]
     data = packed(tree)
@@ -73,7 +73,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         index(memoryview(data))
 
 
-@in_one_test(
+@each_case(
     "data, reason",
     [
         (b"\x91" * 100_000, "inside each other"),

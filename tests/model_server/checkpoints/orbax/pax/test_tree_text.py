@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.checkpoints.orbax.pax.tree_text import BadTree, leaf_paths
-from tests.model_server.case_failures import in_one_test
+from tests.each_case import each_case
 from tests.model_server.checkpoints.pax_writer import TrainState
 
 Pair = namedtuple("Pair", "first second")
@@ -78,7 +78,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         leaf_paths(text)
 
 
-@in_one_test(
+@each_case(
     "text",
     ["", "PyTreeDef(*", "PyTreeDef(*) *", "{'a' *}", "Foo", "[" * 1000, "CustomNode(A[, [*])"],
 )
