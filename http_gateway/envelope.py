@@ -23,7 +23,7 @@ from http_gateway.config import GatewayConfig
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.problems import answer
 from http_gateway.streams.body_writer import BodyWriter
-from sax.errors import Internal
+from sax.errors import Internal, InvalidRequest, SaxError
 from sax.fields.field import RequestRoute
 from sax.fields.table import SOUND_BYTES
 from sax.tracing import attributes as names
@@ -91,13 +91,19 @@ class RequestEnvelope:
     async def _rescue(
         self, scope: Scope, receive: Receive, reply: _RecordingSend, error: Exception
     ) -> None:
-        """Answer an unexpected error with 500; once a reply has begun, re-raise to close it."""
+        """Answer an unexpected error with 500; once a reply has begun, re-raise to close it.
+
+        Only what a client sent can be nested deeper than Python follows: that is its error.
+        """
         if reply.status != _NO_ANSWER:
             raise error
         record = RequestRecord.current()
-        log.error("request %s failed", record.request_id, exc_info=error)
-        hidden = Internal(record.internal_error)
-        response = answer(scope["path"], hidden, self._config.saxml_generation)
+        told: SaxError = Internal(record.internal_error)
+        if isinstance(error, RecursionError):
+            told = InvalidRequest("the body is nested too deeply: send one with fewer levels")
+        else:
+            log.error("request %s failed", record.request_id, exc_info=error)
+        response = answer(scope["path"], told, self._config.saxml_generation)
         await response(scope, receive, reply)
 
     def _end(

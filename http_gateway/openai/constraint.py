@@ -95,7 +95,7 @@ def _compact(name: str, made: dict[str, Any]) -> dict[str, Any]:
         raise InvalidRequest(f"{path} is for json and json_object: leave it out", param=path)
     try:
         schema: Any = json.loads(made.get("json_schema", '{"type": "object"}'))
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InvalidRequest(f"{name}.json is no JSON: {exc}", param=f"{name}.json") from exc
     if not isinstance(schema, dict):
         raise InvalidRequest(f"{path} needs a schema that is an object: give one", param=path)

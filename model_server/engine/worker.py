@@ -21,17 +21,19 @@ class Worker:
     A daemon thread: a compile that cannot be stopped must not keep a drained process alive.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, stack: int = 0) -> None:
+        """stack: bytes for the thread; 0: what the system gives."""
         self._name = name
+        self._stack = stack
         self._jobs: _Jobs = SimpleQueue()
         self._starting = threading.Lock()
         self._started = False
         self.stop = weakref.finalize(self, self._jobs.put, None)  # after the jobs that are queued
 
     @classmethod
-    def once(cls, name: str, job: Callable[[], Result]) -> Future[Result]:
-        """Run one job on a thread of its own."""
-        worker = cls(name)
+    def once(cls, name: str, job: Callable[[], Result], stack: int = 0) -> Future[Result]:
+        """Run one job on a thread of its own, with so many bytes of stack."""
+        worker = cls(name, stack)
         future = worker.submit(job)
         worker.stop()
         return future
@@ -48,14 +50,25 @@ class Worker:
         with self._starting:
             if not self._started:
                 self._started = True
-                threading.Thread(
-                    target=_work, args=(self._jobs,), name=self._name, daemon=True
-                ).start()
+                _start(self._name, self._jobs, self._stack)
         return future
 
     def run(self, job: Callable[[], Result]) -> asyncio.Future[Result]:
         """Queue a job from the event loop; no exception of the job can end the loop."""
         return asyncio.wrap_future(self.submit(_contained, job))
+
+
+_STACK_SIZE = threading.Lock()  # it holds for all threads that are started
+
+
+def _start(name: str, jobs: _Jobs, stack: int) -> None:
+    thread = threading.Thread(target=_work, args=(jobs,), name=name, daemon=True)
+    with _STACK_SIZE:
+        before = threading.stack_size(stack)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
 
 
 def _work(jobs: _Jobs) -> None:

@@ -204,7 +204,10 @@ def _arguments(tool: Tool, parser: ToolParser, *, forced: bool) -> Format:
 def _schema(tool: Tool) -> dict[str, Any]:
     if not tool.parameters:
         return {"type": "object", "properties": {}, "additionalProperties": False}
-    value = json.loads(tool.parameters)
+    try:
+        value = json.loads(tool.parameters)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidRequest(f"the parameters of {tool.name}: {exc}", param="tools") from exc
     if not isinstance(value, dict):
         raise InvalidRequest(f"the parameters of {tool.name} must be an object", param="tools")
     return {"type": "object", **cast("dict[str, Any]", value)}

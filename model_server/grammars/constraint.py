@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 from llguidance import LLMatcher, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
+from model_server.grammars.compilable import compilable, escapes
 from model_server.grammars.endless import endless
 from model_server.grammars.tag_format import TagFormats
 from sax.errors import InvalidRequest
@@ -81,7 +82,7 @@ def _json_schema(source: str, specials: Mapping[str, int]) -> str:
         return LLMatcher.grammar_from_json_schema({"x-guidance": _JSON} if schema else {"not": {}})
     known = cast("dict[str, Any]", schema)
     _check_end(known, "json_schema")
-    return LLMatcher.grammar_from_json_schema(source, overrides=_spacing(known))
+    return LLMatcher.grammar_from_json_schema(compilable(known), overrides=_writing(known))
 
 
 def _check_end(schema: Mapping[str, Any], field: str) -> None:
@@ -93,13 +94,14 @@ def _check_end(schema: Mapping[str, Any], field: str) -> None:
         )
 
 
-def _spacing(schema: Mapping[str, Any]) -> Any:
-    """Return how JSON is spaced: as it likes, or not at all if the schema says so."""
+def _writing(schema: Mapping[str, Any]) -> Any:
+    """Return how JSON is written: spaced as it likes, or not at all if the schema says so."""
     said = schema.get("x-guidance", {})
+    letters = {"json_allowed_escapes": escapes(schema)}
     if said in ({}, {"whitespace_flexible": True}):
-        return _JSON
+        return _JSON | letters
     if said == {"whitespace_flexible": False}:
-        return {**said, "lenient": False}
+        return {**said, "lenient": False} | letters
     raise _wrong("json_schema", 'x-guidance may only be {"whitespace_flexible": false} or true')
 
 
@@ -185,7 +187,7 @@ def _tag(structure: Mapping[str, Any], triggers: Sequence[str]) -> StructTag:
 
 def _tag_schema(schema: dict[str, Any]) -> dict[str, Any]:
     _check_end(schema, "structural_tag")
-    return {**schema, "x-guidance": _spacing(schema)}
+    return {**compilable(schema), "x-guidance": _writing(schema)}
 
 
 def _object(value: object, name: str) -> dict[str, Any]:

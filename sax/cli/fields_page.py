@@ -40,6 +40,11 @@ options of `sax generate` and `sax chat`.
 - A schema that no finite JSON can keep to, because it needs itself, is refused. A grammar that is
   so ambiguous that a step costs too much is refused when it gets there; its row is left out of
   steps that it would hold up (`sax_masks_late_total`).
+- Constraints are read and compiled first by a process of their own, with limits of time (5 s),
+  memory and stack: one that exceeds them, like a chain of 2,500 rules, is refused alone.
+- A `format` that the compiler does not know is an annotation, as JSON Schema says. Bounds of
+  numbers beyond 1e18 (whole ones: 2^63) become those. Texts have no `\\u` escapes, but where the
+  schema names control characters: a property could evade its type by another spelling.
 - `structural_tag` is `{"structures": [...], "triggers": [...]}` or vLLM's newer `{"format": ...}`
   of the types `const_string`, `json_schema`, `regex`, `grammar`, `any_text`, `sequence`, `or`,
   `tag`, `triggered_tags` and `tags_with_separator`. `any_text` and `triggered_tags` come last, or

@@ -218,6 +218,8 @@ def _abort_of(exc: Exception) -> _Abort:
     bug."""
     if isinstance(exc, SaxError):
         error = exc
+    elif isinstance(exc, RecursionError):  # only what a caller sent can be nested that deeply
+        error = InvalidRequest("the request is nested too deeply: send one with fewer levels")
     else:
         logger.error("a servicer method failed", exc_info=exc)
         error = Internal("internal error; the server's log has the details")

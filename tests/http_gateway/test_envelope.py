@@ -1,4 +1,6 @@
+import json
 import logging
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -63,6 +65,43 @@ async def test_a_bug_is_answered_with_500_and_logged_with_the_request_id(
     assert saxml.json() == {"detail": f"{told} {saxml.headers['x-request-id']}"}
     assert "abc-1" in caplog.text
     assert "NoneType" not in answer.text
+
+
+DEEP_TEXT = "[" * 20_000 + "]" * 20_000
+HI = {"model": "smollm2", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def deep_bodies() -> Iterator[tuple[str, str]]:
+    """Routes, and bodies as JSON, put together as text: no encoder follows as many levels."""
+    deep = ("/v1/chat/completions", {"structured_outputs": {
+        "json": DEEP_TEXT, "disable_any_whitespace": True}})  # fmt: skip
+    texts = [deep, ("/v1/chat/completions", {"guided_json": DEEP_TEXT})]
+    texts += [("/publish", {"overrides": {"A": DEEP_TEXT}})]
+    for path, fields in texts:
+        yield path, json.dumps(HI | fields)
+    tool = {"type": "function", "function": {"name": "f", "parameters": "DEEP"}}
+    for path, fields in (
+        ("/v1/chat/completions", {"guided_json": "DEEP"}),
+        ("/v1/chat/completions", {"structured_outputs": {"json": "DEEP"}}),
+        ("/v1/chat/completions", {"chat_template_kwargs": "DEEP"}),
+        ("/v1/chat/completions", {"metadata": "DEEP"}),
+        ("/v1/chat/completions", {"tools": [tool]}),
+        ("/v1/responses", {"input": "hi", "metadata": "DEEP"}),
+        ("/v1/messages", {"max_tokens": 1, "tools": [{"name": "f", "input_schema": "DEEP"}]}),
+        ("/api/chat", {"format": "DEEP"}),
+        ("/publish", {"checkpoint": "DEEP"}),
+    ):
+        for depth in (300, 850, 925, 960, 980):
+            value = '{"items":' * depth + "{}" + "}" * depth
+            yield path, json.dumps(HI | fields).replace('"DEEP"', value)
+
+
+@each_case("path, body", deep_bodies())
+async def test_what_is_nested_deeply_is_answered_without_an_internal_error(
+    path: str, body: str, http: httpx.AsyncClient
+):
+    reply = await http.post(path, content=body, headers={"content-type": "application/json"})
+    assert reply.status_code < 500, reply.text[:200]
 
 
 async def test_requests_are_counted_by_route_and_code(http: httpx.AsyncClient):

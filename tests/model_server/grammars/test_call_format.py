@@ -178,3 +178,10 @@ def test_a_schema_that_nothing_keeps_to_is_refused_as_a_tools() -> None:
     with pytest.raises(InvalidRequest) as refused:
         matcher_of(bad)
     assert refused.value.param == "tools"
+
+
+@each_case("parameters", ["[" * 20_000 + "]" * 20_000, "{", "9" * 5000, "[]"])
+def test_parameters_that_are_no_schema_are_the_tools_error(parameters: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        made(HERMES, tool_choice="required", tools=(Tool("f", "", parameters),))
+    assert refused.value.param == "tools"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -226,6 +227,15 @@ async def test_bytes_that_are_no_message_are_an_invalid_request_without_a_traceb
     assert open_to_all.echo.seen == []
     assert "Traceback" not in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_request_that_is_nested_too_deeply_is_refused_and_is_no_bug(
+    open_to_all: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    deep = "[" * 100_000
+    monkeypatch.setattr(open_to_all.echo, "take", lambda request: json.loads(deep))
+    assert type(await open_to_all.refusal("/a.B/Unary", b"")) is InvalidRequest
+    assert not caplog.records
 
 
 async def test_garbage_in_mid_stream_ends_the_stream_after_what_came_before(

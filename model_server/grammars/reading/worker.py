@@ -1,0 +1,92 @@
+"""The process that reads constraints, within limits of time, memory and stack.
+
+    python -m model_server.grammars.reading.worker SECONDS NICENESS
+
+Reads requests from standard input and writes answers to standard output until the input ends. A
+constraint becomes a grammar in llguidance's own form, which is compiled here before the server
+does so: one that overflows the stack ends this process, which has an eighth of the stack that the
+server's threads have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import llguidance
+import msgspec
+
+from model_server.grammars.constraint import Constraint, grammar_of
+from model_server.grammars.matcher import matcher_of
+from model_server.grammars.reading.frames import ConstraintAnswer, ConstraintAsk
+from model_server.sharing.confined.limits import confine, run
+from model_server.sharing.confined.pipe import framed
+from sax.errors import InvalidRequest
+
+MEMORY = 1 << 30  # bytes that this process may allocate
+STACK = 8 << 20  # bytes: chains of some 2,500 rules
+_ADDRESSES = 3 << 30
+_KEPT = 8  # models
+
+
+class _ByteVocabulary(llguidance.TokenizerWrapper):
+    """A vocabulary of single bytes, with the control tokens of a model in their places."""
+
+    def __init__(self, specials: Mapping[str, int]) -> None:
+        rows = max([256, *specials.values()]) + 2
+        self.tokens = [bytes([byte]) for byte in range(256)] + [b""] * (rows - 256)
+        for text, token in specials.items():
+            self.tokens[token] = text.encode()
+        self.bos_token_id = None
+        self.eos_token_id = rows - 1
+        self.special_token_ids = [*specials.values(), self.eos_token_id]
+        self.is_tokenizer_wrapper = True
+
+    def __call__(self, text: str) -> list[int]:
+        return [*text.encode()]
+
+
+class GrammarReader:
+    def __init__(self) -> None:
+        self._tokenizers: OrderedDict[bytes, llguidance.LLTokenizer] = OrderedDict()
+
+    def answer(self, ask: ConstraintAsk) -> ConstraintAnswer:
+        try:
+            grammar = grammar_of(Constraint(ask.field, ask.value), ask.specials)
+            matcher_of(grammar, self._tokenizer(ask.specials), ask.field)
+        except InvalidRequest as exc:
+            return ConstraintAnswer("refused", exc.text)
+        except MemoryError:
+            return ConstraintAnswer("ended", f"needs more than {MEMORY >> 20} MiB")
+        return ConstraintAnswer("grammar", grammar)
+
+    def _tokenizer(self, specials: Mapping[str, int]) -> llguidance.LLTokenizer:
+        """Takes a tenth of a second for a model that is new here."""
+        key = hashlib.sha256(msgspec.msgpack.encode(specials)).digest()
+        if key not in self._tokenizers:
+            tokens = _ByteVocabulary(specials)
+            self._tokenizers[key] = llguidance.LLTokenizer(
+                tokens, n_vocab=len(tokens.tokens), eos_token=tokens.eos_token_id
+            )
+            if len(self._tokenizers) > _KEPT:
+                self._tokenizers.popitem(last=False)
+        self._tokenizers.move_to_end(key)
+        return self._tokenizers[key]
+
+
+def main() -> None:
+    confine(MEMORY, _ADDRESSES)
+    reader, decoder = GrammarReader(), msgspec.msgpack.Decoder(ConstraintAsk)
+    encode = msgspec.msgpack.encode
+    threading.stack_size(STACK)
+    thread = threading.Thread(
+        target=run, args=(lambda frame: framed(encode(reader.answer(decoder.decode(frame)))),)
+    )
+    thread.start()
+    thread.join()
+
+
+if __name__ == "__main__":
+    main()
