@@ -338,9 +338,10 @@ azurite: $(AZURITE)
 # uv installs in a tenth of pip's time: the one that is on the PATH, or its package. It does not read
 # pip's settings, so pip follows where uv fails.
 UV := $(or $(shell command -v uv 2>/dev/null),$(BIN)/uv)
-# $(1): what to install
+# Modules are compiled at once, by all cores: else each process of a first run compiles what it
+# imports. $(1): what to install
 define install_packages
-	@$(UV) pip install --quiet --python $(BIN)/python $(1) || { \
+	@$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python $(1) || { \
 	  echo 'uv could not install it: pip tries'; \
 	  $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' && \
 	  $(BIN)/python -m pip install --quiet $(1); }

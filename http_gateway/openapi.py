@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, TypedDict, cast
 
 import msgspec
@@ -188,8 +189,12 @@ def query_of(model: type[BaseModel]) -> list[Schema]:
     ]
 
 
+@cache
 def schema_of(kind: Any) -> Schema:
-    """Return the JSON Schema of a type; named types become components of the document."""
+    """Return the JSON Schema of a type; named types become components of the document.
+
+    All callers share it: nobody changes it.
+    """
     (schema,), named = msgspec.json.schema_components((kind,), ref_template=_COMPONENT)
     _components.update(named)
     return schema
