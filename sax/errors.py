@@ -17,6 +17,7 @@
     |   |   +-- NotLeading        call the admin server that leads
     |   |   +-- StateLost         its store was deleted or replaced
     |   +-- ModelNotReady, NotLoaded, ReplicaLost, ShuttingDown
+    +-- NotRetried                replicas died while the request was there
     +-- LoadFailed                a checkpoint is bad or does not fit
     |   +-- CheckpointError, MemoryPlanError
     |       +-- CheckpointNotFound      the hub or the index says that there is no such thing
@@ -146,6 +147,10 @@ class ReplicaLost(Unavailable):
     """The connection to a replica broke."""
 
 
+class NotRetried(SaxError):
+    """Replicas died while the request waited there, which may be its doing: no other tries it."""
+
+
 class ShuttingDown(Unavailable):
     """The process is draining and takes no new requests."""
 
@@ -219,6 +224,8 @@ TABLE: dict[type[SaxError], Meaning] = {
     # The watch lags the server slightly; another replica has the model.
     NotLoaded: Meaning("NOT_FOUND", 503, Retry.LOCATOR),
     ReplicaLost: Meaning("UNAVAILABLE", 503, Retry.LOCATOR),
+    # No status that clients retry by themselves: each try may cost a replica.
+    NotRetried: Meaning("ABORTED", 400, Retry.NOBODY),
     ShuttingDown: Meaning("UNAVAILABLE", 503, Retry.LOCATOR),
     LoadFailed: Meaning("FAILED_PRECONDITION", 400, Retry.NOBODY),
     CheckpointError: Meaning("FAILED_PRECONDITION", 400, Retry.NOBODY),

@@ -8,11 +8,12 @@ import math
 import random
 from dataclasses import dataclass, replace
 
-from sax.client.losses import ReplicaSilent, ReplicaUnreachable
+from sax.client.losses import ReplicaDied, ReplicaSilent, ReplicaUnreachable
 from sax.client.resumable_answer import ResumableAnswer
 from sax.client.watch import LONGEST_PAUSE_S, pause_s
 from sax.errors import (
     DeadlineExceeded,
+    NotRetried,
     QueueFull,
     ReplicaLost,
     Retry,
@@ -20,6 +21,8 @@ from sax.errors import (
     Unavailable,
     meaning,
 )
+
+_MOST_DEATHS = 2  # of replicas with a request that had had nothing there
 
 logger = logging.getLogger(__name__)
 
@@ -68,13 +71,17 @@ class Attempts:
         patience: RetryLimits,
         timeout_s: float | None,
         answer: ResumableAnswer | None = None,
+        name: str = "a request",
     ) -> None:
-        """answer: goes on from where it was interrupted; None: each attempt begins again."""
+        """answer: goes on from where it was interrupted; None: each attempt begins again. name: of
+        the request, for the log."""
         now = asyncio.get_running_loop().time()
         self.tried: set[str] = set()
         self.drawn = random.uniform(0, 100)  # whether a canary serves a request without a session
         self.patience = self._limits = patience
         self._answer = answer
+        self._name = name
+        self.deaths = 0  # of replicas with this request, which had had no part of its answer there
         self._had = 0  # chunks of it, when it was last interrupted
         self._broken_by: SaxError | None = None  # that first interrupted the answer
         self.failures = 0
@@ -109,6 +116,8 @@ class Attempts:
         """Record a failure that other replicas may not share; raise any other, and the last one."""
         if meaning(error).retry is not Retry.LOCATOR:
             raise error
+        if isinstance(error, ReplicaDied):
+            self._suspect(address, error)
         if self._answer is not None and self._answer.chunks > self._had:
             self._go_on(self._answer, error)
         self._spare(error)
@@ -123,6 +132,20 @@ class Attempts:
         spent = self.failures >= self.patience.attempts
         if spent or self._spent_s >= self.patience.attempts_s:
             raise self.told(self._full or error)
+
+    def _suspect(self, address: str, error: ReplicaDied) -> None:
+        """Raise NotRetried if the request may be what ends replicas: it waited at two that died, or
+        at one where all others had had a token."""
+        self.deaths += 1
+        begun = self._answer is not None and self._answer.tokens > 0
+        if self.deaths < _MOST_DEATHS and (begun or not error.alone):
+            return
+        logger.error("%s is refused: the server at %s died with it", self._name, address)
+        others = "where all other requests had had a token" if error.alone else "and one before it"
+        raise NotRetried(
+            f"the model server at {address} died while it worked on this request, {others}: it is "
+            "not tried at another, because it may be what ends them. If it is not, send it again"
+        ) from error
 
     def _spare(self, error: SaxError) -> None:
         """Leave out the time at a replica that was alive to its end, if the answer has begun: it

@@ -23,7 +23,7 @@ from sax.auth.credentials import (
     presented_token,
 )
 from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
-from sax.client.losses import ReplicaSilent, ReplicaUnreachable
+from sax.client.losses import ReplicaDied, ReplicaSilent, ReplicaUnreachable
 from sax.client.pulse import SILENCE_S, Pulse
 from sax.client.routing.choice import ServerLoad
 from sax.errors import (
@@ -71,7 +71,8 @@ class ModelServerConnection:
         self._reader: asyncio.Task[None] | None = None
         self._pulse = Pulse(self._owes, self._ask_for_beats, self._fall_silent, silence_s)
         self._calls = 0
-        self._broke_at = float("-inf")
+        self._broke_at = self._died_at = float("-inf")
+        self._only_one_waited = False  # when the server died
 
     @property
     def outstanding(self) -> int:
@@ -146,14 +147,28 @@ class ModelServerConnection:
         self._calls += 1
         try:
             yield
-        except ReplicaLost:
+        except ReplicaLost as error:
             self._note_break()
-            raise
+            if _NO_CONNECTION in error.text:
+                raise
+            raise self._died(error) from error
         finally:
             self._calls -= 1
 
     def _note_break(self) -> None:
         self._broke_at = asyncio.get_running_loop().time()
+
+    def _died(self, error: SaxError) -> ReplicaDied:
+        """Return the error of a request that waited for a part of its answer."""
+        now = asyncio.get_running_loop().time()
+        if now - self._died_at > _SUSPECT_S:  # the first of all that end with the server
+            heard = sum(inbox.heard for inbox in self._inboxes.values())
+            waiting = len(self._inboxes) - heard + self._calls
+            self._only_one_waited = waiting == 1 and heard > 0
+            self._died_at = now
+        died = ReplicaDied(error.text)
+        died.alone = self._only_one_waited
+        return died
 
     @contextmanager
     def _asked(
@@ -260,9 +275,12 @@ class ModelServerConnection:
     def _fail_all(self, error: SaxError) -> None:
         if not isinstance(error, Cancelled):
             self._note_break()
+        died = type(error) is ReplicaLost  # no other kind says so
+        waiting = {number for number, inbox in self._inboxes.items() if died and not inbox.heard}
+        errors = {number: self._died(error) for number in waiting}
         inboxes, self._inboxes = self._inboxes, {}
-        for inbox in inboxes.values():
-            inbox.put(fresh(error))
+        for number, inbox in inboxes.items():
+            inbox.put(errors.get(number) or fresh(error))
 
 
 async def _requests(outgoing: Outgoing) -> AsyncIterator[tokens_pb2.ToServer]:

@@ -18,6 +18,8 @@ Item = tokens_pb2.Chunk | SaxError
 class Mailbox(Protocol):
     """Receives the chunks of one request, in one event loop."""
 
+    heard: bool  # something came
+
     def put(self, item: Item) -> None:
         """Add an item without blocking; the answer's length bounds the queue."""
         ...
@@ -30,14 +32,16 @@ def is_last(chunk: tokens_pb2.Chunk) -> bool:
 class Inbox:
     """Queue of unread chunks, for one reader."""
 
-    __slots__ = ("_items", "_loop", "_waiter")
+    __slots__ = ("_items", "_loop", "_waiter", "heard")
 
     def __init__(self) -> None:
+        self.heard = False
         self._items: deque[Item] = deque()
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, item: Item) -> None:
+        self.heard = True
         self._items.append(item)
         waiter = self._waiter
         if waiter is not None and not waiter.done():
@@ -60,14 +64,16 @@ class Inbox:
 class Outlet:
     """Passes chunks to a sink as they arrive: only the end wakes a task, not each token."""
 
-    __slots__ = ("_sink", "over")
+    __slots__ = ("_sink", "heard", "over")
 
     def __init__(self, sink: Callable[[TokenChunk], None]) -> None:
+        self.heard = False
         self._sink = sink
         # The last chunk, or the error that replaced it or that the sink raised.
         self.over: asyncio.Future[tokens_pb2.Chunk] = asyncio.get_running_loop().create_future()
 
     def put(self, item: Item) -> None:
+        self.heard = True
         if self.over.done():
             return
         try:

@@ -26,6 +26,7 @@ from sax.client.routing.choice import choose
 from sax.client.routing.division import sides
 from sax.client.routing.recent import RecentReplicas
 from sax.client.routing.session import current_session, within_session
+from sax.client.suspects import Suspects
 from sax.client.watch import WatchSource
 from sax.errors import (
     DeadlineExceeded,
@@ -71,6 +72,7 @@ class Locator:
         self._followers: dict[str, Follower] = {}
         self._connections: dict[str, ModelServerConnection] = {}
         self._recent = RecentReplicas()
+        self._suspects = Suspects()
         self._swept_at = float("-inf")
 
     async def generate(
@@ -85,16 +87,17 @@ class Locator:
         attempts = self._begin(model_id, limit_s, ANY_ROUTE, answer)
         affinity = _affinity(request)
         while True:
-            replica = await self._replica(model_id, attempts, ANY_ROUTE, affinity)
-            chunks = replica.generate(answer.rest, attempts.left_s)
-            try:
-                async with aclosing(chunks):
-                    async for chunk in chunks:
-                        answer.add(chunk, loop.time())
-                        yield chunk
-                    return
-            except SaxError as error:
-                self._failed(model_id, replica, attempts, error)
+            async with self._suspects.turn(attempts) as answer.heard:
+                replica = await self._replica(model_id, attempts, ANY_ROUTE, affinity)
+                chunks = replica.generate(answer.rest, attempts.left_s)
+                try:
+                    async with aclosing(chunks):
+                        async for chunk in chunks:
+                            answer.add(chunk, loop.time())
+                            yield chunk
+                        return
+                except SaxError as error:
+                    self._failed(model_id, replica, attempts, error)
 
     async def generate_to(
         self,
@@ -158,11 +161,18 @@ class Locator:
         attempts = self._begin(model_id, timeout_s, route, answer)
         affinity = affinity if affinity.session else within_session(model_id, affinity)
         while True:
-            replica = await self._replica(model_id, attempts, route, affinity)
-            try:
-                return await ask(replica, attempts.left_s)
-            except SaxError as error:
-                self._failed(model_id, replica, attempts, error)
+            async with self._suspects.turn(attempts) as heard:
+                if answer is not None:
+                    answer.heard = heard
+                replica = await self._replica(model_id, attempts, route, affinity)
+                try:
+                    answered = await ask(replica, attempts.left_s)
+                except SaxError as error:
+                    self._failed(model_id, replica, attempts, error)
+                else:
+                    if heard is not None:
+                        heard()
+                    return answered
 
     async def close(self) -> None:
         """Close all connections; requests in progress fail with Cancelled."""
@@ -185,7 +195,8 @@ class Locator:
         patience = self._patience
         if route.fail_fast:
             patience = replace(patience, attempts=1, holds=False)
-        return Attempts(patience, timeout_s, answer)
+        name = f"request {answer.request_id}" if answer is not None else f"a request of {model_id}"
+        return Attempts(patience, timeout_s, answer, name)
 
     def _failed(
         self, model_id: str, replica: ModelServerConnection, attempts: Attempts, error: SaxError

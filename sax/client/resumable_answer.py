@@ -6,6 +6,7 @@ have, up to near ties.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from sax.errors import ReplicaLost
@@ -17,6 +18,7 @@ class ResumableAnswer:
 
     def __init__(self, request: GenerateRequest) -> None:
         self.chunks = 0
+        self.heard: Callable[[], None] | None = None  # called with each chunk
         self.heard_at = 0.0  # when the last one arrived, in the time of `add`
         self._request = request
         self._ids: list[int] = []
@@ -40,6 +42,8 @@ class ResumableAnswer:
                 f"{tokens}: it cannot go on with one that was begun elsewhere"
             )
         self.chunks += 1
+        if self.heard is not None:
+            self.heard()
         self.heard_at = now
         self._ids += chunk.token_ids
         self._score = chunk.score
@@ -49,6 +53,10 @@ class ResumableAnswer:
             self._span = chunk.traceparent
         if chunk.seed is not None:
             self._seed, self._version = chunk.seed, chunk.version
+
+    @property
+    def request_id(self) -> str:
+        return self._request.request_id
 
     @property
     def tokens(self) -> int:

@@ -39,6 +39,7 @@ STATUS_AND_OPENAI_CODE = {
     "NotLoaded": (503, "server_error", "not_loaded"),
     "ReplicaLost": (503, "server_error", "replica_lost"),
     "StateLost": (503, "server_error", "state_lost"),
+    "NotRetried": (400, "invalid_request_error", "not_retried"),
     "ShuttingDown": (503, "server_error", "shutting_down"),
     "LoadFailed": (400, "invalid_request_error", "load_failed"),
     "CheckpointError": (400, "invalid_request_error", "checkpoint_error"),

@@ -5,7 +5,7 @@ with seed 7; one message carries the next chunk of every open request. Score giv
 Gradient has nine numbers for "many" and one for "few"; Generate gives the text reversed, which took
 a token for each letter and two more; GenerateStream gives it letter by letter. The vector of an
 input is [its length, 1/2]; Custom answers with the method and the bytes reversed. Save and Export
-write nothing.
+write nothing. The prompt "die" ends the server.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class FakeReplica(
         self.silent: bool = False  # True: sends nothing more
         self.asked_to_beat: list[bool] = []
         self.extra: Any = None
+        self.ending: asyncio.Task[None] | None = None
         self.address = ""
         self._server: grpc.aio.Server | None = None
 
@@ -97,6 +98,9 @@ class FakeReplica(
                     continue
                 request = codec.decode_generate(message.generate)
                 self.asked.append(request)
+                if request.prompt == "die":
+                    self.ending = asyncio.create_task(self.stop())
+                    continue
                 if self.fail:
                     news.put_nowait(codec.encode_failure(message.generate.id, self.fail.pop(0)))
                 else:
@@ -140,6 +144,8 @@ class FakeReplica(
         return tokens_pb2.DetokenizeResponse(text="".join(map(chr, ids)))
 
     async def Embed(self, request: Any, context: Any) -> Any:
+        if getattr(request, "text", "") == "die":
+            await self.stop()
         if isinstance(request, lm_pb2.EmbedRequest):
             self._begin("Embed", request)
             return lm_pb2.EmbedResponse(embedding=[len(request.text), 0.5])

@@ -19,6 +19,7 @@ from sax.errors import (
     ModelNotFound,
     ModelNotReady,
     NotLoaded,
+    NotRetried,
     QueueFull,
     ReplicaLost,
     SaxError,
@@ -397,6 +398,75 @@ async def test_calls_are_tried_at_another_replica_too(
     for _ in range(4):
         assert await client.score(MODEL, "a", ["bc"]) == [-2.0]
     assert other.lm_calls == ["Score"] * 4
+
+
+DEADLY = GenerateRequest(model_id=MODEL, prompt="die", request_id="bad-1")
+
+
+@pytest.fixture
+async def three(admin: FakeAdmin) -> AsyncIterator[list[FakeReplica]]:
+    replicas = [FakeReplica() for _ in range(3)]
+    admin.ready(MODEL, *[await each.start() for each in replicas])
+    yield replicas
+    for each in replicas:
+        await each.stop()
+
+
+def dead(replicas: list[FakeReplica]) -> int:
+    return sum(each.ending is not None for each in replicas)
+
+
+@pytest.mark.parametrize("iterated", [True, False])
+async def test_what_ended_a_server_while_others_had_tokens_is_tried_at_no_other(
+    three: list[FakeReplica], client: AsyncClient, caplog: pytest.LogCaptureFixture, iterated: bool
+) -> None:
+    for each in three:
+        each.hold.clear()
+    streams = [client.generate(ask(3)) for _ in range(6)]
+    for stream in streams:
+        await anext(stream)
+    asked = text(client, DEADLY) if iterated else client.generate_to(DEADLY, lambda chunk: None)
+    with pytest.raises(NotRetried, match="may be what ends them"):
+        await asked
+    assert dead(three) == 1
+    assert "request bad-1 is refused" in caplog.text
+    for each in three:
+        each.hold.set()
+    assert [[chunk.text async for chunk in stream] for stream in streams] == [["1", "2"]] * 6
+
+
+async def test_what_ended_two_servers_ends_no_third(
+    three: list[FakeReplica], client: AsyncClient
+) -> None:
+    with pytest.raises(NotRetried, match="and one before it"):
+        await text(client, DEADLY)
+    assert dead(three) == 2
+    assert await text(client, ask()) == "0 1"
+
+
+async def test_a_call_that_ends_servers_ends_two_at_most(
+    three: list[FakeReplica], client: AsyncClient
+) -> None:
+    with pytest.raises(NotRetried):
+        await client.saxml_embed(MODEL, "die")
+    assert await text(client, ask()) == "0 1"
+
+
+async def test_those_that_waited_beside_what_ended_a_server_are_answered(
+    three: list[FakeReplica], client: AsyncClient, admin: FakeAdmin
+) -> None:
+    first, *others = three
+    first.beats, first.silent = False, True
+    admin.ready(MODEL, first.address)
+    innocent = [asyncio.create_task(text(client, ask())) for _ in range(5)]
+    while len(first.asked) < 5:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    deadly = asyncio.create_task(text(client, DEADLY))
+    admin.ready(MODEL, *[each.address for each in others])
+    with pytest.raises(NotRetried):
+        await deadly
+    assert await asyncio.gather(*innocent) == ["0 1"] * 5
+    assert dead(three) == 2
 
 
 async def test_fail_fast_makes_one_attempt(
