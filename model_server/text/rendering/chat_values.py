@@ -63,8 +63,7 @@ def _turn(message: Message, at: str, guard: Guard, form: ContentForm) -> dict[st
     if message.tool_call_id:
         turn["tool_call_id"] = guard(message.tool_call_id)
     if message.tool_calls:
-        # Templates tell by this that there is no text.
-        turn["content"] = turn["content"] or None
+        turn["content"] = turn["content"] or form.without_text
         turn["tool_calls"] = [
             _call(call, f"{at}.tool_calls[{n}]", guard) for n, call in enumerate(message.tool_calls)
         ]

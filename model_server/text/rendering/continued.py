@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from model_server.text.rendering.sandbox import RefusedChat
+from sax.chat import Message
+
+_MARK = "\U0010fffd"  # a character that means nothing, to Unicode and to tokenizers
 
 
-def continued(rendered: str, content: str) -> str:
-    """Return the chat up to the end of its last message.
+def marked(chat: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return the chat with a mark behind the last text of its last message.
 
-    A template may strip white space around a message; what it keeps behind the text is kept.
-    Raises RefusedChat if the text is not there, or there is none.
+    White space at the end stays behind the mark, where a template may strip it. Raises RefusedChat
+    if there is no text.
     """
-    if not (text := content.strip()):
+    if not chat or not chat[-1].texts:
         raise RefusedChat("cannot continue these messages: the last one has no text")
-    if (start := rendered.rfind(text)) < 0:
+    *others, last = chat
+    if isinstance(last.content, str):
+        return (*others, replace(last, content=_with_mark(last.content)))
+    parts = list(last.content)
+    at = max(n for n, part in enumerate(parts) if isinstance(part, str))
+    parts[at] = _with_mark(str(parts[at]))
+    return (*others, replace(last, content=tuple(parts)))
+
+
+def continued(rendered: str, chat: tuple[Message, ...]) -> str:
+    """Return the rendered chat up to the mark, and what the template keeps of the white space.
+
+    chat: without the mark. Raises RefusedChat if the text of the last message is not there.
+    """
+    before, mark, behind = rendered.rpartition(_MARK)
+    if not mark:
         raise RefusedChat("cannot continue these messages: it leaves out the last one's text")
-    trailing = content[len(content.rstrip()) :]
-    end = start + len(text)
-    while trailing and not rendered.startswith(trailing, end):
+    text = chat[-1].texts[-1]
+    trailing = text[len(text.rstrip()) :]
+    while not behind.startswith(trailing):
         trailing = trailing[:-1]
-    return rendered[: end + len(trailing)]
+    return before + trailing
+
+
+def _with_mark(text: str) -> str:
+    kept = text.rstrip()
+    return kept + _MARK + text[len(kept) :]

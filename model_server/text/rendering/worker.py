@@ -16,8 +16,13 @@ import msgspec
 from model_server.sharing.confined.limits import confine, run
 from model_server.text.control_tokens import ControlTokens
 from model_server.text.rendering.chat_values import chat_values
-from model_server.text.rendering.contents import TEXTS, ContentForm, tried_form
-from model_server.text.rendering.continued import continued
+from model_server.text.rendering.contents import (
+    TEXTS,
+    ContentForm,
+    tried_form,
+    tried_without_text,
+)
+from model_server.text.rendering.continued import continued, marked
 from model_server.text.rendering.frames import (
     Answer,
     Ask,
@@ -47,19 +52,20 @@ class _KnownTemplate:
         self._form = tried_form(parts.image, self._probe) if parts.image else TEXTS
 
     def render(self, chat: tuple[Message, ...], options: ChatOptions) -> str:
-        text = self._rendered(chat, options, self._form)
-        if not options.continue_final_message:
-            return text
-        last = chat[-1].texts[-1:] if chat else ()
-        return continued(text, self._control_tokens.guard("".join(last)))
+        form = self._form
+        if form.no_text is None and any(each.tool_calls and not each.content for each in chat):
+            form = self._form = tried_without_text(form, self._probe)
+        if options.continue_final_message:
+            return continued(self._rendered(marked(chat), options, form), chat)
+        return self._rendered(chat, options, form)
 
     def _rendered(self, chat: tuple[Message, ...], options: ChatOptions, form: ContentForm) -> str:
         values = chat_values(chat, options, self._control_tokens.guard, form)
         return self._compiled.render({**values, **self._fixed})
 
-    def _probe(self, message: Message, form: ContentForm) -> str:
+    def _probe(self, chat: tuple[Message, ...], form: ContentForm) -> str:
         try:
-            return self._rendered((message,), ChatOptions(), form)
+            return self._rendered(chat, ChatOptions(), form)
         except RefusedChat:
             return ""
 

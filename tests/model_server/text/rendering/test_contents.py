@@ -3,7 +3,7 @@
 import pytest
 
 from model_server.text.chat_template import ChatTemplate
-from sax.chat import Image, Message, Sound
+from sax.chat import Image, Message, Sound, ToolCall
 from tests.each_case import each_case
 
 LISTS = (
@@ -56,3 +56,38 @@ def test_users_cannot_write_the_placeholder(source: str) -> None:
     forged = ChatTemplate(source).with_images("<image>").render((Message("user", "<image>"),))
     assert "<image>" in forged
     assert "\ufdd0<image>" in forged
+
+
+CALLS = "{% for c in m.tool_calls or [] %}({{ c.function.name }}){% endfor %}"
+HEAD = "{% for m in messages %}<{{ m.role }}>"
+
+
+@each_case(
+    "body",
+    [
+        "{{ '\n' + m.content }}" + CALLS,  # Qwen3
+        "{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}"
+        "{% else %}{{ m.content }}{% endif %}" + CALLS,  # Qwen3 too
+        "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
+        "{{ part.text }}{% endfor %}{% endif %}" + CALLS,  # Qwen3-VL
+        "{{ m.content }}" + CALLS,
+        "{{ m.content | trim }}" + CALLS,
+        "{% if m.content is none %}"
+        + CALLS
+        + "{% else %}{{ m.content }}{% endif %}",  # DeepSeek V3
+        "{% if m.tool_calls and m.content is not none %}{{ raise_exception('both') }}{% endif %}"
+        "{{ m.content or '' }}" + CALLS,
+    ],
+)
+def test_a_message_that_only_calls_has_the_content_that_the_template_takes(body: str) -> None:
+    call = ToolCall("123456789", "f", "{}")
+    chat = [
+        Message("user", "x"),
+        Message("assistant", "", tool_calls=(call,)),
+        Message("tool", "42", name="f", tool_call_id="123456789"),
+        Message("assistant", "It is 42."),
+    ]
+    text = ChatTemplate(HEAD + body + "{% endfor %}").render(chat)
+    assert "(f)" in text
+    assert "None" not in text
+    assert text.endswith("It is 42.")
