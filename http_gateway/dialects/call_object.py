@@ -92,12 +92,22 @@ def call_of(source: str) -> tuple[str, str] | None:
         return None
     call = cast("dict[str, Any]", value)
     name = call.get("name")
-    arguments = next((call[field] for field in _ARGUMENTS if field in call), None)
-    if isinstance(arguments, str):
-        return (name, arguments) if isinstance(name, str) and _is_object(arguments) else None
-    if not isinstance(name, str) or not isinstance(arguments, dict):
+    arguments: Any = next((call[field] for field in _ARGUMENTS if field in call), None) or {}
+    if isinstance(arguments, str) and _is_object(arguments):
+        source = arguments
+    elif isinstance(arguments, dict):
+        source = json.dumps(arguments, ensure_ascii=False)
+    else:
         return None
-    return name, json.dumps(arguments, ensure_ascii=False)
+    return (name, whole_characters(source)) if isinstance(name, str) else None
+
+
+def whole_characters(text: str) -> str:
+    """Return the text with pairs of surrogates joined, and halves of pairs replaced: escapes of
+    JSON and of Python can write both, and UTF-8 neither."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _is_object(source: str) -> bool:

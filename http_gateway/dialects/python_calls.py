@@ -5,14 +5,20 @@ from __future__ import annotations
 import ast
 import json
 import re
-from typing import Any
+from contextlib import suppress
+
+from http_gateway.dialects.call_object import whole_characters
 
 MOST_CALL = 32 << 10  # characters of one call: some 30 ms
 _DEEPEST = 32  # brackets in one another
 _OUTSIDE = re.compile(r"[\"'()\[\]{}]")
 _INSIDE = {quote: re.compile(rf"[{quote}\\]") for quote in "\"'"}
 _WORDS = {"true": True, "false": False, "null": None}
-_MINUSES = re.compile(r"[-+~]\s*[-+~]|\bnot\b|\bif\b|\blambda\b")
+# What Python's parser goes into deeper with each one, in a row; texts may hold them.
+_TEXT = r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'"
+_DEEPER = re.compile(rf"(?P<text>{_TEXT})|[-+~]\s*[-+~]|\b(?:not|if|lambda)\b", re.DOTALL)
+_NO_ESCAPE = re.compile(r"\\(?![\\'\"abfnrtvxuUN0-7\n])")  # of Python, which warns of it
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?\Z")  # of JSON
 
 
 class PythonScan:
@@ -58,37 +64,78 @@ def arguments_of(source: str, deepest: int) -> str | None:
 
     deepest: brackets in one another.
     """
-    if len(source) > MOST_CALL or deepest > _DEEPEST or _MINUSES.search(source):
+    if len(source) > MOST_CALL or deepest > _DEEPEST:
         return None
+    if any(found["text"] is None for found in _DEEPER.finditer(source)):
+        return None
+    whole = "f" + _DEEPER.sub(lambda found: _python(found[0]), source)
     try:
-        call = ast.parse(f"f{source}", mode="eval").body
+        call = ast.parse(whole, mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
             return None
-        values = {keyword.arg: _value(keyword.value) for keyword in call.keywords}
+        values = _Values(whole)
+        pairs = [(keyword.arg, values.json(keyword.value)) for keyword in call.keywords]
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return None
-    return None if None in values else json.dumps(values, ensure_ascii=False)
+    if any(name is None for name, _ in pairs):
+        return None
+    return "{" + ", ".join(f"{json.dumps(name)}: {value}" for name, value in pairs) + "}"
 
 
-def _value(node: ast.expr) -> Any:
-    """Return a plain value. Raises ValueError for anything else."""
-    match node:
-        case ast.Constant(value=str() | bool() | int() | float() | None as value):
-            return value
-        case ast.Name(id=name) if name in _WORDS:
-            return _WORDS[name]
-        case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            return [_value(part) for part in parts]
-        case ast.Dict(keys=keys, values=values):
-            pairs = zip(keys, values, strict=True)
-            return {_key(key): _value(value) for key, value in pairs}
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
-        case _:
-            raise ValueError("no plain value")
+def _python(text: str) -> str:
+    """Return a quoted text as Python reads it. One that JSON has, too, means what it means there: a
+    grammar that forces a call writes it so."""
+    if text.startswith('"'):
+        with suppress(ValueError):
+            return repr(json.loads(text, strict=False))
+    return _NO_ESCAPE.sub(r"\\\\", text)
 
 
-def _key(node: ast.expr | None) -> str:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+class _Values:
+    """Values in a source of Python, as JSON. Numbers that JSON has stay as they are."""
+
+    def __init__(self, source: str) -> None:
+        self._lines = [line.encode() for line in source.splitlines(keepends=True)]
+
+    def json(self, node: ast.expr) -> str:
+        """Raises ValueError for what is no plain value."""
+        match node:
+            case ast.Constant(value=str()):
+                return _dumps(self._text(node))
+            case ast.Name(id=name) if name in _WORDS:
+                return _dumps(_WORDS[name])
+            case ast.Constant(value=bool() | None as value):
+                return _dumps(value)
+            case ast.Constant(value=int() | float()) | ast.UnaryOp(op=ast.USub()):
+                return self._number(node)
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
+                return "[" + ", ".join(map(self.json, parts)) + "]"
+            case ast.Dict(keys=keys, values=values):
+                pairs = zip(keys, values, strict=True)
+                texts = [f"{_dumps(self._text(key))}: {self.json(value)}" for key, value in pairs]
+                return "{" + ", ".join(texts) + "}"
+            case _:
+                raise ValueError("no plain value")
+
+    @staticmethod
+    def _text(node: ast.expr | None) -> str:
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            raise ValueError("no text")
         return node.value
-    raise ValueError("no name of a field")
+
+    def _number(self, node: ast.expr) -> str:
+        source = self._source(node).replace(" ", "")
+        if _NUMBER.match(source):
+            return source
+        return _dumps(ast.literal_eval(node))
+
+    def _source(self, node: ast.expr) -> str:
+        first, last = node.lineno - 1, (node.end_lineno or 1) - 1
+        if first != last:
+            return ""
+        return self._lines[first][node.col_offset : node.end_col_offset].decode()
+
+
+def _dumps(value: object) -> str:
+    """Raises ValueError for what JSON does not have, like infinity."""
+    return whole_characters(json.dumps(value, ensure_ascii=False, allow_nan=False))

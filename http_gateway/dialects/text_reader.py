@@ -38,6 +38,8 @@ class TextReader:
         self._events: list[AnswerEvent] = []
         self._blank = ""  # white space that is dropped if a call follows
         self._after_call = False
+        self._gap = ""  # white space between the last content and the calls behind it
+        self._said = False
 
     def taken(self) -> list[AnswerEvent]:
         events, self._events = self._events, []
@@ -46,21 +48,28 @@ class TextReader:
     # --- writing ---
 
     def say(self, text: str) -> None:
-        """Write content. White space beside a call is dropped, as it belongs to the call."""
-        if self._after_call:
-            text = text.lstrip(BLANKS)
-            self._after_call = not text
+        """Write content. White space beside a call is dropped, as it belongs to the call, but for
+        what divides contents before and behind calls."""
         whole = self._blank + text
         shown = whole.rstrip(BLANKS)
         self._blank = whole[len(shown) :]
-        if shown:
-            self._events.append(ContentDelta(shown))
+        if not shown:
+            return
+        if self._after_call:
+            behind = shown.lstrip(BLANKS)
+            blank = self._gap or shown[: len(shown) - len(behind)]
+            shown = (blank if self._said else "") + behind
+            self._after_call = False
+        self._said = True
+        self._events.append(ContentDelta(shown))
 
     def think(self, text: str) -> None:
         if text:
             self._events.append(ReasoningDelta(text))
 
     def begin_call(self, name: str, id: str = "") -> None:
+        if not self._after_call:
+            self._gap = self._blank
         self._blank, self._after_call = "", True
         self._events.append(CallBegun(self.calls, id or self._new_id(), name))
 
@@ -78,8 +87,8 @@ class TextReader:
         self.end_call()
 
     def flush(self) -> None:
-        """Write the white space at the end of the text."""
-        if self._blank:
+        """Write the white space at the end of the text, unless it belongs to a call."""
+        if self._blank and not self._after_call:
             self._events.append(ContentDelta(self._blank))
             self._blank = ""
 
