@@ -119,7 +119,6 @@ def test_every_word_of_the_order_reaches_its_place() -> None:
     pod = pod_of(named["JobSet", "sax-model-server-set-1"])
     assert pod["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
     assert {
-        "--sax_cell=/sax/prod",
         "--slots=7",
         "--max_context=512",
         "--tags=model:/sax/prod/big,set:sax-model-server-set-1",
