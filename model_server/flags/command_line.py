@@ -119,7 +119,8 @@ def _add_network(parser: argparse.ArgumentParser, default: ModelServerConfig) ->
         type=int,
         default=default.metrics_port,
         help="HTTP port of Prometheus /metrics and the probes /healthz and /readyz, on every host "
-        "of a replica; 0: any free one, -1: off (%(default)s)",
+        "of a replica; 0: any free one, -1: off (default: two above --port, so 10003; a free one "
+        "if that is taken)",
     )
     flags.add_argument(
         "--vllm_metric_names",
