@@ -110,7 +110,7 @@ def test_every_word_of_the_order_reaches_its_place() -> None:
         "GSBUCKET": "s3://state/x",
         "SAX_CELL": "/sax/prod",
     }
-    account = named["ServiceAccount", "sax-sa"]["metadata"]["annotations"]
+    account = named["ServiceAccount", "sax-admin"]["metadata"]["annotations"]
     assert account["iam.gke.io/gcp-service-account"] == "sax@my-project.iam.gserviceaccount.com"
     assert {each["metadata"]["namespace"] for each in made.objects} == {"serving"}
     images = {c["image"] for each in made.objects for c in pod_of(each).get("containers", ())}
