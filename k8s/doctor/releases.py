@@ -65,8 +65,6 @@ FAULTS = {
         KnownFault((0, 19, 2), _GATED, since=(0, 19, 0)),
     ),
 }
-# What docs/kubernetes.md asks for; a later release may have a fault of its own.
-LEAST = {"jobset": (0, 11, 0), "lws": (0, 5, 0), "kueue": (0, 15, 0)}
 
 
 def outdated(about: str, controller: Object) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from k8s.render.control_plane import control_plane_of, put_in
-from k8s.render.gcloud import HEAD_NEEDS, head_pool_command, kubectl, node_pool_command
+from k8s.render.gcloud import HEAD_NEEDS, LEAST, head_pool_command, kubectl, node_pool_command
 from k8s.render.model_servers import model_servers
 from k8s.render.order import PATHWAYS, Order, SlicePlacement
 from k8s.render.packaged import control_plane
@@ -156,9 +156,12 @@ def _before(order: Order, placed: SlicePlacement) -> list[str]:
 
 
 def _controllers(order: Order) -> str:
+    jobset = f"JobSet controller ({LEAST['jobset']} or newer)"
     if order.kind == PATHWAYS:
-        return "PathwaysJob controller, and the JobSet controller"
-    return f"{'LeaderWorkerSet' if order.kind == 'leaderworkerset' else 'JobSet'} controller"
+        return f"PathwaysJob controller, and the {jobset}"
+    if order.kind == "leaderworkerset":
+        return f"LeaderWorkerSet controller ({LEAST['lws']} or newer)"
+    return jobset
 
 
 def _before_pathways(order: Order) -> list[str]:
