@@ -72,8 +72,8 @@ def _start_logs(config: ModelServerConfig) -> None:
 def _serve_page(config: ModelServerConfig) -> HealthPage:
     """Start answering probes now: importing jax and meeting the other hosts takes a while."""
     page = HealthPage()
-    if config.metrics_port >= 0:
-        page.serve(config.host, config.metrics_port)
+    if config.metrics_ports:
+        page.serve(config.host, *config.metrics_ports)
         logger.info("health and metrics on http://%s:%d/", config.host, page.port)
     return page
 

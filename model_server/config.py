@@ -75,13 +75,18 @@ _POSITIVE_OR_NONE = (
 )
 
 
+NO_METRICS = -1
+_MOST_PORT = 65535
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelServerConfig:
     """Flags of `python -m model_server`; None or 0 means "choose automatically" where noted."""
 
     host: str = "127.0.0.1"
     port: int = MODEL_PORT  # 0: any free one
-    metrics_port: int = MODEL_METRICS_PORT  # 0: any free one; -1: no metrics
+    # None: as far above --port as the defaults are apart, else any free one; 0: any; -1: no metrics
+    metrics_port: int | None = None
     vllm_metric_names: bool = True  # beside our own
     advertise: str = ""  # host for others to use; "": --host, or the machine's own address
     sax_cell: str = "/sax/test"  # "": join no admin, take models of any cell
@@ -138,6 +143,10 @@ class ModelServerConfig:
     incarnation: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
+        for name, least in (("port", 0), ("metrics_port", NO_METRICS), ("group_port", 1)):
+            port: int | None = getattr(self, name)
+            if port is not None and not least <= port <= _MOST_PORT:
+                raise ValueError(f"--{name} is {port}: give a port from {least} to {_MOST_PORT}")
         if self.sax_cell:
             CellId.parse(self.sax_cell)
         _check_regex(self.model_filter_regex)
@@ -179,6 +188,14 @@ class ModelServerConfig:
                     f"--model_keys has {spec.model_id}, and this server serves {self.sax_cell} "
                     "(--sax_cell)"
                 )
+
+    @property
+    def metrics_ports(self) -> tuple[int, ...]:
+        """Where to serve metrics: the first of these that is free; none: nowhere."""
+        if self.metrics_port is not None:
+            return () if self.metrics_port == NO_METRICS else (self.metrics_port,)
+        beside = self.port + MODEL_METRICS_PORT - MODEL_PORT
+        return (beside, 0) if self.port and beside <= _MOST_PORT else (0,)
 
     @property
     def cell(self) -> str:

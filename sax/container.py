@@ -28,9 +28,9 @@ Starts a sax server with flags built from environment variables; FLAGS come last
 
 roles: admin_server, model_server, http_gateway, pathways
 
-With --node_type=resource_manager, worker or proxy_server among its FLAGS, model_server is pathways:
-a PathwaysJob gives its components flags, but starts the image as it is. That role has all it needs
-in FLAGS and its own variables; those below are the others'.
+With --node_type or --resource_manager_address among its FLAGS, model_server is pathways: a
+PathwaysJob gives its components flags, but starts the image as it is. That role has all it needs in
+FLAGS and its own variables; those below are the others'.
 
 variables:
   SAX_CELL          the cell (default /sax/test)
@@ -54,7 +54,8 @@ examples:
 """
 
 _CELL = "/sax/test"
-_NODE_TYPE = "--node_type"
+# Each program of a Pathways cluster has one of these, and no model server has.
+_PATHWAYS_FLAGS = ("--node_type", "--resource_manager_address")
 _PATHWAYS_MODULE = "model_server.pathways"
 # In the manifests, ours and Google's.
 _PLACEHOLDERS = {"BUCKET_NAME", "ADMIN_BUCKET_NAME"}
@@ -68,7 +69,7 @@ def command(
     if role not in (*ROLES, PATHWAYS):
         known = ", ".join((*ROLES, PATHWAYS))
         raise InvalidRequest(f"{role!r} is not a role: use one of {known}")
-    if role == PATHWAYS or (role == MODEL and _has(_NODE_TYPE, flags)):
+    if role == PATHWAYS or (role == MODEL and any(_has(name, flags) for name in _PATHWAYS_FLAGS)):
         return ["-m", _PATHWAYS_MODULE, *flags], dict(environ)
     given = {name: value for name, value in environ.items() if value}
     roots = _roots(given)

@@ -184,6 +184,7 @@ def _server(server: JoinedServer, troubles: Mapping[str, str], now: float) -> di
     return {
         "address": info.address,
         "data_address": info.data_address,
+        "debug_address": info.debug_address,
         "chip_type": info.chip_type,
         "chip_topology": info.chip_topology,
         "devices": info.devices,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from k8s.doctor.finding import OK, PROBLEM, WARNING, Finding
 from k8s.doctor.queues import QUEUE_NAME
+from k8s.doctor.releases import outdated
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot, is_ours
 from k8s.render.fields import is_set, label, name_of, number, part, parts, text
 from k8s.render.gcloud import install_command
@@ -152,6 +153,7 @@ def _controller(addition: Addition, snapshot: Snapshot) -> Iterator[Finding]:
     where = text((ready or found)[0], "metadata", "namespace")
     if ready:
         yield Finding(OK, _ABOUT, f"{addition.controller} is ready in namespace {where}")
+        yield from outdated(_ABOUT, ready[0])
         return
     yield Finding(
         PROBLEM,

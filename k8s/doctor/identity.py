@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from k8s.doctor.finding import OK, PROBLEM, WARNING, Finding, some
 from k8s.doctor.snapshot import ClusterNeeds, Snapshot
 from k8s.render.fields import Object, label, name_of, text
+from k8s.render.rights import ACCOUNTS
 from sax.slices import NODE_POOL_LABEL
 
 _ABOUT = "identity"
-_ACCOUNT = "sax-sa"
 _CONFIG = "sax-cell"
 _ANNOTATION = "iam.gke.io/gcp-service-account"
 _METADATA = "iam.gke.io/gke-metadata-server-enabled"
@@ -19,7 +19,7 @@ _PLACEHOLDERS = ("BUCKET_NAME", "PROJECT_ID", "SAX_GSA", "PROJECT_NUMBER")
 
 def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
     if snapshot.knows("serviceaccounts"):
-        yield _account(snapshot)
+        yield from (_account(name, snapshot) for name in ACCOUNTS)
     bucket: Object = {}
     if snapshot.knows("configmaps"):
         found = [each for each in snapshot.of("configmaps") if name_of(each) == _CONFIG]
@@ -29,14 +29,14 @@ def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
         yield from _nodes(snapshot)
 
 
-def _account(snapshot: Snapshot) -> Finding:
+def _account(account: str, snapshot: Snapshot) -> Finding:
     where = snapshot.namespace
-    found = [each for each in snapshot.of("serviceaccounts") if name_of(each) == _ACCOUNT]
+    found = [each for each in snapshot.of("serviceaccounts") if name_of(each) == account]
     if not found:
         return Finding(
             PROBLEM,
             _ABOUT,
-            f"there is no ServiceAccount {_ACCOUNT} in namespace {where}: no sax pod can start",
+            f"there is no ServiceAccount {account} in namespace {where}: its pods cannot start",
             "sax k8s render MODEL ... --only control | kubectl apply --server-side -f -",
         )
     email = text(found[0], "metadata", "annotations", _ANNOTATION)
@@ -44,17 +44,17 @@ def _account(snapshot: Snapshot) -> Finding:
         return Finding(
             PROBLEM,
             _ABOUT,
-            f"{_ACCOUNT} acts as {email}: {placeholder} was never replaced",
-            f"kubectl -n {where} annotate --overwrite serviceaccount {_ACCOUNT} "
+            f"{account} acts as {email}: {placeholder} was never replaced",
+            f"kubectl -n {where} annotate --overwrite serviceaccount {account} "
             f"{_ANNOTATION}=NAME@PROJECT.iam.gserviceaccount.com",
         )
     if email:
-        return Finding(OK, _ABOUT, f"{_ACCOUNT} acts as {email}")
+        return Finding(OK, _ABOUT, f"{account} acts as {email}")
     return Finding(
         OK,
         _ABOUT,
-        f"{_ACCOUNT} acts as itself: the bucket's role must be granted to "
-        f"ns/{where}/sa/{_ACCOUNT} of the cluster's workload identity pool",
+        f"{account} acts as itself: its folders of the bucket must be granted to "
+        f"ns/{where}/sa/{account} of the cluster's workload identity pool",
     )
 
 

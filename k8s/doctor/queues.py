@@ -46,6 +46,8 @@ def _of_set(kind: str, thing: Object, workloads: Sequence[Object], where: str) -
     active = [each for each in workloads if not _end(each) and _is_active(each)]
     if not active:
         return _held(name, next(each for each in workloads if not _end(each)), where)
+    if holds(active[-1], "Admitted") and holds(active[-1], "Evicted"):
+        return _stuck(kind, name, where)
     if holds(active[-1], "Admitted"):
         return Finding(OK, _ABOUT, f"{name} was admitted by Kueue")
     told = f"{name} waits in the queue {text(active[-1], 'spec', 'queueName')}"
@@ -71,6 +73,16 @@ def _given_up(kind: str, thing: Object, why: str, where: str) -> Finding:
         f"{why}; {name} stays suspended for ever",
         f"kubectl -n {where} delete {kind} {name}   and apply its manifest again: the new one asks "
         "for new capacity",
+    )
+
+
+def _stuck(kind: str, name: str, where: str) -> Finding:
+    return Finding(
+        WARNING,
+        _ABOUT,
+        f"Kueue evicted {name} and still holds its quota: where that lasts, it neither runs nor "
+        "waits (kubernetes-sigs/kueue#14811, after a restart under waitForPodsReady)",
+        f"kubectl -n {where} delete {kind} {name}   and apply its manifest again",
     )
 
 

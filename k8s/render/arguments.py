@@ -12,9 +12,11 @@ from sax.slices import TpuSlice
 def arguments(
     given: Sequence[str], name: str, order: Order, there: TpuSlice, model_id: ModelId
 ) -> list[str]:
-    """Return the packaged arguments with an order's in them; `name`: of the set they belong to."""
+    """Return the packaged arguments with an order's in them; `name`: of the set they belong to.
+
+    The cell is none of them: every process has it from the ConfigMap, see k8s/control/cell.yaml.
+    """
     ours = {
-        "--sax_cell": str(order.cell),
         "--platform_chip": there.platform_chip,
         "--platform_topology": there.size,
         "--slots": order.slots,

@@ -54,10 +54,6 @@ def put_in(namespace: str, objects: Iterable[Object]) -> None:
 
 
 def _identify(account: Object, email: str | None) -> None:
-    """Bind the ServiceAccount to a Google service account; None: to its own identity."""
-    annotations = account["metadata"].setdefault("annotations", {})
-    annotations.pop(_ACCOUNT, None)  # a placeholder
+    """Let a ServiceAccount act as a Google service account; None: as itself."""
     if email is not None:
-        annotations[_ACCOUNT] = email
-    if not annotations:
-        del account["metadata"]["annotations"]
+        account["metadata"].setdefault("annotations", {})[_ACCOUNT] = email

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from k8s.render.names import slug
 from k8s.render.order import Order
 from k8s.render.planned import Planned
+from k8s.render.rights import CHECKPOINTS
 from sax.errors import InvalidRequest
 from sax.names import NO_CHECKPOINT, ModelId
 
@@ -60,7 +61,7 @@ def publication_of(order: Order, planned: Planned | None) -> PublishCommand:
     checkpoint, is_upload = NO_CHECKPOINT, False
     if not is_registered:
         is_upload = "://" not in order.model
-        there = f"{order.bucket.url}/checkpoints/{model_id.model}"
+        there = f"{order.bucket.url}/{CHECKPOINTS}/{model_id.model}"
         checkpoint = there if is_upload else order.model
     return PublishCommand(
         model_id, path, checkpoint, order.replicas, dict(order.overrides), is_upload

@@ -11,13 +11,14 @@ from importlib.metadata import version
 from typing import Any
 
 from k8s.render.control_plane import control_plane_of, put_in
-from k8s.render.gcloud import HEAD_NEEDS, head_pool_command, kubectl, node_pool_command
+from k8s.render.gcloud import HEAD_NEEDS, LEAST, head_pool_command, kubectl, node_pool_command
 from k8s.render.model_servers import model_servers
 from k8s.render.order import PATHWAYS, Order, SlicePlacement
 from k8s.render.packaged import control_plane
 from k8s.render.pathways.component import PROGRAMS, WORKER
 from k8s.render.pathways.options import DEFAULT
 from k8s.render.publication import PublishCommand, publication_of
+from k8s.render.rights import MODEL_SERVER, folder_commands, impersonation_commands
 
 Object = dict[str, Any]
 CONTROL_FILE, SERVERS_FILE, LIST_FILE = (
@@ -155,9 +156,12 @@ def _before(order: Order, placed: SlicePlacement) -> list[str]:
 
 
 def _controllers(order: Order) -> str:
+    jobset = f"JobSet controller ({LEAST['jobset']} or newer)"
     if order.kind == PATHWAYS:
-        return "PathwaysJob controller, and the JobSet controller"
-    return f"{'LeaderWorkerSet' if order.kind == 'leaderworkerset' else 'JobSet'} controller"
+        return f"PathwaysJob controller, and the {jobset}"
+    if order.kind == "leaderworkerset":
+        return f"LeaderWorkerSet controller ({LEAST['lws']} or newer)"
+    return jobset
 
 
 def _before_pathways(order: Order) -> list[str]:
@@ -199,20 +203,20 @@ def _rights(order: Order) -> list[str]:
     if order.bucket.credentials:
         return [f"The pods need credentials for {order.bucket.url}: {order.bucket.credentials}."]
     where = order.namespace or "default"
-    if order.service_account_email:
-        return [
-            "Needs permission to act as this account, e.g.",
-            f"  gcloud iam service-accounts add-iam-policy-binding {order.service_account_email} "
-            "--role=roles/iam.workloadIdentityUser "
-            f'--member="serviceAccount:PROJECT_ID.svc.id.goog[{where}/sax-sa]"',
-        ]
-    return [
-        "Needs permission to use the bucket, e.g.",
-        f"  gcloud storage buckets add-iam-policy-binding gs://{order.bucket.name} "
-        "--role=roles/storage.objectUser --member=principal://iam.googleapis.com/projects/"
-        "PROJECT_NUMBER/locations/global/workloadIdentityPools/PROJECT_ID.svc.id.goog/subject/ns/"
-        f"{where}/sa/sax-sa",
-    ]
+    if email := order.service_account_email:
+        lines = impersonation_commands(email, where)
+        told = "Needs permission to act as this account, which has the rights of all roles, e.g."
+    else:
+        told = "Needs permission to use its folders of the bucket, e.g."
+        lines = folder_commands(order.bucket, where, _pathways_accounts(order))
+    return [told, *(f"  {line}" for line in lines)]
+
+
+def _pathways_accounts(order: Order) -> tuple[str, ...]:
+    """Return the accounts of Pathways' programs, which keep their own in the bucket."""
+    if not order.is_pathways or order.pathways.directory:
+        return ()
+    return (MODEL_SERVER, "default") if order.kind == PATHWAYS else (MODEL_SERVER,)
 
 
 def _one_line(text: str) -> str:

@@ -12,7 +12,7 @@ from model_server.flags.saxml import add_saxml_flags, take_static_models
 from sax.auth.security import Security, add_security_flags
 from sax.config import STRICT_VARIABLE
 from sax.errors import SaxError
-from sax.flags.parser import ServerParser
+from sax.flags.parser import JAX_FLAG, ServerParser
 from sax.flags.process_logs import ProcessLogs, add_log_flags
 
 _DESCRIPTION = """\
@@ -44,7 +44,7 @@ def make_parser() -> ServerParser:
         "python -m model_server",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        takes_jax_flags=True,
+        takes_also=JAX_FLAG,
     )
     _add_network(parser, default)
     add_security_flags(
@@ -119,7 +119,8 @@ def _add_network(parser: argparse.ArgumentParser, default: ModelServerConfig) ->
         type=int,
         default=default.metrics_port,
         help="HTTP port of Prometheus /metrics and the probes /healthz and /readyz, on every host "
-        "of a replica; 0: any free one, -1: off (%(default)s)",
+        "of a replica; 0: any free one, -1: off (default: two above --port, so 10003; a free one "
+        "if that is taken)",
     )
     flags.add_argument(
         "--vllm_metric_names",

@@ -7,6 +7,7 @@ cluster can tell a waiting host from a stuck one.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import socketserver
 import sys
@@ -18,6 +19,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from sax.format import shortened
+
+logger = logging.getLogger(__name__)
 
 STUCK_S = 60.0  # no correct callback takes this long: loads and compiles run on other threads
 _TICK_S = 1.0
@@ -122,18 +125,26 @@ class HealthPage:
         """Serve this registry as /metrics from now on."""
         self._metrics = make_wsgi_app(registry)
 
-    def serve(self, host: str, port: int) -> None:
-        """Answer on background threads; port 0 picks a free one. Raises OSError if it is taken."""
+    def serve(self, host: str, port: int, *others: int) -> None:
+        """Answer on background threads at the first port that is free; 0: any.
+
+        Raises OSError if none is.
+        """
         kind = _ServerOn6 if ":" in host else _PageServer
         try:
             server = make_server(host.strip("[]"), port, self._answer, kind, _Quiet)
         except OSError as exc:
-            raise OSError(f"cannot listen on {host}:{port} (--metrics_port): {exc}") from exc
+            told = f"cannot listen on {host}:{port} (--metrics_port): {exc}"
+            if not others:
+                raise OSError(told) from exc
+            logger.warning("%s; health and metrics are at another port", told)
+            return self.serve(host, *others)
         thread = threading.Thread(
             target=server.serve_forever, args=(_CLOSE_S,), name="health", daemon=True
         )
         self._http = (server, thread)
         thread.start()
+        return None
 
     def close(self) -> None:
         if self._http is not None:

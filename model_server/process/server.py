@@ -393,9 +393,9 @@ class ModelServer:
         page.memory = self.servables.memory_table
         page.trouble, page.waiting = self._loop.trouble, self._why_not_ready
         self._loop.start()
-        if config.metrics_port >= 0:
+        if config.metrics_ports:
             if not page.port:
-                page.serve(config.host, config.metrics_port)
+                page.serve(config.host, *config.metrics_ports)
             self.metrics_address = f"{self._host}:{page.port}"
             logger.info("metrics on http://%s/metrics", self.metrics_address)
 

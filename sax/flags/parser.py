@@ -17,21 +17,22 @@ _YES, _NO = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")
 _HELP = ("--helpfull", "--helpshort", "--helpxml")
 _FLAG_FILE, _MAY_BE_UNKNOWN = "flagfile", "undefok"
 _DEPTH = 8  # of flag files that name flag files
-_JAX = "jax_"
 JAX_FLAG = "jax_flag"  # under which jax's own flags are parsed
+XLA_FLAG = "xla_flag"  # likewise for options of its compiler
 
 
 class ServerParser(argparse.ArgumentParser):
     """Never guesses a flag from its beginning, since a guess may become another flag's name."""
 
-    def __init__(self, *args: Any, takes_jax_flags: bool = False, **settings: Any) -> None:
+    def __init__(self, *args: Any, takes_also: str = "", **settings: Any) -> None:
+        """takes_also: JAX_FLAG or XLA_FLAG, under which `--jax_NAME` or `--xla_NAME` is parsed."""
         super().__init__(
             *args,
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             **settings,
         )
-        self._takes_jax_flags = takes_jax_flags
+        self._takes_also = takes_also
         self.add_argument(*_HELP, action="help", help=argparse.SUPPRESS)
         absl = self.add_argument_group("flags about flags (absl's)")
         absl.add_argument(
@@ -102,10 +103,10 @@ class ServerParser(argparse.ArgumentParser):
         while left:
             word = left.pop(0)
             name, equals, value = _split(word)
-            if self._takes_jax_flags and _is_jax(name, kinds):
-                if not equals and left and not left[0].startswith("-"):
+            if self._takes_also and _is_of(self._takes_also, name, kinds):
+                if not equals and left and _is_value(left[0]):
                     equals, value = "=", left.pop(0)
-                yield f"--{JAX_FLAG}={_jax_flag(name, value if equals else '')}"
+                yield f"--{self._takes_also}={_named(name, value if equals else '')}"
             else:
                 yield _as_argparse(word, name, equals, value, kinds)
 
@@ -146,12 +147,16 @@ def _as_argparse(
     return word
 
 
-def _is_jax(name: str, kinds: Mapping[str, argparse.Action]) -> bool:
+def _is_of(flag: str, name: str, kinds: Mapping[str, argparse.Action]) -> bool:
     own = name in kinds or name.removeprefix("no") in kinds
-    return name.removeprefix("no").startswith(_JAX) and not own
+    return name.removeprefix("no").startswith(flag.removesuffix("flag")) and not own
 
 
-def _jax_flag(name: str, value: str) -> str:
+def _is_value(word: str) -> bool:
+    return not word.startswith("-") or word[1:2].isdigit()  # a number may be below zero
+
+
+def _named(name: str, value: str) -> str:
     """Return NAME=VALUE; a flag without a value is a switch."""
     if name.startswith("no"):
         return f"{name.removeprefix('no')}=false"

@@ -120,6 +120,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServ
         return ServerInfo(
             address=self.address,
             data_address=self.data_address,
+            debug_address="127.0.0.1:7",
             model_paths=self.paths,
             tags=self.tags,
             devices=self.devices,

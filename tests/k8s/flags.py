@@ -28,6 +28,7 @@ _PARSERS: dict[str, Callable[[list[str]], Any]] = {
     "model_server": model_server.make_config,
     "slice_check": lambda flags: slice_check._parser().parse_args(flags),
 }
+_OF_PATHWAYS = ("--node_type=", "--resource_manager_address=")
 _FINDS_ADMIN = ("SAX_ROOT", "SAX_ADMIN")
 
 
@@ -47,7 +48,7 @@ def role_of(container: Container) -> tuple[str, list[str]]:
     if image.startswith("sax-model-"):
         # The image's own entry point starts a model server.
         started = container.command[-1] if container.command else "model_server"
-        if any(arg.startswith("--node_type=") for arg in container.args or ()):
+        if any(arg.startswith(_OF_PATHWAYS) for arg in container.args or ()):
             return PATHWAYS, list(container.args)
         return started.removeprefix("model_server."), list(container.args)
     return "", []

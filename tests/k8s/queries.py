@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import promql_parser
-from promql_parser import AggregateExpr, MatrixSelector, VectorSelector
+from promql_parser import AggregateExpr, BinaryExpr, Call, MatrixSelector, VectorSelector
 
 Json = Mapping[str, Any]
 # What Prometheus adds to all series of a pod.
@@ -45,14 +45,52 @@ class Query:
 
 
 def expressions(each: Json) -> Iterator[str]:
-    """Yield the expressions of a rule or a dashboard; of other objects none."""
+    """Yield the expressions of a rule, a dashboard or a ScaledObject; of other objects none."""
     if each["kind"] == "PrometheusRule":
         for group in each["spec"]["groups"]:
             yield from (rule["expr"] for rule in group["rules"])
+    elif each["kind"] == "ScaledObject":
+        yield from (trigger["metadata"]["query"] for trigger in each["spec"]["triggers"])
     elif "grafana_dashboard" in (each["metadata"].get("labels") or {}):
         for text in each["data"].values():
             for panel in json.loads(text)["panels"]:
                 yield from (target["expr"] for target in panel["targets"])
+
+
+def mixes_cells(text: str) -> bool:
+    """Tell whether a query adds up series of several namespaces, or tells their absence as one.
+
+    `... or absent(x)` tells of none at all, and is no mixture.
+    """
+    return _mixes(promql_parser.parse(_without_variables(text)))
+
+
+def _mixes(node: Any) -> bool:
+    if isinstance(node, BinaryExpr) and str(node.op) == "or" and _is_absent(node.rhs):
+        return _mixes(node.lhs)
+    groups = isinstance(node, AggregateExpr) and "namespace" not in (
+        node.modifier.labels if node.modifier is not None else ()
+    )
+    return (groups or _is_absent(node)) and not _selects(node) or any(map(_mixes, _below(node)))
+
+
+def _is_absent(node: Any) -> bool:
+    return isinstance(node, Call) and node.func.name.startswith("absent")
+
+
+def _selects(node: Any) -> bool:
+    if isinstance(node, VectorSelector):
+        return "namespace" in {each.name for each in node.matchers.matchers}
+    return all(map(_selects, _below(node)))
+
+
+def _below(node: Any) -> list[Any]:
+    if isinstance(node, MatrixSelector):
+        return [node.vector_selector]
+    if isinstance(node, BinaryExpr):
+        return [node.lhs, node.rhs]
+    below = [getattr(node, "expr", None), *getattr(node, "args", ())]
+    return [each for each in below if each is not None]
 
 
 def _without_variables(text: str) -> str:

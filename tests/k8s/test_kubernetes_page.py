@@ -37,13 +37,19 @@ def block(word: str) -> str:
 @pytest.fixture
 def cell(tmp_path: Path) -> list[dict[str, Any]]:
     """What the reader's own folder renders to."""
+    return written("my-cell", tmp_path)
+
+
+def written(folder: str, tmp_path: Path) -> list[dict[str, Any]]:
+    """Run the block of the page that writes a folder, and render it."""
     shutil.copytree(K8S, tmp_path / "k8s")
-    script = block("cat > my-cell/kustomization.yaml").replace("kubectl apply -k my-cell", "")
+    lines = block(f"cat > {folder}/kustomization.yaml").splitlines(keepends=True)
+    script = "".join(line for line in lines if not line.startswith("kubectl"))
     subprocess.run(
         ["sh", "-eu", "-c", script], cwd=tmp_path, env={**os.environ, **VARIABLES}, check=True
     )
     done = subprocess.run(
-        [kubectl() or "kubectl", "kustomize", "my-cell"],
+        [kubectl() or "kubectl", "kustomize", folder],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -58,7 +64,6 @@ def test_the_readers_own_folder_puts_bucket_account_and_images_into_the_tutorial
 ) -> None:
     text = yaml.safe_dump_all(cell)
     assert "GSBUCKET: my-project-sax" in text
-    assert "sax-iam-sa@my-project.iam.gserviceaccount.com" in text
     images = set(re.findall(r"image: (\S+)", text))
     assert images == {
         f"{VARIABLES['REPOSITORY']}/sax-control:0.1.0",
@@ -95,3 +100,13 @@ def test_the_names_that_the_tutorials_commands_use_are_those_of_the_overlay(
 def test_the_commands_of_the_page_are_spelled_as_a_shell_reads_them() -> None:
     for text in (*BLOCKS, *blocks((ROOT / "docs" / "flex_start.md").read_text())):
         subprocess.run(["sh", "-n", "-c", text], check=True)
+
+
+def test_a_second_cell_has_its_own_name_folder_and_namespace(tmp_path: Path) -> None:
+    cell = written("cell-b", tmp_path)
+    named = {(each["kind"], each["metadata"]["name"]): each for each in cell}
+    assert {each["metadata"]["namespace"] for each in cell} == {"cell-b"}
+    told = {"SAX_CELL": "/sax/b", "GSBUCKET": "gs://my-project-sax/b"}
+    assert named["ConfigMap", "sax-cell"]["data"] == told
+    (trigger,) = named["ScaledObject", "sax-model-server-set"]["spec"]["triggers"]
+    assert 'sax_admin_wanted_replicas{namespace="cell-b"}' in trigger["metadata"]["query"]

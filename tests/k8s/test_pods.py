@@ -110,7 +110,7 @@ def test_the_tutorials_pods_have_the_tutorials_names_and_arguments() -> None:
         (container,) = pod.containers
         assert container.name == "sax-model-server"
         assert container.command == ()
-        tutorial = ("--port=10001", "--sax_cell=/sax/test", "--platform_chip=tpuv5e")
+        tutorial = ("--port=10001", "--platform_chip=tpuv5e", "--platform_topology=4x8")
         assert container.args[:3] == tutorial
         assert container.env["MEGASCALE_NUM_SLICES"] == ""
         assert container.env["GSBUCKET"] == "BUCKET_NAME"

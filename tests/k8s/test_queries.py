@@ -36,11 +36,28 @@ def test_ours_hold() -> None:
         ("rate(sax_slots)", "is no query"),
         ("sax_slotz > 1", "there is no metric sax_slotz"),
         ("sax_preemptions > 1", "there is no metric sax_preemptions"),  # it ends in _total
+        ("max(sax_slots) > 1", "mixes cells"),
+        ("sum by (model) (sax_slots) > 1", "mixes cells"),
+        ("sum by (model) (rate(sax_preemptions_total[5m])) / sum(sax_slots)", "mixes cells"),
+        ("absent(sax_slots == 1)", "mixes cells"),
     ],
 )
 def test_what_would_never_fire_is_found(expr: str, told: str) -> None:
     (found,) = check_metrics([rule(expr)])
     assert told in str(found)
+
+
+@each_case(
+    "expr",
+    [
+        "sum by (namespace, model) (sax_slots) > 1",
+        'sum(sax_slots{namespace="a"}) / max(rate(sax_preemptions_total{namespace="a"}[5m]))',
+        "increase(sax_preemptions_total[5m]) > 1",
+        "group by (namespace) (sax_slots) or absent(sax_slots)",
+    ],
+)
+def test_what_tells_cells_apart_is_let_through(expr: str) -> None:
+    assert list(check_metrics([rule(expr)])) == []
 
 
 def test_a_query_tells_which_labels_it_asks_for() -> None:

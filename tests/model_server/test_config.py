@@ -11,6 +11,7 @@ from sax.config import STRICT_VARIABLE
 from sax.errors import InvalidName
 from sax.flags.process_logs import ProcessLogs
 from sax.host import machine_memory
+from tests.each_case import each_case
 
 
 def test_without_flags_the_defaults_of_the_config_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,3 +137,27 @@ def test_compiling_while_serving_is_an_error_wherever_the_variable_is_set() -> N
     assert os.environ[STRICT_VARIABLE], "tests/conftest.py sets it for every process of a test"
     assert make_config([]).strict_compile
     assert not make_config(["--no-strict_compile"]).strict_compile
+
+
+@each_case(
+    "flags, ports",
+    [
+        ("", (10003, 0)),
+        ("--port 10011", (10013, 0)),
+        ("--port 0", (0,)),
+        ("--port 65534", (0,)),
+        ("--port 10011 --metrics_port 7", (7,)),
+        ("--metrics_port 0", (0,)),
+        ("--metrics_port -1", ()),
+    ],
+)
+def test_the_port_of_metrics_follows_the_servers(flags: str, ports: tuple[int, ...]) -> None:
+    assert make_config(flags.split()).metrics_ports == ports
+
+
+@each_case("flags", ["--port 70000", "--port -1", "--metrics_port 70000", "--metrics_port -2",
+                     "--group_port 0", "--group_port 65536"])  # fmt: skip
+def test_what_is_no_port_is_refused(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        make_config(flags.split())
+    assert f"{flags.split()[0]} is {flags.split()[1]}: give a port" in capsys.readouterr().err

@@ -163,6 +163,11 @@ def test_a_model_servers_image_becomes_the_pathways_program_that_its_flags_name(
     assert command("model_server", ("--node_types=worker",), {})[0][1] == "model_server"
 
 
+def test_it_becomes_a_program_of_the_tutorial_which_names_no_node_type() -> None:
+    flags = ("--server_port=29005", "--resource_manager_address=head:29001")
+    assert command("model_server", flags, {})[0] == ["-m", "model_server.pathways", *flags]
+
+
 @given(
     st.sampled_from([*ROLES, "pathways"]),
     st.lists(st.text(min_size=1), max_size=3),

@@ -121,6 +121,7 @@ function server(one) {
   return row(
     [
       make("code", {}, one.address),
+      one.debug_address && line("dim", `metrics at ${one.debug_address}`),
       one.silent_s > 0 && line("trouble", `silent for ${one.silent_s} s`),
       one.trouble && line("trouble", one.trouble),
       ...one.tags.map((/** @type {string} */ tag) => make("span", { class: "tag" }, tag)),

@@ -17,10 +17,11 @@ from model_server.pathways.http2 import frames
 from model_server.pathways.scheduling.merging import Buffer
 
 STREAM_WINDOW = 1 << 26  # bytes that a client may send before they are taken
+MOST_MESSAGE = 1 << 30  # bytes of one message, and of those of one connection that are incomplete
 _PREFIX = 5  # bytes before a message: is it compressed, and its length
 _MOST_PENDING = 1 << 26  # bytes of a call that wait to be sent, before `room` waits
 _LONGEST_TEXT = 4096
-_UNIMPLEMENTED, _INVALID = 12, 3
+_UNIMPLEMENTED, _INVALID, _EXHAUSTED = 12, 3, 8
 
 Headers = Mapping[bytes, bytes]
 Pump = Callable[["GrpcCall"], None]
@@ -65,6 +66,11 @@ class GrpcCall:
         self._came = bytearray()
 
     @property
+    def collected(self) -> int:
+        """Bytes of a message that is incomplete."""
+        return len(self._came)
+
+    @property
     def path(self) -> str:
         return self._headers.get(b":path", b"").decode(errors="replace")
 
@@ -81,7 +87,9 @@ class GrpcCall:
     # The handler's side
 
     def send(self, *parts: Buffer) -> None:
-        """Send one message, whose bytes must not change until they are sent."""
+        """Send one message, whose bytes must not change until they are sent; none after the end."""
+        if self.status is not None:
+            return
         length = sum(map(len, parts))
         self.pending.append(memoryview(b"\x00" + length.to_bytes(4, "big")))
         self.pending.extend(memoryview(part).cast("B") for part in parts if len(part))
@@ -112,7 +120,13 @@ class GrpcCall:
     # The connection's side
 
     def came(self, data: memoryview) -> Sequence[bytes]:
-        """Take bytes and return the messages that are complete. Raises MessageFault."""
+        """Take bytes and return the messages that are complete. Raises MessageFault.
+
+        Those of a call that has its status are dropped: it may take a while to be told.
+        """
+        if self.status is not None:
+            self._came.clear()
+            return ()
         self._came += data
         found: list[bytes] = []
         at = 0
@@ -120,6 +134,8 @@ class GrpcCall:
             if self._came[at]:
                 raise MessageFault(_UNIMPLEMENTED, "compressed messages are not taken here")
             length = int.from_bytes(self._came[at + 1 : at + _PREFIX], "big")
+            if length > MOST_MESSAGE:
+                raise MessageFault(_EXHAUSTED, _TOO_LONG.format(f"a message of {length}"))
             if len(self._came) - at - _PREFIX < length:
                 break
             at += _PREFIX + length
@@ -131,7 +147,7 @@ class GrpcCall:
     def ended(self) -> None:
         """Take note that the client sends no more. Raises MessageFault for half a message."""
         self.complete = True
-        if self._came:
+        if self._came and self.status is None:
             raise MessageFault(_INVALID, "the call ended within a message")
 
     def take(self, room: int) -> list[memoryview]:
@@ -160,12 +176,23 @@ class GrpcCall:
             handler.gone()
 
 
+_TOO_LONG = (
+    f"{{}} bytes: this server takes up to {MOST_MESSAGE} at a time; large arrays are arguments of "
+    "a program, not constants in it"
+)
+
+
 class MessageFault(Exception):
     """A call that cannot be read: it ends with this gRPC status."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+def too_much(collected: int) -> MessageFault:
+    """Return the fault of a connection with so many bytes of incomplete messages."""
+    return MessageFault(_EXHAUSTED, _TOO_LONG.format(f"incomplete messages of {collected}"))
 
 
 RESPONSE = frames.header_block(((b":status", b"200"), (b"content-type", b"application/grpc")))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import grpc
@@ -16,6 +16,7 @@ import hpack
 
 from model_server.pathways.http2 import frames
 from model_server.pathways.http2.call import (
+    MOST_MESSAGE,
     RESPONSE,
     STREAM_WINDOW,
     WRONG_TYPE,
@@ -23,9 +24,11 @@ from model_server.pathways.http2.call import (
     GrpcCall,
     Headers,
     MessageFault,
+    too_much,
     trailers,
 )
 from model_server.pathways.http2.frames import ConnectionFault, Frame, Http2Reader
+from model_server.pathways.http2.patience import CHEAP, DEAR, Patience
 from model_server.pathways.link.gathered_writer import GatheredWriter
 from model_server.pathways.scheduling.merging import Buffer
 from sax.errors import SaxError, meaning
@@ -35,11 +38,15 @@ logger = logging.getLogger(__name__)
 OpenCall = Callable[[GrpcCall], CallHandler]
 
 _CONNECTION_WINDOW = 1 << 30
-_MOST_HEADERS = 1 << 20  # bytes of one header block: clients introduce themselves there
+_MOST_HEADERS = 1 << 18  # bytes of one header block, whose names may take 90 ms to read
 _MOST_CALLS = 1000
 _HIGH_WATER = 1 << 22
 # A client that does not answer is gone after five seconds at most.
 _PING_S, _DEAD_S, _TICK_S = 2.0, 4.5, 0.5
+_LINGER_S = 1.0  # for a peer to read why its connection ends
+_ASIDE = 1 << 16  # bytes that are read at once to be passed over
+# A client widens windows and may reset a call as it takes an answer: more than any does.
+_EARNED, _EARNING_BYTES = 4, 1 << 12
 _INTERNAL = 13
 _UNIMPLEMENTED = 12
 _PING = b"are you?"
@@ -67,9 +74,12 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._stream_window = frames.WINDOW
         self._max_frame = 1 << 14
         self._left = _CONNECTION_WINDOW  # bytes that the client may send
+        self._collected = 0  # bytes of messages that are incomplete
+        self._patience = Patience(asyncio.get_running_loop().time)
         self._paused = False
         self._writer: GatheredWriter | None = None
         self._peer = ""
+        self._refused_s: float | None = None  # since when nothing is taken any more
         self._heard_s = 0.0
         self._ticked_s = 0.0
         self._asked = False  # a ping is on its way
@@ -104,22 +114,26 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.space()
+        return self._reader.space() if self._refused_s is None else memoryview(bytearray(_ASIDE))
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._refused_s is not None:
+            return
         self._heard_s = asyncio.get_running_loop().time()
         self._asked = False
         try:
             self._reader.read(nbytes)
         except ConnectionFault as fault:
             logger.warning("the connection of %s ends: %s", self._peer, fault)
-            self.close(fault.code, str(fault))
+            self._refuse(fault)
 
     def pause_writing(self) -> None:
         self._paused = True
+        self._patience.reading = False
 
     def resume_writing(self) -> None:
         self._paused = False
+        self._patience.reading = True
         self._pump_all()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -135,11 +149,21 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     # The server's side
 
-    def close(self, code: int = frames.NO_ERROR, text: str = "") -> None:
+    def close(self, text: str) -> None:
         """End the connection, after what is written."""
         if self._writer is not None and self._writer.open:
-            self._write(frames.goaway(self._last, code, text))
+            self._write(frames.goaway(self._last, frames.NO_ERROR, text))
             self._writer.close()
+
+    def _refuse(self, fault: ConnectionFault) -> None:
+        """Say why the connection ends, and pass over what comes until the peer has read it.
+
+        The kernel would throw away what was written if there were bytes that nobody reads.
+        """
+        assert self._writer is not None
+        self._write(frames.goaway(self._last, fault.code, str(fault)))
+        self._refused_s = asyncio.get_running_loop().time()
+        self._writer.finish()
 
     def _tick(self) -> None:
         """Ask a silent client for a sign of life; drop it if none comes."""
@@ -148,6 +172,10 @@ class GrpcConnection(asyncio.BufferedProtocol):
         late_s, self._ticked_s = now_s - self._ticked_s - _TICK_S, now_s
         if late_s > _TICK_S:  # it was this process that stood still
             self._heard_s = min(now_s, self._heard_s + late_s)
+        if self._refused_s is not None and now_s - self._refused_s > _LINGER_S:
+            assert self._writer is not None
+            self._writer.abort()
+            return
         silent_s = now_s - self._heard_s
         if silent_s > _DEAD_S and self._asked:
             logger.warning("%s does not answer: its connection ends", self._peer)
@@ -160,7 +188,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._ticking = loop.call_later(_TICK_S, self._tick)
 
     def _write(self, *parts: Buffer) -> None:
-        if self._writer is not None:
+        if self._writer is not None and self._refused_s is None:
             self._writer.write(parts)
 
     # Frames
@@ -176,6 +204,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
                 self._block = (frame.stream, frame.flags, bytearray(frames.unpadded(frame)))
                 self._more_headers(frame)
             case frames.CONTINUATION:
+                self._patience.spend(CHEAP, "pieces of headers")
                 if self._block is None or self._block[0] != frame.stream:
                     raise ConnectionFault(frames.PROTOCOL_ERROR, "headers of nothing")
                 self._block[2].extend(frame.payload)
@@ -185,14 +214,15 @@ class GrpcConnection(asyncio.BufferedProtocol):
             case frames.SETTINGS:
                 self._settle(frame)
             case frames.PING:
+                self._patience.spend(CHEAP, "pings")
                 if not frame.flags & frames.ACK:
-                    self._write(frames.ping(bytes(frame.payload), frames.ACK))
+                    self._write(frames.ping(frames.eight_of(frame.payload), frames.ACK))
             case frames.WINDOW_UPDATE:
                 self._widen(frame)
             case frames.PUSH_PROMISE:
                 raise ConnectionFault(frames.PROTOCOL_ERROR, "a client that pushes")
-            case _:
-                pass  # PRIORITY, GOAWAY (it will close), and kinds that are newer than this
+            case _:  # PRIORITY, GOAWAY (it will close), and kinds that are newer than this
+                self._patience.spend(CHEAP, "frames that mean nothing here")
 
     def _more_headers(self, frame: Frame) -> None:
         assert self._block is not None
@@ -211,15 +241,18 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self._complete(call)
 
     def _begin(self, stream: int, headers: Headers) -> None:
-        if stream in self._calls:
-            return  # trailers, which gRPC's clients do not send
+        if stream in self._calls:  # trailers, which gRPC's clients do not send
+            self._patience.spend(DEAR, "trailers")
+            return
         if stream <= self._last or not stream % 2:
             raise ConnectionFault(frames.PROTOCOL_ERROR, f"a call on stream {stream}")
         self._last = stream
         if len(self._calls) >= _MOST_CALLS:
+            self._patience.spend(DEAR, f"calls beyond {_MOST_CALLS} at a time")
             self._write(frames.rst_stream(stream, frames.REFUSED_STREAM))
             return
         if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
+            self._patience.spend(DEAR, "requests that are not gRPC's")
             self._write(*_headers_frame(stream, WRONG_TYPE, last=True))
             return
         call = GrpcCall(stream, headers, self._peer, self._stream_window, self._pump)
@@ -232,7 +265,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
             call.handler = opens(call)
 
     def _data(self, frame: Frame) -> None:
-        count = len(frame.payload)
+        count, data = len(frame.payload), frames.unpadded(frame)
+        if not (data or frame.flags & frames.END_STREAM):
+            self._patience.spend(CHEAP, "empty data")
         self._left -= count
         if self._left < 0:
             raise ConnectionFault(frames.FLOW_CONTROL_ERROR, "more than its window allows")
@@ -249,12 +284,23 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if call.left < 0:
             raise ConnectionFault(frames.FLOW_CONTROL_ERROR, "more than a stream's window allows")
         with _Refusing(call):
-            for message in call.came(frames.unpadded(frame)):
+            for message in self._collect(call, data):
                 if call.handler is not None:
                     call.handler.received(message)
         self._credit(call)
         if frame.flags & frames.END_STREAM:
             self._complete(call)
+
+    def _collect(self, call: GrpcCall, data: memoryview) -> Sequence[bytes]:
+        """Return messages that are complete now. Raises MessageFault, also for too many others."""
+        before = call.collected
+        try:
+            found = call.came(data)
+        finally:
+            self._collected += call.collected - before
+        if self._collected > MOST_MESSAGE:
+            raise too_much(self._collected)
+        return found
 
     def _credit(self, call: GrpcCall) -> None:
         """Let the client send more, once half of its window is taken."""
@@ -271,34 +317,41 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def _reset(self, frame: Frame) -> None:
         frames.number_of(frame.payload)
-        call = self._calls.pop(frame.stream, None)
+        call = self._calls.get(frame.stream)
+        self._patience.spend(CHEAP if call is None else DEAR, "calls that are taken back")
         if call is not None:
-            call.over()
+            self._drop(call)
+
+    def _drop(self, call: GrpcCall) -> None:
+        del self._calls[call.stream]
+        self._collected -= call.collected
+        call.over()
 
     def _settle(self, frame: Frame) -> None:
+        named = len(frame.payload) // frames.SETTING_BYTES
+        self._patience.spend(DEAR + CHEAP * named, "settings")
         if frame.flags & frames.ACK:
             return
-        for name, value in frames.settings_of(frame.payload):
-            if name == frames.INITIAL_WINDOW_SIZE:
-                if value > frames.MOST_WINDOW:
-                    raise ConnectionFault(frames.FLOW_CONTROL_ERROR, f"a window of {value}")
-                for call in self._calls.values():
-                    call.window += value - self._stream_window
-                self._stream_window = value
-            elif name == frames.MAX_FRAME_SIZE:
-                self._max_frame = min(max(value, 1 << 14), frames.MAX_FRAME)
+        values = dict(frames.settings_of(frame.payload))  # of two, the last one stands
+        if (window := values.get(frames.INITIAL_WINDOW_SIZE)) is not None:
+            if window > frames.MOST_WINDOW:
+                raise ConnectionFault(frames.FLOW_CONTROL_ERROR, f"a window of {window}")
+            for call in self._calls.values():
+                call.window = _widened(call.window, window - self._stream_window)
+            self._stream_window = window
+        if (most := values.get(frames.MAX_FRAME_SIZE)) is not None:
+            self._max_frame = min(max(most, 1 << 14), frames.MAX_FRAME)
         self._write(frames.frame_head(frames.SETTINGS, frames.ACK, 0, 0))
         self._pump_all()
 
     def _widen(self, frame: Frame) -> None:
+        self._patience.spend(CHEAP, "window updates")
         count = frames.number_of(frame.payload) & frames.MOST_WINDOW
         if not frame.stream:
-            self._window += count
-            if self._window > frames.MOST_WINDOW:
-                raise ConnectionFault(frames.FLOW_CONTROL_ERROR, "a window without end")
+            self._window = _widened(self._window, count)
             self._pump_all()
         elif (call := self._calls.get(frame.stream)) is not None:
-            call.window += count
+            call.window = _widened(call.window, count)
             self._pump(call)
 
     # Answers
@@ -312,6 +365,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if call.stream not in self._calls:
             return
         self._credit(call)
+        if self._paused:
+            return
         if (call.pending or call.status) and not call.begun:
             call.begun = True
             self._write(*_headers_frame(call.stream, RESPONSE))
@@ -323,6 +378,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             count = sum(map(len, parts))
             self._window -= count
             call.window -= count
+            self._patience.earn(_EARNED + count / _EARNING_BYTES)
             self._write(frames.frame_head(frames.DATA, 0, call.stream, count), *parts)
         if call.status is not None and not call.pending:
             self._end(call, *call.status)
@@ -331,8 +387,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._write(*_headers_frame(call.stream, trailers(code, text), last=True))
         if not call.complete:  # whatever it still sends is of no interest
             self._write(frames.rst_stream(call.stream, frames.NO_ERROR))
-        del self._calls[call.stream]
-        call.over()
+        self._patience.earn(_EARNED)
+        self._drop(call)
 
 
 class _Refusing:
@@ -354,6 +410,13 @@ class _Refusing:
             logger.exception("%s failed", self._call.path)
             self._call.end(_INTERNAL, f"{type(error).__name__}: {error}")
         return isinstance(error, Exception)
+
+
+def _widened(window: int, by: int) -> int:
+    """Return a window after a change. Raises ConnectionFault."""
+    if window + by > frames.MOST_WINDOW:
+        raise ConnectionFault(frames.FLOW_CONTROL_ERROR, "a window without end")
+    return window + by
 
 
 def _headers_frame(stream: int, block: bytes, *, last: bool = False) -> tuple[bytes, bytes]:

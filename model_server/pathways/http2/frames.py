@@ -25,10 +25,12 @@ FRAME_SIZE_ERROR, REFUSED_STREAM, CANCEL, COMPRESSION_ERROR, ENHANCE_YOUR_CALM =
 
 MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 3, 4, 5, 6
 
+_PING_BYTES = 8
 _ROOM = 1 << 18  # bytes that are read at once
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">HBBBI")
 _SETTING = struct.Struct(">HI")
+SETTING_BYTES = _SETTING.size
 _GOAWAY = struct.Struct(">II")
 
 
@@ -131,6 +133,13 @@ def number_of(payload: memoryview) -> int:
     if len(payload) != _LENGTH.size:
         raise ConnectionFault(FRAME_SIZE_ERROR, "a number that is not four bytes")
     return _LENGTH.unpack(payload)[0]
+
+
+def eight_of(payload: memoryview) -> bytes:
+    """Return what a PING holds. Raises ConnectionFault."""
+    if len(payload) != _PING_BYTES:
+        raise ConnectionFault(FRAME_SIZE_ERROR, "a ping that is not eight bytes")
+    return bytes(payload)
 
 
 def window_update(stream: int, count: int) -> bytes:

@@ -33,7 +33,7 @@ class GrpcServer:
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
-            connection.close(text="this server stops")
+            connection.close("this server stops")
         self._server = None
 
     def _connection(self) -> GrpcConnection:

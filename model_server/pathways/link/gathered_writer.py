@@ -44,6 +44,12 @@ class GatheredWriter:
         if parts and self.open:
             self._transport.writelines(parts)
 
+    def finish(self) -> None:
+        """Say that no more comes, after what is written; what the other side sends still does."""
+        self.flush()
+        if self.open and self._transport.can_write_eof():
+            self._transport.write_eof()
+
     def close(self) -> None:
         """Close the transport after what is written."""
         self.flush()

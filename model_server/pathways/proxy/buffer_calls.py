@@ -68,7 +68,9 @@ class LookUpCall:
         self._waiting: asyncio.Task[None] | None = None
 
     def received(self, message: bytes) -> None:
-        """Raises NotFound, Unavailable for an unknown session."""
+        """Raises NotFound, Unavailable for an unknown session, InvalidRequest for a second one."""
+        if self._waiting is not None:
+            raise InvalidRequest("a second look-up in one call: use a call for each")
         wanted = parsed(message, messages.GrpcHostBufferLookupRequest)
         buffers = self._front.session(wanted.session_id).buffers
         found = buffers.look_now(wanted.handle)

@@ -63,6 +63,7 @@ class SessionCall:
                 await self._some.wait()
                 self._some.clear()
                 while self._requests:
+                    await self._call.room()  # a client that reads no answers gets no more
                     await self._front.serve(self._session, self._requests.popleft())
                 self._call.resume()
         except SaxError as error:

@@ -1,19 +1,24 @@
 """Flags of all roles, exactly as the tutorial and the PathwaysJob controller pass them.
 
-Flags that begin with `--xla_` are options for the compiler of the workers. Environment variables
-stand in for flags where the controller sets them. Raises InvalidRequest naming the flag at fault.
+They are taken in abseil's spellings, as Google's programs take them. The tutorial's workers and
+proxy servers have no --node_type: a worker is known by its slice. Flags that begin with `--xla_`
+are options for the compiler of the workers. Environment variables stand in for flags where the
+controller sets them. Raises InvalidRequest naming the flag at fault.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from model_server.config import check_root
 from model_server.pathways.link.safety import TRUST_FLAG, TRUST_VARIABLE, LinkSafety, is_loopback
 from sax.config import check_address
 from sax.errors import InvalidRequest
+from sax.flags.parser import XLA_FLAG, ServerParser
 
 MANAGER, WORKER, PROXY, LOCAL = "resource_manager", "worker", "proxy_server", "local"
 SIDECAR = "sidecar"
@@ -21,7 +26,9 @@ ROLES = (MANAGER, WORKER, SIDECAR, PROXY, LOCAL)
 PORTS = {MANAGER: 29001, WORKER: 29005, SIDECAR: 50051, PROXY: 29000, LOCAL: 29000}
 _UNUSED = ("virtual_slices", "enable_metrics_collection")
 _CODE = "--colocated_python"
+_SLICE = "MEGASCALE_SLICE_ID"
 _TRUE = ("1", "true", "yes")
+_MOST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +36,7 @@ class PathwaysFlags:
     """Flags of one process."""
 
     role: str
+    told_by: str = ""  # what the role was known by without --node_type
     host: str  # to listen on
     port: int
     manager: str = ""  # host:port
@@ -53,27 +61,30 @@ class PathwaysFlags:
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> PathwaysFlags:
     """Return the flags of a process. Raises InvalidRequest; SystemExit for --help."""
-    compile_options, rest = _split(arguments)
-    found, unknown = _parser().parse_known_args(rest)
+    parser = _parser()
+    found, unknown = parser.parse_known_args(arguments)
     if unknown:
         raise InvalidRequest(
             f"{' '.join(unknown)}: no flag of a Pathways role; see "
             "`python -m model_server.pathways --help`",
             param=unknown[0].lstrip("-"),
         )
-    trusted = found.trust_network or environ.get(TRUST_VARIABLE, "").lower() in _TRUE
+    trusted = found.trust_network
+    if trusted is None:
+        trusted = environ.get(TRUST_VARIABLE, "").lower() in _TRUE
     safety = LinkSafety(
         tls_cert=found.tls_cert, tls_key=found.tls_key, tls_ca=found.tls_ca, trusted=trusted
     )
-    role: str = found.node_type
+    role, told_by = _role(found, environ)
     made = PathwaysFlags(
         role=role,
+        told_by=told_by,
         host=found.host if found.host is not None else _host(role, trusted, safety),
         port=PORTS[role] if found.server_port is None else found.server_port,
         manager=_manager(role, found.resource_manager_address, environ),
         advertised=found.advertise or environ.get("HOST_ADDRESS", ""),
         instance_type=found.instance_type,
-        instance_count=_count(found.instance_count, "instance_count"),
+        instance_count=found.instance_count,
         island=_island(found.island, environ),
         island_host=_number(found.island_host, environ, "TPU_WORKER_ID", 0),
         island_hosts=_hosts(found.island_hosts, environ),
@@ -85,27 +96,31 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> PathwaysFlags
         checkpoint_roots=_roots(found.checkpoint_root),
         takes_functions=bool(found.sidecar_name),
         sidecar=_sidecar(found.sidecar_address, safety),
-        compile_options=compile_options,
+        compile_options=dict(each.partition("=")[::2] for each in found.xla_flags),
         unused=[f"--{name}" for name in _UNUSED if getattr(found, name)],
         safety=safety,
     )
     safety.check(made.host, "--host")
     if role == SIDECAR:
         _check_code(found.colocated_python, made.host, safety)
+    if parser.take_own(vars(found)):
+        parser.exit()
     return made
 
 
-def _split(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Part compiler options from the flags of the role."""
-    options: dict[str, str] = {}
-    rest: list[str] = []
-    for argument in arguments:
-        if argument.startswith("--xla_"):
-            name, equals, value = argument[2:].partition("=")
-            options[name] = value if equals else "true"
-        else:
-            rest.append(argument)
-    return options, rest
+def _role(found: argparse.Namespace, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the role, and what it was known by if it was not said. Raises InvalidRequest."""
+    if found.node_type is not None:
+        return found.node_type, ""
+    if found.island is not None:
+        return WORKER, "--island"
+    if environ.get(_SLICE):
+        return WORKER, f"{_SLICE}={environ[_SLICE]}"
+    if found.resource_manager_address:
+        return PROXY, f"--resource_manager_address without a slice ({_SLICE})"
+    raise InvalidRequest(
+        f"--node_type is missing: say {', '.join(ROLES[:-1])} or {ROLES[-1]}", param="node_type"
+    )
 
 
 def _host(role: str, trusted: bool, safety: LinkSafety) -> str:
@@ -129,13 +144,13 @@ def _manager(role: str, given: str, environ: Mapping[str, str]) -> str:
 
 
 def _island(given: int | None, environ: Mapping[str, str]) -> int | None:
-    text = environ.get("MEGASCALE_SLICE_ID", "")
-    return given if given is not None else _whole(text, "MEGASCALE_SLICE_ID") if text else None
+    text = environ.get(_SLICE, "")
+    return given if given is not None else _whole(text, _SLICE) if text else None
 
 
 def _hosts(given: int | None, environ: Mapping[str, str]) -> int:
     names = environ.get("TPU_WORKER_HOSTNAMES", "")
-    return _count(given or (len(names.split(",")) if names else 1), "island_hosts")
+    return given or (len(names.split(",")) if names else 1)
 
 
 def _number(given: int | None, environ: Mapping[str, str], name: str, default: int) -> int:
@@ -150,9 +165,29 @@ def _whole(text: str, name: str) -> int:
     return int(text)
 
 
-def _count(value: int, name: str) -> int:
-    if value < 1:
-        raise InvalidRequest(f"--{name}={value}: use 1 or more", param=name)
+def _from(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """Return a parser of numbers from `least` to `most`."""
+    told = f"{least} or more" if most == math.inf else f"{least} to {most:g}"
+
+    def parsed(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: use {told}")
+        return value
+
+    return parsed
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: use seconds above 0")
     return value
 
 
@@ -195,51 +230,52 @@ def _roots(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(ServerParser):
     """Refuses with our errors."""
 
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def error(self, message: str) -> NoReturn:
         raise InvalidRequest(message)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m model_server.pathways", allow_abbrev=False)
+def _parser() -> _Parser:
+    parser = _Parser("python -m model_server.pathways", takes_also=XLA_FLAG)
     add = parser.add_argument
-    add("--node_type", choices=ROLES, required=True, help="the role of this process")
-    add("--server_port", type=int, help="port to serve on (29000 proxy, 29001 manager, 29005)")
+    switch = argparse.BooleanOptionalAction
+    port = _from(0, _MOST_PORT)
+    add("--node_type", choices=ROLES, help="the role of this process; without it a worker is known "
+        f"by --island or {_SLICE}, and a proxy server by having neither")  # fmt: skip
+    add("--server_port", type=port, help="port to serve on (29000 proxy, 29001 manager, 29005)")
     add("--host", help="address to serve on (default 127.0.0.1; all, with TLS or trust)")
     add("--resource_manager_address", default="", help="host:port, for workers and proxy servers")
-    add("--instance_count", type=int, default=1, help="islands that there should be")
+    add("--instance_count", type=_from(1), default=1, help="islands that there should be")
     add("--instance_type", default="cpu:1", help="devices of an island: cpu:2, tpuv5e:4x8")
     add("--gcs_scratch_location", default="", help="taken, not used: nothing is kept in a bucket")
-    add("--num_elastic_slices", type=int, default=0, help="start with so many islands fewer")
+    add("--num_elastic_slices", type=_from(0), default=0, help="start with so many islands fewer")
     add("--virtual_slices", default="", help="taken, not used: islands are what workers make")
     add("--sidecar_name", default="", help="of a proxy server: take functions for the sidecars")
     add("--sidecar_address", default="", help="host:port of a worker's sidecar (off)")
-    add(_CODE, action="store_true", help="of a sidecar: run the code of any client")
-    add("--enable_metrics_collection", default="", help="taken, not used: see the status page")
+    add(_CODE, action=switch, default=False, help="of a sidecar: run the code of any client")
+    add("--enable_metrics_collection", action=switch, default=False,
+        help="taken, not used: see the status page")  # fmt: skip
     add("--advertise", default="", help="where others reach this worker (or HOST_ADDRESS)")
-    add("--island", type=int, help="this worker's island (or MEGASCALE_SLICE_ID; default: any)")
-    add("--island_host", type=int, help="this worker within its island (or TPU_WORKER_ID)")
-    add("--island_hosts", type=int, help="workers of one island (or TPU_WORKER_HOSTNAMES)")
-    add("--status_port", type=int, help="the resource manager's status page")
-    add("--lease_s", type=float, default=2.0, help="a worker silent for so long is gone")
-    add("--memory_limit_bytes", type=int, default=0, help="of a worker on a CPU; 0: the machine's")
-    add("--host_buffer_bytes", type=int, default=16 << 30, help="bytes of a client that may wait")
-    add(
-        "--checkpoint_root",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="checkpoints below it a worker reads itself when a client asks; may be given again",
-    )
+    add("--island", type=_from(0), help=f"this worker's island (or {_SLICE}; default: any)")
+    add("--island_host", type=_from(0), help="this worker within its island (or TPU_WORKER_ID)")
+    add("--island_hosts", type=_from(1), help="workers of one island (or TPU_WORKER_HOSTNAMES)")
+    add("--status_port", type=port, help="the resource manager's status page")
+    add("--lease_s", type=_seconds, default=2.0, help="a worker silent for so long is gone")
+    add("--memory_limit_bytes", type=_from(0), default=0,
+        help="of a worker on a CPU; 0: the machine's")  # fmt: skip
+    add("--host_buffer_bytes", type=_from(1), default=16 << 30,
+        help="bytes of a client that may wait")  # fmt: skip
+    add("--checkpoint_root", action="append", default=[], metavar="PATH",
+        help="checkpoints below it a worker reads itself when a client asks; may be given again"
+    )  # fmt: skip
     add("--tls_cert", default="", metavar="PEM", help="this process's certificate")
     add("--tls_key", default="", metavar="PEM", help="its private key")
     add("--tls_ca", default="", metavar="PEM", help="authority of all processes' certificates")
-    add(
-        TRUST_FLAG,
-        action="store_true",
+    add(TRUST_FLAG, action=switch,
         help="nobody else is on this network: serve on it without TLS. Whoever reaches a port can "
-        f"run programs on the devices (or {TRUST_VARIABLE}=1)",
-    )
+        f"run programs on the devices (or {TRUST_VARIABLE}=1)")  # fmt: skip
+    add(f"--{XLA_FLAG}", action="append", default=[], dest="xla_flags", metavar="NAME=VALUE",
+        help="an option of the workers' compiler; --xla_NAME=VALUE does the same")  # fmt: skip
     return parser

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 async def serve(flags: PathwaysFlags) -> None:
     """Be what the flags say until SIGTERM or SIGINT. Raises SaxError, OSError."""
+    if flags.told_by:
+        logger.info("taken for a %s: there is %s", flags.role, flags.told_by)
     for flag in flags.unused:
         logger.warning("%s is taken and not used: see --help", flag)
     stop = asyncio.Event()

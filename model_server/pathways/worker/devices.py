@@ -17,6 +17,13 @@ from sax.host import machine_memory
 
 # Attributes of accelerators that programs ask for; jax gives them as attributes of its devices.
 _ATTRIBUTES = ("coords", "core_on_chip", "num_cores", "core_count", "compute_capability")
+# Attributes of backends that jax asks for: how to write programs that this one's compiler reads.
+_OF_BACKENDS = (
+    "serialize_with_sdy",
+    "stablehlo_current_version",
+    "stablehlo_minimum_version",
+    "xla_version",
+)
 _MEMORIES_EACH = 8  # numbers of memories that belong to one device, more than any has
 
 
@@ -99,6 +106,10 @@ class IslandDevices:
             primary_device_ids=self._numbers.values(),
             addressable_device_ids=self._numbers.values(),
         )
+        for name, value in _present(first.client, _OF_BACKENDS).items():
+            _set(answer.client_attributes.attributes[name], value)
+        # The protocol hands no compiled programs over, so jax shall not look for its cache.
+        _set(answer.client_attributes.attributes["supports_executable_serialization"], False)
         for device, number in self._numbers.items():
             self._describe(answer, device, number)
         return answer
@@ -128,8 +139,7 @@ class IslandDevices:
             )  # fmt: skip
 
     def _attributes(self, device: Device) -> Mapping[str, Any]:
-        own = {name: getattr(device, name, None) for name in _ATTRIBUTES}
-        return {name: value for name, value in own.items() if value is not None} | {
+        return _present(device, _ATTRIBUTES) | {
             "slice_index": self.island,
             "colocation_id": self._numbers[device],  # a CPU device is beside itself
             "memory_limit_bytes": self._memory_limit(),
@@ -141,6 +151,12 @@ class IslandDevices:
         """Return the bytes that one device may hold; of a CPU's devices, each has a share."""
         stats = self._here.memory_stats() or {}
         return int(stats.get("bytes_limit", self._memory // len(self.local)))
+
+
+def _present(owner: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the attributes of these names that there are."""
+    own = {name: getattr(owner, name, None) for name in names}
+    return {name: value for name, value in own.items() if value is not None}
 
 
 def _native(device: Device) -> str:

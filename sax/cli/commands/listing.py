@@ -25,7 +25,7 @@ _MODEL_HEADINGS = ("MODEL", "PATH", "CHECKPOINT", "READY", "STATE", "REASON")
 _REPLICA_HEADINGS = ("REPLICA", "STATE", "REASON")
 _KERNELS_HEADINGS = ("SERVER", "MODEL", "KERNELS")
 _MEMORY_HEADINGS = ("SERVER", *(name.upper() for name in COLUMNS))
-_SERVER_HEADINGS = ("SERVER", "CHIP", "TOPOLOGY", "DEVICES", "MEMORY", "MODELS")
+_SERVER_HEADINGS = ("SERVER", "CHIP", "TOPOLOGY", "DEVICES", "MEMORY", "METRICS", "MODELS")
 
 
 def ls(
@@ -192,6 +192,7 @@ def server_row(server: JoinedServer) -> tuple[str, ...]:
         info.chip_topology,
         str(info.devices or "-"),
         memory(server),
+        info.debug_address or "-",
         models or "-",
     )
 

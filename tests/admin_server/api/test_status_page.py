@@ -62,6 +62,7 @@ async def test_a_load_shows_its_progress_and_a_server_its_memory(admin, http, st
     }
     (server,) = status["servers"]
     assert (server["address"], server["memory_total"]) == (modelet.address, 2**30)
+    assert server["debug_address"] == "127.0.0.1:7"
     modelet.may_load.set()
     await eventually(lambda: admin.cell.find(M).ready_replicas)
     (server,) = (await http.get("/status.json")).json()["servers"]

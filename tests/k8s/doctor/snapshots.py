@@ -24,9 +24,10 @@ def definition(name: str, *versions: str) -> Object:
     return {"metadata": {"name": name}, "spec": {"versions": served}}
 
 
-def controller(name: str, namespace: str, ready: int = 1) -> Object:
+def controller(name: str, namespace: str, ready: int = 1, image: str = "") -> Object:
     return {
         "metadata": {"name": name, "namespace": namespace},
+        "spec": {"template": {"spec": {"containers": [{"name": "manager", "image": image}]}}},
         "status": {"readyReplicas": ready},
     }
 

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from k8s.doctor.finding import PROBLEM
+from k8s.doctor.finding import PROBLEM, WARNING
+from k8s.doctor.releases import FAULTS, outdated, told
 from k8s.doctor.snapshot import ClusterNeeds
+from k8s.render.gcloud import LEAST
+from tests.demo_model import ROOT
 from tests.each_case import each_case
 from tests.k8s.doctor.diagnosing import only, troubles
 from tests.k8s.doctor.snapshots import (
@@ -120,6 +123,55 @@ def test_an_older_kueue_is_told_of() -> None:
     old["customresourcedefinitions"][-1] = definition("clusterqueues.kueue.x-k8s.io", "v1beta1")
     found = troubles(well(**old), ClusterNeeds(uses=("kueue",)))
     assert any("served as v1beta1, but the manifests use v1beta2" in each.text for each in found)
+
+
+@each_case(
+    "image, issues",
+    [
+        ("registry.k8s.io/jobset/jobset:v0.9.1", ["jobset#1021", "jobset#1088"]),
+        ("registry.k8s.io/jobset/jobset:v0.10.1", ["jobset#1088"]),
+        ("registry.k8s.io/jobset/jobset:v0.11.0", []),
+        ("gke.gcr.io/jobset/jobset:v0.10.1-gke.3@sha256:0a", ["jobset#1088"]),
+        ("registry.k8s.io/jobset/jobset:latest", []),
+        ("registry.k8s.io/lws/lws:v0.4.0", ["lws#225", "lws#291"]),
+        ("registry.k8s.io/lws/lws:v0.4.2", ["lws#291"]),
+        ("registry.k8s.io/lws/lws:v0.10.0", []),
+        ("registry.k8s.io/kueue/kueue:v0.14.4", ["v1beta2"]),
+        ("registry.k8s.io/kueue/kueue:v0.17.6", []),
+        ("registry.k8s.io/kueue/kueue:v0.18.5", ["kueue#13968"]),
+        ("registry.k8s.io/kueue/kueue:v0.19.1", ["kueue#13968"]),
+        ("registry.k8s.io/kueue/kueue:v0.18.6", []),
+        ("registry.k8s.io/kueue/kueue:v0.19.2", []),
+    ],
+)
+def test_releases_with_known_faults_are_told_of(image: str, issues: list[str]) -> None:
+    project = image.split("/")[-1].partition(":")[0]
+    texts = [
+        each.text
+        for each in outdated("", controller(f"{project}-controller-manager", "", 1, image))
+    ]
+    assert len(texts) == bool(issues)
+    assert all(issue in texts[0] for issue in issues)
+    assert "".join(texts).count("(kubernetes-sigs/") == sum("#" in each for each in issues)
+
+
+def test_an_old_controller_is_a_warning_with_the_command_that_installs_a_new_one() -> None:
+    old = controller(
+        "jobset-controller-manager", "jobset-system", image="registry.k8s.io/jobset/jobset:v0.10.1"
+    )
+    found = only(well(controllers=[old]))
+    assert found.level == WARNING
+    assert "use 0.11.0 or the latest" in found.text
+    assert "kubernetes-sigs/jobset/releases/latest" in found.remedy
+
+
+def test_the_page_asks_for_the_releases_that_the_doctor_looks_for() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    for project, release in LEAST.items():
+        assert f"{project} | {release} |" in page.lower(), project
+        # Faults that came later are in some releases only, and were mended in all lines.
+        first = max(each.fixed for each in FAULTS[project] if each.since == (0, 0, 0))
+        assert told(first) == release
 
 
 def test_kinds_that_are_not_installed_need_no_rights() -> None:

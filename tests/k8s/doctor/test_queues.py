@@ -94,6 +94,14 @@ def test_a_set_that_is_admitted_is_well() -> None:
     ]
 
 
+def test_a_set_that_was_evicted_and_holds_its_quota_is_told_of() -> None:
+    names = ("Admitted", "QuotaReserved", "Evicted")
+    found = only(cluster(workload(conditions=[{"type": name, "status": "True"} for name in names])))
+    assert found.level == WARNING
+    assert "kueue#14811" in found.text
+    assert found.remedy.startswith("kubectl -n default delete jobset sax-model-server-set-0 ")
+
+
 def test_a_queue_that_nobody_serves_is_told() -> None:
     found = only(cluster())
     assert "Kueue made no workload of it" in found.text

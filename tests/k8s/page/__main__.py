@@ -33,9 +33,12 @@ GCLOUD = (
     "iam service-accounts add-iam-policy-binding",
     "iam service-accounts create",
     "iam service-accounts delete",
+    "projects describe",
     "services enable",
     "storage buckets add-iam-policy-binding",
     "storage buckets create",
+    "storage managed-folders add-iam-policy-binding",
+    "storage managed-folders create",
     "storage rm",
 )
 DOCKER = ("build", "network create", "push", "run")

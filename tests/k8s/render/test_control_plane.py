@@ -13,7 +13,10 @@ def test_accounts_that_are_given_rights_move_to_the_namespace_too() -> None:
     binding = {
         "kind": "RoleBinding",
         "metadata": {"name": "b"},
-        "subjects": [{"kind": "ServiceAccount", "name": "sax-sa"}, {"kind": "User", "name": "me"}],
+        "subjects": [
+            {"kind": "ServiceAccount", "name": "sax-model-server"},
+            {"kind": "User", "name": "me"},
+        ],
     }
     put_in("serving", [binding])
     assert binding["metadata"] == {"name": "b", "namespace": "serving"}

@@ -110,7 +110,7 @@ def test_every_word_of_the_order_reaches_its_place() -> None:
         "GSBUCKET": "s3://state/x",
         "SAX_CELL": "/sax/prod",
     }
-    account = named["ServiceAccount", "sax-sa"]["metadata"]["annotations"]
+    account = named["ServiceAccount", "sax-admin"]["metadata"]["annotations"]
     assert account["iam.gke.io/gcp-service-account"] == "sax@my-project.iam.gserviceaccount.com"
     assert {each["metadata"]["namespace"] for each in made.objects} == {"serving"}
     images = {c["image"] for each in made.objects for c in pod_of(each).get("containers", ())}
@@ -119,7 +119,6 @@ def test_every_word_of_the_order_reaches_its_place() -> None:
     pod = pod_of(named["JobSet", "sax-model-server-set-1"])
     assert pod["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
     assert {
-        "--sax_cell=/sax/prod",
         "--slots=7",
         "--max_context=512",
         "--tags=model:/sax/prod/big,set:sax-model-server-set-1",

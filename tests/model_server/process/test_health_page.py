@@ -70,6 +70,16 @@ def test_a_taken_port_is_refused_with_its_flag(page: HealthPage) -> None:
         HealthPage().serve("127.0.0.1", page.port)
 
 
+def test_a_second_server_of_a_machine_takes_another_port(page: HealthPage) -> None:
+    second = HealthPage()
+    second.serve("127.0.0.1", page.port, 0)
+    try:
+        assert second.port not in (0, page.port)
+        assert ask(second, "/healthz")[0] == 200
+    finally:
+        second.close()
+
+
 def test_it_is_served_on_ipv6_too() -> None:
     if not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")

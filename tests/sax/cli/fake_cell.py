@@ -190,7 +190,12 @@ class FakeCell(
         return self.models[model_id]
 
     def _joined(self) -> JoinedServer:
-        info = ServerInfo(address=self.address, model_paths=("llama",), memory_total=4 << 30)
+        info = ServerInfo(
+            address=self.address,
+            debug_address="10.0.0.7:10003",
+            model_paths=("llama",),
+            memory_total=4 << 30,
+        )
         servables = tuple(
             ServableInfo(model_id=name, status=ServableStatus.LOADED, kernels="avx2, 2 threads")
             for name in self.models

@@ -148,7 +148,7 @@ def test_an_empty_cell_says_what_to_do(sax: Sax) -> None:
 def test_status_shows_servers_with_their_memory_and_models(cell: FakeCell, sax: Sax) -> None:
     cell.holds(MODEL)
     text = sax("status").stdout
-    assert "1.0 of 4.0 GiB" in text
+    assert "1.0 of 4.0 GiB  10.0.0.7:10003" in text
     assert f"{MODEL} (loaded)" in text
     told = text.splitlines()
     heading = next(at for at, line in enumerate(told) if line.endswith("KERNELS"))

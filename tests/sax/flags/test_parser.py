@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sax.flags.parser import ServerParser, add_jax_flags
+from sax.flags.parser import JAX_FLAG, ServerParser, add_jax_flags
 from tests.each_case import each_case
 
 
 def make_parser(*, jax: bool = False) -> ServerParser:
-    parser = ServerParser("server", takes_jax_flags=jax)
+    parser = ServerParser("server", takes_also=JAX_FLAG if jax else "")
     parser.add_argument("--port", type=int, default=1)
     parser.add_argument("--sax_cell", default="")
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=None)

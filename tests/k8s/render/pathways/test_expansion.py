@@ -249,7 +249,7 @@ def test_the_jobset_for_clusters_without_the_controller_runs_workers_that_can_op
         context = workers["containers"][0]["securityContext"]
         assert context["runAsUser"] == 0
         assert context["capabilities"].get("add") == added
-        assert workers["serviceAccountName"] == head["serviceAccountName"] == "sax-sa"
+        assert workers["serviceAccountName"] == head["serviceAccountName"] == "sax-model-server"
     googles = _pods(plain_jobset())[1]["containers"][0]
     assert "securityContext" not in googles
     assert pod_of(made)["containers"][0]["name"] == "sax-model-server"

@@ -16,6 +16,7 @@ os.environ["IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS"] = "true"
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
 from jax.extend import backend
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib import _ifrt_proxy
@@ -105,6 +106,7 @@ def conformance() -> None:
     replicated = jax.device_put(x, whole)
     moved = jax.device_put(pieces[0], every[1])
     compiled = jax.jit(lambda a, b: (a @ b.T).sum(0)).lower(x, joined).compile()
+    exported = export.export(jax.jit(lambda a: a * 2))(MATRIX).serialize()
     donating = jax.jit(lambda a: a + 1, donate_argnums=0)
     gone = jax.device_put(MATRIX, split)
     more = donating(gone)
@@ -117,6 +119,9 @@ def conformance() -> None:
         "moved": np.array_equal(moved, MATRIX[:4]),
         "a program": np.allclose(compiled(x, joined), EXPECTED),
         "its text": "HloModule" in (compiled.as_text() or ""),
+        "an exported program": np.array_equal(
+            export.deserialize(exported).call(MATRIX), 2 * MATRIX
+        ),
         "its cost": bool(compiled.cost_analysis()),
         "donated": gone.is_deleted() and np.array_equal(more, MATRIX + 1),
         "deleted": deleted.is_deleted(),

@@ -4,6 +4,7 @@ import pytest
 
 from model_server.pathways.roles.flags import PathwaysFlags, parse
 from sax.errors import InvalidRequest
+from tests.each_case import each_case
 from tests.model_server.refusals import refusal
 
 
@@ -45,9 +46,47 @@ def test_the_flags_of_the_tutorial_and_the_controller_are_taken() -> None:
     assert worker.advertised == "worker-1-2"
 
 
+TUTORIAL = "--resource_manager_address=head:29001 --gcs_scratch_location=gs://bucket"
+
+
+@each_case(
+    "role, line, variables",
+    [
+        ("worker", f"{TUTORIAL} --server_port=29001", {"MEGASCALE_SLICE_ID": "1"}),
+        ("worker", f"{TUTORIAL} --server_port=29001", {"MEGASCALE_SLICE_ID": "0"}),
+        ("worker", f"{TUTORIAL} --island=0", {}),
+        ("proxy_server", f"{TUTORIAL} --server_port=29000", {"PATHWAYS_HEAD": "head"}),
+        ("resource_manager", "--node_type=resource_manager", {"MEGASCALE_SLICE_ID": "1"}),
+    ],
+)
+def test_the_tutorials_containers_are_known_without_a_node_type(
+    role: str, line: str, variables: dict[str, str]
+) -> None:
+    flags = parsed(line, **TRUST, **variables)
+    assert flags.role == role
+    assert bool(flags.told_by) == ("node_type" not in line)
+
+
+@each_case(
+    "spelled",
+    [
+        "-node_type=sidecar -server_port=7 -colocated_python -notrust_network",
+        "--node_type sidecar --server_port 7 --colocated_python=true --trust_network=false",
+        "--node_type=sidecar --server_port=8 --server_port=7 --nocolocated_python "
+        "--colocated_python --trust_network --notrust_network",
+    ],
+)
+def test_flags_are_taken_in_abseils_spellings(spelled: str) -> None:
+    flags = parsed(spelled, **TRUST)
+    assert (flags.role, flags.port, flags.safety.trusted) == ("sidecar", 7, False)
+
+
 def test_flags_of_xla_are_options_of_the_compiler() -> None:
-    flags = parsed("--node_type=local --xla_tpu_x=true --xla_cpu_y=2 --xla_z")
-    assert flags.compile_options == {"xla_tpu_x": "true", "xla_cpu_y": "2", "xla_z": "true"}
+    flags = parsed("--node_type=local --xla_a=true -xla_b=2 --xla_c --noxla_d --xla_e -1 --xla_f x")
+    assert flags.compile_options == {
+        "xla_a": "true", "xla_b": "2", "xla_c": "true", "xla_d": "false", "xla_e": "-1",
+        "xla_f": "x",
+    }  # fmt: skip
 
 
 def test_the_head_of_a_deployment_is_found_by_its_variable() -> None:
@@ -83,10 +122,22 @@ def test_wrong_flags_are_refused_in_words() -> None:
         "--node_type=proxy_server": "--resource_manager_address is missing",
         "--node_type=worker --resource_manager_address=head": "is not an address",
         "--node_type=cook": "invalid choice",
-        "": "--node_type",
+        "": "--node_type is missing: say resource_manager, worker",
+        "--node_type=local --nonode_type": "--nonode_type: no flag",
+        "--node_type=local --trust_network=perhaps": "'perhaps'",
         "--node_type=local --no_such_flag=1": "--no_such_flag=1: no flag",
         "--node_type=resource_manager --instance_count=0": "use 1 or more",
         "--node_type=local --tls_cert=a": "go together",
+        "--node_type=local --server_port=70000": "--server_port: '70000': use 0 to 65535",
+        "--node_type=local --server_port=-1": "use 0 to 65535",
+        "--node_type=resource_manager --status_port=99999": "--status_port: '99999'",
+        "--node_type=resource_manager --lease_s=-1": "use seconds above 0",
+        "--node_type=resource_manager --lease_s=nan": "use seconds above 0",
+        "--node_type=local --num_elastic_slices=-1": "use 0 or more",
+        "--node_type=local --memory_limit_bytes=-1": "use 0 or more",
+        "--node_type=local --host_buffer_bytes=0": "use 1 or more",
+        "--node_type=local --island=-1": "use 0 or more",
+        "--node_type=local --island_hosts=0": "use 1 or more",
     }
     told = {line: refusal(parsed, line) for line in said}
     assert {each.kind for each in told.values()} == {InvalidRequest}
