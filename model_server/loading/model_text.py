@@ -35,7 +35,7 @@ def read_text(
 
 def answer_dialect(recipe: Recipe, template: ChatTemplate | None) -> AnswerDialect:
     """Return how tool calls and reasoning are told apart in a model's answers."""
-    source = "" if template is None else template.source
+    source = "" if template is None else template.for_tools or template.source
     return dialect_of(source, recipe.chat.tool_parser, recipe.chat.reasoning_parser)
 
 

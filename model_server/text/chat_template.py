@@ -52,10 +52,17 @@ class ChatTemplate:
         eos_token: str = "",
         special_tokens: Collection[str] = (),
         image: str = "",
+        for_tools: str = "",
     ) -> None:
-        """image: what the template writes for an image; "": the model takes none. Raises
-        CheckpointError if the template does not compile."""
+        """image: what the template writes for an image; "": the model takes none. for_tools:
+        another template for chats with tools, if the checkpoint has one. Raises CheckpointError if
+        one does not compile."""
         self.source = source
+        self._for_tools = (
+            ChatTemplate(for_tools, bos_token, eos_token, special_tokens, image)
+            if for_tools
+            else None
+        )
         self._words = frozenset(re.findall(r"[A-Za-z_]\w*", source))
         tokens = tuple(sorted({*special_tokens, image} - {""}))
         self._parts = TemplateParts(source, bos_token, eos_token, tokens, image)
@@ -63,7 +70,7 @@ class ChatTemplate:
         self._accept(renderer().try_out(Ask(self._key, None), self._parts))
 
     def replaced(self, source: str) -> ChatTemplate:
-        """Return another template with the same tokens. Raises CheckpointError."""
+        """Return another template, for all chats, with the same tokens. Raises CheckpointError."""
         parts = self._parts
         tokens = parts.control_tokens
         return ChatTemplate(source, parts.bos_token, parts.eos_token, tokens, parts.image)
@@ -73,8 +80,18 @@ class ChatTemplate:
         which users cannot write."""
         parts = self._parts
         return ChatTemplate(
-            self.source, parts.bos_token, parts.eos_token, parts.control_tokens, image
+            self.source,
+            parts.bos_token,
+            parts.eos_token,
+            parts.control_tokens,
+            image,
+            self.for_tools,
         )
+
+    @property
+    def for_tools(self) -> str:
+        """The source of the other template, for chats with tools; "": there is none."""
+        return "" if self._for_tools is None else self._for_tools.source
 
     def try_out(self) -> None:
         """Render three conversations. Raises CheckpointError if one exceeds a limit.
@@ -85,6 +102,8 @@ class ChatTemplate:
             options = ChatOptions(add_generation_prompt=add_generation_prompt)
             ask = Ask(self._key, messages, options)
             self._accept(renderer().try_out(ask, self._parts))
+        if self._for_tools is not None:
+            self._for_tools.try_out()
         # The first chat then waits neither for a process nor for the compiler.
         renderer().submit(Ask(self._key, None), self._parts)
 
@@ -104,6 +123,8 @@ class ChatTemplate:
         return _text(await asyncio.wrap_future(self._submit(messages, options)))
 
     def _submit(self, messages: Sequence[Message], options: ChatOptions) -> Future[Answer]:
+        if self._for_tools is not None and (options.tools or any(e.tool_calls for e in messages)):
+            return self._for_tools._submit(messages, options)
         if options != PLAIN_CHAT or any(message.tool_calls for message in messages):
             options = self._checked(messages, options)
         places = tuple(each.without_data() for each in messages)
@@ -118,7 +139,7 @@ class ChatTemplate:
                 "template that writes tools",
                 param="tools",
             )
-        if any(each.tool_calls for each in messages) and "tool_calls" not in self._words:
+        if any(each.tool_calls for each in messages) and not {"tool_calls", "tools"} & self._words:
             raise UnsupportedParameter(
                 "messages with tool_calls are not supported: this model's chat template has no "
                 "place for them. Leave them out, or publish the model with the override "

@@ -19,7 +19,7 @@ from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
 from model_server.checkpoints.gguf.parts import open_parts
 from model_server.checkpoints.gguf.rope import FACTORS
 from model_server.checkpoints.gguf.tensors import views_of
-from model_server.checkpoints.gguf.tokenizer import tokenizer_of
+from model_server.checkpoints.gguf.tokenizer import FOR_TOOLS, tokenizer_of
 from model_server.checkpoints.gguf.view import GgufView
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, explicit
@@ -94,7 +94,8 @@ class GgufCheckpoint:
         self._parts.close()
 
     def _template(self, source: Any) -> ChatTemplate:
-        if not isinstance(source, str):
+        for_tools = self._header.metadata.get(FOR_TOOLS, "")
+        if not isinstance(source, str) or not isinstance(for_tools, str):
             raise CheckpointError("its tokenizer.chat_template is not text")
         tokenizer = self.tokenizer()
         bos, eos = self.config["bos_token_id"], self.config["eos_token_id"]
@@ -103,6 +104,7 @@ class GgufCheckpoint:
             "" if bos is None else tokenizer.token_text(bos),
             "" if eos is None else tokenizer.token_text(eos),
             tokenizer.control_tokens.texts,
+            for_tools=for_tools,
         )
 
     def _named(self, work: Callable[[], _T]) -> _T:

@@ -27,6 +27,7 @@ from sax.errors import CheckpointError
 PRE_TOKENIZERS: Mapping[str, list[Mapping[str, Any]]] = MappingProxyType(
     {name: list(cutting.steps) for name, cutting in CUTTINGS.items()}
 )
+FOR_TOOLS = "tokenizer.chat_template.tool_use"  # another chat template, for chats with tools
 _CONTROL = (TokenType.CONTROL, TokenType.UNKNOWN)
 _ADDED = (*_CONTROL, TokenType.USER_DEFINED)
 _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")

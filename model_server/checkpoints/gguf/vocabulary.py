@@ -16,7 +16,7 @@ import numpy as np
 from gguf.constants import TokenType
 
 from model_server.checkpoints.checkpoint import Checkpoint, ordered_ends
-from model_server.checkpoints.gguf.tokenizer import PRE_TOKENIZERS, tokenizer_of
+from model_server.checkpoints.gguf.tokenizer import FOR_TOOLS, PRE_TOKENIZERS, tokenizer_of
 from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabularies.sentence_piece import SPACE
 from sax.errors import CheckpointError
@@ -42,6 +42,8 @@ def tokenizer_metadata(source: Checkpoint) -> dict[str, Any]:
         metadata["tokenizer.ggml.add_bos_token"] = tokenizer.adds_bos
         if _equal(tokenizer, metadata, serialized):
             chat = {} if template is None else {"tokenizer.chat_template": template.source}
+            if template is not None and template.for_tools:
+                chat[FOR_TOOLS] = template.for_tools
             return metadata | chat
     raise CheckpointError(
         "its tokenizer splits or normalises text in a way that GGUF has no name for; byte-level "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from model_server.checkpoints.huggingface.folder_vocabulary import read_vocabulary
 from model_server.checkpoints.json_file import read_json, read_text
@@ -53,7 +53,7 @@ def folder_tokenizer(folder: Path, config: dict[str, Any]) -> HfTokenizer:
 def folder_chat_template(folder: Path, tokenizer: HfTokenizer) -> ChatTemplate | None:
     """Read the template; None if there is none. Raises CheckpointError, naming the file."""
     settings = _settings(folder)
-    path, source = _template_source(folder, settings)
+    path, source, for_tools = _template_sources(folder, settings)
     if source is None:
         return None
     try:
@@ -62,6 +62,7 @@ def folder_chat_template(folder: Path, tokenizer: HfTokenizer) -> ChatTemplate |
             _content(settings.get("bos_token")) or "",
             _content(settings.get("eos_token")) or "",
             tokenizer.control_tokens.texts,
+            for_tools=for_tools,
         )
     except CheckpointError as exc:
         raise CheckpointError(f"{path} cannot be loaded: {exc.text}") from exc
@@ -91,20 +92,24 @@ def _eos(folder: Path, settings: dict[str, Any], config: dict[str, Any]) -> set[
     return found | ({content} if content else set())
 
 
-def _template_source(folder: Path, settings: dict[str, Any]) -> tuple[Path, str | None]:
-    own_file = folder / "chat_template.jinja"
+def _template_sources(folder: Path, settings: dict[str, Any]) -> tuple[Path, str | None, str]:
+    """Return the file, the template, and the one for chats with tools, as transformers does."""
+    path, own_file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    named: dict[str, Any] = {"default": settings.get("chat_template")}
+    if isinstance(listed := named["default"], list):
+        every = [cast("dict[str, Any]", each) for each in listed if isinstance(each, dict)]
+        named = {str(each.get("name")): each.get("template") for each in every}
     if own_file.exists():
-        return own_file, read_text(own_file)
-    path, source = folder / "tokenizer_config.json", settings.get("chat_template")
-    if isinstance(source, list):  # several named templates
-        named = {e.get("name"): e.get("template") for e in source if isinstance(e, dict)}
-        source = named.get("default")
-    if source is None:
+        path, named = own_file, {"default": read_text(own_file)}
+    elif named.get("default") is None:
         path = folder / "chat_template.json"
-        source = read_json(path, missing={}).get("chat_template")
-    if source is not None and not isinstance(source, str):
+        named["default"] = read_json(path, missing={}).get("chat_template")
+    beside = folder / "additional_chat_templates" / "tool_use.jinja"
+    for_tools = read_text(beside) if beside.exists() else named.get("tool_use", "")
+    source = named.get("default")
+    if not isinstance(source, str | None) or not isinstance(for_tools, str):
         raise CheckpointError(f"{path}: chat_template is neither text nor a list with a default")
-    return path, source
+    return path, source, for_tools
 
 
 def _content(token: Any) -> str | None:

@@ -35,7 +35,12 @@ def _write_tokenizer(source: Checkpoint, folder: Path) -> None:
         "model_max_length": source.config.get("max_position_embeddings"),
     }
     if template is not None:
-        settings["chat_template"] = template.source
+        named = {"default": template.source, "tool_use": template.for_tools}
+        settings["chat_template"] = (
+            [{"name": name, "template": source} for name, source in named.items()]
+            if template.for_tools
+            else template.source
+        )
     ends = {"bos_token_id": tokenizer.bos_id, "eos_token_id": eos[0] if len(eos) == 1 else eos}
     (folder / "tokenizer.json").write_text(tokenizer.serialized, encoding="utf-8")
     _write_json(folder / "tokenizer_config.json", settings)

@@ -63,10 +63,14 @@ def _turn(message: Message, at: str, guard: Guard, form: ContentForm) -> dict[st
     if message.tool_call_id:
         turn["tool_call_id"] = guard(message.tool_call_id)
     if message.tool_calls:
-        turn["content"] = turn["content"] or form.without_text
-        turn["tool_calls"] = [
+        calls = [
             _call(call, f"{at}.tool_calls[{n}]", guard) for n, call in enumerate(message.tool_calls)
         ]
+        if form.calls is not None and isinstance(content, str):
+            turn["content"] = content + form.calls.text([call["function"] for call in calls])
+        else:
+            turn["content"] = content or form.without_text
+            turn["tool_calls"] = calls
     if message.reasoning:
         # Qwen and DeepSeek, gpt-oss: each family has its own word.
         reasoning = guard(message.reasoning)

@@ -8,7 +8,8 @@ for most, and for some none: that is tried out, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +28,31 @@ _Rendered = Callable[[tuple[Message, ...], "ContentForm"], str]
 
 
 @dataclass(frozen=True, slots=True)
+class CallText:
+    """How a model writes calls whose template has no place for them, though it has for tools: its
+    history has them in the text of the answer."""
+
+    begin: str
+    end: str
+    python: bool = False  # name(key=value); else {"name": ..., "arguments": {...}}
+
+    def text(self, calls: Sequence[Mapping[str, Any]]) -> str:
+        """calls: functions, each with its name and its arguments."""
+        if not self.python:
+            return self.begin + json.dumps(calls, ensure_ascii=False) + self.end
+        return f"{self.begin}[{', '.join(map(_python_call, calls))}]{self.end}"
+
+
+def call_text(source: str, control_tokens: Collection[str]) -> CallText | None:
+    """Return how calls are written for a template; None: it does so itself."""
+    if "tool_calls" in source:
+        return None
+    if "<|tool_call_start|>" in control_tokens:  # LFM2
+        return CallText("<|tool_call_start|>", "<|tool_call_end|>", python=True)
+    return CallText("<|tool_call|>" if "<|tool_call|>" in control_tokens else "", "")  # Granite 3
+
+
+@dataclass(frozen=True, slots=True)
 class ContentForm:
     """Forms of texts, and of contents with images or sounds."""
 
@@ -34,6 +60,7 @@ class ContentForm:
     lists_only: bool = False  # texts, too, come as lists of parts
     texts_only: bool = False  # images come as what stands for them, between the texts
     kind: str = "image"  # or "audio": of the parts that are no texts
+    calls: CallText | None = None  # how calls are written into the text; None: the template does
     no_text: bool | None = None  # a message that only calls has an empty text; None: not tried
 
     @property
@@ -74,6 +101,14 @@ def tried_without_text(form: ContentForm, rendered: _Rendered) -> ContentForm:
         if _CALLED in text and "None" not in text:
             return each
     return replace(form, no_text=True)
+
+
+def _python_call(call: Mapping[str, Any]) -> str:
+    pairs = (
+        f"{name}={json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)}"
+        for name, value in call["arguments"].items()
+    )
+    return f"{call['name']}({', '.join(pairs)})"
 
 
 def _text(text: str) -> dict[str, str]:

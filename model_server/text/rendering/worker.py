@@ -10,6 +10,7 @@ than SECONDS of processor time, even inside one call of C code.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 
 import msgspec
 
@@ -19,6 +20,7 @@ from model_server.text.rendering.chat_values import chat_values
 from model_server.text.rendering.contents import (
     TEXTS,
     ContentForm,
+    call_text,
     tried_form,
     tried_without_text,
 )
@@ -49,11 +51,13 @@ class _KnownTemplate:
         self._fixed = {"bos_token": parts.bos_token, "eos_token": parts.eos_token}
         self._control_tokens = ControlTokens(parts.control_tokens)
         self._compiled = CompiledTemplate(parts.source)
-        self._form = tried_form(parts.image, self._probe) if parts.image else TEXTS
+        form = tried_form(parts.image, self._probe) if parts.image else TEXTS
+        self._form = replace(form, calls=call_text(parts.source, parts.control_tokens))
 
     def render(self, chat: tuple[Message, ...], options: ChatOptions) -> str:
         form = self._form
-        if form.no_text is None and any(each.tool_calls and not each.content for each in chat):
+        only_calls = form.no_text is None and form.calls is None
+        if only_calls and any(each.tool_calls and not each.content for each in chat):
             form = self._form = tried_without_text(form, self._probe)
         if options.continue_final_message:
             return continued(self._rendered(marked(chat), options, form), chat)

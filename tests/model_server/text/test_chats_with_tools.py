@@ -85,6 +85,37 @@ def test_what_a_template_does_not_take_is_refused_by_name(
     assert refused.value.param == param
 
 
+AS_JSON = '[{"name": "get_weather", "arguments": {"city": "Oslo", "days": [1]}}]'
+AS_PYTHON = '[get_weather(city="Oslo", days=[1])]'
+
+
+@each_case(
+    "control_token, written",
+    [
+        ("<|tool_call_start|>", f"<|tool_call_start|>{AS_PYTHON}<|tool_call_end|>"),
+        ("<|tool_call|>", f"<|tool_call|>{AS_JSON}"),
+        ("<|x|>", AS_JSON),
+    ],
+)
+def test_calls_are_in_the_text_where_a_template_takes_tools_and_writes_no_calls(
+    control_token: str, written: str
+) -> None:
+    source = "{{ tools | length }}{% for m in messages %}|{{ m.content }}{% endfor %}"
+    template = ChatTemplate(source, special_tokens=[control_token])
+    call = ToolCall("call_1", "get_weather", '{"city": "Oslo", "days": [1]}')
+    made = template.render([ASK, Message("assistant", "I look.", tool_calls=(call,))], WITH_TOOLS)
+    assert made == f"1|{ASK.content}|I look.{written}"
+
+
+def test_a_template_for_tools_is_used_with_tools_and_with_calls() -> None:
+    template = ChatTemplate("plain", for_tools="{{ tools | length }} {{ messages[0].tool_calls }}")
+    assert template.with_images("<image>").replaced("other").render([ASK]) == "other"
+    for made in (template, template.with_images("<image>")):
+        assert made.render([ASK]) == "plain"
+        assert made.render([ASK], WITH_TOOLS).startswith("1")
+        assert "get_weather" in made.render([CALLED], WITH_TOOLS)
+
+
 def test_tools_that_may_not_be_called_do_not_need_a_template_for_them() -> None:
     options = ChatOptions(tools=(WEATHER,), tool_choice="none")
     assert render("{{ messages[0].content }}", options=options) == ASK.content

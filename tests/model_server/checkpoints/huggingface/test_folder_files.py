@@ -30,6 +30,23 @@ def test_a_template_is_found_where_any_of_its_makers_put_it(folder: Path) -> Non
     assert source(folder) == "own"
 
 
+def test_a_template_for_tools_lies_in_the_list_or_beside_it(folder: Path) -> None:
+    def for_tools() -> str:
+        template = folder_chat_template(folder, folder_tokenizer(folder, CONFIG))
+        assert template is not None
+        assert template.source == CHAT
+        return template.for_tools
+
+    several = [{"name": "default", "template": CHAT}, {"name": "tool_use", "template": "listed"}]
+    write_json(folder / "tokenizer_config.json", {"chat_template": several})
+    assert for_tools() == "listed"
+    beside = folder / "additional_chat_templates"
+    beside.mkdir()
+    (beside / "tool_use.jinja").write_text("beside", encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(CHAT, encoding="utf-8")
+    assert for_tools() == "beside"
+
+
 @each_case("name", ["tokenizer_config.json", "chat_template.json"])
 @each_case("given", [5, "{% for %}", {"default": "x"}])
 def test_a_wrong_template_is_named(folder: Path, name: str, given: object) -> None:
