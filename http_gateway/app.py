@@ -31,7 +31,8 @@ from http_gateway.images.media_hosts import MediaHosts
 from http_gateway.limits.limiter import Limiter
 from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
-from http_gateway.modes.cross_origin import allow_origins
+from http_gateway.modes.cross_origin import OwnPages, allow_origins
+from http_gateway.modes.head import HeadRequests
 from http_gateway.modes.lenient import LenientFields
 from http_gateway.modes.session import Sessions
 from http_gateway.ollama.model_routes import OllamaModelRoutes
@@ -65,7 +66,7 @@ from sax.fields.field import RequestRoute
 from sax.storage.object_store import ObjectStore
 from sax.tracing.tracer import NO_TRACER, Tracer
 
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def create_app(
@@ -111,6 +112,7 @@ def create_app(
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
     app.include_router(VertexRoutes(backend, openai).router())
+    app.add_middleware(HeadRequests)
     app.add_middleware(Sessions, generation=generation)
     app.add_middleware(Limits, limiter=Limiter(), metrics=metrics, generation=generation)
     app.add_middleware(
@@ -118,6 +120,13 @@ def create_app(
         authentication=authentication,
         generation=generation,
         trusted_proxies=parse_networks(config.trusted_proxies),
+    )
+    app.add_middleware(
+        OwnPages,
+        host=config.host,
+        keys=authentication.on,
+        origins=config.cors_origins,
+        generation=generation,
     )
     app.add_middleware(RequestEnvelope, config=config, metrics=metrics, tracer=tracer)
 
@@ -175,10 +184,10 @@ def _document(app: FastAPI) -> Schema:
 
 
 def methods_of(routes: Iterable[BaseRoute], scope: Scope) -> str:
-    """Return the methods that a path has, for the header `Allow`."""
-    found = (
+    """Return the methods that a path has, for the header `Allow`: HEAD wherever GET is."""
+    found = [
         method
         for method in _METHODS
         if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
-    )
-    return ", ".join(found)
+    ]
+    return ", ".join(found).replace("GET", "GET, HEAD")
