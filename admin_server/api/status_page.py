@@ -94,11 +94,11 @@ def build_app(role: AdminRole, clock: Callable[[], float], host: str = "127.0.0.
             *health_routes(role, clock),
             Route("/metrics", metrics),
         ],
-        middleware=[Middleware(OwnPages, host=host)],
+        middleware=[Middleware(LocalNames, host=host)],
     )
 
 
-class OwnPages:
+class LocalNames:
     """ASGI middleware: no name that a stranger gave this machine leads to the page, which asks for
     no key."""
 
