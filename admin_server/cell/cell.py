@@ -26,7 +26,7 @@ from admin_server.cell.disputes import Disputes
 from admin_server.cell.modelets import Modelets
 from admin_server.cell.reconciler import Reconciler, Timing
 from admin_server.cell.scaler import Scaler
-from admin_server.cell.spec_check import check_spec
+from admin_server.cell.spec_check import check_spec, unjudged
 from admin_server.cell.watch import Delta
 from admin_server.cell.watch_sets import Recovery, WatchSets
 from admin_server.condition import ChangeSignal
@@ -420,7 +420,10 @@ class Cell:
             replicas, methods = report.replicas, self._methods(spec.model_id)
             if self.provisioner is not None and not all(replica.address for replica in replicas):
                 replicas = with_notes(replicas, self.provisioner.notes(spec.model_id))
-        warnings = override_warnings(spec.model_path, spec.overrides)
+        warnings = (
+            *override_warnings(spec.model_path, spec.overrides),
+            *unjudged(spec, self.reconciler.infos()),
+        )
         return PublishedModel(spec, replicas, methods, wanted, why, warnings=warnings)
 
     def _methods(self, model_id: str) -> tuple[str, ...]:

@@ -68,10 +68,10 @@ async def no_news(stub, known_id: str, seqno: int) -> None:
 
 
 async def test_a_published_model_is_listed_with_the_reason_why_it_is_not_ready(stub):
-    await publish(stub, overrides={"LAYERS": "2"})
+    await publish(stub, overrides={"PASS_CONTEXT": "2"})
     reply = await stub.List(admin_pb2.ListRequest(model_id=M))
     (listed,) = map(codec.decode_published, reply.published_models)
-    assert (listed.spec.model_path, dict(listed.spec.overrides)) == ("llama", {"LAYERS": "2"})
+    assert (listed.spec.model_path, dict(listed.spec.overrides)) == ("llama", {"PASS_CONTEXT": "2"})
     assert listed.ready_replicas == 0
     assert listed.replicas[0].reason
 
@@ -95,7 +95,7 @@ async def test_a_cell_is_listed_with_its_models_and_servers(stub, start_modelet,
         ({"model_path": "no path"}, InvalidName, "model_path"),
         ({"checkpoint_path": ""}, InvalidName, "checkpoint"),
         ({"requested_num_replicas": -1}, InvalidRequest, "replicas"),
-        ({"overrides": {"A": "b"}}, InvalidRequest, "overrides"),
+        ({"overrides": {"DTYPE": "b"}}, InvalidRequest, "overrides"),
         ({"admin_acl": "acl/all"}, UnsupportedParameter, "admin_acl"),
         (
             {"acls": common_pb2.AccessControlLists(items={"lm.score": "acl/x"})},
