@@ -48,7 +48,14 @@ from admin_server.ledger.state import (
 )
 from sax import names
 from sax.canary import replicas_with_canary
-from sax.errors import Cancelled, ModelPathNotFound, NotLeading, SaxError, Unavailable
+from sax.errors import (
+    Cancelled,
+    InvalidRequest,
+    ModelPathNotFound,
+    NotLeading,
+    SaxError,
+    Unavailable,
+)
 from sax.format import describe_paths
 from sax.overrides.saxml_overrides import override_warnings
 from sax.types import (
@@ -291,8 +298,13 @@ class Cell:
     ) -> Delta:
         """Changes of the ready replicas since `seqno`; empty if there are none within the timeout.
 
-        Raises InvalidName, ModelNotFound.
+        Raises InvalidName, ModelNotFound, InvalidRequest for a number below 0, as Saxml.
         """
+        if seqno < 0:
+            raise InvalidRequest(
+                f"seqno {seqno} is below 0: send 0 at first, then next_seqno of the reply before",
+                param="seqno",
+            )
         known = seqno if admin_server_id == self.id else None
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:

@@ -242,11 +242,15 @@ async def test_numbers_mean_what_they_mean_in_saxml(stub, start_modelet):
     await publish(stub)
     await stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=1))
     me = (await watch(stub)).admin_server_id
-    for admin_server_id, seqno in ((me, 0), ("", 7), ("another", 1), (me, -1)):
+    for admin_server_id, seqno in ((me, 0), ("", 7), ("another", 1), (me, 2**31 - 1)):
         result = (await watch(stub, admin_server_id, seqno)).result
         told = {*result.values, *(change.addition for change in result.changelog)}
         assert told == {modelet.address}
         await no_news(stub, me, result.next_seqno)
+    for admin_server_id in (me, "another"):
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await watch(stub, admin_server_id, -1)
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("count", [0, -1])
