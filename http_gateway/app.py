@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import cache, partial
 from importlib.metadata import version
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -50,6 +50,7 @@ from http_gateway.openai.passes.relevance import RelevanceRoutes
 from http_gateway.openai.responses.routes import ResponseRoutes
 from http_gateway.openai.responses.stored import StoredResponses
 from http_gateway.openai.routes import OpenAiRoutes
+from http_gateway.openai.stored.need import refuse_batches
 from http_gateway.openai.stored.patient_store import PatientStore
 from http_gateway.openai.tokens import TokenRoutes
 from http_gateway.openapi import Schema, with_components
@@ -107,14 +108,15 @@ def create_app(
     app.include_router(OllamaModelRoutes(backend).router())
     embeddings = EmbeddingRoutes(backend)
     app.include_router(embeddings.router())
-    app.state.batches = _keep(app, backend, authentication, store, openai, embeddings)
+    limiter = Limiter()
+    app.state.batches = _keep(app, backend, authentication, limiter, store, openai, embeddings)
     app.include_router(AudioRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
     app.include_router(VertexRoutes(backend, openai).router())
     app.add_middleware(HeadRequests)
     app.add_middleware(Sessions, generation=generation)
-    app.add_middleware(Limits, limiter=Limiter(), metrics=metrics, generation=generation)
+    app.add_middleware(Limits, limiter=limiter, metrics=metrics, generation=generation)
     app.add_middleware(
         Auth,
         authentication=authentication,
@@ -148,33 +150,34 @@ def _keep(
     app: FastAPI,
     backend: Backend,
     authentication: Authentication,
+    limiter: Limiter,
     store: ObjectStore | None,
     openai: OpenAiRoutes,
     embeddings: EmbeddingRoutes,
 ) -> BatchWorker:
     """Add the routes of what is kept for clients."""
-    stored = StoredResponses(store, backend.config.response_ttl_s)
-    files, batches, responses = (
-        KeptFiles(store),
-        KeptBatches(store),
-        ResponseRoutes(backend, stored),
-    )
+    config, patient = backend.config, PatientStore(store) if store is not None else None
+    stored = StoredResponses(store, config.response_ttl_s)
+    files = KeptFiles(store, most_bytes=config.max_key_bytes)
+    batches, responses = KeptBatches(store), ResponseRoutes(backend, stored)
     handlers: dict[str, Handler] = {
         RequestRoute.CHAT: openai.chat,
         RequestRoute.COMPLETIONS: openai.completions,
         RequestRoute.EMBEDDINGS: embeddings.embed,
         RequestRoute.RESPONSES: responses.create,
     }
-    patient = PatientStore(store) if store is not None else None
+    wanted = config.batches == "on"
     worker = BatchWorker(
-        KeptBatches(patient),
+        KeptBatches(patient if wanted else None),
         KeptFiles(patient),
-        LineRunner(handlers, backend.catalog, authentication),
-        (stored.sweep, files.sweep, batches.sweep),
-        slots=LineSlots(backend.config.batch_concurrency, backend.metrics.busy),
+        LineRunner(handlers, backend.catalog, authentication, limiter=limiter),
+        (stored.sweep, files.sweep, batches.sweep) if store is not None else (),
+        slots=LineSlots(config.batch_concurrency, backend.metrics.busy),
     )
-    for routes in (responses, FileRoutes(files), BatchRoutes(batches, files, worker.poke)):
-        app.include_router(routes.router())
+    app.include_router(responses.router())
+    forbidden = [] if wanted else [Depends(refuse_batches)]
+    for routes in (FileRoutes(files), BatchRoutes(batches, files, worker.poke)):
+        app.include_router(routes.router(), dependencies=forbidden)
     return worker
 
 

@@ -57,10 +57,8 @@ class BatchWorker:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Run batches until the end of the block; then let other gateways have them."""
-        if not self._kept.on:
-            yield
-            return
-        tasks = [asyncio.create_task(self._look_on()), asyncio.create_task(self._sweep_on())]
+        wanted = (self._look_on() if self._kept.on else None, self._sweep_on())
+        tasks = [asyncio.create_task(each) for each in wanted if each is not None]
         try:
             yield
         finally:
