@@ -366,3 +366,17 @@ async def test_lines_count_against_the_limits_of_their_key(
     assert most_at_once is None or cell.most <= most_at_once
     assert bool(naps) is pauses
     assert sum(naps) >= waited_s
+
+
+async def test_batches_of_a_key_over_its_limits_hold_up_no_others():
+    tokens = {"slow": new_token(), "quick": new_token()}
+    slow = token_line("slow", tokens["slow"], KeyLimits(tpm=1))
+    keys = Authentication(TokenLines(f"{slow}\n{token_line('quick', tokens['quick'])}", "TOKENS"))
+    store = open_store("memory://")
+    headers = {name: {"authorization": f"Bearer {token}"} for name, token in tokens.items()}
+    async with gateway(idle(), store, None, keys, headers["slow"]) as http:
+        for _ in range(6):
+            await start(http, LINES[:20])
+    async with gateway(idle(), store, FAST, keys, headers["quick"]) as http:
+        batch = await ended(http, (await start(http, LINES[:3]))["id"])
+    assert batch["request_counts"]["completed"] == 3
