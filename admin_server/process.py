@@ -289,7 +289,7 @@ async def _start_status_page(
 ) -> int | None:
     if config.status_port == NO_STATUS_PAGE:
         return None
-    page = StatusServer(build_app(role, clock), config.host, config.status_port)
+    page = StatusServer(build_app(role, clock, config.host), config.host, config.status_port)
     task = asyncio.create_task(page.run_until_stopped())
 
     async def stop() -> None:

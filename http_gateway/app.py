@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import cache, partial
 from importlib.metadata import version
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -31,7 +31,8 @@ from http_gateway.images.media_hosts import MediaHosts
 from http_gateway.limits.limiter import Limiter
 from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
-from http_gateway.modes.cross_origin import allow_origins
+from http_gateway.modes.cross_origin import OwnPages, allow_origins
+from http_gateway.modes.head import HeadRequests
 from http_gateway.modes.lenient import LenientFields
 from http_gateway.modes.session import Sessions
 from http_gateway.ollama.model_routes import OllamaModelRoutes
@@ -49,6 +50,7 @@ from http_gateway.openai.passes.relevance import RelevanceRoutes
 from http_gateway.openai.responses.routes import ResponseRoutes
 from http_gateway.openai.responses.stored import StoredResponses
 from http_gateway.openai.routes import OpenAiRoutes
+from http_gateway.openai.stored.need import refuse_batches
 from http_gateway.openai.stored.patient_store import PatientStore
 from http_gateway.openai.tokens import TokenRoutes
 from http_gateway.openapi import Schema, with_components
@@ -65,7 +67,7 @@ from sax.fields.field import RequestRoute
 from sax.storage.object_store import ObjectStore
 from sax.tracing.tracer import NO_TRACER, Tracer
 
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def create_app(
@@ -106,18 +108,27 @@ def create_app(
     app.include_router(OllamaModelRoutes(backend).router())
     embeddings = EmbeddingRoutes(backend)
     app.include_router(embeddings.router())
-    app.state.batches = _keep(app, backend, authentication, store, openai, embeddings)
+    limiter = Limiter()
+    app.state.batches = _keep(app, backend, authentication, limiter, store, openai, embeddings)
     app.include_router(AudioRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
     app.include_router(VertexRoutes(backend, openai).router())
+    app.add_middleware(HeadRequests)
     app.add_middleware(Sessions, generation=generation)
-    app.add_middleware(Limits, limiter=Limiter(), metrics=metrics, generation=generation)
+    app.add_middleware(Limits, limiter=limiter, metrics=metrics, generation=generation)
     app.add_middleware(
         Auth,
         authentication=authentication,
         generation=generation,
         trusted_proxies=parse_networks(config.trusted_proxies),
+    )
+    app.add_middleware(
+        OwnPages,
+        host=config.host,
+        keys=authentication.on,
+        origins=config.cors_origins,
+        generation=generation,
     )
     app.add_middleware(RequestEnvelope, config=config, metrics=metrics, tracer=tracer)
 
@@ -139,33 +150,34 @@ def _keep(
     app: FastAPI,
     backend: Backend,
     authentication: Authentication,
+    limiter: Limiter,
     store: ObjectStore | None,
     openai: OpenAiRoutes,
     embeddings: EmbeddingRoutes,
 ) -> BatchWorker:
     """Add the routes of what is kept for clients."""
-    stored = StoredResponses(store, backend.config.response_ttl_s)
-    files, batches, responses = (
-        KeptFiles(store),
-        KeptBatches(store),
-        ResponseRoutes(backend, stored),
-    )
+    config, patient = backend.config, PatientStore(store) if store is not None else None
+    stored = StoredResponses(store, config.response_ttl_s)
+    files = KeptFiles(store, most_bytes=config.max_key_bytes)
+    batches, responses = KeptBatches(store), ResponseRoutes(backend, stored)
     handlers: dict[str, Handler] = {
         RequestRoute.CHAT: openai.chat,
         RequestRoute.COMPLETIONS: openai.completions,
         RequestRoute.EMBEDDINGS: embeddings.embed,
         RequestRoute.RESPONSES: responses.create,
     }
-    patient = PatientStore(store) if store is not None else None
+    wanted = config.batches == "on"
     worker = BatchWorker(
-        KeptBatches(patient),
+        KeptBatches(patient if wanted else None),
         KeptFiles(patient),
-        LineRunner(handlers, backend.catalog, authentication),
-        (stored.sweep, files.sweep, batches.sweep),
-        slots=LineSlots(backend.config.batch_concurrency, backend.metrics.busy),
+        LineRunner(handlers, backend.catalog, authentication, limiter=limiter),
+        (stored.sweep, files.sweep, batches.sweep) if store is not None else (),
+        slots=LineSlots(config.batch_concurrency, backend.metrics.busy),
     )
-    for routes in (responses, FileRoutes(files), BatchRoutes(batches, files, worker.poke)):
-        app.include_router(routes.router())
+    app.include_router(responses.router())
+    forbidden = [] if wanted else [Depends(refuse_batches)]
+    for routes in (FileRoutes(files), BatchRoutes(batches, files, worker.poke)):
+        app.include_router(routes.router(), dependencies=forbidden)
     return worker
 
 
@@ -175,10 +187,10 @@ def _document(app: FastAPI) -> Schema:
 
 
 def methods_of(routes: Iterable[BaseRoute], scope: Scope) -> str:
-    """Return the methods that a path has, for the header `Allow`."""
-    found = (
+    """Return the methods that a path has, for the header `Allow`: HEAD wherever GET is."""
+    found = [
         method
         for method in _METHODS
         if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
-    )
-    return ", ".join(found)
+    ]
+    return ", ".join(found).replace("GET", "GET, HEAD")

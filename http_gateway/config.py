@@ -12,6 +12,7 @@ from sax.config import GATEWAY_PORT, check_address
 
 ACCESS_LOG = ("on", "off")
 LOG_FORMATS = ("text", "json")
+BATCHES = ("on", "off")
 
 _TIMES = (
     "request_timeout_s",
@@ -23,6 +24,7 @@ _TIMES = (
 _COUNTS = (
     "max_body_bytes",
     "max_file_bytes",
+    "max_key_bytes",
     "max_connections",
     "max_held_requests",
     "batch_concurrency",
@@ -47,6 +49,8 @@ class GatewayConfig:
     max_held_requests: int = 256  # per model, waiting for its first replica
     files: str = ""  # folder or URL of stored responses, files and batches; "": there are none
     max_file_bytes: int = 200 << 20  # of one file, as at OpenAI for batches
+    max_key_bytes: int = 20 << 30  # of all files of one key together
+    batches: str = "on"  # or "off": files and batches are refused
     batch_concurrency: int = 8  # lines of batches at once
     response_ttl_s: float = 30 * 86400.0  # as long as OpenAI keeps a response
     tokens: str = ""  # file of names and hashes; "": no authentication
@@ -73,7 +77,8 @@ class GatewayConfig:
             raise ValueError("--tls_cert and --tls_key go together: give both or none")
         parse_networks(self.trusted_proxies)
         MediaHosts.parse(self.media_hosts)
-        for name, choices in (("access_log", ACCESS_LOG), ("log_format", LOG_FORMATS)):
+        chosen = (("access_log", ACCESS_LOG), ("log_format", LOG_FORMATS), ("batches", BATCHES))
+        for name, choices in chosen:
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"--{name} {value}: give {' or '.join(choices)}")
         read_origins(self.cors_origins)

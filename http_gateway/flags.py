@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from http_gateway.config import ACCESS_LOG, LOG_FORMATS, GatewayConfig
+from http_gateway.config import ACCESS_LOG, BATCHES, LOG_FORMATS, GatewayConfig
 from sax.auth.token_source import TOKENS_VARIABLE
 from sax.errors import SaxError
 
@@ -196,6 +196,20 @@ def _add_store(parser: argparse.ArgumentParser, default: GatewayConfig) -> None:
         type=int,
         default=default.max_file_bytes,
         help="largest file that may be uploaded (%(default)s)",
+    )
+    add(
+        "--max_key_bytes",
+        type=int,
+        default=default.max_key_bytes,
+        help="uploads of a key are refused beyond so many bytes of all of its files; without keys, "
+        "of all callers' (%(default)s)",
+    )
+    add(
+        "--batches",
+        choices=BATCHES,
+        default=default.batches,
+        help="off: files and batches are refused, and none is run; responses are kept all the same "
+        "(%(default)s)",
     )
     add(
         "--batch_concurrency",

@@ -84,7 +84,6 @@ class OpsRoutes:
             ("/ping", self.health, _HEALTH),
         ):
             add(path, probe, methods=["GET"], **told)
-            add(path, probe, methods=["HEAD"], include_in_schema=False)
         add("/ping", self.health, methods=["POST"], **_HEALTH)
         add("/version", self.version, methods=["GET"], **_told(SaxVersion, errors=OpenAiError))
         add("/metrics", self.metrics, methods=["GET"], **_METRICS)

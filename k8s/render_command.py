@@ -256,10 +256,23 @@ def _place(
             "--topology auto needs a plan: name a slice, e.g. v5e:4x8, or drop --no-plan",
             param="topology",
         )
+    if no_plan and order.part != "control":
+        _check_model(order)
     if no_plan or order.part == "control":
         return SlicePlacement(slice_of(topology, machine_type))
     planned = _planned(order, topology, chip)
     return SlicePlacement(slice_of(planned.topology, machine_type), planned)
+
+
+def _check_model(order: Order) -> None:
+    """Check what a plan would, without jax. Raises InvalidRequest naming an override."""
+    from k8s.render.publication import publication_of
+    from sax.overrides.known_paths import check_names, unknown_path
+
+    published = publication_of(order, None)
+    check_names(published.model_path, published.overrides)
+    if note := unknown_path(published.model_path):
+        say(f"sax: {note}")
 
 
 def _planned(order: Order, topology: str, chip: str | None) -> Planned:

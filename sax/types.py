@@ -149,7 +149,7 @@ class PublishedModel:
     wanted: int = 0
     scaling_reason: str = ""  # why that number; empty without autoscaling
     max_context: int = 0  # tokens of one sequence that every ready replica has room for; 0: unknown
-    warnings: tuple[str, ...] = ()  # of overrides that it accepts as Saxml does, without effect
+    warnings: tuple[str, ...] = ()  # of overrides without effect, or that nobody could check
 
     @property
     def ready_replicas(self) -> int:

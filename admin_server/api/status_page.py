@@ -14,15 +14,19 @@ from typing import Any
 import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from admin_server.api.metrics import registry_of
 from admin_server.api.status import describe
 from admin_server.api.status_view import parse_view
 from admin_server.leadership.role import AdminRole
-from sax.errors import InvalidRequest
+from sax.auth.web_pages import WebRules
+from sax.errors import InvalidRequest, meaning
 from sax.look.page_file import PAGE_HEADERS, page_files
 
 _FRESH = {"Cache-Control": "no-store"}
@@ -59,7 +63,8 @@ _INDEX = "index.html"
 _JSON_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
-def build_app(role: AdminRole, clock: Callable[[], float]) -> Starlette:
+def build_app(role: AdminRole, clock: Callable[[], float], host: str = "127.0.0.1") -> Starlette:
+    """host: that the page listens on."""
     registry = registry_of(role)
 
     async def file(request: Request) -> Response:
@@ -88,8 +93,26 @@ def build_app(role: AdminRole, clock: Callable[[], float]) -> Starlette:
             Route("/status.json", status),
             *health_routes(role, clock),
             Route("/metrics", metrics),
-        ]
+        ],
+        middleware=[Middleware(LocalNames, host=host)],
     )
+
+
+class LocalNames:
+    """ASGI middleware: no name that a stranger gave this machine leads to the page, which asks for
+    no key."""
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app = app
+        self._rules = WebRules(host=host, remedy="start it with another --host")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rules = self._rules.at((scope.get("server") or [None])[0])
+        error = rules.refusal(scope["method"], Headers(scope=scope))
+        reply = self._app
+        if error is not None:
+            reply = JSONResponse({"error": error.text}, meaning(error).http, _JSON_HEADERS)
+        await reply(scope, receive, send)
 
 
 class StatusServer(uvicorn.Server):

@@ -26,7 +26,7 @@ from admin_server.cell.disputes import Disputes
 from admin_server.cell.modelets import Modelets
 from admin_server.cell.reconciler import Reconciler, Timing
 from admin_server.cell.scaler import Scaler
-from admin_server.cell.spec_check import check_spec
+from admin_server.cell.spec_check import check_spec, unjudged
 from admin_server.cell.watch import Delta
 from admin_server.cell.watch_sets import Recovery, WatchSets
 from admin_server.condition import ChangeSignal
@@ -48,7 +48,14 @@ from admin_server.ledger.state import (
 )
 from sax import names
 from sax.canary import replicas_with_canary
-from sax.errors import Cancelled, ModelPathNotFound, NotLeading, SaxError, Unavailable
+from sax.errors import (
+    Cancelled,
+    InvalidRequest,
+    ModelPathNotFound,
+    NotLeading,
+    SaxError,
+    Unavailable,
+)
 from sax.format import describe_paths
 from sax.overrides.saxml_overrides import override_warnings
 from sax.types import (
@@ -291,8 +298,13 @@ class Cell:
     ) -> Delta:
         """Changes of the ready replicas since `seqno`; empty if there are none within the timeout.
 
-        Raises InvalidName, ModelNotFound.
+        Raises InvalidName, ModelNotFound, InvalidRequest for a number below 0, as Saxml.
         """
+        if seqno < 0:
+            raise InvalidRequest(
+                f"seqno {seqno} is below 0: send 0 at first, then next_seqno of the reply before",
+                param="seqno",
+            )
         known = seqno if admin_server_id == self.id else None
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
@@ -420,7 +432,10 @@ class Cell:
             replicas, methods = report.replicas, self._methods(spec.model_id)
             if self.provisioner is not None and not all(replica.address for replica in replicas):
                 replicas = with_notes(replicas, self.provisioner.notes(spec.model_id))
-        warnings = override_warnings(spec.model_path, spec.overrides)
+        warnings = (
+            *override_warnings(spec.model_path, spec.overrides),
+            *unjudged(spec, self.reconciler.infos()),
+        )
         return PublishedModel(spec, replicas, methods, wanted, why, warnings=warnings)
 
     def _methods(self, model_id: str) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """Check a spec before it is acknowledged, where somebody can judge it.
 
 The model servers know their models and reach the hubs that checkpoints come from, this admin server
-does neither: one that could load the model is asked. Without an answer the spec is accepted, and a
-load that fails says why.
+does neither: one that could load the model is asked. Where none has joined, the names of overrides
+are compared with those that sax's own models take. What nobody could judge is accepted, and a load
+that fails says why.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import replace
 from admin_server.cell.modelets import Modelets, is_lasting
 from admin_server.ledger.placement import bare, loaded_overrides
 from sax.errors import CheckpointUnreachable, SaxError
+from sax.overrides.known_paths import check_names, unknown_path
 from sax.references import parse_reference
 from sax.types import ModelSpec, ServerInfo
 
@@ -34,8 +36,10 @@ async def check_spec(
     """
     new = old is None or old.checkpoint != spec.checkpoint
     fetched = new and parse_reference(spec.checkpoint) is not None
-    server = knowing_server(spec, infos, silent)
-    if server is None or not (fetched or loaded_overrides(spec.overrides)):
+    server, overrides = knowing_server(spec, infos, silent), loaded_overrides(spec.overrides)
+    if server is None:
+        check_names(spec.model_path, overrides)
+    if server is None or not (fetched or overrides):
         return spec
     try:
         pinned = await modelets.check(server, spec if fetched else replace(spec, checkpoint=""))
@@ -46,6 +50,12 @@ async def check_spec(
         _log.info("the spec of %s was not checked: %s", spec.model_id, exc.text)
         return spec
     return replace(spec, checkpoint=pinned) if fetched and pinned else spec
+
+
+def unjudged(spec: ModelSpec, infos: Sequence[ServerInfo]) -> tuple[str, ...]:
+    """Return a warning of a model that neither a server that has joined nor sax itself knows."""
+    why = unknown_path(spec.model_path)
+    return (why,) if why and knowing_server(spec, infos, ()) is None else ()
 
 
 def knowing_server(

@@ -19,12 +19,12 @@ import msgspec
 from sax.errors import InvalidRequest
 from sax.format import quoted, shortened
 from sax.need import Need
+from sax.overrides.known_paths import OF_PLACEMENT
 from sax.types import ModelSpec, ServerInfo
 
 _SAXML_PREFIX = "saxml.server."
 _CONSTRAINTS = "constraints"
 _RAM = "ram"
-_OURS = re.compile(rf"{_CONSTRAINTS}|{_RAM}\d*")
 MODEL_TAG = "model:"  # plus a model's name: a server with this tag is reserved for that model
 _MOST = 2**62  # bytes or devices: fits in a record and on the wire
 
@@ -72,7 +72,7 @@ def stated_bytes(spec: ModelSpec, devices: int) -> int | None:
 
 def loaded_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
     """The overrides a model server gets; changing any other reloads nothing."""
-    return {key: text for key, text in overrides.items() if not _OURS.fullmatch(key)}
+    return {key: text for key, text in overrides.items() if not OF_PLACEMENT.fullmatch(key)}
 
 
 def check_placement(spec: ModelSpec) -> None:
@@ -96,7 +96,7 @@ def check_placement(spec: ModelSpec) -> None:
                 'commas between the tags, as in "a100,fast"',
                 param="overrides",
             )
-        if key != _CONSTRAINTS and _OURS.fullmatch(key) and _bytes(text) is None:
+        if key != _CONSTRAINTS and OF_PLACEMENT.fullmatch(key) and _bytes(text) is None:
             raise InvalidRequest(
                 f"override {key}={shortened(text)} is not a number of bytes: give what one "
                 "device needs, as in 16000000000",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+from http_gateway.images.public_address import Address, held_in, is_public
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ANY = "*"
@@ -44,9 +45,9 @@ class MediaHosts:
 
     def reach(self, address: Address) -> bool:
         """Return True for an address that a host may have: a public one, or one that is listed."""
-        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        address = mapped or address
-        return (address.is_global and not address.is_multicast) or self._listed(address)
+        return self._listed(address) or all(
+            is_public(held) or self._listed(held) for held in held_in(address)
+        )
 
     def _listed(self, address: Address) -> bool:
         return any(address in network for network in self.networks)

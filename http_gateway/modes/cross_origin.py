@@ -1,16 +1,26 @@
-"""Cross-origin requests of browsers: off unless origins are listed.
+"""Requests of browsers' pages of other origins: refused unless their origins are listed.
 
-Outermost, so that a preflight needs no key and errors carry the headers, too.
+Preflights are answered outermost, so that they need no key and errors carry the headers, too.
 """
 
 from __future__ import annotations
 
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from http_gateway.modes.lenient import HEADER
+from http_gateway.problems import answer
+from sax.auth.web_pages import JSON, MULTIPART, WebRules
+from sax.fields.field import RequestRoute
 
-_METHODS = ("GET", "HEAD", "POST", "PUT")
+_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
+_UPLOADS = (RequestRoute.FILES, RequestRoute.TRANSCRIPTIONS, RequestRoute.TRANSLATIONS)
+_REMEDY = (
+    "start the gateway with --tokens FILE, or with the page's origin in --cors_origins, such as "
+    "https://app.example.com"
+)
 _EXPOSED = (
     *("x-request-id", "retry-after", "www-authenticate", "warning", HEADER),
     *(
@@ -45,3 +55,23 @@ def allow_origins(app: FastAPI, text: str) -> None:
             allow_headers=("*",),
             expose_headers=_EXPOSED,
         )
+
+
+class OwnPages:
+    """ASGI middleware of a gateway without keys, which no page may use but its own."""
+
+    def __init__(
+        self, app: ASGIApp, *, host: str, keys: bool, origins: str, generation: int
+    ) -> None:
+        self._app = app
+        self._rules = WebRules(host=host, keys=keys, origins=read_origins(origins), remedy=_REMEDY)
+        self._generation = generation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        types = (JSON, MULTIPART) if scope["path"] in _UPLOADS else (JSON,)
+        rules = self._rules.at((scope.get("server") or [None])[0])
+        error = rules.refusal(scope["method"], Headers(scope=scope), types)
+        reply = self._app if error is None else answer(scope["path"], error, self._generation)
+        await reply(scope, receive, send)

@@ -20,9 +20,7 @@ _PACKAGE = "http_gateway.page"
 class PageRoutes:
     def router(self) -> APIRouter:
         router = APIRouter()
-        router.add_api_route(
-            "/page/{name}", self.file, methods=["GET", "HEAD"], include_in_schema=False
-        )
+        router.add_api_route("/page/{name}", self.file, methods=["GET"], include_in_schema=False)
         return router
 
     async def file(self, name: str, request: Request) -> Response:

@@ -13,8 +13,8 @@ from k8s.render.planned import Planned
 from k8s.render.rights import CHECKPOINTS
 from sax.errors import InvalidRequest
 from sax.names import NO_CHECKPOINT, ModelId
+from sax.overrides.known_paths import AUTO, full_path
 
-AUTO = "auto"  # the model path for "as the checkpoint's config.json says"
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
@@ -57,7 +57,7 @@ def publication_of(order: Order, planned: Planned | None) -> PublishCommand:
     model_id = model_id_of(order)
     path = order.model_path or (planned.path if planned else None)
     if path is None:
-        path = order.model if is_registered else AUTO
+        path = full_path(order.model) if is_registered else AUTO
     checkpoint, is_upload = NO_CHECKPOINT, False
     if not is_registered:
         is_upload = "://" not in order.model

@@ -7,14 +7,14 @@ classes take all that Saxml's do, as `sax.overrides` declares it.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from sax.errors import InvalidRequest
-from sax.format import quoted, shortened
+from sax.format import shortened
 from sax.overrides.json_text import read_json
+from sax.overrides.known_paths import unknown_override
 from sax.overrides.saxml_overrides import read_saxml_overrides
 from sax.overrides.saxml_parameter import Verdict
 from sax.overrides.saxml_parameters import SAXML_PARAMETERS
@@ -37,22 +37,8 @@ def apply_overrides(
                 else _checked(key, text, default)
             )
         elif key not in declared or SAXML_PARAMETERS[key].verdict is Verdict.HONOURED:
-            raise InvalidRequest(_unknown(key, defaults), param=f"overrides.{key}")
+            raise unknown_override(key, defaults)
     return values
-
-
-def _unknown(key: str, defaults: Mapping[str, Any]) -> str:
-    saxmls = SAXML_PARAMETERS.get(key)
-    if saxmls is not None and (reason := saxmls.elsewhere):
-        return f"override {key} has no effect here: {reason}"
-    if key == "NUM_STAGES" and "ICI_MESH_SHAPE" in defaults:
-        return (
-            "override NUM_STAGES: a model of this kind has one stage; leave it out, or give its "
-            "devices by ICI_MESH_SHAPE"
-        )
-    close = difflib.get_close_matches(key.upper(), defaults, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"unknown override {quoted(key)}: {hint}this model takes {', '.join(sorted(defaults))}"
 
 
 def _checked(key: str, text: str, default: Any) -> Any:

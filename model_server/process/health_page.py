@@ -18,6 +18,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from sax.auth.web_pages import WebRules
 from sax.format import shortened
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class HealthPage:
         self.memory: Callable[[], str] = lambda: "starting"  # the plan, as a table
         self._metrics: Callable[..., Iterable[bytes]] | None = None
         self._http: tuple[WSGIServer, threading.Thread] | None = None
+        self._rules = WebRules(host="", remedy="")
 
     @property
     def port(self) -> int:
@@ -131,6 +133,7 @@ class HealthPage:
         Raises OSError if none is.
         """
         kind = _ServerOn6 if ":" in host else _PageServer
+        self._rules = WebRules(host=host, remedy="start the server with another --host")
         try:
             server = make_server(host.strip("[]"), port, self._answer, kind, _Quiet)
         except OSError as exc:
@@ -155,7 +158,21 @@ class HealthPage:
             self._http = None
 
     def _answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO")
+        if environ.get("REQUEST_METHOD") != "HEAD":
+            return self._told(environ, start_response)
+        heads: list[tuple[str, list[tuple[str, str]]]] = []
+        asked = {**environ, "REQUEST_METHOD": "GET"}
+        told = self._told(asked, lambda status, headers, *_: heads.append((status, headers)))
+        length = ("Content-Length", str(len(b"".join(told))))
+        for status, headers in heads:
+            start_response(status, [*headers, length])
+        return []
+
+    def _told(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        path, host = environ.get("PATH_INFO"), str(environ.get("HTTP_HOST", ""))
+        if (error := self._rules.refusal("GET", {"host": host})) is not None:
+            start_response("403 Forbidden", [("Content-Type", _TEXT)])
+            return [f"{error.text}\n".encode()]
         if path == "/metrics" and self._metrics is not None:
             return self._metrics(environ, start_response)
         status, text = self._say(str(path))

@@ -113,6 +113,13 @@ class Servables:
             raise NotLoaded(self._not_loaded(model_id, entry), param="model")
         return entry.wish
 
+    def has(self, model_id: str) -> bool:
+        """Return True if the model is loaded, or about to be."""
+        self._notice_failures()
+        entry = self._entries.get(model_id)
+        failed = entry is not None and entry.status is ServableStatus.FAILED
+        return entry is not None and entry.wish is not None and not failed
+
     def version(self, model_id: str) -> str:
         """Return the version of the model that is loaded; "" for one that is not, or has none."""
         entry = self._entries.get(model_id)

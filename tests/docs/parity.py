@@ -131,7 +131,7 @@ ROWS = (
     _row(
         "Admin.WatchLoc",
         "a server is told when its load begins",
-        "when it is ready; numbers mean the same",
+        "when it is ready; numbers mean the same, and one below 0 is refused",
         "better",
         f"{_ADMIN}::test_a_model_that_is_loading_is_not_watched_as_ready",
         f"{_ADMIN}::test_numbers_mean_what_they_mean_in_saxml",
@@ -155,8 +155,11 @@ ROWS = (
     _row(
         "Modelet.Load, Unload, UpdateLoaded, GetStatus, WakeUp",
         "as in modelet.proto",
-        "the same; UpdateLoaded with the same checkpoint reloads nothing",
+        "the same; Load of what is there is ALREADY_EXISTS, Unload of what is not NOT_FOUND (in "
+        "Saxml both are INVALID_ARGUMENT); UpdateLoaded with the same checkpoint reloads nothing",
         "better",
+        "model_server/services/test_modelet.py"
+        "::test_saxmls_callers_load_nothing_twice_and_unload_nothing_that_is_not_there",
         "model_server/services/test_modelet.py"
         "::test_status_tells_models_versions_memory_and_method_stats",
         "model_server/services/test_modelet.py"

@@ -33,7 +33,7 @@ def test_curls_get_with_a_body_is_answered_to_the_byte(live_url: str):
     body = b'{"sax_cell": "/sax/test"}'
     answer = exchange(
         live_url,
-        b"GET /listall HTTP/1.1\r\nHost: x\r\nContent-type: application/json\r\n"
+        b"GET /listall HTTP/1.1\r\nHost: localhost\r\nContent-type: application/json\r\n"
         b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body),
     )
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -43,7 +43,7 @@ def test_curls_get_with_a_body_is_answered_to_the_byte(live_url: str):
 def test_a_body_that_lies_about_its_length_is_no_harm(live_url: str):
     huge = exchange(
         live_url,
-        b"POST /publish HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        b"POST /publish HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         b"Content-Length: 99999999999\r\n\r\n{}",
     )
     assert huge.startswith(b"HTTP/1.1 413 ")
@@ -70,7 +70,7 @@ def drop_after(url: str, path: str, body: dict[str, object], started: Callable[[
     raw = json.dumps(body).encode()
     with socket.create_connection((where.hostname or "", where.port or 0), WAIT_S) as sock:
         sock.sendall(
-            b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+            b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
             % (path.encode(), len(raw), raw)
         )
         if body.get("stream"):

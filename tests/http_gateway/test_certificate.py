@@ -25,7 +25,7 @@ from sax.errors import InvalidRequest
 from sax.host import loop_factory
 from tests.http_gateway.fake_cell import FakeCell, published
 
-GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class Files:

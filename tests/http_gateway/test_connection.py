@@ -21,8 +21,8 @@ FLAGS = ("--port=0", "--admin=127.0.0.1:1")
 HASTY = ("--header_timeout_s=1", "--body_timeout_s=1")
 MOST = 8  # connections
 LONG_S = 60.0
-POST = "POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
-GET = "GET /healthz HTTP/1.1\r\nhost: x\r\n"
+POST = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
+GET = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +69,12 @@ def test_headers_that_do_not_end_are_answered_408_and_closed(hasty_url: str) -> 
 @pytest.mark.extended
 def test_a_head_that_does_not_end_is_answered_in_the_format_of_its_route(hasty_url: str) -> None:
     head, _, body = rest_of(
-        connect(hasty_url, "POST /v1/messages HTTP/1.1\r\nhost: x\r\n")
+        connect(hasty_url, "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\n")
     ).partition("\r\n\r\n")
     told = json.loads(body)
     assert (told["type"], told["error"]["type"]) == ("error", "invalid_request_error")
     assert f"request-id: {told['request_id']}" in head
-    ollama = rest_of(connect(hasty_url, "POST /api/chat HTTP/1.1\r\nhost: x\r\n"))
+    ollama = rest_of(connect(hasty_url, "POST /api/chat HTTP/1.1\r\nhost: localhost\r\n"))
     assert [*json.loads(ollama.partition("\r\n\r\n")[2])] == ["error"]
 
 

@@ -136,10 +136,10 @@ async def test_the_version_is_the_packages(http: httpx.AsyncClient) -> None:
 @each_case(
     "path, allow",
     [
-        ("/listcell", "GET, POST"),
+        ("/listcell", "GET, HEAD, POST"),
         ("/healthz", "GET, HEAD"),
         ("/ping", "GET, HEAD, POST"),
-        ("/v1/models/a/b", "GET"),
+        ("/v1/models/a/b", "GET, HEAD"),
         ("/v1/chat/completions", "POST"),
     ],
 )

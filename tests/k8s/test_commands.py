@@ -60,11 +60,33 @@ def test_manifests_go_to_stdout_and_the_same_words_give_the_same_bytes() -> None
 
 
 def test_the_command_in_the_heading_makes_the_same_again() -> None:
-    made = render("--set", 'QUANTIZE="int8"', "--set", "TOP=[1, 2]", "--spot", "--slots", "5")
+    made = render(
+        "--set", 'QUANTIZE="int8"', "--set", 'TASKS=["generate", "embed"]', "--spot", "--slots", "5"
+    )
     words = shlex.split(made.stdout.splitlines()[1].removeprefix("#"))
     assert words[:3] == ["sax", "k8s", "render"]
     again = CliRunner().invoke(app, words[1:])
     assert again.stdout == made.stdout
+
+
+@each_case(
+    "model, words, said",
+    [
+        (MODEL, ("--set", "NUM_LAYER=2"), "unknown override 'NUM_LAYER': did you mean NUM_LAYERS?"),
+        ("gs://b/m", ("--set", "NONSENSE=2"), "unknown override 'NONSENSE'"),
+        ("gs://b/m", ("--model-path", "llama", "--set", "ROTARY_DIM=2"), "ROTARY_DIM"),
+        (MODEL, ("--set", "NUM_LAYERS=2", "--set", "ram=1e9"), ""),
+        (f"{MODEL}s", (), f"{MODEL}s is none of sax's own model paths"),
+        ("no.such.Model", ("--set", "ITS_OWN=2"), "no.such.Model is none of sax's own model paths"),
+    ],
+)
+def test_without_a_plan_names_of_overrides_are_checked_all_the_same(
+    model: str, words: tuple[str, ...], said: str
+) -> None:
+    made = render(*words, model=model)
+    refused = "override" in said or "ROTARY" in said
+    assert (made.exit_code, bool(made.stdout)) == ((2, False) if refused else (0, True))
+    assert said in made.stderr
 
 
 def test_a_model_whose_name_looks_like_an_option_is_a_model() -> None:

@@ -66,7 +66,9 @@ class Served:
             version=version,
             acls=acls or {},
         )
-        await self.modelet.Load(encode_load(spec), metadata=call_metadata())
+        load = encode_load(spec)
+        load.term = 1  # an admin server of ours
+        await self.modelet.Load(load, metadata=call_metadata())
 
     def servable(self, model_id: str = MODEL) -> LmServable:
         """What the server holds of this language model."""

@@ -8,6 +8,7 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 
 from http_gateway.openai.batches.input_lines import (
     BatchLine,
@@ -16,7 +17,7 @@ from http_gateway.openai.batches.input_lines import (
     read_line,
 )
 from http_gateway.openai.batches.kept_batches import PREFIX, KeptBatches, LogMoved, Place
-from http_gateway.openai.batches.line_runner import LineRunner, line_text
+from http_gateway.openai.batches.line_runner import LineRunner, LineTurn, line_text
 from http_gateway.openai.batches.line_slots import LineSlots
 from http_gateway.openai.batches.progress import BatchProgress
 from http_gateway.openai.batches.records import (
@@ -29,7 +30,7 @@ from http_gateway.openai.batches.records import (
 from http_gateway.openai.files.kept_files import PREFIX as FILE_PREFIX
 from http_gateway.openai.files.kept_files import KeptFile, KeptFiles
 from http_gateway.streams.sse import stop
-from sax.errors import NotFound, Unavailable
+from sax.errors import LimitExceeded, NotFound, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -203,12 +204,11 @@ class BatchRun:
             async for number, raw in lines_of(self._files.content(order.owner, file)):
                 if number in done:
                     continue
-                await self._slots.acquire()
-                task = asyncio.create_task(
-                    self._answer_one(order, read_line(number, raw, order.endpoint), progress)
-                )
+                line = read_line(number, raw, order.endpoint)
+                turn = await self._turn(order)
+                task = asyncio.create_task(self._answer_one(order, line, turn, progress))
                 running.add(task)
-                task.add_done_callback(lambda _: self._slots.release())
+                task.add_done_callback(partial(self._done, turn))
                 for ended in [task for task in running if task.done()]:
                     running.discard(ended)
                     ended.result()
@@ -216,10 +216,27 @@ class BatchRun:
         finally:
             await stop(*running)
 
+    async def _turn(self, order: BatchOrder) -> LineTurn:
+        """Wait until one more line may run, by this gateway's slots and the limits of its key.
+
+        What waits for its key holds no slot: batches of other keys go on.
+        """
+        while True:
+            await self._slots.acquire()
+            try:
+                return self._runner.begin(order)
+            except LimitExceeded as refusal:
+                self._slots.release()
+                await self._runner.sleep(refusal.retry_after_s or 1.0)
+
+    def _done(self, turn: LineTurn, _: asyncio.Task[None]) -> None:
+        self._slots.release()
+        self._runner.end(turn)
+
     async def _answer_one(
-        self, order: BatchOrder, line: BatchLine, progress: BatchProgress
+        self, order: BatchOrder, line: BatchLine, turn: LineTurn, progress: BatchProgress
     ) -> None:
-        await progress.add(await self._runner.run(order, line))
+        await progress.add(await self._runner.run(order, line, turn))
 
     async def _finish(self, order: BatchOrder, progress: BatchProgress) -> None:
         """Write the files and the outcome. All is read from the log, so whoever does it, and

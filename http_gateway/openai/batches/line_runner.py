@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,8 @@ from starlette.types import Message, Scope
 
 from http_gateway.access.record import RequestRecord, new_request_id
 from http_gateway.catalog import Catalog
+from http_gateway.limits.limiter import Limiter
+from http_gateway.limits.middleware import explained
 from http_gateway.openai.batches.input_lines import BatchLine
 from http_gateway.openai.batches.records import BatchOrder, LineResult
 from http_gateway.problems import answer
@@ -37,23 +39,48 @@ _BUSY = (429, 503)  # tried again until the batch's time is over
 _LONGEST_WAIT_S = 60.0
 
 
+@dataclass(slots=True)
+class LineTurn:
+    """One line of a batch among the requests of its key."""
+
+    key: Principal | None  # whose limits it counts against; None: it has none
+    tries: list[RequestRecord] = field(default_factory=list[RequestRecord])
+
+
 @dataclass(frozen=True, slots=True)
 class LineRunner:
     handlers: Mapping[str, Handler]  # by endpoint
     catalog: Catalog
     authentication: Authentication
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    limiter: Limiter = field(default_factory=Limiter)
 
-    async def run(self, order: BatchOrder, line: BatchLine) -> LineResult:
+    def begin(self, order: BatchOrder) -> LineTurn:
+        """Count a line as a request of the batch's key, until `end`.
+
+        Raises LimitExceeded while the key is over one of its limits.
+        """
+        key = self.authentication.named(order.key) if order.key else None
+        if key is None or not key.limits.counted:
+            return LineTurn(None)
+        if refusal := self.limiter.admit(key):
+            raise explained(key.name, refusal)
+        return LineTurn(key)
+
+    def end(self, turn: LineTurn) -> None:
+        """Charge the key with what the line took, over all tries."""
+        if turn.key is not None:
+            self.limiter.leave(turn.key, sum(record.tokens for record in turn.tries))
+
+    async def run(self, order: BatchOrder, line: BatchLine, turn: LineTurn) -> LineResult:
         """Answer a line; while every replica is busy or none is ready, try again."""
-        tries = 0
         while True:
-            tries += 1
-            id = new_request_id()
-            reply = await asyncio.create_task(self._answered(order, line, id))
-            wait_s = self._wait_s(reply, tries)
+            record = RequestRecord(new_request_id(), "POST")
+            turn.tries.append(record)
+            reply = await asyncio.create_task(self._answered(order, line, record))
+            wait_s = self._wait_s(reply, len(turn.tries))
             if wait_s is None:
-                return _result(order, line, id, reply)
+                return _result(order, line, record.request_id, reply)
             await self.sleep(wait_s)
 
     def _wait_s(self, reply: Response, tries: int) -> float | None:
@@ -65,9 +92,11 @@ class LineRunner:
             return 2.0**tries
         return None
 
-    async def _answered(self, order: BatchOrder, line: BatchLine, id: str) -> Response:
+    async def _answered(
+        self, order: BatchOrder, line: BatchLine, record: RequestRecord
+    ) -> Response:
         """Answer a line in a task of its own, whose record and caller are the line's."""
-        RequestRecord(id, "POST").enter()
+        record.enter()
         path = order.endpoint
         try:
             key = self._key(order)

@@ -20,7 +20,10 @@ from sax.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-_MOST_RUNS = 4  # batches at once; the others wait, or another gateway takes them
+# Batches at once; the others wait, or another gateway takes them. Those of a key with low limits
+# may take days, and hold up no others.
+_MOST_RUNS = 64
+_MOST_OF_OWNER = 4
 _SWEEP_S = 3600.0
 
 Sweep = Callable[[], Awaitable[None]]
@@ -57,10 +60,8 @@ class BatchWorker:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Run batches until the end of the block; then let other gateways have them."""
-        if not self._kept.on:
-            yield
-            return
-        tasks = [asyncio.create_task(self._look_on()), asyncio.create_task(self._sweep_on())]
+        wanted = (self._look_on() if self._kept.on else None, self._sweep_on())
+        tasks = [asyncio.create_task(each) for each in wanted if each is not None]
         try:
             yield
         finally:
@@ -83,7 +84,8 @@ class BatchWorker:
         places = await self._kept.open()
         self._leases = {place: self._leases.get(place, BatchLease()) for place in places}
         for place in places:
-            if place in self._runs:
+            of_owner = sum(owner == place[0] for owner, _ in self._runs)
+            if place in self._runs or of_owner >= _MOST_OF_OWNER:
                 continue
             if len(self._runs) >= _MOST_RUNS:
                 return

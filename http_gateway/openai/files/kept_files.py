@@ -6,19 +6,22 @@ last and deleted first, so that a file is there as a whole or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 import msgspec
 
 from http_gateway.openai.stored.ids import made_at, new_id
 from http_gateway.openai.stored.need import needed
-from sax.errors import NotFound
+from sax.errors import InvalidRequest, NotFound
 from sax.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
 
 FOLDER = "files"
 PREFIX = "file-"
 PIECE_BYTES = 4 << 20  # well within the time limit of one write to a bucket
+_MOST_SEEN = 100_000  # descriptions that are remembered
 _ABANDONED_S = 86400.0  # an upload that has not ended by then never will
 
 
@@ -40,9 +43,19 @@ class KeptFiles:
     owner: the folder of a key (see `http_gateway.openai.stored.owner`).
     """
 
-    def __init__(self, store: ObjectStore | None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: ObjectStore | None,
+        clock: Callable[[], float] = time.time,
+        *,
+        most_bytes: int = 0,
+    ) -> None:
+        """most_bytes: of all files of one owner together; 0: any."""
         self._maybe_store = store
         self._clock = clock
+        self._most_bytes = most_bytes
+        self._seen: dict[tuple[str, str], KeptFile] = {}  # by owner and id, as they were listed
+        self._arriving: Counter[str] = Counter()  # bytes of uploads under way, by owner
 
     @property
     def on(self) -> bool:
@@ -55,6 +68,28 @@ class KeptFiles:
     @property
     def _store(self) -> ObjectStore:
         return needed(self._maybe_store, "files")
+
+    @contextlib.asynccontextmanager
+    async def room(self, owner: str, size: int) -> AsyncGenerator[None]:
+        """Hold room for a new file of so many bytes. Raises InvalidRequest if the owner's files
+        would be too large together: those of batches count, and are written all the same."""
+        self._arriving[owner] += size
+        try:
+            if self._most_bytes:
+                await self._check_room(owner, size)
+            yield
+        finally:
+            self._arriving[owner] -= size
+
+    async def _check_room(self, owner: str, size: int) -> None:
+        used = sum(file.bytes for file in await self.list(owner))
+        if used + self._arriving[owner] > self._most_bytes:
+            raise InvalidRequest(
+                f"the files of this key have {used} bytes, and with {size} more they would exceed "
+                f"the {self._most_bytes} of --max_key_bytes: delete some (DELETE /v1/files/ID), or "
+                "ask the operators of this gateway for more",
+                param="file",
+            )
 
     async def add(
         self,
@@ -115,13 +150,17 @@ class KeptFiles:
         """Return the files of an owner, the oldest first."""
         names = await self._store.names(f"{FOLDER}/{owner}")
         ids = [name.split("/")[2] for name in names if name.endswith("/description")]
-        found: list[KeptFile] = []
-        for id in ids:
-            try:
-                found.append(await self.get(owner, id))
-            except NotFound:  # deleted meanwhile, or expired
-                continue
-        return found
+        found = [await self._listed(owner, id) for id in ids]
+        return [file for file in found if file is not None and not self._expired(file)]
+
+    async def _listed(self, owner: str, id: str) -> KeptFile | None:
+        """Return the description of a listed file, which is read once: it never changes."""
+        file = self._seen.get((owner, id)) or await self._described(owner, id)
+        if file is not None:
+            if len(self._seen) >= _MOST_SEEN:
+                self._seen.clear()
+            self._seen[owner, id] = file
+        return file
 
     async def delete(self, owner: str, id: str) -> None:
         """Raises NotFound."""

@@ -130,14 +130,15 @@ class FileRoutes:
         if kind != "multipart/form-data":
             raise InvalidRequest("the body: send multipart/form-data", param="body")
         async with request.form(max_files=1, max_fields=_MOST_FIELDS) as form:
-            upload = read_upload(form)
-            made = await self._files.add(
-                owner_folder(),
-                upload.content(),
-                filename=upload.filename,
-                purpose=upload.purpose,
-                ttl_s=upload.ttl_s,
-            )
+            upload, owner = read_upload(form), owner_folder()
+            async with self._files.room(owner, upload.file.size or 0):
+                made = await self._files.add(
+                    owner,
+                    upload.content(),
+                    filename=upload.filename,
+                    purpose=upload.purpose,
+                    ttl_s=upload.ttl_s,
+                )
         return _json(file_body(made))
 
     async def list(self, request: Request) -> Response:

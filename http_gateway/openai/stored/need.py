@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sax.errors import InvalidRequest
+from sax.errors import InvalidRequest, PermissionDenied
 from sax.storage.object_store import ObjectStore
 
 
@@ -17,3 +17,11 @@ def needed(store: ObjectStore | None, what: str, param: str | None = None) -> Ob
             param=param,
         )
     return store
+
+
+def refuse_batches() -> None:
+    """Raise PermissionDenied: the operator wants neither files nor batches."""
+    raise PermissionDenied(
+        "this gateway takes no files and runs no batches (--batches off): send requests one by "
+        "one, or ask its operators"
+    )

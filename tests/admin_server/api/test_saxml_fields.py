@@ -103,9 +103,8 @@ def test_what_a_server_did_crosses_the_wire_whole():
 
 async def test_a_watch_from_a_number_of_the_future_gets_the_full_set(stub, admin):
     await publish(stub)
-    for seqno in (-5, 2**31 - 1):
-        request = admin_pb2.WatchLocRequest(model_id=M, admin_server_id=admin.cell.id, seqno=seqno)
-        assert (await stub.WatchLoc(request, timeout=60)).result.has_fullset
+    request = admin_pb2.WatchLocRequest(model_id=M, admin_server_id=admin.cell.id, seqno=2**31 - 1)
+    assert (await stub.WatchLoc(request, timeout=60)).result.has_fullset
 
 
 async def test_a_generic_client_publishes_without_any_field_of_ours(admin):

@@ -68,10 +68,10 @@ async def no_news(stub, known_id: str, seqno: int) -> None:
 
 
 async def test_a_published_model_is_listed_with_the_reason_why_it_is_not_ready(stub):
-    await publish(stub, overrides={"LAYERS": "2"})
+    await publish(stub, overrides={"PASS_CONTEXT": "2"})
     reply = await stub.List(admin_pb2.ListRequest(model_id=M))
     (listed,) = map(codec.decode_published, reply.published_models)
-    assert (listed.spec.model_path, dict(listed.spec.overrides)) == ("llama", {"LAYERS": "2"})
+    assert (listed.spec.model_path, dict(listed.spec.overrides)) == ("llama", {"PASS_CONTEXT": "2"})
     assert listed.ready_replicas == 0
     assert listed.replicas[0].reason
 
@@ -95,7 +95,7 @@ async def test_a_cell_is_listed_with_its_models_and_servers(stub, start_modelet,
         ({"model_path": "no path"}, InvalidName, "model_path"),
         ({"checkpoint_path": ""}, InvalidName, "checkpoint"),
         ({"requested_num_replicas": -1}, InvalidRequest, "replicas"),
-        ({"overrides": {"A": "b"}}, InvalidRequest, "overrides"),
+        ({"overrides": {"DTYPE": "b"}}, InvalidRequest, "overrides"),
         ({"admin_acl": "acl/all"}, UnsupportedParameter, "admin_acl"),
         (
             {"acls": common_pb2.AccessControlLists(items={"lm.score": "acl/x"})},
@@ -242,11 +242,15 @@ async def test_numbers_mean_what_they_mean_in_saxml(stub, start_modelet):
     await publish(stub)
     await stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=1))
     me = (await watch(stub)).admin_server_id
-    for admin_server_id, seqno in ((me, 0), ("", 7), ("another", 1), (me, -1)):
+    for admin_server_id, seqno in ((me, 0), ("", 7), ("another", 1), (me, 2**31 - 1)):
         result = (await watch(stub, admin_server_id, seqno)).result
         told = {*result.values, *(change.addition for change in result.changelog)}
         assert told == {modelet.address}
         await no_news(stub, me, result.next_seqno)
+    for admin_server_id in (me, "another"):
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await watch(stub, admin_server_id, -1)
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("count", [0, -1])

@@ -278,3 +278,28 @@ async def test_a_taken_port_is_refused_by_name(admin, tmp_path):
         async with running(taken, FAST):
             pass
     assert refusal.value.param == "port"
+
+
+@pytest.mark.virtual_time
+async def test_a_name_that_a_stranger_gave_this_machine_reads_nothing(admin):
+    """DNS rebinding: the page asks for no key, and every page of the web can send requests."""
+    for listens, host, status in (
+        ("127.0.0.1", "localhost:10002", 200),
+        ("127.0.0.1", "evil.example:10002", 403),
+        ("0.0.0.0", "sax.internal", 200),
+    ):
+        transport = httpx.ASGITransport(build_app(admin.role, now, listens))
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1:10002", headers={"host": host}
+        ) as http:
+            for path in ("/", "/status.json", "/healthz", "/metrics"):
+                assert (await http.get(path)).status_code == status
+                assert (await http.head(path)).status_code == status
+
+
+@over_http
+async def test_head_is_answered_as_get_is_without_a_body(admin, http):
+    for path in ("/", "/status.json", "/healthz", "/readyz", "/page/look.css", "/nowhere"):
+        got, head = await http.get(path), await http.head(path)
+        assert (head.status_code, head.content) == (got.status_code, b"")
+        assert head.headers["content-type"] == got.headers["content-type"]

@@ -28,11 +28,11 @@ async def test_clients_that_change_different_fields_at_once_all_win(admin, clien
             await asyncio.gather(
                 client.update(M, replicas=turn),
                 other.update(M, checkpoint=f"/ckpt{turn}"),
-                client.update(M, overrides={"TURN": str(turn)}),
+                client.update(M, overrides={"PASS_CONTEXT": str(turn)}),
             )
             spec = (await client.list(M)).spec
             assert (spec.replicas, spec.checkpoint) == (turn, f"/ckpt{turn}")
-            assert spec.overrides == {"TURN": str(turn)}
+            assert spec.overrides == {"PASS_CONTEXT": str(turn)}
 
 
 async def test_a_revision_that_the_caller_names_is_not_tried_again(client):

@@ -38,8 +38,8 @@ async def test_publish_and_update_refuse_what_a_server_refuses(admin, start_mode
 async def test_a_bad_override_that_nobody_could_check_fails_once_and_is_not_retried(
     admin, start_modelet
 ):
-    await admin.cell.publish(spec(overrides={"NONSENSE": "1"}))
-    modelet = await start_modelet()
+    await admin.cell.publish(spec(model_path="own", overrides={"NONSENSE": "1"}))
+    modelet = await start_modelet(paths=("own",))
     modelet.bad_override = "NONSENSE"
     await eventually(lambda: "not retried" in admin.cell.find(M).replicas[0].reason)
     (replica,) = admin.cell.find(M).replicas
@@ -48,7 +48,7 @@ async def test_a_bad_override_that_nobody_could_check_fails_once_and_is_not_retr
     loads = modelet.calls.count(("load", M))
     await asyncio.sleep(120)  # twice the longest pause between two tries
     assert modelet.calls.count(("load", M)) == loads == 1
-    await admin.cell.update(spec())
+    await admin.cell.update(spec(model_path="own"))
     await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
 
 
@@ -58,6 +58,42 @@ async def test_a_server_that_checks_nothing_lets_everything_pass(admin, start_mo
     modelet.cannot_check = True
     await admin.cell.publish(spec(overrides={"ANY": "1"}))
     assert admin.cell.find(M).spec.overrides == {"ANY": "1"}
+
+
+@pytest.mark.virtual_time
+async def test_without_a_server_names_of_overrides_of_saxs_own_models_are_checked(admin):
+    saxmls = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"
+    for path, key, hint in (
+        (saxmls, "NUM_LAYER", "did you mean NUM_LAYERS?"),
+        (saxmls.removeprefix("saxml.server."), "NO_SUCH", "unknown override 'NO_SUCH'"),
+        (saxmls, "ROTARY_DIM", "unknown override 'ROTARY_DIM'"),
+        ("llama", "NUM_CACHE_SLOT", "did you mean NUM_CACHE_SLOTS?"),
+        ("whisper", "TEMPERATURE", "this model takes BATCH_SIZE"),
+        ("auto", "NONSENSE", "unknown override 'NONSENSE'"),
+    ):
+        with pytest.raises(InvalidRequest) as refusal:
+            await admin.cell.publish(spec(model_path=path, overrides={key: "2"}))
+        assert (refusal.value.param, hint in refusal.value.text) == (f"overrides.{key}", True)
+    assert admin.cell.models() == []
+    good = {
+        "NUM_LAYERS": "2",
+        "BUCKET_KEYS": "[8]",
+        "ram": "1e9",
+        "PER_EXAMPLE_MAX_DECODE_STEPS": "2",
+    }
+    await admin.cell.publish(spec(model_path=saxmls, checkpoint="None", overrides=good))
+    with pytest.raises(InvalidRequest, match="NUM_LAYERS"):
+        await admin.cell.update(spec(model_path=saxmls, overrides={"NUM_LAYER": "2"}))
+
+
+@pytest.mark.virtual_time
+async def test_a_model_that_nobody_could_judge_is_listed_with_a_warning(admin, start_modelet):
+    await admin.cell.publish(spec(model_path="lama", overrides={"OF_ITS_OWN": "2"}))
+    (warning,) = admin.cell.find(M).warnings
+    assert "did you mean llama?" in warning
+    assert "checked by the model server that loads it" in warning
+    await start_modelet(paths=("lama",))
+    await eventually(lambda: not admin.cell.find(M).warnings)
 
 
 def test_only_a_server_that_serves_the_path_and_answers_is_asked():

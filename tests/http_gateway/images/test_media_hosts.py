@@ -29,6 +29,9 @@ from tests.each_case import each_case
         ("*,127.0.0.1", "127.0.0.1", True),
         ("*,127.0.0.1", "[::ffff:127.0.0.1]", True),
         ("*", "[::ffff:10.0.0.1]", False),
+        ("*", "[64:ff9b::a9fe:a9fe]", False),
+        ("*", "[64:ff9b::808:808]", True),
+        ("*,::1", "[::1]", True),
     ],
 )
 def test_a_host_is_asked_if_it_is_listed(listed: str, host: str, *, allowed: bool) -> None:
@@ -44,6 +47,8 @@ def test_a_host_is_asked_if_it_is_listed(listed: str, host: str, *, allowed: boo
         ("*", "224.0.0.1", False),
         ("*", "0.0.0.0", False),
         ("*", "fd00::1", False),
+        ("example.com,10.0.0.0/8", "64:ff9b::a00:1", True),
+        ("example.com,10.0.0.0/8", "2002:7f00:1::", False),
         ("*", "2606:4700::1111", True),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -12,6 +13,8 @@ from http_gateway.config import GatewayConfig
 from http_gateway.modes.cross_origin import read_origins
 from sax.auth.authentication import Authentication
 from sax.auth.token_file import TokenFile
+from sax.storage.object_store import open_store
+from tests.each_case import each_case
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.fake_cell import FakeCell
 from tests.identities import Identities
@@ -105,3 +108,71 @@ def test_origins_are_read_and_what_is_none_is_refused() -> None:
             read_origins(wrong)
         with pytest.raises(ValueError, match="--cors_origins"):
             GatewayConfig(cors_origins=wrong)
+
+
+FORM = "application/x-www-form-urlencoded"
+PUBLISH = '{"model": "/sax/test/m", "model_path": "llama", "checkpoint": "None", "replicas": "1"}'
+HERE = "http://127.0.0.1:8888"
+
+
+def open_gateway(cell: FakeCell, **settings: Any) -> httpx.AsyncClient:
+    """A gateway without keys at the address that a test's URL names."""
+    app = create_app(cell, GatewayConfig(**settings), store=open_store("memory://"))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=HERE)
+
+
+@each_case(
+    "settings, headers, status",
+    [
+        ({}, {"content-type": FORM}, 200),  # curl
+        ({}, {"origin": HERE, "content-type": "application/json"}, 200),
+        ({}, {"origin": HERE, "content-type": "text/plain"}, 400),
+        ({}, {"origin": PAGE, "content-type": "application/json"}, 403),
+        *(({}, {"origin": PAGE, "content-type": kind}, 403) for kind in ("text/plain", FORM)),
+        ({}, {"sec-fetch-site": "cross-site"}, 403),
+        ({}, {"host": "evil.example:8888", "content-type": "application/json"}, 403),
+        ({"host": "0.0.0.0"}, {"host": "sax.internal"}, 200),
+        ({"host": "0.0.0.0"}, {"origin": PAGE}, 403),
+        ({"cors_origins": PAGE}, {"origin": PAGE, "content-type": "text/plain"}, 200),
+        ({"cors_origins": PAGE}, {"host": "app.example.com"}, 200),
+        ({"saxml_generation": 1}, {"origin": PAGE}, 403),
+    ],
+)
+async def test_without_keys_only_its_own_pages_and_listed_ones_change_the_cell(
+    settings: dict[str, Any], headers: dict[str, str], status: int
+) -> None:
+    cell = FakeCell()
+    async with open_gateway(cell, **settings) as http:
+        reply = await http.post("/publish", content=PUBLISH, headers=headers)
+    assert reply.status_code == status
+    assert ("/sax/test/m" in cell.models) is (status == 200)
+    assert status != 403 or "--cors_origins" in reply.text
+
+
+@each_case("headers", [{"origin": PAGE}, {"host": "evil.example"}, {"sec-fetch-site": "same-site"}])
+async def test_no_route_that_changes_or_costs_something_is_open_to_foreign_pages(
+    headers: dict[str, str],
+) -> None:
+    async with open_gateway(FakeCell()) as http:
+        paths: dict[str, Any] = (await http.get("/openapi.json")).json()["paths"]
+        asked = [(path, way) for path, told in paths.items() for way in told if way != "get"]
+        assert len(asked) > 20
+        for path, way in asked:
+            reply = await http.request(way, path, content="{}", headers=headers)
+            assert reply.status_code == 403, (way, path)
+
+
+async def test_a_name_that_a_stranger_gave_this_machine_reads_nothing() -> None:
+    async with open_gateway(FakeCell()) as http:
+        for path in ("/", "/cell", "/listall", "/v1/models", "/metrics", "/page/look.css"):
+            reply = await http.get(path, headers={"host": "evil.example", "accept": "text/html"})
+            assert reply.status_code == 403, path
+            assert "127.0.0.1" in reply.text
+
+
+async def test_a_file_is_uploaded_from_its_own_page_alone() -> None:
+    form: dict[str, Any] = {"purpose": (None, "batch"), "file": ("a.jsonl", b"x")}
+    async with open_gateway(FakeCell()) as http:
+        for origin, status in ((HERE, 200), (PAGE, 403)):
+            reply = await http.post("/v1/files", files=form, headers={"origin": origin})
+            assert reply.status_code == status

@@ -53,7 +53,9 @@ async def read(port: int, pause_s: float, version: str = "1.1") -> bytes:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(connection, ("127.0.0.1", port))
-        request = b"GET / HTTP/%b\r\nhost: x\r\nconnection: close\r\n\r\n" % version.encode()
+        request = (
+            b"GET / HTTP/%b\r\nhost: localhost\r\nconnection: close\r\n\r\n" % version.encode()
+        )
         await loop.sock_sendall(connection, request)
         bites: list[bytes] = []
         while bite := await loop.sock_recv(connection, 1 << 16):

@@ -191,7 +191,8 @@ def test_the_heading_tells_how_to_publish_with_the_same_overrides() -> None:
     ("meta-llama/Llama-3.1-8B", {"model_path": "llama"},
      ["/sax/test/llama-3-1-8b", "llama", "gs://my-sax/checkpoints/llama-3-1-8b"]),
     ("lm_cloud.LmCloudSpmd2BTest", {},
-     ["/sax/test/lmcloudspmd2btest", "lm_cloud.LmCloudSpmd2BTest", "None"]),
+     ["/sax/test/lmcloudspmd2btest", "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest",
+      "None"]),
     ("./7b.gguf", {}, ["/sax/test/m-7b-gguf", "auto", "gs://my-sax/checkpoints/m-7b-gguf"]),
 ])  # fmt: skip
 def test_without_a_plan_the_words_of_publish_follow_from_the_name(

@@ -113,7 +113,9 @@ class Caller:
         self._tokens = tokens_pb2_grpc.TokenServiceStub(self.channel)
 
     async def load(self, spec: ModelSpec = SPEC) -> None:
-        await self.modelet.Load(encode_load(spec), timeout=_LOAD_S)
+        load = encode_load(spec)
+        load.term = 1  # an admin server of ours
+        await self.modelet.Load(load, timeout=_LOAD_S)
 
     async def ask(self, prompt: Sequence[int], **sampling: object) -> list[TokenChunk]:
         """The chunks of one answer, greedy unless told otherwise. Raises SaxError."""

@@ -65,6 +65,23 @@ def test_another_path_is_told_which_there_are(page: HealthPage) -> None:
     assert all(path in text for path in ("/healthz", "/readyz", "/metrics"))
 
 
+def test_a_name_that_a_stranger_gave_this_machine_reads_nothing(page: HealthPage) -> None:
+    """DNS rebinding: every page of the web can send requests here."""
+    for host, status in (("localhost", 200), ("evil.example", 403)):
+        url = f"http://127.0.0.1:{page.port}/memory"
+        assert httpx.get(url, headers={"host": host}, trust_env=False).status_code == status
+
+
+def test_head_is_answered_as_get_is_without_a_body(page: HealthPage) -> None:
+    page.show(CollectorRegistry())
+    for path in ("/memory", "/readyz", "/metrics"):
+        with socket.create_connection(("127.0.0.1", page.port)) as connection:
+            connection.sendall(f"HEAD {path} HTTP/1.0\r\n\r\n".encode())
+            head, end, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
+        length = len(ask(page, path)[1])
+        assert (f"Content-Length: {length}".encode() in head, end, body) == (True, b"\r\n\r\n", b"")
+
+
 def test_a_taken_port_is_refused_with_its_flag(page: HealthPage) -> None:
     with pytest.raises(OSError, match="--metrics_port"):
         HealthPage().serve("127.0.0.1", page.port)

@@ -9,6 +9,7 @@ from sax.errors import (
     CheckpointError,
     InvalidName,
     InvalidRequest,
+    ModelExists,
     NotLoaded,
     Unavailable,
     UnsupportedParameter,
@@ -120,6 +121,24 @@ async def test_acls_are_refused_where_nobody_proves_who_they_are() -> None:
             ),
         ):
             assert isinstance(await error_of(call), UnsupportedParameter)
+
+
+async def test_saxmls_callers_load_nothing_twice_and_unload_nothing_that_is_not_there() -> None:
+    """An admin server of ours, which sends its term, asks until it is so."""
+    models = FakeModels()
+    key = {"model_key": MODEL, "model_path": "fake", "checkpoint_path": "None"}
+    async with serving(models) as served:
+        load, unload = served.modelet.Load, served.modelet.Unload
+        for other in ({}, {"checkpoint_path": "/new"}):
+            error = await error_of(load(modelet_pb2.LoadRequest(**{**key, **other})))
+            assert isinstance(error, ModelExists)
+        await load(modelet_pb2.LoadRequest(**key, term=1))
+        assert models.loads == ["None"]
+        missing = {"model_key": OTHER}
+        assert isinstance(await error_of(unload(modelet_pb2.UnloadRequest(**missing))), NotLoaded)
+        await unload(modelet_pb2.UnloadRequest(**missing, term=1))
+        await error_of(served.load(OTHER, "fake.Truncated"))
+        await served.load(OTHER)  # what failed may be tried again
 
 
 async def test_a_model_of_another_cell_is_refused() -> None:

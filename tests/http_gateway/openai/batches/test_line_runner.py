@@ -65,7 +65,7 @@ async def asked(
 
     catalog = Catalog(FakeCell(published()))
     runner = LineRunner({order.endpoint: route}, catalog, NO_AUTHENTICATION, sleep)
-    return await runner.run(order, line), pauses
+    return await runner.run(order, line, runner.begin(order)), pauses
 
 
 async def test_an_answer_is_a_line_of_the_output():

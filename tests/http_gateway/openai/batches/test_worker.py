@@ -18,10 +18,12 @@ from http_gateway.config import GatewayConfig
 from http_gateway.openai.batches.batch_run import BatchPace
 from http_gateway.openai.stored import patient_store
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
+from sax.auth.key_limits import KeyLimits
 from sax.auth.token_file import new_token, token_line
 from sax.auth.token_source import TokenLines
 from sax.errors import QueueFull
 from sax.storage.object_store import ObjectStore, StoreUnavailable, open_store
+from tests.each_case import each_case
 from tests.http_gateway.fake_cell import FakeCell, published
 from tests.http_gateway.openai.batches.asked import (
     FAST,
@@ -312,3 +314,69 @@ async def test_a_batch_of_a_key_that_was_taken_back_is_not_run():
         batch = await ended(http, id)
         errors = await lines_in(http, batch["error_file_id"])
         assert {line["response"]["status_code"] for line in errors.values()} == {401}
+
+
+class CountingCell(FakeCell):
+    """Tells how many answers were under way at once."""
+
+    def __init__(self) -> None:
+        super().__init__(published())
+        self.now = self.most = 0
+
+    async def generate_to(self, *args: Any, **settings: Any) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0)
+        await super().generate_to(*args, **settings)
+        self.now -= 1
+
+
+@each_case(
+    "limits, most_at_once, pauses, waited_s",
+    [
+        (KeyLimits(concurrent=2), 2, True, 0),
+        (KeyLimits(rpm=4), None, True, 30),
+        (KeyLimits(tpm=20), None, True, 1),
+        (KeyLimits(models=("smollm2",)), None, False, 0),
+    ],
+)
+async def test_lines_count_against_the_limits_of_their_key(
+    limits: KeyLimits, most_at_once: int | None, pauses: bool, waited_s: float
+):
+    token, cell, now, naps = new_token(), CountingCell(), [0.0], list[float]()
+    keys = Authentication(TokenLines(token_line("alice", token, limits), "TOKENS"))
+
+    async def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        now[0] += seconds
+        await asyncio.sleep(0)
+
+    headers = {"authorization": f"Bearer {token}"}
+    async with gateway(cell, open_store("memory://"), None, keys, headers) as http:
+        worker = http.app.state.batches  # type: ignore[attr-defined]
+        worker._pace = FAST
+        worker._runner.limiter._clock = lambda: now[0]
+        worker._runner = replace(worker._runner, sleep=sleep)
+        async with worker.running():
+            batch = await ended(http, (await start(http, LINES[:20]))["id"])
+        assert batch["request_counts"]["completed"] == 20
+        key = keys.named("alice")
+        assert key is not None
+        assert worker._runner.limiter._now(key).running == 0
+    assert most_at_once is None or cell.most <= most_at_once
+    assert bool(naps) is pauses
+    assert sum(naps) >= waited_s
+
+
+async def test_batches_of_a_key_over_its_limits_hold_up_no_others():
+    tokens = {"slow": new_token(), "quick": new_token()}
+    slow = token_line("slow", tokens["slow"], KeyLimits(tpm=1))
+    keys = Authentication(TokenLines(f"{slow}\n{token_line('quick', tokens['quick'])}", "TOKENS"))
+    store = open_store("memory://")
+    headers = {name: {"authorization": f"Bearer {token}"} for name, token in tokens.items()}
+    async with gateway(idle(), store, None, keys, headers["slow"]) as http:
+        for _ in range(6):
+            await start(http, LINES[:20])
+    async with gateway(idle(), store, FAST, keys, headers["quick"]) as http:
+        batch = await ended(http, (await start(http, LINES[:3]))["id"])
+    assert batch["request_counts"]["completed"] == 3

@@ -91,3 +91,35 @@ async def test_without_a_store_the_flag_is_named(http: httpx.AsyncClient):
     for reply in (await upload(http), await http.get(PATH), await http.get(f"{PATH}/file-1")):
         assert reply.status_code == 400
         assert "--files" in reply.json()["error"]["message"]
+
+
+async def test_uploads_of_a_key_end_at_its_bytes(connect: Connect) -> None:
+    http = connect(GatewayConfig(max_key_bytes=25), open_store("memory://"))
+
+    first = await upload(http, b"x" * 20)
+    assert (first.status_code, (await upload(http, b"x" * 5)).status_code) == (200, 200)
+    refused = await upload(http, b"x")
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert (error["param"], "--max_key_bytes: delete some" in error["message"]) == ("file", True)
+    await http.delete(f"/v1/files/{first.json()['id']}")
+    made = [(await upload(http, b"x" * size)).status_code for size in (19, 1, 1)]
+    assert made == [200, 200, 400]
+
+
+async def test_an_operator_may_forbid_files_and_batches_and_keep_responses(
+    connect: Connect,
+) -> None:
+    http = connect(GatewayConfig(batches="off"), open_store("memory://"))
+    for method, path in (
+        ("POST", "/v1/files"),
+        ("GET", "/v1/files"),
+        ("DELETE", "/v1/files/file-1"),
+        ("POST", "/v1/batches"),
+        ("GET", "/v1/batches/batch_1"),
+    ):
+        reply = await http.request(method, path)
+        assert (reply.status_code, "--batches off" in reply.text) == (403, True)
+    body = {"model": "smollm2", "input": "hi", "store": True}
+    made = (await http.post("/v1/responses", json=body)).json()
+    assert (await http.get(f"/v1/responses/{made['id']}")).status_code == 200
