@@ -17,7 +17,7 @@ from model_server.serving.servable import Servable
 from model_server.serving.servables import Servables
 from sax.auth.acl import caller
 from sax.auth.security import OPEN_TO_ALL, Security
-from sax.errors import InvalidName, InvalidRequest, ModelExists, StaleRevision, Unavailable
+from sax.errors import InvalidName, InvalidRequest, StaleRevision, Unavailable
 from sax.format import shortened
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.proto import modelet_pb2, modelet_pb2_grpc
@@ -64,7 +64,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         """Return once the model is LOADED; GetStatus shows progress meanwhile.
 
         An admin server of ours, which sends its term, may ask for what is there already. Others are
-        refused with ModelExists, as by Saxml.
+        refused with InvalidRequest, as by Saxml.
         """
         self._check_admin("load models")
         self._fencing.check(request.term)
@@ -72,7 +72,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         self._check_spec(spec)
         self._check_kept(spec)
         if not request.term and self._servables.has(spec.model_id):
-            raise ModelExists(
+            raise InvalidRequest(
                 f"{spec.model_id} is loaded here already, or about to be: call Unload first, or "
                 "UpdateLoaded for another checkpoint",
                 param="model_key",
@@ -97,15 +97,18 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
     async def Unload(self, request: Any, context: Any) -> modelet_pb2.UnloadResponse:
         """Return once the memory is free; running requests get a bounded time to end.
 
-        Raises NotLoaded to callers without a term (see Load) if the model is not here.
+        Raises InvalidRequest to callers without a term (see Load) if the model is not here.
         """
         self._check_admin("unload models")
         self._fencing.check(request.term)
         ModelId.parse(request.model_key)
         if self._keeps_own:
             raise Unavailable(f"{shortened(request.model_key)} stays loaded here: {_KEEPS}")
-        if not request.term:
-            self._servables.spec(request.model_key)
+        if not request.term and not self._servables.has(request.model_key):
+            raise InvalidRequest(
+                f"{shortened(request.model_key)} is not loaded here: there is nothing to unload",
+                param="model_key",
+            )
         await self._servables.unload(request.model_key)
         return modelet_pb2.UnloadResponse()
 

@@ -155,8 +155,8 @@ ROWS = (
     _row(
         "Modelet.Load, Unload, UpdateLoaded, GetStatus, WakeUp",
         "as in modelet.proto",
-        "the same; Load of what is there is ALREADY_EXISTS, Unload of what is not NOT_FOUND (in "
-        "Saxml both are INVALID_ARGUMENT); UpdateLoaded with the same checkpoint reloads nothing",
+        "the same; Load of what is there and Unload of what is not are INVALID_ARGUMENT, but for "
+        "our admin server; UpdateLoaded with the same checkpoint reloads nothing",
         "better",
         "model_server/services/test_modelet.py"
         "::test_saxmls_callers_load_nothing_twice_and_unload_nothing_that_is_not_there",

@@ -9,7 +9,6 @@ from sax.errors import (
     CheckpointError,
     InvalidName,
     InvalidRequest,
-    ModelExists,
     NotLoaded,
     Unavailable,
     UnsupportedParameter,
@@ -131,11 +130,12 @@ async def test_saxmls_callers_load_nothing_twice_and_unload_nothing_that_is_not_
         load, unload = served.modelet.Load, served.modelet.Unload
         for other in ({}, {"checkpoint_path": "/new"}):
             error = await error_of(load(modelet_pb2.LoadRequest(**{**key, **other})))
-            assert isinstance(error, ModelExists)
+            assert isinstance(error, InvalidRequest)
         await load(modelet_pb2.LoadRequest(**key, term=1))
         assert models.loads == ["None"]
         missing = {"model_key": OTHER}
-        assert isinstance(await error_of(unload(modelet_pb2.UnloadRequest(**missing))), NotLoaded)
+        error = await error_of(unload(modelet_pb2.UnloadRequest(**missing)))
+        assert isinstance(error, InvalidRequest)
         await unload(modelet_pb2.UnloadRequest(**missing, term=1))
         await error_of(served.load(OTHER, "fake.Truncated"))
         await served.load(OTHER)  # what failed may be tried again
