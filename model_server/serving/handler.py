@@ -50,7 +50,7 @@ from model_server.serving.query import begin_of, prompt_of, scored_ids, scored_p
 from model_server.serving.query_cost import CostMeter
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables
-from model_server.text.encoding import INLINE, EncodingThreads
+from model_server.text.encoding import INLINE, EncodingThreads, to_encode
 from model_server.text.text_decoder import whole_text
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
@@ -123,7 +123,7 @@ class Handler:
             check_answer(request, loaded, self._servables.version(request.model_id))
             running.limit(request.timeout_s)
             constraint = constraint_of(request.sampling)
-            if constraint or request.answer or _takes_long(request.prompt):
+            if constraint or request.answer or _takes_long(request.prompt, loaded):
                 running.follow(asyncio.create_task(self._encode(running, request, constraint)))
             else:
                 ids = prompt_ids(request.prompt, loaded, request)
@@ -363,7 +363,8 @@ class Handler:
         request: GenerateRequest | None = None,
     ) -> list[int]:
         return await self._encoding.run(
-            _characters(prompt), lambda: prompt_ids(prompt, loaded, request)
+            to_encode(_characters(prompt), loaded.tokenizer),
+            lambda: prompt_ids(prompt, loaded, request),
         )
 
     async def _score(
@@ -387,7 +388,8 @@ class Handler:
             asked = await rendered(prompt, loaded, owner=owner)
             running.holds = asked.images if isinstance(asked, RenderedChat) else ()
             ids, target = await self._encoding.run(
-                _characters(asked) + len(suffix), lambda: scored_ids(asked, suffix, loaded)
+                to_encode(_characters(asked) + len(suffix), loaded.tokenizer),
+                lambda: scored_ids(asked, suffix, loaded),
             )
             check_scorable(ids, target)
             check_rows((*ids, *target), loaded.vocab, loaded.tokenizer)
@@ -437,9 +439,9 @@ def check_scorable(prefix: Sequence[int], suffix: Sequence[int]) -> None:
         raise InvalidRequest("suffix holds a text without tokens: leave it out", param="suffix")
 
 
-def _takes_long(prompt: Prompt) -> bool:
+def _takes_long(prompt: Prompt, loaded: Loaded) -> bool:
     """Return True for a prompt that a thread should encode."""
-    return is_chat(prompt) or _characters(prompt) > INLINE
+    return is_chat(prompt) or to_encode(_characters(prompt), loaded.tokenizer) > INLINE
 
 
 def _characters(prompt: Prompt | RenderedChat) -> int:

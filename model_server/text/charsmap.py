@@ -17,6 +17,7 @@ from collections.abc import Collection
 from sax.errors import CheckpointError
 
 _LONGEST = 64  # characters that a rule may match
+_LONGEST_TEXT = 512  # bytes that it may write: Unicode's longest has 33
 _PRINTABLE = [chr(code) for code in range(0x20, 0x7F)]
 
 
@@ -30,6 +31,11 @@ class CharsMap:
             raise CheckpointError("its normalisation rules are damaged")
         self._units = array("I", struct.unpack_from(f"<{size // 4}I", compiled, 4))
         self._texts = compiled[4 + size :]
+        if (longest := max(map(len, self._texts.split(b"\0")))) > _LONGEST_TEXT:
+            raise CheckpointError(
+                f"its normalisation rules write texts of {longest} bytes: at most "
+                f"{_LONGEST_TEXT} are taken"
+            )
         self._kept = sorted(filter(None, kept), key=len, reverse=True)
         self._step = self._stepping()
 

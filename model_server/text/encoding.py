@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from sax.errors import QueueFull
 
@@ -18,6 +18,15 @@ T = TypeVar("T")
 INLINE = 2000  # characters
 _MEDIUM = 50_000  # characters: some tens of milliseconds
 _MOST_WAITING = 64 << 20  # characters of all texts that wait or are being encoded
+
+
+class Waits(Protocol):
+    waits: bool  # encoding waits for another process
+
+
+def to_encode(characters: int, tokenizer: Waits) -> int:
+    """Return how many characters `run` shall count: the event loop waits for no other process."""
+    return characters + INLINE + 1 if tokenizer.waits else characters
 
 
 class EncodingThreads:

@@ -13,6 +13,8 @@ from typing import NamedTuple, Protocol
 import tokenizers
 
 from model_server.text.control_tokens import ChatPiece, ControlTokens
+from model_server.text.strange.encoder import StrangeEncoder
+from model_server.text.strange.growth import are_known, check_growth
 from model_server.text.text_decoder import IncrementalDecoder, Utf8Decoder, whole_text
 from model_server.text.token_bytes import token_bytes_of
 from model_server.text.tokenizer_parts import (
@@ -24,7 +26,7 @@ from model_server.text.tokenizer_parts import (
     without_any_first_space,
     without_first_space,
 )
-from sax.errors import InvalidRequest
+from sax.errors import CheckpointError, InvalidRequest
 
 
 class Tokenizer(Protocol):
@@ -48,6 +50,8 @@ class Tokenizer(Protocol):
     def longest_token(self) -> int:
         """Bytes of the longest token, or more: no text of n tokens is longer than n of it."""
         ...
+
+    waits: bool  # encoding waits for another process: not on an event loop
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
         """Return the ids of plain text; control tokens written in it stay text.
@@ -115,7 +119,15 @@ class HfTokenizer:
         self.serialized = serialized
         self._start = parsed(serialized)
         self._charsmap = take_charsmap(self._start)
-        encoded(self._start, "the caf\u00e9 \u4f60")  # fail now on a broken vocabulary
+        normal, words = part_of(self._start.normalizer), part_of(self._start.pre_tokenizer)
+        check_growth(normal, "normalizer")
+        check_growth(words, "pre_tokenizer")
+        self.waits = not (are_known(normal) and are_known(words))
+        self._encoded = StrangeEncoder().encoded if self.waits else encoded
+        try:
+            self._encoded(self._start, "the caf\u00e9 \u4f60")  # fail now on a broken vocabulary
+        except InvalidRequest as exc:
+            raise CheckpointError(exc.text) from exc
         self._inner = without_first_space(self._start)
         self._bytes = token_bytes_of(self._start, part_of(self._start.decoder))
         self.bos_id = None if bos is None else self._id_of(bos)
@@ -252,7 +264,7 @@ class HfTokenizer:
 
     def _text_ids(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
         """Encode without control tokens: text that the library would take for one is cut in two."""
-        found = encoded(tokenizer, text)
+        found = self._encoded(tokenizer, text)
         if self._never_text.isdisjoint(found.ids):
             return found.ids
         controls = [
@@ -296,6 +308,7 @@ class ByteTokenizer:
     bos_id: int | None = None
     eos_ids: frozenset[int] = frozenset()
     control_ids: frozenset[int] = frozenset()
+    waits: bool = False
 
     def __init__(self, vocab_size: int) -> None:
         if vocab_size < 256:

@@ -25,6 +25,10 @@ class SentenceTokenizer:
     def longest_token(self) -> int:
         return self._tokenizer.longest_token
 
+    @property
+    def waits(self) -> bool:
+        return self._tokenizer.waits
+
     def encode(self, text: str, prompt_name: str = "") -> list[int]:
         """Return the ids of a text after a prompt of the model; "": its own choice."""
         return self._tokenizer.encode_framed(self._cased(self._prompt(prompt_name) + text))

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from model_server.loading.loaded import LoadedEmbedder
 from model_server.models.tasks import check_size
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.embed_servable import EmbedServable
@@ -19,7 +20,7 @@ from model_server.serving.passes.inputs import EACH, inputs_ids, pairs_ids, text
 from model_server.serving.query_cost import BatchCost
 from model_server.serving.servable import Servable
 from model_server.serving.servables import Servables
-from model_server.text.encoding import EncodingThreads
+from model_server.text.encoding import EncodingThreads, to_encode
 from sax.auth.acl import caller
 from sax.errors import InvalidRequest
 from sax.types import Classified, Embedded, EmbedInput, PairScores
@@ -62,7 +63,9 @@ class Embeddings:
             if dimensions:
                 check_size(dimensions, loaded.dimensions, loaded.sizes)
             _check_some(inputs, "input")
-            ids = await self._encode(inputs, lambda: inputs_ids(inputs, loaded, prompt_name))
+            ids = await self._encode(
+                loaded, inputs, lambda: inputs_ids(inputs, loaded, prompt_name)
+            )
             vectors = await passes.embed(ids, cost)
             if 0 < dimensions < loaded.dimensions:
                 vectors = await self._compute(
@@ -75,7 +78,8 @@ class Embeddings:
         servable, passes = self._passes(model_id, CLASSIFY)
         with self._admission.request(servable, CLASSIFY):
             _check_some(inputs, "input")
-            ids = await self._encode(inputs, lambda: inputs_ids(inputs, passes.loaded))
+            loaded = passes.loaded
+            ids = await self._encode(loaded, inputs, lambda: inputs_ids(inputs, loaded))
             scores = await passes.embed(ids)
         return Classified(passes.loaded.labels, scores, sum(map(len, ids)))
 
@@ -93,11 +97,12 @@ class Embeddings:
             if loaded.labels:
                 firsts = [*first] * (len(second) if len(first) == 1 else 1)
                 both = [*firsts, *second]
-                ids = await self._encode(both, lambda: pairs_ids(firsts, second, loaded))
+                ids = await self._encode(loaded, both, lambda: pairs_ids(firsts, second, loaded))
                 scores = [score for (score,) in await passes.embed(ids)]
             else:
                 texts = [*first, *second]
                 ids = await self._encode(
+                    loaded,
                     texts,
                     lambda: [
                         *texts_ids(first, "first", loaded),
@@ -122,8 +127,11 @@ class Embeddings:
         """Do the work on a thread if there are many numbers."""
         return await self._encoding.run(len(vectors) * len(vectors[0]), lambda: work(vectors))
 
-    async def _encode(self, inputs: Sequence[EmbedInput], work: Callable[[], Ids]) -> Ids:
-        return await self._encoding.run(sum(len(each) + EACH for each in inputs), work)
+    async def _encode(
+        self, loaded: LoadedEmbedder, inputs: Sequence[EmbedInput], work: Callable[[], Ids]
+    ) -> Ids:
+        characters = sum(len(each) + EACH for each in inputs)
+        return await self._encoding.run(to_encode(characters, loaded.tokenizer), work)
 
 
 def cut(vectors: Vectors, dimensions: int, normalised: bool) -> Vectors:

@@ -14,7 +14,7 @@ from model_server.serving.lm_servable import LmServable
 from model_server.serving.query import scored_ids, scored_prompt
 from model_server.serving.query_cost import BatchCost
 from model_server.serving.servables import Servables
-from model_server.text.encoding import EncodingThreads
+from model_server.text.encoding import EncodingThreads, to_encode
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
 from sax.errors import PromptTooLong, UnsupportedParameter
@@ -64,7 +64,8 @@ class GradientCalls:
         loaded = servable.loaded
         asked = await rendered(scored_prompt(prefix, loaded), loaded)
         ids, target = await self._encoding.run(
-            len(prefix) + len(suffix), lambda: scored_ids(asked, suffix, loaded)
+            to_encode(len(prefix) + len(suffix), loaded.tokenizer),
+            lambda: scored_ids(asked, suffix, loaded),
         )
         check_scorable(ids, target)
         whole = [*ids, *target]

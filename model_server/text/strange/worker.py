@@ -1,0 +1,60 @@
+"""The process that encodes with tokenizers of unknown patterns, within limits of time and memory.
+
+    python -m model_server.text.strange.worker SECONDS NICENESS
+
+Reads requests from standard input and writes answers to standard output until the input ends.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import msgspec
+import tokenizers
+
+from model_server.sharing.confined.limits import confine, run
+from model_server.sharing.confined.pipe import framed
+from model_server.text.strange.frames import TextAsk, TextIds
+from model_server.text.tokenizer_parts import encoded, parsed
+from sax.errors import CheckpointError
+
+MEMORY = 2 << 30  # bytes that this process may allocate
+_ADDRESSES = 4 << 30
+_KEPT = 8  # tokenizers; those of one model are up to three
+
+
+class StrangeTokenizers:
+    """The tokenizers used last, by key."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, tokenizers.Tokenizer] = OrderedDict()
+
+    def answer(self, ask: TextAsk) -> TextIds:
+        if ask.tokenizer:
+            self._known[ask.key] = parsed(ask.tokenizer)
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        if (tokenizer := self._known.get(ask.key)) is None:
+            return TextIds("unknown")
+        self._known.move_to_end(ask.key)
+        try:
+            found = encoded(tokenizer, ask.text)
+        except CheckpointError:  # of the library, which gives up on some patterns
+            return TextIds("ended", text="fails")
+        except MemoryError:
+            return TextIds("ended", text=f"needs more than {MEMORY >> 20} MiB")
+        return TextIds("ids", found.ids, found.offsets)
+
+
+def main() -> None:
+    confine(MEMORY, _ADDRESSES)
+    strange, decoder, encode = (
+        StrangeTokenizers(),
+        msgspec.msgpack.Decoder(TextAsk),
+        msgspec.msgpack.encode,
+    )
+    run(lambda frame: framed(encode(strange.answer(decoder.decode(frame)))))
+
+
+if __name__ == "__main__":
+    main()
