@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from model_server.checkpoints.huggingface.folder_vocabulary import read_vocabulary
+from model_server.checkpoints.huggingface.rope_settings import settle_rope, spell_both
 from model_server.checkpoints.json_file import read_json, read_text
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
@@ -13,20 +14,16 @@ from sax.errors import CheckpointError
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read config.json. Raises CheckpointError if it is missing or has no model_type."""
+    """Read config.json. Raises CheckpointError if it is missing, unclear or has no model_type."""
     path = folder / "config.json"
     config = read_json(path)
     if not isinstance(config.get("model_type"), str):
         raise CheckpointError(f"{path} has no model_type")
     # Newer files say dtype for torch_dtype, and rope_parameters for rope_theta and rope_scaling.
+    settle_rope(config)
+    spell_both(config)
     if "torch_dtype" not in config and "dtype" in config:
         config["torch_dtype"] = config["dtype"]
-    rope = config.get("rope_parameters")
-    if isinstance(rope, dict) and "rope_theta" not in config:
-        config["rope_theta"] = rope.get("rope_theta", 10000.0)
-        scaled = rope.get("rope_type", "default") != "default"
-        rest = {key: value for key, value in rope.items() if key != "rope_theta"}
-        config["rope_scaling"] = rest if scaled else None
     return config
 
 
