@@ -21,6 +21,7 @@ _TABLES = {
         "wte.weight",
     ),
     "embed_out.weight": ("gpt_neox.embed_in.weight",),
+    "proj_out.weight": ("model.decoder.embed_tokens.weight",),  # Whisper's
 }
 _TIED = ("tie_embedding", "tie_word_embeddings")  # by the first, if both are there
 _PIECE = 1 << 24  # numbers that are compared together

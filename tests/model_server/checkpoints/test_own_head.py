@@ -73,6 +73,24 @@ def test_a_head_that_is_stored_alone_is_the_embedding(tmp_path: Path) -> None:
     )
 
 
+@each_case(
+    "head, table",
+    [
+        (HEAD, "backbone.embeddings.weight"),
+        (HEAD, "transformer.wte.weight"),
+        ("embed_out.weight", "gpt_neox.embed_in.weight"),
+        ("proj_out.weight", "model.decoder.embed_tokens.weight"),
+    ],
+)
+def test_every_familys_head_is_compared(tmp_path: Path, head: str, table: str) -> None:
+    write_json(tmp_path / "config.json", {"model_type": "any"})
+    for by, said in ((0, None), (1, False)):
+        numbers = np.ones((3, 2), np.float32)
+        save_file({table: numbers, head: numbers + by}, tmp_path / "model.safetensors")
+        with closing(open_checkpoint(str(tmp_path))) as checkpoint:
+            assert checkpoint.config.get("tie_word_embeddings") is said
+
+
 @each_case("older, newer, own", [(True, False, False), (False, True, True), (None, False, True)])
 def test_of_two_names_of_the_tie_of_lfm2_the_older_counts(
     older: bool | None, newer: bool, own: bool
