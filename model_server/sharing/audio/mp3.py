@@ -94,21 +94,14 @@ def _told(data: bytes, tag: int) -> int:
 
 def _frames(data: bytes) -> Iterator[_Frame]:
     """Yield whole frames, the first of which begins the file but for tags. Raises RefusedSound."""
-    at, end, last = after_tags(data, 0), 0, None
+    at, last = after_tags(data, 0), None
     while frame := _found(data, at, last):
-        _check_between(data, end, frame.start, last)
         if frame.start + frame.size > len(data):
             return
         yield frame
-        end, last = frame.start + frame.size, frame
-        at = after_tags(data, end)
-    _check_between(data, end, len(data), last)
-
-
-def _check_between(data: bytes, end: int, start: int, last: _Frame | None) -> None:
-    between = start - after_tags(data, end)
-    if last is not None and between > _MOST_JUNK:
-        raise RefusedSound(f"is damaged: {between} bytes from {end} on are no frames of an MP3")
+        at, last = after_tags(data, frame.start + frame.size), frame
+    if last is not None and len(data) - at > _MOST_JUNK:
+        raise RefusedSound(f"is damaged: from byte {at} on there are no frames of an MP3")
 
 
 def _found(data: bytes, at: int, last: _Frame | None) -> _Frame | None:
@@ -116,12 +109,13 @@ def _found(data: bytes, at: int, last: _Frame | None) -> _Frame | None:
     frame = _frame(data, at)
     if last is None or (frame and frame.kind == last.kind):
         return frame
+    most = at + _MOST_JUNK
     while at >= 0:
         frame = _frame(data, at)
         follower = frame and _frame(data, frame.start + frame.size)
         if frame and follower and frame.kind == follower.kind:
             return frame
-        at = data.find(b"\xff", at + 1)
+        at = data.find(b"\xff", at + 1, most + 1)
     return None
 
 

@@ -135,7 +135,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "second flac cut": (lambda: joined("FLAC")[:-2000], "is cut off|is damaged"),
     "wav with samples cut": (lambda: wav_told(0, 64_000)[:-3], "is cut off"),
     "rf64 cut": (lambda: encoded("RF64")[:-3], "is cut off"),
-    "mp3 with a hole": (lambda: joined("MP3", bytes(3000)), "3000 bytes from .* no frames"),
+    "mp3 with a hole": (lambda: joined("MP3", bytes(3000)), "from byte .* no frames"),
     "flac that says less": (
         lambda: flac_told(9000, 9),
         "bytes after the end that its header tells",
