@@ -12,6 +12,7 @@ from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import view_of
+from model_server.checkpoints.huggingface.rope_settings import check_outside
 from model_server.checkpoints.media_part import (
     AUDIO,
     is_media,
@@ -92,6 +93,7 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     inner = config["text_config"]
     if not isinstance(inner, Mapping):
         raise CheckpointError(f"config.json has text_config = {inner!r}; it must be an object")
+    check_outside(config, inner)
     unread = _OUTER_ONLY if kind in _WITH_AUDIO else (*_OUTER_ONLY, AUDIO)
     outer = {k: v for k, v in config.items() if k not in unread and v is not None}
     own = {k: v for k, v in inner.items() if v is not None and k not in _OUTER_FIRST}

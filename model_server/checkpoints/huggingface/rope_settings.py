@@ -43,8 +43,31 @@ def spell_both(config: dict[str, Any]) -> None:
     config["rope_scaling"] = rest if scaled else None
 
 
+def check_outside(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
+    """Raise CheckpointError for settings that stand outside of the config that has its own.
+
+    inner: the text model's, which alone counts in transformers.
+    """
+    own = _settings(inner, "rope_parameters") or _settings(inner, "rope_scaling")
+    for name in ("rope_parameters", "rope_scaling"):
+        given = _settings(outer, name)
+        if own and given and _stretch(given) != _stretch(own):
+            raise CheckpointError(
+                f"config.json has {name} outside of text_config, where transformers does not read "
+                "it: write all settings into the rope_parameters of text_config"
+            )
+
+
+def _stretch(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in one spelling, without the base."""
+    named = (*_KINDS, "rope_theta")
+    kind = settings.get("rope_type") or settings.get("type") or "default"
+    rest = {key: value for key, value in settings.items() if key not in named and value is not None}
+    return rest | {"rope_type": "default" if kind == "mrope" else kind}
+
+
 def _settings(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return settings, none for what is no object: the readers refuse it in words."""
+    """Return the settings, none for what is no object: the readers refuse it in words."""
     found = config.get(name)
     return found if isinstance(found, dict) else {}
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from model_server.checkpoints.huggingface.folder_files import read_config
+from model_server.checkpoints.text_part import text_config
 from sax.errors import CheckpointError
 from tests.each_case import each_case
 from tests.model_server.models.layer_shapes import TINY, decoder_of
@@ -97,6 +98,16 @@ def test_settings_that_transformers_would_drop_are_refused(
 ) -> None:
     with pytest.raises(CheckpointError, match=f"rope_scaling beside rope_parameters.*{words}"):
         read(tmp_path, LLAMA | config)
+
+
+def test_settings_outside_of_the_text_models_config_are_refused_unless_they_repeat_it() -> None:
+    """Model cards of Qwen2.5-VL add YaRN outside, where older files have the text model's keys."""
+    own = {"mrope_section": [1, 2, 3], "rope_type": "default", "rope_theta": 500.0}
+    older = {"mrope_section": [1, 2, 3], "type": "mrope"}
+    config: dict[str, Any] = {"model_type": "qwen2_5_vl", "text_config": {"rope_parameters": own}}
+    assert text_config(config | {"rope_scaling": older})["rope_parameters"] == own
+    with pytest.raises(CheckpointError, match="rope_scaling outside of text_config"):
+        text_config(config | {"rope_scaling": YARN | older | YARN})
 
 
 def test_settings_of_all_layers_are_refused_where_each_kind_has_its_own() -> None:
