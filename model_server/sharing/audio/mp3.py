@@ -23,7 +23,7 @@ _MOST_JUNK = 1024  # bytes between frames that decoders step over
 _COUNTED = 1  # flag of a tag that says how many frames follow
 
 
-class _Frame(NamedTuple):
+class _Mp3Frame(NamedTuple):
     start: int
     size: int  # bytes
     kind: tuple[int, int, int, bool]  # version, layer, number of the rate, one channel
@@ -40,7 +40,7 @@ def mp3_files(data: bytes) -> Iterator[bytes]:
 
     What does not begin with a frame is yielded as it is. Raises RefusedSound.
     """
-    files: list[list[_Frame]] = []
+    files: list[list[_Mp3Frame]] = []
     for frame in _frames(data):
         if not files or frame.kind != files[-1][0].kind or _tag(data, frame) is not None:
             files.append([])
@@ -51,7 +51,7 @@ def mp3_files(data: bytes) -> Iterator[bytes]:
         yield _counted(data, frames)
 
 
-def _counted(data: bytes, frames: list[_Frame]) -> bytes:
+def _counted(data: bytes, frames: list[_Mp3Frame]) -> bytes:
     """Return the bytes of frames, the first of which says how many follow."""
     first = frames[0]
     tag = _tag(data, first)
@@ -68,7 +68,7 @@ def _counted(data: bytes, frames: list[_Frame]) -> bytes:
     return _tag_frame(data, first, len(frames)) + sound if first.kind[1] == 1 else sound
 
 
-def _tag_frame(data: bytes, like: _Frame, count: int) -> bytes:
+def _tag_frame(data: bytes, like: _Mp3Frame, count: int) -> bytes:
     """Return a silent frame whose tag says that `count` frames follow."""
     header = bytearray(data[like.start : like.start + 4])
     header[1] |= 1  # without a checksum
@@ -79,7 +79,7 @@ def _tag_frame(data: bytes, like: _Frame, count: int) -> bytes:
     return bytes(header + tag).ljust(found.size, b"\0")
 
 
-def _tag(data: bytes, frame: _Frame) -> int | None:
+def _tag(data: bytes, frame: _Mp3Frame) -> int | None:
     """Return where the tag of a frame is, if it has one."""
     checksum = 0 if data[frame.start + 1] & 1 else 2
     at = frame.start + 4 + frame.sides
@@ -92,7 +92,7 @@ def _told(data: bytes, tag: int) -> int:
     return count if flags & _COUNTED else 0
 
 
-def _frames(data: bytes) -> Iterator[_Frame]:
+def _frames(data: bytes) -> Iterator[_Mp3Frame]:
     """Yield whole frames, the first of which begins the file but for tags. Raises RefusedSound."""
     at, last = after_tags(data, 0), None
     while frame := _found(data, at, last):
@@ -104,7 +104,7 @@ def _frames(data: bytes) -> Iterator[_Frame]:
         raise RefusedSound(f"is damaged: from byte {at} on there are no frames of an MP3")
 
 
-def _found(data: bytes, at: int, last: _Frame | None) -> _Frame | None:
+def _found(data: bytes, at: int, last: _Mp3Frame | None) -> _Mp3Frame | None:
     """Return the frame at a byte, or after junk the next one that its like follows."""
     frame = _frame(data, at)
     if last is None or (frame and frame.kind == last.kind):
@@ -119,7 +119,7 @@ def _found(data: bytes, at: int, last: _Frame | None) -> _Frame | None:
     return None
 
 
-def _frame(data: bytes | bytearray, at: int) -> _Frame | None:
+def _frame(data: bytes | bytearray, at: int) -> _Mp3Frame | None:
     """Return the frame that begins at a byte, if its header is one; of free formats none is."""
     if len(data) < at + 4 or data[at] != 0xFF or data[at + 1] & 0xE0 != 0xE0:
         return None
@@ -134,7 +134,7 @@ def _frame(data: bytes | bytearray, at: int) -> _Frame | None:
         size = (12_000 * rates[bits] // hertz + padded) * 4
     else:
         size = (144_000 if first or layer == 2 else 72_000) * rates[bits] // hertz + padded
-    return _Frame(at, size, (version, layer, rate, data[at + 3] >> 6 == 3))
+    return _Mp3Frame(at, size, (version, layer, rate, data[at + 3] >> 6 == 3))
 
 
 def after_tags(data: bytes, at: int) -> int:
