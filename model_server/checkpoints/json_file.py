@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,26 @@ def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, An
     return value
 
 
-def parse_json(text: str) -> Any:
-    """Parse what a stranger wrote. Raises ValueError, or RecursionError if nested too deeply."""
+def parse_json(text: str, *, unique: bool = False) -> Any:
+    """Parse what a stranger wrote. Raises ValueError, or RecursionError if nested too deeply.
+
+    unique: no object may have a name twice, of which parsers take the last.
+    """
     if len(text) > MOST_JSON:
         raise ValueError(f"it has {len(text)} characters; at most {MOST_JSON} are read")
     if text.count("{") + text.count("[") > _MOST_NESTED or text.count(",") > _MOST_VALUES:
         raise ValueError(f"it holds more than {_MOST_VALUES} values or {_MOST_NESTED} lists")
-    return json.loads(text, parse_int=_whole_number)
+    return json.loads(
+        text, parse_int=_whole_number, object_pairs_hook=_different if unique else None
+    )
+
+
+def _different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"it has {twice!r} twice")
+    return found
 
 
 def _whole_number(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from model_server.checkpoints.as_published import as_published
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.gguf.checkpoint import GgufCheckpoint
 from model_server.checkpoints.huggingface.safetensors import SafetensorsCheckpoint
@@ -12,6 +13,7 @@ from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILE
 from model_server.checkpoints.orbax.checkpoint import OrbaxCheckpoint
 from model_server.checkpoints.orbax.folder import REMOTE, Folder
 from model_server.checkpoints.orbax.layout import find_layout, is_msgpack_map, layout_of_file
+from model_server.checkpoints.own_head import with_own_head
 from model_server.checkpoints.roots import local_place
 from model_server.checkpoints.split_name import whole_name
 from model_server.checkpoints.stored_experts import with_stored_experts
@@ -57,7 +59,7 @@ def _open_remote(url: str) -> Checkpoint:
 def _checked(checkpoint: Checkpoint) -> Checkpoint:
     """Return the text part. Raises CheckpointError for absurd layer counts: no build would end."""
     try:
-        part = with_stored_experts(text_part_of(checkpoint))
+        part = with_own_head(with_stored_experts(as_published(text_part_of(checkpoint))))
         tensors = len(part.names())
         for key in _LAYER_KEYS:
             layers = part.config.get(key)

@@ -12,6 +12,7 @@ from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import view_of
+from model_server.checkpoints.huggingface.rope_settings import check_outside
 from model_server.checkpoints.media_part import (
     AUDIO,
     is_media,
@@ -51,6 +52,16 @@ _PREFIXES = {
 _AROUND_OTHERS = ("llava", "qwen2_audio")
 _WITH_AUDIO = ("qwen2_audio",)  # others leave an audio encoder out
 _OUTER_ONLY = ("text_config", "model_type", "architectures")
+# What is not the text model's, so that the outer config.json says it where both do.
+_OUTER_FIRST = (
+    "bos_token_id",
+    "dtype",
+    "eos_token_id",
+    "pad_token_id",
+    "quantization_config",
+    "torch_dtype",
+)
+_TIED = "tie_word_embeddings"
 
 
 def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
@@ -70,6 +81,8 @@ def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
     """Merge text_config with the outer config.json, which alone has e.g. the end token ids.
 
+    Of a setting that both have the inner one counts, as in transformers.
+
     Returns a text model's own config as it is. Raises CheckpointError.
     """
     kind = config.get("model_type")
@@ -80,12 +93,16 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     inner = config["text_config"]
     if not isinstance(inner, Mapping):
         raise CheckpointError(f"config.json has text_config = {inner!r}; it must be an object")
+    check_outside(config, inner)
     unread = _OUTER_ONLY if kind in _WITH_AUDIO else (*_OUTER_ONLY, AUDIO)
     outer = {k: v for k, v in config.items() if k not in unread and v is not None}
+    own = {k: v for k, v in inner.items() if v is not None and k not in _OUTER_FIRST}
+    if outer.get(_TIED) is True:  # either says it, as in transformers
+        own[_TIED] = True
     inner_kind = inner.get("model_type") or _TEXT_TYPES[kind]
     if kind in _AROUND_OTHERS:
-        return {**inner, **outer, "model_type": kind, "text_model_type": inner_kind}
-    return {**inner, **outer, "model_type": inner_kind}
+        return {**inner, **outer, **own, "model_type": kind, "text_model_type": inner_kind}
+    return {**inner, **outer, **own, "model_type": inner_kind}
 
 
 def _text_name(name: str) -> str:

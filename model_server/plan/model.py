@@ -15,6 +15,7 @@ from typing import Any
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.hub.fetching import local_copy
 from model_server.checkpoints.hub.huggingface import ModelHub
+from model_server.checkpoints.huggingface.rope_settings import settle_rope
 from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.text_part import text_config
@@ -199,6 +200,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} cannot be read as JSON: {exc}") from exc
     if not isinstance(config, dict):
         raise CheckpointError(f"{file} must hold an object, as a Hugging Face config.json does")
+    settle_rope(config)
     return config
 
 

@@ -59,8 +59,8 @@ def read_partly_rotated(facts: Facts, config: Mapping[str, Any]) -> dict[str, An
 
 def partly_rotated_metadata(config: Mapping[str, Any], usual: float) -> dict[str, Any]:
     """Invert `read_partly_rotated`; usual: the part that rotates if config.json does not say."""
-    given = config.get("partial_rotary_factor")
-    given = given or (config.get("rope_parameters") or {}).get("partial_rotary_factor") or usual
+    given = (config.get("rope_parameters") or {}).get("partial_rotary_factor")
+    given = given or config.get("partial_rotary_factor") or usual
     return heads_metadata(config, int(head_dim(config) * given)) | rope_metadata(config)
 
 
@@ -149,7 +149,7 @@ def longrope_attention_factor(positions: int, original: int) -> float:
 def rope_of(config: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
     """Return rope_theta and the scaling ({} if none), from old keys or those of transformers 5."""
     given = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    theta = config.get("rope_theta") or given.get("rope_theta") or 10000.0
+    theta = given.get("rope_theta") or config.get("rope_theta") or 10000.0
     given.pop("rope_theta", None)
     return float(theta), {} if rope_type(given) == "default" else given
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from gguf.constants import TokenType
 
+from model_server.checkpoints.gguf.end_tokens import ends_by_text
 from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabularies.byte_level import byte_level
 from model_server.text.vocabularies.cutting import CUTTINGS, Cutting
@@ -51,11 +52,15 @@ def tokenizer_of(metadata: dict[str, Any]) -> HfTokenizer:
         "adds_bos": adds_bos,
         "adds_eos": metadata.get("tokenizer.ggml.add_eos_token") is True,
     }
-    vocabulary = _KINDS[kind](metadata, tokens, frame)
+    kinds = _per_token(metadata, "token_type", len(tokens)).copy()
+    ends = [] if kind == "bert" else ends_by_text(tokens, kinds)
+    kinds[ends] = TokenType.CONTROL
+    typed = metadata | {"tokenizer.ggml.token_type": kinds}
+    vocabulary = _KINDS[kind](typed, tokens, frame)
     return HfTokenizer(
         vocabulary.serialized(),
         bos=vocabulary.bos,
-        eos=[token_id for token_id in eos_ids if token_id is not None],
+        eos=[*(token_id for token_id in eos_ids if token_id is not None), *ends],
         adds_bos=adds_bos,
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 from gguf.constants import TokenType
 
 from model_server.checkpoints.checkpoint import Checkpoint, ordered_ends
+from model_server.checkpoints.gguf.end_tokens import ends_by_text
 from model_server.checkpoints.gguf.tokenizer import FOR_TOOLS, PRE_TOKENIZERS, tokenizer_of
 from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabularies.sentence_piece import SPACE
@@ -36,9 +37,9 @@ def tokenizer_metadata(source: Checkpoint) -> dict[str, Any]:
     """Return all tokenizer.* metadata, by full key."""
     tokenizer, template = source.tokenizer(), source.chat_template()
     serialized = json.loads(tokenizer.serialized)
-    ends = _ends(tokenizer.bos_id, ordered_ends(source))
+    known = _ends(tokenizer.bos_id, ordered_ends(source), tokenizer)
     for variant in _variants(serialized, source.config):
-        metadata = {f"tokenizer.ggml.{key}": value for key, value in (variant | ends).items()}
+        metadata = {f"tokenizer.ggml.{key}": value for key, value in (variant | known).items()}
         metadata["tokenizer.ggml.add_bos_token"] = tokenizer.adds_bos
         if _equal(tokenizer, metadata, serialized):
             chat = {} if template is None else {"tokenizer.chat_template": template.source}
@@ -165,11 +166,17 @@ def _begun(token: str, kind: int) -> str:
     return token.removeprefix("##") if token.startswith("##") else SPACE + token
 
 
-def _ends(bos_id: int | None, ends: list[int]) -> Metadata:
+def _ends(bos_id: int | None, ends: list[int], tokenizer: HfTokenizer) -> Metadata:
+    """Name the ends, if there are too many but for those that every reader finds by their texts."""
+    if len(ends) > len(_EOS_KEYS):
+        texts = [tokenizer.token_text(token_id) for token_id in ends]
+        kinds = np.full(len(ends), TokenType.CONTROL)
+        found = ends_by_text(texts, kinds)
+        ends = [end for place, end in enumerate(ends) if place == 0 or place not in found]
     if len(ends) > len(_EOS_KEYS):
         raise CheckpointError(f"it has {len(ends)} end tokens; GGUF holds {len(_EOS_KEYS)}")
-    found: Metadata = dict(zip(_EOS_KEYS, ends, strict=False))
-    return found if bos_id is None else {"bos_token_id": bos_id, **found}
+    named: Metadata = dict(zip(_EOS_KEYS, ends, strict=False))
+    return named if bos_id is None else {"bos_token_id": bos_id, **named}
 
 
 _KINDS: Mapping[str, Callable[[dict[str, Any], Mapping[str, Any]], Iterator[Metadata]]] = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from model_server.checkpoints.huggingface.folder_vocabulary import read_vocabulary
+from model_server.checkpoints.huggingface.rope_settings import settle_rope, spell_both
 from model_server.checkpoints.json_file import read_json, read_text
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
@@ -13,20 +15,16 @@ from sax.errors import CheckpointError
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read config.json. Raises CheckpointError if it is missing or has no model_type."""
+    """Read config.json. Raises CheckpointError if it is missing, unclear or has no model_type."""
     path = folder / "config.json"
     config = read_json(path)
     if not isinstance(config.get("model_type"), str):
         raise CheckpointError(f"{path} has no model_type")
     # Newer files say dtype for torch_dtype, and rope_parameters for rope_theta and rope_scaling.
+    settle_rope(config)
+    spell_both(config)
     if "torch_dtype" not in config and "dtype" in config:
         config["torch_dtype"] = config["dtype"]
-    rope = config.get("rope_parameters")
-    if isinstance(rope, dict) and "rope_theta" not in config:
-        config["rope_theta"] = rope.get("rope_theta", 10000.0)
-        scaled = rope.get("rope_type", "default") != "default"
-        rest = {key: value for key, value in rope.items() if key != "rope_theta"}
-        config["rope_scaling"] = rest if scaled else None
     return config
 
 
@@ -34,7 +32,7 @@ def folder_tokenizer(folder: Path, config: dict[str, Any]) -> HfTokenizer:
     """Read the tokenizer; `config` is config.json. Raises CheckpointError, naming the file."""
     settings = _settings(folder)
     path = folder / "tokenizer.json"
-    bos, eos = _bos(settings, config), _eos(folder, settings, config)
+    bos, eos = _bos(folder, settings, config), _eos(folder, settings, config)
     adds_bos = _flag(settings, "add_bos_token")
     if path.exists():
         serialized = read_text(path)
@@ -69,7 +67,17 @@ def folder_chat_template(folder: Path, tokenizer: HfTokenizer) -> ChatTemplate |
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    return read_json(folder / "tokenizer_config.json", missing={})
+    """Return tokenizer_config.json with the texts that special_tokens_map.json adds.
+
+    In folders of older transformers, which list no added tokens, the latter counts where both have
+    a text.
+    """
+    settings = read_json(folder / "tokenizer_config.json", missing={})
+    texts = read_json(folder / "special_tokens_map.json", missing={})
+    texts = {key: text for key, text in texts.items() if _content(text) is not None}
+    if "added_tokens_decoder" not in settings:
+        return settings | texts
+    return settings | {key: text for key, text in texts.items() if settings.get(key) is None}
 
 
 def _flag(settings: dict[str, Any], key: str) -> bool | None:
@@ -77,19 +85,27 @@ def _flag(settings: dict[str, Any], key: str) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _bos(settings: dict[str, Any], config: dict[str, Any]) -> int | str | None:
-    given = _content(settings.get("bos_token")) or config.get("bos_token_id")
-    return given if isinstance(given, int | str) else None
+def _bos(folder: Path, settings: dict[str, Any], config: dict[str, Any]) -> int | str | None:
+    ids = (source.get("bos_token_id") for source in _with_ids(folder, config))
+    known = next((token_id for token_id in ids if type(token_id) is int), None)
+    return _content(settings.get("bos_token")) or known
 
 
 def _eos(folder: Path, settings: dict[str, Any], config: dict[str, Any]) -> set[int | str]:
     """Collect the end tokens of all files: chat models end turns with several tokens."""
     found: set[int | str] = set()
-    for source in (read_json(folder / "generation_config.json", missing={}), config):
+    for source in _with_ids(folder, config):
         given = source.get("eos_token_id")
         found |= {i for i in (given if isinstance(given, list) else [given]) if type(i) is int}
     content = _content(settings.get("eos_token"))
     return found | ({content} if content else set())
+
+
+def _with_ids(folder: Path, config: dict[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the files' objects that give token ids, and the text model's config in another."""
+    inner = config.get("text_config")
+    sources = [config, inner, read_json(folder / "generation_config.json", missing={})]
+    return [source for source in sources if isinstance(source, Mapping)]
 
 
 def _template_sources(folder: Path, settings: dict[str, Any]) -> tuple[Path, str | None, str]:

@@ -30,7 +30,7 @@ _TEXT_PART = "language_model."
 _FACTORS = (".lora_A.weight", ".lora_B.weight")
 _PLAIN_NAME = re.compile(r"\^?[\w.]+\$?", re.ASCII)
 # Initialisations that also change the base's weights while training.
-_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "eva")
+_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 # Settings that tensors repeat, or that matter only for training.
 _HARMLESS = frozenset(
     {
@@ -102,11 +102,13 @@ class PeftAdapter:
                 f"{path}: init_lora_weights is {shortened(begun)}, which changes the base's own "
                 "weights: save the adapter with path_initial_model_for_weight_conversion"
             )
-        for key in ("alpha_pattern", "rank_pattern"):
-            self._check_pattern(path, key, config.get(key) or {})
+        self._check_pattern(path, "alpha_pattern", config.get("alpha_pattern") or {})
 
     def _check_pattern(self, path: Path, key: str, given: Any) -> None:
-        """Only plain names: an expression of a stranger could run for hours."""
+        """Only plain names: an expression of a stranger could run for hours.
+
+        That of ranks is not read: the tensors have them.
+        """
         fine = isinstance(given, dict) and all(map(_PLAIN_NAME.fullmatch, given))
         if not fine or not all(map(_is_positive, given.values())):
             raise CheckpointError(

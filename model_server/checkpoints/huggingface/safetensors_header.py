@@ -55,9 +55,9 @@ def read_header(file: TensorFile, on_error: ErrorHandler = raise_error) -> dict[
         raise file.damaged(f"it announces a header of {length} bytes; at most {MAX_HEADER}")
     text = file.read(8, length, "its header").tobytes()
     try:
-        header = parse_json(text.decode())
+        header = parse_json(text.decode(), unique=True)
     except (ValueError, RecursionError) as exc:
-        raise file.damaged(f"its header is not JSON: {exc}") from exc
+        raise file.damaged(f"its header cannot be read: {exc}") from exc
     if not isinstance(header, dict):
         raise file.damaged("its header is not a JSON object")
     header.pop("__metadata__", None)

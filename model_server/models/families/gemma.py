@@ -18,6 +18,7 @@ from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
+from sax.errors import CheckpointError
 
 GEMMA = (*DECODER, "attention_bias", "hidden_activation", "use_bidirectional_attention")
 KEYS = KnownKeys("gemma", GEMMA, DECODER_OFF)
@@ -46,12 +47,19 @@ def activation_name(keys: ConfigKeys) -> str:
     """The config's activation; early checkpoints say `gelu` but mean the tanh approximation.
 
     Raises CheckpointError for any other than a GELU: with `silu` it is a model like Llama, whose
-    tensors have the same names.
+    tensors have the same names. And for two, of which transformers takes one or the other.
     """
-    if keys.get("hidden_activation") is not None:
-        return keys.only("hidden_activation", _TANH, *_OTHER_GELUS)
-    named = keys.only("hidden_act", _TANH, *_OTHER_GELUS)
-    return _TANH if named == "gelu" else named
+    older, newer = (
+        keys.get(key) and keys.only(key, _TANH, *_OTHER_GELUS)
+        for key in ("hidden_act", "hidden_activation")
+    )
+    older = _TANH if older == "gelu" else older
+    if older and newer and older != newer:
+        raise CheckpointError(
+            f"config.json has hidden_act = {older!r} and hidden_activation = {newer!r}; remove the "
+            "one that the model was not trained with"
+        )
+    return newer or older or _TANH
 
 
 def embedding_scale(keys: ConfigKeys) -> Any:

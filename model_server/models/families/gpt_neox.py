@@ -14,6 +14,7 @@ from flax import nnx
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.gpt2 import divided, norm_of
 from model_server.models.families.gptj import biased_ffw
+from model_server.models.families.ropes import rotated_part
 from model_server.models.known_keys import KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.decoder import Decoder
@@ -23,7 +24,6 @@ from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.recipe import Family, Recipe, head_cache, serving
 from model_server.models.weights.source import GroupRows, Tensor
 from model_server.models.weights.weight import WeightForm
-from sax.errors import CheckpointError
 
 KEYS = KnownKeys(
     "gpt_neox",
@@ -116,13 +116,10 @@ def _attention_sources(prefix: str, shape: AttentionShape, biased: bool) -> Atte
 def _rope(keys: ConfigKeys, head_dim: int) -> Rope:
     """Rope over part of a head; transformers 5 moved its settings into rope_parameters."""
     moved = dict(keys.get("rope_parameters", {}))
-    share = keys.number("rotary_pct", moved.pop("partial_rotary_factor", 0.25))
-    rotated = int(head_dim * share)
-    if rotated % 2 or not 0 < rotated <= head_dim:
-        raise CheckpointError(
-            f"config.json has rotary_pct = {share}: the gpt_neox family rotates an even part of a "
-            f"head of {head_dim}, not {rotated}"
-        )
+    outside = "rotary_pct"
+    name = "partial_rotary_factor" if "partial_rotary_factor" in moved else outside
+    share = moved.pop(name, keys.number(outside, 0.25))
+    rotated = rotated_part(keys, head_dim, share, name)
     base = keys.get("rotary_emb_base", keys.get("rope_theta"))
     return rope_of({**keys.all, "rope_theta": base, "rope_parameters": moved}, rotated)
 

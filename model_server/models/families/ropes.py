@@ -39,14 +39,16 @@ def settings_of(keys: ConfigKeys) -> dict[str, Any]:
     return dict(given)
 
 
-def rotated_part(keys: ConfigKeys, head_dim: int, share: Any) -> int:
+def rotated_part(
+    keys: ConfigKeys, head_dim: int, share: Any, name: str = "partial_rotary_factor"
+) -> int:
     """Return how many dimensions of a head rotate. Raises CheckpointError."""
     if type(share) not in (int, float):
-        raise CheckpointError(f"config.json has partial_rotary_factor = {share!r}, not a number")
+        raise CheckpointError(f"config.json has {name} = {share!r}, not a number")
     rotated = int(head_dim * share)
     if not 0 < rotated <= head_dim or rotated % 2:
         raise CheckpointError(
-            f"config.json has partial_rotary_factor = {share}, which would rotate {rotated} of a "
+            f"config.json has {name} = {share}, which would rotate {rotated} of a "
             f"head's {head_dim} dimensions; the {keys.family} family rotates an even number of them"
         )
     return rotated
@@ -57,8 +59,14 @@ def ropes_by_kind(
 ) -> dict[str, Rope]:
     """Build the rope of each kind of layer.
 
-    given: rope settings by kind. bases: by kind, where the settings have none.
+    given: rope settings by kind. bases: by kind, where the settings have none. Raises
+    CheckpointError for settings of no kind: they would change nothing.
     """
+    if others := [name for name, value in given.items() if name not in bases and value is not None]:
+        raise CheckpointError(
+            f"config.json has {', '.join(others)} among its rope settings; the {keys.family} "
+            f"family has them by kind of layer: write them below {' or '.join(bases)}"
+        )
     context = {"max_position_embeddings": keys.whole("max_position_embeddings")}
     return {
         kind: rope_of(
@@ -92,7 +100,7 @@ def triple_rope(
     for name in ("rope_type", "type"):
         if given.get(name) == "mrope":  # the older name of triples that are not stretched
             given[name] = "default"
-    theta = {"rope_theta": keys.get("rope_theta") or given.get("rope_theta") or base}
+    theta = {"rope_theta": given.get("rope_theta") or keys.get("rope_theta") or base}
     rope = rope_of(keys.all | theta | {"rope_parameters": given | theta}, head_dim)
     return replace(rope, axes=axes)
 

@@ -162,7 +162,7 @@ def rope_of(
         )
     _check_settings(kind, given)
     try:
-        base = float(config.get("rope_theta") or given.get("rope_theta") or 10000.0)
+        base = float(given.get("rope_theta") or config.get("rope_theta") or 10000.0)
         asked = _Asked(rope_frequencies(rotated, base), base, given, config, context)
         frequencies, scale = _STRETCHES[kind](asked)
         long, short_context = _long_list(asked) if kind == "longrope" else (None, None)

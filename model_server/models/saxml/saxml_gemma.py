@@ -25,7 +25,7 @@ from model_server.models.saxml.saxml_class import (
 
 _CONFIG = {
     "model_type": "gemma",
-    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_act": "gelu_pytorch_tanh",
     "rms_norm_eps": 1e-6,
 }
 

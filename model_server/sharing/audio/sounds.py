@@ -12,6 +12,8 @@ import numpy as np
 import soundfile
 
 from model_server.sharing.audio.frames import HOP, RATE, SoundForm
+from model_server.sharing.audio.parts import parts_of
+from model_server.sharing.audio.refused_sound import RefusedSound
 from model_server.sharing.audio.resampling import Resampler
 from model_server.sharing.audio.spectrogram import spectrogram
 
@@ -20,12 +22,10 @@ _NAMED = "WAV, FLAC, MP3 or Ogg (Vorbis or Opus) file"
 _MOST_CHANNELS = 8
 _RATES = (4_000, 384_000)
 _BLOCK = 1 << 18  # frames that are decoded together
+_UNKNOWN = (1 << 63) - 1  # what libsndfile says of frames that it cannot count
+_MOST_LEFT = 1 << 13  # bytes that decoders leave: libFLAC reads so many at a time
 _MINUTE = 60
 _LEAST = 400  # samples that make a spectrogram
-
-
-class RefusedSound(Exception):
-    """The text ends a sentence that begins "the sound"."""
 
 
 def prepared(data: bytes, form: SoundForm) -> tuple[np.ndarray, int]:
@@ -47,11 +47,8 @@ def decoded(data: bytes, most_seconds: int) -> np.ndarray:
     """Return a sound's samples f32[N], mono at 16 kHz. Raises RefusedSound, MemoryError."""
     if not data:
         raise RefusedSound(f"is empty: send the bytes of a {_NAMED}")
-    _check_riff(data)
     try:
-        with soundfile.SoundFile(BytesIO(data)) as file:
-            _check(file, most_seconds)
-            samples = np.concatenate([*_resampled(file, most_seconds)])
+        samples = np.concatenate([*_resampled(data, most_seconds)])
     except (RefusedSound, MemoryError):
         raise
     except soundfile.LibsndfileError as exc:
@@ -65,18 +62,44 @@ def decoded(data: bytes, most_seconds: int) -> np.ndarray:
     return samples
 
 
-def _check_riff(data: bytes) -> None:
-    """Refuse a WAV file that is shorter than it says; libsndfile reads it as if it were whole."""
-    announced = int.from_bytes(data[4:8], "little")
-    streamed = announced in (0, 2**32 - 1)  # its length was not known when it was begun
-    if data[:4] == b"RIFF" and not streamed and len(data) < announced:
-        raise RefusedSound(
-            f"is cut off: its header promises {announced + 8} bytes and the file has {len(data)}"
-        )
+class _Forwards(soundfile.SoundFile):
+    """A file that is read once, so that one whose length is unknown can be read."""
+
+    def seekable(self) -> bool:
+        return False
 
 
-def _check(file: soundfile.SoundFile, most_seconds: int) -> None:
-    """Check the header, before a sample is decoded."""
+def _resampled(data: bytes, most_seconds: int) -> Iterator[np.ndarray]:
+    """Yield the mixed sound piece by piece. Some headers lie about lengths: count, too."""
+    seconds = 0.0
+    for part in parts_of(data):
+        held = BytesIO(part)
+        with _Forwards(held) as file:
+            _check(file, seconds, most_seconds)
+            resampler, read = Resampler(file.samplerate, RATE), 0
+            for block in _blocks(file):
+                read += len(block)
+                if seconds + read / file.samplerate > most_seconds:
+                    raise RefusedSound(_too_long("more samples than that", most_seconds))
+                yield resampler.feed(block.mean(1, dtype=np.float32))
+            _check_end(file, read, len(part) - held.tell())
+            seconds += read / file.samplerate
+            yield resampler.flush()
+
+
+def _blocks(file: soundfile.SoundFile) -> Iterator[np.ndarray]:
+    """Yield samples f32[N, channels], and ask for no more than the header tells.
+
+    Of more libsndfile would decode the bytes and drop the samples.
+    """
+    left = file.frames
+    while len(block := file.read(min(_BLOCK, left), dtype="float32", always_2d=True)):
+        yield block
+        left -= len(block)
+
+
+def _check(file: soundfile.SoundFile, before: float, most_seconds: int) -> None:
+    """Check the header, before a sample is decoded. before: seconds of the parts before it."""
     if file.format not in FORMATS:
         raise RefusedSound(f"is a {file.format} file: send a {_NAMED}")
     if file.channels > _MOST_CHANNELS:
@@ -85,23 +108,22 @@ def _check(file: soundfile.SoundFile, most_seconds: int) -> None:
         raise RefusedSound(
             f"has {file.samplerate} samples a second: send from {_RATES[0]} to {_RATES[1]}"
         )
-    if file.frames > most_seconds * file.samplerate:
-        raise RefusedSound(_too_long(f"{file.frames / file.samplerate:,.0f} s", most_seconds))
+    seconds = before + file.frames / file.samplerate
+    if file.frames != _UNKNOWN and seconds > most_seconds:
+        raise RefusedSound(_too_long(f"{seconds:,.0f} s", most_seconds))
 
 
-def _resampled(file: soundfile.SoundFile, most_seconds: int) -> Iterator[np.ndarray]:
-    """Yield the mixed sound piece by piece. Some headers lie about lengths: count, too."""
-    resampler, announced, read = Resampler(file.samplerate, RATE), file.frames, 0
-    while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
-        read += len(block)
-        if read > most_seconds * file.samplerate:
-            raise RefusedSound(_too_long("more samples than that", most_seconds))
-        yield resampler.feed(block.mean(1, dtype=np.float32))
-    if read < announced:
+def _check_end(file: soundfile.SoundFile, read: int, left: int) -> None:
+    """Check that all was decoded. left: bytes that nobody asked for."""
+    if _UNKNOWN != file.frames > read:
         raise RefusedSound(
-            f"is cut off: its header promises {announced} samples and {read} can be decoded"
+            f"is cut off: its header promises {file.frames} samples and {read} can be decoded"
         )
-    yield resampler.flush()
+    if left > _MOST_LEFT:
+        raise RefusedSound(
+            f"has {left} bytes after the end that its header tells: write it again with the right "
+            "length"
+        )
 
 
 def _too_long(has: str, most_seconds: int) -> str:

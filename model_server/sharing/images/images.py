@@ -28,7 +28,7 @@ def prepared(data: bytes, form: ImageForm) -> ImageAnswer:
 
 
 def decoded(data: bytes) -> Image.Image:
-    """Return the image as RGB, upright. Raises RefusedImage, MemoryError."""
+    """Return the image as RGB, upright and on white. Raises RefusedImage, MemoryError."""
     if not data:
         raise RefusedImage("is empty: send the bytes of a JPEG, PNG or WebP file")
     Image.MAX_IMAGE_PIXELS = MAX_PIXELS
@@ -38,7 +38,7 @@ def decoded(data: bytes) -> Image.Image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(BytesIO(data), formats=FORMATS) as image:
                 _check(image)
-                return ImageOps.exif_transpose(image).convert("RGB")
+                return _opaque(ImageOps.exif_transpose(image))
     except (RefusedImage, MemoryError):
         raise
     except UnidentifiedImageError:
@@ -47,6 +47,16 @@ def decoded(data: bytes) -> Image.Image:
         raise RefusedImage(_too_large()) from None
     except Exception as exc:  # each decoder has its own, for files cut off or damaged
         raise RefusedImage(f"cannot be decoded, because the file is damaged: {exc}") from exc
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """Return the image as RGB; white shows through it, as in transformers' processors."""
+    if "A" not in image.getbands() and image.info.get("transparency") is None:
+        return image.convert("RGB")
+    clear = image if image.mode == "RGBA" else image.convert("RGBA")
+    white = Image.new("RGB", image.size, "white")
+    white.paste(clear, mask=clear)
+    return white
 
 
 def _check(image: Image.Image) -> None:

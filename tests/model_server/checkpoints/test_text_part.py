@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from model_server.checkpoints.checkpoint_view import CheckpointView
 from model_server.checkpoints.media_part import media_part_of
 from model_server.checkpoints.opening import open_checkpoint
+from model_server.checkpoints.text_part import text_config
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.registry import make_recipe
 from sax.errors import CheckpointError
@@ -133,13 +134,24 @@ def test_a_file_about_images_that_is_no_object_is_refused(tmp_path: Path) -> Non
         open_checkpoint(path)
 
 
-def test_the_outer_config_counts_where_both_say_something(tmp_path: Path) -> None:
+def test_the_outer_config_counts_for_what_it_alone_says(tmp_path: Path) -> None:
     path = write(tmp_path / "both", PUBLISHED, tie_word_embeddings=None)
     with closing(open_checkpoint(path)) as checkpoint:
         assert checkpoint.config["eos_token_id"] == [1, 106]
         assert checkpoint.config["tie_word_embeddings"] is True
         assert checkpoint.config["model_type"] == "gemma3_text"
         assert checkpoint.format == "safetensors"
+
+
+def test_of_a_setting_of_the_text_model_the_inner_config_counts() -> None:
+    """As in transformers, where either config says that the head is tied."""
+    inner = {"hidden_size": 3, "rope_theta": 1.0, "tie_word_embeddings": False, "eos_token_id": 4}
+    outer = {"hidden_size": 5, "rope_theta": 2.0, "tie_word_embeddings": True, "eos_token_id": 6}
+    found = text_config(outer | {"model_type": "llava", "text_config": inner})
+    assert found["hidden_size"] == 3
+    assert found["rope_theta"] == 1.0
+    assert found["tie_word_embeddings"] is True
+    assert found["eos_token_id"] == 6
 
 
 def test_a_text_config_that_is_no_object_is_refused(tmp_path: Path) -> None:

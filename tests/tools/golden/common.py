@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 LEAST_CHANGE = 1e-2  # of the logits when a feature is switched off, relative to the largest
@@ -88,6 +88,13 @@ def saved_shapes(kind: str, config: Mapping[str, Any]) -> Shapes:
         read = transformers.AutoConfig.from_pretrained(folder)
         getattr(transformers, kind)._from_config(read).save_pretrained(folder)
         return shapes_in(Path(folder) / "model.safetensors")
+
+
+def saved_tensors(model: Any) -> dict[str, np.ndarray]:
+    """The tensors that a model of transformers writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")
 
 
 def loaded(

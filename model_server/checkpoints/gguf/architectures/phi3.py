@@ -40,9 +40,8 @@ def _more_metadata(config: Config) -> dict[str, Any]:
 
 
 def _rotated(config: Config) -> int:
-    given = config.get("partial_rotary_factor")
-    given = given or (config.get("rope_parameters") or {}).get("partial_rotary_factor")
-    return int(head_dim(config) * (given or 1.0))
+    given = (config.get("rope_parameters") or {}).get("partial_rotary_factor")
+    return int(head_dim(config) * (given or config.get("partial_rotary_factor") or 1.0))
 
 
 PHI3 = GgufArchitecture(

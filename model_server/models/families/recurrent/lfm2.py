@@ -67,6 +67,8 @@ def recipe_of(
     shape, epsilon = attention_shape(keys), keys.number("norm_eps")
     conv = ShortConvShape(embed=shape.embed, width=keys.whole("conv_L_cache"))
     attends, biased = attending(keys), keys.flag("conv_bias")
+    if keys.get("tie_embedding") is not None:  # the older name counts, as in transformers
+        keys.all["tie_word_embeddings"] = keys.get("tie_embedding")
 
     def norm(size: int, name: str) -> RmsNorm:
         return RmsNorm(size, (f"{name}.weight",), epsilon=epsilon)
@@ -93,7 +95,7 @@ def recipe_of(
         ropes=[rope if its else None for its in attends],
         layer=layer,
         norm=lambda _: norm(shape.embed, "model.embedding_norm"),
-        tied=keys.flag("tie_embedding", True),
+        tied=True,
         states=lambda shards: tuple(None if its else conv.states(shards) for its in attends),
     )
 

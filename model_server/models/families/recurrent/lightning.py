@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.checkpoints.as_published import fading_rates
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import StateArray
 from model_server.kernels.states import MemoryTokens, Remembering, State
@@ -32,8 +33,7 @@ class FadingRates:
     @classmethod
     def of(cls, layer: int, layers: int, heads: int) -> FadingRates:
         """Rates fall from head to head, and from the first layer to the last."""
-        share = 1 - layer / (layers - 1 + 1e-5) + 1e-5
-        return cls(tuple(2 ** (-8 * (head + 1) / heads) * share for head in range(heads)))
+        return cls(fading_rates(layer, layers, heads))
 
     def at(self, positions: jax.Array) -> jax.Array:
         """f32[H], the same at all positions."""

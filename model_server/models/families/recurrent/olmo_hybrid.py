@@ -7,6 +7,7 @@ those of Hugging Face's `OlmoHybridForCausalLM`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 from flax import nnx
@@ -21,6 +22,7 @@ from model_server.models.layers.delta_net import DeltaShape, DeltaSources, Gated
 from model_server.models.layers.pre_norm import PostNormLayer, PreNormLayer
 from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.recipe import Family, Recipe, serving
+from model_server.models.weights.source import Joined, Tensor, cut
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
@@ -58,7 +60,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         if not attends[index]:
             return PreNormLayer(
                 norm_of(keys, f"{prefix}.attention_layer_norm"),
-                GatedDeltaNet(delta, _sources(f"{prefix}.linear_attn"), form),
+                GatedDeltaNet(delta, _sources(f"{prefix}.linear_attn", delta), form),
                 norm_of(keys, f"{prefix}.feedforward_layer_norm"),
                 ffw(prefix, form),
             )
@@ -120,9 +122,16 @@ def _delta_shape(keys: ConfigKeys) -> DeltaShape:
     )
 
 
-def _sources(name: str) -> DeltaSources:
+def _sources(name: str, shape: DeltaShape) -> DeltaSources:
     q, k, v, gate, rate, decay, out = ((f"{name}.{part}_proj.weight",) for part in "qkvgbao")
-    convolutions = tuple((f"{name}.{part}_conv1d.weight",) for part in "qkv")
+    # Three tensors of all filters: transformers saves them in three equal parts.
+    filters = Joined(tuple(Tensor(f"{name}.{part}_conv1d.weight") for part in "qkv"))
+    first, second, total = accumulate(shape.parts)
+    convolutions = (
+        cut(filters, 0, first, of=total),
+        cut(filters, first, second, of=total),
+        cut(filters, second, total, of=total),
+    )
     return DeltaSources(
         q=q,
         k=k,
@@ -130,7 +139,7 @@ def _sources(name: str) -> DeltaSources:
         gate=gate,
         rate=rate,
         decay=decay,
-        convolutions=(convolutions[0], convolutions[1], convolutions[2]),
+        convolutions=convolutions,
         log_decay=(f"{name}.A_log",),
         decay_bias=(f"{name}.dt_bias",),
         norm=(f"{name}.o_norm.weight",),

@@ -87,6 +87,30 @@ def test_every_end_is_an_end() -> None:
     assert tokenizer_of(METADATA).eos_ids == {0, 1}
 
 
+def ends(*texts: str, kind: int = 3, **more: int) -> set[str]:
+    """Texts of the end tokens of a vocabulary that begins with these."""
+    tokens, kinds = [*texts, "<s>", *LETTERS], [kind] * len(texts) + [3] + [1] * len(LETTERS)
+    given = {"tokens": tokens, "token_type": np.array(kinds, np.int32), "merges": []} | more
+    own = {"model": "gpt2", "pre": "gpt-2", "bos_token_id": len(texts)} | given
+    tokenizer = tokenizer_of({f"tokenizer.ggml.{key}": value for key, value in own.items()})
+    assert tokenizer.eos_ids <= tokenizer.control_ids
+    return {tokens[token_id] for token_id in tokenizer.eos_ids}
+
+
+def test_tokens_whose_texts_end_an_answer_are_ends() -> None:
+    """As in llama.cpp; not where the text is one of several messages, or a plain one."""
+    for text in ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "<turn|>"):
+        assert ends("<|endoftext|>", text, "<|turn|>", eos_token_id=0) == {"<|endoftext|>", text}
+        assert ends(text, kind=4) == ends(text, kind=1) == {text}
+    assert ends("<|end|>", "<|return|>", "<|call|>") == {"<|return|>", "<|call|>"}
+    assert ends("<|end|>", "<|flush|>", "<|calls|>") == {"<|flush|>", "<|calls|>"}
+    assert ends("<|end|>", "<|return|>", "<|call|>", eot_token_id=0) == {
+        *("<|end|>", "<|return|>", "<|call|>")
+    }
+    assert ends("</s>", "[EOT]") == {"</s>", "[EOT]"}
+    assert ends("</s>", "[EOT]", kind=1) == set()
+
+
 def test_the_start_token_is_added_when_the_file_says_so() -> None:
     assert not tokenizer_of(METADATA).adds_bos
     told = tokenizer_of(METADATA | {"tokenizer.ggml.add_bos_token": True})

@@ -65,6 +65,26 @@ def folder_with(tokenizer_json: str, tmp_path: Path) -> Path:
     return folder
 
 
+def test_ends_that_readers_find_by_their_texts_need_no_place_in_the_file(tmp_path: Path) -> None:
+    """GGUF has three; two of these five are found."""
+    folder = write_tiny(tmp_path / "a")
+    path = folder / "tokenizer.json"
+    renamed = {"<|stop|>": "<|im_end|>", "<|turn|>": "<|eot_id|>"}
+    text = path.read_text()
+    for old, new in renamed.items():
+        text = text.replace(json.dumps(old), json.dumps(new))
+    path.write_text(text)
+    write_json(folder / "tokenizer_config.json", {"bos_token": "<|end|>"})
+    write_json(folder / "generation_config.json", {"eos_token_id": [4, 1, 2, 5, 6]})
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", config | {"eos_token_id": 4})
+    convert(str(folder), str(tmp_path / "a.gguf"))
+    assert open_checkpoint(str(tmp_path / "a.gguf")).tokenizer().eos_ids >= {4, 1, 2, 5, 6}
+    write_json(folder / "generation_config.json", {"eos_token_id": [4, 1, 2, 5, 6, 7]})
+    with pytest.raises(CheckpointError, match="4 end tokens; GGUF holds 3"):
+        convert(str(folder), str(tmp_path / "b.gguf"))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60

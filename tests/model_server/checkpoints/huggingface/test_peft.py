@@ -48,6 +48,11 @@ def test_a_scale_follows_alpha_rank_and_patterns(tmp_path: Path, base: Path) -> 
     assert scales(tmp_path / "rs", base, use_rslora=True)[Q] == 8 / math.sqrt(4)
     found = scales(tmp_path / "pattern", base, alpha_pattern={"layers.1.mlp.down_proj": 2})
     assert (found[Q], found[DOWN]) == (8 / 4, 2 / 4)
+    ranked = {"rank_pattern": {"(.*)q_proj": 4}, "r": 9}  # as the tensors say
+    assert scales(tmp_path / "ranks", base, **ranked)[Q] == 8 / 4
+    assert (
+        scales(tmp_path / "eva", base, init_lora_weights="eva")[Q] == 8 / 4
+    )  # the base is as it was
 
 
 @each_case(
@@ -61,7 +66,8 @@ def test_a_scale_follows_alpha_rank_and_patterns(tmp_path: Path, base: Path) -> 
         ({"something_new": 3}, "'something_new' is 3"),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is pissa_niter_4"),
         ({"alpha_pattern": {"(a+)+$": 3}}, "alpha_pattern is"),
-        ({"rank_pattern": {"q_proj": -1}}, "rank_pattern is"),
+        ({"alpha_pattern": {"q_proj": -1}}, "alpha_pattern is"),
+        ({"init_lora_weights": "lora_ga"}, "init_lora_weights is lora_ga"),
         ({"lora_alpha": "8"}, "lora_alpha is 8"),
         ({"lora_alpha": float("inf")}, "lora_alpha is inf"),
     ],

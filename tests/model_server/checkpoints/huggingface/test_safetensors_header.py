@@ -44,6 +44,13 @@ def test_numbers_and_nesting_without_bounds_are_refused(tmp_path: Path, header: 
     assert len(caught.value.text) < 1000
 
 
+def test_a_name_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    entry = json.dumps(TENSOR)
+    for header in (f'{{"b": {entry}, "a": {entry}, "a": {entry}}}', '{"b": {"a": 1, "a": 2}}'):
+        with pytest.raises(CheckpointError, match="its header cannot be read: it has 'a' twice"):
+            read_header(file_with(tmp_path / "x", header))
+
+
 @each_case("length", [MAX_HEADER + 1, 2**40, 2**64 - 1])
 def test_a_header_that_is_too_long_is_not_read(tmp_path: Path, length: int) -> None:
     file_with(tmp_path / "x", "{}", length)

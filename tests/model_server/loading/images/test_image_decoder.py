@@ -20,9 +20,11 @@ from model_server.loading.images.image_decoder import ImageDecoder
 from model_server.sharing.confined.process import ProcessEnded
 from model_server.sharing.images.forms import ImageForm, MultiplesForm, SquareForm
 from model_server.sharing.images.frames import MAX_PIXELS, ImageAsk
+from model_server.sharing.images.images import decoded
 from model_server.sharing.images.process import ImageProcess
 from model_server.sharing.images.worker import answer
 from sax.errors import InvalidRequest, QueueFull
+from tests.each_case import each_case
 
 FORM = SquareForm(size=16, shortest=None, resample=0)
 
@@ -92,6 +94,39 @@ def test_grey_and_transparent_images_become_rgb_and_a_turned_one_is_set_upright(
     exif[0x0112] = 6  # a quarter turn
     turned = decoder.submit(encoded(picture(), exif=exif), FORM).result()
     assert (turned == np.rot90(np.asarray(picture()), -1)).all()
+
+
+def _clear(mode: str) -> Image.Image:
+    """An image that is red at the left, and clear or nearly so at the right."""
+    image = Image.new("RGBA", (16, 16), (200, 0, 0, 255))
+    image.paste((0, 0, 99, 51), (8, 0, 16, 16))
+    return image if mode == "RGBA" else image.convert(mode)
+
+
+def _keyed(mode: str) -> bytes:
+    """A PNG whose right half has the one color that is clear."""
+    image = Image.new(mode, (16, 16), 1)
+    image.paste(0, (8, 0, 16, 16))
+    if mode == "P":
+        image.putpalette([0, 0, 99, 200, 0, 0])
+    return encoded(image, transparency=0)
+
+
+@each_case(
+    "data, colors",
+    [
+        (encoded(_clear("RGBA")), [(200, 0, 0), (204, 204, 224)]),
+        (encoded(_clear("RGBA"), "WEBP", lossless=True), [(200, 0, 0), (204, 204, 224)]),
+        (encoded(_clear("LA")), [(60, 60, 60), (206, 206, 206)]),
+        (_keyed("P"), [(200, 0, 0), (255, 255, 255)]),
+        (_keyed("L"), [(1, 1, 1), (255, 255, 255)]),
+        (encoded(Image.new("RGB", (16, 16)), transparency=(0, 0, 0)), [(255, 255, 255)] * 2),
+    ],
+)
+def test_white_shows_through_an_image(data: bytes, colors: list[tuple[int, ...]]) -> None:
+    """As in transformers' convert_to_rgb: here 51 of 255 parts are of the color."""
+    pixels = np.asarray(decoded(data))
+    assert [tuple(pixels[0, column].tolist()) for column in (0, 15)] == colors
 
 
 def _cut(data: bytes) -> bytes:

@@ -71,6 +71,10 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention = True; the gemma"),
         ({"hidden_activation": "tanhshrink"}, "tanhshrink"),
         ({"hidden_act": "tanhshrink"}, "tanhshrink"),
+        (
+            {"hidden_act": "gelu", "hidden_activation": "gelu_new"},
+            "hidden_act = 'gelu_pytorch_tanh' and hidden_activation = 'gelu_new'",
+        ),
     ],
     "gemma2": [
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention = True; the gemma2")

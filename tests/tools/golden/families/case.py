@@ -2,7 +2,7 @@
 
 Its config.json is as published checkpoints of the family have it, with small, odd sizes; those of
 older families are as older versions of transformers wrote them, and those called `rope_parameters`
-as transformers 5 does.
+as transformers 5 does. Of each family one case's tensors are what transformers itself saves.
 """
 
 from __future__ import annotations
@@ -12,6 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.tools.golden.common import Changes, Shapes
+
+
+def _same_name(name: str) -> str:
+    return name
+
+
+def _same_shapes(shapes: Shapes) -> Shapes:
+    return shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +32,19 @@ class Case:
     # Keys that transformers needs to have another value, as of a model type that it does not know.
     known_as: Changes = field(default_factory=dict)
     # What transformers calls a tensor -> what published checkpoints call it.
-    published: Callable[[str], str] = lambda name: name
+    published: Callable[[str], str] = _same_name
     # Tensors as transformers saves them -> as published checkpoints hold the same numbers.
-    stored: Callable[[Shapes], Shapes] = lambda shapes: shapes
+    stored: Callable[[Shapes], Shapes] = _same_shapes
     # Tensors that published checkpoints hold and the model does not need, by its config.
     spare: Callable[[Mapping[str, Any]], Shapes] = lambda config: {}
-    # Endings of tensors that transformers computes itself where a file does not hold them.
+    # Endings of tensors that transformers computes itself where a file does not hold them: what it
+    # saves of them is in computed.npz.
     computed: tuple[str, ...] = ()
+    # Those that published checkpoints do not hold.
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def is_as_saved(self) -> bool:
+        """Whether the case's tensors are named and shaped as transformers itself saves them."""
+        changed = (self.stored, self.published) != (_same_shapes, _same_name)
+        return not (changed or self.left_out or self.known_as)

@@ -2,9 +2,10 @@
 
 A folder holds config.json, which is given; tensors.json (name in published checkpoints -> shape)
 and golden.npz (prompt i64[S]; logits f32[S, V], of an encoder hidden f32[S, D] and pooled f32[D];
-how), which are made. transformers reads the same files that our loader will read, so names, layouts
-and the meaning of config.json are its own and not ours: float32, eager attention. Weights are not
-stored: they follow from the names (see random_tensor).
+how), which are made, and computed.npz, with tensors that transformers computes and saves.
+transformers reads the same files that our loader will read, so names, layouts and the meaning of
+config.json are its own and not ours: float32, eager attention. Weights are not stored: they follow
+from the names (see random_tensor).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ ENCODERS = {
 LEAST_MARGIN = 1e-3  # between the last expert that is chosen and the first that is not
 
 _TABLES = (dense, experts, gemmas, gpts, multimodal, recurrent)
-_ROWS = {case.name: case for table in _TABLES for case in table.CASES}
-CASES = [*_ROWS, *saxml.CASES]
+ROWS = {case.name: case for table in _TABLES for case in table.CASES}
+CASES = [*ROWS, *saxml.CASES]
 
 
 def make(name: str, into: Path) -> None:
@@ -42,15 +43,16 @@ def make(name: str, into: Path) -> None:
     config = common.read_json(FOLDER / name / "config.json")
     if name in saxml.CASES:
         return saxml.make(FOLDER / name, into / name)
-    case = _ROWS[name]
+    case = ROWS[name]
     known, kind = config | dict(case.known_as), _class_of(config)
     made = {
         case.published(key): shape
         for key, shape in common.saved_shapes(kind, known).items()
-        if not key.endswith(case.computed)
+        if not key.endswith((*case.computed, *case.left_out))
     }
     shapes = case.stored(made)
     prompt, found = _first_clear(case, config, shapes)
+    computed = _computed(case, config, shapes)
     for feature, changes in case.without.items():
         other, _ = _run(case, changed(config, changes), shapes, prompt)
         common.assert_changes(f"{name}: {feature}", found, other)
@@ -67,6 +69,8 @@ def make(name: str, into: Path) -> None:
         prompt=prompt,
         **outputs,
     )
+    if computed:
+        np.savez_compressed(into / name / "computed.npz", allow_pickle=False, **computed)
 
 
 def _class_of(config: Mapping[str, Any]) -> str:
@@ -95,18 +99,28 @@ def _run(
 
     from tests.tools.golden.families.routing import smallest_margin
 
-    spare = case.spare(config)
-    model = common.loaded(
-        _class_of(config),
-        {**config, **case.known_as},
-        {name: random_tensor(name, shape) for name, shape in (shapes | spare).items()},
-        spare=frozenset({*spare, *map(_fused, spare)}),
-        computed=case.computed,
-    )
+    model = _loaded(case, config, shapes)
     with torch.no_grad(), smallest_margin(model) as margins:
         out = model(torch.from_numpy(prompt)[None])
     result = out.last_hidden_state if config["model_type"] in ENCODERS else out.logits
     return result[0].numpy(), min(margins, default=float("inf"))
+
+
+def _loaded(case: Case, config: Mapping[str, Any], shapes: Shapes) -> Any:
+    spare = case.spare(config)
+    return common.loaded(
+        _class_of(config),
+        {**config, **case.known_as},
+        {name: random_tensor(name, shape) for name, shape in (shapes | spare).items()},
+        spare=frozenset({*spare, *map(_fused, spare)}),
+        computed=(*case.computed, *case.left_out),
+    )
+
+
+def _computed(case: Case, config: Mapping[str, Any], shapes: Shapes) -> dict[str, np.ndarray]:
+    """What transformers saves of the tensors that it computes."""
+    saved = common.saved_tensors(_loaded(case, config, shapes)) if case.computed else {}
+    return {name: tensor for name, tensor in saved.items() if name.endswith(case.computed)}
 
 
 def _fused(name: str) -> str:

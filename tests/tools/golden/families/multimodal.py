@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.tools.golden.families.case import Case
-from tests.tools.golden.media.qwen import flat_names, turned_experts
+from tests.tools.golden.media.qwen import turned_experts
 
 CASES = [
-    Case("qwen2_vl", without={"theta": {"rope_theta": 10000.0}}, published=flat_names),
-    Case("qwen2_5_vl", without={"theta": {"rope_theta": 10000.0}}, published=flat_names),
+    Case("qwen2_vl", without={"theta": {"rope_theta": 10000.0}}),
+    Case("qwen2_5_vl", without={"theta": {"rope_theta": 10000.0}}),
     Case(
         "qwen2_5_vl_window",
         tokens=21,
@@ -15,7 +15,6 @@ CASES = [
             "window": {"use_sliding_window": False},
             "yarn": {"rope_scaling": {"mrope_section": [1, 2, 3], "type": "mrope"}},
         },
-        published=flat_names,
     ),
     Case("qwen3_vl"),
     Case("qwen3_vl_biases"),  # 3 heads, tied
