@@ -101,6 +101,11 @@ class TextEncoder(Protocol):
     """Encodes texts for an embedder or a classifier, including start and end tokens."""
 
     @property
+    def waits(self) -> bool:
+        """Whether encoding waits for another process."""
+        ...
+
+    @property
     def longest_token(self) -> int:
         """Bytes of the vocabulary's longest token, or more."""
         ...

@@ -21,7 +21,10 @@ _MOST_WAITING = 64 << 20  # characters of all texts that wait or are being encod
 
 
 class Waits(Protocol):
-    waits: bool  # encoding waits for another process
+    @property
+    def waits(self) -> bool:
+        """Whether encoding waits for another process."""
+        ...
 
 
 def to_encode(characters: int, tokenizer: Waits) -> int:

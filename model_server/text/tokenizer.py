@@ -51,7 +51,10 @@ class Tokenizer(Protocol):
         """Bytes of the longest token, or more: no text of n tokens is longer than n of it."""
         ...
 
-    waits: bool  # encoding waits for another process: not on an event loop
+    @property
+    def waits(self) -> bool:
+        """Whether encoding waits for another process: not on an event loop."""
+        ...
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
         """Return the ids of plain text; control tokens written in it stay text.

@@ -6,6 +6,7 @@ The top tokens are taken one by one: sorts and scans took most of a step's compi
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import NamedTuple
 
 import jax
@@ -15,11 +16,18 @@ from jax import lax
 from model_server.engine.sampling.drawing import RowSampling, draw
 from model_server.engine.sampling.race import first_highest, row_keys
 from model_server.kernels.cpu.choice import choose_tokens
+from sax.fields.sampling import UNCHANGED
 
 PADDING = -2  # as the target of a row, for the native kernel: nothing is chosen
 TOP_LOGPROBS = 20  # the maximum in OpenAI's API
 _BLOCK = 128
-_SETTINGS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "target", "tops")
+# The native kernel has these settings. Rows that use another are chosen for by XLA.
+_SETTINGS = tuple(
+    name for name in signature(choose_tokens).parameters if name in RowSampling._fields
+)
+_OTHERS = tuple(
+    name for name in RowSampling._fields if name not in (*_SETTINGS, "seed", "position")
+)
 
 
 class Sampled(NamedTuple):
@@ -42,11 +50,24 @@ def sample(
     """Choose or score one token per row of f32[R, V].
 
     edited: the logits to choose by, after penalties and biases; None: the same. native: by the
-    native CPU kernel.
+    native CPU kernel, if no row uses a setting that it does not have.
     """
     choice = logits if edited is None else edited
-    if native:
+    if native and not _OTHERS:
         return _natively(logits, rows, choice)
+    if native:
+        used = jnp.any(
+            jnp.stack([getattr(rows, name) != getattr(UNCHANGED, name) for name in _OTHERS])
+        )
+        return lax.cond(
+            used,
+            lambda: _by_xla(logits, rows, choice),
+            lambda: _natively(logits, rows, choice),
+        )
+    return _by_xla(logits, rows, choice)
+
+
+def _by_xla(logits: jax.Array, rows: RowSampling, choice: jax.Array) -> Sampled:
     greedy = first_highest(choice)
     drawn = lax.cond(jnp.any(rows.temperature > 0), lambda: draw(choice, rows), lambda: greedy)
     chosen = jnp.where(rows.temperature > 0, drawn, greedy)

@@ -22,7 +22,7 @@ _WORKER = "model_server.text.strange.worker"
 _DECODER = msgspec.msgpack.Decoder(TextIds)
 
 
-class _Text(NamedTuple):
+class _StrangeText(NamedTuple):
     ask: TextAsk
     tokenizer: str
 
@@ -33,7 +33,7 @@ class _EncodingProcess(ConfinedProcess):
     def __init__(self, seconds: float, niceness: int) -> None:
         super().__init__(_WORKER, seconds, niceness, doing="encodes it", most=MAX_ANSWER)
 
-    def answer(self, text: _Text) -> TextIds:
+    def answer(self, text: _StrangeText) -> TextIds:
         """Raises ProcessEnded, OSError."""
         answer = self._exchanged(text.ask)
         if answer.kind == "unknown":
@@ -46,7 +46,7 @@ class _EncodingProcess(ConfinedProcess):
 
 
 @cache
-def _lanes() -> Lanes[_Text, TextIds]:
+def _lanes() -> Lanes[_StrangeText, TextIds]:
     return Lanes(
         LaneKind(
             name="strange tokenizers",
@@ -87,7 +87,7 @@ class StrangeEncoder:
             source = tokenizer.to_str()
             self._told[id(tokenizer)] = hashlib.sha256(source.encode()).digest(), source
         key, source = self._told[id(tokenizer)]
-        answer = _lanes().submit(key, _Text(TextAsk(key, text), source)).result()
+        answer = _lanes().submit(key, _StrangeText(TextAsk(key, text), source)).result()
         if answer.kind == "ended":
             raise InvalidRequest(
                 f"the model's tokenizer {answer.text} on this text: send another text, or publish "

@@ -67,6 +67,7 @@ from model_server.engine.sampling.sampler import sample
 from model_server.engine.slot_state import unpack
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
 from model_server.engine.step_functions import _row_sampling
+from model_server.kernels.cpu.native import available
 from model_server.engine.types import Row, SlotSampling, Step
 from model_server.serving.engine_request import check_sampling, make_engine_request
 from sax.cli.commands.requests import generate
@@ -108,7 +109,7 @@ loaded = FakeModels()(spec, lambda progress: None)
 check_sampling(request.sampling, 256)
 
 
-def drawn(sampling, seed):
+def drawn(sampling, seed, native):
     from dataclasses import replace
     asked = replace(request, sampling=replace(sampling, seed=seed))
     device = make_engine_request([1], asked, loaded).sampling
@@ -116,13 +117,14 @@ def drawn(sampling, seed):
     step = Step(1, (Row(1, 0, 1, (), True),), samplings=(SlotSampling(0, device),))
     vector, _ = StepArrays(LIMITS).pack(step, layout)
     rows = _row_sampling(unpack(layout.parts, jnp.asarray(vector)))
-    return int(chosen(logits, rows).tokens[0])
+    return int(chosen(logits, rows, native=native).tokens[0])
 
 
-chosen = jax.jit(sample)
+chosen = jax.jit(sample, static_argnames="native")
 logits = jnp.asarray(np.r_[4.0, np.zeros(9)][None], jnp.float32)
-assert {drawn(request.sampling, seed) for seed in range(6)} == {0}
-assert {drawn(body(), seed) for seed in range(6)} != {0}
+for native in {False, available()}:  # which servers on CPUs draw by
+    assert {drawn(request.sampling, seed, native) for seed in range(6)} == {0}
+    assert {drawn(body(), seed, native) for seed in range(6)} != {0}
 print("it works")
 """
 
