@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.end_to_end.cell import Cell
 from tests.model_server.checkpoints.tiny_folder import write_json, write_tiny
@@ -49,6 +50,19 @@ def _many_shards(folder: Path) -> None:
     write_json(folder / "model.safetensors.index.json", {"weight_map": shard_of})
 
 
+def _growing(steps: list[dict[str, Any]]) -> Callable[[Path], None]:
+    """A tokenizer that makes gigabytes of a short text."""
+
+    def change(folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        normalizer = {"type": "Sequence", "normalizers": steps}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": normalizer}))
+
+    return change
+
+
+_MORE = {"type": "Replace", "pattern": {"String": "q"}, "content": "q" * 100}
+
 HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a FIFO as configuration": (lambda folder: _fifo(folder, "config.json"), "FIFO"),
     "a FIFO as weights": (lambda folder: _fifo(folder, WEIGHTS), "FIFO"),
@@ -58,6 +72,11 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a shape of 200,000 numbers": (_long_shape, "damaged"),
     "a header of 90 MiB": (_long_header, "header"),
     "100,000 shards": (_many_shards, "files"),
+    "a tokenizer that multiplies a text": (_growing([_MORE] * 5), "at most"),
+    "a tokenizer that adds 10 MB": (
+        _growing([{"type": "Prepend", "prepend": "b" * 10_000_000}]),
+        "at most",
+    ),
 }
 
 
