@@ -50,6 +50,7 @@ class ConstraintReader:
                 process=_ConstraintProcess,
                 quick_s=QUICK_S,
                 slow_s=SLOW_S,
+                niceness=5,
                 wait_s=_WAIT_S,
                 waited=_waited,
                 none_starts=lambda exc: Unavailable(

@@ -20,7 +20,7 @@ from model_server.sharing.confined.process import ProcessEnded
 
 _SLOW_FOR_S = 60.0  # how long a key stays in the slow lane after its last slow question
 _IDLE_S = 60.0  # after this the slow lane's process ends; its next question starts another
-_NICE = 5  # the slow lane computes when the engine leaves processor time
+_NICE = 5  # a slow lane computes when the engine leaves processor time
 _MOST_MARKED = 1000  # keys remembered as slow
 
 Asked = TypeVar("Asked")
@@ -47,6 +47,7 @@ class LaneKind(Generic[Asked, Answered]):
     process: Callable[[float, int], AnsweringProcess[Asked, Answered]]  # by seconds and niceness
     quick_s: float  # processor time of a question in the quick lane
     slow_s: float  # and in the slow one
+    niceness: int = 0  # of the quick lane
     wait_s: float  # a question that waited longer in the slow lane is refused
     waited: Callable[[], Exception]  # what refuses it
     none_starts: Callable[[OSError], Exception]  # where no process can be started
@@ -97,7 +98,9 @@ class _Lane(Generic[Asked, Answered]):
         self._kind = kind
         quick = pass_on is not None
         self._name = kind.name if quick else f"slow {kind.name}"
-        self._process = kind.process(*((kind.quick_s, 0) if quick else (kind.slow_s, _NICE)))
+        self._process = kind.process(
+            *((kind.quick_s, kind.niceness) if quick else (kind.slow_s, kind.niceness + _NICE))
+        )
         self._slow = slow
         self._pass_on = pass_on
         self._idle_s = None if quick else _IDLE_S
