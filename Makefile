@@ -64,6 +64,7 @@ help:
 	@echo 'make clients run clients of other makers against a cell, write docs/compatibility.md'
 	@echo 'make go-client  run a client in Go against a cell (installs Go with apt-get, 550 MB)'
 	@echo 'make conformance  run pathways with every version of jaxlib, write their records and table'
+	@echo 'make golden  make two golden cases again with transformers and compare them with the kept ones'
 	@echo 'make format  format the code'
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
 	@echo 'make kernels compile the native CPU kernels again and say which of them run here'
@@ -239,6 +240,18 @@ docs: install
 	$(BIN)/python -m model_server.models.families_page > docs/models.md
 	$(BIN)/python -m http_gateway.api_page > docs/api.md
 	$(BIN)/python -m tests.docs.parity
+
+# Two golden cases made again by their makers, in an environment of their own (1.5 GB), and compared.
+.PHONY: golden
+GOLDEN := $(CACHE)/golden
+golden: $(GOLDEN)/installed
+	$(GOLDEN)/bin/python -m tests.tools.golden --compare families llama_llama3_biases minimax
+
+$(GOLDEN)/installed: tests/tools/golden/__main__.py
+	$(PYTHON) -m venv $(GOLDEN)
+	$(GOLDEN)/bin/pip install --quiet --upgrade pip
+	$(GOLDEN)/bin/pip install --quiet 'torch>=2.6,<3' 'transformers>=5,<6' ml_dtypes safetensors
+	@touch $@
 
 # Runs a cell on the usual ports for about a minute.
 .PHONY: pictures house

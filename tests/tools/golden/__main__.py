@@ -19,11 +19,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.tools.golden.common import GOLDEN, on_one_thread
+from tests.tools.golden.comparison import differences
 
 
 class Kind(NamedTuple):
@@ -67,10 +70,22 @@ def main() -> None:
         sys.exit(f"there is no case {', '.join(sorted(unknown))} of {chosen.kind}: see --list")
     if TORCH in KINDS[chosen.kind].needs:
         on_one_thread()
-    folder = chosen.into if chosen.kind in IN_NO_FOLDER else chosen.into / chosen.kind
-    for name in chosen.cases or maker.CASES:
-        maker.make(name, folder)
-        sys.stdout.write(f"{name}\n")
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch) if chosen.compare else chosen.into
+        folder = root if chosen.kind in IN_NO_FOLDER else root / chosen.kind
+        for name in chosen.cases or maker.CASES:
+            if chosen.compare:
+                _copy_given(GOLDEN / chosen.kind / name, folder / name)
+            maker.make(name, folder)
+            sys.stdout.write(f"{name}\n")
+        if chosen.compare and (found := [*differences(root, GOLDEN)]):
+            sys.exit("\n".join(["these are no longer what the tests compare with:", *found]))
+
+
+def _copy_given(kept: Path, folder: Path) -> None:
+    """Copy what a case is made from: all of its folder but arrays."""
+    if kept.is_dir():
+        shutil.copytree(kept, folder, ignore=shutil.ignore_patterns("*.npz"))
 
 
 def _arguments() -> argparse.Namespace:
@@ -85,6 +100,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="names; none: all of the kind")
     parser.add_argument("--list", action="store_true", help="print all cases of all kinds")
     parser.add_argument("--about", action="store_true", help="print what the kind's files hold")
+    parser.add_argument(
+        "--compare", action="store_true", help="keep nothing; exit 1 if arrays are others now"
+    )
     parser.add_argument(
         "--into", type=Path, default=GOLDEN, help="write below this folder, not tests/golden"
     )
