@@ -158,6 +158,7 @@ chaos: dev
 	$(BIN)/python -m tests.tools.kills --kills $(KILLS)
 	$(BIN)/python -m tests.tools.chaos.pathways --faults $(FAULTS)
 	$(BIN)/python -m tests.tools.chaos.streams --kills $(STREAM_KILLS)
+	$(BIN)/python -m tests.tools.chaos.real_streams --kills $(STREAM_KILLS)
 
 # Every attack of tests/tools/stress/rows, five times each, beside a light user of the same cell.
 stress: dev model
@@ -244,13 +245,14 @@ docs: install
 # Two golden cases made again by their makers, in an environment of their own (1.5 GB), and compared.
 .PHONY: golden
 GOLDEN := $(CACHE)/golden
+GOLDEN_TORCH ?= torch>=2.6,<3
 golden: $(GOLDEN)/installed
 	$(GOLDEN)/bin/python -m tests.tools.golden --compare families llama_llama3_biases minimax
 
 $(GOLDEN)/installed: tests/tools/golden/__main__.py
 	$(PYTHON) -m venv $(GOLDEN)
 	$(GOLDEN)/bin/pip install --quiet --upgrade pip
-	$(GOLDEN)/bin/pip install --quiet 'torch>=2.6,<3' 'transformers>=5,<6' ml_dtypes safetensors
+	$(GOLDEN)/bin/pip install --quiet '$(GOLDEN_TORCH)' 'transformers>=5,<6' ml_dtypes safetensors
 	@touch $@
 
 # Runs a cell on the usual ports for about a minute.

@@ -96,7 +96,7 @@ def fuzzed_grammars(cell: Cell) -> str:
 
 
 def _drawn(rng: random.Random) -> dict[str, object]:
-    make = rng.choice([_lark, _gbnf, _schema, _regex, _tag, _broken])
+    make = rng.choice([_lark, _gbnf, _schema, _regex, _tag, _broken, _variables])
     return make(rng)
 
 
@@ -172,6 +172,17 @@ def _tag(rng: random.Random) -> dict[str, object]:
     schema = _any(rng, 2, 4)
     tag = {"begin": "<f>", "schema": schema, "end": rng.choice(["</f>", "", "<|im_end|>"])}
     return {"response_format": {"type": "structural_tag", "structures": [tag], "triggers": ["<"]}}
+
+
+def _variables(rng: random.Random) -> dict[str, object]:
+    """What a chat template gets: variables, and tools with any parameters."""
+    name = rng.choice(["enable_thinking", "x", "messages", "tools", "\u2028", "n" * 9999])
+    function = {"name": "f", "parameters": _any(rng, 3, 4)}
+    return {
+        "chat_template_kwargs": {name: _any(rng, 3, 4)},
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": rng.choice(["auto", "required", "none"]),
+    }
 
 
 def _broken(rng: random.Random) -> dict[str, object]:
