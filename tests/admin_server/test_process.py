@@ -97,6 +97,7 @@ async def publish_for_ever(stub: admin_pb2_grpc.AdminStub, acknowledged: set[str
         number += 1
 
 
+@pytest.mark.extended
 async def test_what_was_acknowledged_before_a_kill_9_is_there_after_the_restart(tmp_path):
     acknowledged: set[str] = set()
     unsure: set[str] = set()
