@@ -145,7 +145,8 @@ class FakeReplica(
 
     async def Embed(self, request: Any, context: Any) -> Any:
         if getattr(request, "text", "") == "die":
-            await self.stop()
+            self.ending = asyncio.create_task(self.stop())  # which cancels this call
+            await asyncio.sleep(60)
         if isinstance(request, lm_pb2.EmbedRequest):
             self._begin("Embed", request)
             return lm_pb2.EmbedResponse(embedding=[len(request.text), 0.5])
