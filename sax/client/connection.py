@@ -42,6 +42,7 @@ from sax.types import GenerateRequest, TokenChunk
 from sax.wire import codec, rpc
 
 _NO_CONNECTION = "failed to connect"  # in gRPC's own words
+_FROZEN = "ping timeout"  # in its words, too: a machine that hangs or is cut off
 _SUSPECT_S = 5.0  # after a break, other replicas are preferred for this long
 _LATER_S = 0.5  # past a deadline, for the server to say how the request spent its time
 
@@ -149,7 +150,7 @@ class ModelServerConnection:
             yield
         except ReplicaLost as error:
             self._note_break()
-            if _NO_CONNECTION in error.text:
+            if not _is_death(error):
                 raise
             raise self._died(error) from error
         finally:
@@ -275,12 +276,19 @@ class ModelServerConnection:
     def _fail_all(self, error: SaxError) -> None:
         if not isinstance(error, Cancelled):
             self._note_break()
-        died = type(error) is ReplicaLost  # no other kind says so
+        died = _is_death(error)
         waiting = {number for number, inbox in self._inboxes.items() if died and not inbox.heard}
         errors = {number: self._died(error) for number in waiting}
         inboxes, self._inboxes = self._inboxes, {}
         for number, inbox in inboxes.items():
             inbox.put(errors.get(number) or fresh(error))
+
+
+def _is_death(error: SaxError) -> bool:
+    """Whether the server closed its connection, which is what the end of a process does."""
+    return type(error) is ReplicaLost and not (
+        _NO_CONNECTION in error.text or _FROZEN in error.text
+    )
 
 
 async def _requests(outgoing: Outgoing) -> AsyncIterator[tokens_pb2.ToServer]:

@@ -102,18 +102,18 @@ def slow(cell: Cell, head: bytes, wanted: str) -> str:
 
 @row(f"{SLOW} clients that never finish their headers")
 def slow_headers(cell: Cell) -> str:
-    return slow(cell, b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx: ", "408")
+    return slow(cell, b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nx: ", "408")
 
 
 @row(f"{SLOW} clients that never finish their bodies")
 def slow_bodies(cell: Cell) -> str:
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{"
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{"
     return slow(cell, head, "408")
 
 
 @row("1 MB of headers, in one field or in many, 100 times")
 def many_headers(cell: Cell) -> str:
-    start = b"GET /healthz HTTP/1.1\r\nhost: x\r\n"
+    start = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"
     one = start + b"x: " + b"v" * (1 << 20) + b"\r\n\r\n"
     many = start + b"".join(b"x%d: v\r\n" % i for i in range(1 << 17)) + b"\r\n"
     sent = [connect(cell, head) for _ in range(50) for head in (one, many)]
