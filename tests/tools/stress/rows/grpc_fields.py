@@ -121,6 +121,8 @@ def nested(descriptor: Descriptor, path: tuple[str, ...], payload: bytes, count:
 def too_large(field: RequestField, descriptor: Descriptor) -> Iterator[bytes]:
     """Messages with a field beyond each of its bounds."""
     path = _PATHS.get(field.name, (field.name,))
+    if path[0] not in descriptor.fields_by_name:  # a transcript's prompt is no text to go on with
+        path = (field.name,)
     if field.bytes is not None and field.bytes < BODY:
         yield nested(descriptor, path, b"x" * min(TIMES * field.bytes, BODY))
     if field.kind is Kind.IDS:
