@@ -234,6 +234,8 @@ class ModelServerConnection:
             error = _as_lost(rpc.to_sax_error(exc, self.peer))
             if _NO_CONNECTION in (exc.details() or "") and isinstance(error, ReplicaLost):
                 error = ReplicaUnreachable(error.text)
+            elif _FROZEN in (exc.details() or ""):  # gRPC noticed the silence before the pulse did
+                error = ReplicaSilent(error.text)
         except asyncio.CancelledError:
             if rpc.is_cancelled_here():
                 raise

@@ -87,10 +87,10 @@ class Users:
         try:
             async with self._http.stream("POST", "/v1/completions", json=body) as reply:
                 if reply.status_code != 200:
-                    error = f"{reply.status_code} {(await reply.aread()).decode()[:300]}"
+                    error = f"{reply.status_code} {(await reply.aread()).decode()[:1000]}"
                 async for line in reply.aiter_lines():
                     if '"error"' in line:
-                        error = error or line[:300]
+                        error = error or line[:1000]
                     elif line.startswith("data: {"):
                         count += _tokens_in(line)
                         if task in self._tokens:
