@@ -88,7 +88,9 @@ class RudeClient:
             "stream": True,
         }
         body = json.dumps(fields).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+        )
         return head.encode() + b"content-type: application/json\r\nconnection: close\r\n\r\n" + body
 
 

@@ -102,11 +102,15 @@ async def story(cell: Cell, number: int, victim: str, counts: Counter[str]) -> l
 
     async def read(place: int, body: dict[str, Any]) -> str:
         text, had = "", 0
-        async with aclosing(pieces(http, body)) as every:
-            async for piece in every:
-                text, had = text + piece, had + 1
-                if had == _STARTED:
-                    begun.put_nowait(place)
+        try:
+            async with aclosing(pieces(http, body)) as every:
+                async for piece in every:
+                    text, had = text + piece, had + 1
+                    if had == _STARTED:
+                        begun.put_nowait(place)
+        finally:
+            if had < _STARTED:  # it was refused, or is over already
+                begun.put_nowait(place)
         return text
 
     async with httpx.AsyncClient(base_url=cell.url, timeout=120, headers=cell.headers) as http:
@@ -117,12 +121,13 @@ async def story(cell: Cell, number: int, victim: str, counts: Counter[str]) -> l
         await asyncio.to_thread(cell.kill, victim)
         texts = await asyncio.gather(*streams, return_exceptions=True)
         await asyncio.to_thread(cell.start, victim)
+        wholes = await asyncio.gather(*[whole(http, body) for _, body in asked])
         wrong: list[str] = []
-        for (kind, body), text in zip(asked, texts, strict=True):
+        for (kind, _), text, expected in zip(asked, texts, wholes, strict=True):
             if isinstance(text, BaseException):
                 wrong.append(f"{kind}: {type(text).__name__}: {text}")
                 counts[f"{kind} broken"] += 1
-            elif text != (expected := await whole(http, body)):
+            elif text != expected:
                 wrong.append(f"{kind}: {text!r} instead of {expected!r}")
                 counts[f"{kind} parted"] += 1
             else:
