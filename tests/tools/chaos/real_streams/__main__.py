@@ -91,7 +91,12 @@ def _text(part: dict[str, Any]) -> str:
 
 
 async def whole(http: httpx.AsyncClient, body: dict[str, Any]) -> str:
-    reply = await http.post("/v1/chat/completions", json=body)
+    for _ in range(30):
+        reply = await http.post("/v1/chat/completions", json=body)
+        if reply.status_code != 503:
+            break
+        print(f"before any answer: {reply.text[:300]}", file=sys.stderr, flush=True)
+        await asyncio.sleep(1.0)
     reply.raise_for_status()
     return _text(reply.json()["choices"][0]["message"])
 
