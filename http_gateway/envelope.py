@@ -100,6 +100,7 @@ class RequestEnvelope:
         record = RequestRecord.current()
         told: SaxError = Internal(record.internal_error)
         if isinstance(error, RecursionError):
+            log.info("request %s is refused: %s", record.request_id, error)
             told = InvalidRequest("the body is nested too deeply: send one with fewer levels")
         else:
             log.error("request %s failed", record.request_id, exc_info=error)

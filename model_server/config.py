@@ -191,7 +191,7 @@ class ModelServerConfig:
 
     @property
     def metrics_ports(self) -> tuple[int, ...]:
-        """Where to serve metrics: the first of these that is free; none: nowhere."""
+        """Ports to try for metrics, in this order; 0 is any free one. Empty: metrics are off."""
         if self.metrics_port is not None:
             return () if self.metrics_port == NO_METRICS else (self.metrics_port,)
         beside = self.port + MODEL_METRICS_PORT - MODEL_PORT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 
 from http_gateway.dialects.call_object import whole_characters
@@ -74,12 +75,10 @@ def arguments_of(source: str, deepest: int) -> str | None:
         if not isinstance(call, ast.Call) or call.args:
             return None
         values = _Values(whole)
-        pairs = [(keyword.arg, values.json(keyword.value)) for keyword in call.keywords]
+        pairs = {keyword.arg: values.json(keyword.value) for keyword in call.keywords}
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return None
-    if any(name is None for name, _ in pairs):
-        return None
-    return "{" + ", ".join(f"{json.dumps(name)}: {value}" for name, value in pairs) + "}"
+    return None if None in pairs else _object(pairs)
 
 
 def _python(text: str) -> str:
@@ -95,7 +94,8 @@ class _Values:
     """Values in a source of Python, as JSON. Numbers that JSON has stay as they are."""
 
     def __init__(self, source: str) -> None:
-        self._lines = [line.encode() for line in source.splitlines(keepends=True)]
+        # Where Python's parser ends a line: str.splitlines does so at other characters, too.
+        self._lines = [line.encode() for line in re.split(r"\r\n|\r|\n", source)]
 
     def json(self, node: ast.expr) -> str:
         """Raises ValueError for what is no plain value."""
@@ -106,14 +106,16 @@ class _Values:
                 return _dumps(_WORDS[name])
             case ast.Constant(value=bool() | None as value):
                 return _dumps(value)
-            case ast.Constant(value=int() | float()) | ast.UnaryOp(op=ast.USub()):
+            case (
+                ast.Constant(value=int() | float())
+                | ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float()))
+            ):
                 return self._number(node)
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
                 return "[" + ", ".join(map(self.json, parts)) + "]"
             case ast.Dict(keys=keys, values=values):
                 pairs = zip(keys, values, strict=True)
-                texts = [f"{_dumps(self._text(key))}: {self.json(value)}" for key, value in pairs]
-                return "{" + ", ".join(texts) + "}"
+                return _object({self._text(key): self.json(value) for key, value in pairs})
             case _:
                 raise ValueError("no plain value")
 
@@ -134,6 +136,10 @@ class _Values:
         if first != last:
             return ""
         return self._lines[first][node.col_offset : node.end_col_offset].decode()
+
+
+def _object(pairs: Mapping[str | None, str]) -> str:
+    return "{" + ", ".join(f"{_dumps(name)}: {value}" for name, value in pairs.items()) + "}"
 
 
 def _dumps(value: object) -> str:

@@ -20,7 +20,7 @@ Release = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class KnownFault:
-    """What releases before `fixed`, and from `since` on, do wrong."""
+    """A fault of the releases from `since` up to, and without, `fixed`."""
 
     fixed: Release
     text: str

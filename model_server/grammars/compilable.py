@@ -48,7 +48,7 @@ def compilable(schema: Mapping[str, Any]) -> dict[str, Any]:
     if (name := parts.get("format")) is not None and name not in _FORMATS:
         del parts["format"]
     elif name in _PATTERNS:
-        parts["allOf"] = [*parts.get("allOf", ()), {"type": "string", "pattern": _PATTERNS[name]}]
+        parts["allOf"] = [*parts.get("allOf", ()), {"pattern": _PATTERNS[name]}]
         del parts["format"]
     _bound(parts)
     _name(parts)
@@ -104,7 +104,7 @@ def _bound(parts: dict[str, Any]) -> None:
 def _name(parts: dict[str, Any]) -> None:
     """Say in other words which names properties may have, where that is a list of them."""
     names = parts.get("propertyNames")
-    if not isinstance(names, dict):
+    if not isinstance(names, dict) or "patternProperties" in parts:
         return
     given = cast("dict[str, Any]", names)
     allowed = [given["const"]] if "const" in given else given.get("enum")

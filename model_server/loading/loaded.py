@@ -102,7 +102,7 @@ class TextEncoder(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether encoding waits for another process."""
+        """True if texts are encoded in another process, so that encoding blocks."""
         ...
 
     @property

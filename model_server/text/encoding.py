@@ -23,7 +23,7 @@ _MOST_WAITING = 64 << 20  # characters of all texts that wait or are being encod
 class Waits(Protocol):
     @property
     def waits(self) -> bool:
-        """Whether encoding waits for another process."""
+        """True if texts are encoded in another process, so that encoding blocks."""
         ...
 
 

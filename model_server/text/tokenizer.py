@@ -13,8 +13,6 @@ from typing import NamedTuple, Protocol
 import tokenizers
 
 from model_server.text.control_tokens import ChatPiece, ControlTokens
-from model_server.text.strange.encoder import StrangeEncoder
-from model_server.text.strange.growth import are_known, check_growth
 from model_server.text.text_decoder import IncrementalDecoder, Utf8Decoder, whole_text
 from model_server.text.token_bytes import token_bytes_of
 from model_server.text.tokenizer_parts import (
@@ -26,6 +24,8 @@ from model_server.text.tokenizer_parts import (
     without_any_first_space,
     without_first_space,
 )
+from model_server.text.untrusted.encoder import UntrustedEncoder
+from model_server.text.untrusted.growth import are_known, check_growth
 from sax.errors import CheckpointError, InvalidRequest
 
 
@@ -53,7 +53,7 @@ class Tokenizer(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether encoding waits for another process: not on an event loop."""
+        """True if texts are encoded in another process: blocks, so not for an event loop."""
         ...
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
@@ -126,7 +126,7 @@ class HfTokenizer:
         check_growth(normal, "normalizer")
         check_growth(words, "pre_tokenizer")
         self.waits = not (are_known(normal) and are_known(words))
-        self._encoded = StrangeEncoder().encoded if self.waits else encoded
+        self._encoded = UntrustedEncoder().encoded if self.waits else encoded
         try:
             self._encoded(self._start, "the caf\u00e9 \u4f60")  # fail now on a broken vocabulary
         except InvalidRequest as exc:

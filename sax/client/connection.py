@@ -287,7 +287,7 @@ class ModelServerConnection:
 
 
 def _is_death(error: SaxError) -> bool:
-    """Whether the server closed its connection, which is what the end of a process does."""
+    """Return True if the connection was closed, as the system does when a process ends."""
     return type(error) is ReplicaLost and not (
         _NO_CONNECTION in error.text or _FROZEN in error.text
     )

@@ -219,6 +219,7 @@ def _abort_of(exc: Exception) -> _Abort:
     if isinstance(exc, SaxError):
         error = exc
     elif isinstance(exc, RecursionError):  # only what a caller sent can be nested that deeply
+        logger.info("a request is refused: %s", exc)
         error = InvalidRequest("the request is nested too deeply: send one with fewer levels")
     else:
         logger.error("a servicer method failed", exc_info=exc)

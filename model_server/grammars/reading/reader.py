@@ -47,15 +47,13 @@ class ConstraintReader:
         self._lanes = Lanes(
             LaneKind[ConstraintAsk, ConstraintAnswer](
                 name="grammars",
+                doing="to compile",
                 process=_ConstraintProcess,
                 quick_s=QUICK_S,
                 slow_s=SLOW_S,
                 niceness=5,
                 wait_s=_WAIT_S,
-                waited=_waited,
-                none_starts=lambda exc: Unavailable(
-                    f"no process can be started to compile grammars: {exc}"
-                ),
+                refused=_refused,
                 ended=lambda how: ConstraintAnswer("ended", how),
                 spent=lambda answer: answer.kind == "ended",
             )
@@ -81,12 +79,9 @@ class ConstraintReader:
         self._lanes.submit(b"", ConstraintAsk("json_object", value=True, specials=dict(specials)))
 
 
-def _waited() -> Unavailable:
+def _refused(why: str, retry_after_s: float) -> Unavailable:
     # Not QueueFull: the caller would send it to another replica, with the same grammar.
-    return Unavailable(
-        f"the grammar waited {_WAIT_S:g} s for others that are slow to compile: send it later",
-        retry_after_s=_WAIT_S,
-    )
+    return Unavailable(why, retry_after_s=retry_after_s)
 
 
 @cache

@@ -41,19 +41,17 @@ class AnsweringProcess(Protocol[_Given, _Made]):
 
 @dataclass(frozen=True, kw_only=True)
 class LaneKind(Generic[Asked, Answered]):
-    """What is asked, and within which limits."""
+    """A kind of question: the process that answers it, its limits, and its errors."""
 
     name: str  # of the threads
+    doing: str  # for messages, as in "to compile it"
     process: Callable[[float, int], AnsweringProcess[Asked, Answered]]  # by seconds and niceness
     quick_s: float  # processor time of a question in the quick lane
     slow_s: float  # and in the slow one
     niceness: int = 0  # of the quick lane
     wait_s: float  # a question that waited longer in the slow lane is refused
-    waited: Callable[[], Exception]  # what refuses it
-    none_starts: Callable[[OSError], Exception]  # where no process can be started
-    ended: Callable[
-        [str], Answered
-    ]  # the answer where the slow lane's process ended, and how it did
+    refused: Callable[[str, float], Exception]  # by the reason, and after how many seconds to retry
+    ended: Callable[[str], Answered]  # the answer by how the slow lane's process ended
     spent: Callable[[Answered], bool]  # whether the process that gave it may have no memory left
 
 
@@ -137,11 +135,14 @@ class _Lane(Generic[Asked, Answered]):
     def _do(self, question: _Question[Asked, Answered]) -> None:
         at_once = question.patient or self._pass_on
         if not at_once and time.monotonic() - question.since_s > self._kind.wait_s:
-            raise self._kind.waited()
+            wait_s = self._kind.wait_s
+            why = f"others that are slow {self._kind.doing} took {wait_s:g} s: send it later"
+            raise self._kind.refused(why, wait_s)
         try:
             answer = self._process.answer(question.ask)
         except OSError as exc:
-            raise self._kind.none_starts(exc) from exc
+            why = f"no process can be started {self._kind.doing}: {exc}"
+            raise self._kind.refused(why, self._kind.wait_s) from exc
         except ProcessEnded as exc:
             self._begin_again(question.key)
             if self._pass_on is not None:

@@ -29,8 +29,7 @@ _Rendered = Callable[[tuple[Message, ...], "ContentForm"], str]
 
 @dataclass(frozen=True, slots=True)
 class CallText:
-    """How a model writes calls whose template has no place for them, though it has for tools: its
-    history has them in the text of the answer."""
+    """Writes calls into the text of a message, for templates that take tools but no calls."""
 
     begin: str
     end: str
@@ -61,12 +60,13 @@ class ContentForm:
     texts_only: bool = False  # images come as what stands for them, between the texts
     kind: str = "image"  # or "audio": of the parts that are no texts
     calls: CallText | None = None  # how calls are written into the text; None: the template does
-    no_text: bool | None = None  # a message that only calls has an empty text; None: not tried
+    # A message that only calls has an empty text, and not none; None: not tried out yet.
+    empty_text: bool | None = None
 
     @property
     def without_text(self) -> str | None:
         """The content of a message that only calls tools."""
-        return None if self.no_text is False else ""
+        return None if self.empty_text is False else ""
 
     def value(self, content: Content, guard: Callable[[str], str]) -> Any:
         if isinstance(content, str):
@@ -96,11 +96,11 @@ def tried_form(image: str, rendered: _Rendered) -> ContentForm:
 def tried_without_text(form: ContentForm, rendered: _Rendered) -> ContentForm:
     """Return the form with what a template takes as the content of a message that only calls: the
     call must be there, and no word for nothing."""
-    for each in (replace(form, no_text=True), replace(form, no_text=False)):
+    for each in (replace(form, empty_text=True), replace(form, empty_text=False)):
         text = rendered(PROBE_CALL, each)
         if _CALLED in text and "None" not in text:
             return each
-    return replace(form, no_text=True)
+    return replace(form, empty_text=True)
 
 
 def _python_call(call: Mapping[str, Any]) -> str:

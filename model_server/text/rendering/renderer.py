@@ -48,14 +48,12 @@ class Renderer:
         self._lanes = Lanes(
             LaneKind[_Chat, Answer](
                 name="chat templates",
+                doing="to render",
                 process=_TemplateProcess,
                 quick_s=QUICK_S,
                 slow_s=SLOW_S,
                 wait_s=_WAIT_S,
-                waited=_waited,
-                none_starts=lambda exc: Unavailable(
-                    f"no process can be started to render chats: {exc}"
-                ),
+                refused=_refused,
                 ended=lambda how: Answer("runaway", how),
                 spent=lambda answer: answer.kind == "runaway",
             )
@@ -70,12 +68,9 @@ class Renderer:
         return self._lanes.try_out(ask.key, _Chat(ask, parts))
 
 
-def _waited() -> Unavailable:
+def _refused(why: str, retry_after_s: float) -> Unavailable:
     # Not QueueFull: the caller would send it to another replica, with the same template.
-    return Unavailable(
-        f"the chat waited {_WAIT_S:g} s for others with a slow template: send it later",
-        retry_after_s=_WAIT_S,
-    )
+    return Unavailable(why, retry_after_s=retry_after_s)
 
 
 @cache

@@ -56,7 +56,7 @@ class _KnownTemplate:
 
     def render(self, chat: tuple[Message, ...], options: ChatOptions) -> str:
         form = self._form
-        only_calls = form.no_text is None and form.calls is None
+        only_calls = form.empty_text is None and form.calls is None
         if only_calls and any(each.tool_calls and not each.content for each in chat):
             form = self._form = tried_without_text(form, self._probe)
         if options.continue_final_message:

@@ -74,6 +74,8 @@ ONE = (("get_weather", OSLO),)
     ("gemma", "[f(q='not \\' -- if')]", "", (("f", '{"q": "not \' -- if"}'),)),
     ("gemma", r'[f(q="a\/b\u00e9\n", n=1e400, m=-0.50)]', "",
      (("f", '{"q": "a/b\u00e9\\n", "n": 1e400, "m": -0.50}'),)),
+    ("gemma", "[f(a={'k': 1, 'k': 2},\n q='\u2028', n=-7.0)]", "",
+     (("f", '{"a": {"k": 2}, "q": "\u2028", "n": -7.0}'),)),
     ("gemma", r"[f(q='\ud83d\ude00', r='\ud83d')]", "",
      (("f", '{"q": "\U0001f600", "r": "\ufffd"}'),)),
     ("deepseek", V3, "", ONE),
@@ -95,6 +97,8 @@ def test_calls_are_read(
 @each_case(
     "tools, text",
     [
+        ("gemma", "[f(n=-1j)]"),
+        ("gemma", "[f(n=-[1])]"),
         ("hermes", "Write <tool_call> and </tool_call> around it."),
         ("hermes", '<tool_call>{"name": "other", "arguments": {}}</tool_call>'),
         ("hermes", '  <tool_call>\n{"na'),

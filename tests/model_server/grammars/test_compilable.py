@@ -61,6 +61,7 @@ def test_a_format_that_says_nothing_to_the_compiler_is_an_annotation(name: str) 
         ({"$ref": "#item", "$defs": {"i": {"$anchor": "item", "type": "integer"}}}, "7", '"a"'),
         ({"properties": {"format": {"type": "integer"}}, "required": ["format"]},
          '{"format":1}', '{"format":"x"}'),
+        ({"type": ["string", "null"], "format": "date"}, "null", '"2023-02-29"'),
         ({"const": {"format": "path"}}, '{"format":"path"}', "1"),
     ],
 )  # fmt: skip

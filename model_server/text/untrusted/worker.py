@@ -1,6 +1,6 @@
 """The process that encodes with tokenizers of unknown patterns, within limits of time and memory.
 
-    python -m model_server.text.strange.worker SECONDS NICENESS
+    python -m model_server.text.untrusted.worker SECONDS NICENESS
 
 Reads requests from standard input and writes answers to standard output until the input ends.
 """
@@ -14,8 +14,8 @@ import tokenizers
 
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
-from model_server.text.strange.frames import TextAsk, TextIds
 from model_server.text.tokenizer_parts import encoded, parsed
+from model_server.text.untrusted.frames import TextAsk, TextIds
 from sax.errors import CheckpointError
 
 MEMORY = 2 << 30  # bytes that this process may allocate
@@ -23,7 +23,7 @@ _ADDRESSES = 4 << 30
 _KEPT = 8  # tokenizers; those of one model are up to three
 
 
-class StrangeTokenizers:
+class UntrustedTokenizers:
     """The tokenizers used last, by key."""
 
     def __init__(self) -> None:
@@ -48,12 +48,12 @@ class StrangeTokenizers:
 
 def main() -> None:
     confine(MEMORY, _ADDRESSES)
-    strange, decoder, encode = (
-        StrangeTokenizers(),
+    untrusted, decoder, encode = (
+        UntrustedTokenizers(),
         msgspec.msgpack.Decoder(TextAsk),
         msgspec.msgpack.encode,
     )
-    run(lambda frame: framed(encode(strange.answer(decoder.decode(frame)))))
+    run(lambda frame: framed(encode(untrusted.answer(decoder.decode(frame)))))
 
 
 if __name__ == "__main__":

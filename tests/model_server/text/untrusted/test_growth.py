@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from model_server.text.strange.growth import are_known, check_growth
+from model_server.text.untrusted.growth import are_known, check_growth
 from model_server.text.vocabularies.cutting import CUTTINGS
 from sax.errors import CheckpointError
 from tests.each_case import each_case
@@ -29,6 +29,7 @@ DOUBLE = replace({"String": "a"}, "aa")
         chain(*[DOUBLE] * 8),
         replace({"String": "a"}, "a" * 129),
         replace({"Regex": "x*"}, "a" * 200),
+        chain(*[replace({"Regex": "(?=q)"}, "q")] * 8),
         chain({"type": "NFKC"}, *[DOUBLE] * 3),
         {"type": "Prepend", "prepend": "a" * 5000},
         chain({"type": "Prepend", "prepend": "a" * 100}, *[DOUBLE] * 6),
@@ -45,6 +46,7 @@ def test_steps_that_can_make_too_much_of_a_text_are_refused(steps: dict[str, Any
         None,
         chain(replace({"String": " "}, "\u2581"), {"type": "Prepend", "prepend": "\u2581"}),
         chain({"type": "NFKC"}, {"type": "Lowercase"}, replace({"Regex": " {2,}"}, " ")),
+        chain(*[replace({"Regex": r"\s{2,}|[\t]"}, " ")] * 20),
         {"type": "BertNormalizer", "clean_text": True},
         {"type": "ByteLevel", "add_prefix_space": True},
         replace({"String": "a" * 100}, "b" * 9000),

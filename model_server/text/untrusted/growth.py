@@ -1,4 +1,4 @@
-"""How much the steps of a tokenizer can do to a text, told from its JSON. Pure.
+"""Bounds what a tokenizer's normalizers and pre-tokenizers can do to a text, from its JSON. Pure.
 
 Normalisers that replace one letter by many multiply, and patterns may take a time that grows with
 a power of the text or faster: a file of a few kilobytes can ask for gigabytes, or for hours.
@@ -24,6 +24,7 @@ _GROWTH = {
     "BertNormalizer": 12,
 }
 _CLASS = re.compile(r"\\[pP]\{[^}]*\}|\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
+_NO_WIDTH = re.compile(r"[(^$]|\\[bBAzZG]")  # what may match between characters
 _UNBOUNDED = re.compile(r"[*+]|\{\d+,\}|\{\d*,?\d{3,}\}")
 
 
@@ -54,6 +55,8 @@ def _growth(step: Step) -> tuple[int, int]:
         text = pattern.get("String")
         if text:
             return -(-len(content) // len(text)) or 1, 0
+        if _needs_text(str(pattern.get("Regex", ""))):
+            return len(content) or 1, 0
         return len(content) + 1, len(content)  # it may match nothing, everywhere
     if kind == "Prepend":
         return 1, len(str(step.get("prepend", "")))
@@ -67,6 +70,16 @@ def _patterns(steps: Step | None) -> Iterator[str]:
         pattern = step.get("pattern")
         if isinstance(pattern, dict) and isinstance(regex := pattern.get("Regex"), str):
             yield regex
+
+
+def _needs_text(pattern: str) -> bool:
+    """True if every match has a character, for patterns that Python's `re` reads alike."""
+    if _NO_WIDTH.search(pattern):
+        return False
+    try:
+        return re.fullmatch(pattern, "") is None
+    except re.error:
+        return False
 
 
 def _is_simple(pattern: str) -> bool:

@@ -1,4 +1,4 @@
-"""Encodes with a tokenizer whose patterns are unknown, in a process with limits."""
+"""Encodes with a tokenizer whose patterns are of no known family, in a process with limits."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import tokenizers
 from model_server.sharing.confined.lanes import LaneKind, Lanes
 from model_server.sharing.confined.pipe import framed
 from model_server.sharing.confined.process import ConfinedProcess
-from model_server.text.strange.frames import MAX_ANSWER, TextAsk, TextIds
+from model_server.text.untrusted.frames import MAX_ANSWER, TextAsk, TextIds
 from sax.errors import InvalidRequest, Unavailable
 
 QUICK_S = 1.0  # processor time of a text in the quick lane: a megabyte takes about that
 SLOW_S = 5.0  # and in the slow one, where tokenizers are read first
 _WAIT_S = 5.0
-_WORKER = "model_server.text.strange.worker"
+_WORKER = "model_server.text.untrusted.worker"
 _DECODER = msgspec.msgpack.Decoder(TextIds)
 
 
-class _StrangeText(NamedTuple):
+class _UntrustedText(NamedTuple):
     ask: TextAsk
     tokenizer: str
 
@@ -33,7 +33,7 @@ class _EncodingProcess(ConfinedProcess):
     def __init__(self, seconds: float, niceness: int) -> None:
         super().__init__(_WORKER, seconds, niceness, doing="encodes it", most=MAX_ANSWER)
 
-    def answer(self, text: _StrangeText) -> TextIds:
+    def answer(self, text: _UntrustedText) -> TextIds:
         """Raises ProcessEnded, OSError."""
         answer = self._exchanged(text.ask)
         if answer.kind == "unknown":
@@ -46,32 +46,23 @@ class _EncodingProcess(ConfinedProcess):
 
 
 @cache
-def _lanes() -> Lanes[_StrangeText, TextIds]:
+def _lanes() -> Lanes[_UntrustedText, TextIds]:
     return Lanes(
         LaneKind(
-            name="strange tokenizers",
+            name="untrusted tokenizers",
+            doing="to encode",
             process=_EncodingProcess,
             quick_s=QUICK_S,
             slow_s=SLOW_S,
             wait_s=_WAIT_S,
-            waited=_waited,
-            none_starts=lambda exc: Unavailable(
-                f"no process can be started to encode texts: {exc}"
-            ),
+            refused=lambda why, retry_after_s: Unavailable(why, retry_after_s=retry_after_s),
             ended=lambda how: TextIds("ended", text=how),
             spent=lambda answer: answer.kind == "ended",
         )
     )
 
 
-def _waited() -> Unavailable:
-    return Unavailable(
-        f"the text waited {_WAIT_S:g} s for others that are slow to encode: send it later",
-        retry_after_s=_WAIT_S,
-    )
-
-
-class StrangeEncoder:
+class UntrustedEncoder:
     """Encodes with the tokenizers of one model. Thread-safe; each call waits for its answer."""
 
     def __init__(self) -> None:
@@ -87,7 +78,7 @@ class StrangeEncoder:
             source = tokenizer.to_str()
             self._told[id(tokenizer)] = hashlib.sha256(source.encode()).digest(), source
         key, source = self._told[id(tokenizer)]
-        answer = _lanes().submit(key, _StrangeText(TextAsk(key, text), source)).result()
+        answer = _lanes().submit(key, _UntrustedText(TextAsk(key, text), source)).result()
         if answer.kind == "ended":
             raise InvalidRequest(
                 f"the model's tokenizer {answer.text} on this text: send another text, or publish "
