@@ -1,15 +1,17 @@
 """Decides which images are encoded next, and how far prompts may be computed. Pure.
 
 A sequence pins the images that it needs next and that have rows; it lets go of one when the step
-that reads its last row has been launched. Steps and batches of the encoder run in the order of
-their launches, so that whatever overwrites the rows comes later. Images are encoded in the order in
-which sequences took their slots: one that lacks room keeps all behind it waiting, so that rows come
-free for it. A pinned image needs no other's rows to be used, so rows always come free.
+that reads its last row has been launched, also if it comes again behind others without rows. Steps
+and batches of the encoder run in the order of their launches, so that whatever overwrites the rows
+comes later. Images are encoded in the order in which sequences took their slots: one that lacks
+room keeps all behind it waiting, so that rows come free for it. A pinned image needs no other's
+rows to be used, so rows always come free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 
 from model_server.engine.media.encode_batch import EncodeBatch, EncodedPart
 from model_server.engine.media.media_limits import MediaLimits
@@ -70,10 +72,14 @@ class Encodes:
         return tuple(tokens)
 
     def launched(self, sequence: Sequence) -> None:
-        """Let go of the images that no later step of a sequence reads."""
+        """Let go of the images that no later step of a sequence reads before it needs others.
+
+        One that comes again in the prompt, behind others without rows, would keep these waiting.
+        """
         if sequence.pinned:
-            needed = {span.digest for span in self._needed(sequence)}
-            self._unpin(sequence, sequence.pinned - needed)
+            pinned = sequence.pinned
+            next_ones = takewhile(lambda digest: digest in pinned, self._digests(sequence))
+            self._unpin(sequence, pinned.difference(next_ones))
 
     def release(self, sequence: Sequence) -> None:
         """Let go of all images of a sequence that loses its slot."""
@@ -84,6 +90,9 @@ class Encodes:
         if sequence.launched >= sequence.goal or sequence.is_seat:
             return []  # seats begin behind the prompt, with the pages of the first one
         return [span for span in sequence.media if span.end > sequence.launched]
+
+    def _digests(self, sequence: Sequence) -> Iterator[bytes]:
+        return (span.digest for span in self._needed(sequence))
 
     def _pinned(self, sequence: Sequence, span: MediaSpan) -> bool:
         """Return False if the image has no rows; pins it for the sequence else."""

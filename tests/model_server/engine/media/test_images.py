@@ -91,6 +91,12 @@ def test_rows_are_not_overwritten_while_a_prompt_needs_them():
     assert got == answer(asked)
 
 
+def test_images_that_come_again_leave_their_rows_to_those_before():
+    asked = request([1] * 8, [2] * 8, [3] * 8, [1] * 8, [2] * 8, (5,))
+    _, (got,) = answers(limits(), asked)
+    assert got == answer(asked)
+
+
 def test_a_preempted_prompt_has_its_images_again():
     tight = limits(pages=14, slots=3, max_context=48)
     asked = [
