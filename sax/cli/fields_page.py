@@ -1,4 +1,4 @@
-"""Generates docs/sampling.md from the table of sampling fields: `make docs`."""
+"""Generates docs/reference/sampling.md from the table of sampling fields: `make docs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the parity table in docs/coming_from_saxml.md, each with the tests that prove it.
+"""Rows of the table in docs/reference/coming_from_saxml.md, each with the tests that prove it.
 
     python -m tests.docs.parity   # writes the tables into the page (make docs)
 
@@ -16,7 +16,7 @@ from sax.overrides.saxml_parameter import SaxmlParameter
 from sax.overrides.saxml_parameters import GROUPS
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "coming_from_saxml.md"
+PAGE = ROOT / "docs" / "reference" / "coming_from_saxml.md"
 VERDICTS = ("same", "better", "different", "missing")
 
 
@@ -290,7 +290,7 @@ ROWS = (
         "VisionService.Classify and Embed; ImageNetResNet50",
         "of the class, Classify of one image a step; images are decoded in the server",
         "both, also of Hugging Face's ResNets; images that come together share a step, and each is "
-        "decoded in a process with limits ([images](vision.md))",
+        "decoded in a process with limits ([images](../how_to/vision.md))",
         "better",
         "end_to_end/plain/test_images.py::test_saxmls_calls_classify_and_embed_as_the_reference",
         "end_to_end/plain/test_images.py::test_the_command_line_classifies_and_embeds_with_saxmls_class",
@@ -302,7 +302,8 @@ ROWS = (
         "services; of models, with PyTorch, Gemma 3 is published, which generates",
         "of every model that takes images or sounds, batched with all its other requests; items of "
         "text, image_bytes and audio_float_samples, others are refused by name "
-        "([images](vision.md#images-in-chats), [sounds](audio.md#sounds-in-chats))",
+        "([images](../how_to/vision.md#images-in-chats), "
+        "[sounds](../how_to/audio.md#sounds-in-chats))",
         "better",
         "model_server/serving/test_images.py::test_the_multimodal_service_generates_and_scores",
         "model_server/serving/test_images.py::test_items_that_are_not_served_are_refused_by_name",
@@ -322,7 +323,7 @@ ROWS = (
         "AudioService",
         "clients only: no server of what Google published has it",
         "Recognize, of Whisper models; with times over HTTP and by our own client "
-        "([sounds](audio.md))",
+        "([sounds](../how_to/audio.md))",
         "better",
         "sax/saxml/test_vision_model.py::test_sounds_give_guesses",
         "model_server/services/test_audio_service.py::test_a_sound_is_recognized",
@@ -745,7 +746,7 @@ ROWS = (
     _row(
         "Google's manifests of Gemma on Saxml",
         "three images, their arguments and variables",
-        "likewise, with the names of our images (docs/images.md)",
+        "likewise, with the names of our images (docs/how_to/images.md)",
         "same",
         "end_to_end/alone/test_saxml_flags.py::test_googles_manifests_of_gemma_start_a_cell_that_answers",
         "images/test_dockerfile.py"
