@@ -36,11 +36,11 @@ _MEANINGS = {
     "MAX_ADAPTERS": "LoRA adapters of this model in memory at once, from 0 (none) to 256 "
     "(see below)",
     "MAX_ADAPTER_RANK": "rank of such an adapter, at most 512",
-    "SPECULATION": 'guesses of the next tokens: `"off"`; `"ngram"`: what followed the last ones '
+    "SPECULATION": 'draft tokens: `"off"`; `"ngram"`: what followed the last ones '
     'before; `"draft"`: also those of a draft model; null: as `"ngram"`, in rows of the decode '
     "batch that are not used ([speculation.md](../explanation/speculation.md))",
-    "MAX_GUESSES": "guesses of one sequence in one step, from 1 to 32",
-    "DRAFT_MODEL": "a smaller model with the same vocabulary that guesses: a checkpoint, or a "
+    "MAX_GUESSES": "most draft tokens of one sequence in one step, from 1 to 32",
+    "DRAFT_MODEL": "a smaller model with the same vocabulary for draft tokens: a checkpoint, or a "
     "model path that needs none",
     "DRAFT_QUANTIZE": "`QUANTIZE` of the draft model",
     "SHARDING_RULES": "mesh axis for each logical axis of the model: an object such as "
@@ -74,7 +74,7 @@ _MEANINGS = {
     "RERANK_TOKENS": "makes a reranker: texts of the tokens that say that a document fits a query, "
     "and that it does not; null: as the checkpoint says "
     "([vectors.md](../how_to/vectors.md#ranking-and-scores))",
-    "PASS_CONTEXT": "most tokens of an input that is embedded or differentiated beside generating",
+    "PASS_CONTEXT": "most tokens of an input to embed or differentiate if the model generates, too",
     "IMAGES": "images in prompts: true: a load that cannot see them is refused; false: text only, "
     "and the encoder is neither read nor planned for; null: if the checkpoint and the server can "
     "(see [images in prompts](#images-in-prompts))",

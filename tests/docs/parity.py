@@ -155,8 +155,8 @@ ROWS = (
     _row(
         "Modelet.Load, Unload, UpdateLoaded, GetStatus, WakeUp",
         "as in modelet.proto",
-        "the same; Load of what is there and Unload of what is not are INVALID_ARGUMENT, but for "
-        "our admin server; UpdateLoaded with the same checkpoint reloads nothing",
+        "the same; Load of a loaded model and Unload of one that is not are INVALID_ARGUMENT, "
+        "except for our admin server; UpdateLoaded with the same checkpoint reloads nothing",
         "better",
         "model_server/services/test_modelet.py"
         "::test_saxmls_callers_load_nothing_twice_and_unload_nothing_that_is_not_there",
@@ -192,7 +192,7 @@ ROWS = (
     _row(
         "Pax checkpoints",
         "the only format: arrays of their own, OCDBT or one flax file",
-        "read where they lie for Llama, GPT-J, Gemma, LmCloudSpmd and C4SpmdGpt3, beside Hugging "
+        "read in place for Llama, GPT-J, Gemma, LmCloudSpmd and C4SpmdGpt3, as are Hugging "
         "Face, GGUF and Orbax; `sax convert` writes any of these",
         "better",
         f"{_PAX}::test_logits_equal_those_of_praxis",
@@ -425,7 +425,7 @@ ROWS = (
     _row(
         "Python and saxutil: ACL of a cell",
         "a file under the root",
-        "durable names beside those of the admin servers' --admin_acl, whom nobody can lock out",
+        "durable names in addition to --admin_acl of the admin servers, who cannot be locked out",
         "better",
         f"{_CALLS}::test_the_acl_of_a_cell_is_one_for_operators",
         "admin_server/api/test_access.py::test_a_cells_list_is_set_by_its_admins_and_kept",
@@ -573,7 +573,7 @@ ROWS = (
         "saxutil vm.*, am.recognize",
         "ask the model's server",
         "likewise; ours serves vm.classify, vm.embed and am.recognize, and refuses the others. "
-        "mm.generate, mm.score and mm.embed beside them",
+        "mm.generate, mm.score and mm.embed as well",
         "same",
         f"{_TOOL}::test_media_go_to_a_server_that_has_the_services",
         f"{_TOOL}::test_a_service_that_a_server_has_not_is_its_answer",
@@ -690,7 +690,7 @@ ROWS = (
     _row(
         "Model server: --admin_port",
         "an admin server within the process",
-        "an admin server beside it: a process that is started again when it dies and ends with the "
+        "a separate admin server: a process that is started again when it dies and ends with the "
         "model server, even if that is killed",
         "better",
         "model_server/process/test_admin_process.py"
@@ -763,7 +763,7 @@ ROWS = (
         "state.proto of a running cell",
         "the models, read again at a start",
         "not read: the models are published again, by the same lines of saxutil. It holds nothing "
-        "else, and a cell of Saxml goes on beside this one meanwhile",
+        "else, and a cell of Saxml keeps running meanwhile",
         "missing",
     ),
     _row(
