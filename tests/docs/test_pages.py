@@ -72,6 +72,7 @@ def test_the_index_lists_every_page_once_under_its_shelf() -> None:
     }
     folders = {path.parent.name for path in (ROOT / "docs").glob("*/*.md")}
     assert set(listed) == folders == {"tutorial", "how_to", "reference", "explanation"}
+    assert [path.name for path in (ROOT / "docs").glob("*.md")] == ["index.md"]
     for shelf, links in listed.items():
         pages = sorted(path.name for path in (ROOT / "docs" / shelf).glob("*.md"))
         assert sorted(links) == [f"{shelf}/{page}" for page in pages]
