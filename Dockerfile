@@ -1,5 +1,5 @@
 # The images of a cell: control (admin server, gateway, command line; no jax), model-cpu, model-tpu
-# and model-cuda. docs/images.md says how to build and to run them.
+# and model-cuda. docs/how_to/images.md says how to build and to run them.
 #
 # BASE needs Python 3.11 as `python3`, with venv; for the same image every time name it by its
 # digest: --build-arg BASE=python:3.11-slim-bookworm@sha256:...

@@ -56,12 +56,12 @@ help:
 	@echo 'make nightly run the grids and what takes minutes each, as every night'
 	@echo 'make check   check style, types, layering and generated files'
 	@echo 'make manifests  render k8s/ into $(CACHE)/manifests and validate it'
-	@echo 'make bench   run the benchmarks and write docs/benchmarks.md'
-	@echo 'make race    race sax against the servers that are installed for it (docs/development.md)'
+	@echo 'make bench   run the benchmarks and write docs/reference/benchmarks.md'
+	@echo 'make race    race sax against the servers that are installed for it (docs/how_to/development.md)'
 	@echo 'make chaos   inject faults into cells and islands for about an hour and check what came of it'
-	@echo 'make stress  attack a cell as a careless or hostile user would (docs/reliability.md)'
+	@echo 'make stress  attack a cell as a careless or hostile user would (docs/explanation/reliability.md)'
 	@echo 'make soak    send a cell random requests of all kinds for $(SOAK_SECONDS) seconds'
-	@echo 'make clients run clients of other makers against a cell, write docs/compatibility.md'
+	@echo 'make clients run clients of other makers against a cell, write docs/reference/compatibility.md'
 	@echo 'make go-client  run a client in Go against a cell (installs Go with apt-get, 550 MB)'
 	@echo 'make conformance  run pathways with every version of jaxlib, write their records and table'
 	@echo 'make golden  make two golden cases again with transformers and compare them with the kept ones'
@@ -69,11 +69,11 @@ help:
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
 	@echo 'make kernels compile the native CPU kernels again and say which of them run here'
 	@echo 'make kernels-sanitize  test them with the sanitizers of addresses and undefined behaviour'
-	@echo 'make docs    regenerate docs/errors.md, sampling.md, models.md and api.md'
+	@echo 'make docs    regenerate errors.md, sampling.md, models.md and api.md in docs/reference'
 	@echo 'make pictures  run sax in a terminal and draw the pictures of the README'
-	@echo 'make page-pictures  take the screenshots of docs/page.md, with Chromium'
-	@echo 'make house   print the rooms of the tree and write them to docs/architecture.md'
-	@echo 'make plans   plan every large model for TPU slices and write docs/plans.md (an hour)'
+	@echo 'make page-pictures  take the screenshots of docs/how_to/page.md, with Chromium'
+	@echo 'make house   print the rooms of the tree and write them to docs/explanation/architecture.md'
+	@echo 'make plans   plan every large model for TPU slices and write docs/reference/plans.md (an hour)'
 	@echo 'make images  build and inspect the images and run a cell with them (needs root and buildah)'
 	@echo 'make locks   resolve requirements/*.txt, the packages in the images, again'
 	@echo 'make gemma   fetch Gemma 3 270M for its tests (under the Gemma terms)'
@@ -169,7 +169,7 @@ soak: dev model minilm
 	$(BIN)/python -m tests.tools.soak --seconds $(SOAK_SECONDS) --page
 
 # Clients as their makers publish them, in environments of their own, against one cell. A run of all
-# is recorded, and its table written into docs/compatibility.md.
+# is recorded, and its table written into docs/reference/compatibility.md.
 CLIENTS := clients clients-aiperf clients-schemathesis
 clients: dev model $(CLIENTS:%=$(CACHE)/clients/%/installed)
 	SAX_CLIENTS_RECORD=1 $(BIN)/python -m pytest -q -m "nightly" tests/tools/clients/test_clients.py $(PYTEST_FLAGS)
@@ -236,10 +236,10 @@ $(CACHE)/jaxlib/%/installed: pyproject.toml
 	@touch $@
 
 docs: install
-	$(BIN)/python -m sax.cli.errors_page > docs/errors.md
-	$(BIN)/python -m sax.cli.fields_page > docs/sampling.md
-	$(BIN)/python -m model_server.models.families_page > docs/models.md
-	$(BIN)/python -m http_gateway.api_page > docs/api.md
+	$(BIN)/python -m sax.cli.errors_page > docs/reference/errors.md
+	$(BIN)/python -m sax.cli.fields_page > docs/reference/sampling.md
+	$(BIN)/python -m model_server.models.families_page > docs/reference/models.md
+	$(BIN)/python -m http_gateway.api_page > docs/reference/api.md
 	$(BIN)/python -m tests.docs.parity
 
 # Two golden cases made again by their makers, in an environment of their own (1.5 GB), and compared.
@@ -271,8 +271,8 @@ house: dev
 
 # Compiles for TPUs; needs none.
 plans: dev
-	$(BIN)/python -m model_server.plan.output.registry_page > docs/plans.md.new
-	@mv docs/plans.md.new docs/plans.md
+	$(BIN)/python -m model_server.plan.output.registry_page > docs/reference/plans.md.new
+	@mv docs/reference/plans.md.new docs/reference/plans.md
 
 # Takes minutes, and about 5 GB of disk while it runs. SAX_IMAGE_BASE=IMAGE builds on that image
 # instead of a Debian made here.

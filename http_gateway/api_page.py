@@ -1,4 +1,4 @@
-"""Generates docs/api.md from the gateway's own OpenAPI document: `make docs`."""
+"""Generates docs/reference/api.md from the gateway's own OpenAPI document: `make docs`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ checks it.
 - Bodies are JSON, whatever content type they come with. Lengths of texts are in bytes of UTF-8.
 - `x-request-timeout` gives the time limit of a request in seconds, as the field `timeout` does.
 - `x-session-id` (at most 512 bytes) keeps the requests of a conversation at one replica and version
-  ([routing.md](routing.md)).
+  ([routing.md](../explanation/routing.md)).
 - Errors have one shape per family: `OpenAiError`, `AnthropicError`, `OllamaError` or `SaxmlError`.
   429 and 503 come with `Retry-After`, 405 with `Allow`, 401 with `WWW-Authenticate`; all replies
   with `x-request-id`. Not listed because any path may answer so: 404 (no such path), 405 and 431

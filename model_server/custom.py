@@ -1,4 +1,4 @@
-"""Models of your own: what a module named by `--import` registers (docs/custom_models.md)."""
+"""Custom models: what a module named by `--import` registers (docs/how_to/custom_models.md)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def open_warning(host: str, *, closed: bool, offers: str, remedy: str) -> str:
             _FRAME,
             f"OPEN TO EVERYONE: listening on {host or 'every address'} without authentication.",
             f"Anyone who reaches this port can {offers}.",
-            f"To close it: {remedy}; see docs/security.md.",
+            f"To close it: {remedy}; see docs/how_to/security.md.",
             _FRAME,
         )
     )

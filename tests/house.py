@@ -3,7 +3,7 @@
     python -m tests.house                # the whole and every package
     python -m tests.house model_server   # one package, room by room
     python -m tests.house --files model_server/loading/loader.py   # all that a file reaches
-    python -m tests.house --page         # the whole, also into docs/architecture.md (make house)
+    python -m tests.house --page         # also into docs/explanation/architecture.md (make house)
 
 A room is a sub-folder or a loose file of a package; in the whole it is a package, but model_server,
 more than half of the product, is opened. An arrow is an import, lazy and type-checking ones
@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("sax", "admin_server", "model_server", "http_gateway", "k8s")
 OPENED = "model_server"
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 _ON_PAGE = re.compile(r"(?<=<!-- house -->\n```text\n).*?(?=```\n)", re.DOTALL)
 
 Graph = Mapping[str, set[str]]  # node -> what it imports

@@ -1,17 +1,18 @@
 """Every block of the README and of the pages it continues on runs against a cell of real processes.
 
-The blocks of README.md, docs/command_line.md and docs/benchmarking.md run in order in one shell, in
-a folder laid out like a clone after `make demo` (`.venv/bin`, `.cache/models`); their gateway and
-admin ports are replaced by the cell's. Blocks that only call make are checked against the Makefile
-with `make --dry-run`: what `make demo` does is run by tests/end_to_end/alone/test_up.py, and what
-`make test` runs
-is this suite.
+The blocks of README.md, of tutorial/first_cell.md and tutorial/command_line.md below docs/, and of
+docs/how_to/benchmarking.md run in order in one shell, in a folder laid out like a clone after
+`make demo` (`.venv/bin`, `.cache/models`); their gateway and admin ports are replaced by the
+cell's. Blocks that only call make are checked against the Makefile with `make --dry-run`: what
+`make demo` does is run by tests/end_to_end/alone/test_up.py, and what `make test` runs is this
+suite.
 
-Those of docs/coming_from.md run in another shell, but for what was typed at other servers ("text").
+Those of docs/tutorial/coming_from.md run in another shell, except what was typed at other servers
+("text").
 
-The sections on islands, and of docs/operations.md on more than one host, have cells of their own;
-tests/docs/test_pages.py reads the commands for a cluster as the hosts of that cluster would. CI
-runs the blocks of the README, and the night all.
+docs/tutorial/islands.md, and the section of docs/how_to/operations.md on more than one host, have
+cells of their own; tests/docs/test_pages.py reads the commands for a cluster as the hosts of that
+cluster would. CI runs the blocks of the README and of first_cell.md, and the night all.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_quick_files_reach_no_compiler_but_those_that_are_named() -> None:
 
 
 def test_a_change_runs_the_nightly_tests_of_its_mirror_and_of_what_shares_it() -> None:
-    assert targets.protecting(["docs/cpu.md", "tests/sax/test_names.py"]) == []
+    assert targets.protecting(["docs/explanation/cpu.md", "tests/sax/test_names.py"]) == []
     assert targets.protecting(["sax/wire/embed.py"]) == ["tests/sax/wire"]
     layers = targets.protecting(["model_server/models/layers/rope.py"])
     assert layers == ["tests/model_server/models"], "the grids of families stand on the layers"

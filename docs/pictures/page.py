@@ -1,6 +1,6 @@
 """Write docs/pictures/page_*.png: the gateway's page and the admin's before a real cell.
 
-`make pictures` runs it, where playwright and a Chromium are installed (docs/development.md).
+`make pictures` runs it, where playwright and a Chromium are installed (docs/how_to/development.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fields of OpenAI's bodies that shape the reply; `docs/replies.md` says what each does."""
+"""Fields of OpenAI's bodies that shape the reply, as docs/reference/replies.md explains them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ HEAD_MACHINE = Machine("n2-standard-64", chips=0, vcpus=64, memory=256 * 2**30)
 _RELEASES = "https://github.com/kubernetes-sigs/{}/releases/latest/download/manifests.yaml"
 
 
-# Older ones have faults that k8s/doctor names; docs/kubernetes.md asks for these.
+# Older ones have faults that k8s/doctor names; docs/how_to/kubernetes.md asks for these.
 LEAST = {"jobset": "0.11.0", "lws": "0.5.0", "kueue": "0.15.0"}
 
 

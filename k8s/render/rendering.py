@@ -185,7 +185,7 @@ def _before_pathways(order: Order) -> list[str]:
     if order.kind == PATHWAYS and options.uses_our(WORKER):
         lines.append(
             "The controller starts workers as the user of their image, and the device files of "
-            "TPUs may belong to root: docs/kubernetes.md (Pathways) has an image for that."
+            "TPUs may belong to root: docs/how_to/kubernetes.md (Pathways) has an image for that."
         )
     return lines
 

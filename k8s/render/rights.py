@@ -1,6 +1,6 @@
 """Whom a cell's bucket sees: an account for each role, and the folders that each may use. Pure.
 
-docs/kubernetes.md has the same table, and a test holds one against the other.
+docs/how_to/kubernetes.md has the same table, and a test holds one against the other.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ examples:
 
 SIGTERM or Ctrl-C drains: new requests are refused, running ones get --drain_seconds to finish.
 The flags of Saxml's model server are here, in absl's spellings, too (-port=1,
---nodeterministic_rng); docs/coming_from_saxml.md says what each of them does.
+--nodeterministic_rng); docs/reference/coming_from_saxml.md says what each of them does.
 """
 
 
@@ -232,7 +232,7 @@ def _add_hosts(parser: argparse.ArgumentParser, default: ModelServerConfig) -> N
 
 
 def _add_islands(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
-    flags = parser.add_argument_group("islands (JAX_PLATFORMS=proxy, docs/pathways.md)")
+    flags = parser.add_argument_group("islands (JAX_PLATFORMS=proxy, docs/explanation/pathways.md)")
     flags.add_argument(
         "--islands",
         type=island_numbers,

@@ -1,4 +1,4 @@
-"""Generates docs/models.md from the registry and the golden cases: `make docs`.
+"""Generates docs/reference/models.md from the registry and the golden cases: `make docs`.
 
 Each family's description and source come from the first lines of its module docstring; the text
 around the tables is families_page.md.
@@ -36,11 +36,11 @@ _MEANINGS = {
     "MAX_ADAPTERS": "LoRA adapters of this model in memory at once, from 0 (none) to 256 "
     "(see below)",
     "MAX_ADAPTER_RANK": "rank of such an adapter, at most 512",
-    "SPECULATION": 'guesses of the next tokens: `"off"`; `"ngram"`: what followed the last ones '
+    "SPECULATION": 'draft tokens: `"off"`; `"ngram"`: what followed the last ones '
     'before; `"draft"`: also those of a draft model; null: as `"ngram"`, in rows of the decode '
-    "batch that are not used ([speculation.md](speculation.md))",
-    "MAX_GUESSES": "guesses of one sequence in one step, from 1 to 32",
-    "DRAFT_MODEL": "a smaller model with the same vocabulary that guesses: a checkpoint, or a "
+    "batch that are not used ([speculation.md](../explanation/speculation.md))",
+    "MAX_GUESSES": "most draft tokens of one sequence in one step, from 1 to 32",
+    "DRAFT_MODEL": "a smaller model with the same vocabulary for draft tokens: a checkpoint, or a "
     "model path that needs none",
     "DRAFT_QUANTIZE": "`QUANTIZE` of the draft model",
     "SHARDING_RULES": "mesh axis for each logical axis of the model: an object such as "
@@ -56,13 +56,14 @@ _MEANINGS = {
     "QUERY_FORMAT": 'a Saxml query is a user turn (`"chat"`) or bare text (`"raw"`); null: '
     "chat if the checkpoint has a chat template. The prefix of Score is such a query, and its "
     "suffix the answer",
-    "CHAT_TEMPLATE": "template of chats, in Jinja; null: the checkpoint's ([tools.md](tools.md))",
+    "CHAT_TEMPLATE": "template of chats, in Jinja; null: the checkpoint's "
+    "([tools.md](../how_to/tools.md))",
     "TOOL_PARSER": 'form in which the model writes calls of tools: `"hermes"`, `"llama3"`, '
     '`"mistral"`, `"gemma"`, `"deepseek"`, `"gpt_oss"` or `"none"`; null: as its template tells',
     "REASONING_PARSER": 'form in which it writes its reasoning: `"think"`, `"gpt_oss"` or '
     '`"none"`; null: as its template tells',
     "TASKS": 'a list of `"generate"`, `"embed"`, `"classify"`, `"gradient"`, or `"rerank"` alone; '
-    "null: as the checkpoint says ([vectors.md](vectors.md))",
+    "null: as the checkpoint says ([vectors.md](../how_to/vectors.md))",
     "POOLING": 'of embeddings: `"cls"`, `"mean"`, `"max"` or `"last"`; null: as the checkpoint '
     "says, else the last token of a decoder and the mean of an encoder",
     "NORMALIZE": "embeddings have length 1; null: as the checkpoint says",
@@ -71,9 +72,9 @@ _MEANINGS = {
     "CLASSIFY_ACTIVATION": 'makes scores of logits: `"softmax"`, `"sigmoid"` or `"none"`; null: as '
     "the checkpoint says",
     "RERANK_TOKENS": "makes a reranker: texts of the tokens that say that a document fits a query, "
-    "and that it does not; null: as the checkpoint says ([vectors.md](vectors.md#ranking-and-"
-    "scores))",
-    "PASS_CONTEXT": "most tokens of an input that is embedded or differentiated beside generating",
+    "and that it does not; null: as the checkpoint says "
+    "([vectors.md](../how_to/vectors.md#ranking-and-scores))",
+    "PASS_CONTEXT": "most tokens of an input to embed or differentiate if the model generates, too",
     "IMAGES": "images in prompts: true: a load that cannot see them is refused; false: text only, "
     "and the encoder is neither read nor planned for; null: if the checkpoint and the server can "
     "(see [images in prompts](#images-in-prompts))",
@@ -254,7 +255,7 @@ def _family_row(
 
 def _link(module: ModuleType) -> str:
     assert module.__file__ is not None
-    return f"../{Path(module.__file__).relative_to(ROOT).as_posix()}"
+    return f"../../{Path(module.__file__).relative_to(ROOT).as_posix()}"
 
 
 def _class_rows(classes: Iterable[ModelClass]) -> Iterable[Sequence[str]]:

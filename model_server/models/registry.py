@@ -238,7 +238,8 @@ def _lookup(path: str) -> Entry | None:
 def _overview() -> str:
     classes = sum(path.startswith(_SAXML_ROOT) for path in _ENTRIES)
     return (
-        f"{AUTO}, the {len(_FAMILIES)} families of docs/models.md such as llama and qwen3, and "
+        f"{AUTO}, the {len(_FAMILIES)} families "
+        "of docs/reference/models.md such as llama and qwen3, and "
         f"{classes} classes of {_SAXML_ROOT}*"
     )
 

@@ -95,7 +95,7 @@ OPEN_TO_ALL = Security()
 
 def add_security_flags(parser: argparse.ArgumentParser, admins_may: str) -> None:
     """Add the flags of `Security.take_flags`; `admins_may` is the help text of --admin_acl."""
-    flags = parser.add_argument_group("authentication (docs/security.md)")
+    flags = parser.add_argument_group("authentication (docs/how_to/security.md)")
     flags.add_argument(
         "--tokens",
         default="",

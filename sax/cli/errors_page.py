@@ -1,4 +1,4 @@
-"""Generates docs/errors.md from the error table: `make docs`."""
+"""Generates docs/reference/errors.md from the error table: `make docs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generates docs/sampling.md from the table of sampling fields: `make docs`."""
+"""Generates docs/reference/sampling.md from the table of sampling fields: `make docs`."""
 
 from __future__ import annotations
 
@@ -18,33 +18,35 @@ options of `sax generate` and `sax chat`.
 - Order: repetition penalty, frequency and presence penalty, `logit_bias` and `min_tokens`,
   `allowed_token_ids`, `bad_words`; then temperature, and of the tokens that are left those that
   `top_k`, `top_p`, `min_p` and `typical_p` keep. Log-probabilities are of the unmodified logits.
-- Penalties count the answer so far, also the part that another replica began; the repetition
+- Penalties count the answer so far, including a part that another replica generated; the repetition
   penalty counts the prompt too.
-- Contradictions are refused: a `min_tokens` above `max_tokens` or above what the context has room
-  for, `allowed_token_ids` of which the other fields forbid every one.
-- `json_schema`, `json_object`, `regex`, `choice`, `grammar` and `structural_tag` say what the
-  answer must be; one of them at most, and neither `ignore_eos` nor `min_tokens` beside it. Over
-  HTTP they are `response_format`, `structured_outputs` and `guided_*`.
-- Such an answer is complete also at `max_tokens` (or at the end of the context), if a complete one
-  of as many tokens is found. The server looks for a short way to the end at the start, every 16
-  tokens, and after each token within the last 64, or within twice the longest way that it has seen.
-  A token after which no way that fits is found is chosen anew. A look may take 0.1 s of computing,
-  and those of one answer together 2 s; then it goes on and may be cut
+- Contradictions are refused: a `min_tokens` above `max_tokens` or above the room in the context,
+  `allowed_token_ids` that the other fields forbid entirely.
+- `json_schema`, `json_object`, `regex`, `choice`, `grammar` and `structural_tag` constrain
+  the answer; at most one of them, and not together with `ignore_eos` or `min_tokens`. Over HTTP
+  they are `response_format`, `structured_outputs` and `guided_*`.
+- Such an answer is complete even at `max_tokens` (or at the end of the context), if a completion of
+  that length is found. The server looks for a short way to the end at the start, every 16 tokens,
+  and after each token within the last 64, or within twice the longest way that it has seen. If no
+  way that fits is found after a token, another token is chosen. A search may take 0.1 s of
+  computing, and all searches of one answer 2 s; after that the answer goes on and may be cut
   (`sax_answers_unclosed_total`). So may one that opens, before the last 64 tokens, more than the
-  rest can close, and one with `bad_words`, which can close every way.
-- Where only one token may come next, several times in a row, such tokens are computed in one step,
-  if the times measured at load say that this is faster; not beside penalties, `bad_words` or
+  rest can close, and one with `bad_words`, which can block every way.
+- Where only one token is possible, several times in a row, these tokens are computed in one step,
+  if the times measured at load say that this is faster; not with penalties, `bad_words` or
   `allowed_token_ids`. JSON has longer such runs without white space: `"x-guidance":
   {"whitespace_flexible": false}` in the schema, or `disable_any_whitespace` in
   `structured_outputs`.
-- A schema that no finite JSON can keep to, because it needs itself, is refused. A grammar that is
-  so ambiguous that a step costs too much is refused when it gets there; its row is left out of
-  steps that it would hold up (`sax_masks_late_total`).
-- Constraints are read and compiled first by a process of their own, with limits of time (5 s),
-  memory and stack: one that exceeds them, like a chain of 2,500 rules, is refused alone.
+- A schema that no finite JSON can satisfy, because it requires itself, is refused. A grammar that
+  is so ambiguous that a step costs too much is refused at that step; its row is left out of steps
+  that it would delay (`sax_masks_late_total`).
+- Constraints are first read and compiled in a separate process, with limits of time (5 s), memory
+  and stack: one that exceeds them, such as a chain of 2,500 rules, is refused without affecting
+  other requests.
 - A `format` that the compiler does not know is an annotation, as JSON Schema says. Bounds of
-  numbers beyond 1e18 (whole ones: 2^63) become those. Texts have no `\\u` escapes, but where the
-  schema names control characters: a property could evade its type by another spelling.
+  numbers beyond 1e18 (whole numbers: 2^63) become these values. Texts have no `\\u` escapes,
+  except where the schema names control characters: a property could evade its type by another
+  spelling.
 - `structural_tag` is `{"structures": [...], "triggers": [...]}` or vLLM's newer `{"format": ...}`
   of the types `const_string`, `json_schema`, `regex`, `grammar`, `any_text`, `sequence`, `or`,
   `tag`, `triggered_tags` and `tags_with_separator`. `any_text` and `triggered_tags` come last, or

@@ -2,9 +2,9 @@
 
 Everything else that names a sampling field derives from here: the bounds of every route, the HTTP
 schemas, the wire codec, Saxml's extra inputs, the options of the command line, the numbers that a
-step carries to the device, and docs/sampling.md. A new field of one number takes a row here, a
-field of the same name in `sax/proto/tokens.proto` and in the engine's `Sampling`, and its effect in
-the engine's sampler.
+step carries to the device, and docs/reference/sampling.md. A new field of one number takes a row
+here, a field of the same name in `sax/proto/tokens.proto` and in the engine's `Sampling`, and its
+effect in the engine's sampler.
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from tests.house import ROOT
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_AT_THE_TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (*(ROOT / name for name in _AT_THE_TOP), *sorted((ROOT / "docs").rglob("*.md")))
 }
 
 
@@ -33,11 +34,11 @@ def blocks(page: str) -> list[Block]:
     ]
 
 
-ISLANDS = [block for block in blocks("README.md") if block.section == "Islands"]
-README = [block for block in blocks("README.md") if block not in ISLANDS]
-CONTINUED = blocks("docs/command_line.md") + blocks("docs/benchmarking.md")
+ISLANDS = blocks("docs/tutorial/islands.md")
+README = blocks("README.md") + blocks("docs/tutorial/first_cell.md")
+CONTINUED = blocks("docs/tutorial/command_line.md") + blocks("docs/how_to/benchmarking.md")
 SEVERAL_HOSTS = [
-    block for block in blocks("docs/operations.md") if block.section == "More than one host"
+    block for block in blocks("docs/how_to/operations.md") if block.section == "More than one host"
 ]
-PLANNING = blocks("docs/planning.md")
-COMING = blocks("docs/coming_from.md")
+PLANNING = blocks("docs/how_to/planning.md")
+COMING = blocks("docs/tutorial/coming_from.md")

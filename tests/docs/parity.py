@@ -1,4 +1,4 @@
-"""Rows of the parity table in docs/coming_from_saxml.md, each with the tests that prove it.
+"""Rows of the table in docs/reference/coming_from_saxml.md, each with the tests that prove it.
 
     python -m tests.docs.parity   # writes the tables into the page (make docs)
 
@@ -16,7 +16,7 @@ from sax.overrides.saxml_parameter import SaxmlParameter
 from sax.overrides.saxml_parameters import GROUPS
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "coming_from_saxml.md"
+PAGE = ROOT / "docs" / "reference" / "coming_from_saxml.md"
 VERDICTS = ("same", "better", "different", "missing")
 
 
@@ -155,8 +155,8 @@ ROWS = (
     _row(
         "Modelet.Load, Unload, UpdateLoaded, GetStatus, WakeUp",
         "as in modelet.proto",
-        "the same; Load of what is there and Unload of what is not are INVALID_ARGUMENT, but for "
-        "our admin server; UpdateLoaded with the same checkpoint reloads nothing",
+        "the same; Load of a loaded model and Unload of one that is not are INVALID_ARGUMENT, "
+        "except for our admin server; UpdateLoaded with the same checkpoint reloads nothing",
         "better",
         "model_server/services/test_modelet.py"
         "::test_saxmls_callers_load_nothing_twice_and_unload_nothing_that_is_not_there",
@@ -192,7 +192,7 @@ ROWS = (
     _row(
         "Pax checkpoints",
         "the only format: arrays of their own, OCDBT or one flax file",
-        "read where they lie for Llama, GPT-J, Gemma, LmCloudSpmd and C4SpmdGpt3, beside Hugging "
+        "read in place for Llama, GPT-J, Gemma, LmCloudSpmd and C4SpmdGpt3, as are Hugging "
         "Face, GGUF and Orbax; `sax convert` writes any of these",
         "better",
         f"{_PAX}::test_logits_equal_those_of_praxis",
@@ -290,7 +290,7 @@ ROWS = (
         "VisionService.Classify and Embed; ImageNetResNet50",
         "of the class, Classify of one image a step; images are decoded in the server",
         "both, also of Hugging Face's ResNets; images that come together share a step, and each is "
-        "decoded in a process with limits ([images](vision.md))",
+        "decoded in a process with limits ([images](../how_to/vision.md))",
         "better",
         "end_to_end/plain/test_images.py::test_saxmls_calls_classify_and_embed_as_the_reference",
         "end_to_end/plain/test_images.py::test_the_command_line_classifies_and_embeds_with_saxmls_class",
@@ -302,7 +302,8 @@ ROWS = (
         "services; of models, with PyTorch, Gemma 3 is published, which generates",
         "of every model that takes images or sounds, batched with all its other requests; items of "
         "text, image_bytes and audio_float_samples, others are refused by name "
-        "([images](vision.md#images-in-chats), [sounds](audio.md#sounds-in-chats))",
+        "([images](../how_to/vision.md#images-in-chats), "
+        "[sounds](../how_to/audio.md#sounds-in-chats))",
         "better",
         "model_server/serving/test_images.py::test_the_multimodal_service_generates_and_scores",
         "model_server/serving/test_images.py::test_items_that_are_not_served_are_refused_by_name",
@@ -322,7 +323,7 @@ ROWS = (
         "AudioService",
         "clients only: no server of what Google published has it",
         "Recognize, of Whisper models; with times over HTTP and by our own client "
-        "([sounds](audio.md))",
+        "([sounds](../how_to/audio.md))",
         "better",
         "sax/saxml/test_vision_model.py::test_sounds_give_guesses",
         "model_server/services/test_audio_service.py::test_a_sound_is_recognized",
@@ -424,7 +425,7 @@ ROWS = (
     _row(
         "Python and saxutil: ACL of a cell",
         "a file under the root",
-        "durable names beside those of the admin servers' --admin_acl, whom nobody can lock out",
+        "durable names in addition to --admin_acl of the admin servers, who cannot be locked out",
         "better",
         f"{_CALLS}::test_the_acl_of_a_cell_is_one_for_operators",
         "admin_server/api/test_access.py::test_a_cells_list_is_set_by_its_admins_and_kept",
@@ -572,7 +573,7 @@ ROWS = (
         "saxutil vm.*, am.recognize",
         "ask the model's server",
         "likewise; ours serves vm.classify, vm.embed and am.recognize, and refuses the others. "
-        "mm.generate, mm.score and mm.embed beside them",
+        "mm.generate, mm.score and mm.embed as well",
         "same",
         f"{_TOOL}::test_media_go_to_a_server_that_has_the_services",
         f"{_TOOL}::test_a_service_that_a_server_has_not_is_its_answer",
@@ -689,7 +690,7 @@ ROWS = (
     _row(
         "Model server: --admin_port",
         "an admin server within the process",
-        "an admin server beside it: a process that is started again when it dies and ends with the "
+        "a separate admin server: a process that is started again when it dies and ends with the "
         "model server, even if that is killed",
         "better",
         "model_server/process/test_admin_process.py"
@@ -745,7 +746,7 @@ ROWS = (
     _row(
         "Google's manifests of Gemma on Saxml",
         "three images, their arguments and variables",
-        "likewise, with the names of our images (docs/images.md)",
+        "likewise, with the names of our images (docs/how_to/images.md)",
         "same",
         "end_to_end/alone/test_saxml_flags.py::test_googles_manifests_of_gemma_start_a_cell_that_answers",
         "images/test_dockerfile.py"
@@ -762,7 +763,7 @@ ROWS = (
         "state.proto of a running cell",
         "the models, read again at a start",
         "not read: the models are published again, by the same lines of saxutil. It holds nothing "
-        "else, and a cell of Saxml goes on beside this one meanwhile",
+        "else, and a cell of Saxml keeps running meanwhile",
         "missing",
     ),
     _row(

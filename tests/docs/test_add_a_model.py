@@ -1,4 +1,4 @@
-"""docs/add_a_model.md shows the code that is there."""
+"""docs/how_to/add_a_model.md shows the code that is there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.each_case import each_case
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "add_a_model.md").read_text()
+PAGE = (ROOT / "docs" / "how_to" / "add_a_model.md").read_text()
 FAMILY = ROOT / "model_server" / "models" / "families" / "dense" / "smollm3.py"
 CASES = ROOT / "tests" / "tools" / "golden" / "families" / "dense.py"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -1,4 +1,4 @@
-"""docs/architecture.md names every room, and its walks are as short as they promise."""
+"""docs/explanation/architecture.md names every room, and its walks are as short as they promise."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from tests.each_case import each_case
 from tests.house import ROOT
 from tests.k8s.metrics import exposed
 
-OBSERVABILITY = ROOT / "docs" / "observability.md"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OBSERVABILITY = ROOT / "docs" / "reference" / "observability.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _NAME = re.compile(r"\b(?:sax|process)_[a-z_]+[a-z]\b")
 _OTHERS = {"sax_cell", "sax_root", "sax_timeout", "sax_admin_exp_assigner"}  # a field, flags
 

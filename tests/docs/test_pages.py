@@ -14,6 +14,7 @@ from tests.house import ROOT
 
 BLOCKS = README + CONTINUED + ISLANDS + SEVERAL_HOSTS + PLANNING
 PACKAGES = "sax|admin_server|model_server|http_gateway|k8s|tests|docs"
+INDEX = "docs/index.md"
 PEERS = ("From vLLM", "From Ollama", "From llama.cpp", "From Saxml")
 TPU_SLICE = {"TPU_WORKER_HOSTNAMES": "tpu-0,tpu-1,tpu-2,tpu-3", "TPU_WORKER_ID": "1"}
 LEADER_WORKER_SET = {
@@ -41,7 +42,7 @@ def named(page: str) -> list[str]:
 
 
 def test_the_pages_name_files() -> None:
-    assert len(named("docs/architecture.md")) > 60
+    assert len(named("docs/explanation/architecture.md")) > 60
     assert sum(len(named(page)) for page in PAGES) > 90
 
 
@@ -63,10 +64,26 @@ def test_every_heading_that_a_page_links_to_exists(page: str) -> None:
         assert anchor in slugs, f"{name}#{anchor}"
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    assert [
-        page for page in PAGES if page != "README.md" and f"({page})" not in PAGES["README.md"]
-    ] == []
+def test_the_index_lists_every_page_once_under_its_shelf() -> None:
+    shelves = re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGES[INDEX], re.DOTALL | re.MULTILINE)
+    listed = {
+        name.lower().replace("-", "_"): re.findall(r"^- \[.+?\]\((.+?)\): .+", text, re.MULTILINE)
+        for name, text in shelves
+    }
+    folders = {path.parent.name for path in (ROOT / "docs").glob("*/*.md")}
+    assert set(listed) == folders == {"tutorial", "how_to", "reference", "explanation"}
+    assert [path.name for path in (ROOT / "docs").glob("*.md")] == ["index.md"]
+    for shelf, links in listed.items():
+        pages = sorted(path.name for path in (ROOT / "docs" / shelf).glob("*.md"))
+        assert sorted(links) == [f"{shelf}/{page}" for page in pages]
+
+
+def test_the_readme_is_short_and_leads_to_the_shelves() -> None:
+    lines = PAGES["README.md"].splitlines()
+    assert len(lines) <= 150
+    assert {"make demo", "make test"} <= set(lines[:25])
+    for shelf in ("tutorial", "how-to", "reference", "explanation"):
+        assert f"({INDEX}#{shelf})" in PAGES["README.md"]
 
 
 def test_each_peer_is_told_what_was_typed_there_and_what_to_type_here() -> None:

@@ -1,4 +1,4 @@
-"""docs/coming_from_saxml.md: every row that promises something is proved by a test that exists."""
+"""docs/reference/coming_from_saxml.md: each row with a promise names a test that exists."""
 
 from __future__ import annotations
 

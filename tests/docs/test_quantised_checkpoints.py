@@ -10,7 +10,7 @@ from model_server.checkpoints.huggingface.prequantized.compressed_tensors import
 from model_server.checkpoints.huggingface.prequantized.methods import METHODS
 from model_server.checkpoints.packed import FLOAT4, Packing
 
-PAGE = (Path(__file__).parents[2] / "docs" / "quantised_checkpoints.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "quantised_checkpoints.md").read_text()
 
 
 def words(packing: Packing) -> str:

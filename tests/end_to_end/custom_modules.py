@@ -1,4 +1,4 @@
-"""The modules of docs/custom_models.md, to be imported by a model server."""
+"""The modules of docs/how_to/custom_models.md, to be imported by a model server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.demo_model import ROOT
 @cache
 def blocks() -> list[tuple[str, str]]:
     """Every block of the page: its language and its text."""
-    page = (ROOT / "docs" / "custom_models.md").read_text()
+    page = (ROOT / "docs" / "how_to" / "custom_models.md").read_text()
     return re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
 
 

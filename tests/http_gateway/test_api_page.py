@@ -1,4 +1,4 @@
-"""docs/api.md is what the application describes, and /docs shows the same offline."""
+"""docs/reference/api.md is what the application describes, and /docs shows the same offline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from http_gateway.openai.schema import ChatRequest
 
 
 def test_the_page_is_current() -> None:
-    written = Path(__file__).parents[2] / "docs" / "api.md"
+    written = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
     assert written.read_text() == page(), "run 'make docs'"
 
 

@@ -94,7 +94,7 @@ def _variables(where: str, container: Json) -> Iterator[Finding]:
 def _documented() -> frozenset[str]:
     """Words in capitals in the documents, and in what reads the variables."""
     readers = ("model_server/multihost/membership.py", "sax/container.py")
-    paths = [*(ROOT / "docs").glob("*.md"), *(ROOT / each for each in readers)]
+    paths = [*(ROOT / "docs").rglob("*.md"), *(ROOT / each for each in readers)]
     text = "".join(path.read_text() for path in paths if path.exists())
     return frozenset(re.findall(r"\b[A-Z][A-Z_]+\b", text))
 

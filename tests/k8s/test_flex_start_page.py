@@ -1,4 +1,4 @@
-"""The manifests that docs/flex_start.md applies are the ones that its text describes."""
+"""The manifests that docs/how_to/flex_start.md applies are the ones that its text describes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.k8s.manifests import K8S, ROOT, kubectl, objects_of, rendered
 from tests.k8s.page.shell import blocks
 from tests.k8s.specs import pod_specs
 
-PAGE = (ROOT / "docs" / "flex_start.md").read_text()
-TUTORIAL = (ROOT / "docs" / "kubernetes.md").read_text()
+PAGE = (ROOT / "docs" / "how_to" / "flex_start.md").read_text()
+TUTORIAL = (ROOT / "docs" / "how_to" / "kubernetes.md").read_text()
 REPOSITORY = "us-west4-docker.pkg.dev/my-project/sax"
 FLEX_START, TOPOLOGY = "cloud.google.com/gke-flex-start", "cloud.google.com/gke-tpu-topology"
 QUEUED = {"key": "cloud.google.com/gke-queued", "operator": "Exists", "effect": "NoSchedule"}

@@ -1,4 +1,4 @@
-"""What docs/kubernetes.md tells its reader to type, as far as it can be typed without a cluster.
+"""What docs/how_to/kubernetes.md tells its reader to type, as far as that needs no cluster.
 
 The flags of its commands are checked in tests/k8s/page.
 """
@@ -19,7 +19,7 @@ from tests.demo_model import ROOT
 from tests.k8s.manifests import K8S, kubectl, objects_of
 from tests.k8s.page.shell import blocks
 
-PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
+PAGE = (ROOT / "docs" / "how_to" / "kubernetes.md").read_text()
 BLOCKS = blocks(PAGE)
 VARIABLES = {
     "PROJECT_ID": "my-project",
@@ -98,7 +98,7 @@ def test_the_names_that_the_tutorials_commands_use_are_those_of_the_overlay(
 
 
 def test_the_commands_of_the_page_are_spelled_as_a_shell_reads_them() -> None:
-    for text in (*BLOCKS, *blocks((ROOT / "docs" / "flex_start.md").read_text())):
+    for text in (*BLOCKS, *blocks((ROOT / "docs" / "how_to" / "flex_start.md").read_text())):
         subprocess.run(["sh", "-n", "-c", text], check=True)
 
 

@@ -1,4 +1,4 @@
-"""Tables put into docs/benchmarks.md, those that stay when others are made anew, and CPU time."""
+"""Tables put into docs/reference/benchmarks.md, those that stay, and CPU time."""
 
 from __future__ import annotations
 

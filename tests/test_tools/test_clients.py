@@ -1,4 +1,4 @@
-"""docs/compatibility.md is what the last run's record says, and that is of every check."""
+"""docs/reference/compatibility.md is what the last run's record says, which has every check."""
 
 from __future__ import annotations
 

@@ -53,7 +53,9 @@ def opened() -> Opened:
         return Opened(None, f"{_CHOICE}={_OFF}")
     file = _file()
     if file is None:
-        return Opened(None, "sax was installed without the native kernels (docs/cpu.md: Building)")
+        return Opened(
+            None, "sax was installed without the native kernels (docs/explanation/cpu.md: Building)"
+        )
     try:
         loaded = ctypes.CDLL(os.fspath(file))
         kernels = {target: getattr(loaded, target) for target in _TARGETS}

@@ -4,7 +4,7 @@ One Pallas call per layer and device does both, in place; see `program.py`. On o
 run interpreted.
 
 Reasons not to use JAX's ragged paged attention, from ten steps compiled for v5e
-(docs/benchmarks.md, "Attention on a TPU"; figures of the compiler and of the grids, no times):
+(docs/reference/benchmarks.md, "Attention on a TPU"; figures of compiler and grids, no times):
 
 - It copies whole blocks of pages, by default 128 of them, where a sequence ends earlier, and for
   decodes computes a block of 32 queries for each: 1.2 to 5.3 times the bytes of the keys and values

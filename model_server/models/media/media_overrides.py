@@ -88,8 +88,8 @@ def _check_taken(media: MediaRecipe | None, values: Mapping[str, Any]) -> None:
         if values.get(key) is True and (media is None or media.kind != kind):
             raise InvalidRequest(
                 f"{key} is true, but this model has no encoder of {key.lower()}, or none that is "
-                f"supported (docs/models.md lists those with {key.lower()}): publish it without "
-                f"{key}",
+                f"supported (docs/reference/models.md lists those with {key.lower()}): publish it "
+                f"without {key}",
                 param=f"overrides.{key}",
             )
 

@@ -1,6 +1,6 @@
-"""Writes docs/plans.md (`make plans`): large models on slices, each actually planned.
+"""Writes docs/reference/plans.md (`make plans`): large models on slices, each actually planned.
 
-    python -m model_server.plan.output.registry_page > docs/plans.md
+    python -m model_server.plan.output.registry_page > docs/reference/plans.md
 
 Takes some minutes per model; reports progress on stderr. The text around the tables is
 registry_page.md. Compile times are left out and figures rounded, so that the page changes only when

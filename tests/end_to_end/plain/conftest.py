@@ -30,8 +30,8 @@ def hub() -> Iterator[FakeHub]:
 def cell(tmp_path_factory: pytest.TempPathFactory, hub: FakeHub) -> Iterator[Cell]:
     """A cell with nothing published but what tests publish.
 
-    Its model server imports the modules of docs/custom_models.md, as if it were started beside
-    them, and its admin server writes its address below `root`, where clients in Go look.
+    Its model server imports the modules of docs/how_to/custom_models.md, as if it were started
+    beside them, and its admin server writes its address below `root`, where clients in Go look.
     """
     folder = tmp_path_factory.mktemp("cell")
     for name, text in modules().items():

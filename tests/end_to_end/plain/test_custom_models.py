@@ -1,4 +1,4 @@
-"""docs/custom_models.md against a cell of real processes that imports the page's own modules."""
+"""docs/how_to/custom_models.md against a real cell that imports the page's own modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The curls of docs/kubernetes.md, sent to a gateway of generation 1, are answered as it says."""
+"""The curls of docs/how_to/kubernetes.md, sent to a gateway of generation 1, get its replies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.demo_model import ROOT
 from tests.http_gateway.fake_cell import FakeCell, published
 from tests.k8s.page.shell import blocks, commands
 
-PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
+PAGE = (ROOT / "docs" / "how_to" / "kubernetes.md").read_text()
 MODEL = "/sax/test/spmd"
 
 

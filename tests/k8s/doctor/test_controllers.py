@@ -166,7 +166,7 @@ def test_an_old_controller_is_a_warning_with_the_command_that_installs_a_new_one
 
 
 def test_the_page_asks_for_the_releases_that_the_doctor_looks_for() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    page = (ROOT / "docs" / "how_to" / "kubernetes.md").read_text()
     for project, release in LEAST.items():
         assert f"{project} | {release} |" in page.lower(), project
         # Faults that came later are in some releases only, and were mended in all lines.

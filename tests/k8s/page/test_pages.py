@@ -1,4 +1,4 @@
-"""Every command of docs/kubernetes.md and docs/flex_start.md is one that its program takes.
+"""Every command of kubernetes.md and flex_start.md (docs/how_to) is one that its program takes.
 
 gcloud, docker and curl as of programs.json, kubectl and sax as they are installed. A page is
 broken in every way that is looked for, too.
@@ -22,7 +22,7 @@ from tests.k8s.page.programs import programs
 from tests.k8s.page.shell import blocks, commands
 
 TUTORIAL, FLEX_START = "kubernetes.md", "flex_start.md"
-PAGES = {name: (ROOT / "docs" / name).read_text() for name in (TUTORIAL, FLEX_START)}
+PAGES = {name: (ROOT / "docs" / "how_to" / name).read_text() for name in (TUTORIAL, FLEX_START)}
 # The steps of Google's two pages, in their order.
 STEPS = {
     TUTORIAL: [
@@ -125,7 +125,7 @@ def test_a_page_that_is_wrong_is_found(case: str) -> None:
 
 @pytest.mark.extended
 def test_the_commands_of_all_other_pages_for_clusters_and_containers_are_such_ones_too() -> None:
-    for path in sorted((ROOT / "docs").glob("*.md")):
+    for path in sorted((ROOT / "docs").rglob("*.md")):
         for block in blocks(path.read_text()):
             for command in commands(block):
                 if command[0] in ("kubectl", "gcloud", "docker") and path.name not in PAGES:

@@ -74,7 +74,7 @@ def test_one_google_account_may_stand_for_all_three() -> None:
 
 
 def test_the_page_has_the_same_table() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    page = (ROOT / "docs" / "how_to" / "kubernetes.md").read_text()
     for account, folders in FOLDERS.items():
         (row,) = re.findall(rf"^\| `{account}` \|.*$", page, re.MULTILINE)
         groups = re.findall(r"((?:`[a-z-]+`(?:, )?)+): `(roles/\S+)`", row)

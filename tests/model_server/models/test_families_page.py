@@ -1,4 +1,4 @@
-"""docs/models.md is what the registry and the golden cases say."""
+"""docs/reference/models.md is what the registry and the golden cases say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from model_server.models.registry import families, model_paths
 
 def test_the_page_is_current() -> None:
     """Also that every override of every class is explained: the page is not made otherwise."""
-    assert (ROOT / "docs" / "models.md").read_text() == page(), "run 'make docs'"
+    assert (ROOT / "docs" / "reference" / "models.md").read_text() == page(), "run 'make docs'"
 
 
 def test_every_family_has_a_golden_case_and_a_source() -> None:

@@ -1,4 +1,4 @@
-"""docs/errors.md is what the error table says."""
+"""docs/reference/errors.md is what the error table says."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from sax.cli.errors_page import page
 
 
 def test_the_page_is_current() -> None:
-    written = Path(__file__).parents[3] / "docs" / "errors.md"
+    written = Path(__file__).parents[3] / "docs" / "reference" / "errors.md"
     assert written.read_text() == page(), "run 'make docs'"

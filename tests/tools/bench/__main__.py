@@ -1,7 +1,8 @@
 """Every benchmark, one after the other, and the page that keeps the figures.
 
-`make bench` runs all and rewrites docs/benchmarks.md; `python -m tests.tools.bench engine gateway`
-runs some and prints their tables, and with `--page` puts them into the page.
+`make bench` runs all and rewrites docs/reference/benchmarks.md;
+`python -m tests.tools.bench engine gateway` runs some and prints their tables, and with `--page`
+puts them into the page.
 """
 
 from __future__ import annotations

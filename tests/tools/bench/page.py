@@ -1,4 +1,4 @@
-"""docs/benchmarks.md: its head, and tables put into it."""
+"""docs/reference/benchmarks.md: its head, and tables put into it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from model_server.kernels.cpu.native import in_use
 from tests.demo_model import ROOT
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "reference" / "benchmarks.md"
 HEAD = """# Benchmarks
 
 Remake this page with `make bench` (about half an hour, best on a quiet machine), and the tables

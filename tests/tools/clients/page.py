@@ -1,4 +1,4 @@
-"""docs/compatibility.md, written from the record of the last run.
+"""docs/reference/compatibility.md, written from the record of the last run.
 
 python -m tests.tools.clients.page
 """
@@ -11,7 +11,7 @@ from tests.demo_model import ROOT
 from tests.tools.clients.clients import CLIENTS
 from tests.tools.clients.record import PASSED, CheckResult, read_record, rows
 
-PAGE = ROOT / "docs" / "compatibility.md"
+PAGE = ROOT / "docs" / "reference" / "compatibility.md"
 _HEAD = """\
 # Clients that work unchanged
 

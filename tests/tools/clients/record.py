@@ -1,4 +1,4 @@
-"""The record of a run of all clients, from which docs/compatibility.md is written."""
+"""The record of a run of all clients, from which docs/reference/compatibility.md is written."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Attack a cell of real processes in every way of `tests/tools/stress/rows`, and write the table.
 
-python -m tests.tools.stress                  every row five times; rewrites docs/reliability.md
+python -m tests.tools.stress                  every row five times; rewrites reliability.md
 python -m tests.tools.stress --runs 1 NAME    some rows; prints only
 """
 

@@ -1,4 +1,4 @@
-"""The stress table: all rows, and the Markdown that docs/reliability.md keeps."""
+"""The stress table: all rows, and the Markdown that docs/explanation/reliability.md keeps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.demo_model import ROOT
 from tests.tools import report
 from tests.tools.stress.row import Outcome, Row
 
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "explanation" / "reliability.md"
 BEGIN, END = "<!-- stress: begin -->\n", "<!-- stress: end -->\n"
 _COLUMNS = (
     "attack",

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 CONTEXT = 1024
 OVERRIDES = {"DTYPE": '"float32"', "SPECULATION": '"off"'}
-TEXT = Path(__file__).parents[4] / "docs" / "reliability.md"
+TEXT = Path(__file__).parents[4] / "docs" / "explanation" / "reliability.md"
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 

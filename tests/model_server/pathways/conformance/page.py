@@ -1,4 +1,4 @@
-"""The table of docs/pathways.md: kinds of requests by versions of jaxlib, from their records.
+"""The table of docs/explanation/pathways.md: kinds of requests by jaxlib, from their records.
 
 python -m tests.model_server.pathways.conformance.page     writes it
 """
@@ -16,7 +16,7 @@ from tests.model_server.pathways.conformance.record import (
     kept,
 )
 
-PAGE = Path(__file__).parents[4] / "docs" / "pathways.md"
+PAGE = Path(__file__).parents[4] / "docs" / "explanation" / "pathways.md"
 _ON_PAGE = re.compile(r"(?<=<!-- kinds -->\n).*?(?=\n\n)", re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""jaxlib's unmodified client gets what it asks for, and docs/pathways.md says what that is."""
+"""jaxlib's unmodified client gets what it asks for, as docs/explanation/pathways.md lists it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from tests.model_server.tpu_compiler import needs_compiler
 
 
 def test_the_page_in_docs_has_every_case_and_says_what_the_tutorials_chips_hold() -> None:
-    text = (ROOT / "docs" / "plans.md").read_text()
+    text = (ROOT / "docs" / "reference" / "plans.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("| `")]
     for case in CASES:
         model, where = case.model.rpartition("params.")[2], case.topology

@@ -1,6 +1,6 @@
 """sax and other servers in turns on the same weights, prompts and cores.
 
-`make race` runs all that are installed and puts the tables first into docs/benchmarks.md.
+`make race` runs all that are installed and puts the tables first into docs/reference/benchmarks.md.
 `python -m tests.tools.bench.peers --install llama.cpp` installs one, into .cache/peers.
 """
 
@@ -106,7 +106,7 @@ def _table(results: Results, key: str, flags: argparse.Namespace, load: str) -> 
         f"How they are asked: {ways}.",
         *([f"Not in this table: {absent}."] if absent else []),
         f"{machine().strip()} Load average before the race: {load}.",
-        *(["![Tokens per second](pictures/race.svg)"] if flags.page and key == "bf16" else []),
+        *(["![Tokens per second](../pictures/race.svg)"] if flags.page and key == "bf16" else []),
     ]
     names = [WORKLOADS[place].name for place in flags.workloads]
     title = f"Beside other servers: {weights} weights, {instructions()}"

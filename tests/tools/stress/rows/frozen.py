@@ -12,7 +12,7 @@ from tests.end_to_end.cell import MODEL_SERVER, SMOLLM2, Cell
 from tests.tools.stress.row import row
 from tests.tools.stress.users import Users
 
-LOST_S = 5.0  # promised in docs/reliability.md
+LOST_S = 5.0  # promised in docs/explanation/reliability.md
 LISTED_S = 2.0
 NEW_AT_S = (0.0, 1.0, 3.0, 6.0)  # when new requests come, counted from the freeze
 HOSTS = (f"{MODEL_SERVER} host 0", f"{MODEL_SERVER} host 1")
