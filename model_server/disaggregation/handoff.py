@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from model_server.disaggregation.contract import Contract
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.engine.types import RowResult, Sampling
 from sax.errors import InvalidRequest
 from sax.proto import prefill_pb2

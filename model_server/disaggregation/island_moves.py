@@ -25,7 +25,7 @@ from model_server.disaggregation.handed_pages import (
 )
 from model_server.disaggregation.handoff_runner import HandoffRunner, MovableRunner
 from model_server.disaggregation.layer_set import Block, LayerSet
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.engine.types import EngineLimits
 
 logger = logging.getLogger(__name__)

@@ -56,7 +56,7 @@ class _Member(Holder):
         if self.passed >= _PASSED:
             self.passed = 0
             self.queue.remove(oldest)
-            for each in oldest.seats or (oldest,):
+            for each in oldest.members:
                 each.priority = self.queue[0].priority
             insort(self.queue, oldest, key=_urgency)
 
@@ -94,8 +94,8 @@ class Accounts:
 
     def add(self, sequence: Sequence) -> None:
         """Take in a sequence, and those that take slots with it, which do not wait themselves."""
-        member = self._member(sequence.account, sequence.member)
-        for each in sequence.seats or (sequence,):
+        member = self._member(sequence.request.account, sequence.request.member)
+        for each in sequence.members:
             self._members[each.id] = member
             member.live += 1
             member.account.live += 1
@@ -112,8 +112,8 @@ class Accounts:
         member = self._members[sequence.id]
         member.take(sequence)
         self._count_waiting(member, -1)
-        member.running += sequence.seats or (sequence,)
-        member.account.running += sequence.seats or (sequence,)
+        member.running += sequence.members
+        member.account.running += sequence.members
         self.begin_prompt(sequence)
 
     def begin_prompt(self, sequence: Sequence) -> None:
@@ -275,10 +275,8 @@ def _age(sequence: Sequence) -> int:
 
 
 def _displaceable(sequence: Sequence) -> bool:
-    if sequence.seats is None:
-        return 8 * sequence.launched >= 9 * sequence.lost
-    launched = max(each.launched for each in sequence.seats)
-    return not sequence.is_seat and 8 * launched >= 9 * sequence.lost
+    launched = max(each.launched for each in sequence.members)
+    return not sequence.is_follower and 8 * launched >= 9 * sequence.lost
 
 
 def _served(holder: Holder) -> float:

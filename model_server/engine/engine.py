@@ -21,7 +21,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NoReturn
 
@@ -30,16 +29,11 @@ from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.guessing.proposals import Proposer
 from model_server.engine.outbox import Deliver, Outbox
+from model_server.engine.registry import new_sequence
+from model_server.engine.request import Begun, EngineRequest, Finish, SequenceUpdate, StepSpan
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import (
-    Begun,
-    EngineRequest,
-    Finish,
-    Ids,
-    Sequence,
-    SequenceUpdate,
-)
-from model_server.engine.steps.commits import StepSpan
+from model_server.engine.sequence import Ids, Sequence
+from model_server.engine.stats import EngineStats
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.timing.watchdog import OnHang, Watchdog, limit_s
 from model_server.engine.types import (
@@ -61,32 +55,6 @@ STEP_LIMIT_S = 30.0
 Announce = Callable[[int], None]
 # Takes over the sequences of an engine whose devices are lost; returns the ids that it could.
 TakeOver = Callable[[DevicesLost, list[Begun]], Collection[int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStats:
-    """Current load of the engine, and totals since it started."""
-
-    running: int
-    waiting: int
-    slots: int
-    slots_used: int
-    pages: int
-    pages_used: int
-    steps: int  # launched
-    tokens: int  # generated
-    prefill_tokens: int  # computed, including recomputed ones
-    decode_tokens: int  # computed, including surplus ones
-    preemptions: int
-    finished: int
-    cancelled: int
-    pages_cached: int  # free, and readable for requests that begin alike
-    prefix_queries: int  # tokens of sequences when they first took a slot
-    prefix_hits: int  # those of them that were cached
-    prefix_evictions: int  # cached pages that were granted anew
-    guesses: int  # tokens computed before they were known to be the answer's
-    guesses_accepted: int  # those that were
-    busy_s: float  # spent on steps
 
 
 class Engine:
@@ -130,7 +98,8 @@ class Engine:
                 drafts = Drafts(runner, self._limits.page_size)
             limits = self._limits
             self._guessing = Guessing(limits.guesses, limits.decodes, times, drafts)
-        self._scheduler = Scheduler(self._limits, times, self._guessing)
+        parts = [self._guessing] if self._guessing else []
+        self._scheduler = Scheduler(self._limits, times, parts)
         self._watchdog: Watchdog | None = None
         if on_hang is not None:
             self._watchdog = Watchdog(limit_s(step_limit_s, times), times, on_hang)
@@ -166,7 +135,7 @@ class Engine:
         """
         with self._changed:
             self._check_open()
-            Sequence(0, engine_request, self._limits)
+            new_sequence(0, engine_request, self._limits)
             self._check_room(engine_request)
             self._reserved[engine_request.account] += 1
 
@@ -194,7 +163,7 @@ class Engine:
             # A beam search runs its hypotheses under ids of their own.
             beams = engine_request.beams
             id = self._ids.take(1 if beams is None else beams.size)
-            sequence = Sequence(id, engine_request, self._limits)
+            sequence = new_sequence(id, engine_request, self._limits)
             self._check_room(engine_request)
             if announce is not None:
                 announce(id)
@@ -209,7 +178,7 @@ class Engine:
         """
         with self._changed:
             self._check_open(draining=False)
-            self._put(Sequence(id, engine_request, self._limits))
+            self._put(new_sequence(id, engine_request, self._limits))
 
     def cancel(self, sequence: int) -> None:
         """Free the slot and pages of a sequence within one step, if it is still live."""
@@ -248,25 +217,14 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return a snapshot, accurate to within one step."""
-        scheduler = self._scheduler
+        load = self._scheduler.load()._asdict()
+        for name in ("live", "accounts", "near_pages_used"):
+            del load[name]
+        load["waiting"] += self._arriving.total()
         return EngineStats(
-            running=scheduler.running,
-            waiting=scheduler.waiting + self._arriving.total(),
+            **load,
             slots=self._limits.slots,
-            slots_used=scheduler.slots_used,
             pages=self._limits.pages,
-            pages_used=scheduler.pages_used,
-            steps=scheduler.steps,
-            tokens=scheduler.tokens,
-            prefill_tokens=scheduler.prefill_tokens,
-            decode_tokens=scheduler.decode_tokens,
-            preemptions=scheduler.preemptions,
-            finished=scheduler.finished,
-            cancelled=scheduler.cancelled,
-            pages_cached=scheduler.pages_cached,
-            prefix_queries=scheduler.prefix_queries,
-            prefix_hits=scheduler.prefix_hits,
-            prefix_evictions=scheduler.prefix_evictions,
             guesses=self._guessing.proposed if self._guessing else 0,
             guesses_accepted=self._guessing.accepted if self._guessing else 0,
             busy_s=self._busy_s,
@@ -276,7 +234,7 @@ class Engine:
 
     def _put(self, sequence: Sequence) -> None:
         self._inbox.append(sequence)
-        self._arriving[sequence.account] += 1
+        self._arriving[sequence.request.account] += 1
         self._changed.notify_all()
 
     def _check_open(self, draining: bool | None = None) -> None:
@@ -295,7 +253,7 @@ class Engine:
         """
         limits, places = self._limits, self._limits.slots + self._limits.queue
         account = engine_request.account
-        live = self._scheduler.live + self._arriving.total() + self._reserved.total()
+        live = len(self._scheduler.live) + self._arriving.total() + self._reserved.total()
         if engine_request.answer and live < 2 * places:
             return
         mine = self._live_of(account)
@@ -314,7 +272,11 @@ class Engine:
         raise QueueFull(f"{why}; retry in {retry_after_s:.0f} s", retry_after_s=retry_after_s)
 
     def _live_of(self, account: str) -> int:
-        return self._scheduler.live_of(account) + self._arriving[account] + self._reserved[account]
+        return (
+            self._scheduler.accounts.live(account)
+            + self._arriving[account]
+            + self._reserved[account]
+        )
 
     def _accounts_with(self, account: str) -> int:
         """Count the accounts with live requests, this one included: those that share the places.
@@ -322,11 +284,13 @@ class Engine:
         One that has arrived but is not scheduled yet may count twice, for a step.
         """
         others = {*self._arriving, *self._reserved, account}
-        return self._scheduler.accounts + sum(not self._scheduler.live_of(name) for name in others)
+        return len(self._scheduler.accounts) + sum(
+            not self._scheduler.accounts.live(name) for name in others
+        )
 
     def _seconds_per_answer(self) -> float:
         """Mean time so far until a place becomes free, in whole seconds from 1 to 60."""
-        mean_s = self._busy_s / max(self._scheduler.finished, 1)
+        mean_s = self._busy_s / max(self._scheduler.commits.finished, 1)
         return float(min(max(round(mean_s), 1), 60))
 
     def _is_still(self) -> bool:
@@ -354,8 +318,8 @@ class Engine:
             began_s = time.monotonic()
             if not in_flight:
                 self._began_s = began_s
-            if self._guessing is not None and self._guessing.waits and not in_flight:
-                self._expect(Step(self._scheduler.steps + 1, ()))
+            if self._guessing is not None and self._guessing.asks and not in_flight:
+                self._expect(Step(self._scheduler.live.steps + 1, ()))
             steps = self._schedule(began_s)
             step = steps[0] if steps else None
             self._expect(in_flight[0][0] if in_flight else step)
@@ -386,10 +350,10 @@ class Engine:
 
     def _encode(self) -> bool:
         """Launch the next images behind the last step; return False if there are none."""
-        if self._media is None or (batch := self._scheduler.encode()) is None:
+        if self._media is None or (batch := self._scheduler.batch()) is None:
             return False
         self._media.encode(batch)
-        self._behind_images.add(self._scheduler.steps + 1)
+        self._behind_images.add(self._scheduler.live.steps + 1)
         return True
 
     def _read(self, launched: list[tuple[Step, PendingStep]]) -> None:
@@ -445,7 +409,7 @@ class Engine:
                 arrival = self._inbox.popleft()
                 if isinstance(arrival, Sequence):
                     self._scheduler.add(arrival)
-                    self._arriving -= Counter([arrival.account])
+                    self._arriving -= Counter([arrival.request.account])
                 elif self._scheduler.cancel(arrival):
                     cancelled.append(arrival)
             if self._closing:
@@ -456,7 +420,7 @@ class Engine:
         with self._changed:
             self._failure = failure
             arrived = [each for each in self._inbox if isinstance(each, Sequence)]
-            begun = [*self._scheduler.begun(), *(each.begun for each in arrived)]
+            begun = [*self._scheduler.live.begun(), *(each.begun for each in arrived)]
             self._scheduler.cancel_all()
             cancelled = {each for each in self._inbox if isinstance(each, int)}
             self._inbox.clear()

@@ -5,21 +5,23 @@ Pure.
 from __future__ import annotations
 
 from model_server.engine.accounts import Accounts
-from model_server.engine.beams.seating import Seating
 from model_server.engine.paging.allocation import Allocation
-from model_server.engine.sequence import Begun, Sequence
+from model_server.engine.request import Begun
+from model_server.engine.sequence import Sequence
 from model_server.engine.types import EngineLimits
 
 
 class LiveSequences:
-    """All live sequences of a scheduler; hypotheses of a beam search count one by one."""
+    """All live sequences of a scheduler; those of a group count one by one."""
 
     def __init__(self, limits: EngineLimits) -> None:
+        self.limits = limits
         self.steps = 0  # scheduled
+        self.committed = 0  # steps
         self.now_s = 0.0  # when the next one is scheduled
         self.held = Allocation(limits)
+        self.running = self.held.running
         self.accounts = Accounts(limits.max_running_per_account)
-        self.seating = Seating(self.held, self.accounts)
         self._sequences: dict[int, Sequence] = {}
 
     def __len__(self) -> int:
@@ -38,9 +40,7 @@ class LiveSequences:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence; the lower its id, the older it is."""
         assert sequence.id not in self._sequences, "ids must be unique"
-        if sequence.beams is not None:
-            self.seating.add(sequence)
-        for each in sequence.seats or (sequence,):
+        for each in sequence.members:
             self._sequences[each.id] = each
         sequence.since = self.steps
         self.accounts.add(sequence)
@@ -50,37 +50,36 @@ class LiveSequences:
         sequence.started_s = sequence.started_s or self.now_s
         self.accounts.admit(sequence)
         self.held.take(sequence)
-        if sequence.seats is not None:
-            self.seating.begin(sequence)
+        for part in sequence.parts:
+            part.admitted(sequence)
 
     def restart(self, sequence: Sequence) -> None:
-        """Take slots and pages away and queue the sequence again, with all its seats."""
-        if sequence.seats is not None:
-            sequence = sequence.seats[0]
-        for each in sequence.seats or (sequence,):
+        """Take slots and pages away and queue the sequence again, with its group."""
+        sequence = sequence.members[0]
+        for each in sequence.members:
             self._release(each)
-        if sequence.seats is not None:
-            self.seating.lose_slots(sequence)
+        for part in sequence.parts:
+            part.restarted(sequence)
         sequence.since = self.steps
         self.accounts.wait(sequence)
 
     def begun(self) -> list[Begun]:
-        """Return how far each sequence is, of a beam search its beginning."""
-        return [each.begun for each in self._sequences.values() if not each.is_seat]
+        """Return how far each sequence is, of a group its beginning."""
+        return [each.begun for each in self._sequences.values() if not each.is_follower]
 
-    def remove(self, sequence: Sequence) -> list[int]:
-        """Forget a sequence with all its seats, and return their ids."""
-        seats = sequence.seats or (sequence,)
-        for each in seats:
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence with its group."""
+        for each in sequence.members:
             del self._sequences[each.id]
             if each.slot >= 0:
                 self._release(each)
             self.accounts.remove(each)
-        if sequence.seats is not None:
-            self.seating.remove(sequence)
-        return [each.id for each in seats]
+            for part in each.parts:
+                part.ended(each)
 
     def _release(self, sequence: Sequence) -> None:
         """Stop running and free slot and pages, at once (see `scheduler` on steps in flight)."""
         self.accounts.release(sequence)
         self.held.release(sequence)
+        for part in sequence.parts:
+            part.released(sequence)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from math import inf
 
-from model_server.engine.sequence import SequenceUpdate
+from model_server.engine.request import SequenceUpdate
 
 Deliver = Callable[[list[SequenceUpdate]], None]
 

@@ -1,338 +1,271 @@
-"""One request inside the engine: its input, its progress and its results."""
+"""One request inside the engine: its progress, and what its parts may change about it.
+
+Positions count tokens of prompt and answer together. The device computes position p from token p;
+the last computed position of a row yields token p + 1. So the last token of all is never computed.
+"""
 
 from __future__ import annotations
 
+import copy
 import threading
-from typing import Literal
+from typing import Protocol
 
-import msgspec
-from msgspec.structs import replace
-
-from model_server.engine.media.media_span import MediaSpan, check_spans, with_numbers
-from model_server.engine.slot_write import check_biases
-from model_server.engine.types import (
-    BeamSettings,
-    EngineLimits,
-    Grammar,
-    Hypothesis,
-    Row,
-    RowResult,
-    Sampling,
-)
-from sax.errors import InvalidRequest, PromptTooLong, SaxError
-
-# complete: the guide allows nothing more; unlike a stop token, the last token is the answer's.
-Finish = Literal["stop", "complete", "length", "score", "cancelled"]
+from model_server.engine.paging_state import PagingState
+from model_server.engine.request import Begun, EngineRequest, Finish, SequenceUpdate, StepSpan
+from model_server.engine.types import Columns, Row, RowResult
 
 
-class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine request: generate an answer, score the prompt's own tokens, or both."""
+class Committing(Protocol):
+    """Takes the results of the step that is being committed."""
 
-    prompt: tuple[int, ...]
-    sampling: Sampling
-    max_tokens: int  # the context may end the answer earlier; 0: only score
-    stop_ids: frozenset[int]
-    grammar: Grammar | None = None  # what the answer must keep to; `sampling` is guided then
-    score_from: int | None = None  # score prompt[score_from:]
-    # Likeliest tokens to return with each score; None: numbers alone, and all of them at the end if
-    # nothing is generated.
-    score_tops: int | None = None
-    account: str = ""  # who asks: slots are shared among accounts
-    member: str = ""  # a user of that account, by its own word: divides what the account gets
-    priority: int = 0  # among the requests of one member; the lowest comes first
-    # Sequences share the keys and values of equal first tokens only if their salts are equal: it
-    # holds all else that changes them (an adapter's weights), and what keeps callers apart.
-    salt: str = ""
-    adapter: int = 0  # place of its adapter, from 1 on; 0: none
-    # Search for the likeliest answers instead of sampling one; `sampling` is `beams.sampling_of`.
-    beams: BeamSettings | None = None
-    # Images and sounds of the prompt, by their places in it; the tokens there count for nothing.
-    media: tuple[MediaSpan, ...] = ()
-    # i32[len(prompt), 3], of a model whose positions are triples; empty: all count tokens.
-    positions: bytes = b""
-    shift: int = 0  # added to the positions of tokens behind the prompt
-    # Of an answer begun elsewhere:
-    answer: tuple[int, ...] = ()  # its tokens; they do not finish it (see `finish_of`)
-    computed: bool = False  # the runner has keys and values for all tokens but the last
-    traced: bool = False  # its updates tell when each chunk of its prompt was computed
+    span: StepSpan  # of the step
+    tokens: int  # generated in all
+
+    def token(self, sequence: Sequence, outcome: RowResult, finish: Finish | None = None) -> None:
+        """Count and tell a token that the sequence took in, and end it with a `finish`."""
+        ...
+
+    def tell(self, update: SequenceUpdate) -> None: ...
+
+    def finish(self, sequence: Sequence) -> None:
+        """Forget a sequence that has ended, with its group."""
+        ...
 
 
-class Begun(msgspec.Struct, frozen=True):
-    """Progress of a sequence, from which another engine can go on with it."""
+class SequenceHooks:
+    """What a part of the engine may change about a sequence that concerns it (see `part`).
 
-    id: int
-    answer: tuple[int, ...]  # tokens delivered
-    scores: int  # of the prompt's tokens, committed
+    Every hook does nothing unless it is overridden.
+    """
 
-    def rest_of(self, engine_request: EngineRequest) -> EngineRequest:
-        """Return the request for what is still to come of it."""
-        first = engine_request.score_from
-        told = engine_request.max_tokens > 0 or engine_request.score_tops is not None
-        if first is not None and told:  # else its scores come all at the end
-            first += self.scores
-            first = None if first == len(engine_request.prompt) else first
-        return replace(engine_request, answer=self.answer, computed=False, score_from=first)
+    # While it waits, and as it takes and loses its slot
 
+    def prepare(self, sequence: Sequence) -> None:
+        """Called before a waiting sequence is looked up in the prefix cache or takes its slot."""
 
-class PromptChunk(msgspec.Struct, frozen=True):
-    """A part of a prompt, and when a step computed it; times are of `time.monotonic`."""
+    def salt(self, sequence: Sequence) -> str:
+        """Return what, beside its tokens, its keys and values depend on."""
+        return ""
 
-    start: int  # first position
-    tokens: int
-    began_s: float
-    ended_s: float
+    def reusable(self, sequence: Sequence, most: int) -> int:
+        """Return how many of its first positions need not be computed, `most` or fewer."""
+        return most
 
+    def admitted(self, sequence: Sequence) -> None:
+        """Called when it has taken its slot, with its group."""
 
-class SequenceUpdate(msgspec.Struct, frozen=True):
-    """Result of one step for one sequence. The last one has a `finish` or an `error`."""
+    def follow(self, sequence: Sequence, parent: Sequence) -> None:
+        """Note that it goes on with its parent's keys and values."""
 
-    sequence: int
-    result: RowResult
-    finish: Finish | None = None
-    error: SaxError | None = None
-    cached: int = 0  # tokens of the prompt that were not computed for this sequence
-    hypotheses: tuple[Hypothesis, ...] = ()  # of a beam search, with its `finish`; best first
-    read_s: float = 0.0  # when the step was read, by `time.monotonic`; 0: no step gave it
-    started_s: float = 0.0  # when the sequence first took a slot; 0: it never did
-    chunks: tuple[PromptChunk, ...] = ()  # of a traced sequence, since its last update
+    def followed(self, sequence: Sequence) -> list[int]:
+        """Return the positions behind which others will begin with its pages."""
+        return []
+
+    def released(self, sequence: Sequence) -> None:
+        """Called when it loses its slot."""
+
+    def restarted(self, sequence: Sequence) -> None:
+        """Called when it has lost its slot, with its group, before it waits again."""
+
+    def ended(self, sequence: Sequence) -> None:
+        """Called once, at its end."""
+
+    # When a step is made
+
+    def limit(self, sequence: Sequence, end: int) -> int:
+        """Return the first position, `end` or before, that it may not compute as it is now."""
+        return end
+
+    def holds(self, sequence: Sequence) -> bool:
+        """Return True if its next position is not computed before it has started again."""
+        return False
+
+    def waits(self, sequence: Sequence, *, late: bool) -> bool:
+        """Return True if it has no row in this step; late: other sequences have none either."""
+        return False
+
+    def is_stepwise(self, sequence: Sequence) -> bool:
+        """Return True if a row needs what is only known after the one before was read."""
+        return False
+
+    def row(self, sequence: Sequence) -> Row | None:
+        """Return a row of several known tokens in place of its decode."""
+        return None
+
+    def is_urgent(self, sequence: Sequence) -> bool:
+        """Return True if its chunk comes before those of others."""
+        return False
+
+    def chunk_blocks(self, sequence: Sequence, blocks: int, most: int) -> int:
+        """Return the blocks that its next chunk may take, up to `most` if it must not be cut."""
+        return blocks
+
+    def chunk_length(self, sequence: Sequence, length: int, logit_rows: int) -> int:
+        """Return the tokens of its next chunk, `length` or fewer.
+
+        logit_rows: of the step that are left to it.
+        """
+        return length
+
+    def fill(self, sequence: Sequence, row: Row) -> Row:
+        """Add to the row of a chunk, which is about to be launched."""
+        return row
+
+    def redone(self, sequence: Sequence) -> int:
+        """Return how many of its last positions may be computed again."""
+        return 0
+
+    # When a step was read
+
+    def commit(
+        self, sequence: Sequence, row: Row, outcome: RowResult, committing: Committing
+    ) -> bool:
+        """Take in the result of a row; return True if nothing is left of it for others."""
+        return False
+
+    def tell(self, sequence: Sequence, update: SequenceUpdate) -> SequenceUpdate:
+        """Add to the update for a token."""
+        return update
+
+    def begun(self, sequence: Sequence, made: Begun) -> Begun:
+        """Add to what another engine needs to go on with it."""
+        return made
 
 
 class Sequence:
-    """The scheduler's state of one request. Raises InvalidRequest if it can never be served.
-
-    Positions count tokens of prompt and answer together. The device computes position p from token
-    p; the last computed position of a row yields token p + 1. So an answer's last token is never
-    computed, and neither is the last token of a scored prompt.
-    """
+    """The scheduler's state of one request."""
 
     __slots__ = (
-        "account",
-        "beams",
-        "cached",
-        "chain",
-        "chunks",
-        "adapter",
-        "ahead",
-        "computed",
-        "deferred",
-        "dropped",
-        "end",
+        "columns",
         "finish_at",
         "goal",
-        "guessable",
-        "guesses",
-        "guide",
+        "group",
         "id",
         "in_flight",
-        "kept",
         "launched",
-        "long",
         "lost",
-        "media",
-        "member",
-        "near",
-        "near_known",
-        "near_source",
-        "near_unseen",
         "pages",
-        "pinned",
-        "positions",
+        "paging",
+        "parts",
         "priority",
         "prompt",
-        "recompute_at",
-        "restate",
+        "request",
         "reused",
-        "salt",
-        "sampling",
-        "score_from",
-        "score_tops",
-        "scores",
-        "scores_committed",
-        "scores_launched",
-        "seats",
-        "shift",
         "since",
         "slot",
-        "source",
         "started_s",
-        "stepwise",
-        "stop_ids",
+        "stated",
         "tokens",
-        "unseen",
-        "written",
     )
 
-    def __init__(self, id: int, engine_request: EngineRequest, limits: EngineLimits) -> None:
-        context = context_of(engine_request, limits)
-        _check(engine_request, context)
-        _check_beams(engine_request, limits, context)
-        _check_media(engine_request, limits)
-        prompt = len(engine_request.prompt)
+    def __init__(self, id: int, request: EngineRequest, context: int) -> None:
+        """context: tokens of prompt and answer, at most."""
         self.id = id
-        self.prompt = prompt  # tokens of it
-        self.account = engine_request.account
-        self.member = engine_request.member
-        self.priority = engine_request.priority
-        self.adapter = engine_request.adapter
-        # Known and committed; those of media are numbers below 0.
-        self.tokens = [
-            *with_numbers(engine_request.prompt, engine_request.media),
-            *engine_request.answer,
-        ]
-        self.media = engine_request.media
-        self.positions = engine_request.positions
-        self.shift = engine_request.shift
-        self.computed = engine_request.computed  # False once it has a slot
-        self.sampling = engine_request.sampling
-        self.stop_ids = engine_request.stop_ids
-        self.score_from = engine_request.score_from
-        self.score_tops = engine_request.score_tops
-        self.finish_at = min(prompt + engine_request.max_tokens, context)  # tokens, at most
-        self.end = self.finish_at - 1  # positions to compute in all
-        self.guide = None
-        if (grammar := engine_request.grammar) is not None:
-            # Words that may not follow each other can close every way to an end.
-            left = None if self.sampling.bad_words else self.finish_at - len(self.tokens)
-            self.guide = grammar.begin(engine_request.answer, self.sampling.allowed, left)
-        # Its tokens depend on those before only through the model, so they can be guessed.
-        self.guessable = self.guide is None and not self.sampling.edits
-        # The host chooses its next input: no row is launched before the last one's token is known.
-        self.stepwise = False
-        self.beams = engine_request.beams
-        # Sequences that run the hypotheses of one search and take slots together, the one that was
-        # submitted first; None: it is alone.
-        self.seats: list[Sequence] | None = None
+        self.request = request
+        self.parts: tuple[SequenceHooks, ...] = ()  # those that it concerns, in their order
+        # Sequences that take and lose slots together, the one that was submitted first; their host
+        # chooses each next token. None: it is alone.
+        self.group: list[Sequence] | None = None
+        self.prompt = prompt = len(request.prompt)  # tokens of it
+        self.finish_at = min(prompt + request.max_tokens, context)  # tokens, at most
+        self.tokens = request.tokens  # known and committed
+        # While it waits:
+        self.priority = request.priority
         self.since = 0  # the number of steps when it began to wait
-        self.started_s = 0.0  # when it first took a slot; 0: not yet
-        self.chunks: list[PromptChunk] | None = [] if engine_request.traced else None
         self.lost = 0  # positions computed when it was preempted, at most
-        # Of the prefix cache:
-        self.salt = engine_request.salt
-        self.chain: list[bytes] = []  # digests: of the salt, and of 1, 2, ... full pages
-        self.cached = -1  # tokens of the prompt found at its first admission; -1: not admitted yet
-        self.deferred = False  # it once waited for a step that writes tokens like its own
-        # Since the sequence last took a slot:
+        # Since it last took a slot:
+        self.started_s = 0.0  # when it first took one; 0: not yet
         self.slot = -1  # -1 while waiting
         self.pages: list[int] = []
-        # Of the layers with pages of their own, see `paging.near_pages`:
-        self.near: list[int] = []  # as many as `pages`; [] if no layer has any
-        self.near_known = 0  # tokens at the beginning that others had, too
-        self.near_source = 0  # page to copy with `source`
-        self.near_unseen = 0  # pages at the beginning that were freed
+        self.paging = PagingState(computed=request.computed)
+        self.columns = Columns()  # of its rows
         self.launched = 0  # positions computed, in flight or found in the cache
         self.reused = 0  # positions found in the cache
-        self.source = 0  # page to copy with its first chunk, held until then; 0: none
-        self.written = 0  # positions in the launched steps whose tokens are known
-        self.unseen = 0  # pages before the window of all later queries: 0 in `pages`
-        self.kept = 0  # full pages that others can find, or that were found
         self.goal = 0  # positions that are prefill; from there on it decodes
-        self.pinned: frozenset[bytes] = frozenset()  # digests of media whose rows it keeps
-        self.long = False  # rotated by the factors of long sequences
-        self.recompute_at = -1  # position from which on it must be, having begun as a short one
-        # The slot's last token is another (a guess, or one that is chosen anew): the next row
+        # The slot's last token is another (one that was tried, or is chosen anew): the next row
         # carries its own.
-        self.restate = False
-        # Kept across preemptions, because results in flight stay valid:
-        self.in_flight = 0  # rows launched whose token is not committed
-        self.guesses = 0  # rows in flight behind those: each counts if its token comes true
-        # Forced tokens of a row in flight, behind the one that the row before it chooses.
-        self.ahead: tuple[int, ...] = ()
-        self.dropped = 0  # rows launched before those whose token will not be taken
-        self.scores_launched = 0  # scores requested from the device
-        self.scores: list[float] = []  # those committed, if all come at the end
-        self.scores_committed = 0
+        self.stated = False
+        self.in_flight = 0  # rows launched whose token is not committed; kept across preemptions
 
-    def rotate(self, short_context: int | None, positions: int) -> None:
-        """Choose the rotary factors for the positions at the start, as the reference does.
+    @property
+    def end(self) -> int:
+        """Positions to compute in all."""
+        return self.finish_at - 1
 
-        Called at every start. The factors of a sequence that outgrows the short context change for
-        all its positions, so that it starts again.
-        """
-        if short_context is not None:
-            long = positions > short_context
-            if long != self.long:
-                self.chain.clear()
-            self.long = long
-            self.recompute_at = -1 if self.long else short_context
+    @property
+    def limit(self) -> int:
+        """First position that it may not compute as it is now."""
+        end = self.finish_at - 1
+        for part in self.parts:
+            end = part.limit(self, end)
+        return end
 
     @property
     def width(self) -> int:
         """Slots that it takes."""
-        return 1 if self.seats is None else len(self.seats)
+        return 1 if self.group is None else len(self.group)
 
     @property
-    def is_seat(self) -> bool:
-        """True if it only runs hypotheses of another sequence's search."""
-        return self.seats is not None and self.seats[0] is not self
+    def is_follower(self) -> bool:
+        """True if another sequence stands for its group."""
+        return self.group is not None and self.group[0] is not self
 
     @property
-    def begun(self) -> Begun:
-        """Its progress; a beam search would begin again."""
-        answer = () if self.seats is not None else tuple(self.tokens[self.prompt :])
-        return Begun(self.id, answer, self.scores_committed)
+    def members(self) -> list[Sequence]:
+        """All that take and lose slots with it, itself included."""
+        return [self] if self.group is None else self.group
 
     @property
     def settled(self) -> bool:
         """True if no token is on its way, nor one of a sequence that takes slots with it."""
-        return not (self.in_flight if self.seats is None else any(s.in_flight for s in self.seats))
+        return not (self.in_flight if self.group is None else any(s.in_flight for s in self.group))
 
     @property
     def generates(self) -> bool:
         return self.finish_at > self.prompt
 
     @property
+    def next_is_known(self) -> bool:
+        return self.launched < len(self.tokens)
+
+    @property
+    def begun(self) -> Begun:
+        """Its progress; a group would begin again."""
+        answer = () if self.group is not None else tuple(self.tokens[self.prompt :])
+        made = Begun(self.id, answer)
+        for part in self.parts:
+            made = part.begun(self, made)
+        return made
+
+    @property
     def reusable(self) -> int:
         """First positions that it need not compute at its next start: its last one yields a token.
 
-        Neither may those be skipped whose logits give a score.
+        Neither may those be skipped of which a part wants results.
         """
-        goal = len(self.tokens) if self.generates else self.end
-        return min(goal - 1, self.unscored)
-
-    @property
-    def unscored(self) -> int:
-        """First position whose logits give a score that was not requested yet; else the end."""
-        if self.score_from is None or self.score_from + self.scores_launched == self.prompt:
-            return self.finish_at
-        return self.score_from - 1 + self.scores_launched
-
-    def settle(self, row: Row) -> bool:
-        """Take a guess's row out of flight; return True if it computed the sequence's own token.
-
-        It then counts as if it had been launched once that token was known.
-        """
-        self.guesses -= 1
-        last = len(self.tokens) - 1
-        if row.start != last or row.given != self.tokens[last]:
-            return False
-        self.in_flight += 1
-        if self.slot >= 0:
-            self.launched += 1
-        return True
-
-    def takes(self, token: int) -> bool:
-        """Return False for a token of a row in flight that cannot be the answer's next."""
-        return self.guide is None or token in self.stop_ids or self.guide.fits(token)
+        most = (len(self.tokens) if self.generates else self.end) - 1
+        for part in self.parts:
+            most = part.reusable(self, most)
+        return most
 
     def append(self, token: int) -> Finish | None:
+        """Take in the token of a row in flight."""
         self.in_flight -= 1
         self.tokens.append(token)
-        if token in self.stop_ids:
+        if token in self.request.stop_ids:
             return "stop"
-        if self.guide is not None:
-            self.guide.accept(token)
-            if self.guide.finished:
-                return "complete"
-        if self.ahead:
-            self._append_ahead()
         return "length" if len(self.tokens) == self.finish_at else None
 
-    def _append_ahead(self) -> None:
-        assert self.guide is not None, "only guides force tokens"
-        for token in self.ahead:
-            self.tokens.append(token)
-            self.guide.accept(token)
-        self.ahead = ()
+    def empty_copy(self, id: int) -> Sequence:
+        """Return a sequence without tokens and pages, of the same request, that has not begun."""
+        made = copy.copy(self)
+        made.id, made.tokens, made.pages, made.paging = id, [], [], PagingState()
+        return made
+
+
+def redone(sequence: Sequence) -> int:
+    """Return how many of its last positions may be computed again."""
+    return max((part.redone(sequence) for part in sequence.parts), default=0)
 
 
 class Ids:
@@ -347,97 +280,3 @@ class Ids:
         with self._lock:
             first, self._next = self._next, self._next + count
         return first
-
-
-def context_of(engine_request: EngineRequest, limits: EngineLimits) -> int:
-    """Return the tokens of prompt and answer that can be held at most.
-
-    Hypotheses share the full pages of their prompt, and may have no other in common.
-    """
-    context = min(limits.max_context, limits.pages * limits.page_size)
-    if engine_request.beams is None:
-        return context
-    shared = len(engine_request.prompt) // limits.page_size
-    own = (limits.pages - shared) // engine_request.beams.size
-    return min(context, (shared + own) * limits.page_size)
-
-
-def finish_of(engine_request: EngineRequest, limits: EngineLimits) -> Finish | None:
-    """Return the finish reason if the answer begun elsewhere is already complete."""
-    if engine_request.answer and engine_request.answer[-1] in engine_request.stop_ids:
-        return "stop"
-    context = context_of(engine_request, limits)
-    most = min(engine_request.max_tokens, context - len(engine_request.prompt))
-    return "length" if len(engine_request.answer) >= most else None
-
-
-def _check(engine_request: EngineRequest, context: int) -> None:
-    """Reject what could not be served even with the engine to itself."""
-    length, first = len(engine_request.prompt), engine_request.score_from
-    check_biases(engine_request.sampling)
-    if not length:
-        raise InvalidRequest("the prompt has no tokens; send at least one", param="prompt")
-    generates = engine_request.max_tokens > 0
-    if first is None and not generates:
-        raise InvalidRequest(
-            f"max_tokens is {engine_request.max_tokens}; ask for at least 1", param="max_tokens"
-        )
-    if first is not None and not 0 < first < length:
-        raise InvalidRequest(
-            f"cannot score from token {first} of {length}: a score needs at least one token "
-            "before it and one to score",
-            param="score_from",
-        )
-    if length + generates > context:
-        raise PromptTooLong(
-            f"the prompt has {length} tokens and the context holds {context}"
-            f"{', one of them for the answer' if generates else ''}: shorten the prompt, or "
-            "serve the model with a larger --max_context or --kv_cache_bytes",
-            param="prompt",
-        )
-
-
-def _check_media(engine_request: EngineRequest, limits: EngineLimits) -> None:
-    """Reject media that the model cannot take, and scores of their tokens, which mean nothing."""
-    prompt, media = len(engine_request.prompt), engine_request.media
-    check_spans(media, prompt, limits.media)
-    if media and limits.media is not None and limits.media.triples:
-        assert engine_request.positions, "the places of its images come with the request"
-    if engine_request.positions:
-        assert limits.media is not None, "its positions are not triples"
-        assert limits.media.triples, "its positions are not triples"
-        assert len(engine_request.positions) == 12 * prompt, "positions are i32[T, 3]"
-    first = engine_request.score_from
-    if media and first is not None and first < media[-1].end:
-        raise InvalidRequest(
-            f"cannot score from token {first}: tokens of an image have no scores, and the last one "
-            f"ends at token {media[-1].end}: score what follows it",
-            param="score_from",
-        )
-
-
-def _check_beams(engine_request: EngineRequest, limits: EngineLimits, context: int) -> None:
-    """Reject a search that has too few slots, or no room to end an answer."""
-    beams = engine_request.beams
-    if beams is None:
-        return
-    if limits.recurrent:
-        raise InvalidRequest(
-            "this model keeps a state of all tokens so far, which hypotheses cannot share: ask for "
-            "answers without beams",
-            param="beam_size",
-        )
-    slots = min(limits.slots, limits.max_running_per_account or limits.slots)
-    if beams.size > slots:
-        raise InvalidRequest(
-            f"beam_size is {beams.size} and a caller can have {slots} slots of this model: ask for "
-            f"at most {slots} beams, or serve it with more slots (NUM_CACHE_SLOTS)",
-            param="beam_size",
-        )
-    room = min(engine_request.max_tokens, context - len(engine_request.prompt))
-    if room <= beams.min_tokens:
-        raise InvalidRequest(
-            f"min_tokens is {beams.min_tokens} and an answer has room for {room} tokens, its end "
-            "token included: ask for fewer, for more max_tokens or for fewer beams",
-            param="min_tokens",
-        )

@@ -23,7 +23,7 @@ from model_server.engine.slot_write import (
 )
 from model_server.engine.types import ALLOWED, BAD_WORDS, BIASES, COUNTS, EngineLimits
 
-Parts = dict[str, tuple[int, tuple[int, ...]]]
+EngineParts = dict[str, tuple[int, tuple[int, ...]]]
 
 _PROMPT, _GENERATED = 1, 2  # steps of `counts`
 _MOST_COUNTED = 0xFFFF - _GENERATED  # counts saturate: u16 must not wrap
@@ -78,7 +78,7 @@ def state_bytes(slots: int, vocab: int) -> int:
     return (slots + 1) * (4 + 2 * vocab + 12 * MOST_BIASES + 4 * -(-vocab // 32) + words)
 
 
-def unpack(parts: Parts, vector: jax.Array) -> dict[str, jax.Array]:
+def unpack(parts: EngineParts, vector: jax.Array) -> dict[str, jax.Array]:
     """Cut a vector into its named parts; each has an offset and a shape."""
     made: dict[str, jax.Array] = {}
     for name, (offset, shape) in parts.items():

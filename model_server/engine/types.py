@@ -9,7 +9,7 @@ token on the device from `last_tokens[slot]`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -154,6 +154,14 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     @property
     def logit_rows(self) -> int:
         return self.yields + len(self.targets)
+
+
+class Columns(NamedTuple):
+    """Columns that all rows of a sequence share from when it takes a slot."""
+
+    long: bool = False
+    adapter: int = 0
+    media: RowMedia | None = None  # of its decodes
 
 
 class PageGrant(msgspec.Struct, frozen=True, array_like=True):

@@ -24,7 +24,7 @@ from model_server.disaggregation.prefill_server import PrefillServer
 from model_server.disaggregation.prefill_servers import PrefillServers
 from model_server.disaggregation.transfers import KEYS
 from model_server.engine.engine import EngineRequest, SequenceUpdate
-from model_server.engine.sequence import finish_of
+from model_server.engine.registry import finish_of
 from model_server.engine.types import RowResult
 from model_server.serving.answers.running_request import RunningRequest, of_request
 from sax.errors import SaxError, ShuttingDown

@@ -7,7 +7,6 @@ equally many tokens, so once they decode they do so in the same steps.
 
 from __future__ import annotations
 
-import copy
 from typing import NamedTuple
 
 from model_server.engine.beams.search import BeamSearch
@@ -28,12 +27,14 @@ class BeamGroup:
     """A search and its seats."""
 
     def __init__(self, sequence: Sequence) -> None:
-        assert sequence.beams is not None
+        request, first = sequence.request, sequence.id
+        assert request.beams is not None
         most = sequence.finish_at - sequence.prompt
-        self.search = BeamSearch(sequence.beams, sequence.stop_ids, most)
-        self.seats = [sequence, *(_seat(sequence, n) for n in range(1, sequence.beams.size))]
+        self.search = BeamSearch(request.beams, request.stop_ids, most)
+        ids = range(first + 1, first + request.beams.size)
+        self.seats = [sequence, *map(sequence.empty_copy, ids)]
         for each in self.seats:
-            each.seats, each.stepwise = self.seats, True
+            each.group = self.seats
         self._runs = [sequence]  # seats by hypothesis
         self._outcomes: dict[int, RowResult] = {}  # by seat, of the next token
 
@@ -66,9 +67,9 @@ class BeamGroup:
     def sit(self, moves: Moves) -> None:
         """Give each seat the tokens of its hypothesis."""
         for seat, parent in moves.forks:
-            seat.tokens, seat.chain = parent.tokens.copy(), parent.chain.copy()
+            seat.tokens, seat.paging.chain = parent.tokens.copy(), parent.paging.chain.copy()
         for seat in moves.left:
-            seat.tokens, seat.chain = [], []
+            seat.tokens, seat.paging.chain = [], []
         for seat, token in zip(moves.seats, moves.tokens, strict=True):
             seat.tokens.append(token)
         self._runs = moves.seats
@@ -78,14 +79,6 @@ class BeamGroup:
         first = self.seats[0]
         if self._runs and first not in self._runs:
             other = self._runs[0]
-            first.tokens, first.chain = other.tokens, []
-            other.tokens, other.chain = [], []
+            first.tokens, first.paging.chain = other.tokens, []
+            other.tokens, other.paging.chain = [], []
             self._runs[0] = first
-
-
-def _seat(sequence: Sequence, number: int) -> Sequence:
-    """Return a seat without a hypothesis, for the beams of a sequence that has not begun."""
-    seat = copy.copy(sequence)
-    seat.id = sequence.id + number
-    seat.tokens, seat.chain, seat.pages, seat.near, seat.scores = [], [], [], [], []
-    return seat

@@ -10,36 +10,85 @@ rows to be used, so rows always come free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import takewhile
 
+from msgspec.structs import replace
+
+from model_server.engine.encoding.row_media import media_of, uncut, whole_length
+from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.media.encode_batch import EncodeBatch, EncodedPart
 from model_server.engine.media.media_limits import MediaLimits
-from model_server.engine.media.media_span import MediaSpan
+from model_server.engine.media.media_span import MediaSpan, RowMedia, check_spans
 from model_server.engine.media.row_pool import RowPool
+from model_server.engine.part import EnginePart
+from model_server.engine.request import EngineRequest
 from model_server.engine.sequence import Sequence
+from model_server.engine.steps.builder import StepBuilder
+from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.types import EngineLimits, Row
+from sax.errors import InvalidRequest
+
+_Pinned = frozenset[bytes]  # digests of images whose rows a sequence keeps
 
 
-class Encodes:
-    """The media buffer of one engine."""
+class Encodes(EnginePart[_Pinned]):
+    """The images of prompts, and the buffer with their vectors."""
 
-    def __init__(self, limits: MediaLimits) -> None:
-        self.limits = limits
-        self.pool = RowPool(limits.rows)
+    def join(self, live: LiveSequences, times: StepTimes | None) -> None:
+        super().join(live, times)
+        assert live.limits.media is not None, "it takes text alone"
+        self._media: MediaLimits = live.limits.media
+        self.pool = RowPool(self._media.rows)
         self.encoded = 0  # images, repeated ones once more
 
-    def next_batch(self, running: Iterable[Sequence]) -> EncodeBatch | None:
-        """Give rows to the images that are needed next; return those to encode now, if any.
+    @classmethod
+    def is_wanted(cls, limits: EngineLimits) -> bool:
+        return limits.media is not None
 
-        running: in order of admission.
+    @classmethod
+    def check(cls, request: EngineRequest, limits: EngineLimits, context: int) -> None:
+        """Reject media that the model cannot take, and scores of their tokens: these mean nothing.
+
+        Called whatever the limits are.
         """
+        prompt, media = len(request.prompt), request.media
+        check_spans(media, prompt, limits.media)
+        if media and limits.media is not None and limits.media.triples:
+            assert request.positions, "the places of its images come with the request"
+        if request.positions:
+            assert limits.media is not None, "its positions are not triples"
+            assert limits.media.triples, "its positions are not triples"
+            assert len(request.positions) == 12 * prompt, "positions are i32[T, 3]"
+        first = request.score_from
+        if media and first is not None and first < media[-1].end:
+            raise InvalidRequest(
+                f"cannot score from token {first}: tokens of an image have no scores, and the last "
+                f"one ends at token {media[-1].end}: score what follows it",
+                param="score_from",
+            )
+
+    def begin(self, sequence: Sequence) -> _Pinned | None:
+        request = sequence.request
+        if request.shift:
+            sequence.columns = sequence.columns._replace(media=RowMedia(request.shift))
+        return frozenset() if request.media else None
+
+    def released(self, sequence: Sequence) -> None:
+        """Let go of all images of a sequence that loses its slot."""
+        self._unpin(sequence, self.of[sequence.id])
+
+    # What the encoder does
+
+    def batch(self) -> EncodeBatch | None:
+        """Give rows to the images that are needed next; return those to encode now, if any."""
         size, parts = 0, list[EncodedPart]()
-        for sequence in running:
+        for sequence in self.live.running:  # in order of admission
             for span in self._needed(sequence):
-                if self._pinned(sequence, span):
+                if self._is_pinned(sequence, span):
                     continue
-                pieces = self.limits.size(span.count)
-                if size not in (0, pieces) or len(parts) == self.limits.images(pieces):
+                pieces = self._media.size(span.count)
+                if size not in (0, pieces) or len(parts) == self._media.images(pieces):
                     return EncodeBatch(size, tuple(parts))
                 rows = self.pool.take(span.digest, span.rows)
                 if rows is None:
@@ -50,17 +99,62 @@ class Encodes:
                 self._pin(sequence, span)
         return EncodeBatch(size, tuple(parts)) if parts else None
 
-    def reach(self, sequence: Sequence) -> int:
+    # What steps compute
+
+    def before_rows(self, step: StepBuilder, *, late: bool) -> None:
+        """Reserve the blocks of an image next in a prompt that one chunk must hold.
+
+        Streams of forced tokens, which take blocks, could keep it waiting for ever.
+        """
+        if self._media.bidirectional:
+            waiting = [each for each in self.live.running if each.launched < each.goal]
+            lengths = (whole_length(each.request, each.launched) for each in waiting)
+            step.reserved = -(-max(lengths, default=0) // self.limits.prefill_block)
+
+    def is_urgent(self, sequence: Sequence) -> bool:
+        """Those that are in front of an image which one chunk must hold come first."""
+        return self._whole(sequence) > 0
+
+    def chunk_blocks(self, sequence: Sequence, blocks: int, most: int) -> int:
+        whole = -(-self._whole(sequence) // self.limits.prefill_block)
+        return max(blocks, whole) if whole <= most else blocks
+
+    def chunk_length(self, sequence: Sequence, length: int, logit_rows: int) -> int:
+        start = sequence.launched
+        length = min(self._reach(sequence) - start, length)
+        return uncut(sequence.request, start, length) if self._media.bidirectional else length
+
+    def fill(self, sequence: Sequence, row: Row) -> Row:
+        start, end, together = row.start, row.start + row.count, self._media.bidirectional
+        media = media_of(sequence.request, start, end, together=together)
+        return replace(row, tokens=self._tokens(sequence, start, end), media=media)
+
+    def scheduled(self, step: StepBuilder) -> None:
+        """Let go of the images that no later step of a sequence reads before it needs others.
+
+        One that comes again in the prompt, behind others without rows, would keep these waiting.
+        """
+        for sequence in step.chunks:
+            if pinned := self.of.get(sequence.id):
+                digests = (span.digest for span in self._needed(sequence))
+                self._unpin(sequence, pinned.difference(takewhile(pinned.__contains__, digests)))
+
+    def _whole(self, sequence: Sequence) -> int:
+        if not self._media.bidirectional:
+            return 0
+        return whole_length(sequence.request, sequence.launched)
+
+    def _reach(self, sequence: Sequence) -> int:
         """Return the first position that may not be computed yet: its image is not encoded."""
         for span in self._needed(sequence):
-            if not self._pinned(sequence, span):
+            if not self._is_pinned(sequence, span):
                 return max(span.start, sequence.launched)
         return len(sequence.tokens)
 
-    def tokens(self, sequence: Sequence, start: int, end: int) -> tuple[int, ...]:
+    def _tokens(self, sequence: Sequence, start: int, end: int) -> tuple[int, ...]:
         """Return tokens for a step: -1 - m for row m of the buffer."""
         tokens = sequence.tokens[start:end]
-        for span in sequence.media:
+        for span in sequence.request.media:
             if span.end <= start or span.start >= end:
                 continue
             rows, taken = self.pool.find(span.digest), 0
@@ -71,32 +165,20 @@ class Encodes:
                 taken += last - first
         return tuple(tokens)
 
-    def launched(self, sequence: Sequence) -> None:
-        """Let go of the images that no later step of a sequence reads before it needs others.
+    # Which images have rows
 
-        One that comes again in the prompt, behind others without rows, would keep these waiting.
+    def _needed(self, sequence: Sequence) -> Iterator[MediaSpan]:
+        """Yield the spans that are still to be computed, at least in part.
+
+        Followers of a group begin behind the prompt, with the pages of the first one.
         """
-        if sequence.pinned:
-            pinned = sequence.pinned
-            next_ones = takewhile(lambda digest: digest in pinned, self._digests(sequence))
-            self._unpin(sequence, pinned.difference(next_ones))
+        launched = sequence.launched
+        if launched < sequence.goal and not sequence.is_follower:
+            yield from (span for span in sequence.request.media if span.end > launched)
 
-    def release(self, sequence: Sequence) -> None:
-        """Let go of all images of a sequence that loses its slot."""
-        self._unpin(sequence, sequence.pinned)
-
-    def _needed(self, sequence: Sequence) -> list[MediaSpan]:
-        """Return the spans that are still to be computed, at least in part."""
-        if sequence.launched >= sequence.goal or sequence.is_seat:
-            return []  # seats begin behind the prompt, with the pages of the first one
-        return [span for span in sequence.media if span.end > sequence.launched]
-
-    def _digests(self, sequence: Sequence) -> Iterator[bytes]:
-        return (span.digest for span in self._needed(sequence))
-
-    def _pinned(self, sequence: Sequence, span: MediaSpan) -> bool:
+    def _is_pinned(self, sequence: Sequence, span: MediaSpan) -> bool:
         """Return False if the image has no rows; pins it for the sequence else."""
-        if span.digest in sequence.pinned:
+        if span.digest in self.of[sequence.id]:
             return True
         if self.pool.find(span.digest) is None:
             return False
@@ -105,9 +187,9 @@ class Encodes:
 
     def _pin(self, sequence: Sequence, span: MediaSpan) -> None:
         self.pool.pin(span.digest)
-        sequence.pinned = sequence.pinned | {span.digest}
+        self.of[sequence.id] |= {span.digest}
 
     def _unpin(self, sequence: Sequence, digests: frozenset[bytes]) -> None:
         for digest in digests:
             self.pool.unpin(digest)
-        sequence.pinned = sequence.pinned - digests
+        self.of[sequence.id] -= digests

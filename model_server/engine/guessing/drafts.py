@@ -40,7 +40,7 @@ class Drafts:
         return {
             each.id: self._odds_of(each.id).of_runs(0, count)
             for each in running
-            if each.guessable and not each.stepwise and (count := room(each)) > 0
+            if (count := room(each)) > 0
         }
 
     def reach(self, sequence: Running) -> int:

@@ -16,26 +16,30 @@ for each sequence from what is more likely to be right.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Seq
 
 from model_server.engine.guessing.allotment import Allotment, Chances, allot, allot_drafted
 from model_server.engine.guessing.costs import StepCosts
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.lookup import Lookup
 from model_server.engine.guessing.odds import Odds
-from model_server.engine.sequence import Sequence
+from model_server.engine.part import EnginePart
+from model_server.engine.sequence import Committing, Sequence
+from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import Step
+from model_server.engine.types import Row, RowResult, Step
 
 _LEAST = 0.05  # chance of a guess that is looked at
 _READ = 512  # tokens of prompts that one step takes in, so that it stays short
 
 Guesses = Mapping[int, tuple[int, ...]]  # by sequence id
-NO_GUESSES: Guesses = {}
 
 
-class Guessing:
-    """Guesses of one engine's sequences, and what they have cost and gained."""
+class Guessing(EnginePart[int]):
+    """Guesses of one engine's sequences, and what they have cost and gained.
+
+    Of a sequence it keeps how many are in flight. Tokens of one under a grammar, with edits or in a
+    beam search depend on more than those before, so they are not guessed.
+    """
 
     def __init__(
         self,
@@ -48,6 +52,7 @@ class Guessing:
 
         drafts: None: there is no draft model.
         """
+        super().__init__()
         self.proposed = 0  # guesses tried
         self.accepted = 0  # that were right
         self._most = most
@@ -56,12 +61,13 @@ class Guessing:
         self._drafts = drafts
         self._odds = Odds()
         self._lookups: dict[int, Lookup] = {}
+        self._next: Guesses = {}  # of the step that is being made
         # Those of the last two steps that were launched once the one before was read.
         self._late = (0, 0)
 
     @property
-    def waits(self) -> bool:
-        """True if `choose` may wait for a device."""
+    def asks(self) -> bool:
+        """True if `plan` may wait for a device."""
         return self._drafts is not None
 
     @property
@@ -69,27 +75,124 @@ class Guessing:
         """Positions behind the next step that should have pages, where some are free."""
         return self._most if self._drafts is not None else 0
 
-    def pays_to_wait(self, running: Seq[Sequence]) -> bool:
-        """Return True if the next step should wait for the token in flight, to try guesses."""
-        if not self._spare(running):
+    # Of a sequence
+
+    def begin(self, sequence: Sequence) -> int | None:
+        request = sequence.request
+        plain = request.grammar is None and request.beams is None and not request.sampling.edits
+        return 0 if plain else None
+
+    def waits(self, sequence: Sequence, *, late: bool) -> bool:
+        return self.of[sequence.id] > 0
+
+    def is_stepwise(self, sequence: Sequence) -> bool:
+        return self.of[sequence.id] > 0
+
+    def commit(
+        self, sequence: Sequence, row: Row, outcome: RowResult, committing: Committing
+    ) -> bool:
+        """Take a guess's row out of flight; drop its result if the guess was wrong.
+
+        A right one counts as if it had been launched once its token was known.
+        """
+        if not self.of[sequence.id] or sequence.in_flight:
             return False
-        looked = {id: row[1:] for id, row in self._chances(running, self._room).items()}
-        drafted = self._drafted(running, lambda _: self._most)
-        pays = bool(self._allot(running, looked, drafted, ahead=True).counts)
+        self.of[sequence.id] -= 1
+        last = len(sequence.tokens) - 1
+        right = row.start == last and row.given == sequence.tokens[last]
+        if right:
+            sequence.in_flight += 1
+            if sequence.slot >= 0:
+                sequence.launched += 1
+        self._settled(sequence.id, right)
+        return not right
+
+    def ended(self, sequence: Sequence) -> None:
+        super().ended(sequence)
+        self._lookups.pop(sequence.id, None)
+        if self._drafts is not None:
+            self._drafts.forget(sequence.id)
+
+    # Of steps
+
+    def plan(self) -> bool:
+        """Choose the guesses to try, unless prompts wait; return False to wait for the last token.
+
+        Waits for those of the draft model.
+        """
+        live, self._next = self.live, {}
+        if live.accounts.waiting or live.accounts.unfinished:
+            return True
+        if live.steps != live.committed:
+            return not (any(self.of.values()) or self.pays_to_wait())
+        self._next = self.choose()
+        return True
+
+    def before_rows(self, step: StepBuilder, *, late: bool) -> None:
+        if late:
+            self._next = {}
+        step.only_decodes = bool(self._next)
+
+    def decoded(self, sequence: Sequence, step: StepBuilder) -> None:
+        """Add a row for each guess, and pages for those of the draft model in the next step."""
+        if guesses := self._next.get(sequence.id):
+            self._try(sequence, guesses, step)
+        if self.reach:
+            self._reach_ahead(sequence, step)
+
+    def scheduled(self, step: StepBuilder) -> None:
+        late = self.live.steps == self.live.committed + 1
+        self._late = (self._late[1], self.live.steps if late else 0)
+
+    def allows_series(self) -> bool:
+        return not self.reach and not self.pays_to_wait()
+
+    def took(self, step: Step, seconds: float) -> None:
+        if not step.rows[-1].is_decode:
+            return
+        if self._drafts is not None:
+            seconds -= self._drafts.take_spent()
+        if len(step.rows) <= self._rows:
+            self._costs.note(len(step.rows), seconds, late=step.number in self._late)
+
+    def _try(self, sequence: Sequence, guesses: tuple[int, ...], step: StepBuilder) -> None:
+        held = self.live.held
+        for start, token in enumerate(guesses, sequence.launched):
+            if start == len(sequence.pages) * self.limits.page_size:
+                if held.pool.free <= len(held.running):
+                    return  # others took pages since
+                step.grant(sequence, 1)
+            step.repeat(start, token)
+            self.of[sequence.id] += 1
+            sequence.stated = True
+
+    def _reach_ahead(self, sequence: Sequence, step: StepBuilder) -> None:
+        """See that positions behind all of its rows have pages, as far as some are free."""
+        held, page_size = self.live.held, self.limits.page_size
+        behind = sequence.launched + self.of.get(sequence.id, 0) + self.reach
+        missing = -(-min(behind, sequence.end) // page_size) - len(sequence.pages)
+        more = min(missing, held.pool.free - len(held.running))
+        if more > 0:
+            step.grant(sequence, more)
+
+    def pays_to_wait(self) -> bool:
+        """Return True if the next step should wait for the token in flight, to try guesses."""
+        if not self._spare():
+            return False
+        looked = {id: row[1:] for id, row in self._chances(self._room_ahead).items()}
+        drafted = self._drafted(lambda _: self._most)
+        pays = bool(self._allot(looked, drafted, ahead=True).counts)
         if self._drafts is not None and not pays:
             self._drafts.rest()
         return pays
 
-    def choose(self, running: Seq[Sequence], room: Callable[[Sequence], int]) -> Guesses:
-        """Return the guesses to try in the next step. No step may be in flight.
-
-        room: how many the sequence's pages and length allow. Waits for those of the draft model.
-        """
-        if not self._spare(running):
-            return NO_GUESSES
-        looked = self._chances(running, lambda each: min(self._most, room(each)))
-        drafted = self._drafted(running, lambda each: min(self._most, room(each)), paged=True)
-        counts, by_draft = self._allot(running, looked, drafted, ahead=False)
+    def choose(self) -> Guesses:
+        """Return the guesses to try in the next step. No step may be in flight."""
+        if not self._spare():
+            return {}
+        looked = self._chances(self.room)
+        drafted = self._drafted(self.room, paged=True)
+        counts, by_draft = self._allot(looked, drafted, ahead=False)
         if self._drafts is not None:
             self._drafts.begin()
         made = {
@@ -98,67 +201,58 @@ class Guessing:
             if id not in by_draft
         }
         if self._drafts is not None and by_draft:
+            running = self.live.running
             asked = [(each, counts[each.id]) for each in running if each.id in by_draft]
             made |= self._drafts.guesses(asked)
         return made
 
-    def settled(self, id: int, right: bool) -> None:
+    def _settled(self, id: int, right: bool) -> None:
         """Count a sequence's next guess that was tried."""
         self.proposed += 1
         self.accepted += right
         if self._drafts is not None:
             self._drafts.note(id, right)
 
-    def launched(self, step: int, *, late: bool) -> None:
-        """Note how a step was launched."""
-        self._late = (self._late[1], step if late else 0)
-
-    def took(self, step: Step, seconds: float) -> None:
-        """Note how long a step of decodes took, from when the one before was read."""
-        if self._drafts is not None:
-            seconds -= self._drafts.take_spent()
-        if len(step.rows) <= self._rows:
-            self._costs.note(len(step.rows), seconds, late=step.number in self._late)
-
-    def forget(self, id: int) -> None:
-        self._lookups.pop(id, None)
-        if self._drafts is not None:
-            self._drafts.forget(id)
-
-    def _allot(
-        self, running: Seq[Sequence], looked: Chances, drafted: Chances, *, ahead: bool
-    ) -> Allotment:
-        decodes, rows, costs = len(running), self._rows, self._costs
+    def _allot(self, looked: Chances, drafted: Chances, *, ahead: bool) -> Allotment:
+        decodes, rows, costs = len(self.live.running), self._rows, self._costs
         if self._drafts is not None and drafted:
             draft_s = self._drafts.seconds(decodes)
             return allot_drafted(looked, drafted, decodes, rows, costs, draft_s, ahead=ahead)
         return Allotment(allot(looked, decodes, rows, costs, ahead=ahead) if looked else {})
 
-    def _drafted(
-        self, running: Seq[Sequence], room: Callable[[Sequence], int], *, paged: bool = False
-    ) -> Chances:
+    def _drafted(self, room: Callable[[Sequence], int], *, paged: bool = False) -> Chances:
         """Return the draft model's chances; paged: as far as pages that are there allow."""
-        drafts = self._drafts
+        drafts, running = self._drafts, self.guessable
         if drafts is None:
             return {}
         if not paged:
             return drafts.chances(running, room)
         return drafts.chances(running, lambda each: min(room(each), drafts.reach(each)))
 
-    def _spare(self, running: Seq[Sequence]) -> bool:
-        return 0 < len(running) < self._rows
+    def _spare(self) -> bool:
+        return 0 < len(self.live.running) < self._rows
 
-    def _room(self, sequence: Sequence) -> int:
+    @property
+    def guessable(self) -> list[Sequence]:
+        return [each for each in self.live.running if each.id in self.of]
+
+    def _room_ahead(self, sequence: Sequence) -> int:
         return self._most + 1
 
-    def _chances(
-        self, running: Seq[Sequence], room: Callable[[Sequence], int]
-    ) -> dict[int, list[float]]:
+    def room(self, sequence: Sequence) -> int:
+        """Return how many guesses may be tried behind the next row, in the pages that it has.
+
+        It takes a new page early if there is one for everybody.
+        """
+        start, held, page_size = sequence.launched, self.live.held, self.limits.page_size
+        pages = len(sequence.pages) + (held.pool.free > len(held.running))
+        end = min(sequence.limit, max(start + 1, pages * page_size))
+        return min(self._most, max(0, end - start - 1))
+
+    def _chances(self, room: Callable[[Sequence], int]) -> dict[int, list[float]]:
         left = _READ
         made: dict[int, list[float]] = {}
-        for sequence in running:
-            if not sequence.guessable or sequence.stepwise:
-                continue
+        for sequence in self.guessable:
             lookup = self._lookups.get(sequence.id)
             if lookup is None:
                 lookup = Lookup(sequence.tokens, sequence.prompt, Odds(self._odds))

@@ -25,7 +25,8 @@ from model_server.engine.engine import (
 )
 from model_server.engine.failure import DevicesLost
 from model_server.engine.outbox import Deliver
-from model_server.engine.sequence import Begun, Ids
+from model_server.engine.request import Begun
+from model_server.engine.sequence import Ids
 from model_server.engine.types import RowResult, Runner
 from sax.errors import ReplicaLost, SaxError
 

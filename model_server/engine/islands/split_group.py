@@ -24,7 +24,8 @@ from model_server.engine.islands.engine_group import (
     is_lost,
 )
 from model_server.engine.outbox import Deliver
-from model_server.engine.sequence import Begun, Finish, finish_of
+from model_server.engine.registry import finish_of
+from model_server.engine.request import Begun, Finish
 from model_server.engine.types import EngineLimits, RowResult
 from sax.errors import SaxError
 

@@ -20,10 +20,8 @@ from collections.abc import Iterable
 from model_server.engine.paging.near_count import first_near_seen, near_count
 from model_server.engine.paging.pool import PagePool
 from model_server.engine.paging.prefix import Prefix
-from model_server.engine.sequence import Sequence
+from model_server.engine.sequence import Sequence, redone
 from model_server.engine.types import EngineLimits
-
-_REDONE = 2  # positions of a guided sequence, at most, that are computed again
 
 
 class NearPages:
@@ -39,58 +37,59 @@ class NearPages:
     def cover(self, sequence: Sequence) -> None:
         """Grant an entry for each of the sequence's pages that has none."""
         first = self._first_seen(sequence.launched)
-        for index in range(len(sequence.near), len(sequence.pages)):
-            sequence.near.append(self.pool.allocate() if index >= first else 0)
+        for index in range(len(sequence.paging.near), len(sequence.pages)):
+            sequence.paging.near.append(self.pool.allocate() if index >= first else 0)
 
     def reuse(self, sequence: Sequence, found: Prefix) -> None:
         """Let a sequence begin with the pages that were found."""
         self._share(found.near)
-        sequence.near = list(found.near)
-        sequence.near_known = found.known
+        sequence.paging.near = list(found.near)
+        sequence.paging.near_known = found.known
 
     def copy(self, sequence: Sequence, source: int) -> None:
         """Hold the page that a sequence will copy."""
         self._share((source,))
-        sequence.near_source = source
+        sequence.paging.near_source = source
 
-    def follow(self, seat: Sequence, parent: Sequence, full: int, rest: int) -> None:
-        """Let an empty seat begin with its parent's first pages; of the last one it has a rest."""
-        self._share(parent.near[:full])
-        seat.near = parent.near[:full]
-        seat.near_unseen = 0
+    def follow(self, sequence: Sequence, parent: Sequence, full: int, rest: int) -> None:
+        """Let an empty one begin with its parent's first pages; of the last one it has a rest."""
+        near = parent.paging.near
+        self._share(near[:full])
+        sequence.paging.near = near[:full]
+        sequence.paging.near_unseen = 0
         if rest:
-            self.copy(seat, parent.near[full])
+            self.copy(sequence, near[full])
 
     def free_unseen(self, sequence: Sequence, followed: Iterable[int]) -> None:
         """Free what no later query sees, but for those that others begin with.
 
         followed: positions at which these begin.
         """
-        back = 0 if sequence.guide is None else _REDONE
-        last = min(self._first_seen(sequence.launched - back), len(sequence.near))
+        paging = sequence.paging
+        last = min(self._first_seen(sequence.launched - redone(sequence)), len(paging.near))
         seen = [self._seen_from(each) for each in followed]
-        warm = self._seen_from(sequence.near_known)
-        for index in range(sequence.near_unseen, last):
-            if sequence.near[index] and not any(index in pages for pages in seen):
-                self.pool.release(sequence.near[index], cold=index not in warm)
-                sequence.near[index] = 0
+        warm = self._seen_from(sequence.paging.near_known)
+        for index in range(sequence.paging.near_unseen, last):
+            if sequence.paging.near[index] and not any(index in pages for pages in seen):
+                self.pool.release(sequence.paging.near[index], cold=index not in warm)
+                sequence.paging.near[index] = 0
         if not seen:
-            sequence.near_unseen = max(sequence.near_unseen, last)
+            sequence.paging.near_unseen = max(sequence.paging.near_unseen, last)
 
-    def vacate(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence) -> None:
         """Release all, the first first: its prefix can be seen without it for the longest time."""
-        for page in sequence.near:
+        for page in sequence.paging.near:
             if page:
                 self.pool.release(page)
         self.copied(sequence)
-        sequence.near = []
-        sequence.near_unseen = 0
+        sequence.paging.near = []
+        sequence.paging.near_unseen = 0
 
     def copied(self, sequence: Sequence) -> None:
         """Release the page that a sequence has copied, if there is one."""
-        if sequence.near_source:
-            self.pool.release(sequence.near_source)
-            sequence.near_source = 0
+        if sequence.paging.near_source:
+            self.pool.release(sequence.paging.near_source)
+            sequence.paging.near_source = 0
 
     def twin(self, page: int) -> int:
         """Return the near page with the same tokens; 0: there is none."""

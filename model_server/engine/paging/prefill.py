@@ -6,24 +6,15 @@ from model_server.engine.sequence import Sequence
 from model_server.engine.types import EngineLimits
 
 
-def chunk_length(
-    sequence: Sequence, limits: EngineLimits, free_pages: int, blocks: int, logit_rows: int
-) -> int:
-    """Return whole blocks, unless the chunk ends the prefill or logit rows do not allow one."""
+def chunk_length(sequence: Sequence, limits: EngineLimits, free_pages: int, blocks: int) -> int:
+    """Return whole blocks, unless the chunk ends the prefill."""
     start, block = sequence.launched, limits.prefill_block
     left = sequence.goal - start
     room = (len(sequence.pages) + free_pages) * limits.page_size - start
     length = max(0, min(left, room, blocks * block))
     if limits.recurrent and start % block:
-        length = min(length, block - start % block)  # no block crosses the border of a page
-    elif length < left:
-        length -= length % block
-    if sequence.unscored >= sequence.finish_at:
-        return length  # needs at most one logit row
-    scorable = max(sequence.unscored - start, 0) + logit_rows
-    if length > scorable:
-        length = max(scorable - scorable % block, min(scorable, block))
-    return length
+        return min(length, block - start % block)  # no block crosses the border of a page
+    return length - length % block if length < left else length
 
 
 def pages_to_begin(sequence: Sequence, page_size: int) -> int:

@@ -74,31 +74,30 @@ class PrefixCache:
         return _to_copy(pages, *self._partly(self._digest(sequence, len(pages)), wanted))
 
     def follow(self, sequence: Sequence) -> None:
-        """Take a sequence that holds its pages into the index, from `sequence.kept` pages on."""
-        self._heads.setdefault(self._digest(sequence, sequence.kept), {})[sequence.id] = sequence
+        """Take a sequence that holds its pages into the index, from `paging.kept` pages on."""
+        self._heads.setdefault(self._digest(sequence, sequence.paging.kept), {})[sequence.id] = (
+            sequence
+        )
 
     def note(self, sequence: Sequence) -> None:
-        """Offer the full pages of a followed sequence up to `sequence.written`."""
-        full = sequence.written // self._size
-        if full <= sequence.kept:
+        """Offer the full pages of a followed sequence up to `sequence.paging.written`."""
+        full = sequence.paging.written // self._size
+        if full <= sequence.paging.kept:
             return
         self._leave(sequence)
-        for index in range(sequence.kept, full):
+        for index in range(sequence.paging.kept, full):
             self._offer(sequence, index)
-        sequence.kept = full
+        sequence.paging.kept = full
         self.follow(sequence)
 
-    def release(self, sequence: Sequence) -> None:
-        """Release all pages, the last first: a page is of no use without those before it."""
-        if sequence.chain and self._leave(sequence) and not self._whole:
+    def leave(self, sequence: Sequence) -> None:
+        """Offer the last page of a sequence that releases its pages, and follow it no longer."""
+        if sequence.paging.chain and self._leave(sequence) and not self._whole:
             self._offer_tail(sequence)
-        for page in reversed(sequence.pages):
-            if page:
-                self.pool.release(page)
 
     def alike(self, one: Sequence, other: Sequence, most: int) -> int:
         """Return how many of their first `most` tokens two sequences could share."""
-        if one.salt != other.salt or one.long != other.long:
+        if _salt(one) != _salt(other):
             return 0
         for first in range(0, most, self._size):
             page = slice(first, min(first + self._size, most))
@@ -108,9 +107,9 @@ class PrefixCache:
 
     def _digest(self, sequence: Sequence, pages: int) -> bytes:
         """Return the digest of the first full pages, extending the sequence's chain up to there."""
-        chain = sequence.chain
+        chain = sequence.paging.chain
         if not chain:
-            salt = f"{int(sequence.long)}{sequence.salt}".encode(errors="surrogatepass")
+            salt = _salt(sequence).encode(errors="surrogatepass")
             chain.append(blake2b(salt, digest_size=16, person=b"salt").digest())
         while len(chain) <= pages:
             first = (len(chain) - 1) * self._size
@@ -133,7 +132,7 @@ class PrefixCache:
 
     def _leave(self, sequence: Sequence) -> bool:
         """Remove a head; return False if it was none."""
-        digest = self._digest(sequence, sequence.kept)
+        digest = self._digest(sequence, sequence.paging.kept)
         heads = self._heads.get(digest)
         if heads is None or heads.pop(sequence.id, None) is None:
             return False
@@ -143,17 +142,17 @@ class PrefixCache:
 
     def _offer_tail(self, sequence: Sequence) -> None:
         """Keep the partly filled page of a sequence that leaves."""
-        first = sequence.kept * self._size
-        tokens = tuple(sequence.tokens[first : sequence.written])
+        first = sequence.paging.kept * self._size
+        tokens = tuple(sequence.tokens[first : sequence.paging.written])
         if not tokens:
             return
-        digest = self._digest(sequence, sequence.kept)
+        digest = self._digest(sequence, sequence.paging.kept)
         equal = (page for page, known in self._tails.get(digest, {}).items() if known == tokens)
         page = next(equal, 0)
         if not page:
-            page = sequence.pages[sequence.kept]
+            page = sequence.pages[sequence.paging.kept]
             self._offer_part(page, digest, tokens)
-        self._pair(page, sequence, sequence.kept)
+        self._pair(page, sequence, sequence.paging.kept)
 
     def _offer_part(self, page: int, digest: bytes, tokens: tuple[int, ...]) -> None:
         """Keep a page to be copied by those whose next tokens it begins with."""
@@ -189,11 +188,11 @@ class PrefixCache:
         """Yield pages that follow these full pages, the tokens known to be in them, and their near
         pages."""
         for sequence in islice(self._heads.get(digest, {}).values(), _MOST_TAILS):
-            first = sequence.kept * self._size
-            if sequence.written > first:
-                near = sequence.near[sequence.kept] if sequence.near else 0
-                tokens = sequence.tokens[first : sequence.written]
-                yield sequence.pages[sequence.kept], tokens, near
+            first = sequence.paging.kept * self._size
+            if sequence.paging.written > first:
+                near = sequence.paging.near[sequence.paging.kept] if sequence.paging.near else 0
+                tokens = sequence.tokens[first : sequence.paging.written]
+                yield sequence.pages[sequence.paging.kept], tokens, near
         for page, tokens in self._tails.get(digest, {}).items():
             yield page, tokens, self._near(page)
 
@@ -210,11 +209,17 @@ class PrefixCache:
 
     def _pair(self, page: int, sequence: Sequence, index: int) -> None:
         if self._near_pages is not None and page:
-            self._near_pages.pair(page, sequence.near[index])
+            self._near_pages.pair(page, sequence.paging.near[index])
 
     def _part(self, page: int) -> None:
         if self._near_pages is not None:
             self._near_pages.part(page)
+
+
+def _salt(sequence: Sequence) -> str:
+    """Return what, beside tokens, decides keys and values and who may share them."""
+    own = "".join(part.salt(sequence) for part in sequence.parts)
+    return f"{own}{sequence.request.salt}"
 
 
 def _to_copy(pages: list[int], source: int, copied: int, near: int) -> Prefix:

@@ -42,10 +42,11 @@ class StepSeries:
         return all(map(self._can_go_on, running)) and sum(map(self._pages, running)) <= pages
 
     def _can_go_on(self, sequence: Sequence) -> bool:
-        ahead = sequence.launched + self.steps - 1
-        free = sequence.guide is None and not sequence.stepwise and not sequence.guesses
-        short = sequence.recompute_at < 0 or ahead <= sequence.recompute_at
-        return free and short and ahead <= sequence.end
+        if sequence.group is not None:
+            return False
+        if any(part.is_stepwise(sequence) for part in sequence.parts):
+            return False
+        return sequence.launched + self.steps - 1 <= sequence.limit
 
     def _pages(self, sequence: Sequence) -> int:
         """Return the pages that the steps after the first take."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from model_server.engine.sequence import PromptChunk
+from model_server.engine.request import PromptChunk
 from model_server.serving.answers.request_times import RequestTimes
 from sax.tracing import attributes as names
 from sax.tracing.trace_context import TraceContext

@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from model_server.engine.engine import EngineRequest
-from model_server.engine.sequence import Finish, finish_of
+from model_server.engine.registry import finish_of
+from model_server.engine.request import Finish
 from model_server.engine.types import EngineLimits
 from model_server.grammars.guide import BegunGrammar, CompiledGrammar
 from model_server.serving.answers.detokenizer import Detokenizer

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from model_server.config import ModelServerConfig
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader

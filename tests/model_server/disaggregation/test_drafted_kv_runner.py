@@ -19,7 +19,7 @@ from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.guessing.proposals import Proposer, SharedProposer
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.loading.compile_watch import CompileWatch
 from tests.model_server.engine.draft_model.test_drafted_runner import (
     MOST,

@@ -12,7 +12,7 @@ from model_server.disaggregation.handoff import (
     encode_ask,
     encode_handoff,
 )
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.engine.types import RowResult, Sampling
 from sax.errors import InvalidRequest
 from sax.proto import prefill_pb2

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.disaggregation.handoff_runner import HandoffRunner
-from model_server.engine.sequence import EngineRequest, finish_of
+from model_server.engine.registry import finish_of
+from model_server.engine.request import EngineRequest
 from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, Step
 from tests.model_server.engine.fake_runner import FakeRunner, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic, MovedRows

@@ -16,7 +16,7 @@ import pytest
 
 from model_server.disaggregation.contract import Contract, source_of
 from model_server.disaggregation.handoff import encode_ask
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.engine.types import Sampling
 from sax.types import ModelSpec, SamplingParams, TokenChunk
 from tests.demo_model import demo_model

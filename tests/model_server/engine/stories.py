@@ -1,11 +1,11 @@
 """Random stories of a scheduler, with every mix of what requests may ask for.
 
-    python -m tests.model_server.engine.stories            write golden/stories.txt anew
+    python -m tests.model_server.engine.stories            write golden/stories.digests anew
     python -m tests.model_server.engine.stories 17         print what happens in story 17
 
 The device is arithmetic on ids and positions, so nothing here depends on pages being right: these
 stories only hold what is decided, step by step, while the code that decides it is rewritten.
-`golden/stories.txt` has a digest for each seed, of all steps, masks, updates and counters.
+`golden/stories.digests` has a digest for each seed, of all steps, masks, updates and counters.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from model_server.engine.guessing.proposals import Beginning, Proposals
 from model_server.engine.limits import check_limits
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import MediaSpan
+from model_server.engine.registry import finish_of, new_sequence
+from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate, finish_of
 from model_server.engine.types import (
     BeamSettings,
     EngineLimits,
@@ -43,7 +44,7 @@ from model_server.engine.types import (
 )
 from sax.errors import SaxError
 
-GOLDEN = Path(__file__).parent / "golden" / "stories.txt"
+GOLDEN = Path(__file__).parent / "golden" / "stories.digests"
 STORIES = 2400
 VOCAB = 64
 _TURNS = 4000  # in which every story ends
@@ -82,7 +83,7 @@ class _Teller:
 
     def __init__(self, limits: EngineLimits, guessing: Guessing | None) -> None:
         self.limits = limits
-        self.scheduler = Scheduler(limits, guessing=guessing)
+        self.scheduler = Scheduler(limits, parts=[guessing] if guessing else [])
         self._guessing = guessing
         self._free_id = 1
         self._live: list[int] = []
@@ -91,12 +92,12 @@ class _Teller:
 
     @property
     def busy(self) -> bool:
-        return bool(self.scheduler.live or self._flight)
+        return bool(len(self.scheduler.live) or self._flight)
 
     def add(self, request: EngineRequest) -> Iterator[str]:
         id, width = self._free_id, 1 if request.beams is None else request.beams.size
         try:
-            sequence = Sequence(id, request, self.limits)
+            sequence = new_sequence(id, request, self.limits)
             if (over := finish_of(request, self.limits)) is not None:
                 yield f"over {over}"
                 return
@@ -120,7 +121,7 @@ class _Teller:
         self._flight = [(step, self._computed(step, {})) for step in steps]
         for step in steps:
             yield f"step {_text(step)}"
-        if self.limits.media is not None and (batch := self.scheduler.encode()) is not None:
+        if self.limits.media is not None and (batch := self.scheduler.batch()) is not None:
             yield f"encode {_text(batch)}"
         for step, result in before:
             updates = self.scheduler.commit(step, result)
@@ -139,14 +140,14 @@ class _Teller:
         return [step] if step else []
 
     def _counters(self) -> str:
-        scheduler = self.scheduler
+        load = self.scheduler.load()
         names = (
             *("live", "running", "waiting", "slots_used", "pages_used", "near_pages_used"),
             *("pages_cached", "prefix_queries", "prefix_hits", "prefix_evictions", "accounts"),
             *("preemptions", "finished", "cancelled", "tokens", "prefill_tokens", "decode_tokens"),
         )
-        told = " ".join(str(getattr(scheduler, name)) for name in names)
-        begun = sorted((each.id, each.answer, each.scores) for each in scheduler.begun())
+        told = " ".join(str(getattr(load, name)) for name in names)
+        begun = sorted((each.id, each.answer, each.scores) for each in self.scheduler.live.begun())
         guessed = (self._guessing.proposed, self._guessing.accepted) if self._guessing else ()
         return f"counters {told} {begun} {guessed}"
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.accounts import Accounts
+from model_server.engine.registry import new_sequence
 from model_server.engine.sequence import Sequence
 from model_server.engine.types import Step
 from tests.model_server.engine.test_scheduler import (
@@ -72,7 +73,7 @@ def test_every_sequence_of_every_account_gets_the_answer_it_would_get_alone(
     asks = shared(data, data.draw(some_asks(limits)))
     trace = run(limits, asks)
     assert_answers(trace, asks)
-    assert trace.scheduler.accounts == 0
+    assert trace.scheduler.load().accounts == 0
 
 
 @examples(st.data(), few=40, many=200)
@@ -272,7 +273,7 @@ def test_newcomers_without_end_do_not_keep_an_account_waiting_that_was_served_be
     trace.add(2, by("old", 4, 2).engine_request)
     for id in range(3, 2000):
         trace.add(id, by(f"new {id}", 4, 3).engine_request)
-        while trace.scheduler.live >= 12:
+        while trace.scheduler.load().live >= 12:
             trace.turn()
         if trace.answers[2].finish:
             return
@@ -301,7 +302,7 @@ def test_a_light_user_who_comes_again_and_again_does_not_stop_a_heavy_ones_secon
     while trace.answers[2].finish is None:
         for _ in range(3):  # in which the heavy user's second request has its slot back
             trace.turn()
-        if trace.scheduler.live_of("light") == 0:
+        if trace.scheduler.accounts.live("light") == 0:
             id += 1
             trace.add(id, by("light", 4, 2).engine_request)
     assert len(reached(trace, 2)) > 2
@@ -315,7 +316,7 @@ def test_accounts_that_cannot_share_the_slots_evenly_do_not_displace_each_other(
 
 
 def waiting(account: str, id: int) -> Sequence:
-    return Sequence(id, by(account, 5).engine_request, limits_of())
+    return new_sequence(id, by(account, 5).engine_request, limits_of())
 
 
 def share(streams: str, *, half_done: str = "") -> float:

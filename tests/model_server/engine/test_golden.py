@@ -13,8 +13,9 @@ import os
 from collections import deque
 from pathlib import Path
 
+from model_server.engine.registry import new_sequence
+from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
 from model_server.engine.types import EngineLimits, PendingStep, Row, Sampling, Step
 from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.trace import check_conserved, check_step
@@ -96,7 +97,7 @@ class Stage:
             stop_ids=frozenset(ids(words.get("stop", ""))),
             score_from=int(score_from) if score_from else None,
         )
-        self.scheduler.add(Sequence(id, engine_request, self.scheduler.limits))
+        self.scheduler.add(new_sequence(id, engine_request, self.scheduler.limits))
 
     def _launch(self, _: str = "") -> None:
         step = self.scheduler.schedule()
@@ -122,16 +123,16 @@ class Stage:
 
     def _other(self, command: str) -> None:
         if command == "state":
-            s = self.scheduler
+            s = self.scheduler.load()
             self._printed.append(
                 f"running {s.running}, waiting {s.waiting}, slots used {s.slots_used}, "
                 f"pages used {s.pages_used}, preemptions {s.preemptions}"
             )
             return
         assert command == "finish", f"no such command: {command}"
-        while self.scheduler.live or self._in_flight:
+        while self.scheduler.load().live or self._in_flight:
             self._launch()
-            if len(self._in_flight) > 1 or not self.scheduler.live or self._stuck():
+            if len(self._in_flight) > 1 or not self.scheduler.load().live or self._stuck():
                 self._commit()
 
     def _stuck(self) -> bool:

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.engine.types import EngineLimits
 from tests.model_server.engine.beams.test_seating import beams_for, found_alone
 from tests.model_server.engine.conftest import Inbox
 from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.guessing.fake_drafted_runner import FakeDraftedRunner
 from tests.model_server.engine.guessing.test_guessing import looping
-from tests.model_server.engine.steps import test_forced as forced
+from tests.model_server.engine.parts import test_forced as forced
 from tests.model_server.engine.test_scheduler import ask_for
 from tests.model_server.engine.trace import alone
 from tests.model_server.examples import examples

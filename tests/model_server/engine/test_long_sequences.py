@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from model_server.engine.buckets import closed_set
+from model_server.engine.registry import new_sequence
+from model_server.engine.request import EngineRequest
 from model_server.engine.runner import ModelRunner
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest, Sequence
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import EngineLimits, Sampling
 from model_server.kernels import xla
@@ -56,7 +57,7 @@ class Phi3:
             request = EngineRequest(
                 prompt=PROMPT[:length], sampling=GREEDY, max_tokens=count, stop_ids=frozenset()
             )
-            scheduler.add(Sequence(id, request, self.limits))
+            scheduler.add(new_sequence(id, request, self.limits))
         while step := scheduler.schedule():
             for update in scheduler.commit(step, self.runner.launch(step).result()):
                 assert update.result.token is not None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.engine.outbox import Outbox
-from model_server.engine.sequence import SequenceUpdate
+from model_server.engine.request import SequenceUpdate
 from model_server.engine.types import RowResult
 from sax.errors import Internal
 

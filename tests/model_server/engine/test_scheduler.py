@@ -7,9 +7,9 @@ import pytest
 from hypothesis import strategies as st
 
 from model_server.config import PrefixSharing
+from model_server.engine.registry import new_sequence
+from model_server.engine.request import EngineRequest, PromptChunk, SequenceUpdate, StepSpan
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest, PromptChunk, Sequence, SequenceUpdate
-from model_server.engine.steps.commits import StepSpan
 from model_server.engine.types import EngineLimits, Sampling, Step, StepResult
 from tests.model_server.engine.fake_runner import GREEDY, VOCAB, FakeRunner, likeliest, rank
 from tests.model_server.engine.trace import (
@@ -155,7 +155,7 @@ def test_every_sequence_gets_the_answer_it_would_get_alone(data: st.DataObject) 
     asks = data.draw(some_asks(limits))
     trace = run(limits, asks)
     assert_answers(trace, asks)
-    stats = trace.scheduler
+    stats = trace.scheduler.load()
     assert stats.finished + stats.cancelled == len(asks)
     assert stats.tokens == sum(len(answer.tokens) for answer in trace.answers.values())
 
@@ -342,8 +342,8 @@ def test_a_cancelled_sequence_leaves_no_row_in_the_next_step() -> None:
     trace.add(2, ask_for((4, 5, 6), 20))
     trace.turn()
     trace.cancel(1)
-    assert trace.scheduler.slots_used == 1
-    assert trace.scheduler.pages_used == 1
+    assert trace.scheduler.load().slots_used == 1
+    assert trace.scheduler.load().pages_used == 1
     step = trace.turn()
     assert step is not None
     assert [row.sequence for row in step.rows] == [2]
@@ -358,7 +358,7 @@ def test_the_youngest_is_preempted_and_never_resumed_in_the_same_step() -> None:
     for id in (1, 2, 3):
         trace.add(id, ask_for((id, id), 8))
     lost: list[int] = []
-    while trace.scheduler.live:
+    while trace.scheduler.load().live:
         before, running = trace.scheduler.preemptions, _resident(trace)
         step = trace.turn()
         if step and trace.scheduler.preemptions > before:
@@ -428,8 +428,8 @@ def test_updates_tell_when_their_step_was_read_and_when_the_sequence_took_a_slot
     limits = limits_of(slots=1, token_budget=4)
     scheduler, runner = Scheduler(limits), FakeRunner(limits)
     asked = ask_for(tuple(range(6)), 2)
-    scheduler.add(Sequence(1, msgspec.structs.replace(asked, traced=True), limits))
-    scheduler.add(Sequence(2, ask_for((3, 4), 1), limits))
+    scheduler.add(new_sequence(1, msgspec.structs.replace(asked, traced=True), limits))
+    scheduler.add(new_sequence(2, ask_for((3, 4), 1), limits))
     updates: list[SequenceUpdate] = []
     for number in range(1, 10):
         step = scheduler.schedule(now_s=float(number))

@@ -9,8 +9,9 @@ import numpy as np
 from model_server.disaggregation.handed_pages import handed_over
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.registry import new_sequence
+from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
 from model_server.engine.types import (
     EngineLimits,
     Hypothesis,
@@ -80,7 +81,7 @@ class Trace:
         guessing: Guessing | None = None,
         device: FakeRunner | None = None,
     ) -> None:
-        self.scheduler = Scheduler(limits, guessing=guessing)
+        self.scheduler = Scheduler(limits, parts=[guessing] if guessing else [])
         self.traffic = FakeTraffic()
         self.device = device or FakeRunner(limits)
         self.device.traffic = self.traffic
@@ -92,7 +93,7 @@ class Trace:
         self._unfinished: set[int] = set()  # whose prefill has begun and not ended
 
     def add(self, id: int, engine_request: EngineRequest, export_key: int | None = None) -> None:
-        self.scheduler.add(Sequence(id, engine_request, self.scheduler.limits))
+        self.scheduler.add(new_sequence(id, engine_request, self.scheduler.limits))
         self.answers[id] = Answer()
         self._submissions[id] = engine_request
         if engine_request.computed:
@@ -120,7 +121,8 @@ class Trace:
                     self._check_chunk(row)
             self.steps.append(step)
             launched = (step, self.runner.launch(step))
-        assert launched or self._in_flight or not self.scheduler.live, "nothing to do, yet live"
+        live = len(self.scheduler.live)
+        assert launched or self._in_flight or not live, "nothing to do, yet live"
         if self._in_flight:
             before, pending = self._in_flight
             for update in self.scheduler.commit(before, pending.result()):
@@ -153,7 +155,7 @@ class Trace:
 
     def finish(self) -> None:
         """Go on until nothing lives and nothing is in flight."""
-        while self.scheduler.live or self._in_flight:
+        while self.scheduler.load().live or self._in_flight:
             self.turn()
         check_conserved(self.scheduler)
 
@@ -255,8 +257,9 @@ def residencies(trace: Trace, id: int) -> list[tuple[int, int]]:
 
 def check_conserved(scheduler: Scheduler) -> None:
     """All slots and all pages are back."""
-    assert (scheduler.live, scheduler.running, scheduler.waiting) == (0, 0, 0)
-    held = scheduler.slots_used, scheduler.pages_used, scheduler.near_pages_used
+    load = scheduler.load()
+    assert (load.live, load.running, load.waiting) == (0, 0, 0)
+    held = load.slots_used, load.pages_used, load.near_pages_used
     assert held == (0, 0, 0)
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace as with_changes
 
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.handed_pages import handed_over
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader

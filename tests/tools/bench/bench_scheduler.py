@@ -11,8 +11,8 @@ import threading
 import time
 
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.registry import new_sequence
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import Sequence
 from model_server.engine.types import (
     EngineLimits,
     PendingStep,
@@ -84,7 +84,7 @@ def scheduler_us(slots: int) -> float:
     limits = limits_for(slots)
     scheduler, runner = Scheduler(limits), InstantRunner(limits)
     for id in range(1, slots + 1):
-        scheduler.add(Sequence(id, engine_request(), limits))
+        scheduler.add(new_sequence(id, engine_request(), limits))
     times: list[float] = []
     step = scheduler.schedule()
     while step:

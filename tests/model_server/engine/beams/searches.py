@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 
 from model_server.engine.beams.search import sampling_of
+from model_server.engine.registry import new_sequence
+from model_server.engine.request import EngineRequest
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest, Sequence
 from model_server.engine.types import BeamSettings, Hypothesis, Runner
 
 
@@ -27,14 +28,14 @@ def answers_of(runner: Runner, asked: Many[EngineRequest]) -> list[tuple[Hypothe
     scheduler, found = Scheduler(runner.limits), {}
     ids = [100 * (place + 1) for place in range(len(asked))]
     for id, each in zip(ids, asked, strict=True):
-        scheduler.add(Sequence(id, each, runner.limits))
+        scheduler.add(new_sequence(id, each, runner.limits))
     in_flight = None
-    while scheduler.live or in_flight:
+    while scheduler.load().live or in_flight:
         step = scheduler.schedule()
         launched = (step, runner.launch(step)) if step else None
         if in_flight:
             for update in scheduler.commit(in_flight[0], in_flight[1].result()):
                 found[update.sequence] = update.hypotheses
         in_flight = launched
-    assert (scheduler.slots_used, scheduler.pages_used) == (0, 0)
+    assert (scheduler.load().slots_used, scheduler.load().pages_used) == (0, 0)
     return [found[id] for id in ids]

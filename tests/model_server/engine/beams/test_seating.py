@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.beams.search import sampling_of
+from model_server.engine.registry import context_of as most_tokens
+from model_server.engine.registry import new_sequence
+from model_server.engine.request import EngineRequest
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest, Sequence
-from model_server.engine.sequence import context_of as most_tokens
 from model_server.engine.types import BeamSettings, EngineLimits, Hypothesis, RowResult, StepResult
 from sax.errors import InvalidRequest, PromptTooLong
 from tests.model_server.engine.beams.reference import search
@@ -60,7 +61,7 @@ def found_alone(asked: EngineRequest, limits: EngineLimits) -> list[Hypothesis]:
 
 def accepted(asked: EngineRequest, limits: EngineLimits) -> bool:
     try:
-        Sequence(1, asked, limits)
+        new_sequence(1, asked, limits)
     except (InvalidRequest, PromptTooLong):
         return False
     return True
@@ -131,11 +132,11 @@ def test_a_search_takes_a_slot_for_each_beam_and_gives_them_back_at_once() -> No
     trace = Trace(limits)
     trace.add(1, beams_for((5, 8), 8, BeamSettings(3, 1.0, min_tokens=6)))
     trace.turn()
-    assert trace.scheduler.slots_used == 3
+    assert trace.scheduler.load().slots_used == 3
     trace.add(4, plain((5, 8, 9), 3))
     trace.add(5, plain((5, 9, 9), 3))
     while not trace.answers[1].finish:
-        assert trace.scheduler.slots_used in (3, 4)
+        assert trace.scheduler.load().slots_used in (3, 4)
         trace.turn()
     trace.finish()
 
@@ -146,9 +147,9 @@ def test_hypotheses_share_the_full_pages_of_their_prompt() -> None:
     asked = beams_for(tuple(range(41)), 6, BeamSettings(4, 1.0, min_tokens=4))
     trace.add(1, asked)
     most = 0
-    while trace.scheduler.live:
+    while trace.scheduler.load().live:
         trace.turn()
-        most = max(most, trace.scheduler.pages_used)
+        most = max(most, trace.scheduler.load().pages_used)
     trace.finish()
     assert 20 < most <= 20 + 4 * 4, "20 pages of the prompt once, and a few for each beam"
     check(trace.answers[1].hypotheses, found_alone(asked, limits))
@@ -201,27 +202,27 @@ def test_a_cancelled_search_gives_back_every_slot_and_page_at_any_time() -> None
 
 def test_more_beams_than_slots_are_refused_by_name() -> None:
     with pytest.raises(InvalidRequest, match="beam_size is 3.*at most 2 beams"):
-        Sequence(1, beams_for((1, 2)), limits_of(slots=2))
+        new_sequence(1, beams_for((1, 2)), limits_of(slots=2))
     few = replace(limits_of(slots=8), max_running_per_account=2)
     with pytest.raises(InvalidRequest, match="beam_size is 3"):
-        Sequence(1, beams_for((1, 2)), few)
+        new_sequence(1, beams_for((1, 2)), few)
 
 
 def test_a_search_without_room_to_end_is_refused_by_name() -> None:
     beams = BeamSettings(2, 1.0, min_tokens=6)
     with pytest.raises(InvalidRequest, match="min_tokens is 6.*room for 6"):
-        Sequence(1, beams_for((1, 2), 6, beams), limits_of())
+        new_sequence(1, beams_for((1, 2), 6, beams), limits_of())
     with pytest.raises(PromptTooLong):
-        Sequence(1, beams_for((1,) * 20, 6, BeamSettings(4, 1.0)), limits_of(pages=7))
+        new_sequence(1, beams_for((1,) * 20, 6, BeamSettings(4, 1.0)), limits_of(pages=7))
 
 
 def test_a_model_that_never_ends_an_answer_is_an_error_and_not_a_search_without_end() -> None:
     asked = beams_for((1, 2), 2, BeamSettings(2, 1.0))
     scheduler = Scheduler(limits_of())
-    scheduler.add(Sequence(1, asked, scheduler.limits))
+    scheduler.add(new_sequence(1, asked, scheduler.limits))
     runner = FakeRunner(scheduler.limits)
     updates = []
-    while scheduler.live:
+    while scheduler.load().live:
         step = scheduler.schedule()
         assert step is not None
         result = runner.launch(step).result()
@@ -234,8 +235,8 @@ def test_a_search_that_loses_its_slots_may_end_with_what_was_in_flight() -> None
     """The only hypothesis has lost its slots, and its likeliest token ends it: none is left."""
     scheduler = Scheduler(limits_of(slots=2))
     asked = beams_for((1, 2), 20, BeamSettings(2, 1.0, tokens_per_beam=1), "one")
-    scheduler.add(Sequence(1, asked, scheduler.limits))
-    scheduler.add(Sequence(3, plain((3,), 2, "two"), scheduler.limits))
+    scheduler.add(new_sequence(1, asked, scheduler.limits))
+    scheduler.add(new_sequence(3, plain((3,), 2, "two"), scheduler.limits))
     goes_on, ends = RowResult(7, -9.0, ((5, -0.1),)), RowResult(7, -0.1, ((7, -0.1),))
     step = scheduler.schedule()
     while step and (following := scheduler.schedule()) is None:

@@ -11,7 +11,7 @@ from model_server.config import ModelServerConfig
 from model_server.engine.draft_model.drafted_runner import DraftedRunner
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded

@@ -18,7 +18,7 @@ from model_server.engine.draft_model.drafted_runner import DraftedRunner, DraftM
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.guessing.proposals import Beginning, Proposer
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.engine.step_program import StepProgram
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, Sampling

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.registry import new_sequence
+from model_server.engine.request import EngineRequest
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest, Sequence
 from model_server.engine.types import RowResult, Runner
 
 
@@ -14,13 +15,13 @@ def answers(
     runner: Runner, requests: Seq[EngineRequest], guessing: Guessing | None = None
 ) -> list[list[RowResult]]:
     """The results of each request, token by token; all are there from the start."""
-    scheduler = Scheduler(runner.limits, guessing=guessing)
+    scheduler = Scheduler(runner.limits, parts=[guessing] if guessing else [])
     made: dict[int, list[RowResult]] = {}
     for id, request in enumerate(requests, 1):
         made[id] = []
-        scheduler.add(Sequence(id, request, runner.limits))
+        scheduler.add(new_sequence(id, request, runner.limits))
     in_flight = None
-    while scheduler.live or in_flight:
+    while scheduler.load().live or in_flight:
         step = scheduler.schedule()
         launched = (step, runner.launch(step)) if step else None
         assert launched or in_flight, "nothing to do, yet live"

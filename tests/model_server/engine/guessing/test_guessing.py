@@ -46,15 +46,15 @@ class Oracle(Guessing):
             tokens = alone(request, limits)[0] if request.max_tokens else []
             self._whole[id] = [*request.prompt, *tokens]
 
-    def pays_to_wait(self, running: Any) -> bool:
+    def pays_to_wait(self) -> bool:
         return self._random.random() < 0.6
 
-    def choose(self, running: Any, room: Any) -> Guesses:
-        left = self._rows_at_most - len(running)
+    def choose(self) -> Guesses:
+        left = self._rows_at_most - len(self.live.running)
         made: dict[int, tuple[int, ...]] = {}
-        for sequence in running:
-            most = min(left, room(sequence), 6)
-            if not sequence.guessable or most < 1:
+        for sequence in self.guessable:
+            most = min(left, self.room(sequence), 6)
+            if most < 1:
                 continue
             count = self._random.randint(0, most)
             made[sequence.id] = tuple(
@@ -80,7 +80,7 @@ def test_every_sequence_gets_the_answer_it_would_get_without_guesses(data: st.Da
     oracle = Oracle(asks, limits, data.draw(st.integers(0, 1000)))
     trace = run(limits, asks, oracle)
     assert_answers(trace, asks)
-    assert trace.scheduler.tokens == sum(len(each.tokens) for each in trace.answers.values())
+    assert trace.scheduler.load().tokens == sum(len(each.tokens) for each in trace.answers.values())
     assert oracle.accepted <= oracle.proposed
     for answer, ask in zip(trace.answers.values(), asks, strict=True):
         seen = list(ask.engine_request.prompt)
@@ -113,7 +113,7 @@ def test_right_guesses_save_steps_and_cost_no_token() -> None:
     limits = limits_of(slots=8)
     asks = [Ask(ask_for((5, 8), 30))]
     oracle = Oracle(asks, limits, 0, wrong=0.0)
-    oracle.pays_to_wait = lambda running: True  # type: ignore[method-assign]
+    oracle.pays_to_wait = lambda: True  # type: ignore[method-assign]
     trace = run(limits, asks, oracle)
     assert_answers(trace, asks)
     assert oracle.proposed == oracle.accepted > 15

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
 from model_server.engine.guessing.guessing import Guesses, Guessing
+from model_server.engine.request import EngineRequest
 from model_server.engine.runner import ModelRunner
-from model_server.engine.sequence import EngineRequest, Sequence
+from model_server.engine.sequence import Sequence
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import EngineLimits, Sampling
 from model_server.kernels import xla
@@ -72,12 +73,13 @@ class Eager(Guessing):
         super().__init__(1, SLOTS)
         self._guess = guess
 
-    def pays_to_wait(self, running: Any) -> bool:
+    def pays_to_wait(self) -> bool:
         return True
 
-    def choose(self, running: Any, room: Any) -> Guesses:
+    def choose(self) -> Guesses:
+        running = self.live.running
         most = SLOTS - len(running)
-        return {each.id: (self._guess(each),) for each in running[:most] if room(each)}
+        return {each.id: (self._guess(each),) for each in running[:most] if self.room(each)}
 
 
 @pytest.fixture(scope="module")

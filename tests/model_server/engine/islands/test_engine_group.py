@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.failure import DevicesLost
 from model_server.engine.islands.engine_group import EngineGroup
-from model_server.engine.sequence import Begun
+from model_server.engine.request import Begun
 from sax.errors import ReplicaLost, SaxError
 from tests.model_server.engine.conftest import Inbox
 from tests.model_server.engine.fake_runner import FakeRunner

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from model_server.engine.registry import new_sequence
+from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
 from model_server.engine.types import EngineLimits
 
 
@@ -25,7 +26,7 @@ class Driven:
     def add(self, asked: EngineRequest) -> int:
         id = self._next
         self._next += 1 if asked.beams is None else asked.beams.size
-        self.scheduler.add(Sequence(id, asked, self.limits))
+        self.scheduler.add(new_sequence(id, asked, self.limits))
         self.updates[id] = []
         return id
 
@@ -35,7 +36,7 @@ class Driven:
         launched = [(step, self.runner.launch(step))] if step else []
         self.log += ["step"] * bool(step)
         self.steps += [step] * bool(step)
-        if (batch := self.scheduler.encode()) is not None:
+        if (batch := self.scheduler.batch()) is not None:
             self.runner.encode(batch)
             self.log.append("encode")
         for each, pending in self._pending:
@@ -46,7 +47,7 @@ class Driven:
         return busy
 
     def run(self) -> None:
-        while self.scheduler.live or self._pending:
+        while self.scheduler.load().live or self._pending:
             assert self.turn(), "live, but nothing to do"
 
     def tokens(self, id: int) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import MediaSpan
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.engine.types import EngineLimits
 from tests.model_server.engine.fake_runner import GREEDY, next_token
 

@@ -14,14 +14,15 @@ from msgspec.structs import replace
 
 from model_server.engine.engine import Engine
 from model_server.engine.limits import check_limits
+from model_server.engine.registry import new_sequence
+from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
 from model_server.engine.types import BeamSettings, EngineLimits, PendingStep, Step
 from sax.errors import InvalidRequest
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, logprob
 from tests.model_server.engine.media.driven import Driven
 from tests.model_server.engine.media.fake_images import MEDIA, answer, limits, request, seen
-from tests.model_server.engine.steps import test_forced as forced
+from tests.model_server.engine.parts import test_forced as forced
 
 ITSELF = replace(MEDIA, bidirectional=True)
 
@@ -141,7 +142,7 @@ def test_what_follows_an_image_is_scored_and_the_image_is_not():
     wanted = tuple(logprob(tokens[:at], tokens[at]) for at in (5, 6))
     assert driven.last(id).result.target_logprobs == wanted
     with pytest.raises(InvalidRequest, match="tokens of an image have no scores"):
-        Sequence(9, replace(asked, score_from=3), limits())
+        new_sequence(9, replace(asked, score_from=3), limits())
 
 
 def test_penalties_count_no_image():
@@ -288,12 +289,12 @@ def test_streams_of_forced_tokens_leave_an_image_the_blocks_that_it_needs_at_onc
     in_flight: list[tuple[Step, PendingStep]] = []
     for turn in count():
         if turn < len(coming):
-            scheduler.add(Sequence(turn, coming[turn], sizes))
-        elif not scheduler.live:
+            scheduler.add(new_sequence(turn, coming[turn], sizes))
+        elif not scheduler.load().live:
             break
         step = scheduler.schedule()
         launched = [(step, runner.launch(step))] if step else []
-        if (batch := scheduler.encode()) is not None:
+        if (batch := scheduler.batch()) is not None:
             runner.encode(batch)
         for each, pending in in_flight:
             updates = scheduler.commit(each, pending.result())

@@ -18,8 +18,8 @@ from model_server.engine.media.encoder_program import EncoderProgram
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import MediaSpan
 from model_server.engine.paging.near_count import near_count
+from model_server.engine.request import EngineRequest
 from model_server.engine.runner import ModelRunner
-from model_server.engine.sequence import EngineRequest
 from model_server.engine.step_program import StepProgram, everywhere
 from model_server.engine.types import EngineLimits, Sampling
 from model_server.kernels import xla

@@ -28,7 +28,7 @@ def tiny(request: pytest.FixtureRequest) -> Tiny:
 def test_tokens_are_those_of_whole_sequences(tiny: Tiny, sharing: PrefixSharing) -> None:
     assert tiny.recipe.near_window == LIMITS.near_window
     got, scheduler = served(tiny.runner(replace(LIMITS, prefix_cache=sharing)), storm())
-    assert (scheduler.prefix_hits > 0) == (sharing != "off")
-    assert scheduler.near_pages_used == 0
+    assert (scheduler.load().prefix_hits > 0) == (sharing != "off")
+    assert scheduler.load().near_pages_used == 0
     for prompt, answer in zip(prompts_of(storm(), got), got, strict=True):
         assert tiny.lacking(prompt, answer) < 1e-5

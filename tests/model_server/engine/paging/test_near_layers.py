@@ -89,8 +89,8 @@ def tiny() -> TinyGemma3:
 def test_tokens_are_those_of_whole_sequences(tiny: TinyGemma3, sharing: PrefixSharing) -> None:
     limits = replace(LIMITS, prefix_cache=sharing)
     got, scheduler = served(tiny.runner(limits), storm())
-    assert (scheduler.prefix_hits > 0) == (sharing != "off")
-    assert scheduler.near_pages_used == 0
+    assert (scheduler.load().prefix_hits > 0) == (sharing != "off")
+    assert scheduler.load().near_pages_used == 0
     prompts = prompts_of(storm(), got)
     assert sum(map(len, prompts)) > near_count(limits) * PAGE, "some were granted anew"
     for prompt, answer in zip(prompts, got, strict=True):

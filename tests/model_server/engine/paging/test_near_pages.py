@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.paging.near_count import most_near, near_count
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.engine.types import BeamSettings, EngineLimits
 from tests.model_server.engine import test_guides as guides
 from tests.model_server.engine.beams import test_seating as beams
@@ -24,7 +24,7 @@ from tests.model_server.engine.paging.test_prefix_cache import (
     rows_of,
     small_limits,
 )
-from tests.model_server.engine.steps import test_forced as forced
+from tests.model_server.engine.parts import test_forced as forced
 from tests.model_server.engine.test_scheduler import (
     ask_for,
     assert_answers,
@@ -152,10 +152,10 @@ def test_a_long_answer_holds_no_more_near_pages_than_its_window(sharing: PrefixS
     trace = Trace(limits)
     trace.add(1, ask_for(PROMPT, 50))
     most = near = 0
-    while trace.scheduler.live:
+    while trace.scheduler.load().live:
         trace.turn()
-        most = max(most, trace.scheduler.pages_used)
-        near = max(near, trace.scheduler.near_pages_used)
+        most = max(most, trace.scheduler.load().pages_used)
+        near = max(near, trace.scheduler.load().near_pages_used)
     trace.finish()
     assert near <= 4
     assert most == 15
@@ -197,7 +197,7 @@ def test_a_prefix_whose_window_was_granted_anew_is_computed_again() -> None:
     """Its other pages are still there, but the end of many prompts took the near ones."""
     first = ask_for(tuple(range(30)), 1)
     trace = in_turn(windowed(), first, *others(6), first)
-    assert trace.scheduler.prefix_evictions == 0
+    assert trace.scheduler.load().prefix_evictions == 0
     assert rows_of(trace, 8)[0][0] == 0
 
 

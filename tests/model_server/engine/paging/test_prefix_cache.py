@@ -12,7 +12,9 @@ from msgspec.structs import replace
 from model_server.config import PrefixSharing
 from model_server.engine.paging.prefix import NOTHING, Prefix
 from model_server.engine.paging.prefix_cache import PrefixCache
-from model_server.engine.sequence import EngineRequest, Sequence
+from model_server.engine.registry import new_sequence
+from model_server.engine.request import EngineRequest
+from model_server.engine.sequence import Sequence
 from model_server.engine.types import EngineLimits, Sampling
 from tests.model_server.engine.fake_runner import GREEDY, next_token
 from tests.model_server.engine.test_scheduler import ask_for, assert_answers, limits_of
@@ -57,8 +59,8 @@ def test_a_second_turn_computes_only_what_is_new() -> None:
     second = ask_for((*PROMPT, *answer, 50, 51, 52))
     trace = in_turn(cached_limits(), first, second)
     assert rows_of(trace, 2) == [(13, 4)]
-    assert trace.scheduler.prefix_queries == 10 + 17
-    assert trace.scheduler.prefix_hits == 13
+    assert trace.scheduler.load().prefix_queries == 10 + 17
+    assert trace.scheduler.load().prefix_hits == 13
     assert trace.scheduler.prefill_tokens == 10 + 4
 
 
@@ -76,13 +78,13 @@ def test_an_equal_prompt_is_found_in_a_page_that_an_answer_has_filled() -> None:
 def test_without_the_cache_everything_is_computed_again() -> None:
     trace = in_turn(limits_of(), ask_for(PROMPT), ask_for(PROMPT))
     assert rows_of(trace, 2) == [(0, 10)]
-    assert trace.scheduler.pages_cached == 0
+    assert trace.scheduler.load().pages_cached == 0
 
 
 def test_nothing_is_shared_across_salts() -> None:
     trace = in_turn(cached_limits(), salted(PROMPT, "ann"), salted(PROMPT, "bob"))
     assert rows_of(trace, 2) == [(0, 10)]
-    assert trace.scheduler.prefix_hits == 0
+    assert trace.scheduler.load().prefix_hits == 0
 
 
 def test_samples_of_one_prompt_compute_it_once_and_copy_its_last_page() -> None:
@@ -143,7 +145,7 @@ def test_what_is_cached_makes_room_for_what_is_needed() -> None:
         ask_for(PROMPT, 1),
     )
     assert rows_of(trace, 4) == [(4, 6)]
-    assert trace.scheduler.prefix_evictions > 0
+    assert trace.scheduler.load().prefix_evictions > 0
 
 
 def test_a_preempted_sequence_comes_back_through_the_cache() -> None:
@@ -222,7 +224,7 @@ def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     trace = run(limits, asks)
     assert_answers(trace, asks)
     scheduler = trace.scheduler
-    assert scheduler.prefix_hits <= scheduler.prefix_queries
+    assert scheduler.load().prefix_hits <= scheduler.load().prefix_queries
 
 
 @examples(st.data(), few=40, many=150)
@@ -245,9 +247,9 @@ def test_a_long_answer_holds_no_more_pages_than_its_window(sharing: PrefixSharin
     trace = Trace(limits)
     trace.add(1, ask_for(PROMPT, 50))
     most = 0
-    while trace.scheduler.live:
+    while trace.scheduler.load().live:
         trace.turn()
-        most = max(most, trace.scheduler.pages_used)
+        most = max(most, trace.scheduler.load().pages_used)
     trace.finish()
     assert most <= 4
     assert_answers(trace, [Ask(ask_for(PROMPT, 50))])
@@ -267,29 +269,32 @@ class Owners:
         found = self.cache.find(sequence, sequence.reusable)
         for number, page in enumerate(found.pages):
             salt, tokens = self.contents[page]
-            assert salt == sequence.salt, "a page crosses from one tenant to another"
+            assert salt == sequence.request.salt, "a page crosses from one tenant to another"
             assert tokens == sequence.tokens[: (number + 1) * self.page_size]
         if found.source:
             salt, tokens = self.contents[found.source]
             most = len(found.pages) * self.page_size + found.copied
-            assert (salt, tokens[:most]) == (sequence.salt, sequence.tokens[:most])
+            assert (salt, tokens[:most]) == (sequence.request.salt, sequence.tokens[:most])
         wanted = -(-len(sequence.tokens) // self.page_size) - len(found.pages)
         if pool.free - sum(not pool.holders(page) for page in found.pages) < wanted:
             return
         for page in found.pages:
             pool.share(page)
         sequence.pages = [*found.pages, *(pool.allocate() for _ in range(wanted))]
-        sequence.kept = len(found.pages)
+        sequence.paging.kept = len(found.pages)
         self.cache.follow(sequence)
-        sequence.written = len(sequence.tokens)
+        sequence.paging.written = len(sequence.tokens)
         for number, page in enumerate(sequence.pages):
             held = sequence.tokens[: (number + 1) * self.page_size]
-            self.contents[page] = (sequence.salt, held)
+            self.contents[page] = (sequence.request.salt, held)
         self.cache.note(sequence)
         self.here.append(sequence)
 
     def leave(self, number: int) -> None:
-        self.cache.release(self.here.pop(number % len(self.here)))
+        sequence = self.here.pop(number % len(self.here))
+        self.cache.leave(sequence)
+        for page in reversed(sequence.pages):
+            self.cache.pool.release(page)
 
     def check(self) -> None:
         pool = self.cache.pool
@@ -313,7 +318,7 @@ def test_a_page_is_held_by_those_that_have_it_and_found_by_those_alike(
         else:
             tokens = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=12))
             salt = data.draw(st.sampled_from(["ann", "bob"]))
-            owners.come(Sequence(id, salted(tuple(tokens), salt), limits))
+            owners.come(new_sequence(id, salted(tuple(tokens), salt), limits))
         owners.check()
     while owners.here:
         owners.leave(0)
@@ -324,8 +329,8 @@ def test_a_page_granted_anew_is_found_no_more() -> None:
     cache = PrefixCache(2, 2)
     owners = Owners(cache, 2)
     limits = limits_of()
-    owners.come(Sequence(1, salted((1, 2, 3), ""), limits))
+    owners.come(new_sequence(1, salted((1, 2, 3), ""), limits))
     owners.leave(0)
-    assert cache.find(Sequence(2, salted((1, 2, 3), ""), limits), 2) == Prefix((1,))
-    owners.come(Sequence(3, salted((7, 7, 7), ""), limits))
-    assert cache.find(Sequence(4, salted((1, 2, 3), ""), limits), 2) == NOTHING
+    assert cache.find(new_sequence(2, salted((1, 2, 3), ""), limits), 2) == Prefix((1,))
+    owners.come(new_sequence(3, salted((7, 7, 7), ""), limits))
+    assert cache.find(new_sequence(4, salted((1, 2, 3), ""), limits), 2) == NOTHING

@@ -14,7 +14,7 @@ import pytest
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.paging.near_count import near_count
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
@@ -86,6 +86,6 @@ def test_answers_and_their_next_turns_are_the_models_own(loaded: Loaded, likelie
         for first in (0, 700, 1400)
     ]
     found, scheduler = served(loaded.runner, asked)
-    assert scheduler.near_pages_used == 0
+    assert scheduler.load().near_pages_used == 0
     for prompt, answer in zip(prompts_of(asked, found), found, strict=True):
         assert likeliest([*prompt, *answer])[len(prompt) - 1 :][: len(answer)] == answer

@@ -77,8 +77,8 @@ def tiny(request: pytest.FixtureRequest) -> Tiny:
 @pytest.mark.parametrize("sharing", [pytest.param("off", marks=pytest.mark.nightly), "tenant"])
 def test_tokens_are_those_of_whole_sequences(tiny: Tiny, sharing: PrefixSharing) -> None:
     got, scheduler = served(tiny.runner(replace(LIMITS, prefix_cache=sharing)), storm())
-    assert (scheduler.prefix_hits > 0) == (sharing != "off")
-    assert scheduler.near_pages_used == 0
+    assert (scheduler.load().prefix_hits > 0) == (sharing != "off")
+    assert scheduler.load().near_pages_used == 0
     for prompt, answer in zip(prompts_of(storm(), got), got, strict=True):
         # Two tokens of Mamba-2 are equally likely but for the last bit, which no two CPUs share.
         assert tiny.lacking(prompt, answer) < 1e-5

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import closed_set
+from model_server.engine.registry import new_sequence
+from model_server.engine.request import EngineRequest
 from model_server.engine.runner import ModelRunner
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import EngineRequest, Sequence
 from model_server.engine.step_program import COPIES, StepProgram
 from model_server.engine.types import EngineLimits, Sampling
 from model_server.kernels import xla
@@ -89,7 +90,7 @@ def served(runner: ModelRunner, asked: list[EngineRequest]) -> tuple[list[list[i
     for _ in range(2):
         for request in turns[-1]:
             tokens[len(tokens) + 1] = []
-            scheduler.add(Sequence(len(tokens), request, runner.limits))
+            scheduler.add(new_sequence(len(tokens), request, runner.limits))
         first = len(tokens) - len(asked)
         _drive(scheduler, runner, tokens)
         turns.append(
@@ -112,7 +113,7 @@ def prompts_of(asked: list[EngineRequest], answers: list[list[int]]) -> list[lis
 
 def _drive(scheduler: Scheduler, runner: ModelRunner, tokens: dict[int, list[int]]) -> None:
     in_flight = None
-    while scheduler.live or in_flight:
+    while scheduler.load().live or in_flight:
         step = scheduler.schedule()
         launched = (step, runner.launch(step)) if step else None
         if in_flight:
@@ -130,7 +131,7 @@ def test_tokens_are_the_same_with_and_without_the_cache(window: int | None) -> N
     got, cached = served(tiny.runner("tenant"), storm())
     assert got == wanted
     assert cached.preemptions or window, "a window leaves pages for all"
-    assert cached.prefix_hits > 0
+    assert cached.load().prefix_hits > 0
     assert cached.prefill_tokens < without.prefill_tokens / 2
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.limits import check_limits
-from model_server.engine.sequence import Sequence
+from model_server.engine.registry import new_sequence
 from model_server.engine.types import EngineLimits
 from sax.errors import InvalidRequest
 from tests.model_server.engine import test_guides as guides
@@ -23,7 +23,7 @@ from tests.model_server.engine.paging.test_prefix_cache import (
     rows_of,
     small_limits,
 )
-from tests.model_server.engine.steps import test_forced as forced
+from tests.model_server.engine.parts import test_forced as forced
 from tests.model_server.engine.test_scheduler import (
     ask_for,
     assert_answers,
@@ -109,7 +109,7 @@ def test_a_prompt_begins_behind_the_full_pages_of_one_like_it() -> None:
 
 def test_a_search_is_refused_in_words() -> None:
     with pytest.raises(InvalidRequest, match="hypotheses cannot share"):
-        Sequence(1, beams_for((1, 2)), recurrent(limits_of(4, 100)))
+        new_sequence(1, beams_for((1, 2)), recurrent(limits_of(4, 100)))
 
 
 def test_blocks_must_fit_a_page_and_nothing_may_be_guessed() -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.engine.engine import Engine, EngineRequest
-from model_server.engine.sequence import Sequence
+from model_server.engine.registry import new_sequence
+from model_server.engine.sequence import Sequence, SequenceHooks
 from model_server.engine.steps.series import StepSeries
 from model_server.engine.types import EngineLimits, Row, Sampling, Step
 from tests.model_server.engine.conftest import Inbox, Start
@@ -123,10 +124,23 @@ def test_a_cancel_during_a_series_frees_slot_and_pages(start: Start) -> None:
 def running(launched: int = 8, end: int = 60, pages: int = 3) -> Sequence:
     """A sequence that decodes, with pages of 4 tokens."""
     asked = replace(ask_for(launched, end - launched), sampling=GREEDY)
-    made = Sequence(1, asked, LIMITS)
+    made = new_sequence(1, asked, LIMITS)
     made.launched = made.goal = launched
     made.slot, made.pages = 0, list(range(1, pages + 1))
     return made
+
+
+class _Changing(SequenceHooks):
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def limit(self, sequence: Sequence, end: int) -> int:
+        return min(end, self._at)
+
+
+class _Stepwise(SequenceHooks):
+    def is_stepwise(self, sequence: Sequence) -> bool:
+        return True
 
 
 def decode(*sequences: Sequence) -> Step:
@@ -150,15 +164,14 @@ def test_a_series_ends_with_its_sequences_at_the_latest() -> None:
 
 
 def test_a_series_stops_short_of_a_rotation_that_changes() -> None:
-    series, one = StepSeries(replace(LIMITS, short_context=12)), running()
-    one.recompute_at = one.launched + 2
-    assert not series.begins_with(decode(one), [one], pages=20)
-    one.recompute_at = one.launched + 3
-    assert series.begins_with(decode(one), [one], pages=20)
+    series, one = StepSeries(LIMITS), running()
+    for room, begins in ((2, False), (3, True)):
+        one.parts = (_Changing(one.launched + room),)
+        assert series.begins_with(decode(one), [one], pages=20) is begins
 
 
 def test_no_series_begins_where_a_step_needs_what_the_one_before_gave() -> None:
-    for why in ("guided", "prompt", "stepwise", "guesses", "late", "slow"):
+    for why in ("guided", "prompt", "stepwise", "group", "late", "slow"):
         series, one, other = StepSeries(LIMITS), running(), running()
         step, runs = decode(one), [one]
         assert series.begins_with(step, runs, pages=20)
@@ -166,8 +179,8 @@ def test_no_series_begins_where_a_step_needs_what_the_one_before_gave() -> None:
             step = replace(step, guided=True)
         if why == "prompt":
             step = replace(step, rows=(Row(1, 0, 0, (1, 2), True),))
-        one.stepwise = why == "stepwise"
-        one.guesses = int(why == "guesses")
+        one.group = [one] if why == "group" else None
+        one.parts = (_Stepwise(),) if why == "stepwise" else ()
         if why == "late":
             runs.append(other)  # without a row in the step: its mask is not there
         if why == "slow":

@@ -15,7 +15,7 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.guessing.proposals import Beginning, Proposer, SharedProposer
-from model_server.engine.sequence import EngineRequest
+from model_server.engine.request import EngineRequest
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, Sampling
 from model_server.loading.compile_watch import CompileWatch

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from model_server.engine.sequence import PromptChunk, SequenceUpdate
+from model_server.engine.request import PromptChunk, SequenceUpdate
 from model_server.engine.types import RowResult
 from model_server.serving.answers.answer_trace import AnswerTrace
 from model_server.serving.answers.request_times import RequestTimes

@@ -1,6 +1,6 @@
 """When a request arrived, began and had its tokens."""
 
-from model_server.engine.sequence import SequenceUpdate
+from model_server.engine.request import SequenceUpdate
 from model_server.engine.types import RowResult
 from model_server.serving.answers.request_times import RequestTimes
 from model_server.serving.metrics.bucket_counts import BucketCounts

@@ -1,4 +1,4 @@
-"""Decides which tokens that a guide forces are computed together, in one row. Pure.
+"""Decides which tokens that a grammar forces are computed together, in one row. Pure.
 
 Where only one token may come next, and after it only one, the tokens are known before they are
 chosen: they make one row like a prompt's chunk instead of a step each. The row before it, still in
@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 
-from model_server.engine.media.media_span import RowMedia
 from model_server.engine.sequence import Sequence
+from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import BAD_WORDS, COUNTS, EngineLimits, Row
+from model_server.engine.types import BAD_WORDS, COUNTS, EngineLimits, Guide, Row
 
 _FEWEST = 2
 _COUNTED = COUNTS | BAD_WORDS  # edits by the tokens that a slot has chosen
@@ -32,62 +32,46 @@ class ForcedRows:
         self._fewest = _FEWEST
         self._logit_rows = 0  # that this step's other rows leave
         self._blocks = 0
-        self.rows: list[Row] = []  # of this step
 
-    def begin(self, running: int, *, beside_guesses: bool = False, reserved: int = 0) -> None:
-        """Begin a step beside so many sequences; one that tries guesses has no prompt block.
-
-        reserved: blocks that a prompt needs all at once.
-        """
+    def begin(self, step: StepBuilder, running: int) -> None:
+        """Begin with the decodes of a step with so many running sequences."""
         limits = self._limits
-        self.rows = []
         self._logit_rows = limits.max_logit_rows - running
         self._blocks = (limits.token_budget - running) // limits.prefill_block
         if limits.max_prefill_blocks is not None:
             self._blocks = min(self._blocks, limits.max_prefill_blocks)
-        self._blocks = 0 if beside_guesses else max(0, self._blocks - reserved)
+        self._blocks = 0 if step.only_decodes else max(0, self._blocks - step.reserved)
         self._fewest = self._worth(running)
 
-    def take(self, sequence: Sequence) -> bool:
-        """Add a row of the sequence's forced tokens, if there are enough; else return False.
+    def row(self, sequence: Sequence, guide: Guide) -> Row | None:
+        """Return a row of the tokens that a guide forces next, if enough fit into one.
 
         It begins at `sequence.launched`, whose page has been granted.
         """
-        count = self._count(sequence)
+        if not self._may_begin(sequence):
+            return None
+        forced = guide.forced()
+        count = self._count(sequence, forced)
         if count < self._fewest:
-            return False
-        assert sequence.guide is not None, "only guides force tokens"
-        start, tokens = sequence.launched, sequence.guide.forced()[:count]
-        tops = sequence.sampling.logprobs or None
-        slot, long, adapter = sequence.slot, sequence.long, sequence.adapter
-        media = RowMedia(sequence.shift) if sequence.shift else None
-        scored = tokens[1:]
-        row = Row(sequence.id, slot, start, tokens, True, scored, long, tops, adapter, -1, media)
-        self.rows.append(row)
+            return None
         self._logit_rows -= count - 1
         self._blocks -= 1
-        sequence.ahead = tokens[1:]
-        sequence.launched = start + count
-        sequence.in_flight += 1
-        return True
+        long, adapter, media = sequence.columns
+        tokens, tops = forced[:count], sequence.request.sampling.logprobs or None
+        id, slot, start = sequence.id, sequence.slot, sequence.launched
+        return Row(id, slot, start, tokens, True, tokens[1:], long, tops, adapter, -1, media)
 
-    def _count(self, sequence: Sequence) -> int:
+    def _may_begin(self, sequence: Sequence) -> bool:
+        edits = sequence.request.sampling.edits
+        at_end = sequence.launched == len(sequence.tokens)
+        return bool(self._blocks) and at_end and not edits & _COUNTED
+
+    def _count(self, sequence: Sequence, forced: tuple[int, ...]) -> int:
         """Return how many forced tokens one row may compute."""
-        start = sequence.launched
-        if (
-            sequence.guide is None
-            or sequence.stepwise
-            or start != len(sequence.tokens)
-            or not self._blocks
-            or sequence.sampling.edits & _COUNTED
-        ):
-            return 0
-        forced = sequence.guide.forced()
-        places = [len(forced), self._limits.prefill_block, self._logit_rows + 1]
-        places += [len(sequence.pages) * self._limits.page_size - start, sequence.end - start]
-        if sequence.recompute_at >= start:
-            places.append(sequence.recompute_at - start)
-        places += [place for place, each in enumerate(forced) if each in sequence.stop_ids][:1]
+        start, limits, stop_ids = sequence.launched, self._limits, sequence.request.stop_ids
+        places = [len(forced), limits.prefill_block, self._logit_rows + 1]
+        places += [len(sequence.pages) * limits.page_size - start, sequence.limit - start]
+        places += [place for place, each in enumerate(forced) if each in stop_ids][:1]
         return min(places)
 
     def _worth(self, running: int) -> int:

@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import Bucket
 from model_server.engine.engine import Engine, EngineRequest, EngineStats
-from model_server.engine.sequence import Sequence as Running
-from model_server.engine.steps.forced import ForcedRows
+from model_server.engine.paging.allocation import Allocation
+from model_server.engine.parts.forced import ForcedRows
+from model_server.engine.registry import new_sequence
+from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits
 from tests.model_server.engine.conftest import Inbox
@@ -193,13 +195,14 @@ def test_a_row_of_forced_tokens_must_be_worth_its_block() -> None:
     """Of five tokens beside another sequence, four decodes are saved: two steps' worth."""
     for block_s, rows in ((1.0, 1), (3.0, 1), (9.0, 0)):
         times = StepTimes((Bucket(4, 0), Bucket(4, 1)), (1.0, block_s), 4)
-        sequence = Running(1, asked(3, Forcing(30, every=1, run=5)), LIMITS)
-        assert isinstance(sequence.guide, Forcing)
-        sequence.guide.accept(3)
-        sequence.guide.mask()
+        sequence = new_sequence(1, asked(3, Forcing(30, every=1, run=5)), LIMITS)
+        guide = Forcing(30, every=1, run=5)
+        guide.accept(3)
+        guide.mask()
         sequence.tokens.append(3)
         sequence.launched, sequence.slot, sequence.pages = 4, 0, [1, 2, 3]
-        forced = ForcedRows(replace(LIMITS, prefill_block=8), times)
-        forced.begin(2)
-        assert forced.take(sequence) == bool(rows), block_s
-        assert [row.tokens for row in forced.rows] == [(4, 5, 6, 7, 8)] * rows, block_s
+        limits = replace(LIMITS, prefill_block=8)
+        forced = ForcedRows(limits, times)
+        forced.begin(StepBuilder(Allocation(limits), []), 2)
+        row = forced.row(sequence, guide)
+        assert [row and row.tokens] == ([(4, 5, 6, 7, 8)] if rows else [None]), block_s

@@ -1,0 +1,181 @@
+"""Beam searches in the scheduler: their hypotheses on the pages of one pool. Pure.
+
+A search takes a slot for each of its hypotheses, all at once. A hypothesis that moves to another
+slot takes its parent's full pages with it, which nobody writes to again, and begins a page of its
+own with a copy of the one that is filled in part. This needs no prefix cache.
+
+A search that was preempted computes its first hypothesis again, like any sequence. The others then
+begin behind the tokens that they have in common with it, the prompt at least, and when all have
+caught up the search goes on.
+"""
+
+from __future__ import annotations
+
+from model_server.engine.beams.group import BeamGroup
+from model_server.engine.part import EnginePart
+from model_server.engine.request import EngineRequest, SequenceUpdate
+from model_server.engine.sequence import Committing, Sequence
+from model_server.engine.types import EngineLimits, Hypothesis, Row, RowResult
+from sax.errors import InvalidRequest
+
+
+class BeamSearches(EnginePart[BeamGroup]):
+    """All beam searches of a scheduler, by each of their sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # By the first seat's id: those that wait for its prompt, and where they part from it.
+        self._behind: dict[int, list[tuple[Sequence, int]]] = {}
+
+    @classmethod
+    def check(cls, request: EngineRequest, limits: EngineLimits, context: int) -> None:
+        """Reject a search that has too few slots, or no room to end an answer."""
+        beams = request.beams
+        if beams is None:
+            return
+        if limits.recurrent:
+            raise InvalidRequest(
+                "this model keeps a state of all tokens so far, which hypotheses cannot share: ask "
+                "for answers without beams",
+                param="beam_size",
+            )
+        slots = min(limits.slots, limits.max_running_per_account or limits.slots)
+        if beams.size > slots:
+            raise InvalidRequest(
+                f"beam_size is {beams.size} and a caller can have {slots} slots of this model: ask "
+                f"for at most {slots} beams, or serve it with more slots (NUM_CACHE_SLOTS)",
+                param="beam_size",
+            )
+        room = min(request.max_tokens, context - len(request.prompt))
+        if room <= beams.min_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {beams.min_tokens} and an answer has room for {room} tokens, its "
+                "end token included: ask for fewer, for more max_tokens or for fewer beams",
+                param="min_tokens",
+            )
+
+    @classmethod
+    def context(cls, request: EngineRequest, limits: EngineLimits, context: int) -> int:
+        """Hypotheses share the full pages of their prompt, and may have no other in common."""
+        if request.beams is None:
+            return context
+        shared = len(request.prompt) // limits.page_size
+        own = (limits.pages - shared) // request.beams.size
+        return min(context, (shared + own) * limits.page_size)
+
+    def begin(self, sequence: Sequence) -> BeamGroup | None:
+        if sequence.request.beams is None:
+            return None
+        if sequence.is_follower:
+            assert sequence.group is not None
+            return self.of[sequence.group[0].id]
+        return BeamGroup(sequence)
+
+    def reusable(self, sequence: Sequence, most: int) -> int:
+        """Each begins with the near pages that the first one holds where they part."""
+        if self.live.held.near is None:
+            return most
+        seats = sequence.members
+        return min([most, *(_parting(seat, seats[0]) for seat in seats[1:] if seat.tokens)])
+
+    def admitted(self, sequence: Sequence) -> None:
+        """Begin, or begin again, in slots that all seats have just taken."""
+        waiting = self.of[sequence.id].begin()
+        self._behind[sequence.id] = [(seat, _parting(seat, sequence)) for seat in waiting]
+        for seat in waiting:
+            seat.goal = len(seat.tokens)  # the pages for it are kept, and it does not decode yet
+
+    def restarted(self, sequence: Sequence) -> None:
+        """Results in flight still count."""
+        self._behind.pop(sequence.id, None)
+        sequence.lost = max(seat.lost for seat in sequence.members)
+        if sequence.settled:
+            self.of[sequence.id].line_up()
+
+    def ended(self, sequence: Sequence) -> None:
+        super().ended(sequence)
+        self._behind.pop(sequence.id, None)
+
+    def followed(self, sequence: Sequence) -> list[int]:
+        return [position for _, position in self._behind.get(sequence.id, ())]
+
+    def commit(
+        self, sequence: Sequence, row: Row, outcome: RowResult, committing: Committing
+    ) -> bool:
+        """Tell the answers, best first, once the search of this seat is over."""
+        if not row.yields:
+            return True
+        committing.tokens += 1
+        if sequence.slot >= 0:
+            self.live.held.note(sequence)
+        group = self.of[sequence.id]
+        first = group.seats[0]
+        sequence.in_flight -= 1
+        last = group.report(sequence, outcome)
+        if sequence is first and first.slot >= 0:
+            self._catch_up(first)
+        if last:
+            self._move(group)
+            if group.search.done:
+                committing.finish(first)
+                committing.tell(_found(first, group.search.answers, committing.span.read_s))
+        return True
+
+    def _move(self, group: BeamGroup) -> None:
+        """Bring each hypothesis to its seat."""
+        held, moves = self.live.held, group.advance()
+        seated = group.seats[0].slot >= 0
+        if seated:
+            for seat in (*(fork[0] for fork in moves.forks), *moves.left):
+                self.live.accounts.charge(seat)
+                # What was given up is of no use to others: its last page is not kept for them.
+                seat.paging.written = seat.paging.kept * self.limits.page_size
+                held.release_pages(seat)
+            for seat, parent in moves.forks:
+                held.follow(seat, parent, parent.launched)
+        group.sit(moves)
+        if seated and held.shares:
+            for seat, _ in moves.forks:
+                held.cache.follow(seat)
+        if not seated:
+            group.line_up()
+
+    def _catch_up(self, first: Sequence) -> None:
+        """Let the others begin where they differ from the first seat, whose pages are there."""
+        held = self.live.held
+        for seat, common in self._behind.pop(first.id, ()):
+            held.follow(seat, first, common)
+            seat.paging.chain = first.paging.chain[: common // self.limits.page_size + 1]
+            if held.shares:
+                held.cache.follow(seat)
+            seat.goal = len(seat.tokens)
+            self.live.accounts.begin_prompt(seat)
+
+
+def _parting(one: Sequence, other: Sequence) -> int:
+    """Return the first position with different tokens in two equally long sequences."""
+    pairs = zip(one.tokens, other.tokens, strict=True)
+    return next(place for place, (left, right) in enumerate(pairs) if left != right)
+
+
+def _found(sequence: Sequence, answers: list[Hypothesis], read_s: float) -> SequenceUpdate:
+    """Return the last update of a search."""
+    error, cached = None, 0
+    if answers:
+        cached = max(sequence.paging.cached, 0)
+    else:
+        error = InvalidRequest(
+            "beam search found no answer: the model never gives an end token any probability; set "
+            "stop_token_ids, or leave out beam_size",
+            param="beam_size",
+        )
+    return SequenceUpdate(
+        sequence.id,
+        RowResult(),
+        "stop" if answers else None,
+        error,
+        cached,
+        tuple(answers),
+        read_s,
+        sequence.started_s,
+    )

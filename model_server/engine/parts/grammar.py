@@ -1,0 +1,164 @@
+"""Answers under a grammar: masks of tokens, tokens chosen anew, and those that are forced. Pure.
+
+Before each token of such an answer its grammar says which ones may come next. A token of a row in
+flight that cannot be the answer's next is dropped, with all rows behind it, and chosen anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from model_server.engine.live_sequences import LiveSequences
+from model_server.engine.part import EnginePart
+from model_server.engine.parts.forced import ForcedRows
+from model_server.engine.request import SequenceUpdate
+from model_server.engine.sequence import Committing, Sequence
+from model_server.engine.steps.builder import StepBuilder
+from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.types import Guide, Row, RowResult, SlotMask, Step
+from sax.errors import SaxError
+
+_REDONE = 2  # positions, at most, that are computed again
+
+
+@dataclass
+class _GuidedAnswer:
+    """Kept across preemptions, because results in flight stay valid."""
+
+    guide: Guide
+    # Forced tokens of a row in flight, behind the one that the row before it chooses.
+    ahead: tuple[int, ...] = ()
+    dropped: int = 0  # rows launched before those whose token will not be taken
+
+
+class Grammars(EnginePart[_GuidedAnswer]):
+    """Follows the answers that must keep to a grammar."""
+
+    def join(self, live: LiveSequences, times: StepTimes | None) -> None:
+        super().join(live, times)
+        self._forced = ForcedRows(live.limits, times)
+
+    def begin(self, sequence: Sequence) -> _GuidedAnswer | None:
+        request = sequence.request
+        if request.grammar is None:
+            return None
+        # Words that may not follow each other can close every way to an end.
+        left = None if request.sampling.bad_words else sequence.finish_at - len(sequence.tokens)
+        guide = request.grammar.begin(request.answer, request.sampling.allowed, left)
+        return _GuidedAnswer(guide)
+
+    def waits(self, sequence: Sequence, *, late: bool) -> bool:
+        return not late and self.of[sequence.id].guide.late
+
+    def is_stepwise(self, sequence: Sequence) -> bool:
+        return True
+
+    def redone(self, sequence: Sequence) -> int:
+        return _REDONE
+
+    def before_rows(self, step: StepBuilder, *, late: bool) -> None:
+        if self.of:
+            self._forced.begin(step, len(self.live.running))
+
+    def row(self, sequence: Sequence) -> Row | None:
+        answer = self.of[sequence.id]
+        row = self._forced.row(sequence, answer.guide)
+        if row is not None:
+            answer.ahead = row.targets
+        return row
+
+    def masks(self, step: Step) -> tuple[list[SlotMask], list[SequenceUpdate]]:
+        masks: list[SlotMask] = []
+        failed: list[SequenceUpdate] = []
+        for row in step.rows:
+            sequence, answer = self.live.get(row.sequence), self.of.get(row.sequence)
+            if sequence is None or answer is None or not row.yields:
+                continue
+            if answer.guide.finished:
+                continue  # by forced tokens: whatever is chosen after them is dropped
+            try:
+                if mask := answer.guide.mask():
+                    masks.append(SlotMask(row.slot, mask))
+                else:
+                    self._redo(sequence, answer)
+            except SaxError as error:
+                failed.append(SequenceUpdate(sequence.id, RowResult(), error=error))
+        return masks, failed
+
+    def commit(
+        self, sequence: Sequence, row: Row, outcome: RowResult, committing: Committing
+    ) -> bool:
+        answer = self.of[sequence.id]
+        if row.targets and row.start >= sequence.prompt:
+            self._take_forced(sequence, answer, row, outcome, committing)
+            if answer.guide.finished:
+                return True
+        if not row.yields:
+            return False
+        assert outcome.token is not None, "a yielding row must give a token"
+        if answer.dropped:
+            answer.dropped -= 1
+        elif not self._fits(sequence, answer, outcome.token):
+            sequence.in_flight -= 1
+            self._redo(sequence, answer)
+        else:
+            self._take(sequence, answer, outcome, committing)
+            return True
+        if row.targets and row.start < sequence.prompt:
+            committing.tell(SequenceUpdate(sequence.id, replace(outcome, token=None)))
+        return True
+
+    def _fits(self, sequence: Sequence, answer: _GuidedAnswer, token: int) -> bool:
+        """Return False for a token of a row in flight that cannot be the answer's next."""
+        return token in sequence.request.stop_ids or answer.guide.fits(token)
+
+    def _take(
+        self, sequence: Sequence, answer: _GuidedAnswer, outcome: RowResult, committing: Committing
+    ) -> None:
+        """Take in the token that was chosen, and the forced ones of the row behind it."""
+        assert outcome.token is not None
+        finish = sequence.append(outcome.token)
+        if finish != "stop":
+            answer.guide.accept(outcome.token)
+            if answer.guide.finished:
+                finish = "complete"
+            else:
+                for token in answer.ahead:
+                    sequence.tokens.append(token)
+                    answer.guide.accept(token)
+                answer.ahead = ()
+                finish = "length" if len(sequence.tokens) == sequence.finish_at else None
+        committing.token(sequence, outcome, finish)
+
+    def _take_forced(
+        self,
+        sequence: Sequence,
+        answer: _GuidedAnswer,
+        row: Row,
+        outcome: RowResult,
+        committing: Committing,
+    ) -> None:
+        """Tell the forced tokens of a row, which were taken in before; the last may end it."""
+        tops = outcome.target_tops or ((),) * len(row.targets)
+        scored = zip(row.targets, outcome.target_logprobs, tops, strict=True)
+        results = [RowResult(token, logprob, top) for token, logprob, top in scored]
+        for each in results[:-1]:
+            committing.token(sequence, each)
+        committing.token(sequence, results[-1], "complete" if answer.guide.finished else None)
+
+    def _redo(self, sequence: Sequence, answer: _GuidedAnswer) -> None:
+        """Have the next token chosen anew: those of all rows in flight are dropped."""
+        answer.dropped += sequence.in_flight
+        answer.ahead = ()
+        sequence.in_flight = 0
+        last = len(sequence.tokens) - 1
+        if sequence.slot < 0:
+            return  # it was preempted, and computes its last position again anyway
+        if last < sequence.paging.kept * self.limits.page_size or self.limits.recurrent:
+            # Others may read that page, or a state has taken in the token already.
+            self.live.restart(sequence)
+            return
+        sequence.launched, sequence.stated = last, True
+        sequence.goal = min(sequence.goal, last)
