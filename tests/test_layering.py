@@ -123,7 +123,6 @@ LADDERS: dict[str, list[str]] = {
         "__main__.py",
         "process.py",
         "cell_config.py",
-        "machines.py",
         "api",
         "leadership",
         "cell",

@@ -5,7 +5,7 @@ The numbers are written out by hand from Saxml's interface: the contract, not a 
 
 import pytest
 
-from admin_server.api.strict import unknown_fields
+from admin_server.api.server import unknown_fields
 from sax.proto import admin_pb2
 from sax.types import JoinedServer, ServerInfo, Traffic
 from sax.wire import codec

@@ -1,5 +1,7 @@
 """Foreign objects among those of a cell."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,9 +9,14 @@ import httpx
 import pytest
 
 from admin_server.config import AdminConfig
-from admin_server.leadership.leadership import LeadTiming
+from admin_server.leadership.leadership import (
+    LeadTiming,
+    find_foreign,
+    foreign_names,
+    is_gone,
+    own_mark,
+)
 from admin_server.process import running
-from admin_server.storage.foreign_objects import find_foreign, foreign_names
 from sax.storage.object_store import open_store
 from sax.types import ModelSpec
 from tests.admin_server.conftest import FAST, eventually
@@ -60,3 +67,26 @@ async def test_a_foreign_file_is_named_in_health_and_harms_nothing_while_the_lea
     for kind in ("records", "snapshots", "beats"):
         assert f"sax/test/{kind}/notes.txt" in ready.json()["warnings"][0]
         assert f"sax/test/{kind}/notes.txt" in status.json()["warnings"][0]
+
+
+pytestmark = pytest.mark.skipif(not own_mark(), reason="this system has no /proc")
+
+
+def test_this_very_process_is_here():
+    assert not is_gone(own_mark())
+
+
+def test_a_process_that_ended_is_gone():
+    code = "from admin_server.leadership.leadership import own_mark; print(own_mark())"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert is_gone(told.stdout.strip())
+
+
+def test_a_number_that_was_given_to_another_process_is_not_the_one_of_the_mark():
+    machine, pid, started = own_mark().split()
+    assert is_gone(f"{machine} {pid} {int(started) + 1}")
+
+
+@pytest.mark.parametrize("mark", ["", "elsewhere 1 1", "nonsense"])
+def test_nobody_here_can_tell_of_a_process_elsewhere(mark):
+    assert not is_gone(mark)
