@@ -71,6 +71,8 @@ _KEPT = 1000  # the latest; servers of older ones have long fallen silent
 
 
 class RetiredObjects:
+    """Objects that are gone or going: their servers, while they still answer, are no candidates."""
+
     def __init__(self) -> None:
         self._names: dict[str, None] = {}  # oldest first
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http_gateway.limits.allowance import Allowance
-from http_gateway.limits.headers import duration, limit_headers
+from http_gateway.limits.limiter import duration, limit_headers
 from sax.auth.key_limits import KeyLimits
 from tests.each_case import each_case
 
