@@ -18,7 +18,7 @@ from http_gateway.openai.chat_schema import ChatFields
 from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
 from http_gateway.openai.reply_schema import ReplyFields
 from http_gateway.openai.shape import Shape
-from sax.client.routing.session import current_session
+from sax.client.routing.affinity import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import MOST_BEAMS, SAMPLING

@@ -9,7 +9,7 @@ import asyncio
 
 from model_server.services.connection import TokenStream
 
-BEAT_S = 1.0  # sax.client.pulse gives a server up after four of them
+BEAT_S = 1.0  # sax.client.connection gives a server up after four of them
 
 
 class Beats:

@@ -308,14 +308,14 @@ ROWS = (
         "model_server/serving/test_images.py::test_items_that_are_not_served_are_refused_by_name",
         "end_to_end/plain/test_image_inputs.py::test_every_api_sees_the_same_image",
         "end_to_end/plain/test_sound_inputs.py::test_every_door_hears_the_same_sound",
-        "sax/saxml/test_vision_model.py::test_multimodal_calls_take_and_give_saxmls_messages",
+        "sax/saxml/test_model.py::test_multimodal_calls_take_and_give_saxmls_messages",
     ),
     _row(
         "VisionService's other methods, MultimodalService.Embed",
         "services; of models, with PyTorch, a detector of objects is published",
         "clients have them; servers refuse them with the methods that the model serves",
         "missing",
-        "sax/saxml/test_vision_model.py::test_images_give_saxmls_tuples",
+        "sax/saxml/test_model.py::test_images_give_saxmls_tuples",
         f"{_VISION}::test_what_no_model_serves_is_refused_with_what_the_model_does",
     ),
     _row(
@@ -324,7 +324,7 @@ ROWS = (
         "Recognize, of Whisper models; with times over HTTP and by our own client "
         "([sounds](audio.md))",
         "better",
-        "sax/saxml/test_vision_model.py::test_sounds_give_guesses",
+        "sax/saxml/test_model.py::test_sounds_give_guesses",
         "model_server/services/test_audio_service.py::test_a_sound_is_recognized",
     ),
     _row(
@@ -458,14 +458,14 @@ ROWS = (
         "Google's debugging pages, on every interface",
         "metrics of the process, on 127.0.0.1",
         "different",
-        "sax/saxml/test_debug_port.py::test_a_process_shows_its_metrics",
+        "sax/saxml/test_admin_calls.py::test_a_process_shows_its_metrics",
     ),
     _row(
         "from saxml.client.python import sax",
         "built with Bazel",
         "`pip install`, and `sax saxml-shim` for this path",
         "better",
-        "sax/saxml/test_shim.py::test_a_program_imports_by_saxmls_paths",
+        "sax/cli/commands/test_saxml_shim.py::test_a_program_imports_by_saxmls_paths",
     ),
     _row(
         "HTTP servers of the tutorials",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sax.cli.saxutil.extra import options_of
+from sax.cli.saxutil.verb import options_of
 from sax.errors import InvalidRequest
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sax.cli.bench.run import BenchRun
+from sax.cli.bench.measuring import BenchRun
 from sax.cli.bench.target import AnswerPart
 from sax.cli.bench.workload import PlannedRequest
 from sax.errors import QueueFull

@@ -4,7 +4,7 @@ import math
 
 from sax.activity import IDLE, Activity
 from sax.proto import common_pb2
-from sax.wire.activity import decode_activity, encode_activity
+from sax.wire.servers import decode_activity, encode_activity
 
 
 def test_an_idle_model_takes_no_bytes() -> None:

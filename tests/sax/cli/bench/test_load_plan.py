@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sax.cli.bench.trace import BLOCK, read_trace
+from sax.cli.bench.load_plan import BLOCK, read_trace
 from sax.errors import InvalidRequest
 from tests.each_case import each_case
 
