@@ -26,9 +26,11 @@ from sax.auth.security import OPEN_TO_ALL, Security
 from sax.errors import InvalidRequest
 from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2_grpc
 from sax.scaling import check_replicas
-from sax.wire import codec
+from sax.wire.chips import encode_chip, encode_topology
 from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.models import decode_spec, encode_published, encode_share
 from sax.wire.rpc import server_options
+from sax.wire.servers import decode_join, encode_joined
 
 # Strict requests: refuse large ones, and unknown fields by name.
 #
@@ -135,8 +137,8 @@ class CellListing:
 
 def _encode(cell: Cell) -> admin_pb2.ListResponse:
     return admin_pb2.ListResponse(
-        published_models=map(codec.encode_published, cell.models()),
-        servers=map(codec.encode_joined, cell.servers()),
+        published_models=map(encode_published, cell.models()),
+        servers=map(encode_joined, cell.servers()),
     )
 
 
@@ -171,7 +173,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def Publish(
         self, request: admin_pb2.PublishRequest, context: Context
     ) -> admin_pb2.PublishResponse:
-        spec = codec.decode_spec(request.model)
+        spec = decode_spec(request.model)
         self._access.check_cell(caller(), "publish models")
         self._access.check_enforceable(spec)
         await self._cell.publish(spec, by=caller().name)
@@ -180,7 +182,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def Update(
         self, request: admin_pb2.UpdateRequest, context: Context
     ) -> admin_pb2.UpdateResponse:
-        spec = codec.decode_spec(request.model)
+        spec = decode_spec(request.model)
         self._check_model(spec.model_id, "update")
         self._access.check_enforceable(spec)
         await self._cell.update(spec, by=caller().name)
@@ -199,7 +201,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         if request.model_id.count("/") <= _SLASHES_OF_A_CELL:
             return self._listing.answer(self._cell, request.model_id)
         model = self._cell.find(request.model_id)
-        return admin_pb2.ListResponse(published_models=[codec.encode_published(model)])
+        return admin_pb2.ListResponse(published_models=[encode_published(model)])
 
     async def Stats(
         self, request: admin_pb2.StatsRequest, context: Context
@@ -208,8 +210,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return admin_pb2.StatsResponse(
             model_server_type_stats=[
                 admin_pb2.ModelServerTypeStat(
-                    chip_type=codec.encode_chip(chip),
-                    chip_topology=codec.encode_topology(topology),
+                    chip_type=encode_chip(chip),
+                    chip_topology=encode_topology(topology),
                     num_replicas=count,
                 )
                 for (chip, topology), count in sorted(stats.by_type.items())
@@ -228,7 +230,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return admin_pb2.WatchLocResponse(
             admin_server_id=cell.id,
             result=_encode_delta(delta),
-            canary=codec.encode_share(delta.canary),
+            canary=encode_share(delta.canary),
         )
 
     async def WaitForReady(
@@ -247,7 +249,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         if request.leaving:
             self._cell.leave(request.address, request.incarnation_id)
         else:
-            await self._cell.admit(codec.decode_join(request))
+            await self._cell.admit(decode_join(request))
         return admin_pb2.JoinResponse()
 
     def _check_model(self, model_id: str, doing: str) -> None:

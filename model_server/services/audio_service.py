@@ -14,8 +14,9 @@ from model_server.serving.query_cost import BatchCost
 from sax.errors import UnsupportedParameter
 from sax.proto import audio_pb2, audio_pb2_grpc, transcripts_pb2, transcripts_pb2_grpc
 from sax.speech.transcripts import TranscriptRequest
-from sax.wire.codec import decode_transcribe, encode_part, refuse_extra_inputs
+from sax.wire.extra_inputs import refuse_extra_inputs
 from sax.wire.request_bounds import check_recognize, check_transcribe
+from sax.wire.transcripts import decode_transcribe, encode_part
 
 
 class AudioService(audio_pb2_grpc.AudioServiceServicer):

@@ -8,7 +8,7 @@ from model_server.services.cost_trailer import tell_cost
 from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.query_cost import BatchCost
 from sax.proto import custom_pb2, custom_pb2_grpc
-from sax.wire.codec import refuse_extra_inputs
+from sax.wire.extra_inputs import refuse_extra_inputs
 from sax.wire.request_bounds import check_custom
 
 

@@ -20,8 +20,8 @@ from model_server.text.id_list import join_ids
 from sax.errors import SaxError
 from sax.proto import lm_pb2, lm_pb2_grpc
 from sax.types import GenerateRequest, TokenChunk
-from sax.wire.codec import (
-    encode_gradients,
+from sax.wire.embed import encode_gradients
+from sax.wire.extra_inputs import (
     refuse_extra_inputs,
     sample_temperatures,
     sampling_from_extra_inputs,

@@ -22,7 +22,8 @@ from sax.format import shortened
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.proto import modelet_pb2, modelet_pb2_grpc
 from sax.types import ModelSpec, ServerStatus
-from sax.wire.codec import decode_load, encode_status
+from sax.wire.models import decode_load
+from sax.wire.servers import encode_status
 
 Status = modelet_pb2.GetStatusResponse
 _KEEPS = (

@@ -13,7 +13,7 @@ from model_server.serving.handler import MM_GENERATE, MM_SCORE, Handler
 from model_server.serving.passes.images import VisionCalls
 from sax.proto import multimodal_pb2, multimodal_pb2_grpc
 from sax.types import GenerateRequest
-from sax.wire.codec import (
+from sax.wire.extra_inputs import (
     refuse_extra_inputs,
     sample_temperatures,
     sampling_from_extra_inputs,

@@ -15,17 +15,12 @@ from sax.auth.acl import Principal, caller
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
 from sax.proto import tokens_pb2, tokens_pb2_grpc
-from sax.wire.codec import (
+from sax.wire.embed import (
     decode_classify,
-    decode_detokenize,
     decode_embed,
-    decode_generate,
-    decode_tokenize,
     encode_classified,
     encode_embedded,
-    encode_failure,
     encode_pair_scores,
-    put_chunk,
 )
 from sax.wire.request_bounds import (
     check_detokenize,
@@ -35,6 +30,13 @@ from sax.wire.request_bounds import (
     check_pairs,
     check_token,
     check_tokenize,
+)
+from sax.wire.tokens import (
+    decode_detokenize,
+    decode_generate,
+    decode_tokenize,
+    encode_failure,
+    put_chunk,
 )
 
 

@@ -10,7 +10,7 @@ from model_server.services.cost_trailer import tell_cost
 from model_server.serving.passes.images import VisionCalls
 from model_server.serving.query_cost import BatchCost
 from sax.proto import vision_pb2, vision_pb2_grpc
-from sax.wire.codec import refuse_extra_inputs
+from sax.wire.extra_inputs import refuse_extra_inputs
 from sax.wire.request_bounds import check_image, check_model_key
 
 

@@ -38,7 +38,8 @@ from sax.errors import (
 )
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, TokenChunk
-from sax.wire import codec, rpc
+from sax.wire import rpc
+from sax.wire.tokens import decode_chunk, decode_failure, encode_generate, put_timeout
 
 # Notices that a model server fell silent while requests wait for it.
 #
@@ -181,7 +182,7 @@ class ModelServerConnection:
                 chunk = await inbox.get()
                 if finished := is_last(chunk):
                     self._answered(number, chunk)
-                yield codec.decode_chunk(chunk)
+                yield decode_chunk(chunk)
 
     async def generate_to(
         self,
@@ -239,9 +240,9 @@ class ModelServerConnection:
     ) -> Generator[int, None, None]:
         """Send a request whose chunks go to this inbox; cancel it if unfinished at the end."""
         number = next(self._numbers)
-        message = tokens_pb2.ToServer(generate=codec.encode_generate(number, request))
+        message = tokens_pb2.ToServer(generate=encode_generate(number, request))
         # An answer that moves to another replica keeps its deadline: only what is left of it.
-        codec.put_timeout(message.generate, timeout_s)
+        put_timeout(message.generate, timeout_s)
         message.generate.token = presented_token()
         if not request.account:
             message.generate.account = presented_account()
@@ -261,7 +262,7 @@ class ModelServerConnection:
         """Forget a finished request. Raises the failure in its last chunk, if any."""
         self._inboxes.pop(number, None)
         if last.HasField("failure"):
-            raise codec.decode_failure(last)
+            raise decode_failure(last)
 
     def _send(self, message: tokens_pb2.ToServer) -> None:
         if self._outgoing is None:

@@ -27,8 +27,9 @@ from sax.errors import (
 )
 from sax.proto import admin_pb2, cell_pb2, common_pb2
 from sax.types import ServableStatus
-from sax.wire import codec
+from sax.wire.models import decode_published
 from sax.wire.rpc import ERROR_KEY, open_channel, to_sax_error
+from sax.wire.servers import decode_joined
 from tests.admin_server.conftest import FAST, eventually
 from tests.admin_server.fake_modelet import FakeModelet
 from tests.each_case import each_case
@@ -76,7 +77,7 @@ async def no_news(stub, known_id: str, seqno: int) -> None:
 async def test_a_published_model_is_listed_with_the_reason_why_it_is_not_ready(stub):
     await publish(stub, overrides={"PASS_CONTEXT": "2"})
     reply = await stub.List(admin_pb2.ListRequest(model_id=M))
-    (listed,) = map(codec.decode_published, reply.published_models)
+    (listed,) = map(decode_published, reply.published_models)
     assert (listed.spec.model_path, dict(listed.spec.overrides)) == ("llama", {"PASS_CONTEXT": "2"})
     assert listed.ready_replicas == 0
     assert listed.replicas[0].reason
@@ -90,7 +91,7 @@ async def test_a_cell_is_listed_with_its_models_and_servers(stub, start_modelet,
     reply = await stub.List(admin_pb2.ListRequest(model_id=name))
     assert [one.model.model_id for one in reply.published_models] == [M]
     assert list(reply.published_models[0].modelet_addresses) == [modelet.address]
-    (server,) = map(codec.decode_joined, reply.servers)
+    (server,) = map(decode_joined, reply.servers)
     assert (server.info.address, server.memory_used) == (modelet.address, 1000)
     assert server.servables[0].status is ServableStatus.LOADED
 

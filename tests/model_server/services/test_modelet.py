@@ -15,7 +15,7 @@ from sax.errors import (
 )
 from sax.proto import common_pb2, modelet_pb2
 from sax.types import ModelSpec, ServableStatus, static_version
-from sax.wire.codec import decode_status
+from sax.wire.servers import decode_status
 from tests.model_server.fake_model import FakeModels
 from tests.model_server.fake_server import (
     MODEL,
