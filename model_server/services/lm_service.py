@@ -8,9 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
-from model_server.services.account import account_of_call, time_left_s, traceparent_of_call
+from model_server.services.call import (
+    account_of_call,
+    tell_cost,
+    time_left_s,
+    traceparent_of_call,
+)
 from model_server.services.connection import Delivery, TokenStream
-from model_server.services.cost_trailer import tell_cost
 from model_server.serving.engine_request import sample_seeds
 from model_server.serving.handler import GENERATE, GENERATE_STREAM, SCORE, Handler
 from model_server.serving.passes.embeddings import Embeddings

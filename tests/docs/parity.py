@@ -34,7 +34,7 @@ def _row(area: str, saxml: str, here: str, verdict: str, *tests: str) -> ParityR
 
 
 _ADMIN = "admin_server/api/test_server.py"
-_VISION = "model_server/services/test_vision_service.py"
+_VISION = "model_server/services/test_saxml_services.py"
 _LM = "model_server/services/test_lm_service.py"
 _SPELLING = "sax/flags/test_parser.py"
 _LOGS = "sax/flags/test_process_logs.py"
@@ -186,8 +186,7 @@ ROWS = (
         "different",
         "model_server/loading/saving/test_exporting.py"
         "::test_its_logits_are_the_reference_implementations",
-        "model_server/services/test_export_request.py"
-        "::test_what_is_not_written_is_refused_by_its_field",
+        "model_server/services/test_modelet.py::test_what_is_not_written_is_refused_by_its_field",
     ),
     _row(
         "Pax checkpoints",
@@ -281,7 +280,7 @@ ROWS = (
         "same",
         f"{_LM}::test_the_cost_of_a_gradient_comes_behind_it",
         f"{_LM}::test_the_cost_of_an_embedding_comes_behind_it",
-        "model_server/services/test_custom_service.py"
+        "model_server/services/test_saxml_services.py"
         "::test_the_cost_of_a_call_comes_behind_the_answer",
         "model_server/serving/test_query_cost.py"
         "::test_the_inputs_of_a_batch_pay_its_time_on_every_device_in_equal_parts",
@@ -325,7 +324,7 @@ ROWS = (
         "([sounds](audio.md))",
         "better",
         "sax/saxml/test_model.py::test_sounds_give_guesses",
-        "model_server/services/test_audio_service.py::test_a_sound_is_recognized",
+        "model_server/services/test_saxml_services.py::test_a_sound_is_recognized",
     ),
     _row(
         "Extra inputs: temperature, per_example_top_k, per_example_top_p, "

@@ -22,7 +22,7 @@ from model_server.models.layers.layers import UnitNorm, activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
 from model_server.models.layers.rope import QueryGrowth, Rope, rope_of
 from model_server.models.layers.routing import Router, SigmoidChoice, checked_count
-from model_server.models.media.llama4 import vision_encoder
+from model_server.models.media import llama4_vision_encoder
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.source import Portion, Tensor, Transposed
 from model_server.models.weights.weight import WeightForm
@@ -103,7 +103,7 @@ KEYS = KnownKeys(
         "num_experts_per_tok",
         "num_local_experts",
         "use_qk_norm",
-        *vision_encoder.KEYS,
+        *llama4_vision_encoder.KEYS,
     ),
     # Notes of a tool, and tokens around those of an image.
     {**DECODER_OFF, **ignored("for_llm_compressor", "boi_token_index", "eoi_token_index")},
@@ -155,7 +155,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         layer=layer,
         windows=[kind.chunk for kind in kinds],
     )
-    return replace(recipe, media=vision_encoder.llama4_vision(keys, recipe.embed))
+    return replace(recipe, media=llama4_vision_encoder.llama4_vision(keys, recipe.embed))
 
 
 def _dense_ffw(keys: ConfigKeys, width: str) -> Any:

@@ -1,4 +1,5 @@
-"""The account, the deadline and the span of a gRPC call, where the request itself names none."""
+"""The account, the deadline and the span of a gRPC call, where the request itself names none; and
+Saxml's trailer that tells what a query cost."""
 
 from __future__ import annotations
 
@@ -8,6 +9,15 @@ from sax.auth.address import account_of_peer
 from sax.auth.credentials import ACCOUNT_KEY
 from sax.fields.table import MOST_TIMEOUT_S
 from sax.tracing import trace_context
+
+TRAILER = "query_cost_v0"
+
+
+def tell_cost(context: Any, device_ms: int) -> None:
+    """Send the cost behind the reply; nothing for 0, as Saxml does."""
+    if device_ms:
+        context.set_trailing_metadata(((TRAILER, str(device_ms)),))
+
 
 _AT_ONCE_S = 0.001  # left of a deadline that has passed
 

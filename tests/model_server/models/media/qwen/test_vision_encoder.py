@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from model_server.models.media.image_processor import Scales
-from model_server.models.media.qwen.patches import PatchGrid
+from model_server.models.media.qwen.vision_encoder import PatchGrid
 from sax.errors import InvalidRequest
 
 GRID = PatchGrid(

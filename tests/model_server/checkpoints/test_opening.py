@@ -11,10 +11,12 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from model_server.checkpoints.opening import open_checkpoint
+from model_server.checkpoints.text_part import text_config
 from model_server.loading.weights import mismatches
 from model_server.models.registry import make_recipe
 from tests.each_case import each_case
 from tests.model_server.checkpoints.tiny_folder import CONFIG, write_json, write_tiny
+from tests.model_server.models.family_cases import checkpoint_of, config_of
 from tests.model_server.models.layer_shapes import TINY, decoder_of
 
 HEAD, TABLE = "lm_head.weight", "model.embed_tokens.weight"
@@ -97,3 +99,30 @@ def test_of_two_names_of_the_tie_of_lfm2_the_older_counts(
 ) -> None:
     config = TINY | {"model_type": "lfm2", "full_attn_idxs": [1], "tie_embedding": older}
     assert (decoder_of(config | {"tie_word_embeddings": newer}).head is not None) is own
+
+
+@each_case(
+    "case, apart",
+    [("qwen3_5_moe", None), ("qwen3_5_moe_experts_apart", True), ("qwen3_next", None)],
+)
+def test_the_config_says_where_the_names_do(case: str, apart: bool | None) -> None:
+    with closing(open_checkpoint(str(checkpoint_of(case)))) as checkpoint:
+        assert checkpoint.config.get("experts_apart") is apart
+
+
+@each_case("case, upright", [("qwen3_vl_moe", None), ("qwen3_vl_moe_saved", True)])
+def test_matrices_that_do_not_lie_as_published_are_told(case: str, upright: bool | None) -> None:
+    with closing(open_checkpoint(str(checkpoint_of(case)))) as checkpoint:
+        assert checkpoint.config.get("experts_upright") is upright
+        assert "experts_apart" not in checkpoint.config
+
+
+def test_the_text_part_of_a_published_config_is_a_text_model() -> None:
+    tokens = {"image_token_id": 90, "video_token_id": 91, "vision_end_token_id": 92}
+    given = {
+        "text_config": config_of("qwen3_5_moe"),
+        "vision_config": {"depth": 1, "out_hidden_size": 48},
+        **tokens,
+    }
+    recipe: Any = make_recipe("auto", text_config({"model_type": "qwen3_5_moe", **given}), {})
+    assert (recipe.embed, recipe.recurrent) == (48, True)
