@@ -118,10 +118,6 @@ def main() -> None:
     run(lambda frame: _framed(templates.answer(decoder.decode(frame))))
 
 
-if __name__ == "__main__":
-    main()
-
-
 def marked(chat: tuple[Message, ...]) -> tuple[Message, ...]:
     """Return the chat with a mark behind the last text of its last message.
 
@@ -157,3 +153,7 @@ def continued(rendered: str, chat: tuple[Message, ...]) -> str:
 def _with_mark(text: str) -> str:
     kept = text.rstrip()
     return kept + _MARK + text[len(kept) :]
+
+
+if __name__ == "__main__":
+    main()

@@ -97,7 +97,7 @@ import signal
 
 from model_server.sharing.confined.process import ProcessEnded
 from model_server.text.rendering.renderer import RenderProcess
-from tests.model_server.text.rendering.test_process import PROCESS_BOMB
+from tests.model_server.text.rendering.test_renderer import PROCESS_BOMB
 
 signal.signal(signal.SIGPROF, signal.SIG_IGN)
 process = RenderProcess(0.2)
@@ -148,7 +148,7 @@ def test_the_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PARENT = """
 import os, signal
-from tests.model_server.text.rendering.test_process import ASK, RenderProcess, pid_of
+from tests.model_server.text.rendering.test_renderer import ASK, RenderProcess, pid_of
 process = RenderProcess(1.0)
 process.answer(ASK)
 print(pid_of(process), flush=True)
