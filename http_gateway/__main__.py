@@ -18,7 +18,7 @@ from typing import cast
 
 import uvicorn
 
-from http_gateway.access.log_format import configure_log
+from http_gateway.access.line import configure_log
 from http_gateway.app import create_app
 from http_gateway.cell_client import CellClient
 from http_gateway.certificate import Certificate

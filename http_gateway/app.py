@@ -31,10 +31,13 @@ from http_gateway.images.media_hosts import MediaHosts
 from http_gateway.limits.limiter import Limiter
 from http_gateway.limits.middleware import Limits
 from http_gateway.metrics import GatewayMetrics
-from http_gateway.modes.cross_origin import OwnPages, allow_origins
-from http_gateway.modes.head import HeadRequests
-from http_gateway.modes.lenient import LenientFields
-from http_gateway.modes.session import Sessions
+from http_gateway.modes import (
+    HeadRequests,
+    LenientFields,
+    OwnPages,
+    Sessions,
+    allow_origins,
+)
 from http_gateway.ollama.model_routes import OllamaModelRoutes
 from http_gateway.ollama.routes import OllamaRoutes
 from http_gateway.openai.audio.routes import AudioRoutes
@@ -50,17 +53,14 @@ from http_gateway.openai.passes.relevance import RelevanceRoutes
 from http_gateway.openai.responses.routes import ResponseRoutes
 from http_gateway.openai.responses.stored import StoredResponses
 from http_gateway.openai.routes import OpenAiRoutes
-from http_gateway.openai.stored.need import refuse_batches
-from http_gateway.openai.stored.patient_store import PatientStore
+from http_gateway.openai.stored import PatientStore, refuse_batches
 from http_gateway.openai.tokens import TokenRoutes
 from http_gateway.openapi import Schema, with_components
 from http_gateway.ops import OpsRoutes
-from http_gateway.page.cell_routes import CellRoutes
-from http_gateway.page.routes import PageRoutes
+from http_gateway.page.routes import CellRoutes, PageRoutes
 from http_gateway.problems import answer
 from http_gateway.saxml.generation_1 import SaxmlGeneration1Routes
 from http_gateway.saxml.routes import SaxmlRoutes
-from http_gateway.vertex.routes import VertexRoutes
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
 from sax.fields.field import RequestRoute
@@ -113,7 +113,6 @@ def create_app(
     app.include_router(AudioRoutes(backend).router())
     app.include_router(RelevanceRoutes(backend).router())
     app.include_router(TokenRoutes(backend).router())
-    app.include_router(VertexRoutes(backend, openai).router())
     app.add_middleware(HeadRequests)
     app.add_middleware(Sessions, generation=generation)
     app.add_middleware(Limits, limiter=limiter, metrics=metrics, generation=generation)

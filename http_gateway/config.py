@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from http_gateway.client_address import parse_networks
 from http_gateway.images.media_hosts import MediaHosts
-from http_gateway.modes.cross_origin import read_origins
+from http_gateway.modes import read_origins
 from sax.config import GATEWAY_PORT, check_address
 
 ACCESS_LOG = ("on", "off")

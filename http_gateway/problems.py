@@ -30,10 +30,10 @@ from sax.errors import (
 )
 from sax.format import LONGEST_QUOTE, count, shortened, without_long_words
 
-# As vLLM and Vertex AI have them.
+# As vLLM has them.
 _ALSO_OPENAI = frozenset(
     {
-        *("/rerank", "/score", "/classify", "/pooling", "/tokenize", "/detokenize", "/predict"),
+        *("/rerank", "/score", "/classify", "/pooling", "/tokenize", "/detokenize"),
         *("/health", "/ping", "/version"),
     }
 )

@@ -15,7 +15,7 @@ from sax.config import GROUP_PORT, MODEL_METRICS_PORT, MODEL_PORT, check_address
 from sax.flags.process_logs import ProcessLogs
 from sax.host import machine_memory, xla_threads
 from sax.names import CellId, ModelId
-from sax.references import HUB, PACKAGES
+from sax.references import HUB
 from sax.types import ModelSpec
 from sax.wire.rpc import REQUEST_BYTES
 
@@ -260,7 +260,7 @@ def _check_regex(pattern: str) -> None:
 
 def check_root(root: str, flag: str = "--checkpoint_roots") -> None:
     """Raise ValueError for what is neither a folder nor in a bucket."""
-    if root.startswith((HUB, PACKAGES)) and flag == "--checkpoint_roots":
+    if root.startswith(HUB) and flag == "--checkpoint_roots":
         return
     scheme, separator, rest = root.partition("://")
     if separator and (scheme not in ("gs", "s3") or not rest.strip("/") or ".." in rest):

@@ -22,19 +22,21 @@ if TYPE_CHECKING:
         ModelServerTypeStat,
         Publish,
         SetACL,
+        StartDebugPort,
         Stats,
         Unpublish,
         Update,
         WaitForReady,
     )
-    from sax.saxml.audio_model import AudioModel
-    from sax.saxml.custom_model import CustomModel
-    from sax.saxml.debug_port import StartDebugPort
-    from sax.saxml.language_model import LanguageModel
-    from sax.saxml.model import Model
-    from sax.saxml.multimodal_model import MultimodalModel
+    from sax.saxml.model import (
+        AudioModel,
+        CustomModel,
+        LanguageModel,
+        Model,
+        MultimodalModel,
+        VisionModel,
+    )
     from sax.saxml.options import AdminOptions, ModelOptions, Options
-    from sax.saxml.vision_model import VisionModel
     from sax.status import Status, StatusCode, StatusNotOk
     from sax.types import (
         GenerateRequest,
@@ -102,7 +104,6 @@ _HOMES = (
     "sax.saxml.admin_calls",
     "sax.saxml.options",
     "sax.saxml.model",
-    "sax.saxml.debug_port",
 )
 
 

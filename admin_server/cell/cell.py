@@ -27,8 +27,7 @@ from admin_server.cell.modelets import Modelets
 from admin_server.cell.reconciler import Reconciler, Timing
 from admin_server.cell.scaler import Scaler
 from admin_server.cell.spec_check import check_spec, unjudged
-from admin_server.cell.watch import Delta
-from admin_server.cell.watch_sets import Recovery, WatchSets
+from admin_server.cell.watch import Delta, Recovery, WatchSets
 from admin_server.condition import ChangeSignal
 from admin_server.events import CellEvents
 from admin_server.ledger import versions

@@ -25,9 +25,10 @@ from sax.errors import (
 from sax.proto import common_pb2, control_pb2, modelet_pb2
 from sax.references import parse_reference
 from sax.types import ModelSpec, ServerStatus, Traffic
-from sax.wire import codec
+from sax.wire.models import encode_load
 from sax.wire.rpc import Reply, open_channel
 from sax.wire.rpc import call as call_once
+from sax.wire.servers import decode_status
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class GrpcModelets:
             timeout_s=_STATUS_TIMEOUT_S,
             unavailable=ReplicaLost,
         )
-        status = codec.decode_status(reply)
+        status = decode_status(reply)
         if not asking:
             status = replace(status, traffic=traffic)
         self._traffic[address] = (1 if asking else age + 1, status.traffic)
@@ -121,7 +122,7 @@ class GrpcModelets:
         if isinstance(action, LoadAction):
             # Placement overrides are for this admin server; a model server would refuse them.
             ours = loaded_overrides(action.spec.overrides)
-            load = codec.encode_load(replace(action.spec, overrides=ours))
+            load = encode_load(replace(action.spec, overrides=ours))
             load.term = self._term
             reply = modelet_pb2.LoadResponse
             await call(channel, "/sax.Modelet/Load", load, reply, peer=peer, timeout_s=None)

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import os
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -25,15 +29,80 @@ from admin_server.leadership.lease import (
     decode_membership,
     encode_membership,
 )
-from admin_server.leadership.process_mark import is_gone, own_mark
 from admin_server.leadership.role import AdminRole
 from admin_server.ledger.ledger import Ledger
 from admin_server.storage.envelope import CorruptLog
-from admin_server.storage.foreign_objects import find_foreign
 from admin_server.storage.series import Series
+from sax.client.location import LOCATION
 from sax.errors import AdminUnavailable, NotLeading
+from sax.names import CellId
 from sax.storage.object_store import ObjectStore, StoreUnavailable
 from sax.types import ServerInfo
+
+# A mark of this process on this machine, so that others here can tell when it is gone.
+#
+# An admin server restarted after a crash can then lead at once instead of waiting out its own
+# silence. Needs /proc; elsewhere no process is ever considered gone.
+
+_PROC = Path("/proc")
+
+
+def own_mark() -> str:
+    """Machine, process namespace, process id and start time; "" if unavailable."""
+    machine, pid = _machine(), os.getpid()
+    started = _started(pid)
+    return f"{machine} {pid} {started}" if machine and started else ""
+
+
+def is_gone(mark: str) -> bool:
+    """True if the process has ended; False if it ran elsewhere, where we cannot tell."""
+    parts = mark.split(" ")
+    if len(parts) != 3 or parts[0] != _machine():
+        return False
+    return _started(int(parts[1])) != parts[2]
+
+
+@functools.cache
+def _machine() -> str:
+    """The boot id of this machine and its process id namespace."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink(_PROC / 'self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """Start time of a process in ticks; "" if there is none."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return ""
+    state, *fields = stat.rpartition(")")[2].split()
+    return "" if state in "ZX" else fields[18]
+
+
+# Find objects below a cell's folder that no admin server wrote.
+#
+# They harm nothing while an admin server runs, and keep the next one from starting (see envelope).
+
+_NUMBERED = re.compile(r"(records|snapshots|archive|mark)/\d{12}|(beats|roster)/\d{12}/\d{12}")
+_PROBE = re.compile(r"probes/[0-9a-f]{32}")
+
+
+async def find_foreign(store: ObjectStore, cell: CellId) -> tuple[str, ...]:
+    """The names of foreign objects of a cell. Raises StoreUnavailable."""
+    folder = str(cell).strip("/")
+    return foreign_names(folder, await store.names(folder))
+
+
+def foreign_names(folder: str, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if not _is_ours(name.removeprefix(f"{folder}/")))
+
+
+def _is_ours(name: str) -> bool:
+    return name == LOCATION or bool(_NUMBERED.fullmatch(name) or _PROBE.fullmatch(name))
+
 
 _log = logging.getLogger(__name__)
 _FAREWELL_S = 2.0  # for the last beat of a leader that stops

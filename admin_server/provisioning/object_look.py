@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from admin_server.provisioning.cluster import KINDS, Cluster, NotServed, ObjectKind
+from admin_server.provisioning.cluster import JOBSET, KINDS, Cluster, NotServed, ObjectKind
+from admin_server.provisioning.manifest import Body, part, parts
 from admin_server.provisioning.object_names import cell_labels
-from admin_server.provisioning.pods import PODS, describe_pods, labels_of_pods
 from admin_server.provisioning.present import Present, read_present
 from admin_server.provisioning.workloads import OWNER_UID, WORKLOADS, by_owner, read_queue
 from sax.names import CellId
+
+PODS = ObjectKind("", "v1", "Pod", "pods")
+_LONGEST = 200  # characters of a message from Kubernetes
+
+
+def labels_of_pods(kind: ObjectKind, name: str) -> dict[str, str]:
+    """Labels that the object's controller sets on its pods."""
+    if kind is JOBSET:
+        return {"jobset.sigs.k8s.io/jobset-name": name}
+    return {"leaderworkerset.sigs.k8s.io/name": name}
+
+
+def describe_pods(pods: Sequence[Body], wanted: int) -> str:
+    """3 of 8 pods are ready: 0/12 nodes are available."""
+    ready = sum(_holds(pod, "Ready") for pod in pods)
+    state = f"{ready} of {max(wanted, len(pods))} pods are ready"
+    why = next((trouble for pod in pods for trouble in _troubles(pod)), "")
+    return f"{state}: {why[:_LONGEST]}" if why else state
+
+
+def _holds(pod: Body, kind: str) -> bool:
+    conditions = parts(part(pod, "status"), "conditions")
+    return any(c.get("type") == kind and c.get("status") == "True" for c in conditions)
+
+
+def _troubles(pod: Body) -> Iterator[str]:
+    """Why the pod has no node, or why one of its containers does not run."""
+    status = part(pod, "status")
+    for condition in parts(status, "conditions"):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            yield str(condition.get("message") or condition.get("reason") or "it has no node")
+    for container in parts(status, "containerStatuses"):
+        waiting = part(part(container, "state"), "waiting")
+        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            yield ": ".join(str(waiting[key]) for key in ("reason", "message") if waiting.get(key))
+
 
 _LOOKED_INTO = 4  # objects whose pods are listed in one look
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from admin_server.assignment.plan import CellActions, Outlook
@@ -21,15 +22,80 @@ from admin_server.ledger.state import CellState
 from admin_server.provisioning.cluster import Cluster, ClusterRefused, ClusterTrouble, NameTaken
 from admin_server.provisioning.decision import Create, Decision, Delete, Situation, decide
 from admin_server.provisioning.object_look import look
+from admin_server.provisioning.object_names import SET_TAG
 from admin_server.provisioning.present import Present, read_present
-from admin_server.provisioning.retired import RetiredObjects
 from admin_server.provisioning.setbacks import Setback, Setbacks
 from admin_server.provisioning.sets import servers_of_sets
-from admin_server.provisioning.steadiness import Steadiness
 from admin_server.provisioning.template_folder import TemplateFolder
 from admin_server.provisioning.templates import object_for
 from sax.errors import Unavailable
 from sax.names import CellId
+
+# Delay actions until they have been right for a while, so that a brief absence rents no machines.
+#
+# Tracks since when each action has been decided on.
+
+_Key = tuple[str, str]
+
+
+class Steadiness:
+    def __init__(self, create_s: float, delete_s: float) -> None:
+        self._create_s = create_s
+        self._delete_s = delete_s
+        self._due_at_s: dict[_Key, float] = {}
+
+    def due(self, actions: Iterable[Create | Delete], now: float) -> list[Create | Delete]:
+        """Actions decided on in every round for long enough."""
+        actions = list(actions)
+        self._due_at_s = {
+            _key(action): self._due_at_s.get(_key(action), now + self._wait_s(action))
+            for action in actions
+        }
+        return [action for action in actions if self._due_at_s[_key(action)] <= now]
+
+    def next_due_s(self, now: float) -> float:
+        """Seconds until the next action falls due; infinite if none is waiting."""
+        return min((at for at in self._due_at_s.values() if at > now), default=math.inf) - now
+
+    def _wait_s(self, action: Create | Delete) -> float:
+        return self._create_s if isinstance(action, Create) else self._delete_s
+
+
+def _key(action: Create | Delete) -> _Key:
+    if isinstance(action, Create):
+        return "create", action.name
+    return "delete", action.present.uid
+
+
+_KEPT = 1000  # the latest; servers of older ones have long fallen silent
+
+
+class RetiredObjects:
+    """Objects that are gone or going: their servers, while they still answer, are no candidates."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}  # oldest first
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._names)
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """One of these is among the tags of each server of a retired object."""
+        return frozenset(f"{SET_TAG}{name}" for name in self._names)
+
+    def add(self, name: str) -> None:
+        self._names.pop(name, None)
+        self._names[name] = None
+        if len(self._names) > _KEPT:
+            del self._names[next(iter(self._names))]
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Objects of these names are there."""
+        for name in names:
+            self._names.pop(name, None)
+
 
 _log = logging.getLogger(__name__)
 _LONGEST_PAUSE_S = 60.0

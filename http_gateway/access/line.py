@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from dataclasses import dataclass
 
 from http_gateway.access.record import RequestRecord
@@ -69,3 +70,37 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         return str(value)
     return value if _PLAIN.fullmatch(value) else json.dumps(value)
+
+
+_TEXT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as an object: time, level, logger, message or the access line's fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, object] = {
+            "time": _utc(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        if isinstance(record.msg, AccessLine):
+            told |= record.msg.fields()
+        else:
+            told["message"] = record.getMessage()
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told)
+
+
+def configure_log(log_format: str) -> None:
+    """Send this process's log to stderr in this format."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_TEXT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+def _utc(seconds: float) -> str:
+    whole, milliseconds = divmod(int(seconds * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03d}Z"

@@ -23,7 +23,7 @@ from http_gateway.bounds import bounded, checked, ranged, sized
 from http_gateway.openai.schema import refuse_unsupported
 from http_gateway.openai.shape import Shape
 from http_gateway.openai.tools import object_at, refuse_others
-from sax.client.routing.session import current_session
+from sax.client.routing.affinity import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field

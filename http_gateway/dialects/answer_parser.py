@@ -7,12 +7,11 @@ import string
 from collections.abc import Callable, Collection
 from functools import partial
 
+from http_gateway.dialects.call_object import read_hermes, read_llama3
 from http_gateway.dialects.deepseek import read_deepseek
 from http_gateway.dialects.events import AnswerEvent, ArgumentsDelta, CallBegun, CallEnded
 from http_gateway.dialects.gemma import read_gemma
 from http_gateway.dialects.harmony import read_harmony
-from http_gateway.dialects.hermes import read_hermes
-from http_gateway.dialects.llama3 import read_llama3
 from http_gateway.dialects.mistral import read_mistral
 from http_gateway.dialects.text_reader import Reading, TextReader
 from http_gateway.dialects.thoughts import read_thoughts

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from typing import Any, cast
 
 from http_gateway.dialects.json_scan import JsonScan
-from http_gateway.dialects.text_reader import TextReader
+from http_gateway.dialects.text_reader import Reading, TextReader
 
 _BLANK = r"[ \n\t\r]{0,16}"
 _ARGUMENTS = ("arguments", "parameters")
@@ -115,3 +115,47 @@ def _is_object(source: str) -> bool:
         return isinstance(json.loads(source), dict)
     except (ValueError, RecursionError):
         return False
+
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+
+
+def read_hermes(reader: TextReader) -> Reading:
+    """Hermes and Qwen: <tool_call>{"name": ..., "arguments": {...}}</tool_call>."""
+    while (yield from reader.until((_OPEN,))):
+        yield from reader.blank()
+        if not (yield from call_object(reader)):
+            reader.say(_OPEN + reader.text[: reader.at])
+            continue
+        yield from reader.blank()
+        yield from reader.literal(_CLOSE)
+
+
+_TAG = "<|python_tag|>"
+
+
+def read_llama3(reader: TextReader) -> Reading:
+    """Llama 3: {"name": ..., "parameters": {...}}, at the start of an answer or after
+    <|python_tag|>; several are separated by ";".
+    """
+    yield from reader.blank()
+    tag = yield from reader.literal(_TAG)
+    yield from _calls(reader, "")
+    while tag := (yield from reader.until((_TAG,))):
+        yield from reader.blank()
+        yield from _calls(reader, tag)
+
+
+def _calls(reader: TextReader, before: str) -> Reading:
+    """Read calls; before: text to return with what is none."""
+    while (yield from reader.next_is("{")):
+        if not (yield from call_object(reader)):
+            break
+        before = ""
+        reader.forget()
+        yield from reader.blank()
+        if before := (yield from reader.literal(";")):
+            reader.forget()
+            yield from reader.blank()
+    reader.say(before + reader.text[: reader.at])
+    reader.forget()

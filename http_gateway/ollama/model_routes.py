@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 
@@ -11,15 +14,39 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
+from http_gateway.cell_client import CellClient
 from http_gateway.ollama.bodies import SHOW
-from http_gateway.ollama.capabilities import capabilities_of
-from http_gateway.ollama.listing import listed, running, shown
-from http_gateway.ollama.names import untagged
-from http_gateway.ollama.reply_types import OllamaModelInfo, OllamaModels, OllamaVersion
+from http_gateway.ollama.names import tagged, untagged
+from http_gateway.ollama.reply_types import (
+    OllamaDetails,
+    OllamaModel,
+    OllamaModelInfo,
+    OllamaModels,
+    OllamaVersion,
+)
 from http_gateway.ollama.schema import OllamaShow
 from http_gateway.openapi import ALWAYS, JSON, WITH_MODEL, OllamaError, operation
-from sax.errors import UnsupportedParameter
+from sax.chat import Content
+from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
+from sax.types import PLAIN_CHAT, ChatOptions, Image, Message, ModelSpec, PublishedModel, Tool
+
+# The cell does not record when a model was published.
+_UNKNOWN_TIME = "1970-01-01T00:00:00Z"
+_NEVER = "9999-12-31T23:59:59Z"  # a model stays loaded until it is unpublished
+
+_PROBES = {
+    "tools": ChatOptions(tools=(Tool("probe"),)),
+    "thinking": ChatOptions(chat_template_kwargs=json.dumps({"enable_thinking": True})),
+}
+# A white pixel, as PNG
+_DOT = Image(
+    base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAA"
+        "AACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
+    )
+)
+_METHODS = {"lm.generate": "completion", "lm.embed": "embedding"}
 
 _told = partial(operation, errors=OllamaError)
 _LIST, _VERSION = _told(OllamaModels), _told(OllamaVersion)
@@ -83,3 +110,85 @@ class OllamaModelRoutes:
 
 def _json(reply: object) -> Response:
     return Response(msgspec.json.encode(reply), media_type=JSON)
+
+
+async def capabilities_of(
+    client: CellClient, model: PublishedModel, limit_s: float
+) -> tuple[int | None, Sequence[str]]:
+    """Return the context length and the capabilities of a model.
+
+    None, and what its methods tell: no replica is ready. Raises SaxError.
+    """
+    told = [name for method, name in _METHODS.items() if method in model.methods]
+    if not model.ready_replicas or "completion" not in told:
+        return None, told
+    _, context = await client.tokenize(model.spec.model_id, "Hi", limit_s)
+    for name, options in _PROBES.items():
+        if await _takes(client, model.spec.model_id, "Hi", options, limit_s):
+            told.append(name)
+    if await _takes(client, model.spec.model_id, (_DOT, "Hi"), PLAIN_CHAT, limit_s):
+        told.append("vision")
+    return context, told
+
+
+async def _takes(
+    client: CellClient, model_id: str, content: Content, options: ChatOptions, limit_s: float
+) -> bool:
+    try:
+        await client.tokenize(model_id, (Message("user", content),), limit_s, chat=options)
+    except InvalidRequest:
+        return False
+    return True
+
+
+def listed(models: Sequence[PublishedModel]) -> list[OllamaModel]:
+    return [
+        {
+            "name": name,
+            "model": name,
+            "modified_at": _UNKNOWN_TIME,
+            "size": 0,  # nor its size
+            "digest": model.spec.version,
+            "details": _details(model.spec),
+        }
+        for name, model in zip(tagged(models), models, strict=True)
+    ]
+
+
+def running(models: Sequence[PublishedModel]) -> list[OllamaModel]:
+    """Return those with a ready replica."""
+    return [
+        {**entry, "expires_at": _NEVER, "size_vram": 0}
+        for entry, model in zip(listed(models), models, strict=True)
+        if model.ready_replicas
+    ]
+
+
+def shown(
+    model: PublishedModel, context: int | None, capabilities: Sequence[str]
+) -> OllamaModelInfo:
+    """context: tokens of prompt and answer at most; None: not known."""
+    spec = model.spec
+    info: dict[str, object] = {"general.architecture": spec.model_path}
+    if context is not None:
+        info[f"{spec.model_path}.context_length"] = context
+    return {
+        "modelfile": f"FROM {spec.checkpoint}",
+        "parameters": "",
+        "template": "",  # the model server has it
+        "details": _details(spec),
+        "model_info": info,
+        "capabilities": [*capabilities],
+        "modified_at": _UNKNOWN_TIME,
+    }
+
+
+def _details(spec: ModelSpec) -> OllamaDetails:
+    return {
+        "parent_model": "",
+        "format": "gguf" if spec.checkpoint.endswith(".gguf") else "",
+        "family": spec.model_path,
+        "families": [spec.model_path],
+        "parameter_size": "",
+        "quantization_level": "",
+    }

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 
+from http_gateway import modes
 from http_gateway.bounds import bounded, check_names, checked, ranged, setting, sized, whole
-from http_gateway.modes import lenient
-from http_gateway.openai.beams import check_beams
 from http_gateway.openai.chat_schema import ChatFields
 from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
 from http_gateway.openai.reply_schema import ReplyFields
 from http_gateway.openai.shape import Shape
-from sax.client.routing.session import current_session
+from sax.client.routing.affinity import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
-from sax.fields.sampling import SAMPLING
+from sax.fields.sampling import MOST_BEAMS, SAMPLING
 from sax.fields.table import field
 from sax.format import shortened
 from sax.types import ReplyOptions, SamplingParams
+
+_ONLY = {"length_penalty": 1.0, "early_stopping": False}  # and what changes nothing
 
 MAX_PROMPTS = field(RequestRoute.COMPLETIONS, "prompt").count or 0  # prompts x n of one request
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
@@ -78,7 +79,7 @@ def refuse_unsupported(
         if name in no_op and _changes_nothing(value, no_op[name]):
             continue
         path = at + shortened(name)
-        if name not in no_op and lenient.ignored(path):
+        if name not in no_op and modes.ignored(path):
             continue
         raise UnsupportedParameter(_refusal(path, no_op.get(name)), param=path)
 
@@ -359,3 +360,29 @@ class CompletionRequest(_OpenAiRequest):
 # For the API's description: fields that must hold a value that changes nothing, and labels.
 CHAT_UNCHANGED, COMPLETION_UNCHANGED, LABELS = _CHAT, _COMPLETION, _HARMLESS
 STREAM_OPTIONS_UNCHANGED = _STREAM_OPTIONS
+
+
+def check_beams(body: ReplyFields, width: int) -> None:
+    """Raise InvalidRequest for fields that contradict a beam search, or need one.
+
+    width: answers generated per prompt.
+    """
+    if not body.use_beam_search:
+        for name, unchanged in _ONLY.items():
+            if getattr(body, name) not in (None, unchanged):
+                raise InvalidRequest(
+                    f"{name} is {getattr(body, name)} and there is no beam search: leave it out, "
+                    "or send use_beam_search: true",
+                    param=name,
+                )
+        return
+    if body.stream:
+        raise InvalidRequest(
+            "a beam search has whole answers, which cannot be streamed: leave out stream or "
+            "use_beam_search",
+            param="stream",
+        )
+    if width > MOST_BEAMS:
+        raise InvalidRequest(
+            f"best_of is {width}: a beam search has at most {MOST_BEAMS} beams", param="best_of"
+        )

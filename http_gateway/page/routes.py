@@ -3,14 +3,48 @@ key, by the page itself; the files hold none, so they need no key."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+
+import msgspec
 from fastapi import APIRouter, Request
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
-from http_gateway.page.accept import prefers_html
+from http_gateway.cell_client import CellClient
+from http_gateway.openapi import JSON, operation
+from http_gateway.page.cell_reply import ShownCell, shown_cell
+from http_gateway.page.watched_cell import WatchedCell
+from sax.auth.acl import caller
 from sax.look.page_file import PAGE_HEADERS, PageFile, page_files
+
+_FRESH = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+class CellRoutes:
+    """/cell: the cell as it is now, for the page and for anyone else who watches it."""
+
+    def __init__(self, client: CellClient) -> None:
+        self._watched = WatchedCell(client)
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["ops"])
+        told = operation(ShownCell, statuses=(401, 500, 503, 504))
+        router.add_api_route("/cell", self.cell, methods=["GET"], **told)
+        return router
+
+    async def cell(self) -> Response:
+        """Describe models, replicas and servers, how busy each is, and what the caller may change.
+
+        Only models that the caller's key may use are listed. While the admin server does not
+        answer, the last known state stands, and `admin` says why.
+        """
+        sight, rights = await asyncio.gather(self._watched.look(), self._watched.rights())
+        shown = shown_cell(sight, rights, caller().limits, time.time())
+        return Response(msgspec.json.encode(shown), media_type=JSON, headers=_FRESH)
+
 
 _FOLDER = "/page/"
 _INDEX = "index.html"
@@ -52,3 +86,23 @@ def _sent(file: PageFile, request: Request) -> Response:
     if file.is_known(request.headers.get("if-none-match", "")):
         return Response(status_code=304, headers=headers)
     return Response(file.body, media_type=file.media_type, headers=headers)
+
+
+def prefers_html(accept: str) -> bool:
+    """True if HTML is named and nothing that JSON could be is liked better.
+
+    `*/*`, as curl and most programs send it, names nothing: they get what they always got.
+    """
+    weights = dict(_weight(part) for part in accept.lower().split(",") if part.strip())
+    html = weights.get("text/html", 0.0)
+    return html > 0 and html >= weights.get("application/json", 0.0)
+
+
+def _weight(part: str) -> tuple[str, float]:
+    name, *parameters = (each.strip() for each in part.split(";"))
+    given = (each.partition("=") for each in parameters)
+    quality = next((value for key, _, value in given if key.strip() == "q"), "1")
+    try:
+        return name, float(quality)
+    except ValueError:
+        return name, 0.0

@@ -11,8 +11,8 @@ from typing import Annotated, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from http_gateway import modes
 from http_gateway.bounds import WHOLE, bounded, check_names, ranged
-from http_gateway.modes import lenient
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -124,7 +124,7 @@ class _Body(BaseModel):
             return {
                 name: value
                 for name, value in fields.items()
-                if name in known or not lenient.ignored(shortened(name))
+                if name in known or not modes.ignored(shortened(name))
             }
         return data
 

@@ -5,12 +5,12 @@ The same order gives the same bytes. Only a YAML dumper writes values; no text i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from k8s.render.control_plane import control_plane_of, put_in
 from k8s.render.gcloud import HEAD_NEEDS, LEAST, head_pool_command, kubectl, node_pool_command
 from k8s.render.model_servers import model_servers
 from k8s.render.order import PATHWAYS, Order, SlicePlacement
@@ -19,6 +19,56 @@ from k8s.render.pathways.component import PROGRAMS, WORKER
 from k8s.render.pathways.options import DEFAULT
 from k8s.render.publication import PublishCommand, publication_of
 from k8s.render.rights import MODEL_SERVER, folder_commands, impersonation_commands
+from k8s.render.workload import pod_of
+from sax.errors import Internal
+
+_ADMIN_POLICY = "sax-admin-server"
+_ACCOUNT = "iam.gke.io/gcp-service-account"
+
+
+def control_plane_of(packaged: Iterable[Object], order: Order) -> list[Object]:
+    """Return admin servers, gateways, their Services, and the objects all pods share.
+
+    Raises Internal if the packaged manifests lack one of them.
+    """
+    made = [copy.deepcopy(each) for each in packaged]
+    kinds = {each["kind"] for each in made}
+    if missing := {"ConfigMap", "ServiceAccount", "Deployment"} - kinds:
+        raise Internal(f"the packaged manifests have no {', '.join(sorted(missing))}")
+    for each in made:
+        if each["kind"] == "ConfigMap":
+            each["data"] |= {"GSBUCKET": order.bucket.variable, "SAX_CELL": str(order.cell)}
+        elif each["kind"] == "ServiceAccount":
+            _identify(each, order.service_account_email)
+        elif each["kind"] == "Deployment":
+            order.images.apply(pod_of(each))
+        elif each["kind"] == "NetworkPolicy" and order.is_pathways:
+            _let_nodes_in(each)
+    return made
+
+
+def _let_nodes_in(policy: Object) -> None:
+    """Let every address call the admin servers: heads are on the host's network.
+
+    No policy can select a node's address (as in k8s/components/parts/nodes-may-call).
+    """
+    if policy["metadata"]["name"] == _ADMIN_POLICY:
+        policy["spec"]["ingress"][0].pop("from", None)
+
+
+def put_in(namespace: str, objects: Iterable[Object]) -> None:
+    for each in objects:
+        each["metadata"]["namespace"] = namespace
+        for subject in each.get("subjects", ()):
+            if subject["kind"] == "ServiceAccount":
+                subject["namespace"] = namespace
+
+
+def _identify(account: Object, email: str | None) -> None:
+    """Let a ServiceAccount act as a Google service account; None: as itself."""
+    if email is not None:
+        account["metadata"].setdefault("annotations", {})[_ACCOUNT] = email
+
 
 Object = dict[str, Any]
 CONTROL_FILE, SERVERS_FILE, LIST_FILE = (

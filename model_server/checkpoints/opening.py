@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from model_server.checkpoints.as_published import as_published
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import view_of
 from model_server.checkpoints.gguf.checkpoint import GgufCheckpoint
 from model_server.checkpoints.huggingface.safetensors import SafetensorsCheckpoint
 from model_server.checkpoints.huggingface.safetensors_header import ErrorHandler, raise_error
@@ -13,12 +16,28 @@ from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILE
 from model_server.checkpoints.orbax.checkpoint import OrbaxCheckpoint
 from model_server.checkpoints.orbax.folder import REMOTE, Folder
 from model_server.checkpoints.orbax.layout import find_layout, is_msgpack_map, layout_of_file
-from model_server.checkpoints.own_head import with_own_head
 from model_server.checkpoints.roots import local_place
 from model_server.checkpoints.split_name import whole_name
-from model_server.checkpoints.stored_experts import with_stored_experts
 from model_server.checkpoints.text_part import text_part_of
 from sax.errors import CheckpointError
+
+_EITHER_WAY = ("qwen3_5_moe_text", "qwen3_vl_moe_text")
+_TURNED = ("qwen3_vl_moe_text",)  # as published
+_ONE_OF_MANY = ".mlp.experts.0.down_proj.weight"
+_ALL = ".mlp.experts.down_proj"
+
+_TABLES = {
+    "lm_head.weight": (
+        "model.embed_tokens.weight",
+        "backbone.embeddings.weight",
+        "transformer.wte.weight",
+        "wte.weight",
+    ),
+    "embed_out.weight": ("gpt_neox.embed_in.weight",),
+    "proj_out.weight": ("model.decoder.embed_tokens.weight",),  # Whisper's
+}
+_TIED = ("tie_embedding", "tie_word_embeddings")  # by the first, if both are there
+_PIECE = 1 << 24  # numbers that are compared together
 
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -115,3 +134,93 @@ def _pickled(folder: Path, names: list[str]) -> CheckpointError:
         "instead, or, if you trust the pickle, convert it with "
         "model.save_pretrained(FOLDER, safe_serialization=True)"
     )
+
+
+# Tells whether a model has an output head of its own, where config.json and the tensors differ.
+#
+# A head that is tied to the embedding may be stored, too. As in transformers 5, one with other
+# numbers is the model's, whatever config.json says; and where only the head is stored it is the
+# embedding.
+
+
+def with_own_head(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint; its config says that a head is not tied if its numbers differ.
+
+    Saxml's classes say by themselves what is tied.
+    """
+    names, config = checkpoint.names(), checkpoint.config
+    head = next((name for name in names if name in _TABLES), None)
+    key = next((key for key in _TIED if config.get(key) is not None), _TIED[-1])
+    if head is None or config.get(key) is False or checkpoint.format == "pax":
+        return checkpoint
+    table = next((name for name in names if name in _TABLES[head]), None)
+    if table is None:
+        return _as_table(checkpoint, head) if config.get(key) else checkpoint
+    if _are_equal(checkpoint, head, table):
+        return checkpoint
+    own = {key: False for key in (*_TIED[:1], key) if key in config} or {_TIED[-1]: False}
+    return view_of(checkpoint, {name: name for name in names}, config | own)
+
+
+def _as_table(checkpoint: Checkpoint, head: str) -> Checkpoint:
+    """Return the checkpoint with its head as the embedding of the model that its names tell."""
+    names = checkpoint.names()
+    roots = {name.partition(".")[0] for name in names}
+    table = next((name for name in _TABLES[head] if name.partition(".")[0] in roots), None)
+    if table is None:
+        return checkpoint
+    return view_of(checkpoint, {table if name == head else name: name for name in names})
+
+
+def _are_equal(checkpoint: Checkpoint, head: str, table: str) -> bool:
+    """Compare two tensors piece by piece; what cannot be read is left for the load to refuse."""
+    shape = checkpoint.shape(head)
+    if shape != checkpoint.shape(table):
+        return False
+    step = max(1, _PIECE // max(1, *shape[1:]))
+    try:
+        return all(
+            np.array_equal(
+                checkpoint.read(head, (rows, *map(slice, shape[1:]))),
+                checkpoint.read(table, (rows, *map(slice, shape[1:]))),
+            )
+            for rows in (slice(at, min(at + step, shape[0])) for at in range(0, shape[0], step))
+        )
+    except CheckpointError:
+        return True
+
+
+# Tells a model how its experts are stored, where more than one way is usual.
+#
+# A family declares its tensors from config.json alone, which does not say it: published files of
+# Qwen3.5 and Qwen3-VL hold all experts of a layer in two tensors, those saved by transformers or
+# quantised may hold three of each expert. Qwen3-VL's two are published as [in, out], and saved by
+# transformers as [out, in].
+
+
+def with_stored_experts(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint; its config says `experts_apart` if they are stored one by one, and
+    `experts_upright` if they are stored together and not as published.
+    """
+    kind = checkpoint.config.get("model_type")
+    if kind not in _EITHER_WAY:
+        return checkpoint
+    names = checkpoint.names()
+    if any(name.endswith(_ONE_OF_MANY) for name in names):
+        return _saying(checkpoint, "experts_apart")
+    if kind in _TURNED and _upright(checkpoint):
+        return _saying(checkpoint, "experts_upright")
+    return checkpoint
+
+
+def _saying(checkpoint: Checkpoint, key: str) -> Checkpoint:
+    same = {name: name for name in checkpoint.names()}
+    return view_of(checkpoint, same, {**checkpoint.config, key: True})
+
+
+def _upright(checkpoint: Checkpoint) -> bool:
+    """Return True if matrices [E, D, F] are stored where [E, F, D] are published."""
+    sizes = (checkpoint.config.get(key) for key in ("hidden_size", "moe_intermediate_size"))
+    stored = next((name for name in checkpoint.names() if name.endswith(_ALL)), None)
+    embed, ffw = sizes
+    return stored is not None and embed != ffw and checkpoint.shape(stored)[1:] == (embed, ffw)

@@ -20,7 +20,8 @@ from sax.errors import SaxError
 from sax.proto import modelet_pb2
 from sax.types import ModelSpec, ServableInfo, ServableStatus
 from sax.wire import rpc
-from sax.wire.codec import decode_status, encode_load
+from sax.wire.models import encode_load
+from sax.wire.servers import decode_status
 
 logger = logging.getLogger(__name__)
 

@@ -55,7 +55,7 @@ from model_server.kernels.pages import (
     overwrite,
 )
 from model_server.kernels.sequence_sharding import SequenceSharding
-from model_server.models.layers.live_rows import set_live_rows
+from model_server.models.layers.decoder import set_live_rows
 from model_server.models.layers.low_rank import choose_adapters
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.stage import Stage

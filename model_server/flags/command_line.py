@@ -178,7 +178,7 @@ def _add_platform(parser: argparse.ArgumentParser, default: ModelServerConfig) -
         default="",
         metavar="PLACES",
         help="comma-separated folders, gs:// and s3:// URLs below which checkpoints must lie, once "
-        "links are resolved, and hf://, hf://ORG or pypi:// for what may be fetched (default: any "
+        "links are resolved, and hf:// or hf://ORG for what may be fetched (default: any "
         "place that this process may read)",
     )
     flags.add_argument(

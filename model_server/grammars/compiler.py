@@ -8,16 +8,149 @@ compiled are kept.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Protocol
+
+import llguidance
+import msgspec
 
 from model_server.engine.worker import Worker
 from model_server.grammars.closing import Closings
 from model_server.grammars.constraint import Constraint
 from model_server.grammars.guide import CompiledGrammar, GuideCounts
 from model_server.grammars.matcher import matcher_of
-from model_server.grammars.reading.reader import constraint_reader
-from model_server.grammars.vocabulary import GrammarTokens, ll_tokenizer
-from sax.errors import UnsupportedParameter
+from model_server.grammars.reading.frames import MAX_ANSWER, ConstraintAnswer, ConstraintAsk
+from model_server.sharing.confined.lanes import LaneKind, Lanes
+from model_server.sharing.confined.pipe import framed
+from model_server.sharing.confined.process import ConfinedProcess
+from sax.errors import InvalidRequest, Unavailable, UnsupportedParameter
+
+QUICK_S = 0.25  # processor time of a constraint in the quick lane: usual ones take milliseconds
+SLOW_S = 5.0  # and in the slow one
+_WAIT_S = 5.0
+_WORKER = "model_server.grammars.reading.worker"
+_DECODER = msgspec.msgpack.Decoder(ConstraintAnswer)
+
+
+class _ConstraintProcess(ConfinedProcess):
+    def __init__(self, seconds: float, niceness: int) -> None:
+        super().__init__(
+            _WORKER, seconds, niceness, doing="compiles it", most=MAX_ANSWER, wall_s=4 * SLOW_S
+        )
+
+    def answer(self, ask: ConstraintAsk) -> ConstraintAnswer:
+        """Raises ProcessEnded, OSError, InvalidRequest for text with lone surrogates."""
+        try:
+            message = framed(msgspec.msgpack.encode(ask))
+        except UnicodeEncodeError as exc:
+            raise InvalidRequest(
+                f"{ask.field} is not Unicode text: {exc}", param=ask.field
+            ) from exc
+        return self.exchange(message, _DECODER.decode)
+
+
+class ConstraintReader:
+    """Thread-safe. Its processes start with the first constraint and end with this one."""
+
+    def __init__(self) -> None:
+        self._lanes = Lanes(
+            LaneKind[ConstraintAsk, ConstraintAnswer](
+                name="grammars",
+                doing="to compile",
+                process=_ConstraintProcess,
+                quick_s=QUICK_S,
+                slow_s=SLOW_S,
+                niceness=5,
+                wait_s=_WAIT_S,
+                refused=_refused,
+                ended=lambda how: ConstraintAnswer("ended", how),
+                spent=lambda answer: answer.kind == "ended",
+            )
+        )
+
+    async def read(self, constraint: Constraint, specials: Mapping[str, int]) -> str:
+        """Return the grammar in llguidance's own form, which was compiled once within limits.
+
+        specials: control tokens by their text. Raises InvalidRequest, Unavailable.
+        """
+        field = constraint.field
+        ask = ConstraintAsk(field, constraint.value, dict(specials))
+        key = hashlib.sha256(repr(constraint).encode(errors="replace")).digest()
+        answer = await asyncio.wrap_future(self._lanes.submit(key, ask))
+        if answer.kind == "refused":
+            raise InvalidRequest(answer.text, param=field)
+        if answer.kind == "ended":
+            raise InvalidRequest(f"{field} {answer.text}: simplify it", param=field)
+        return answer.text
+
+    def warm(self, specials: Mapping[str, int]) -> None:
+        """Have the quick process know a model's control tokens before its first constraint."""
+        self._lanes.submit(b"", ConstraintAsk("json_object", value=True, specials=dict(specials)))
+
+
+def _refused(why: str, retry_after_s: float) -> Unavailable:
+    # Not QueueFull: the caller would send it to another replica, with the same grammar.
+    return Unavailable(why, retry_after_s=retry_after_s)
+
+
+@cache
+def constraint_reader() -> ConstraintReader:
+    """Return the reader of this process."""
+    return ConstraintReader()
+
+
+class GrammarTokens(Protocol):
+    """The tokens of a model; every tokenizer is one."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def bos_id(self) -> int | None: ...
+
+    @property
+    def eos_ids(self) -> frozenset[int]: ...
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Tokens that stand for no text."""
+        ...
+
+    def encode_continuation(self, text: str) -> list[int]: ...
+
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+
+class _Wrapped(llguidance.TokenizerWrapper):
+    """Adapts the vocabulary to llguidance's interface of a tokenizer."""
+
+    def __init__(self, vocabulary: GrammarTokens, texts: Sequence[bytes]) -> None:
+        self._vocabulary = vocabulary
+        self.eos_token_id = min(vocabulary.eos_ids)
+        self.bos_token_id = vocabulary.bos_id
+        self.tokens = texts
+        self.special_token_ids = sorted(vocabulary.control_ids | vocabulary.eos_ids)
+        self.is_tokenizer_wrapper = True
+
+    def __call__(self, text: str) -> list[int]:
+        return self._vocabulary.encode_continuation(text)
+
+
+def ll_tokenizer(
+    vocabulary: GrammarTokens, texts: Sequence[bytes]
+) -> llguidance.LLTokenizer | None:
+    """Return the tokens of a model; texts: one for each row of its embedding.
+
+    None for a model without an end token: no answer of it could end. Takes tenths of a second.
+    """
+    if not vocabulary.eos_ids:
+        return None
+    wrapped = _Wrapped(vocabulary, texts)
+    return llguidance.LLTokenizer(wrapped, n_vocab=len(texts), eos_token=sorted(vocabulary.eos_ids))
+
 
 _KEPT = 128
 STACK = 64 << 20  # bytes: eight times what was enough in the process that compiled it first

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from model_server.engine.failure import as_load_error
 from model_server.engine.worker import Worker
 from model_server.loading.loaded import AnyLoaded, Loader, close
-from model_server.sharing.garbage import settle
+from model_server.sharing.freeing import settle
 from sax.errors import Cancelled, SaxError
 from sax.types import ModelSpec, Progress
 

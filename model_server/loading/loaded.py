@@ -23,7 +23,7 @@ from model_server.loading.island_loads import IslandLoads
 from model_server.models.audio.speech_tokens import SpeechTokens
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
 from model_server.models.tasks import Sizes
-from model_server.sharing.audio.frames import SoundForm
+from model_server.sharing.audio.process import SoundForm
 from model_server.sharing.images.forms import SquareForm
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.dialect import AnswerDialect

@@ -168,7 +168,7 @@ def mismatches(
     there = set(checkpoint.names())
     if missing := sorted(wanted - there):
         yield f"the checkpoint lacks {_some(missing, shown)}"
-    # A tied head may be stored too; it repeats the embedding (checkpoints/own_head.py).
+    # A tied head may be stored too; it repeats the embedding (checkpoints/opening.py).
     spare = {n for n in there - wanted if not n.endswith(_DERIVED) and n != "lm_head.weight"}
     if spare:
         unused = _some(sorted(spare), shown)

@@ -26,7 +26,7 @@ from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe, model_paths
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 from sax.names import nearest
-from sax.references import HubReference, Reference, parse_reference
+from sax.references import HubReference, parse_reference
 
 AUTO = "auto"  # the registry's path for "as config.json says"
 _CONFIGS = Path(__file__).with_name("configs")
@@ -110,10 +110,10 @@ def open_model(text: str, path: str | None = None) -> Iterator[PlannedModel]:
 
 
 @contextmanager
-def _open_fetched(reference: Reference, wanted: str) -> Iterator[PlannedModel]:
+def _open_fetched(reference: HubReference, wanted: str) -> Iterator[PlannedModel]:
     """Open config.json of a hub's repository alone, or fetch what has none."""
     title = str(reference)
-    config = ModelHub().fetch_config(reference) if isinstance(reference, HubReference) else None
+    config = ModelHub().fetch_config(reference)
     if config is not None:
         yield PlannedModel(title, wanted, text_config(_read(config)))
         return

@@ -19,7 +19,7 @@ from sax.errors import AdminUnavailable, DeadlineExceeded, NotLeading, SaxError
 from sax.proto import admin_pb2
 from sax.types import ServerInfo
 from sax.wire import rpc
-from sax.wire.codec import encode_join
+from sax.wire.servers import encode_join
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ from model_server.process.hang import tell_of_hang
 from model_server.process.health_page import HealthPage, LoopWatch, why_not_ready
 from model_server.process.join import Joiner
 from model_server.process.static_loading import load_static
-from model_server.services.audio_service import AudioService, TranscriptService
 from model_server.services.control_service import (
     CheckOverrides,
     ControlService,
@@ -36,14 +35,18 @@ from model_server.services.control_service import (
     takes_every_checkpoint,
     takes_every_override,
 )
-from model_server.services.custom_service import CustomService
 from model_server.services.fencing import Fencing
 from model_server.services.lm_service import LmService
 from model_server.services.modelet import Modelet
-from model_server.services.multimodal_service import MultimodalService
 from model_server.services.prefill_service import PrefillService
+from model_server.services.saxml_services import (
+    AudioService,
+    CustomService,
+    MultimodalService,
+    TranscriptService,
+    VisionService,
+)
 from model_server.services.token_service import TokenService
-from model_server.services.vision_service import VisionService
 from model_server.serving.admission import Admission
 from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.handler import Handler

@@ -8,9 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from model_server.models.saxml_replies import PLAIN_REPLIES, SaxmlReplies
-from model_server.services.account import account_of_call, time_left_s, traceparent_of_call
+from model_server.services.call import (
+    account_of_call,
+    tell_cost,
+    time_left_s,
+    traceparent_of_call,
+)
 from model_server.services.connection import Delivery, TokenStream
-from model_server.services.cost_trailer import tell_cost
 from model_server.serving.engine_request import sample_seeds
 from model_server.serving.handler import GENERATE, GENERATE_STREAM, SCORE, Handler
 from model_server.serving.passes.embeddings import Embeddings
@@ -20,8 +24,8 @@ from model_server.text.id_list import join_ids
 from sax.errors import SaxError
 from sax.proto import lm_pb2, lm_pb2_grpc
 from sax.types import GenerateRequest, TokenChunk
-from sax.wire.codec import (
-    encode_gradients,
+from sax.wire.embed import encode_gradients
+from sax.wire.extra_inputs import (
     refuse_extra_inputs,
     sample_temperatures,
     sampling_from_extra_inputs,

@@ -365,3 +365,18 @@ def _word(number: int) -> bytes:
     consonant, vowel = divmod(syllable, 5)
     start = b"bcdfghjklmnpqrstvwxz"[consonant : consonant + 1] + b"aeiou"[vowel : vowel + 1]
     return start if number == 0 else _word(number - 1) + start
+
+
+def split_ids(tokenizer: Tokenizer, prefix: str, suffix: str) -> tuple[list[int], list[int]]:
+    """Return the ids of a prefix, and those of a suffix that follows it.
+
+    The prefix always has the ids of a prompt, so that suffixes of one prefix can be compared, and
+    with what the model generates after it. The suffix has the rest of the ids of both texts
+    together. Where those are not the prefix's at first, because a token would span the border
+    ("a " and "b" make "a" and " b"), it has the ids of its own text, as the middle of a text.
+    """
+    before = tokenizer.encode(prefix)
+    together = tokenizer.encode(prefix + suffix)
+    if together[: len(before)] == before:
+        return before, together[len(before) :]
+    return before, tokenizer.encode_continuation(suffix)

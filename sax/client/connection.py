@@ -24,7 +24,6 @@ from sax.auth.credentials import (
 )
 from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
 from sax.client.losses import ReplicaDied, ReplicaSilent, ReplicaUnreachable
-from sax.client.pulse import SILENCE_S, Pulse
 from sax.client.routing.choice import ServerLoad
 from sax.errors import (
     Cancelled,
@@ -39,7 +38,71 @@ from sax.errors import (
 )
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, TokenChunk
-from sax.wire import codec, rpc
+from sax.wire import rpc
+from sax.wire.tokens import decode_chunk, decode_failure, encode_generate, put_timeout
+
+# Notices that a model server fell silent while requests wait for it.
+#
+# Silence is counted in looks, not seconds: a client that was itself held up makes one look for all
+# of that time, and reads what came meanwhile before it makes the next.
+
+SILENCE_S = 4.4  # so that it is noticed within 5 s, though a message may come just after a look
+_LOOKS = 11  # in that time
+
+
+class Pulse:
+    """Watches one token stream while it owes answers.
+
+    The reader of the stream sets `heard` with every message. Servers older than beats may be silent
+    for as long as a prefill takes, so silence means nothing until the server has sent a beat.
+    """
+
+    __slots__ = ("_ask", "_look_s", "_on_silence", "_owes", "_silent", "_timer", "beats", "heard")
+
+    def __init__(
+        self,
+        owes: Callable[[], object],
+        ask: Callable[[bool], None],
+        on_silence: Callable[[], None],
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        """`owes` is true while requests are open; `ask` switches the server's beats on and off."""
+        self._owes = owes
+        self._ask = ask
+        self._on_silence = on_silence
+        self._look_s = silence_s / _LOOKS
+        self._silent = 0  # looks that found nothing new
+        self._timer: asyncio.TimerHandle | None = None
+        self.heard = False
+        self.beats = False  # True once this server has sent a beat
+
+    def watch(self) -> None:
+        """Begin to watch, unless watching already: a request was sent."""
+        if self._timer is None:
+            self._silent = 0
+            self._ask(True)
+            self._look_later()
+
+    def stop(self) -> None:
+        """The stream ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._look_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._silent = 0 if self.heard else self._silent + 1
+        self.heard = False
+        if not self._owes():
+            self._ask(False)
+        elif self.beats and self._silent >= _LOOKS:
+            self._on_silence()
+        else:
+            self._look_later()
+
 
 _NO_CONNECTION = "failed to connect"  # in gRPC's own words
 _FROZEN = "ping timeout"  # in its words, too: a machine that hangs or is cut off
@@ -119,7 +182,7 @@ class ModelServerConnection:
                 chunk = await inbox.get()
                 if finished := is_last(chunk):
                     self._answered(number, chunk)
-                yield codec.decode_chunk(chunk)
+                yield decode_chunk(chunk)
 
     async def generate_to(
         self,
@@ -177,9 +240,9 @@ class ModelServerConnection:
     ) -> Generator[int, None, None]:
         """Send a request whose chunks go to this inbox; cancel it if unfinished at the end."""
         number = next(self._numbers)
-        message = tokens_pb2.ToServer(generate=codec.encode_generate(number, request))
+        message = tokens_pb2.ToServer(generate=encode_generate(number, request))
         # An answer that moves to another replica keeps its deadline: only what is left of it.
-        codec.put_timeout(message.generate, timeout_s)
+        put_timeout(message.generate, timeout_s)
         message.generate.token = presented_token()
         if not request.account:
             message.generate.account = presented_account()
@@ -199,7 +262,7 @@ class ModelServerConnection:
         """Forget a finished request. Raises the failure in its last chunk, if any."""
         self._inboxes.pop(number, None)
         if last.HasField("failure"):
-            raise codec.decode_failure(last)
+            raise decode_failure(last)
 
     def _send(self, message: tokens_pb2.ToServer) -> None:
         if self._outgoing is None:

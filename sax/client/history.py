@@ -13,7 +13,7 @@ from sax.format import quoted
 from sax.names import ModelId
 from sax.proto import cell_pb2
 from sax.types import Event, Version
-from sax.wire import codec
+from sax.wire.records import decode_event, decode_version
 
 _VERSION = re.compile("[0-9a-f]{32}")
 _ATTEMPTS = 8  # each fails only because another client's change succeeded
@@ -62,7 +62,7 @@ class HistoryCalls:
         request = cell_pb2.VersionsRequest(model_id=str(ModelId.parse(model_id)))
         answer = cell_pb2.VersionsResponse
         reply = await self._admin.read("Cell/Versions", request, answer, timeout_s)
-        return [codec.decode_version(version) for version in reply.versions]
+        return [decode_version(version) for version in reply.versions]
 
     async def events(
         self,
@@ -86,7 +86,7 @@ class HistoryCalls:
         )
         answer = cell_pb2.EventsResponse
         reply = await self._admin.read("Cell/Events", request, answer, timeout_s)
-        return [codec.decode_event(event) for event in reply.events]
+        return [decode_event(event) for event in reply.events]
 
 
 async def merging(merge_and_write: Callable[[], Awaitable[None]]) -> None:

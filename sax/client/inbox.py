@@ -10,7 +10,7 @@ from typing import Protocol
 from sax.errors import SaxError
 from sax.proto import tokens_pb2
 from sax.types import TokenChunk
-from sax.wire import codec
+from sax.wire.tokens import decode_chunk
 
 Item = tokens_pb2.Chunk | SaxError
 
@@ -89,6 +89,6 @@ class Outlet:
         """Pass a chunk to the sink; return True if more will come."""
         if chunk.HasField("failure"):
             return False
-        decoded = codec.decode_chunk(chunk)
+        decoded = decode_chunk(chunk)
         self._sink(decoded)
         return decoded.finish_reason is None

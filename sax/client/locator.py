@@ -21,11 +21,14 @@ from sax.client.follower import Follower
 from sax.client.holding import DemandSource, Holding
 from sax.client.readiness import not_ready_because
 from sax.client.resumable_answer import ResumableAnswer
-from sax.client.routing.affinity import ANYWHERE, Affinity, affinity_of
-from sax.client.routing.choice import choose
-from sax.client.routing.division import sides
-from sax.client.routing.recent import RecentReplicas
-from sax.client.routing.session import current_session, within_session
+from sax.client.routing.affinity import (
+    ANYWHERE,
+    Affinity,
+    affinity_of,
+    current_session,
+    within_session,
+)
+from sax.client.routing.choice import RecentReplicas, choose, sides
 from sax.client.suspects import Suspects
 from sax.client.watch import WatchSource
 from sax.errors import (

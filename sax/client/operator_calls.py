@@ -24,7 +24,8 @@ from sax.types import (
     PublishedModel,
     Rights,
 )
-from sax.wire import codec
+from sax.wire.models import decode_models, encode_spec
+from sax.wire.servers import decode_joined, decode_stats
 
 _WAIT_ROUND_S = 30.0  # per WaitForReady call; longer waits take several
 
@@ -62,7 +63,7 @@ class OperatorCalls:
             overrides=dict(overrides or {}),
             autoscaling=settle(autoscaling, None, replicas),
         )
-        request = admin_pb2.PublishRequest(model=codec.encode_spec(spec))
+        request = admin_pb2.PublishRequest(model=encode_spec(spec))
         await self._admin.change("Publish", request, admin_pb2.PublishResponse, timeout_s)
 
     async def update(
@@ -128,7 +129,7 @@ class OperatorCalls:
                 ),
                 revision=old.revision if revision is None else revision,
             )
-            request = admin_pb2.UpdateRequest(model=codec.encode_spec(spec))
+            request = admin_pb2.UpdateRequest(model=encode_spec(spec))
             await self._admin.change("Update", request, admin_pb2.UpdateResponse, timeout_s)
 
         await (merging(merge_and_write) if revision is None else merge_and_write())
@@ -149,12 +150,12 @@ class OperatorCalls:
             raise await self._unknown(model_id) from exc
         if not reply.published_models:
             raise await self._unknown(model_id)
-        return codec.decode_models(reply)[0]
+        return decode_models(reply)[0]
 
     async def list_all(self, cell: str | None = None, *, timeout_s: float | None = None) -> Models:
         """List the models of a cell (/sax/<cell>; None: the admin's own)."""
         reply = await self._list(_cell(cell), timeout_s)
-        return codec.decode_models(reply)
+        return decode_models(reply)
 
     async def cell_acl(self, *, timeout_s: float | None = None) -> str:
         """Return who may do everything in the cell, by --admin_acl and `set_cell_acl`: names, * for
@@ -173,14 +174,14 @@ class OperatorCalls:
 
     async def servers(self, cell: str | None = None, *, timeout_s: float | None = None) -> Servers:
         reply = await self._list(_cell(cell), timeout_s)
-        return [codec.decode_joined(server) for server in reply.servers]
+        return [decode_joined(server) for server in reply.servers]
 
     async def overview(self, *, timeout_s: float | None = None) -> Overview:
         """Return the models and the servers of the admin's cell, as they were at one time."""
         reply = await self._list("", timeout_s)
         return Overview(
-            tuple(codec.decode_models(reply)),
-            tuple(map(codec.decode_joined, reply.servers)),
+            tuple(decode_models(reply)),
+            tuple(map(decode_joined, reply.servers)),
         )
 
     async def rights(self, *, timeout_s: float | None = None) -> Rights:
@@ -196,7 +197,7 @@ class OperatorCalls:
         """Statistics of a model, a cell, or ("") everything this admin knows."""
         request = admin_pb2.StatsRequest(model_id=name)
         reply = await self._admin.read("Stats", request, admin_pb2.StatsResponse, timeout_s)
-        return codec.decode_stats(reply)
+        return decode_stats(reply)
 
     async def wait_for_ready(
         self, model_id: str, replicas: int = 1, timeout_s: float | None = None

@@ -34,9 +34,22 @@ from sax.types import (
     Tokenized,
     ranked,
 )
-from sax.wire import codec, services
-from sax.wire.extra_inputs import ExtraInputs
+from sax.wire import services
+from sax.wire.embed import (
+    decode_classified,
+    decode_embedded,
+    decode_gradients,
+    decode_pair_scores,
+    encode_classify,
+    encode_embed,
+    encode_embed_question,
+    encode_gradient,
+    encode_pairs,
+)
+from sax.wire.extra_inputs import ExtraInputs, encode_custom, encode_question, encode_score
 from sax.wire.services import Reply, RpcMethod
+from sax.wire.tokens import encode_detokenize, encode_tokenize
+from sax.wire.transcripts import decode_part, encode_transcribe
 
 _TOKENIZE = RpcMethod("/sax.tokens.TokenService/Tokenize", tokens_pb2.TokenizeResponse)
 _DETOKENIZE = RpcMethod("/sax.tokens.TokenService/Detokenize", tokens_pb2.DetokenizeResponse)
@@ -83,7 +96,7 @@ class RequestCalls:
 
         add_special_tokens: the start token, which otherwise a text gets and a chat does not.
         """
-        request = codec.encode_tokenize(model_id, prompt, add_special_tokens, chat)
+        request = encode_tokenize(model_id, prompt, add_special_tokens, chat)
         reply = await self._call(_TOKENIZE, model_id, request, timeout_s)
         return tuple(reply.ids), reply.max_context
 
@@ -98,7 +111,7 @@ class RequestCalls:
     ) -> Tokenized:
         """Like `tokenize`, with the text of each token."""
         special = add_special_tokens
-        request = codec.encode_tokenize(model_id, prompt, special, chat, token_texts=True)
+        request = encode_tokenize(model_id, prompt, special, chat, token_texts=True)
         reply = await self._call(_TOKENIZE, model_id, request, timeout_s)
         return Tokenized(tuple(reply.ids), reply.max_context, tuple(reply.token_texts))
 
@@ -109,7 +122,7 @@ class RequestCalls:
 
         Raises InvalidRequest for an id outside the model's vocabulary.
         """
-        request = codec.encode_detokenize(model_id, ids)
+        request = encode_detokenize(model_id, ids)
         return (await self._call(_DETOKENIZE, model_id, request, timeout_s)).text
 
     async def score(
@@ -127,7 +140,7 @@ class RequestCalls:
         A model with a chat template reads the prefix as a user's message and a suffix as the
         assistant's answer, unless it was published with QUERY_FORMAT="raw".
         """
-        request = codec.encode_score(model_id, prefix, suffixes, extra_inputs)
+        request = encode_score(model_id, prefix, suffixes, extra_inputs)
         affinity = prefix_affinity(model_id, prefix)
         reply = await self._call(services.SCORE, model_id, request, timeout_s, route, affinity)
         return [*reply.logp]
@@ -164,15 +177,15 @@ class RequestCalls:
         prompt_name: str = "",
     ) -> Embedded:
         """Like `embed`, with the number of input tokens."""
-        request = codec.encode_embed(model_id, inputs, dimensions, prompt_name)
-        return codec.decode_embedded(await self._call(_EMBED, model_id, request, timeout_s))
+        request = encode_embed(model_id, inputs, dimensions, prompt_name)
+        return decode_embedded(await self._call(_EMBED, model_id, request, timeout_s))
 
     async def classify(
         self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
     ) -> Classified:
         """Return a classifier's score per label of each input, given as text or token ids."""
-        request = codec.encode_classify(model_id, inputs)
-        return codec.decode_classified(await self._call(_CLASSIFY, model_id, request, timeout_s))
+        request = encode_classify(model_id, inputs)
+        return decode_classified(await self._call(_CLASSIFY, model_id, request, timeout_s))
 
     async def score_pairs(
         self,
@@ -186,9 +199,9 @@ class RequestCalls:
 
         first: one text for all, or as many as `second`.
         """
-        request = codec.encode_pairs(model_id, first, second)
+        request = encode_pairs(model_id, first, second)
         reply = await self._call(_SCORE_PAIRS, model_id, request, timeout_s)
-        return codec.decode_pair_scores(reply)
+        return decode_pair_scores(reply)
 
     async def rerank(
         self,
@@ -216,7 +229,7 @@ class RequestCalls:
 
         Without a method, calls the one named `custom`, or the only one.
         """
-        message = codec.encode_custom(model_id, request, method, extra_inputs)
+        message = encode_custom(model_id, request, method, extra_inputs)
         reply = await self._call(services.CUSTOM, model_id, message, timeout_s, route)
         return reply.response
 
@@ -230,7 +243,7 @@ class RequestCalls:
         route: Route = ANY_ROUTE,
     ) -> list[float]:
         """Saxml's LMService.Embed: return the vector of one text."""
-        request = codec.encode_embed_question(model_id, text, extra_inputs)
+        request = encode_embed_question(model_id, text, extra_inputs)
         reply = await self._call(services.EMBED, model_id, request, timeout_s, route)
         return [*reply.embedding]
 
@@ -246,9 +259,9 @@ class RequestCalls:
     ) -> Gradients:
         """Saxml's LMService.Gradient: the log-probability of a suffix after a prefix, and the
         gradients of the loss of both with respect to the tensors the model was published for."""
-        request = codec.encode_gradient(model_id, prefix, suffix, extra_inputs)
+        request = encode_gradient(model_id, prefix, suffix, extra_inputs)
         reply = await self._call(services.GRADIENT, model_id, request, timeout_s, route)
-        return codec.decode_gradients(reply)
+        return decode_gradients(reply)
 
     async def saxml_generate(
         self,
@@ -275,7 +288,7 @@ class RequestCalls:
         route: Route = ANY_ROUTE,
     ) -> SaxmlSamples:
         """`saxml_generate` with the tokens that it took; 0 from older model servers."""
-        request = codec.encode_question(model_id, text, extra_inputs)
+        request = encode_question(model_id, text, extra_inputs)
         affinity = prefix_affinity(model_id, text)
         reply = await self._call(services.GENERATE, model_id, request, timeout_s, route, affinity)
         texts = [(answer.text, answer.score) for answer in reply.texts]
@@ -291,7 +304,7 @@ class RequestCalls:
         route: Route = ANY_ROUTE,
     ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse, None]:
         """Saxml's LMService.GenerateStream: yield its messages."""
-        request = codec.encode_question(model_id, text, extra_inputs)
+        request = encode_question(model_id, text, extra_inputs)
 
         def ask(
             replica: ModelServerConnection, left_s: float | None
@@ -313,7 +326,7 @@ class RequestCalls:
         Raises InvalidRequest for a file that is no sound, a language that the model does not know
         or a model of another kind, QueueFull, ReplicaLost if a replica dies after the first part.
         """
-        message = codec.encode_transcribe(request)
+        message = encode_transcribe(request)
 
         async def ask(
             replica: ModelServerConnection, left_s: float | None
@@ -322,7 +335,7 @@ class RequestCalls:
             replies = replica.call_stream(method.path, message, method.reply, left_s)
             async with aclosing(replies):
                 async for reply in replies:
-                    yield codec.decode_part(reply)
+                    yield decode_part(reply)
 
         return self._locator.stream(request.model_id, ask, timeout_s)
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from sax.errors import DeadlineExceeded, NotFound, SaxError
 from sax.proto import admin_pb2
 from sax.types import CanaryShare
-from sax.wire import codec
+from sax.wire.models import decode_share
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def apply(
         ready=frozenset(ready),
         former=frozenset() if ready else former,
         # While an admin that was restarted finds no replica, the former ones stay divided.
-        canary=codec.decode_share(answer) or (None if ready else watched.canary),
+        canary=decode_share(answer) or (None if ready else watched.canary),
     )
     return after, tuple(events)
 

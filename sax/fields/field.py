@@ -34,7 +34,6 @@ class RequestRoute(StrEnum):
     RERANK = "/v1/rerank"
     SCORE = "/v1/score"
     CLASSIFY = "/v1/classify"
-    PREDICT = "/predict"
     TEXT_TO_TOKENS = "/tokenize"
     TOKENS_TO_TEXT = "/detokenize"
     MODEL = "/v1/models/{name}"

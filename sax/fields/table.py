@@ -177,17 +177,6 @@ _QUESTIONS = (
         count=1,  # list
         tokens=TOKEN_IDS,
     ),
-    # 256: values of a request that is an instance
-    RequestField(
-        name="instances",
-        kind=Kind.MAP,
-        routes=(RequestRoute.PREDICT,),
-        count=128,
-        bytes=TEXT_BYTES,
-        tokens=TOKEN_IDS,
-        values=256,
-    ),
-    _many("parameters", Kind.MAP, RequestRoute.PREDICT, count=MOST_FIELDS, bytes=SCHEMA_BYTES),
     _many(
         "input",
         Kind.PROMPTS,

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sax.errors import UnsupportedParameter
+from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.names import ModelId
 from sax.saxml.cell_client import client_of
 from sax.saxml.options import AdminOptions
+
+_HOST = "127.0.0.1"
 
 _ALL_METHODS = "all"
 _SLASHES_OF_A_CELL = 2  # /sax/<cell>; a model has one more
@@ -154,3 +156,19 @@ def _model_id(name: str) -> str:
             param="cell_or_model_id",
         )
     return str(ModelId.parse(name))
+
+
+def StartDebugPort(port: int) -> None:
+    """Serve this process's metrics at http://127.0.0.1:port/metrics, for Prometheus.
+
+    Saxml serves its internal debugging pages there, on every interface. Raises InvalidRequest if
+    the port is taken or is none.
+    """
+    from prometheus_client import start_http_server
+
+    try:
+        start_http_server(port, _HOST)
+    except (OSError, OverflowError) as exc:
+        raise InvalidRequest(
+            f"port {port} cannot be used ({exc}): choose another", param="port"
+        ) from exc

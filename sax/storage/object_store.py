@@ -7,12 +7,19 @@ is create-if-absent, because every backend has it.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Sequence
+import os
+import stat
+import threading
+import time
+import weakref
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -21,15 +28,142 @@ from obstore.store import LocalStore, from_url
 from obstore.store import ObjectStore as Backend
 
 from sax.errors import InvalidRequest, Unavailable
-from sax.storage.durable_file import (
-    PRIVATE,
-    FileMode,
-    create_file,
-    prepare_folder,
-    replace_file,
-)
-from sax.storage.folder_access import make_private
-from sax.storage.store_threads import StoreThreads
+from sax.storage.durable_file import PRIVATE, FileMode, create_file, prepare_folder, replace_file
+
+# Run blocking store calls on their own threads, so that a hung store only blocks its callers.
+#
+# A hung thread cannot be ended, so their number is limited: beyond it calls are refused at once.
+# asyncio's own pool is not used, because a few hung calls would starve its other users.
+
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+
+_EXIT_GRACE_S = 2.0
+_started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+class TooManyCalls(OSError):
+    """Too many calls have not returned; no further one is started."""
+
+
+class StoreThreads:
+    """Threads of one store: one per call, because calls are few and a hung one is lost."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._under_way = 0
+        self._lock = threading.Lock()
+
+    async def run(
+        self,
+        call: Callable[Arguments, Result],
+        *args: Arguments.args,
+        **options: Arguments.kwargs,
+    ) -> Result:
+        """Return or raise what the call does. Raises TooManyCalls.
+
+        A cancelled caller stops waiting; the call itself runs on, and counts until it ends.
+        """
+        self._begin()
+        done: Future[Result] = Future()
+        done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
+
+        def work() -> None:
+            try:
+                result = call(*args, **options)
+            except BaseException as exc:
+                self._end()
+                done.set_exception(exc)
+            else:
+                self._end()
+                done.set_result(result)
+
+        # A daemon thread, so that a hung call cannot keep the process from exiting.
+        thread = threading.Thread(target=work, name="store call", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as exc:  # the machine is out of threads
+            self._end()
+            raise TooManyCalls(str(exc)) from exc
+        _started.add(thread)
+        return await asyncio.wrap_future(done)
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._under_way >= self._limit:
+                raise TooManyCalls(f"{self._under_way} calls to it have not returned")
+            self._under_way += 1
+
+    def _end(self) -> None:
+        with self._lock:
+            self._under_way -= 1
+
+
+@atexit.register
+def _let_calls_end() -> None:
+    """Wait for calls: one returning from native code during shutdown aborts the process."""
+    deadline = time.monotonic() + _EXIT_GRACE_S
+    for thread in [*_started]:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+# Close a state folder to other users of the machine: it names models, checkpoints and people.
+#
+# New files are private from the start (durable_file); those of an older version are closed here.
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_OURS = frozenset({"sax", "staging"})  # what an admin server makes in the root
+
+
+def make_private(root: Path) -> None:
+    """Take the folder, and what we keep below it, from group and others; log what was open.
+
+    A root that also holds other things stays as it is, and so does what another user owns.
+    """
+    closed, kept = 0, list[Path]()
+    for path in _open_paths(root):
+        if path == root and not _holds_only_ours(root):
+            kept.append(path)
+            continue
+        try:
+            path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~_OTHERS)
+            closed += 1
+        except FileNotFoundError:  # replaced by a newer one meanwhile
+            continue
+        except PermissionError:
+            kept.append(path)
+    if closed:
+        _log.warning("%d files and folders of %s were open to other users: closed", closed, root)
+    if kept:
+        _log.warning(
+            "%s and %d more are open to other users, and belong to someone else or hold other "
+            "things too: close them with chmod, or give a folder of its own",
+            kept[0],
+            len(kept) - 1,
+        )
+
+
+def _open_paths(root: Path) -> Iterator[Path]:
+    yield from _if_open(root)
+    for name in sorted(_OURS):
+        yield from _if_open(root / name)
+        for folder, folders, files in os.walk(root / name):
+            for each in (*folders, *files):
+                yield from _if_open(Path(folder) / each)
+
+
+def _if_open(path: Path) -> Iterator[Path]:
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return
+    if not stat.S_ISLNK(mode) and mode & _OTHERS:
+        yield path
+
+
+def _holds_only_ours(root: Path) -> bool:
+    return all(name in _OURS for name in os.listdir(root))
+
 
 _log = logging.getLogger(__name__)
 # Shorter than a client's deadline for a change, so that the client learns why it was refused.

@@ -12,7 +12,7 @@ from sax.fields.field import Kind, RequestRoute
 from sax.fields.sampling import SAMPLING, UNCHANGED
 from sax.fields.table import fields_of
 from sax.format import listing, quoted, shortened
-from sax.proto import common_pb2
+from sax.proto import common_pb2, custom_pb2, lm_pb2
 from sax.types import SamplingParams
 
 ExtraInputs = Mapping[str, float | Sequence[float] | str]
@@ -152,3 +152,42 @@ _FIELDS = dict(fields_of(RequestRoute.STREAM))
 _FIELDS["max_tokens"] = replace(_FIELDS["max_tokens"], least=1)
 _NUMBERS = _keys(Kind.NUMBER, Kind.INTEGER, Kind.FLAG)
 _TENSORS = _keys(Kind.IDS)
+
+
+def encode_custom(
+    model_id: str, request: bytes, method: str, extra: ExtraInputs | None = None
+) -> custom_pb2.CustomRequest:
+    """Encode a custom request. Raises InvalidRequest for what a message cannot hold."""
+    inputs = encode_extra_inputs(extra or {})
+    try:
+        return custom_pb2.CustomRequest(
+            model_key=model_id, request=request, method_name=method, extra_inputs=inputs
+        )
+    except (TypeError, ValueError) as exc:
+        raise InvalidRequest(
+            f"a custom request needs bytes and a method name: {exc}", param="request"
+        ) from exc
+
+
+def encode_score(
+    model_id: str, prefix: str, suffixes: Sequence[str], extra: ExtraInputs | None = None
+) -> lm_pb2.ScoreRequest:
+    """Encode a request to score suffixes after a prefix. Raises InvalidRequest."""
+    inputs = encode_extra_inputs(extra or {})
+    try:
+        return lm_pb2.ScoreRequest(
+            model_key=model_id, prefix=prefix, suffix=suffixes, extra_inputs=inputs
+        )
+    except (TypeError, ValueError) as exc:
+        raise InvalidRequest(f"prefix or suffixes cannot be sent: {exc}") from exc
+
+
+def encode_question(
+    model_id: str, text: str, extra: ExtraInputs | None = None
+) -> lm_pb2.GenerateRequest:
+    """Encode a text to continue. Raises InvalidRequest."""
+    inputs = encode_extra_inputs(extra or {})
+    try:
+        return lm_pb2.GenerateRequest(model_key=model_id, text=text, extra_inputs=inputs)
+    except (TypeError, ValueError) as exc:
+        raise InvalidRequest(f"the text cannot be sent: {exc}", param="text") from exc

@@ -21,10 +21,49 @@ from google.protobuf.message import DecodeError
 
 from sax import errors, memory_return, need
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication, is_open
-from sax.errors import Internal, InvalidRequest, SaxError
+from sax.errors import DeadlineExceeded, Internal, InvalidRequest, SaxError
 from sax.format import LONGEST_QUOTE, without_long_words
 from sax.wire.rpc import ERROR_KEY, NEED_KEY, PARAM_KEY, RETRY_AFTER_KEY
-from sax.wire.strangers import Strangers
+
+# Reads the messages of callers that nobody knows: few at once, each within a time.
+#
+# With the server's limit for one message this bounds the memory that strangers can take up.
+
+_AT_ONCE = 8  # a probe's message takes less than a millisecond
+_WITHIN_S = 5.0
+
+
+class Strangers:
+    """The messages that one server reads from unauthenticated callers."""
+
+    def __init__(self) -> None:
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def read(self, requests: AsyncIterator[Any]) -> Any:
+        """Return the only message of a call. Raises DeadlineExceeded when it is late."""
+        try:
+            return await self._next(requests)
+        except StopAsyncIteration:
+            raise InvalidRequest("the call has no message: send one", param="request") from None
+
+    async def read_each(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        while True:
+            try:
+                message = await self._next(requests)
+            except StopAsyncIteration:
+                return
+            yield message
+
+    async def _next(self, requests: AsyncIterator[Any]) -> Any:
+        async with self._turns:
+            try:
+                async with asyncio.timeout(_WITHIN_S):
+                    return await anext(requests)
+            except TimeoutError as exc:
+                raise DeadlineExceeded(
+                    f"no message arrived within {_WITHIN_S:g} s: send it at once, or authenticate"
+                ) from exc
+
 
 logger = logging.getLogger(__name__)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields
+
+from sax.activity import IDLE, Activity
 from sax.memory_parts import MemoryParts
 from sax.need import Need
 from sax.proto import admin_pb2, common_pb2, modelet_pb2
@@ -14,9 +18,10 @@ from sax.types import (
     ServerTypeStat,
     Traffic,
 )
-from sax.wire.activity import decode_activity, encode_activity
 from sax.wire.chips import decode_chip, decode_topology, encode_chip, encode_topology
 from sax.wire.statuses import decode_progress, decode_state, encode_progress, encode_state
+
+_NAMES = tuple(each.name for each in fields(Activity))
 
 _ACTIVE = modelet_pb2.GetStatusResponse.ServerStatus.ACTIVE
 _DORMANT = modelet_pb2.GetStatusResponse.ServerStatus.DORMANT
@@ -303,3 +308,16 @@ def _decode_parts(msg: common_pb2.MemoryParts) -> MemoryParts:
         context=max(0, msg.context),
         tokens=max(0, msg.tokens),
     )
+
+
+def encode_activity(activity: Activity) -> common_pb2.Activity | None:
+    if activity == IDLE:
+        return None
+    return common_pb2.Activity(**{name: getattr(activity, name) for name in _NAMES})
+
+
+def decode_activity(msg: common_pb2.Activity) -> Activity:
+    # Negative numbers make no sense, nor do infinite ones, but a server may send anything.
+    values = {name: getattr(msg, name) for name in _NAMES}
+    good = {name: value for name, value in values.items() if value > 0 and math.isfinite(value)}
+    return Activity(**good)

@@ -21,7 +21,7 @@ from sax.types import (
     ServerInfo,
     ServerStatus,
 )
-from sax.wire import codec
+from sax.wire.servers import decode_status, encode_status
 
 GIB = 2**30
 MEMORY = 96 * GIB
@@ -100,9 +100,9 @@ class FakeFleet:
             held = tuple(self.models[address].values())
             used = sum(servable.memory for servable in held)
             status = ServerStatus(held, self.infos[address].incarnation, MEMORY, used)
-            self._encoded[address] = codec.encode_status(status).SerializeToString()
+            self._encoded[address] = encode_status(status).SerializeToString()
         message = modelet_pb2.GetStatusResponse.FromString(self._encoded[address])
-        return codec.decode_status(message)
+        return decode_status(message)
 
     def begin(self, action: Action) -> None:
         """The call came in."""

@@ -34,9 +34,10 @@ from sax.proto import (
     modelet_pb2_grpc,
 )
 from sax.types import Progress, ServableInfo, ServableStatus, ServerInfo, ServerStatus
-from sax.wire import codec
 from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.models import decode_load
 from sax.wire.rpc import open_channel, server_options
+from sax.wire.servers import encode_join, encode_status
 
 
 class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServicer):
@@ -112,7 +113,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServ
                 admin_pb2.JoinRequest.SerializeToString,
                 admin_pb2.JoinResponse.FromString,
             )
-            await join(codec.encode_join(self.info), metadata=call_metadata())
+            await join(encode_join(self.info), metadata=call_metadata())
 
     @property
     def info(self) -> ServerInfo:
@@ -135,7 +136,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServ
 
     async def Load(self, request: Any, context: Any) -> modelet_pb2.LoadResponse:
         self.terms.add(request.term)
-        spec = codec.decode_load(request)
+        spec = decode_load(request)
         self.loaded_overrides = dict(spec.overrides)
         self.calls.append(("load", spec.model_id))
         if self.need is not None and self.devices < self.need.devices:
@@ -220,7 +221,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServ
             dormant=self.dormant,
             draining=self.draining,
         )
-        reply = codec.encode_status(status)
+        reply = encode_status(status)
         self.polls.append(request.include_method_stats)
         if request.include_method_stats:
             for model in reply.models:

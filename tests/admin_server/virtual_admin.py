@@ -25,7 +25,7 @@ from admin_server.ledger.ledger import Ledger
 from admin_server.process import Running
 from admin_server.storage.store_check import StoreHealth
 from sax.proto import admin_pb2, control_pb2, modelet_pb2
-from sax.wire import codec
+from sax.wire.servers import decode_join, encode_join
 from tests.admin_server.fake_modelet import FakeModelet
 from tests.simulation.store import Bucket, View
 from tests.virtual_loop import now
@@ -91,10 +91,8 @@ class WiredModelet(FakeModelet):
 
     async def join(self, port: int) -> None:
         await asyncio.sleep(_LATENCY_S)
-        sent = codec.encode_join(self.info).SerializeToString()
-        await self._wires.cells[port].admit(
-            codec.decode_join(admin_pb2.JoinRequest.FromString(sent))
-        )
+        sent = encode_join(self.info).SerializeToString()
+        await self._wires.cells[port].admit(decode_join(admin_pb2.JoinRequest.FromString(sent)))
 
     async def answer(self, method: str, request: bytes) -> bytes:
         """Serve one call. Ends with UNAVAILABLE if this server is cut off before its answer."""

@@ -34,7 +34,7 @@ def _row(area: str, saxml: str, here: str, verdict: str, *tests: str) -> ParityR
 
 
 _ADMIN = "admin_server/api/test_server.py"
-_VISION = "model_server/services/test_vision_service.py"
+_VISION = "model_server/services/test_saxml_services.py"
 _LM = "model_server/services/test_lm_service.py"
 _SPELLING = "sax/flags/test_parser.py"
 _LOGS = "sax/flags/test_process_logs.py"
@@ -186,8 +186,7 @@ ROWS = (
         "different",
         "model_server/loading/saving/test_exporting.py"
         "::test_its_logits_are_the_reference_implementations",
-        "model_server/services/test_export_request.py"
-        "::test_what_is_not_written_is_refused_by_its_field",
+        "model_server/services/test_modelet.py::test_what_is_not_written_is_refused_by_its_field",
     ),
     _row(
         "Pax checkpoints",
@@ -281,7 +280,7 @@ ROWS = (
         "same",
         f"{_LM}::test_the_cost_of_a_gradient_comes_behind_it",
         f"{_LM}::test_the_cost_of_an_embedding_comes_behind_it",
-        "model_server/services/test_custom_service.py"
+        "model_server/services/test_saxml_services.py"
         "::test_the_cost_of_a_call_comes_behind_the_answer",
         "model_server/serving/test_query_cost.py"
         "::test_the_inputs_of_a_batch_pay_its_time_on_every_device_in_equal_parts",
@@ -309,14 +308,14 @@ ROWS = (
         "model_server/serving/test_images.py::test_items_that_are_not_served_are_refused_by_name",
         "end_to_end/plain/test_image_inputs.py::test_every_api_sees_the_same_image",
         "end_to_end/plain/test_sound_inputs.py::test_every_door_hears_the_same_sound",
-        "sax/saxml/test_vision_model.py::test_multimodal_calls_take_and_give_saxmls_messages",
+        "sax/saxml/test_model.py::test_multimodal_calls_take_and_give_saxmls_messages",
     ),
     _row(
         "VisionService's other methods, MultimodalService.Embed",
         "services; of models, with PyTorch, a detector of objects is published",
         "clients have them; servers refuse them with the methods that the model serves",
         "missing",
-        "sax/saxml/test_vision_model.py::test_images_give_saxmls_tuples",
+        "sax/saxml/test_model.py::test_images_give_saxmls_tuples",
         f"{_VISION}::test_what_no_model_serves_is_refused_with_what_the_model_does",
     ),
     _row(
@@ -325,8 +324,8 @@ ROWS = (
         "Recognize, of Whisper models; with times over HTTP and by our own client "
         "([sounds](../how_to/audio.md))",
         "better",
-        "sax/saxml/test_vision_model.py::test_sounds_give_guesses",
-        "model_server/services/test_audio_service.py::test_a_sound_is_recognized",
+        "sax/saxml/test_model.py::test_sounds_give_guesses",
+        "model_server/services/test_saxml_services.py::test_a_sound_is_recognized",
     ),
     _row(
         "Extra inputs: temperature, per_example_top_k, per_example_top_p, "
@@ -459,14 +458,14 @@ ROWS = (
         "Google's debugging pages, on every interface",
         "metrics of the process, on 127.0.0.1",
         "different",
-        "sax/saxml/test_debug_port.py::test_a_process_shows_its_metrics",
+        "sax/saxml/test_admin_calls.py::test_a_process_shows_its_metrics",
     ),
     _row(
         "from saxml.client.python import sax",
         "built with Bazel",
         "`pip install`, and `sax saxml-shim` for this path",
         "better",
-        "sax/saxml/test_shim.py::test_a_program_imports_by_saxmls_paths",
+        "sax/cli/commands/test_saxml_shim.py::test_a_program_imports_by_saxmls_paths",
     ),
     _row(
         "HTTP servers of the tutorials",

@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.each_case import each_case
-
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how_to" / "add_a_model.md").read_text()
 FAMILY = ROOT / "model_server" / "models" / "families" / "dense" / "smollm3.py"
 CASES = ROOT / "tests" / "tools" / "golden" / "families" / "dense.py"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-MOST_LINES = 150
 
 
 def test_every_block_of_code_is_a_piece_of_the_files_that_the_page_names() -> None:
@@ -31,8 +28,3 @@ def _flat(text: str) -> str:
 def test_every_file_that_the_page_names_exists() -> None:
     named = re.findall(r"`((?:model_server|tests)/[\w./-]+)`", PAGE)
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
-
-
-@each_case("path", sorted(FAMILY.parent.glob("*.py")))
-def test_a_family_is_a_short_file(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= MOST_LINES

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sax.canary import check_percent
-from sax.client.routing.session import current_session
+from sax.client.routing.affinity import current_session
 from sax.errors import (
     InvalidRequest,
     ModelExists,

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from http_gateway.openai.bodies import CHAT
-from http_gateway.openai.passes.embedding_schema import EMBED
+from http_gateway.openai.passes.embeddings import EMBED
 from http_gateway.openapi import OpenAiError, operation, schema_of
 from http_gateway.saxml.schema import EventsQuery
 

@@ -29,8 +29,9 @@ from sax.proto import (
 )
 from sax.types import GenerateRequest, ModelSpec, SamplingParams, TokenChunk
 from sax.wire import rpc
-from sax.wire.codec import decode_chunk, decode_failure, encode_generate, encode_load
+from sax.wire.models import encode_load
 from sax.wire.rpc import to_sax_error
+from sax.wire.tokens import decode_chunk, decode_failure, encode_generate
 from tests.model_server.fake_model import MODEL_PATHS, FakeModels
 from tests.model_server.waiting import until as until  # other folders take it from here
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from model_server.loading.loaded import LoadedAudio, SpeechWindow, WrittenWindow
 from model_server.models.audio.speech_tokens import SpeechTokens
-from model_server.sharing.audio.frames import SoundForm
+from model_server.sharing.audio.process import SoundForm
 from model_server.text.tokenizer import HfTokenizer
 from tests.golden.sound_tokenizer import IDS, LANGUAGES, tokenizer_json
 

@@ -23,9 +23,10 @@ from sax.types import (
     ServableStatus,
     ServerTypeStat,
 )
-from sax.wire import codec
 from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.models import decode_spec, encode_published, encode_share
 from sax.wire.rpc import server_options
+from sax.wire.servers import encode_joined, encode_stats
 
 
 class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
@@ -95,7 +96,7 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
 
     async def Publish(self, request: admin_pb2.PublishRequest, context: Any) -> Any:
         self._begin("Publish")
-        spec = codec.decode_spec(request.model)
+        spec = decode_spec(request.model)
         if spec.model_id in self.models:
             raise ModelExists(f"{spec.model_id} is published already")
         self.models[spec.model_id] = PublishedModel(replace(spec, version="ab" * 16))
@@ -103,7 +104,7 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
 
     async def Update(self, request: admin_pb2.UpdateRequest, context: Any) -> Any:
         self._begin("Update")
-        spec = codec.decode_spec(request.model)
+        spec = decode_spec(request.model)
         self.models[spec.model_id] = replace(self._find(spec.model_id), spec=spec)
         return admin_pb2.UpdateResponse()
 
@@ -119,13 +120,13 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
         one = request.model_id.count("/") == 3
         models = [self._find(request.model_id)] if one else self.models.values()
         return admin_pb2.ListResponse(
-            published_models=map(codec.encode_published, models),
-            servers=[] if one else map(codec.encode_joined, self.servers),
+            published_models=map(encode_published, models),
+            servers=[] if one else map(encode_joined, self.servers),
         )
 
     async def Stats(self, request: admin_pb2.StatsRequest, context: Any) -> Any:
         self._begin("Stats")
-        return codec.encode_stats(
+        return encode_stats(
             CellStats((ServerTypeStat("cpu", "1", len(self.servers)),), {"llama": 1})
         )
 
@@ -137,7 +138,7 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
             model = self._find(request.model_id)
         ready = [r.address for r in model.replicas if r.status is ServableStatus.LOADED]
         result = admin_pb2.WatchResult(next_seqno=self.seqno, has_fullset=True, values=ready)
-        share = codec.encode_share(self.shares.get(request.model_id))
+        share = encode_share(self.shares.get(request.model_id))
         return admin_pb2.WatchLocResponse(admin_server_id=self.id, result=result, canary=share)
 
     async def Demand(self, request: cell_pb2.DemandRequest, context: Any) -> Any:

@@ -29,9 +29,16 @@ from sax.proto import (
     tokens_pb2_grpc,
 )
 from sax.types import Embedded, GenerateRequest, TokenChunk
-from sax.wire import codec
+from sax.wire.embed import decode_embed, encode_embedded
 from sax.wire.interceptor import ErrorInterceptor
 from sax.wire.rpc import server_options
+from sax.wire.tokens import (
+    decode_detokenize,
+    decode_generate,
+    decode_tokenize,
+    encode_chunk,
+    encode_failure,
+)
 
 
 class FakeReplica(
@@ -96,13 +103,13 @@ class FakeReplica(
                     running.pop(message.cancel.id, None)
                     self.cancelled.append(message.cancel.id)
                     continue
-                request = codec.decode_generate(message.generate)
+                request = decode_generate(message.generate)
                 self.asked.append(request)
                 if request.prompt == "die":
                     self.ending = asyncio.create_task(self.stop())
                     continue
                 if self.fail:
-                    news.put_nowait(codec.encode_failure(message.generate.id, self.fail.pop(0)))
+                    news.put_nowait(encode_failure(message.generate.id, self.fail.pop(0)))
                 else:
                     begun = request.answer if self.resumes else None
                     had = 0 if begun is None else len(begun.token_ids)
@@ -125,7 +132,7 @@ class FakeReplica(
                         del running[number]
                     chunks.append(_count(number, done, total))
                     if self.interrupt is not None and running.pop(number, None):
-                        chunks.append(codec.encode_failure(number, self.interrupt))
+                        chunks.append(encode_failure(number, self.interrupt))
                 if chunks:
                     yield tokens_pb2.FromServer(chunks=chunks)
         finally:
@@ -133,14 +140,14 @@ class FakeReplica(
             await asyncio.gather(listener, return_exceptions=True)
 
     async def Tokenize(self, request: tokens_pb2.TokenizeRequest, context: Any) -> Any:
-        _, prompt, special, _ = codec.decode_tokenize(request)
+        _, prompt, special, _ = decode_tokenize(request)
         text = prompt if isinstance(prompt, str) else "".join(turn.content for turn in prompt)
         text = f"^{text}" if special else text
         texts = [*text] if request.token_texts else []
         return tokens_pb2.TokenizeResponse(ids=map(ord, text), max_context=2048, token_texts=texts)
 
     async def Detokenize(self, request: tokens_pb2.DetokenizeRequest, context: Any) -> Any:
-        _, ids = codec.decode_detokenize(request)
+        _, ids = decode_detokenize(request)
         return tokens_pb2.DetokenizeResponse(text="".join(map(chr, ids)))
 
     async def Embed(self, request: Any, context: Any) -> Any:
@@ -152,9 +159,9 @@ class FakeReplica(
             return lm_pb2.EmbedResponse(embedding=[len(request.text), 0.5])
         if self.fail:
             raise self.fail.pop(0)
-        _, inputs, _, _ = codec.decode_embed(request)
+        _, inputs, _, _ = decode_embed(request)
         vectors = [[float(len(each)), 0.5] for each in inputs]
-        return codec.encode_embedded(Embedded(vectors, sum(map(len, inputs))))
+        return encode_embedded(Embedded(vectors, sum(map(len, inputs))))
 
     async def Custom(self, request: custom_pb2.CustomRequest, context: Any) -> Any:
         self._begin("Custom", request)
@@ -211,4 +218,4 @@ def _count(number: int, done: int, total: int) -> tokens_pb2.Chunk:
         chunk = replace(chunk, finish_reason="length")
     if not done:
         chunk = replace(chunk, seed=7, version="1")
-    return codec.encode_chunk(number, chunk)
+    return encode_chunk(number, chunk)

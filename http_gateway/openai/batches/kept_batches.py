@@ -18,8 +18,7 @@ from http_gateway.openai.batches.records import (
     BatchView,
     LogEntry,
 )
-from http_gateway.openai.stored.ids import made_at, new_id
-from http_gateway.openai.stored.need import needed
+from http_gateway.openai.stored import made_at, needed, new_id
 from sax.errors import NotFound
 from sax.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
 

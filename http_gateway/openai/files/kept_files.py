@@ -13,8 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 import msgspec
 
-from http_gateway.openai.stored.ids import made_at, new_id
-from http_gateway.openai.stored.need import needed
+from http_gateway.openai.stored import made_at, needed, new_id
 from sax.errors import InvalidRequest, NotFound
 from sax.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
 
@@ -40,7 +39,7 @@ class KeptFile(msgspec.Struct, frozen=True, kw_only=True):
 class KeptFiles:
     """The files of all owners. Methods raise StoreUnavailable, and InvalidRequest without a store.
 
-    owner: the folder of a key (see `http_gateway.openai.stored.owner`).
+    owner: the folder of a key (see `http_gateway.openai.stored`).
     """
 
     def __init__(

@@ -12,18 +12,72 @@ import uuid
 from array import array
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated, Literal
 
 import msgspec
 from fastapi import APIRouter, Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
-from http_gateway.openai.passes.embedding_schema import EMBED, EmbeddingRequest
+from http_gateway.bounds import WHOLE, bounded, ranged, sized
+from http_gateway.openai.prompts import prompts_schema
 from http_gateway.openai.reply_types import EmbeddingList, InputUsage, PooledList
-from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, operation
+from http_gateway.openai.schema import Prompt, read_prompts, refuse_unsupported
+from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, RequestBody, operation
 from sax.fields.field import RequestRoute
 from sax.types import Embedded
+
+_HARMLESS = frozenset({"user", "metadata", "safety_identifier"})
+# Field -> the values besides null that change nothing. Any other value is refused.
+_EXTRA: dict[str, tuple[object, ...]] = {
+    # vLLM extensions that are not supported here
+    "truncate_prompt_tokens": (),
+    "add_special_tokens": (True,),
+    "normalize": (),
+    "priority": (0,),
+    "task": ("embed",),
+}
+
+
+class EmbeddingRequest(BaseModel):
+    """POST /v1/embeddings. null always means the default."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    model: Annotated[str, bounded(RequestRoute.EMBEDDINGS, "model")]
+    input: Annotated[
+        list[str | list[int]],
+        BeforeValidator(read_prompts),
+        sized(RequestRoute.EMBEDDINGS, "input", least=1),
+        bounded(RequestRoute.EMBEDDINGS, "input"),
+    ]
+    encoding_format: (
+        Annotated[Literal["float", "base64"], bounded(RequestRoute.EMBEDDINGS, "encoding_format")]
+        | None
+    ) = None
+    # Seconds, waiting included
+    timeout: Annotated[float, ranged(RequestRoute.EMBEDDINGS, "timeout")] | None = None
+    dimensions: Annotated[int, ranged(RequestRoute.EMBEDDINGS, "dimensions"), WHOLE] | None = None
+    # One of the model's prompts, to go before each text, as in sentence-transformers
+    prompt_name: Annotated[str, bounded(RequestRoute.EMBEDDINGS, "prompt_name")] | None = None
+
+    def check(self) -> None:
+        """Raise UnsupportedParameter for a field that cannot be honoured."""
+        refuse_unsupported(self.model_extra, _EXTRA, _HARMLESS)
+
+    def inputs(self) -> list[Prompt]:
+        return [each if isinstance(each, str) else tuple(each) for each in self.input]
+
+
+EMBED = RequestBody(
+    model=EmbeddingRequest,
+    route=RequestRoute.EMBEDDINGS,
+    unchanged=_EXTRA,
+    labels=_HARMLESS,
+    replaced={"input": prompts_schema(RequestRoute.EMBEDDINGS, "input")},
+)
 
 _told = partial(operation, errors=OpenAiError, statuses=WITH_MODEL, body=EMBED)
 _EMBEDDED, _POOLED = _told(EmbeddingList), _told(PooledList)

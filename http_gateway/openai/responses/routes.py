@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from http_gateway.body import read_body
 from http_gateway.openai.responses.answer import ResponseAnswer
 from http_gateway.openai.responses.bodies import ID, RESPONSE
 from http_gateway.openai.responses.conversation import to_conversation
-from http_gateway.openai.responses.head import head_of
 from http_gateway.openai.responses.items import Item, listed, to_items
 from http_gateway.openai.responses.reply_types import (
     ResponseBody,
@@ -28,7 +28,7 @@ from http_gateway.openai.responses.reply_types import (
 from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
 from http_gateway.openai.responses.stored import StoredResponse, StoredResponses
 from http_gateway.openai.routes import ended_early, generate_requests
-from http_gateway.openai.stored.page import PageQuery, page_of
+from http_gateway.openai.stored import PageQuery, page_of
 from http_gateway.openapi import (
     ALWAYS,
     JSON,
@@ -187,3 +187,49 @@ def _failure(answer: ResponseAnswer, error: SaxError) -> bytes:
 
 def _json(body: Any) -> Response:
     return Response(msgspec.json.encode(body), media_type=JSON)
+
+
+def head_of(body: ResponseRequest, id: str, created: int, *, store: bool) -> dict[str, Any]:
+    chat = body.options
+    return {
+        "id": id,
+        "object": "response",
+        "created_at": created,
+        "background": False,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": None,
+        "metadata": body.metadata or {},
+        "model": body.model,
+        "parallel_tool_calls": chat.parallel_tool_calls,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": {"effort": body.effort, "summary": None},
+        "service_tier": "default",
+        "store": store,
+        "temperature": _number(body, "temperature"),
+        "text": {"format": body.format, "verbosity": "medium"},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": [
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description or None,
+                "parameters": json.loads(tool.parameters) if tool.parameters else None,
+                "strict": tool.strict,
+            }
+            for tool in chat.tools
+        ],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": _number(body, "top_p"),
+        "truncation": "disabled",
+        **{name: (body.model_extra or {}).get(name) for name in _LABELS},
+    }
+
+
+def _number(body: ResponseRequest, name: str) -> float | None:
+    """Return what was asked for; None: the model's own default."""
+    value = getattr(body, name)
+    return None if value is None else float(value)
+
+
+_LABELS = ("user", "safety_identifier", "prompt_cache_key")

@@ -15,7 +15,7 @@ from http_gateway.openai.schema import SamplingFields, refuse_unsupported, sampl
 from http_gateway.openai.shape import Shape
 from http_gateway.openai.tools import read_tools, to_choice
 from sax.chat import ChatOptions, Tool
-from sax.client.routing.session import current_session
+from sax.client.routing.affinity import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.format import quoted

@@ -9,9 +9,7 @@ from typing import Any
 import msgspec
 
 from http_gateway.openai.responses.items import Item
-from http_gateway.openai.stored.ids import made_at, new_id
-from http_gateway.openai.stored.need import needed
-from http_gateway.openai.stored.owner import owner_folder
+from http_gateway.openai.stored import made_at, needed, new_id, owner_folder
 from sax.errors import InvalidRequest, NotFound
 from sax.fields.field import RequestRoute
 from sax.fields.table import field

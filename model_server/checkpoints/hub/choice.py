@@ -1,4 +1,4 @@
-"""Chooses the files that a checkpoint consists of, among all that a repository or a package has."""
+"""Chooses the files that a checkpoint consists of, among all that a repository has."""
 
 from __future__ import annotations
 

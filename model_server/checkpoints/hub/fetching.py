@@ -1,12 +1,11 @@
-"""Turns what a publication names into a local path, whichever place it has to be fetched from."""
+"""Turns what a publication names into a local path, fetched from a hub if need be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from model_server.checkpoints.hub.huggingface import ModelHub
-from model_server.checkpoints.hub.packages import fetch_package
-from sax.references import HubReference, parse_reference
+from sax.references import parse_reference
 from sax.types import Progress
 
 Report = Callable[[Progress], None]
@@ -23,9 +22,7 @@ def pin(checkpoint: str) -> str:
     CheckpointUnreachable.
     """
     reference = parse_reference(checkpoint)
-    if isinstance(reference, HubReference):
-        return str(ModelHub().pin(reference))
-    return checkpoint if reference is None else str(reference)
+    return checkpoint if reference is None else str(ModelHub().pin(reference))
 
 
 def is_fetched(checkpoint: str) -> bool:
@@ -39,8 +36,4 @@ def local_copy(checkpoint: str, report: Report = report_to_nobody) -> str:
     Raises InvalidName, CheckpointError.
     """
     reference = parse_reference(checkpoint)
-    if reference is None:
-        return checkpoint
-    if isinstance(reference, HubReference):
-        return str(ModelHub().fetch(reference, report))
-    return str(fetch_package(reference, report))
+    return checkpoint if reference is None else str(ModelHub().fetch(reference, report))

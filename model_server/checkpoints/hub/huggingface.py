@@ -6,25 +6,100 @@ so it happens where a hub is asked.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from model_server.checkpoints.hub.choice import choose
-from model_server.checkpoints.hub.hub_errors import told
-from model_server.checkpoints.hub.transfer import Transfer
 from model_server.checkpoints.split_name import part_names
-from sax.errors import CheckpointError, CheckpointUnreachable
+from sax.errors import CheckpointError, CheckpointNotFound, CheckpointUnreachable
 from sax.format import human_bytes as human
 from sax.references import HubReference
 from sax.types import Progress
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
+
+_TELL_S = 0.2
+
+
+class Transfer:
+    """Counts bytes. One thread downloads; the load's own thread reports."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._done = 0
+        self._stopped = False
+        self._guard = threading.Lock()
+
+    def run(self, work: Callable[[], None], report: Callable[[Progress], None]) -> None:
+        """Return when `work` has; raises what it raises, and what `report` raises.
+
+        A thread that waits for the network is left behind; it ends at its next bytes.
+        """
+        failures: list[BaseException] = []
+
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException as exc:
+                failures.append(exc)
+
+        thread = threading.Thread(target=guarded, name="download", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                self.tell(report)
+                thread.join(_TELL_S)
+        except BaseException:
+            self._stopped = True
+            raise
+        if failures:
+            raise failures[0]
+        self.tell(report)
+
+    def tell(self, report: Callable[[Progress], None]) -> None:
+        report(Progress("downloading", min(self._done, self.total), self.total, "bytes"))
+
+    def add(self, count: int) -> None:
+        if self._stopped:
+            raise DownloadStopped
+        with self._guard:
+            self._done += count
+
+    def bar(self) -> type[Any]:
+        """Return what huggingface_hub takes for the class of a progress bar."""
+        from huggingface_hub.utils import tqdm
+
+        transfer = self
+
+        class CountingBar(tqdm):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **{**kwargs, "disable": True})
+                transfer.add(int(kwargs.get("initial") or 0))
+
+            def update(self, n: float | None = 1) -> bool | None:
+                transfer.add(int(n or 0))
+                return None
+
+            def update_transfer(self, n: float | None = 1) -> None:
+                """Bytes of the network, which `update` counts once they are in the file."""
+
+        return CountingBar
+
+
+class DownloadStopped(Exception):
+    """Nobody waits for the file any more."""
+
+
+_REFUSED = (401, 403)
+_NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
 logger = logging.getLogger(__name__)
 
@@ -223,3 +298,62 @@ def _has_weights(folder: Path) -> bool:
     except (OSError, ValueError, LookupError, AttributeError):
         return False
     return all((folder / str(name)).is_file() for name in shards)
+
+
+def told(exc: Exception, wanted: HubReference, endpoint: str) -> CheckpointError:
+    """Turn an error of huggingface_hub into one of ours."""
+    from huggingface_hub import errors
+
+    if isinstance(exc, errors.GatedRepoError):
+        return _not_found(
+            f"{wanted} is gated: accept its terms at {endpoint}/{wanted.repo}, and start the model "
+            "server with HF_TOKEN of the account that did"
+        )
+    if isinstance(exc, errors.RevisionNotFoundError):
+        return _not_found(f"the hub {endpoint} has no revision {wanted.revision} of {wanted.repo}")
+    if isinstance(exc, errors.RepositoryNotFoundError):
+        return _not_found(
+            f"the hub {endpoint} has no {wanted.repo}, or it is private: check the name, start the "
+            "model server with HF_TOKEN of an account that may read it, or, if a folder was "
+            "meant, write its absolute path"
+        )
+    if isinstance(exc, errors.HfHubHTTPError):
+        return _of_status(exc, wanted, endpoint)
+    if isinstance(exc, ValueError):
+        return _not_found(f"{wanted}: {_first_line(exc)}")
+    if isinstance(exc, OSError) and exc.errno in _NO_PLACE:
+        return CheckpointError(
+            f"{wanted} cannot be kept: {exc.strerror}; make room with `sax rm`, or set HF_HOME to "
+            "another folder",
+            param="checkpoint",
+        )
+    return _unreachable(wanted, endpoint, _first_line(exc))
+
+
+def _of_status(exc: Exception, wanted: HubReference, endpoint: str) -> CheckpointError:
+    status = getattr(getattr(exc, "response", None), "status_code", 0)
+    if status in _REFUSED:
+        return _not_found(
+            f"the hub {endpoint} refuses {wanted} ({status}): start the model server with HF_TOKEN "
+            "of an account that may read it"
+        )
+    if status == 404:
+        return _not_found(f"the hub {endpoint} has no {wanted}")
+    return _unreachable(wanted, endpoint, f"it answers {status}")
+
+
+def _not_found(text: str) -> CheckpointNotFound:
+    return CheckpointNotFound(text, param="checkpoint")
+
+
+def _unreachable(wanted: HubReference, endpoint: str, why: str) -> CheckpointUnreachable:
+    return CheckpointUnreachable(
+        f"{wanted} is not in the cache of this model server, and the hub {endpoint} is not "
+        f"reachable from it ({why}): check its network, set HF_ENDPOINT to a mirror, or copy the "
+        "checkpoint to this machine and publish its path",
+        param="checkpoint",
+    )
+
+
+def _first_line(exc: Exception) -> str:
+    return (str(exc).strip().splitlines() or [type(exc).__name__])[0]

@@ -6,12 +6,14 @@ A Pax checkpoint needs no config.json: Saxml's class brings what its sizes do no
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import tensorstore as ts
 
+from model_server.checkpoints.json_file import MOST_JSON, parse_json
 from model_server.checkpoints.orbax.arrays import read_tree
 from model_server.checkpoints.orbax.dialect import (
     EXACT,
@@ -26,13 +28,48 @@ from model_server.checkpoints.orbax.layout import OrbaxLayout
 from model_server.checkpoints.orbax.maxtext import MAXTEXT
 from model_server.checkpoints.orbax.pax.dialect import PRAXIS, query_scales, sizes_only
 from model_server.checkpoints.orbax.pax.flax_file import read_flax_tree
-from model_server.checkpoints.orbax.pax.model import praxis_model
+from model_server.checkpoints.orbax.pax.model import PraxisModel, praxis_model
 from model_server.checkpoints.orbax.pax.query_scale import QueryScales
-from model_server.checkpoints.orbax.pax.row_scales import RowScales
-from model_server.checkpoints.orbax.pax.unpadded import without_padding
 from model_server.checkpoints.orbax.view import OrbaxView
 from model_server.checkpoints.region import Region, deliver
 from sax.errors import CheckpointError
+
+_FILE = "metadata"  # in a folder of this name
+_DEEPEST = 64
+
+# Dequantises what Saxml's tools quantised offline: int8 with a float scale per output channel.
+#
+# The scale of a variable has its axes but those that are summed over. Its numbers, laid out as the
+# tensor's rows, multiply them as they are read.
+
+
+@dataclass(frozen=True, slots=True)
+class RowScales:
+    """The scales of a model's variables. `arrays` are tensorstores, by path."""
+
+    model: PraxisModel
+    arrays: Mapping[str, Any]
+
+    def concerns(self, view: OrbaxView) -> bool:
+        """Tell whether a view is of a quantised variable."""
+        return view.path in self.model.scales
+
+    def apply(self, view: OrbaxView, numbers: np.ndarray, region: Region | None) -> np.ndarray:
+        """Return a region of a quantised variable's view, dequantised: f32."""
+        rows = self._laid_out(view).read(self._array(view), region[:1] if region else None)
+        return numbers.astype(np.float32) * rows.astype(np.float32)[:, None]
+
+    def _array(self, view: OrbaxView) -> Any:
+        return self.arrays[self.model.scales[view.path]]
+
+    def _laid_out(self, view: OrbaxView) -> OrbaxView:
+        """Return the view of the scale whose numbers are those of the rows of `view`."""
+        path = self.model.scales[view.path]
+        axes, own = self.model.axes(view.path), self.model.axes(path)
+        dims = tuple(own.index(axes[axis]) for axis in view.dims[0])
+        taken = tuple((own.index(axes[axis]), index) for axis, index in view.taken)
+        return OrbaxView(path, (dims,), taken, view.rows, paired=view.paired)
+
 
 logger = logging.getLogger(__name__)
 
@@ -154,3 +191,54 @@ def _weights(paths: Iterable[str]) -> dict[str, str]:
     if found and all(short.endswith("/value") for short in found):
         found = {short.removesuffix("/value"): path for short, path in found.items()}
     return found
+
+
+# Cuts arrays down to the shapes that Pax's metadata says they have.
+#
+# A training on a mesh pads axes that its devices do not divide, and stores the padding. From
+# version 1.1 on, the file `metadata/metadata` beside `state` has the true shape of every variable.
+
+
+def without_padding(layout: OrbaxLayout, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arrays without padding. Raises CheckpointError for shapes larger than stored."""
+    shapes = _true_shapes(layout)
+    return {path: _cut(path, array, shapes.get(path)) for path, array in arrays.items()}
+
+
+def _cut(path: str, array: Any, shape: Shape | None) -> Any:
+    stored = tuple(array.shape)
+    if shape is None or shape == stored or not isinstance(array, ts.TensorStore):
+        return array
+    if len(shape) != len(stored) or any(a > b for a, b in zip(shape, stored, strict=True)):
+        raise CheckpointError(
+            f"variable {path.replace('/', '.')} is stored as {list(stored)}, but Pax's metadata "
+            f"says {list(shape)}"
+        )
+    return array[tuple(slice(0, size) for size in shape)]
+
+
+def _true_shapes(layout: OrbaxLayout) -> dict[str, Shape]:
+    for folder in layout.beside:
+        place = folder.child(_FILE)
+        body = place.read(_FILE, MOST_JSON)
+        if body is None:
+            continue
+        try:
+            told = parse_json(body.decode())
+        except (ValueError, RecursionError) as exc:
+            raise CheckpointError(f"{place.url}/{_FILE} is not JSON: {exc}") from exc
+        tree = told.get("train_state_metadata") if isinstance(told, dict) else None
+        return dict(_shapes(tree, ()))
+    return {}
+
+
+def _shapes(tree: Any, keys: tuple[str, ...]) -> Iterator[tuple[str, Shape]]:
+    if not isinstance(tree, dict) or len(keys) > _DEEPEST:
+        return
+    shape = tree.get("unpadded_shape")
+    if tree.get("_array_metadata_tag") and isinstance(shape, list):
+        if all(type(size) is int and size >= 0 for size in shape):
+            yield "/".join(keys), tuple(shape)
+        return
+    for key, inner in tree.items():
+        yield from _shapes(inner, (*keys, *str(key).split(".")))

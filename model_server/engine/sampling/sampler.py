@@ -15,7 +15,7 @@ from jax import lax
 
 from model_server.engine.sampling.drawing import RowSampling, draw
 from model_server.engine.sampling.race import first_highest, row_keys
-from model_server.kernels.cpu.choice import choose_tokens
+from model_server.kernels.cpu.rows import choose_tokens
 from sax.fields.sampling import UNCHANGED
 
 PADDING = -2  # as the target of a row, for the native kernel: nothing is chosen

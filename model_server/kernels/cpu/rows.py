@@ -1,4 +1,5 @@
-"""Operations on rows between products, by the native kernels: norms, gates, and heads.
+"""Operations on rows between products, by the native kernels: norms, gates, heads, the choice of
+tokens, and the factors of adapters.
 
 XLA makes many small loops of them, most of which run on one thread; and it computes the sines of a
 step again in every layer, however it is told not to. Rows that are not live get zeros.
@@ -6,6 +7,7 @@ step again in every layer, however it is told not to. Rows that are not live get
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -84,3 +86,54 @@ def heads(
 
 def _made(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def choose_tokens(
+    logits: jax.Array,  # f32[R, V]: to report by
+    edited: jax.Array,  # f32[R, V]: to choose by
+    *,
+    temperature: jax.Array,  # f32[R], as the others are of each row
+    top_k: jax.Array,
+    top_p: jax.Array,
+    min_p: jax.Array,
+    typical_p: jax.Array,
+    keys: jax.Array,  # u32[R, 2]
+    target: jax.Array,
+    tops: jax.Array,
+    most_tops: int,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Return tokens i32[R], their logprobs f32[R], top tokens i32[R, most_tops] and their logprobs
+    f32[R, most_tops], and ranks i32[R].
+    """
+    rows = logits.shape[0]
+
+    def made(dtype: jnp.dtype, *shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows, *shape), dtype)
+
+    whole, real = jnp.dtype("int32"), jnp.dtype("float32")
+    call = jax.ffi.ffi_call(
+        "sax_cpu_choose_tokens",
+        (made(whole), made(real), made(whole, most_tops), made(real, most_tops), made(whole)),
+    )
+    token, logprob, top, top_logprobs, rank = call(
+        logits, edited, temperature, top_k, top_p, min_p, typical_p, keys, target, tops
+    )
+    return token, logprob, top, top_logprobs, rank
+
+
+def add_low_rank(
+    x: jax.Array,  # f32[T, K]
+    adapters: jax.Array,  # i32[T]: place of each row's adapter, from 1 on; 0: none
+    down: jax.Array,  # bf16[places, C * r, K]
+    ups: Sequence[jax.Array],  # C times bf16[places, r, N]
+    made: Sequence[jax.Array],  # C times f32[T, N], or one of all side by side: without adapters
+) -> list[jax.Array]:
+    """Add to each projection; reads only the factors of adapters that are in the batch."""
+    results = [jax.ShapeDtypeStruct(each.shape, jnp.float32) for each in made]
+    first = 3 + len(ups)
+    call = jax.ffi.ffi_call(
+        "sax_cpu_low_rank",
+        results,
+        input_output_aliases={first + index: index for index in range(len(results))},
+    )
+    return list(call(x.astype(jnp.float32), adapters, down, *ups, *made))

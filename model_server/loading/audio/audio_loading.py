@@ -19,7 +19,7 @@ from model_server.models.audio.audio_recipe import AudioClass, AudioRecipe
 from model_server.models.audio.speech_tokens import read_speech_tokens
 from model_server.models.overrides import apply_overrides
 from model_server.models.weights.sharding import Layout
-from model_server.sharing.audio.frames import SoundForm
+from model_server.sharing.audio.process import SoundForm
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
 from sax.types import ModelSpec, Progress

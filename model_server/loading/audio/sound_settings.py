@@ -7,7 +7,7 @@ from typing import Any
 
 from model_server.checkpoints.json_file import read_json
 from model_server.models.audio.whisper_config import WhisperConfig
-from model_server.sharing.audio.frames import HOP, RATE
+from model_server.sharing.audio.process import HOP, RATE
 from sax.errors import CheckpointError
 
 _FILE = "preprocessor_config.json"

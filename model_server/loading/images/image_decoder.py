@@ -10,8 +10,7 @@ import numpy as np
 
 from model_server.loading.decoding_lanes import LANES, WAITING, DecodingLanes, InputKind
 from model_server.sharing.images.forms import ImageForm
-from model_server.sharing.images.frames import ImageAnswer, ImageAsk
-from model_server.sharing.images.process import ImageProcess
+from model_server.sharing.images.process import ImageAnswer, ImageAsk, ImageProcess
 from sax.errors import LoadFailed
 
 

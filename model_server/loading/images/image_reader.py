@@ -22,7 +22,7 @@ from model_server.loading.images.prepared import (
 )
 from model_server.loading.sounds.sound_decoder import check_soundfile, sound_decoder
 from model_server.models.media.media_recipe import MediaRecipe
-from model_server.sharing.audio.frames import SoundForm
+from model_server.sharing.audio.process import SoundForm
 from sax.chat import Image
 from sax.errors import InvalidRequest, QueueFull
 

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from model_server.loading.decoding_lanes import LANES, WAITING, DecodingLanes, InputKind
-from model_server.sharing.audio.frames import SoundAnswer, SoundAsk, SoundForm
-from model_server.sharing.audio.process import SoundProcess
+from model_server.sharing.audio.process import SoundAnswer, SoundAsk, SoundForm, SoundProcess
 from sax.errors import LoadFailed
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from model_server.kernels.cpu.low_rank import add_low_rank
+from model_server.kernels.cpu.rows import add_low_rank
 from model_server.models.weights.low_rank import LowRankFactor, LowRankPair
 from model_server.models.weights.weight import WeightForm, weight
 

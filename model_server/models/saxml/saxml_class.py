@@ -6,7 +6,7 @@ mesh; with a checkpoint the two must agree. Each value can be overridden under S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys
 from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe
 from model_server.models.saxml.call_values import batches, call_defaults, check_search, normal
-from model_server.models.saxml.replies import check_replies, replies
+from model_server.models.saxml_replies import SaxmlReplies
 from sax.errors import CheckpointError, InvalidRequest
 from sax.format import quoted
 from sax.overrides.value_rule import as_list
@@ -254,3 +254,45 @@ def _ends(given: Values, vocab: int) -> Values:
             )
     ids = given["EOS_ID"] if given["STOP_TOKEN_IDS"] is None else given["STOP_TOKEN_IDS"]
     return {} if ids is None else {"stop_token_ids": tuple(as_list(ids)), "ignore_eos": True}
+
+
+def replies(given: Mapping[str, Any]) -> SaxmlReplies:
+    return SaxmlReplies(
+        begins_with_query=given["INCLUDE_PREFIX_IN_RESULT"],
+        best_first=given["SORT_SAMPLES"],
+        mean_probability=given["GENERATION_USE_GEOMEAN_PROB_SCORE"],
+        scored_mean=given["SCORING_USE_GEOMEAN_PROB_SCORE"],
+        scores_end=given["SCORING_INCLUDE_EOS_SCORE"],
+        end_token=_only_end(given),
+        withheld=tuple(_withheld(given)),
+    )
+
+
+def _withheld(given: Mapping[str, Any]) -> Iterator[str]:
+    if given["SCORE_ONLY"] or not given["ENABLE_GENERATE"]:
+        yield "lm.generate"
+    if given["SCORE_ONLY"]:
+        yield "lm.generate_stream"
+    if given["GENERATE_ONLY"]:
+        yield "lm.score"
+
+
+def check_replies(given: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for overrides that contradict each other."""
+    if given["SCORE_ONLY"] and given["GENERATE_ONLY"]:
+        raise InvalidRequest(
+            "SCORE_ONLY and GENERATE_ONLY leave no method: leave one of the two out",
+            param="overrides.SCORE_ONLY",
+        )
+    if given["GENERATION_USE_GEOMEAN_PROB_SCORE"] and given["USE_BEAM_SEARCH"]:
+        raise InvalidRequest(
+            "GENERATION_USE_GEOMEAN_PROB_SCORE is of samples, and USE_BEAM_SEARCH answers with a "
+            "search, whose scores LENGTH_NORM_ALPHA divides: leave one of the two out",
+            param="overrides.GENERATION_USE_GEOMEAN_PROB_SCORE",
+        )
+
+
+def _only_end(given: Mapping[str, Any]) -> int | None:
+    """Return the class's own end token, EOS_ID; None: the tokenizer's."""
+    end = given["EOS_ID"]
+    return end[0] if isinstance(end, list) else end

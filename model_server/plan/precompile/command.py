@@ -88,7 +88,7 @@ def precompile(
     end = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
     try:
         if list_place is not None:
-            from model_server.plan.precompile.progress import list_sets
+            from model_server.plan.precompile.making import list_sets
 
             list_sets(list_place)
             return
@@ -97,7 +97,7 @@ def precompile(
         overrides = parse_overrides(words[1:end])
         config = _config(words[end:], topology)
         set_environment(config)
-        from model_server.plan.precompile.progress import make_set
+        from model_server.plan.precompile.making import make_set
         from model_server.plan.precompile.subject import subject_of
         from model_server.process.start import import_modules
 

@@ -6,18 +6,23 @@ import getpass
 import hashlib
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import jax
 import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from model_server.checkpoints.orbax.folder import Folder
+from model_server.config import BESIDE_CHECKPOINTS
 from model_server.engine.compiling import compiled_in_turn, to_bytes
 from model_server.engine.step_program import StepProgram
 from model_server.engine.versions import versions
@@ -25,10 +30,12 @@ from model_server.loading.draft_loading import deployed
 from model_server.plan.precompile.kept_passes import MadePass
 from model_server.plan.precompile.subject import Subject
 from model_server.programs.manifest import Manifest, ProgramEntry
-from model_server.programs.place import SetFolder
+from model_server.programs.place import FOLDER, SetFolder, beside, sets_at
 from model_server.programs.ready_programs import digest_of_text
 from model_server.programs.surroundings import digest_of, draft_key, keys_of
+from sax.command import printable
 from sax.errors import CheckpointError, LoadFailed, SaxError
+from sax.format import human_bytes as human
 
 logger = logging.getLogger(__name__)
 
@@ -183,3 +190,69 @@ def _reason(exc: Exception) -> str:
         return exc.text
     said = f"{type(exc).__name__}: {str(exc).strip().partition(_EOL)[0][:300]}"
     return f"{said} {_LESS}" if "RESOURCE_EXHAUSTED" in said else said
+
+
+def make_set(subject: Subject, place: str, keep_going: bool) -> bool:
+    """Compile and write every program; return False if some did not compile."""
+    console = Console(stderr=True)
+    tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as bars:
+        title = f"compiling {subject.title} for {subject.topology}"
+        task = bars.add_task(title, total=program_count(subject))
+
+        def told(made: Made) -> None:
+            tell(_line(made))
+            bars.advance(task)
+
+        maker = Maker(subject, place, told, keep_going=keep_going)
+        try:
+            manifest = maker.make()
+        except CheckpointError as exc:
+            hint = "" if "cannot be written" not in exc.text else ": name another place with --to"
+            raise CheckpointError(f"{exc.text}{hint}") from exc
+    tell(f"{len(manifest.programs)} programs, {human(manifest.size)}, in {maker.folder.url}")
+    if failed := len(maker.failures):
+        tell(f"{failed} programs did not compile; a server compiles these itself", style="red")
+        return False
+    tell(_how_to_serve(place, subject))
+    return True
+
+
+def _how_to_serve(place: str, subject: Subject) -> str:
+    is_beside = subject.has_checkpoint and place.endswith(FOLDER)
+    value = BESIDE_CHECKPOINTS if is_beside else place
+    return f"start servers with --programs {value} to use them"
+
+
+def _line(made: Made) -> str:
+    if made.entry is None:
+        return f"{made.name}: {made.failure}"
+    if made.was_there:
+        return f"{made.name}: already there, {human(made.entry.size)}"
+    return f"{made.name}: compiled in {made.entry.compile_s:.1f} s, {human(made.entry.size)}"
+
+
+def list_sets(place: str) -> None:
+    """Print the sets at a place or beside a checkpoint. Raises CheckpointError if none are."""
+    places = [place, beside(place) or place]
+    sets = next((found for each in places if (found := list(sets_at(each)))), [])
+    if not sets:
+        raise CheckpointError(f"{place} holds no compiled programs, nor does {places[1]}")
+    for folder, manifest in sets:
+        sys.stdout.write(printable(_described(folder, manifest)) + "\n")
+
+
+def _described(folder: SetFolder, manifest: Manifest) -> str:
+    keys, limits = manifest.keys, manifest.limits
+    libtpu = f", libtpu {keys.libtpu}" if keys.libtpu else ""
+    return "\n  ".join(
+        (
+            folder.url,
+            " ".join((manifest.model, *(f"{k}={v}" for k, v in manifest.overrides.items()))),
+            f"{manifest.topology}: mesh {keys.mesh}, hosts {keys.hosts}, jax {keys.jax}{libtpu}",
+            f"{limits.slots} slots, {limits.pages} KV pages of {limits.page_size} tokens",
+            f"{len(manifest.programs)} programs, {human(manifest.size)}, made {manifest.made_at} "
+            f"by {manifest.made_by} with sax {manifest.sax}",
+        )
+    )

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from model_server.engine.types import Hypothesis, RowResult
 from model_server.serving.chats.divided_answer import UNDIVIDED, AnswerDivision
 from model_server.text.prompt_text import PromptText
-from model_server.text.stop_sequence import StopSequence
-from model_server.text.stop_text import StopText
+from model_server.text.stop_text import StopSequence, StopText
 from model_server.text.token_names import TokenNames
 from model_server.text.tokenizer import Tokenizer
 from sax.types import (

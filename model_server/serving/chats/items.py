@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model_server.sharing.audio.frames import RATE
+from model_server.sharing.audio.process import RATE
 from sax.chat import Image, Message, Sound
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.proto import multimodal_pb2

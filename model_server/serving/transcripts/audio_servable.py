@@ -13,7 +13,7 @@ from model_server.serving.batcher import Batcher, RunnerThread
 from model_server.serving.method_stats import MethodStats
 from model_server.serving.query_cost import BatchCost
 from model_server.serving.transcripts.transcription import Transcription, least_duration
-from model_server.sharing.audio.frames import HOP, RATE
+from model_server.sharing.audio.process import HOP, RATE
 from sax.activity import IDLE
 from sax.errors import QueueFull
 from sax.speech.transcripts import TranscriptPart, TranscriptRequest

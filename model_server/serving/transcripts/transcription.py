@@ -17,7 +17,7 @@ from model_server.serving.transcripts.thresholds import (
     judged,
     temperatures_of,
 )
-from model_server.sharing.audio.frames import FRAMES_A_SECOND
+from model_server.sharing.audio.process import FRAMES_A_SECOND
 from sax.errors import InvalidRequest
 from sax.speech.languages import code_of
 from sax.speech.transcripts import Segment, TranscriptPart, TranscriptRequest

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from model_server.sharing.audio.refused_sound import RefusedSound
+from model_server.sharing.audio.process import RefusedSound
 
 _I = tuple(range(0, 449, 32))  # thousands of bits a second, by the number in the header
 _II = (0, 32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384)

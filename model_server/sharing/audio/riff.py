@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from model_server.sharing.audio.mp3 import mp3_files
-from model_server.sharing.audio.refused_sound import RefusedSound
+from model_server.sharing.audio.process import RefusedSound
 
 NAMES = (b"RIFF", b"RF64")
 # Lengths that stand for an unknown one: 0, and from 2 GiB less a header on, as programs differ.

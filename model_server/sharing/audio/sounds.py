@@ -5,17 +5,101 @@ What strangers sent is decoded only in a process with limits of its own (see `wo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 
 import numpy as np
 import soundfile
+from numpy.lib.stride_tricks import sliding_window_view
 
-from model_server.sharing.audio.frames import HOP, RATE, SoundForm
-from model_server.sharing.audio.parts import parts_of
-from model_server.sharing.audio.refused_sound import RefusedSound
-from model_server.sharing.audio.resampling import Resampler
+from model_server.sharing.audio import riff
+from model_server.sharing.audio.mp3 import after_tags, mp3_files
+from model_server.sharing.audio.process import HOP, RATE, RefusedSound, SoundForm
 from model_server.sharing.audio.spectrogram import spectrogram
+
+# Resamples sound piece by piece with a polyphase low-pass filter.
+#
+# The filter is a sinc under a Kaiser window, cut at the lower of the two Nyquist frequencies; each
+# phase is computed when it is first needed, since odd rates have thousands.
+
+_CROSSINGS = 24  # zero crossings of the sinc on each side
+_BETA = 9.0  # of the window: stop band below -90 dB
+_ROLL_OFF = 0.96  # of the Nyquist frequency: room for the filter's slope
+
+
+class Resampler:
+    """Feed it pieces of a sound, then flush it. Equal rates pass unchanged."""
+
+    def __init__(self, rate: int, wanted: int) -> None:
+        shared = math.gcd(rate, wanted)
+        self._up, self._down = wanted // shared, rate // shared
+        self._cut = _ROLL_OFF * min(1.0, wanted / rate)
+        self._half = 0 if rate == wanted else math.ceil(_CROSSINGS / self._cut)
+        self._held = np.zeros(self._half, np.float32)  # from sample `_first - half` on
+        self._first = 0  # the sample that the next output's filter is centred before
+        self._made = 0
+        self._given = 0
+        self._filters: dict[int, np.ndarray] = {}  # by phase
+
+    def feed(self, samples: np.ndarray) -> np.ndarray:
+        """Return the samples f32[N] that can be computed so far."""
+        self._given += len(samples)
+        if not self._half:
+            return samples
+        self._held = np.concatenate([self._held, samples])
+        whole = len(self._held) - 2 * self._half  # centres that have all their neighbours
+        end = self._first + whole
+        count = max(0, math.ceil(end * self._up / self._down) - self._made)
+        return self._computed(count)
+
+    def flush(self) -> np.ndarray:
+        """Return the rest, as if silence followed."""
+        if not self._half:
+            return np.zeros(0, np.float32)
+        silence = np.zeros(2 * self._half + 1, np.float32)
+        self._held = np.concatenate([self._held, silence])
+        total = math.ceil(self._given * self._up / self._down)
+        return self._computed(max(0, total - self._made))
+
+    def _computed(self, count: int) -> np.ndarray:
+        out = np.zeros(count, np.float32)
+        numbers = self._made + np.arange(min(count, self._up))
+        neighbours = sliding_window_view(self._held, 2 * self._half + 1) if count else self._held
+        for index, number in enumerate(numbers.tolist()):
+            centre, phase = divmod(number * self._down, self._up)
+            mine = out[index :: self._up]
+            rows = neighbours[centre - self._first :: self._down][: len(mine)]
+            mine[:] = rows @ self._filter(phase)
+        self._made += count
+        self._drop()
+        return out
+
+    def _drop(self) -> None:
+        """Forget samples that no later output needs."""
+        centre = self._made * self._down // self._up
+        gone = min(centre - self._first, len(self._held))
+        self._held, self._first = self._held[gone:], self._first + gone
+
+    def _filter(self, phase: int) -> np.ndarray:
+        """Return f32[2 half + 1] for an output that lies phase / up samples behind the centre."""
+        found = self._filters.get(phase)
+        if found is None:
+            found = self._filters[phase] = self._computed_filter(phase / self._up)
+        return found
+
+    def _computed_filter(self, offset: float) -> np.ndarray:
+        away = np.arange(-self._half, self._half + 1) - offset
+        inside = np.maximum(0.0, 1.0 - np.square(away / (self._half + 1)))
+        window = np.i0(_BETA * np.sqrt(inside)) / np.i0(_BETA)
+        return (self._cut * np.sinc(self._cut * away) * window).astype(np.float32)
+
+
+_FLAC = re.compile(rb"fLaC[\x00\x80]\x00\x00\x22")  # and the head of its first block
+_OGG = b"OggS"
+_FIRST = 2  # flag of an Ogg page that begins a stream
+_SEGMENTS = 26  # where the head of an Ogg page has their number
 
 FORMATS = ("WAV", "WAVEX", "RF64", "FLAC", "MP3", "OGG")
 _NAMED = "WAV, FLAC, MP3 or Ogg (Vorbis or Opus) file"
@@ -136,3 +220,38 @@ def _too_long(has: str, most_seconds: int) -> str:
         f"is too long ({has}): this model takes at most {most_seconds // _MINUTE} minutes "
         "(override MAX_AUDIO_MINUTES); send it in parts"
     )
+
+
+def parts_of(data: bytes) -> Iterable[bytes]:
+    """Return the sounds of a file in order, each a file with the right lengths in its header.
+
+    What is of no known kind is returned as it is. Raises RefusedSound.
+    """
+    if data.startswith(riff.NAMES):
+        return riff.wave_files(data)
+    sound = after_tags(data, 0)
+    if data.startswith(b"fLaC", sound):
+        return _between(data, [sound, *(each.start() for each in _FLAC.finditer(data, sound + 1))])
+    if data.startswith(_OGG):
+        return _between(data, [*_links(data)])
+    return mp3_files(data)
+
+
+def _between(data: bytes, starts: list[int]) -> Iterator[bytes]:
+    for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
+        yield data[start:end]
+
+
+def _links(data: bytes) -> Iterator[int]:
+    """Yield where each link of a chain of Ogg streams begins: pages that begin streams (RFC 3533).
+
+    Several such pages in a row are streams side by side.
+    """
+    at, begins = 0, False
+    while (at := data.find(_OGG, at)) >= 0 and at + _SEGMENTS < len(data):
+        began, begins = begins, bool(data[at + 5] & _FIRST)
+        if begins and not began:
+            yield at
+        sizes = at + _SEGMENTS + 1
+        ends = sizes + data[at + _SEGMENTS]
+        at = ends + sum(data[sizes:ends])

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from model_server.sharing.audio.frames import HOP, RATE
+from model_server.sharing.audio.process import HOP, RATE
 
 _WINDOW = 400  # samples of a frame
 _PIECE = 4096  # frames that are computed together

@@ -12,8 +12,7 @@ from typing import cast
 
 import msgspec
 
-from model_server.sharing.audio.frames import SoundAnswer, SoundAsk
-from model_server.sharing.audio.refused_sound import RefusedSound
+from model_server.sharing.audio.process import RefusedSound, SoundAnswer, SoundAsk
 from model_server.sharing.audio.sounds import prepared
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed

@@ -12,7 +12,7 @@ from io import BytesIO
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from model_server.sharing.images.forms import ImageForm
-from model_server.sharing.images.frames import MAX_PIXELS, MAX_SIDES, ImageAnswer
+from model_server.sharing.images.process import MAX_PIXELS, MAX_SIDES, ImageAnswer
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 

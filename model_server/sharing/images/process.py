@@ -1,12 +1,33 @@
-"""The server's end of a process that decodes images."""
+"""A process that decodes images: the server's end, and the messages between the two."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
 from model_server.sharing.confined.pipe import framed
 from model_server.sharing.confined.process import ConfinedProcess
-from model_server.sharing.images.frames import ImageAnswer, ImageAsk
+from model_server.sharing.images.forms import ImageForm
+
+MAX_PIXELS = 50_000_000  # of an image as it was sent
+MAX_SIDES = 100  # the longer side of an image in shorter ones
+
+
+class ImageAsk(msgspec.Struct, frozen=True, array_like=True):
+    """Decode one image."""
+
+    image: bytes
+    form: ImageForm
+
+
+class ImageAnswer(msgspec.Struct, frozen=True, array_like=True):
+    kind: Literal["pixels", "refused", "runaway"]
+    pixels: bytes = b""  # u8[height, width, 3]
+    text: str = ""  # the end of a sentence that begins "the image"
+    height: int = 0
+    width: int = 0
+
 
 SECONDS = 5.0  # of processor time for one image
 _WALL_S = 15.0  # for one image, on a machine too busy to give the process its processor time

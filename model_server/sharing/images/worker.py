@@ -11,8 +11,8 @@ import msgspec
 
 from model_server.sharing.confined.limits import confine, run
 from model_server.sharing.confined.pipe import framed
-from model_server.sharing.images.frames import ImageAnswer, ImageAsk
 from model_server.sharing.images.images import RefusedImage, prepared
+from model_server.sharing.images.process import ImageAnswer, ImageAsk
 
 # Bytes that this process may allocate: an image of the most pixels, as it is and as RGB, takes 400
 # MB in Pillow, which has four bytes a pixel, and one that is turned upright half as much again.

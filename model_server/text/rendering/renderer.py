@@ -6,12 +6,29 @@ from concurrent.futures import Future
 from functools import cache
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from model_server.sharing.confined.lanes import LaneKind, Lanes
-from model_server.text.rendering.frames import Answer, Ask, TemplateParts
-from model_server.text.rendering.process import RenderProcess
+from model_server.sharing.confined.process import ConfinedProcess
+from model_server.text.rendering.frames import MAX_ANSWER, Answer, Ask, TemplateParts, framed
 from sax.errors import InvalidRequest, Unavailable
+
+_DECODER = msgspec.msgpack.Decoder(Answer)
+_WORKER = "model_server.text.rendering.worker"
+
+
+class RenderProcess(ConfinedProcess):
+    """The server's end of a process that renders chat templates."""
+
+    def __init__(self, seconds: float, niceness: int = 0) -> None:
+        """`seconds`: processor time for one request."""
+        super().__init__(_WORKER, seconds, niceness, doing="renders it", most=MAX_ANSWER)
+
+    def answer(self, ask: Ask) -> Answer:
+        """Raises ProcessEnded, OSError, or UnicodeEncodeError for text with lone surrogates."""
+        return self.exchange(framed(ask), _DECODER.decode)
+
 
 QUICK_S = 0.2  # processor time of a chat in the quick lane
 SLOW_S = 1.0  # and in the slow one

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sax.cli.bench.goodput import parse_limits
-from sax.cli.bench.histogram import histogram
 from sax.cli.bench.load_plan import LoadPlan, WorkloadKind
 from sax.cli.bench.picture import draw
 from sax.cli.bench.report import TITLES, BenchReport, as_lines, as_value, make_report
@@ -21,6 +22,8 @@ from sax.cli.terminal import admin_of
 from sax.command import FAILED, AsJson, printable, say
 from sax.errors import InvalidRequest
 from sax.format import quoted
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 Url = Annotated[
     str | None,
@@ -198,3 +201,33 @@ def _save(path: Path, picture: str) -> None:
         path.write_text(picture)
     except OSError as error:
         say(f"sax: {quoted(str(path))} cannot be written: {error.strerror}")
+
+
+def histogram(values: Sequence[float], bars: int = 8, width: int = 40) -> Iterator[str]:
+    """Draw how many values fall into each of `bars` ranges of the same width."""
+    if not values:
+        return
+    low, high = min(values), max(values)
+    counts = counted(values, bars)
+    step = (high - low) / bars
+    edges = [f"{low + step * place:,.1f}" for place in range(bars + 1)]
+    column = max(map(len, edges))
+    for place, number in enumerate(counts):
+        bar = _bar(number / max(counts), width)
+        yield f"{edges[place]:>{column}} - {edges[place + 1]:>{column}} {bar:<{width}} {number}"
+
+
+def counted(values: Sequence[float], bars: int) -> list[int]:
+    """Count the values in each of `bars` ranges between the least and the most of them."""
+    low, high = min(values), max(values)
+    counts = [0] * bars
+    for value in values:
+        share = (value - low) / (high - low) if high > low else 0.0
+        counts[min(bars - 1, math.floor(share * bars))] += 1
+    return counts
+
+
+def _bar(share: float, width: int) -> str:
+    eighths = math.ceil(share * width * 8)
+    whole, rest = divmod(eighths, 8)
+    return "█" * whole + (_EIGHTHS[rest] if rest else "")

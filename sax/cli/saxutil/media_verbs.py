@@ -16,9 +16,7 @@ from sax.cli.saxutil.verb import SaxutilCall, SaxutilVerb, show
 from sax.errors import InvalidRequest
 from sax.format import quoted
 from sax.proto import multimodal_pb2
-from sax.saxml.audio_model import AudioModel
-from sax.saxml.multimodal_model import MultimodalModel
-from sax.saxml.vision_model import VisionModel
+from sax.saxml.model import AudioModel, MultimodalModel, VisionModel
 
 _FILE = "@"  # before a file's name, among the items of mm.*
 

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from sax.cli.saxutil.ascii_table import comma_separated, drawn
-from sax.cli.saxutil.extra import options_of
 from sax.cli.saxutil.go_flags import GoFlag, ParsedFlags, WrongUsage
 from sax.client import Client
 from sax.client.attempts import Route
 from sax.client.location import admin_address, written_address
 from sax.config import check_address
+from sax.errors import InvalidRequest
+from sax.format import quoted
 from sax.names import CellId, ModelId
-from sax.saxml.model_handle import ModelHandle
+from sax.saxml.model import ModelHandle
 from sax.saxml.options import ModelOptions
+
+_QUOTES = ("'", '"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +81,32 @@ def show(headings: Sequence[str], rows: Sequence[Sequence[str]], *, as_csv: bool
 
 def _cell_of(name: str) -> str:
     return (CellId if name.count("/") == 2 else ModelId).parse(name).cell
+
+
+def options_of(extra: str, timeout_s: float) -> ModelOptions:
+    """Return the options that -extra and the time limit make.
+
+    A quoted value is a text, a number a number, anything else a text. Raises InvalidRequest.
+    """
+    options = ModelOptions()
+    options.SetTimeout(timeout_s)
+    for pair in extra.split(",") if extra else ():
+        key, colon, value = pair.partition(":")
+        if not colon or ":" in value:
+            raise InvalidRequest(
+                f"{quoted(pair)} in -extra is no pair: write key:value,key:value, e.g. "
+                "temperature:0.2,per_example_max_decode_steps:8",
+                param="extra",
+            )
+        _set(options, key, value)
+    return options
+
+
+def _set(options: ModelOptions, key: str, value: str) -> None:
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in _QUOTES:
+        options.SetExtraInputString(key, value[1:-1])
+        return
+    try:
+        options.SetExtraInput(key, float(value))
+    except ValueError:
+        options.SetExtraInputString(key, value)

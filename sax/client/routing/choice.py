@@ -8,10 +8,16 @@ by rendezvous hashing, which moves only a lost replica's own prefixes to others.
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
+
+from sax.client.routing.affinity import Affinity
+from sax.types import CanaryShare
+
+_WHOLE = 100.0
 
 # By how many requests a replica may be ahead of the least loaded one before it is clearly busier,
 # for a prompt all of which it has: 4, and a quarter of what the least loaded one has. Measured by
@@ -84,3 +90,76 @@ def clearly_busier(load: ServerLoad, least: ServerLoad, share: float) -> bool:
 def weight(key: bytes, address: str) -> bytes:
     """Rank of an address for a key (rendezvous hashing); the highest is the key's home."""
     return blake2b(address.encode(), digest_size=8, key=key).digest()
+
+
+_MOST = 1 << 15  # keys; about 7 MB, the last 1,800 prompts of 32 KiB
+_KEPT_S = 600.0  # by then other prompts have taken the pages of a busy replica
+
+
+class _LastUse(NamedTuple):
+    address: str
+    at_s: float
+
+
+class RecentReplicas:
+    """Memory of one client; the caller passes the time. The keys used longest ago go first."""
+
+    def __init__(self, most: int = _MOST, kept_s: float = _KEPT_S) -> None:
+        self._most = most
+        self._kept_s = kept_s
+        self._places: OrderedDict[bytes, _LastUse] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def wish(self, affinity: Affinity, among: Collection[str], now: float) -> Wish:
+        """Return where a request would rather go, among these replicas: to one that has a prefix of
+        its prompt, else where every client sends prompts that part from the known ones as this one
+        does."""
+        known: dict[str, float] = {}
+        home = b""
+        for key in affinity.keys:
+            place = self._places.get(key.digest)
+            fresh = place is not None and now - place.at_s <= self._kept_s
+            if place is not None and fresh and place.address in among:
+                known.setdefault(place.address, key.share)
+            elif not known:
+                home = key.digest  # in the end, the shortest one that is not known
+        return Wish([PrefixMatch(*pair) for pair in known.items()], home, affinity.home_share)
+
+    def remember(self, affinity: Affinity, address: str, now: float) -> None:
+        place = _LastUse(address, now)
+        for key in affinity.keys:
+            self._places[key.digest] = place
+            self._places.move_to_end(key.digest)
+        while len(self._places) > self._most:
+            self._places.popitem(last=False)
+
+
+# Division of a model's requests between its own version and its canary's. Pure.
+#
+# All requests of a session get one version, and while a canary's share grows, sessions only come
+# to it: none goes back and forth.
+
+
+def point_of(session: bytes, version: str) -> float:
+    """Return where a session falls between 0 and 100; below its share the canary serves it."""
+    digest = blake2b(session, digest_size=8, key=version.encode()).digest()
+    return _WHOLE * int.from_bytes(digest, "big") / 2**64
+
+
+def sides(
+    addresses: Collection[str], share: CanaryShare | None, session: bytes, drawn: float
+) -> tuple[frozenset[str], ...]:
+    """Return the replicas of the version that a request falls to, then the others, which take it
+    if those cannot; empty sides are left out.
+
+    drawn: from 0 to 100, for a request without a session; the same for all its attempts.
+    """
+    ready = frozenset(addresses)
+    if share is None:
+        return (ready,) if ready else ()
+    point = point_of(session, share.version) if session else drawn
+    canary, own = ready & share.addresses, ready - share.addresses
+    ordered = (canary, own) if point < share.percent else (own, canary)
+    return tuple(side for side in ordered if side)

@@ -30,8 +30,8 @@ from sax.errors import (
 )
 from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2, cell_pb2_grpc, common_pb2
 from sax.types import ModelSpec
-from sax.wire import codec
 from sax.wire.rpc import open_channel, to_sax_error
+from sax.wire.servers import encode_join
 from tests.admin_server.conftest import FAST, eventually
 from tests.admin_server.fake_modelet import FakeModelet
 from tests.identities import Identities
@@ -153,7 +153,7 @@ async def test_only_the_cells_admins_may_join_model_servers(cell: Guarded) -> No
     there = await FakeModelet().start()
 
     async def join(who: str) -> None:
-        await cell.call(who, "Join", codec.encode_join(there.info))
+        await cell.call(who, "Join", encode_join(there.info))
 
     assert set(await cell.who_may(join)) == {"", "stranger", "owner", "user"}
     await there.stop()
@@ -260,7 +260,7 @@ async def test_an_admin_server_that_a_model_server_refuses_says_so(
 ) -> None:
     modelet = await FakeModelet(tokens=cell.people.path).start()
     try:
-        await cell.call("server", "Join", codec.encode_join(modelet.info))
+        await cell.call("server", "Join", encode_join(modelet.info))
         await cell.publish("root", requested_num_replicas=1)
         await eventually(lambda: "refuses this admin server" in caplog.text)
         assert "SAX_TOKEN" in caplog.text

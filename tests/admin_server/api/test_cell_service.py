@@ -15,7 +15,7 @@ from sax.errors import (
     UnsupportedParameter,
 )
 from sax.proto import admin_pb2, cell_pb2, cell_pb2_grpc
-from sax.wire import codec
+from sax.wire.records import decode_event, decode_version
 from sax.wire.rpc import open_channel
 from tests.admin_server.api.test_server import M, error_of, model, publish
 from tests.admin_server.conftest import eventually
@@ -35,12 +35,12 @@ async def update(stub, **changes) -> None:
 
 async def versions_of(cell):
     reply = await cell.Versions(cell_pb2.VersionsRequest(model_id=M))
-    return [codec.decode_version(one) for one in reply.versions]
+    return [decode_version(one) for one in reply.versions]
 
 
 async def events_of(cell, **request):
     reply = await cell.Events(cell_pb2.EventsRequest(**request))
-    return [codec.decode_event(one) for one in reply.events]
+    return [decode_event(one) for one in reply.events]
 
 
 async def test_versions_are_told_the_newest_first_with_the_current_one_marked(stub, cell):

@@ -5,11 +5,11 @@ The numbers are written out by hand from Saxml's interface: the contract, not a 
 
 import pytest
 
-from admin_server.api.strict import unknown_fields
+from admin_server.api.server import unknown_fields
 from sax.proto import admin_pb2
 from sax.types import JoinedServer, ServerInfo, Traffic
-from sax.wire import codec
 from sax.wire.rpc import open_channel
+from sax.wire.servers import decode_joined, encode_joined
 from tests.admin_server.api.test_server import M, model, publish
 from tests.admin_server.conftest import eventually
 from tests.admin_server.fake_modelet import modelet_pb2
@@ -98,7 +98,7 @@ def test_what_a_server_did_crosses_the_wire_whole():
     server = JoinedServer(
         ServerInfo(address="127.0.0.1:1"), 1.0, dormant=True, traffic=Traffic(3, 0.5, 4.0, 0.25)
     )
-    assert codec.decode_joined(codec.encode_joined(server)) == server
+    assert decode_joined(encode_joined(server)) == server
 
 
 async def test_a_watch_from_a_number_of_the_future_gets_the_full_set(stub, admin):

@@ -17,7 +17,7 @@ from admin_server.process import Running, running
 from sax.errors import InvalidRequest, ModelNotFound
 from sax.proto import admin_pb2, cell_pb2, cell_pb2_grpc
 from sax.types import Autoscaling, ModelSpec
-from sax.wire import codec
+from sax.wire.models import decode_published
 from sax.wire.rpc import open_channel, to_sax_error
 from tests.admin_server.conftest import FAST, eventually
 from tests.admin_server.fake_modelet import FakeModelet
@@ -216,7 +216,7 @@ async def test_wait_for_ready_and_the_list_go_by_what_is_ready(admin, stub, star
     await admin.cell.publish(spec(replicas=2, autoscaling=replace(SLEEPY, min_replicas=2)))
     await stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=2))
     reply = await stub.List(admin_pb2.ListRequest(model_id=M))
-    (model,) = map(codec.decode_published, reply.published_models)
+    (model,) = map(decode_published, reply.published_models)
     assert (model.ready_replicas, model.wanted_replicas) == (2, 2)
     assert model.spec.autoscaling == replace(SLEEPY, min_replicas=2)
     assert all(server.holds(M) for server in servers)

@@ -25,7 +25,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     free = {
         f"--{name}port": 0 for name in ("", "admin-", "model-", "status-", "metrics-", "group-")
     }
-    monkeypatch.setattr("sax.cli.local.own_cell._PORTS", free)
+    monkeypatch.setattr("sax.cli.local.run._PORTS", free)
     with running_hub() as running:
         monkeypatch.setenv("HF_ENDPOINT", running.url)
         yield running

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_gateway.access.line import AccessLine
-from http_gateway.access.log_format import JsonFormatter
+from http_gateway.access.line import AccessLine, JsonFormatter
 from http_gateway.access.record import RequestRecord
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from k8s.render.bucket import StorageBucket
 from k8s.render.image import ImageSource
 from k8s.render.order import KINDS, SlicePlacement
-from k8s.render.rendering import Rendered, render
+from k8s.render.rendering import Rendered, control_plane_of, put_in, render
 from k8s.render.workload import pod_of
 from model_server.multihost.membership import membership
 from sax.cli.publication import parse_publication
-from sax.errors import InvalidRequest
+from sax.errors import Internal, InvalidRequest
 from sax.names import CellId, ModelId
 from sax.slices import GENERATIONS, slice_of
 from tests.each_case import each_case
@@ -249,3 +249,30 @@ def test_a_comment_is_never_left_however_the_command_looks() -> None:
 
 def _shape(objects: Any) -> list[tuple[str, str]]:
     return [(each["kind"], each["metadata"]["name"]) for each in objects]
+
+
+def test_accounts_that_are_given_rights_move_to_the_namespace_too() -> None:
+    binding = {
+        "kind": "RoleBinding",
+        "metadata": {"name": "b"},
+        "subjects": [
+            {"kind": "ServiceAccount", "name": "sax-model-server"},
+            {"kind": "User", "name": "me"},
+        ],
+    }
+    put_in("serving", [binding])
+    assert binding["metadata"] == {"name": "b", "namespace": "serving"}
+    assert [each.get("namespace") for each in binding["subjects"]] == ["serving", None]
+
+
+def test_packaged_manifests_without_a_place_for_the_bucket_are_a_bug() -> None:
+    with pytest.raises(Internal, match="no ConfigMap, Deployment"):
+        control_plane_of([{"kind": "ServiceAccount", "metadata": {"name": "a"}}], order())
+
+
+def test_the_packaged_objects_stay_as_they_were() -> None:
+    from k8s.render.packaged import control_plane
+
+    packaged = control_plane()
+    control_plane_of(packaged, order())
+    assert packaged == control_plane()

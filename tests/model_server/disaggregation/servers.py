@@ -17,7 +17,8 @@ import grpc.aio
 from sax.proto import modelet_pb2_grpc, prefill_pb2_grpc, tokens_pb2, tokens_pb2_grpc
 from sax.types import GenerateRequest, ModelSpec, SamplingParams, TokenChunk
 from sax.wire import rpc
-from sax.wire.codec import decode_chunk, decode_failure, encode_generate, encode_load
+from sax.wire.models import encode_load
+from sax.wire.tokens import decode_chunk, decode_failure, encode_generate
 from tests.demo_model import COMPILE_CACHE, ROOT
 
 MODEL = "/sax/test/spmd"

@@ -19,11 +19,10 @@ from llguidance import LLMatcher, LLTokenizer
 
 from model_server.grammars import guide as guide_file
 from model_server.grammars.closing import Closings
-from model_server.grammars.compiler import GrammarCompiler
+from model_server.grammars.compiler import GrammarCompiler, ll_tokenizer
 from model_server.grammars.constraint import Constraint, grammar_of
 from model_server.grammars.guide import CompiledGrammar, GuideCounts
 from model_server.grammars.short_way import ShortWay
-from model_server.grammars.vocabulary import ll_tokenizer
 from tests.each_case import each_case
 from tests.model_server.grammars.schemas import SCHEMAS
 from tests.model_server.grammars.test_compiler import tokenizer

@@ -194,13 +194,6 @@ def test_every_module_that_configures_a_model_is_a_family_and_none_is_hidden() -
     assert served == modules
 
 
-def test_a_family_is_a_short_file() -> None:
-    """What several families build on has files of its own."""
-    files = [Path(sys.modules[each.configure.__module__].__file__ or "") for each in families()]
-    lines = {file.name: len(file.read_text().splitlines()) for file in files}
-    assert {name: count for name, count in lines.items() if count > 150} == {}
-
-
 BERT = {
     "model_type": "bert",
     "hidden_size": 32,

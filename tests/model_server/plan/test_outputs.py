@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
+from model_server.plan.command import kubernetes_values
 from model_server.plan.model_plan import (
     BucketPlan,
     Decoding,
@@ -19,7 +20,6 @@ from model_server.plan.model_plan import (
     ModelPlan,
     Slice,
 )
-from model_server.plan.output.kubernetes import kubernetes_values
 from model_server.plan.output.plot import roofline_svg
 from model_server.plan.output.terminal import show
 from sax.errors import InvalidRequest

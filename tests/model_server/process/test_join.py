@@ -12,8 +12,8 @@ from model_server.process.join import Joiner
 from sax.errors import AdminUnavailable
 from sax.proto import admin_pb2, admin_pb2_grpc
 from sax.types import ServerInfo
-from sax.wire.codec import decode_join
 from sax.wire.rpc import server_options
+from sax.wire.servers import decode_join
 from tests.model_server.waiting import until
 
 INFO = ServerInfo(

@@ -6,7 +6,7 @@ import pytest
 
 from sax.proto import custom_pb2, lm_pb2, modelet_pb2, prefill_pb2, tokens_pb2
 from sax.types import GenerateRequest
-from sax.wire.codec import encode_generate
+from sax.wire.tokens import encode_generate
 from tests.grpc_echo import GARBAGE, echoes, repeats
 from tests.model_server.fake_model import FakeModels
 from tests.model_server.fake_server import MODEL, serving

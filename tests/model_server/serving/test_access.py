@@ -27,8 +27,9 @@ from sax.errors import (
 )
 from sax.proto import common_pb2, custom_pb2, lm_pb2, modelet_pb2, tokens_pb2
 from sax.types import ModelSpec, ServableInfo
-from sax.wire.codec import decode_status, encode_load
+from sax.wire.models import encode_load
 from sax.wire.rpc import to_sax_error
+from sax.wire.servers import decode_status
 from tests.identities import Identities
 from tests.model_server.fake_model import FakeModels
 from tests.model_server.fake_server import MODEL, Served, Stream, lm_request, serving

@@ -12,7 +12,7 @@ from model_server.loading.loaded import AnyLoaded, Loaded
 from sax.errors import ReplicaLost
 from sax.proto import modelet_pb2
 from sax.types import ModelSpec, Progress
-from sax.wire.codec import decode_status
+from sax.wire.servers import decode_status
 from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.fake_model import FakeModels
 from tests.model_server.fake_server import MODEL, Served, error_of, lm_request, serving

@@ -8,7 +8,9 @@ import time
 
 from sax.proto import modelet_pb2
 from sax.types import ServableInfo
-from sax.wire.codec import decode_status, encode_custom, encode_embed
+from sax.wire.embed import encode_embed
+from sax.wire.extra_inputs import encode_custom
+from sax.wire.servers import decode_status
 from tests.model_server.fake_model import LIMITS, FakeModels
 from tests.model_server.fake_server import MODEL, Served, Stream, serving
 from tests.model_server.waiting import until

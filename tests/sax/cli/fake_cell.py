@@ -46,9 +46,13 @@ from sax.types import (
     TokenChunk,
     Version,
 )
-from sax.wire import codec
+from sax.wire.embed import decode_embed, encode_embedded
 from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.models import decode_spec, encode_published
+from sax.wire.records import encode_event, encode_version
 from sax.wire.rpc import server_options
+from sax.wire.servers import encode_joined
+from sax.wire.tokens import decode_generate, encode_chunk, encode_failure
 
 
 class FakeCell(
@@ -106,14 +110,14 @@ class FakeCell(
     # --- the admin ---
 
     async def Publish(self, request: admin_pb2.PublishRequest, context: Any) -> Any:
-        spec = codec.decode_spec(request.model)
+        spec = decode_spec(request.model)
         if spec.model_id in self.models:
             raise ModelExists(f"{spec.model_id} is published already; use update")
         self.models[spec.model_id] = PublishedModel(spec, (self.ready,) * spec.replicas)
         return admin_pb2.PublishResponse()
 
     async def Update(self, request: admin_pb2.UpdateRequest, context: Any) -> Any:
-        spec = codec.decode_spec(request.model)
+        spec = decode_spec(request.model)
         self._find(spec.model_id)
         self.models[spec.model_id] = PublishedModel(spec, (self.ready,) * spec.replicas)
         return admin_pb2.UpdateResponse()
@@ -132,8 +136,8 @@ class FakeCell(
         else:
             listed = list(self.models.values())
         return admin_pb2.ListResponse(
-            published_models=map(codec.encode_published, listed),
-            servers=[codec.encode_joined(self._joined())],
+            published_models=map(encode_published, listed),
+            servers=[encode_joined(self._joined())],
         )
 
     async def WatchLoc(self, request: admin_pb2.WatchLocRequest, context: Any) -> Any:
@@ -175,13 +179,13 @@ class FakeCell(
 
     async def Versions(self, request: cell_pb2.VersionsRequest, context: Any) -> Any:
         kept = self.versions[request.model_id]
-        return cell_pb2.VersionsResponse(versions=map(codec.encode_version, kept))
+        return cell_pb2.VersionsResponse(versions=map(encode_version, kept))
 
     async def Events(self, request: cell_pb2.EventsRequest, context: Any) -> Any:
         before = request.before or 2**62
         told = [event for event in reversed(self.events) if event.sequence < before]
         page = told[: request.limit or 100]
-        return cell_pb2.EventsResponse(events=map(codec.encode_event, page))
+        return cell_pb2.EventsResponse(events=map(encode_event, page))
 
     def _find(self, model_id: str) -> PublishedModel:
         if model_id not in self.models:
@@ -210,8 +214,8 @@ class FakeCell(
                 yield tokens_pb2.FromServer(chunks=self._answer(message.generate))
 
     async def Embed(self, request: tokens_pb2.EmbedRequest, context: Any) -> Any:
-        _, inputs, _, _ = codec.decode_embed(request)
-        return codec.encode_embedded(Embedded([[float(len(each))] for each in inputs], 0))
+        _, inputs, _, _ = decode_embed(request)
+        return encode_embedded(Embedded([[float(len(each))] for each in inputs], 0))
 
     async def Score(self, request: lm_pb2.ScoreRequest, context: Any) -> Any:
         size = len(request.prefix)
@@ -222,16 +226,16 @@ class FakeCell(
         return custom_pb2.CustomResponse(response=answer)
 
     def _answer(self, message: tokens_pb2.Generate) -> list[tokens_pb2.Chunk]:
-        request = codec.decode_generate(message)
+        request = decode_generate(message)
         self.asked.append(request)
         if self.refuses or request.model_id.endswith("/full"):
             error = QueueFull("the queue is full (1 waiting)", retry_after_s=1)
-            return [codec.encode_failure(message.id, error)]
+            return [encode_failure(message.id, error)]
         prompt = request.prompt
         text = prompt if isinstance(prompt, str) else " ".join(getattr(prompt[-1], "texts", ()))
         words = text.upper().split()
         return [
-            codec.encode_chunk(
+            encode_chunk(
                 message.id,
                 TokenChunk(
                     word if number == 1 else f" {word}",

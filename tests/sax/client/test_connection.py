@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sax.client.connection import ModelServerConnection
+from sax.client.connection import SILENCE_S, ModelServerConnection, Pulse
 from sax.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -18,6 +20,7 @@ from sax.errors import (
     ReplicaLost,
 )
 from sax.types import GenerateRequest, SamplingParams, TokenChunk
+from tests import virtual_loop
 from tests.sax.fake_replica import FakeReplica
 
 
@@ -311,3 +314,111 @@ async def test_the_time_left_goes_with_the_request_and_the_servers_own_words_com
     assert [asked.timeout_s for asked in replica.asked] == [30.0]
     assert await text(connection, 2) == "0 1"
     assert replica.asked[-1].timeout_s is None
+
+
+class Owner:
+    """What a connection tells its pulse, and hears from it."""
+
+    def __init__(self) -> None:
+        self.owes: bool = True
+        self.asked: list[bool] = []
+        self.silent_at_s: list[float] = []
+        self.pulse = Pulse(lambda: self.owes, self.asked.append, self.note_silence)
+
+    def note_silence(self) -> None:
+        self.silent_at_s.append(virtual_loop.now())
+
+    def hear_a_beat(self) -> None:
+        self.pulse.heard = self.pulse.beats = True
+
+
+def test_a_server_that_beats_and_falls_silent_is_reported_within_five_seconds() -> None:
+    async def story() -> None:
+        owner = Owner()
+        owner.pulse.watch()
+        for _ in range(20):
+            await asyncio.sleep(1)
+            owner.hear_a_beat()
+        heard_s = virtual_loop.now()
+        assert owner.silent_at_s == []
+        await asyncio.sleep(60)
+        (silent_at_s,) = owner.silent_at_s
+        assert SILENCE_S <= silent_at_s - heard_s <= 5
+
+    virtual_loop.run(story())
+
+
+def test_a_server_that_never_beat_may_be_silent_for_long() -> None:
+    async def story() -> None:
+        owner = Owner()
+        owner.pulse.watch()
+        await asyncio.sleep(1)
+        owner.pulse.heard = True  # chunks, without beats
+        await asyncio.sleep(600)
+        assert owner.silent_at_s == []
+
+    virtual_loop.run(story())
+
+
+def test_a_server_that_beat_once_is_judged_by_its_next_stream_too() -> None:
+    async def story() -> None:
+        owner = Owner()
+        owner.hear_a_beat()
+        owner.pulse.watch()
+        began_s = virtual_loop.now()
+        await asyncio.sleep(60)
+        (silent_at_s,) = owner.silent_at_s
+        assert SILENCE_S <= silent_at_s - began_s <= 5
+
+    virtual_loop.run(story())
+
+
+def test_with_nothing_owed_beats_are_called_off_and_silence_is_no_loss() -> None:
+    async def story() -> None:
+        owner = Owner()
+        owner.pulse.watch()
+        owner.hear_a_beat()
+        await asyncio.sleep(1)
+        owner.owes = False
+        await asyncio.sleep(60)
+        assert (owner.asked, owner.silent_at_s) == ([True, False], [])
+        owner.owes = True
+        owner.pulse.watch()
+        owner.pulse.watch()
+        assert owner.asked == [True, False, True]
+        await asyncio.sleep(60)
+        assert len(owner.silent_at_s) == 1
+
+    virtual_loop.run(story())
+
+
+def test_a_stopped_pulse_reports_nothing() -> None:
+    async def story() -> None:
+        owner = Owner()
+        owner.hear_a_beat()
+        owner.pulse.watch()
+        owner.pulse.stop()
+        await asyncio.sleep(60)
+        assert owner.silent_at_s == []
+
+    virtual_loop.run(story())
+
+
+@given(st.lists(st.floats(0.01, 12.0), min_size=1, max_size=20))
+def test_only_gaps_of_the_silence_limit_are_losses(gaps_s: list[float]) -> None:
+    async def story() -> None:
+        owner = Owner()
+        owner.hear_a_beat()
+        owner.pulse.watch()
+        for gap_s in gaps_s:
+            heard_s, before = virtual_loop.now(), len(owner.silent_at_s)
+            await asyncio.sleep(gap_s)
+            reported = len(owner.silent_at_s) > before
+            assert not (reported and gap_s < SILENCE_S)
+            assert reported or gap_s < 5
+            if reported:
+                assert owner.silent_at_s[-1] - heard_s <= 5
+                owner.pulse.watch()
+            owner.hear_a_beat()
+
+    virtual_loop.run(story())

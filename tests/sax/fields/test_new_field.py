@@ -74,7 +74,7 @@ from sax.cli.commands.requests import generate
 from sax.cli.fields_page import page
 from sax.errors import InvalidRequest
 from sax.types import GenerateRequest, ModelSpec, SamplingParams
-from sax.wire import codec
+from sax.wire.extra_inputs import encode_extra_inputs, sampling_from_extra_inputs
 from sax.wire.tokens import decode_generate, encode_generate
 from tests.model_server.fake_model import LIMITS, FakeModels
 
@@ -99,8 +99,8 @@ request = GenerateRequest(model_id="/sax/test/m", prompt="x", sampling=body(top_
 request = decode_generate(type(message := encode_generate(1, request)).FromString(
     message.SerializeToString()))
 assert request.sampling.top_a == 1
-extra = codec.encode_extra_inputs({"top_a": 0.5})
-assert codec.sampling_from_extra_inputs(extra, SamplingParams()).top_a == 0.5
+extra = encode_extra_inputs({"top_a": 0.5})
+assert sampling_from_extra_inputs(extra, SamplingParams()).top_a == 0.5
 assert "top_a" in inspect.signature(generate).parameters
 assert "| `top_a` |" in page()
 

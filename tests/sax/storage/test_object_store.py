@@ -3,18 +3,25 @@
 import asyncio
 import os
 import stat
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from obstore.store import MemoryStore
 
+from admin_server.process import write_location
 from sax.errors import InvalidRequest
+from sax.names import CellId
 from sax.storage.object_store import (
     ObjectExists,
     ObjectMissing,
     RemoteStore,
+    StoreThreads,
     StoreUnavailable,
+    TooManyCalls,
     open_store,
 )
 from tests.stores.fixtures import AZURITE, GCS, KINDS, MOTO
@@ -177,3 +184,116 @@ async def answer(store: RemoteStore, name: str) -> bytes:
             return await store.get(name)
         except StoreUnavailable:
             await asyncio.sleep(0.02)
+
+
+def modes(root: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(root)): stat.S_IMODE(path.stat().st_mode)
+        for path in [root, *root.rglob("*")]
+    }
+
+
+def open_to_all(root: Path) -> None:
+    for path in [root, *root.rglob("*")]:
+        path.chmod(0o777 if path.is_dir() else 0o666)
+
+
+async def test_folders_are_0700_and_files_0600_whatever_the_umask(tmp_path):
+    root, umask = tmp_path / "state", os.umask(0)
+    try:
+        store = open_store(str(root))
+        await store.create("sax/test/records/1", b"x")
+        await store.replace("sax/test/other", b"x")
+    finally:
+        os.umask(umask)
+    assert set(modes(root).values()) == {0o700, 0o600}
+
+
+async def test_a_folder_of_an_older_version_is_closed_at_the_start(tmp_path, caplog):
+    root = tmp_path / "state"
+    await open_store(str(root)).create("sax/test/records/1", b"x")
+    open_to_all(root)
+    store = open_store(str(root))
+    assert set(modes(root).values()) == {0o700, 0o600}
+    assert "6 files and folders of" in caplog.text
+    assert await store.get("sax/test/records/1") == b"x"
+    caplog.clear()
+    open_store(str(root))
+    assert caplog.text == ""
+
+
+async def test_a_root_that_holds_other_things_stays_open_and_is_named(tmp_path, caplog):
+    await open_store(str(tmp_path)).create("sax/test/records/1", b"x")
+    (tmp_path / "letters").write_text("dear")
+    open_to_all(tmp_path)
+    open_store(str(tmp_path))
+    found = modes(tmp_path)
+    assert (found["."], found["letters"]) == (0o777, 0o666)
+    assert (found["sax"], found["sax/test/records/1"]) == (0o700, 0o600)
+    assert f"{tmp_path} and 0 more are open to other users" in caplog.text
+
+
+async def test_a_link_is_not_followed(tmp_path):
+    secret = tmp_path / "elsewhere"
+    secret.write_text("x")
+    secret.chmod(0o644)
+    root = tmp_path / "state"
+    await open_store(str(root)).create("sax/test/records/1", b"x")
+    (root / "sax/link").symlink_to(secret)
+    open_store(str(root))
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o644
+
+
+async def test_clients_of_other_users_can_read_the_location(tmp_path):
+    umask = os.umask(0o022)
+    try:
+        await write_location(str(tmp_path / "root"), CellId("test"), "10.0.0.1:1")
+    finally:
+        os.umask(umask)
+    found = modes(tmp_path / "root")
+    assert (found["."], found["sax/test"], found["sax/test/location.proto"]) == (
+        0o755,
+        0o755,
+        0o644,
+    )
+
+
+async def test_a_call_gives_back_what_it_returns_or_raises():
+    threads = StoreThreads(1)
+    assert await threads.run(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        await threads.run(divmod, 7, 0)
+    assert await threads.run(int, "11", base=2) == 3
+
+
+async def test_a_call_that_its_caller_gave_up_counts_until_it_ends():
+    threads, hung = StoreThreads(1), threading.Event()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(threads.run(hung.wait), 0.05)
+    with pytest.raises(TooManyCalls, match="1 calls to it have not returned"):
+        await threads.run(int)
+    hung.set()
+    while True:
+        try:
+            assert await threads.run(int) == 0
+            break
+        except TooManyCalls:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.extended
+def test_a_call_that_hangs_for_ever_does_not_keep_the_process_alive():
+    code = (
+        "import asyncio, threading\n"
+        "from sax.storage.object_store import StoreThreads\n"
+        "async def main():\n"
+        "    await asyncio.wait_for(StoreThreads(1).run(threading.Event().wait), 0.05)\n"
+        "try:\n"
+        "    asyncio.run(main())\n"
+        "except TimeoutError:\n"
+        "    print('gave up')\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (ended.stdout, ended.stderr) == ("gave up\n", "")

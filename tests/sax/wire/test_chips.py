@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sax.proto.admin_pb2 import ModelServer
-from sax.wire import codec
+from sax.wire.chips import decode_chip, decode_topology, encode_chip, encode_topology
 from tests.each_case import each_case
 
 
@@ -20,7 +20,7 @@ from tests.each_case import each_case
     ],
 )
 def test_a_chip_has_its_number(text: str, number: int) -> None:
-    assert codec.encode_chip(text) == number
+    assert encode_chip(text) == number
 
 
 @each_case(
@@ -35,16 +35,16 @@ def test_a_chip_has_its_number(text: str, number: int) -> None:
     ],
 )
 def test_a_topology_has_its_number(text: str, number: int) -> None:
-    assert codec.encode_topology(text) == number
+    assert encode_topology(text) == number
 
 
 def test_every_number_reads_back() -> None:
     for number in ModelServer.ChipType.values():
-        assert codec.encode_chip(codec.decode_chip(number)) == number
+        assert encode_chip(decode_chip(number)) == number
     for number in ModelServer.ChipTopology.values():
-        assert codec.encode_topology(codec.decode_topology(number)) == number
+        assert encode_topology(decode_topology(number)) == number
 
 
 def test_a_number_of_a_later_version_is_unknown() -> None:
-    assert codec.decode_chip(999) == "unknown"
-    assert codec.decode_topology(999) == "unknown"
+    assert decode_chip(999) == "unknown"
+    assert decode_topology(999) == "unknown"

@@ -8,14 +8,18 @@ import pytest
 
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.types import SamplingParams
-from sax.wire import codec
+from sax.wire.extra_inputs import (
+    encode_extra_inputs,
+    sample_temperatures,
+    sampling_from_extra_inputs,
+)
 from tests.each_case import each_case
 
 DEFAULTS = SamplingParams(temperature=0.5, top_k=40, max_tokens=32, stop_token_ids=(1,))
 
 
 def sampling(extra: Mapping[str, float | list[float] | str]) -> SamplingParams:
-    return codec.sampling_from_extra_inputs(codec.encode_extra_inputs(extra), DEFAULTS)
+    return sampling_from_extra_inputs(encode_extra_inputs(extra), DEFAULTS)
 
 
 def test_nothing_given_leaves_the_defaults() -> None:
@@ -100,26 +104,26 @@ def test_a_top_p_of_0_keeps_the_likeliest_token() -> None:
 def test_each_sample_may_have_a_temperature(
     extra: Mapping[str, float | list[float]], told: tuple[float, ...]
 ) -> None:
-    assert codec.sample_temperatures(codec.encode_extra_inputs(extra), 3) == pytest.approx(told)
+    assert sample_temperatures(encode_extra_inputs(extra), 3) == pytest.approx(told)
     if isinstance(extra.get("temperature"), list):
         assert sampling(extra) == DEFAULTS
 
 
 @each_case("values", [[], [0.5, 0.5], [0.5, -1.0, 0.5], [float("nan")]])
 def test_temperatures_that_no_sample_can_have_are_refused(values: list[float]) -> None:
-    encoded = codec.encode_extra_inputs({"temperature": values})
+    encoded = encode_extra_inputs({"temperature": values})
     with pytest.raises(InvalidRequest, match="temperature"):
-        codec.sample_temperatures(encoded, 3)
+        sample_temperatures(encoded, 3)
 
 
 def test_one_temperature_is_not_said_twice() -> None:
-    encoded = codec.encode_extra_inputs({"temperature": [0.5]})
+    encoded = encode_extra_inputs({"temperature": [0.5]})
     encoded.items["temperature"] = 0.5
     with pytest.raises(InvalidRequest, match="one of the two"):
-        codec.sample_temperatures(encoded, 1)
+        sample_temperatures(encoded, 1)
 
 
 @pytest.mark.parametrize("value", [None, ["a"], object()])
 def test_a_value_of_no_kind_is_refused_by_name(value: object) -> None:
     with pytest.raises(InvalidRequest, match="temperature"):
-        codec.encode_extra_inputs({"temperature": value})  # type: ignore[dict-item]
+        encode_extra_inputs({"temperature": value})  # type: ignore[dict-item]

@@ -47,7 +47,53 @@ from sax.types import (
     Tool,
     ToolCall,
 )
-from sax.wire import codec
+from sax.wire.embed import (
+    decode_classified,
+    decode_classify,
+    decode_embed,
+    decode_embedded,
+    decode_gradients,
+    decode_pair_scores,
+    encode_classified,
+    encode_classify,
+    encode_embed,
+    encode_embedded,
+    encode_gradients,
+    encode_pair_scores,
+)
+from sax.wire.models import (
+    decode_load,
+    decode_models,
+    decode_published,
+    decode_share,
+    decode_spec,
+    encode_load,
+    encode_published,
+    encode_share,
+    encode_spec,
+)
+from sax.wire.servers import (
+    decode_join,
+    decode_joined,
+    decode_stats,
+    decode_status,
+    encode_join,
+    encode_joined,
+    encode_stats,
+    encode_status,
+)
+from sax.wire.tokens import (
+    decode_chunk,
+    decode_detokenize,
+    decode_failure,
+    decode_generate,
+    decode_tokenize,
+    encode_chunk,
+    encode_detokenize,
+    encode_failure,
+    encode_generate,
+    encode_tokenize,
+)
 from tests.each_case import each_case
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -236,21 +282,21 @@ CHUNKS = st.builds(
 
 @given(SPECS)
 def test_a_spec_survives_the_wire(spec: ModelSpec) -> None:
-    wire = codec.encode_spec(spec).SerializeToString()
-    assert codec.decode_spec(admin_pb2.Model.FromString(wire)) == spec
+    wire = encode_spec(spec).SerializeToString()
+    assert decode_spec(admin_pb2.Model.FromString(wire)) == spec
 
 
 @given(SPECS)
 def test_a_load_request_carries_all_of_a_spec_that_a_server_needs(spec: ModelSpec) -> None:
-    wire = codec.encode_load(spec).SerializeToString()
-    loaded = codec.decode_load(modelet_pb2.LoadRequest.FromString(wire))
+    wire = encode_load(spec).SerializeToString()
+    loaded = decode_load(modelet_pb2.LoadRequest.FromString(wire))
     assert loaded == replace(spec, replicas=0, admin_acl="", autoscaling=None, canary=None)
 
 
 @given(SHARES)
 def test_a_canarys_share_survives_the_wire(share: CanaryShare | None) -> None:
-    wire = admin_pb2.WatchLocResponse(canary=codec.encode_share(share)).SerializeToString()
-    assert codec.decode_share(admin_pb2.WatchLocResponse.FromString(wire)) == share
+    wire = admin_pb2.WatchLocResponse(canary=encode_share(share)).SerializeToString()
+    assert decode_share(admin_pb2.WatchLocResponse.FromString(wire)) == share
 
 
 @given(SPECS, st.lists(REPLICAS, max_size=3).map(tuple), TEXTS)
@@ -258,8 +304,8 @@ def test_a_published_model_survives_the_wire(
     spec: ModelSpec, replicas: tuple[ReplicaStatus, ...], methods: tuple[str, ...]
 ) -> None:
     model = PublishedModel(spec, replicas, methods)
-    msg = codec.encode_published(model)
-    assert codec.decode_published(msg) == model
+    msg = encode_published(model)
+    assert decode_published(msg) == model
     assert list(msg.modelet_addresses) == [r.address for r in replicas if r.address]
     assert msg.ready_replicas == model.ready_replicas
 
@@ -285,22 +331,22 @@ def test_a_listed_model_has_room_for_what_fits_into_every_ready_replica() -> Non
             for address, (context, status) in sizes.items()
         ],
     )
-    assert [model.max_context for model in codec.decode_models(listing)] == [2048, 0]
+    assert [model.max_context for model in decode_models(listing)] == [2048, 0]
 
 
 def test_a_saxml_admins_listing_gives_the_addresses() -> None:
     msg = admin_pb2.PublishedModel(
         model=admin_pb2.Model(model_id="/sax/test/m"), modelet_addresses=["a:1", "b:2"]
     )
-    model = codec.decode_published(msg)
+    model = decode_published(msg)
     assert [replica.address for replica in model.replicas] == ["a:1", "b:2"]
     assert model.ready_replicas == 0
 
 
 @given(INFOS)
 def test_a_join_survives_the_wire(info: ServerInfo) -> None:
-    assert codec.decode_join(codec.encode_join(info)) == info
-    assert codec.decode_join(codec.encode_join(info, leaving=True)) == info
+    assert decode_join(encode_join(info)) == info
+    assert decode_join(encode_join(info, leaving=True)) == info
 
 
 @given(st.lists(SERVABLES, max_size=3).map(tuple), TEXT, I64, I64, st.booleans())
@@ -308,7 +354,7 @@ def test_a_servers_status_survives_the_wire(
     servables: tuple[ServableInfo, ...], incarnation: str, total: int, used: int, draining: bool
 ) -> None:
     status = ServerStatus(servables, incarnation, total, used, draining=draining)
-    assert codec.decode_status(codec.encode_status(status)) == status
+    assert decode_status(encode_status(status)) == status
 
 
 @given(INFOS, st.integers(0, 2**40), st.lists(SERVABLES, max_size=3).map(tuple), I64)
@@ -316,56 +362,56 @@ def test_a_joined_server_survives_the_wire_to_the_millisecond(
     info: ServerInfo, seen_ms: int, servables: tuple[ServableInfo, ...], used: int
 ) -> None:
     server = JoinedServer(info, seen_ms / 1000, servables, used)
-    assert codec.decode_joined(codec.encode_joined(server)) == server
+    assert decode_joined(encode_joined(server)) == server
 
 
 @given(st.none() | st.builds(Need, devices=I32, memory=I64, weights=I64))
 def test_what_a_refused_model_needs_survives_the_wire(need: Need | None) -> None:
     refused = ServableInfo(model_id="/sax/test/m", status=ServableStatus.FAILED, need=need)
     status = ServerStatus((refused,))
-    assert codec.decode_status(codec.encode_status(status)) == status
+    assert decode_status(encode_status(status)) == status
 
 
 def test_a_need_below_nothing_is_none_at_all() -> None:
     msg = modelet_pb2.GetStatusResponse()
     msg.models.add().need.devices = -1
-    assert codec.decode_status(msg).servables[0].need == Need()
+    assert decode_status(msg).servables[0].need == Need()
 
 
 def test_a_saxml_admins_joined_server_gives_statuses_and_reasons() -> None:
     msg = admin_pb2.JoinedModelServer(address="a:1", failure_reasons={"/sax/test/m": "no room"})
     msg.loaded_models["/sax/test/m"] = common_pb2.FAILED
-    (servable,) = codec.decode_joined(msg).servables
+    (servable,) = decode_joined(msg).servables
     assert (servable.status, servable.reason) == (ServableStatus.FAILED, "no room")
 
 
 @given(st.lists(st.builds(ServerTypeStat, CHIPS, TOPOLOGIES, I32), max_size=3).map(tuple))
 def test_stats_survive_the_wire(types: tuple[ServerTypeStat, ...]) -> None:
     stats = CellStats(types, {"llama": 2})
-    assert codec.decode_stats(codec.encode_stats(stats)) == stats
+    assert decode_stats(encode_stats(stats)) == stats
 
 
 @given(st.integers(0, 2**64 - 1), REQUESTS)
 def test_a_question_survives_the_wire(number: int, request: GenerateRequest) -> None:
-    wire = codec.encode_generate(number, request).SerializeToString()
+    wire = encode_generate(number, request).SerializeToString()
     msg = tokens_pb2.Generate.FromString(wire)
     assert msg.id == number
-    assert codec.decode_generate(msg) == request
+    assert decode_generate(msg) == request
 
 
 @given(st.integers(0, 2**64 - 1), CHUNKS)
 def test_a_chunk_survives_the_wire(number: int, chunk: TokenChunk) -> None:
-    msg = tokens_pb2.Chunk.FromString(codec.encode_chunk(number, chunk).SerializeToString())
+    msg = tokens_pb2.Chunk.FromString(encode_chunk(number, chunk).SerializeToString())
     assert msg.id == number
     assert not msg.HasField("failure")
-    assert codec.decode_chunk(msg) == chunk
+    assert decode_chunk(msg) == chunk
 
 
 @given(TEXT, TEXT | CHATS, st.sampled_from([None, False, True]), OPTIONS)
 def test_a_text_to_tokenize_survives_the_wire(
     model_id: str, prompt: str | tuple[Message, ...], special: bool | None, chat: ChatOptions
 ) -> None:
-    decoded = codec.decode_tokenize(codec.encode_tokenize(model_id, prompt, special, chat))
+    decoded = decode_tokenize(encode_tokenize(model_id, prompt, special, chat))
     told = ChatOptions() if isinstance(prompt, str) else chat
     assert decoded == (model_id, prompt, special, told)
 
@@ -375,19 +421,19 @@ def test_a_chat_with_tools_survives_the_wire(
     messages: tuple[Message, ...], chat: ChatOptions
 ) -> None:
     request = GenerateRequest(model_id="m", prompt=messages, chat=chat)
-    assert codec.decode_generate(codec.encode_generate(1, request)) == request
+    assert decode_generate(encode_generate(1, request)) == request
 
 
 @given(TEXT, st.lists(st.integers(0, 2**31 - 1)))
 def test_tokens_to_turn_into_text_survive_the_wire(model_id: str, ids: list[int]) -> None:
-    sent = codec.encode_detokenize(model_id, ids)
-    assert codec.decode_detokenize(sent) == (model_id, tuple(ids))
+    sent = encode_detokenize(model_id, ids)
+    assert decode_detokenize(sent) == (model_id, tuple(ids))
 
 
 @each_case("cls", TABLE)
 def test_a_failure_survives_the_wire(cls: type) -> None:
-    msg = codec.encode_failure(7, cls("why", param="seed", retry_after_s=1.5))
-    error = codec.decode_failure(msg)
+    msg = encode_failure(7, cls("why", param="seed", retry_after_s=1.5))
+    error = decode_failure(msg)
     assert msg.id == 7
     assert type(error) is cls
     assert (error.text, error.param, error.retry_after_s) == ("why", "seed", 1.5)
@@ -409,7 +455,7 @@ def test_a_failure_survives_the_wire(cls: type) -> None:
 def test_a_sampling_field_no_message_can_hold_is_refused_by_name(field: str, value: object) -> None:
     sampling = SamplingParams(**{field: value})  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match=field) as caught:
-        codec.encode_generate(1, GenerateRequest(model_id="m", prompt="", sampling=sampling))
+        encode_generate(1, GenerateRequest(model_id="m", prompt="", sampling=sampling))
     assert caught.value.param == field
 
 
@@ -418,13 +464,13 @@ def test_a_time_limit_is_sent_in_whole_milliseconds_or_not_at_all(
     timeout_s: float | None, timeout_ms: int
 ) -> None:
     asked = GenerateRequest(model_id="m", prompt="", timeout_s=timeout_s)
-    assert codec.encode_generate(1, asked).timeout_ms == timeout_ms
+    assert encode_generate(1, asked).timeout_ms == timeout_ms
 
 
 @pytest.mark.parametrize("prompt", ["\ud800", (2**31,), (Message("user", "\udfff"),)])
 def test_a_prompt_no_message_can_hold_is_refused(prompt: object) -> None:
     with pytest.raises(InvalidRequest, match="cannot be sent"):
-        codec.encode_generate(1, GenerateRequest(model_id="m", prompt=prompt))  # type: ignore[arg-type]
+        encode_generate(1, GenerateRequest(model_id="m", prompt=prompt))  # type: ignore[arg-type]
 
 
 INPUTS = st.lists(TEXT | st.lists(I32, max_size=4).map(tuple), max_size=4)
@@ -434,34 +480,34 @@ INPUTS = st.lists(TEXT | st.lists(I32, max_size=4).map(tuple), max_size=4)
 def test_inputs_to_embed(
     model_id: str, inputs: list[str | tuple[int, ...]], dimensions: int, prompt: str
 ) -> None:
-    message = codec.encode_embed(model_id, inputs, dimensions, prompt)
-    assert codec.decode_embed(message) == (model_id, inputs, dimensions, prompt)
+    message = encode_embed(model_id, inputs, dimensions, prompt)
+    assert decode_embed(message) == (model_id, inputs, dimensions, prompt)
 
 
 @given(TEXT, INPUTS)
 def test_inputs_to_classify(model_id: str, inputs: list[str | tuple[int, ...]]) -> None:
-    assert codec.decode_classify(codec.encode_classify(model_id, inputs)) == (model_id, inputs)
+    assert decode_classify(encode_classify(model_id, inputs)) == (model_id, inputs)
 
 
 @given(st.lists(F64), st.dictionaries(TEXT, st.lists(F64, max_size=4), max_size=3))
 def test_gradients(score: list[float], gradients: dict[str, list[float]]) -> None:
     found = Gradients(score, gradients)
-    assert codec.decode_gradients(codec.encode_gradients(found)) == found
+    assert decode_gradients(encode_gradients(found)) == found
 
 
 @given(st.lists(F64), I32)
 def test_scores_of_pairs(scores: list[float], tokens: int) -> None:
     found = PairScores(scores, tokens)
-    assert codec.decode_pair_scores(codec.encode_pair_scores(found)) == found
+    assert decode_pair_scores(encode_pair_scores(found)) == found
 
 
 @given(st.lists(TEXT, max_size=3), st.lists(st.lists(F32, max_size=3), max_size=3), I32)
 def test_classes(labels: list[str], scores: list[list[float]], tokens: int) -> None:
     found = Classified(tuple(labels), scores, tokens)
-    assert codec.decode_classified(codec.encode_classified(found)) == found
+    assert decode_classified(encode_classified(found)) == found
 
 
 @given(st.lists(st.lists(F32, max_size=4), max_size=3), I64)
 def test_vectors(vectors: list[list[float]], tokens: int) -> None:
     embedded = Embedded(vectors, tokens)
-    assert codec.decode_embedded(codec.encode_embedded(embedded)) == embedded
+    assert decode_embedded(encode_embedded(embedded)) == embedded

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from sax.speech.transcripts import Segment, TranscriptPart, TranscriptRequest
-from sax.wire.codec import decode_part, decode_transcribe, encode_part, encode_transcribe
+from sax.wire.transcripts import decode_part, decode_transcribe, encode_part, encode_transcribe
 
 
 def test_a_request_comes_back_as_it_was() -> None:

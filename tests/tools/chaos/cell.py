@@ -17,7 +17,9 @@ from sax.errors import AdminUnavailable, DeadlineExceeded, NotLeading, SaxError
 from sax.names import CellId
 from sax.proto import admin_pb2, modelet_pb2
 from sax.types import PublishedModel, ServerStatus
-from sax.wire import codec, rpc
+from sax.wire import rpc
+from sax.wire.models import decode_published
+from sax.wire.servers import decode_status
 from tests.identities import Identities
 from tests.processes import free_ports
 from tests.tools.chaos.child import Child
@@ -76,7 +78,7 @@ class RealCell:
             )
         except (AdminUnavailable, DeadlineExceeded):
             return None
-        return [codec.decode_published(model) for model in reply.published_models]
+        return [decode_published(model) for model in reply.published_models]
 
     async def leaders(self) -> list[tuple[Admin, list[PublishedModel]]]:
         """Whoever says that it leads."""
@@ -101,7 +103,7 @@ class RealCell:
         reply = await self._ask(
             server.address, "/sax.Modelet/GetStatus", request, modelet_pb2.GetStatusResponse
         )
-        return codec.decode_status(reply)
+        return decode_status(reply)
 
     async def _ask(self, address, path, request, reply):
         """Over a connection of its own: what happened to others tells nothing of this one."""

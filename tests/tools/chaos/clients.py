@@ -26,7 +26,7 @@ from sax.errors import (
 )
 from sax.proto import admin_pb2
 from sax.types import ModelSpec
-from sax.wire.codec import encode_spec
+from sax.wire.models import encode_spec
 from tests.simulation import history as h
 from tests.simulation.history import Call, History
 from tests.tools.chaos.cell import CELL

@@ -13,7 +13,7 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families import llama, mistral, qwen2
 from model_server.models.known_keys import KnownKeys, anything
-from model_server.models.media.llava import vision_encoder
+from model_server.models.media import llava_vision_encoder
 from model_server.models.recipe import Family, Recipe
 from sax.errors import CheckpointError
 
@@ -45,14 +45,14 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             f"the text_config of this llava checkpoint has model_type = {kind!r}; supported: "
             f"{', '.join(_CONFIGURE)}"
         )
-    others = (*vision_encoder.KEYS, *_NOTES, _TEXT_TYPE)
+    others = (*llava_vision_encoder.KEYS, *_NOTES, _TEXT_TYPE)
     text = {key: value for key, value in config.items() if key not in others}
     recipe = _CONFIGURE[kind]({**_DEFAULTS[kind], **text, "model_type": kind}, values)
     # The family of the text model has checked its keys.
     keys = ConfigKeys(
-        config, KnownKeys("llava", vision_encoder.KEYS, dict.fromkeys(config, anything))
+        config, KnownKeys("llava", llava_vision_encoder.KEYS, dict.fromkeys(config, anything))
     )
-    return replace(recipe, media=vision_encoder.llava_vision(keys, recipe.embed, values))
+    return replace(recipe, media=llava_vision_encoder.llava_vision(keys, recipe.embed, values))
 
 
 FAMILY = Family("llava", ("llava",), "LLaVA 1.5, Pixtral 12B", configure, own_types_only=True)

@@ -7,13 +7,12 @@ Source: Meta 2025, "The Llama 4 herd"; names and config keys are those of Huggin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildFfw, decoder_recipe, norm_of
-from model_server.models.families.experts.llama4_layers import layer_kinds, ropes_of
 from model_server.models.families.llama import attention_shape
 from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.attention import Attention, AttentionSources
@@ -21,11 +20,70 @@ from model_server.models.layers.experts import Experts, ExpertSources, RoutedFee
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import UnitNorm, activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
+from model_server.models.layers.rope import QueryGrowth, Rope, rope_of
 from model_server.models.layers.routing import Router, SigmoidChoice, checked_count
-from model_server.models.media.llama4 import vision_encoder
+from model_server.models.media import llama4_vision_encoder
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.source import Portion, Tensor, Transposed
 from model_server.models.weights.weight import WeightForm
+from sax.errors import CheckpointError
+
+# Llama 4's kinds of layers: most rotate and see a chunk, the others see everything unrotated.
+
+_CHUNKED, _FULL = "chunked_attention", "full_attention"
+
+
+class LayerKind(NamedTuple):
+    rotates: bool
+    chunk: int | None  # tokens that see each other; None: all
+    sparse: bool  # has experts
+
+
+def layer_kinds(keys: ConfigKeys) -> list[LayerKind]:
+    """Return one per layer. Raises CheckpointError for lists that do not fit the layers."""
+    layers = range(keys.whole("num_hidden_layers"))
+    size = keys.whole_or_none("attention_chunk_size")
+    interval = keys.whole("no_rope_layer_interval")
+    rotates = keys.get("no_rope_layers") or [int((i + 1) % interval != 0) for i in layers]
+    _check(keys, "no_rope_layers", rotates, (0, 1))
+    chunks = keys.get("layer_types") or [_CHUNKED if turns else _FULL for turns in rotates]
+    _check(keys, "layer_types", chunks, (_CHUNKED, _FULL))
+    step = keys.whole("interleave_moe_layer_step")
+    sparse = keys.get("moe_layers")
+    sparse = list(layers)[step - 1 :: step] if sparse is None else sparse
+    if not isinstance(sparse, list) or any(type(index) is not int for index in sparse):
+        raise CheckpointError(f"config.json has moe_layers = {sparse!r}; give layer indices")
+    return [
+        LayerKind(rotates[i] == 1, size if chunks[i] == _CHUNKED else None, i in sparse)
+        for i in layers
+    ]
+
+
+def _check(keys: ConfigKeys, key: str, given: Any, allowed: tuple[Any, ...]) -> None:
+    layers = keys.whole("num_hidden_layers")
+    if not isinstance(given, list) or len(given) < layers or not set(given) <= set(allowed):
+        raise CheckpointError(
+            f"config.json has {key} = {given!r}; the {keys.family} family needs one of "
+            f"{' and '.join(map(str, allowed))} for each of {layers} layers"
+        )
+
+
+def ropes_of(keys: ConfigKeys, kinds: Sequence[LayerKind], head_dim: int) -> list[Rope | None]:
+    """One per layer; layers that do not rotate may sharpen the attention of late queries."""
+    given = keys.all
+    if not given.get("rope_parameters") and not given.get("rope_theta"):
+        given = given | {"rope_theta": 500000.0}
+    rope = rope_of(given, head_dim, interleaved=True)
+    return [rope if kind.rotates else _unrotated(keys) for kind in kinds]
+
+
+def _unrotated(keys: ConfigKeys) -> Rope | None:
+    # True, or a number that says no more.
+    if not keys.get("attn_temperature_tuning", True):
+        return None
+    growth = QueryGrowth(keys.number("attn_scale"), keys.whole("floor_scale"), ahead=1)
+    return Rope(frequencies=(), query_growth=growth)
+
 
 KEYS = KnownKeys(
     "llama4",
@@ -45,7 +103,7 @@ KEYS = KnownKeys(
         "num_experts_per_tok",
         "num_local_experts",
         "use_qk_norm",
-        *vision_encoder.KEYS,
+        *llama4_vision_encoder.KEYS,
     ),
     # Notes of a tool, and tokens around those of an image.
     {**DECODER_OFF, **ignored("for_llm_compressor", "boi_token_index", "eoi_token_index")},
@@ -97,7 +155,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         layer=layer,
         windows=[kind.chunk for kind in kinds],
     )
-    return replace(recipe, media=vision_encoder.llama4_vision(keys, recipe.embed))
+    return replace(recipe, media=llama4_vision_encoder.llama4_vision(keys, recipe.embed))
 
 
 def _dense_ffw(keys: ConfigKeys, width: str) -> Any:

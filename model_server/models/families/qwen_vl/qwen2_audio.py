@@ -13,7 +13,7 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families import qwen2
 from model_server.models.known_keys import KnownKeys, anything
-from model_server.models.media.qwen_audio import audio_encoder
+from model_server.models.media import qwen_audio_encoder
 from model_server.models.recipe import Family, Recipe
 from sax.errors import CheckpointError
 
@@ -39,14 +39,14 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
             f"the text_config of this qwen2_audio checkpoint has model_type = {kind!r}; supported: "
             "qwen2"
         )
-    others = (*audio_encoder.KEYS, *_UNUSED, _TEXT_TYPE)
+    others = (*qwen_audio_encoder.KEYS, *_UNUSED, _TEXT_TYPE)
     text = {key: value for key, value in config.items() if key not in others}
     recipe = qwen2.configure({**_DEFAULTS, **text, "model_type": kind}, values)
     # The family of the text model has checked its keys.
     keys = ConfigKeys(
-        config, KnownKeys("qwen2_audio", audio_encoder.KEYS, dict.fromkeys(config, anything))
+        config, KnownKeys("qwen2_audio", qwen_audio_encoder.KEYS, dict.fromkeys(config, anything))
     )
-    return replace(recipe, media=audio_encoder.qwen2_audio_media(keys, recipe.embed))
+    return replace(recipe, media=qwen_audio_encoder.qwen2_audio_media(keys, recipe.embed))
 
 
 FAMILY = Family("qwen2_audio", ("qwen2_audio",), "Qwen2-Audio", configure, own_types_only=True)

@@ -29,7 +29,7 @@ KEYS = KnownKeys(
         *OUTER,
         "attention_bias",
         "decoder_sparse_step",
-        "experts_apart",  # neither is of config.json: see checkpoints/stored_experts.py
+        "experts_apart",  # neither is of config.json: see checkpoints/opening.py
         "experts_upright",
         "mlp_only_layers",
         "moe_intermediate_size",

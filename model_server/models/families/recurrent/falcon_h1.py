@@ -10,25 +10,168 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 
+from model_server.kernels.paged import PagedBatch
+from model_server.kernels.pages import LayerPages
+from model_server.kernels.states import State
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import decoder_recipe, norm_of
 from model_server.models.families.llama import attention_shape, biased_attention
-from model_server.models.families.recurrent.falcon_h1_keys import DEFAULTS, KEYS, numbers_of
-from model_server.models.families.recurrent.falcon_h1_layers import (
-    AttendingHalf,
-    HalvedDecoder,
-    RecurrentHalf,
-    ScaledFeedForward,
-    StreamNorm,
+from model_server.models.families.recurrent.mixers import (
+    MAMBA,
+    MAMBA_DEFAULTS,
+    MAMBA_OFF,
+    mamba_shape,
 )
-from model_server.models.families.recurrent.mixers import mamba_shape
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, all_in, ignored
+from model_server.models.layers.decoder import Decoder
+from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import activation_of
-from model_server.models.layers.rope import rope_of
+from model_server.models.layers.rope import Rotary, rope_of
 from model_server.models.layers.state_space import StateSpace, StateSpaceShape
 from model_server.models.recipe import Family, Recipe, serving
 from model_server.models.weights.weight import WeightForm
+from sax.errors import CheckpointError
+
+
+class AttendingHalf(nnx.Module):
+    """Maps a stream f32[T, D], with anything behind it, to the stream and what attention found."""
+
+    def __init__(
+        self, norm: nnx.Module, attention: nnx.Module, *, factor: float, out_factor: float
+    ) -> None:
+        self.norm = norm
+        self.attention = attention
+        self.factor = factor  # of the input
+        self.out_factor = out_factor
+
+    def __call__(
+        self, x: jax.Array, rotation: Rotary | None, pages: LayerPages, batch: PagedBatch
+    ) -> tuple[jax.Array, LayerPages]:
+        """Maps f32[T, 2 D] to f32[T, 2 D]."""
+        stream = x[:, : x.shape[1] // 2]
+        mixed, pages = self.attention(self.norm(stream) * self.factor, rotation, pages, batch)
+        return jnp.concatenate([stream, mixed * self.out_factor], axis=-1), pages
+
+
+class RecurrentHalf(nnx.Module):
+    """Adds what attention found, the output of a state space, and a feed-forward."""
+
+    def __init__(
+        self,
+        norm: nnx.Module,
+        mixer: StateSpace,
+        before_ffw: nnx.Module,
+        ffw: nnx.Module,
+        *,
+        factor: float,
+        out_factor: float,
+    ) -> None:
+        self.norm = norm
+        self.mixer = mixer
+        self.before_ffw = before_ffw
+        self.ffw = ffw
+        self.factor = factor  # of the mixer's input
+        self.out_factor = out_factor
+
+    def __call__(
+        self, x: jax.Array, rotation: Rotary | None, pages: State, batch: PagedBatch
+    ) -> tuple[jax.Array, State]:
+        """Maps f32[T, 2 D] to f32[T, 2 D], of which the first half counts."""
+        stream, attended = jnp.split(x, 2, axis=1)
+        mixed, pages = self.mixer(self.norm(stream) * self.factor, rotation, pages, batch)
+        stream = stream + mixed * self.out_factor + attended
+        stream = stream + self.ffw(self.before_ffw(stream))
+        return jnp.concatenate([stream, jnp.zeros_like(stream)], axis=-1), pages
+
+
+class HalvedDecoder(Decoder):
+    """A decoder of such halves."""
+
+    def embed(self, tokens: jax.Array, positions: jax.Array, media: Any = None) -> jax.Array:
+        """Returns f32[T, 2 D], the input of the first half; it takes no media."""
+        assert media is None, "models of this kind see no images"
+        x = super().embed(tokens, positions)
+        return jnp.concatenate([x, jnp.zeros_like(x)], axis=-1)
+
+
+class StreamNorm(nnx.Module):
+    """The last norm, of the stream alone."""
+
+    def __init__(self, norm: nnx.Module) -> None:
+        self.norm = norm
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps f32[T, 2 D] to f32[T, D]."""
+        return self.norm(x[:, : x.shape[1] // 2])
+
+
+class ScaledFeedForward(GatedFeedForward):
+    """A gated feed-forward with a factor of the gate and one of the output."""
+
+    def __init__(
+        self, embed: int, ffw: int, *, factor: float, out_factor: float, **rest: Any
+    ) -> None:
+        super().__init__(embed, ffw, **rest)
+        self.factor, self.out_factor = factor, out_factor
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        opening, up = self.gate_up(x)
+        return self.down(self.activation(opening * self.factor) * up) * self.out_factor
+
+
+_FACTORS = (
+    "attention_in_multiplier",
+    "attention_out_multiplier",
+    "embedding_multiplier",
+    "key_multiplier",
+    "lm_head_multiplier",
+    "ssm_in_multiplier",
+    "ssm_out_multiplier",
+)
+KEYS = KnownKeys(
+    "falcon_h1",
+    (
+        *DECODER,
+        *MAMBA,
+        *_FACTORS,
+        "attention_bias",
+        "mamba_d_ssm",
+        "mamba_norm_before_gate",
+        "mamba_rms_norm",
+        "mlp_bias",
+        "mlp_multipliers",
+        "projectors_bias",
+        "ssm_multipliers",
+    ),
+    # Notes of the training; the kinds of layers are all the same.
+    {
+        **DECODER_OFF,
+        **MAMBA_OFF,
+        **ignored("attn_layer_indices", "mamba_use_mlp", "mlp_expansion_factor"),
+        "layer_types": all_in("hybrid"),
+        "layers_block_type": all_in("hybrid"),
+    },
+)
+DEFAULTS = {
+    **MAMBA_DEFAULTS,
+    **dict.fromkeys(_FACTORS, 1.0),
+    "mamba_d_ssm": 1024,
+    "mamba_norm_before_gate": True,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+}
+
+
+def numbers_of(keys: ConfigKeys, key: str, count: int) -> tuple[float, ...]:
+    """Return the factors under a key, 1 if it is not there. Raises CheckpointError."""
+    given = keys.get(key, [1.0] * count)
+    if not isinstance(given, list) or [type(x) in (int, float) for x in given] != [True] * count:
+        raise CheckpointError(f"config.json has {key} = {given!r}; give {count} numbers")
+    return tuple(map(float, given))
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:

@@ -24,7 +24,7 @@ KEYS = KnownKeys(
         *DECODER,
         *DELTA,
         *OUTER,
-        "experts_apart",  # not of config.json: see checkpoints/stored_experts.py
+        "experts_apart",  # not of config.json: see checkpoints/opening.py
         "moe_intermediate_size",
         "norm_topk_prob",
         "num_experts",

@@ -15,8 +15,10 @@ import pytest
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
+from http_gateway.openai import stored
 from http_gateway.openai.batches.batch_run import BatchPace
-from http_gateway.openai.stored import patient_store
+from http_gateway.openai.batches.records import BatchBeat
+from http_gateway.openai.batches.worker import BatchLease
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.auth.key_limits import KeyLimits
 from sax.auth.token_file import new_token, token_line
@@ -189,7 +191,7 @@ class FlakyStore(FaultyStore):
 async def test_a_store_that_fails_at_random_costs_time_and_nothing_else(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(patient_store, "PAUSE_S", 0.001)
+    monkeypatch.setattr(stored, "PAUSE_S", 0.001)
     shared = open_store("memory://")
     flaky = FlakyStore(shared, seed)
     lines = LINES[:60]
@@ -380,3 +382,32 @@ async def test_batches_of_a_key_over_its_limits_hold_up_no_others():
     async with gateway(idle(), store, FAST, keys, headers["quick"]) as http:
         batch = await ended(http, (await start(http, LINES[:3]))["id"])
     assert batch["request_counts"]["completed"] == 3
+
+
+def beat(count: int, *, resigned: bool = False) -> BatchBeat:
+    return BatchBeat(count=count, completed=0, failed=0, resigned=resigned)
+
+
+def test_a_batch_that_nobody_claimed_is_vacant():
+    assert BatchLease().look(0, None, 5).vacant(5, 15)
+
+
+def test_a_claim_is_believed_until_its_beats_have_stood_still():
+    lease = BatchLease().look(1, beat(1), 100)
+    assert not lease.vacant(114, 15)
+    assert lease.look(1, beat(1), 110).vacant(115, 15)
+    assert not lease.look(1, beat(2), 114).vacant(120, 15)
+
+
+def test_a_claim_without_a_beat_has_the_same_time():
+    lease = BatchLease().look(1, None, 100)
+    assert not lease.vacant(114, 15)
+    assert lease.vacant(115, 15)
+
+
+def test_a_newer_claim_is_a_sign_of_life():
+    assert not BatchLease().look(1, beat(9), 100).look(2, None, 114).vacant(120, 15)
+
+
+def test_who_resigned_leaves_the_batch_at_once():
+    assert BatchLease().look(1, beat(2, resigned=True), 100).vacant(100, 15)

@@ -6,7 +6,7 @@ import pytest
 
 from http_gateway.openai.files import kept_files
 from http_gateway.openai.files.kept_files import PIECE_BYTES, KeptFiles, in_pieces
-from http_gateway.openai.stored.ids import new_id
+from http_gateway.openai.stored import new_id
 from sax.errors import InvalidRequest, NotFound
 from sax.storage.object_store import ObjectStore, StoreUnavailable, open_store
 from tests.stores.faulty_store import FaultyStore

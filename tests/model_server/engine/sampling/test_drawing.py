@@ -15,7 +15,7 @@ from model_server.engine.sampling.drawing import RowSampling, draw
 from model_server.engine.sampling.race import race
 from sax.proto import common_pb2
 from sax.types import SamplingParams
-from sax.wire.codec import sampling_from_extra_inputs
+from sax.wire.extra_inputs import sampling_from_extra_inputs
 from tests.model_server.examples import examples
 
 VOCAB = 2 * 32 * 128 + 37  # larger than what candidates are taken from, and not a whole block

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
-from model_server.kernels.cpu.rows import GATES, HeadNorm, HeadRotation, gated, heads, rms_norm
+from model_server.engine.sampling.drawing import RowSampling
+from model_server.engine.sampling.sampler import Sampled, sample
+from model_server.kernels.cpu.rows import (
+    GATES,
+    HeadNorm,
+    HeadRotation,
+    add_low_rank,
+    gated,
+    heads,
+    rms_norm,
+)
 from model_server.models.layers.rope import Rotary
 from tests.each_case import Failures
 from tests.model_server.kernels.cpu.instruction_sets import InstructionSets, instruction_sets
@@ -131,3 +144,143 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     rotation = HeadRotation(jnp.zeros((2, 1, 9)), jnp.zeros((2, 1, 9)), interleaved=False)
     with pytest.raises(jax.errors.JaxRuntimeError, match="heads: the shapes do not fit"):
         heads(jnp.zeros((2, 48)), live, 16, 1, None, rotation)
+
+
+ROWS = 48
+by_xla = jax.jit(sample)
+natively = jax.jit(partial(sample, native=True))
+
+
+def rows(seed: int, vocab: int) -> RowSampling:
+    """Settings of every kind, each row its own."""
+    rng = np.random.default_rng(seed)
+
+    def some(of: list[float], dtype: Any = jnp.float32) -> jax.Array:
+        return jnp.asarray(rng.choice(of, ROWS), dtype)
+
+    targets = np.where(rng.random(ROWS) < 0.1, rng.integers(0, vocab, ROWS), -1)
+    return RowSampling(
+        temperature=some([0, 0.5, 1, 1.5]),
+        top_k=some([0, 1, 5, 50, 3000, 10**6], jnp.int32),
+        top_p=some([1, 0.999, 0.9, 0.5]),
+        min_p=some([0, 0, 1e-4, 0.05, 0.3]),
+        typical_p=some([1, 1, 0.9, 0.3]),
+        seed=jnp.asarray(rng.integers(0, 2**32, (ROWS, 2)), jnp.uint32),
+        position=jnp.asarray(rng.integers(0, 4000, ROWS), jnp.int32),
+        target=jnp.asarray(targets, jnp.int32),
+        tops=some([0, 5, 20], jnp.int32),
+    )
+
+
+def compare(got: Sampled, wanted: Sampled, asked: RowSampling) -> None:
+    same = np.asarray(got.tokens == wanted.tokens)
+    # Sums in another order may move a cut-off by a token, which seldom is the one that wins.
+    assert (~same).sum() <= 1
+    np.testing.assert_allclose(
+        np.asarray(got.logprobs)[same], np.asarray(wanted.logprobs)[same], atol=3e-5
+    )
+    told = np.asarray(asked.tops) > 0
+    np.testing.assert_array_equal(
+        np.asarray(got.ranks)[same & told], np.asarray(wanted.ranks)[same & told]
+    )
+    np.testing.assert_array_equal(
+        np.asarray(got.top_tokens)[told], np.asarray(wanted.top_tokens)[told]
+    )
+    np.testing.assert_allclose(
+        np.asarray(got.top_logprobs)[told], np.asarray(wanted.top_logprobs)[told], atol=3e-5
+    )
+
+
+def test_tokens_and_reports_are_those_of_xla(instruction_sets: InstructionSets) -> None:
+    failures = Failures()
+    for vocab, spread in itertools.product([21, 300, 10_007], [0.01, 1.0, 3.0, 12.0]):
+        rng = np.random.default_rng(vocab)
+        logits = (rng.normal(size=(ROWS, vocab)) * spread).astype(np.float32)
+        edited = logits + rng.normal(size=logits.shape).astype(np.float32) * 0.1
+        edited[:, 3] = -np.inf  # not allowed
+        asked = rows(int(100 * spread), vocab)
+        wanted = by_xla(logits, asked, edited)
+        for instructions in instruction_sets():
+            with failures.of(vocab, spread, instructions):
+                compare(natively(logits, asked, edited), wanted, asked)
+    assert not failures, str(failures)
+
+
+def test_equals_are_told_from_the_first_on(instruction_sets: InstructionSets) -> None:
+    logits = np.zeros((ROWS, 40), np.float32)
+    asked = rows(1, 40)._replace(
+        temperature=jnp.zeros(ROWS), target=jnp.full(ROWS, -1), tops=jnp.full(ROWS, 20)
+    )
+    for instructions in instruction_sets():
+        made = natively(logits, asked)
+        assert not np.asarray(made.tokens).any(), instructions
+        np.testing.assert_array_equal(made.top_tokens, np.tile(np.arange(20), (ROWS, 1)))
+        assert (np.asarray(made.ranks) == 1).all(), instructions
+
+
+def test_a_row_of_what_is_no_number_still_gives_a_token_of_the_vocabulary(
+    instruction_sets: InstructionSets,
+) -> None:
+    """A neighbour's row must not care."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(ROWS, 300)).astype(np.float32)
+    spoiled = logits.copy()
+    spoiled[::2] = np.nan
+    asked = rows(2, 300)
+    for _ in instruction_sets():
+        made, wanted = natively(spoiled, asked), natively(logits, asked)
+        assert ((np.asarray(made.tokens) >= 0) & (np.asarray(made.tokens) < 300)).all()
+        np.testing.assert_array_equal(made.tokens[1::2], wanted.tokens[1::2])
+        np.testing.assert_array_equal(made.logprobs[1::2], wanted.logprobs[1::2])
+
+
+product = jax.jit(add_low_rank)
+
+
+def test_each_row_gets_its_own_adapters_product(instruction_sets: InstructionSets) -> None:
+    failures = Failures()
+    # adapters, their rank, inputs, outputs
+    cases = [(16, 8, 576, (576, 192, 192)), (3, 5, 37, (17,)), (1, 16, 64, (8, 40))]
+    for instructions in instruction_sets():
+        for case in cases:
+            with failures.of(*case, instructions):
+                compare_of_low_rank(*case)
+    assert not failures, str(failures)
+
+
+def compare_of_low_rank(places: int, rank: int, inputs: int, outputs: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(places)
+    rows = 9
+
+    def factors(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape).astype(ml_dtypes.bfloat16)
+
+    x = rng.normal(size=(rows, inputs)).astype(np.float32)
+    chosen = rng.integers(0, places + 1, rows).astype(np.int32)
+    chosen[0] = 0  # none
+    down = factors(places, len(outputs) * rank, inputs)
+    ups = [factors(places, rank, size) for size in outputs]
+    made = [rng.normal(size=(rows, size)).astype(np.float32) for size in outputs]
+    got = product(x, chosen, down, ups, made)
+    for index, each in enumerate(got):
+        wanted = made[index].astype(np.float64)
+        for row in np.nonzero(chosen)[0]:
+            own = down[chosen[row] - 1].reshape(len(outputs), rank, inputs)[index]
+            inner = own.astype(np.float64) @ x[row]
+            wanted[row] += inner @ ups[index][chosen[row] - 1].astype(np.float64)
+        np.testing.assert_allclose(each, wanted, rtol=0, atol=2e-4 * np.sqrt(inputs))
+        np.testing.assert_array_equal(each[0], made[index][0])
+    beside = product(x, chosen, down, ups, [np.concatenate(made, axis=1)])
+    np.testing.assert_array_equal(beside[0], np.concatenate(got, axis=1))
+
+
+def test_another_adapters_numbers_reach_no_row(instruction_sets: InstructionSets) -> None:
+    down = np.full((2, 4, 32), np.inf, ml_dtypes.bfloat16)
+    down[1] = 1
+    ups = [np.ones((2, 4, 16), ml_dtypes.bfloat16)]
+    made = [np.zeros((2, 16), np.float32)]
+    for instructions in instruction_sets():
+        got = add_low_rank(
+            jnp.ones((2, 32)), jnp.asarray([2, 0], jnp.int32), jnp.asarray(down), ups, made
+        )
+        np.testing.assert_array_equal(got[0], [[128.0] * 16, [0.0] * 16], err_msg=instructions)

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.loading.sounds.sound_decoder import SoundDecoder
-from model_server.sharing.audio.frames import SoundAsk, SoundForm
-from model_server.sharing.audio.process import SoundProcess
+from model_server.sharing.audio.process import SoundAsk, SoundForm, SoundProcess
 from model_server.sharing.audio.spectrogram import spectrogram
 from model_server.sharing.audio.worker import answer
 from model_server.sharing.confined.process import ProcessEnded

@@ -10,7 +10,7 @@ from model_server.serving.embed_servable import EmbedServable
 from sax.errors import InvalidRequest, PromptTooLong, QueueFull, UnsupportedParameter
 from sax.proto import common_pb2, lm_pb2, modelet_pb2, tokens_pb2
 from sax.types import Embedded, EmbedInput
-from sax.wire.codec import (
+from sax.wire.embed import (
     decode_classified,
     decode_embedded,
     decode_pair_scores,

@@ -13,7 +13,7 @@ import pytest
 from model_server.loading.sounds.sound_decoder import DecodedSound, SoundDecoder
 from model_server.serving.query_cost import BatchCost
 from model_server.serving.transcripts.audio_servable import AudioServable
-from model_server.sharing.audio.frames import SoundForm
+from model_server.sharing.audio.process import SoundForm
 from sax.errors import NotLoaded, QueueFull
 from sax.speech.transcripts import TranscriptRequest, WholeTranscript, whole_transcript
 from tests.model_server.fake_sounds import FakeAudioRunner, fake_audio

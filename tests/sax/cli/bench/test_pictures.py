@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sax.cli.bench.goodput import ServiceLimit
-from sax.cli.bench.histogram import counted, histogram
 from sax.cli.bench.outcome import Outcome
 from sax.cli.bench.picture import draw
 from sax.cli.bench.report import make_report
+from sax.cli.commands.bench import counted, histogram
 
 SVG = "{http://www.w3.org/2000/svg}"
 

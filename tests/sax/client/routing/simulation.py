@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sax.client.routing.affinity import prefix_affinity
-from sax.client.routing.choice import NO_WISH, ServerLoad, choose
-from sax.client.routing.recent import RecentReplicas
+from sax.client.routing.choice import NO_WISH, RecentReplicas, ServerLoad, choose
 
 BLOCK = 64  # characters
 _BLOCK_S = 0.001

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.gemmas.gemma3n_keys import KEYS, sparsities_of, widths_of
+from model_server.models.families.gemmas.gemma3n import KEYS, sparsities_of, widths_of
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from sax.errors import InvalidRequest

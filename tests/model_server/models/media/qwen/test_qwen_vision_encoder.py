@@ -9,7 +9,7 @@ import pytest
 
 from model_server.checkpoints.text_part import text_config
 from model_server.models.media.media_recipe import MediaRecipe
-from model_server.models.media.qwen.patches import PatchGrid
+from model_server.models.media.qwen.vision_encoder import PatchGrid
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.serving.chats.placeholders import places_of, triples_of

@@ -1,0 +1,92 @@
+"""Foreign objects among those of a cell."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from admin_server.config import AdminConfig
+from admin_server.leadership.leadership import (
+    LeadTiming,
+    find_foreign,
+    foreign_names,
+    is_gone,
+    own_mark,
+)
+from admin_server.process import running
+from sax.storage.object_store import open_store
+from sax.types import ModelSpec
+from tests.admin_server.conftest import FAST, eventually
+
+LOOKING = LeadTiming(beat_s=0.2, foreign_s=0.2)
+
+
+def spec(name: str) -> ModelSpec:
+    return ModelSpec(model_id=f"/sax/test/{name}", model_path="llama", checkpoint="/c", replicas=0)
+
+
+def folder(config: AdminConfig) -> Path:
+    return Path(config.fs_root) / "sax/test"
+
+
+async def test_nothing_that_an_admin_server_writes_is_foreign(config, tmp_path):
+    config = replace(config, sax_root=config.fs_root, snapshot_every=2)
+    async with running(config, FAST) as admin:
+        for name in "abcde":
+            await admin.cell.publish(spec(name))
+        await eventually(lambda: (folder(config) / "archive").exists())
+        store = open_store(config.fs_root)
+        kinds = {name.split("/")[2] for name in await store.names("sax/test")}
+        assert {"records", "snapshots", "archive", "beats", "roster", "mark"} <= kinds
+        assert "location.proto" in kinds
+        assert await find_foreign(store, config.cell) == ()
+
+
+def test_names_that_only_look_like_ours_are_foreign():
+    names = ["sax/t/records/1", "sax/t/records/000000000001.bak", "sax/t/notes", "sax/t/beats/x"]
+    assert foreign_names("sax/t", names) == tuple(names)
+    assert foreign_names("sax/t", ["sax/t/records/000000000001"]) == ()
+
+
+@pytest.mark.parametrize("status_port", [0])
+async def test_a_foreign_file_is_named_in_health_and_harms_nothing_while_the_leader_runs(config):
+    async with running(config, FAST, LOOKING) as admin:
+        await admin.cell.publish(spec("a"))
+        for kind in ("records", "snapshots", "beats"):
+            (folder(config) / kind).mkdir(exist_ok=True)
+            (folder(config) / kind / "notes.txt").write_text("hello")
+        await admin.cell.publish(spec("b"))
+        await eventually(lambda: len(admin.role.health.foreign) == 3)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{admin.status_port}") as http:
+            ready, status = await http.get("/readyz"), await http.get("/status.json")
+            assert "sax_admin_store_foreign_objects 3.0" in (await http.get("/metrics")).text
+    assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
+    for kind in ("records", "snapshots", "beats"):
+        assert f"sax/test/{kind}/notes.txt" in ready.json()["warnings"][0]
+        assert f"sax/test/{kind}/notes.txt" in status.json()["warnings"][0]
+
+
+pytestmark = pytest.mark.skipif(not own_mark(), reason="this system has no /proc")
+
+
+def test_this_very_process_is_here():
+    assert not is_gone(own_mark())
+
+
+def test_a_process_that_ended_is_gone():
+    code = "from admin_server.leadership.leadership import own_mark; print(own_mark())"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert is_gone(told.stdout.strip())
+
+
+def test_a_number_that_was_given_to_another_process_is_not_the_one_of_the_mark():
+    machine, pid, started = own_mark().split()
+    assert is_gone(f"{machine} {pid} {int(started) + 1}")
+
+
+@pytest.mark.parametrize("mark", ["", "elsewhere 1 1", "nonsense"])
+def test_nobody_here_can_tell_of_a_process_elsewhere(mark):
+    assert not is_gone(mark)
