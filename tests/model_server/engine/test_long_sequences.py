@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from model_server.engine.buckets import closed_set
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Sequence
 from model_server.engine.step_program import StepProgram
@@ -58,7 +58,7 @@ class Phi3:
             )
             scheduler.add(Sequence(id, request, self.limits))
         while step := scheduler.schedule():
-            for update in scheduler.commit(step, self.runner.launch(step).result()):
+            for update in scheduler.commit(step, self.runner.launch(step).result()[0]):
                 assert update.result.token is not None
                 answers[update.sequence].append(update.result.token)
         return answers

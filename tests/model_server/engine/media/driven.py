@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from model_server.engine.running.ops import Encode
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
 from model_server.engine.types import EngineLimits
@@ -36,10 +37,10 @@ class Driven:
         self.log += ["step"] * bool(step)
         self.steps += [step] * bool(step)
         if (batch := self.scheduler.encode()) is not None:
-            self.runner.encode(batch)
+            self.runner.do(Encode(batch))
             self.log.append("encode")
         for each, pending in self._pending:
-            for update in self.scheduler.commit(each, pending.result()):
+            for update in self.scheduler.commit(each, pending.result()[0]):
                 self.updates[update.sequence].append(update)
         busy = bool(launched or self._pending or batch)
         self._pending = launched

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import closed_set
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Sequence
 from model_server.engine.step_program import COPIES, StepProgram
@@ -116,7 +116,7 @@ def _drive(scheduler: Scheduler, runner: ModelRunner, tokens: dict[int, list[int
         step = scheduler.schedule()
         launched = (step, runner.launch(step)) if step else None
         if in_flight:
-            for update in scheduler.commit(in_flight[0], in_flight[1].result()):
+            for update in scheduler.commit(in_flight[0], in_flight[1].result()[0]):
                 assert update.result.token is not None
                 tokens[update.sequence].append(update.result.token)
         in_flight = launched
