@@ -23,10 +23,13 @@ from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.movable_pages import MovablePages
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import Transfers
+from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, CompiledAhead, Programs
+from model_server.engine.running.adapters import AdapterFiles, Adapters
 from model_server.engine.running.draft_model import DraftModel
+from model_server.engine.running.encoder import Encoder
 from model_server.engine.running.ops import Runner
-from model_server.engine.running.runner import ModelRunner
+from model_server.engine.running.runner import ModelRunner, RunnerPart
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits
 from model_server.islands.devices import island_devices
@@ -35,16 +38,18 @@ from model_server.loading.beside_devices.weights_there import read_there
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.draft_loading import (
+    Weights,
     check_context,
     deployed,
     program_of,
+    read_draft,
     told_draft,
 )
 from model_server.loading.media.encoder_plan import told_media
+from model_server.loading.media.encoder_weights import encoder_weights
 from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.passes.beside import Beside, beside_of
 from model_server.loading.random_weights import random_weights
-from model_server.loading.runner_parts import read_parts
 from model_server.loading.transfer_setup import make_disaggregation, make_transfers
 from model_server.loading.weights import read_weights
 from model_server.models.recipe import Recipe
@@ -219,6 +224,32 @@ class LmLoad:
     def _seed(self) -> int:
         """Seed of random weights."""
         return zlib.crc32(self._spec.model_id.encode())
+
+
+def read_parts(
+    plan: Deployment,
+    checkpoint: Checkpoint | None,
+    seed: int,
+    report: Report,
+    weights: Weights,
+    adapters: AdapterFiles | None,
+    buckets: Sequence[Bucket],
+) -> list[RunnerPart]:
+    """Return the parts that hosts warm in this order; a draft model, if there is one, comes last.
+
+    weights: reads those of a deployment. adapters: of a model with room for them. buckets: of the
+    steps. Raises CheckpointError.
+    """
+    parts: list[RunnerPart] = []
+    if adapters is not None:
+        parts.append(Adapters(adapters))
+    if (encoder := plan.program.encoder) is not None:
+        media, layout = plan.recipe.media, plan.layout
+        read = encoder_weights(plan.encoder, layout, checkpoint, seed, report, media)
+        parts.append(Encoder(encoder, read))
+    if (draft := read_draft(plan, weights, buckets)) is not None:
+        parts.append(draft)
+    return parts
 
 
 def run_all(runner: Runner, report: Report) -> None:

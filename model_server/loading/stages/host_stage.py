@@ -106,7 +106,11 @@ class HostStage(Forwarding):
         super().__init__(runner)
         self._link = link
         self._place = place
-        self.offer = link.offer  # address at which the previous host reaches this one
+
+    @property
+    def offer(self) -> str:
+        """Address at which the previous host reaches this one."""
+        return self._link.offer
 
     @property
     def ops(self) -> Mapping[type[Op], Mapping[int, float]]:

@@ -121,12 +121,12 @@ class PipelineRunner:
         if self._failure:
             raise self._failure
         if isinstance(op, Choose):
-            return _Queued(self._submit(self._choose, op)) if self._stage.is_last else DONE
+            return _QueuedOp(self._submit(self._choose, op)) if self._stage.is_last else DONE
         if type(op) not in self._runner.ops:
             return DONE  # other stages do it
         if isinstance(op, Awaited):
             return self._runner.do(op)
-        return _Queued(self._submit(self._runner.prepared(op)))
+        return _QueuedOp(self._submit(self._runner.prepared(op)))
 
     def close(self) -> None:
         """Close; steps in flight end with LinkClosed. Must not be called by `on_failure`.
@@ -271,7 +271,7 @@ class _Passed:
         return [StepResult(self._step.number, ())]
 
 
-class _Queued:
+class _QueuedOp:
     """An op that the stage's thread does."""
 
     def __init__(self, done: Future[Pending[Any]]) -> None:

@@ -22,8 +22,8 @@ from model_server.engine.running.runner import ModelRunner
 from model_server.engine.types import EngineLimits
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory
+from model_server.loading.lm_loading import read_parts
 from model_server.loading.random_weights import random_weights
-from model_server.loading.runner_parts import read_parts
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.place import StagePlace
 from model_server.loading.weights import mismatches, read_weights

@@ -11,10 +11,11 @@ from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.layer_set import layer_sets
 from model_server.disaggregation.movable_pages import MovablePages
 from model_server.disaggregation.transfer_server import TransferServer
-from model_server.engine.running.ops import ExportPages, ImportPages
+from model_server.engine.running.ops import DropPages, ExportPages, FetchPages, ImportPages
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.types import PageGrant, Row, SlotSampling, Step
 from model_server.loading.compile_watch import CompileWatch
+from sax.errors import Unavailable
 from tests.model_server.engine.running.test_runner import GREEDY, PROMPT, Tiny
 
 
@@ -50,10 +51,12 @@ def test_pages_that_left_and_came_back_go_on_where_they_were(moving: Moving) -> 
     runner.do(ExportPages(77, (4, 11, 6), ()))
     first = pending.result()[0].rows[0].token
     assert first is not None
-    assert transfers.reserve(77, PageCount(3))
-    transfers.fetch(77, transfers.addresses(), 30.0)
+    fetching = runner.do(FetchPages(77, 3, 0, tuple(transfers.addresses()), 30.0))
+    with pytest.raises(Unavailable):  # what is reserved is reserved at once
+        runner.do(FetchPages(77, 3, 0, tuple(transfers.addresses()), 30.0))
+    fetching.result()
     runner.do(ImportPages(77, (20, 2, 30), (), 3, first))
-    transfers.drop(77)
+    runner.do(DropPages(77))
     assert transfers.offered == 0
     got, told = [first], ((PageGrant(3, 0, (20, 2, 30)),), (SlotSampling(3, GREEDY),))
     for at in range(3):

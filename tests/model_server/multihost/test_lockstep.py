@@ -87,6 +87,21 @@ def test_tokens_are_those_of_one_host() -> None:
         wait_until(lambda: all(shares[0].closed for shares in hosts.shares.values()))
 
 
+def test_several_steps_are_launched_together_on_every_host() -> None:
+    limits = replace(LIMITS, steps_per_launch=4)
+    with HostsHere(3, build=lambda _, given: FakeShare(given)) as hosts:
+        lockstep, own = load(hosts, limits)
+        arrived: list[SequenceUpdate] = []
+        engine = Engine(lockstep, arrived.extend)
+        engine.submit(asked((5, 8), GREEDY, 20))
+        wait_until(lambda: any(update.finish for update in arrived))
+        assert engine.drain(60)
+        others = [shares[0] for shares in hosts.shares.values()]
+        wait_until(lambda: all(each.told == own.told for each in others))
+        assert all(each.series == own.series > 2 for each in others)
+        engine.close()
+
+
 def test_masks_follow_their_step_on_every_host() -> None:
     with HostsHere(3) as hosts:
         lockstep, own = load(hosts)

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
+from model_server.engine.running.ops import Choose, DropPages
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import (
@@ -87,6 +88,12 @@ def test_a_chunked_prompt_and_decodes_give_the_whole_sequences_tokens(tiny: Tiny
         pending = ahead
     got.append(pending.result()[0].rows[0].token)
     assert got == tiny.whole.greedy(PROMPT, 6)
+
+
+def test_a_runner_does_only_what_its_parts_do(tiny: Tiny) -> None:
+    assert list(tiny.runner.ops) == [Choose]
+    with pytest.raises(KeyError):
+        tiny.runner.do(DropPages(1))
 
 
 def test_a_series_gives_the_tokens_and_rivals_of_single_steps() -> None:

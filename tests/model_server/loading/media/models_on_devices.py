@@ -30,8 +30,8 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.running.ops import Runner
 from model_server.engine.running.runner import ModelRunner
 from model_server.loading.deployment import Deployment, deploy
+from model_server.loading.lm_loading import read_parts
 from model_server.loading.memory_plan import FreeMemory
-from model_server.loading.runner_parts import read_parts
 from model_server.loading.stages.pipeline import StageThread
 from model_server.loading.stages.pipeline_loading import build_stage
 from model_server.loading.weights import read_weights
