@@ -7,10 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from model_server.disaggregation.contract import Contract
-from model_server.disaggregation.drafted_handoff_runner import handoff_runner
 from model_server.disaggregation.handed_pages import PageAllowance, PageCount, handed_over
-from model_server.disaggregation.handoff_runner import MovableRunner
+from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.disaggregation.transfers import Transfers
+from model_server.engine.running.ops import Runner
 from model_server.engine.types import EngineLimits
 
 
@@ -31,7 +31,7 @@ class Disaggregation:
         self,
         contract: Contract,
         transfers: Transfers,
-        runner: MovableRunner,
+        runner: Runner,
         *,
         room: PageCount,
         page_bytes: int,
@@ -42,7 +42,7 @@ class Disaggregation:
         page_bytes, near_bytes: of a page of either kind, over all devices.
         """
         self.contract = contract
-        self.runner = handoff_runner(runner, transfers)
+        self.runner = HandoffRunner(runner, transfers)
         self.transfers = transfers
         self.page_bytes, self.near_bytes = page_bytes, near_bytes
         self.outgoing = PageAllowance(room)

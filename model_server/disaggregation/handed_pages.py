@@ -31,8 +31,8 @@ class PageCount(NamedTuple):
 class PageNumbers(NamedTuple):
     """Numbers of the pages of a sequence that are handed over, in order of their tokens."""
 
-    pages: Sequence[int]  # all of them
-    near: Sequence[int] = ()  # of the near layers, those that the next query sees
+    pages: tuple[int, ...]  # all of them
+    near: tuple[int, ...] = ()  # of the near layers, those that the next query sees
 
 
 def handed_over(limits: EngineLimits, tokens: int) -> PageCount:

@@ -13,30 +13,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from model_server.disaggregation.handed_pages import PageNumbers, pick
-from model_server.engine.media.encode_batch import EncodeBatch
-from model_server.engine.types import (
-    EngineLimits,
-    HeldRunner,
-    MediaRunner,
-    PendingStep,
-    Row,
-    SlotMask,
-    Step,
+from model_server.engine.running.ops import (
+    ExportPages,
+    Forwarding,
+    ImportPages,
+    Pending,
+    Runner,
 )
-
-
-class MovableRunner(HeldRunner, Protocol):
-    """A runner, on all of its hosts, whose pages can be moved between steps, in that order."""
-
-    def import_pages(
-        self, key: int, pages: Sequence[int], near: Sequence[int], slot: int, token: int
-    ) -> None:
-        """Fill the pages with those fetched under the key; `token` becomes the slot's last."""
-        ...
-
-    def export_pages(self, key: int, pages: Sequence[int], near: Sequence[int]) -> None:
-        """Offer a copy of the pages under the key; near: as in `PageNumbers`."""
-        ...
+from model_server.engine.types import Row, Step, StepResult
 
 
 class PageKeeper(Protocol):
@@ -53,11 +37,12 @@ class _Import:
     token: int  # the answer's first, computed with the pages
 
 
-class HandoffRunner:
+class HandoffRunner(Forwarding):
     """The engine's thread launches; any thread announces and forgets sequences."""
 
-    def __init__(self, runner: MovableRunner, transfers: PageKeeper) -> None:
-        self._runner = runner
+    def __init__(self, runner: Runner, transfers: PageKeeper) -> None:
+        """runner: one whose pages can be moved, on all of its hosts."""
+        super().__init__(runner)
         self._transfers = transfers
         slots = range(runner.limits.slots)
         self._tables: list[list[int]] = [[] for _ in slots]  # pages by slot
@@ -65,21 +50,6 @@ class HandoffRunner:
         self._lock = threading.Lock()  # guards both below
         self._imports: dict[int, _Import] = {}  # by sequence
         self._exports: dict[int, int] = {}  # keys by sequence
-
-    @property
-    def limits(self) -> EngineLimits:
-        return self._runner.limits
-
-    @property
-    def closed(self) -> bool:
-        return self._runner.closed
-
-    @property
-    def warmups(self) -> int:
-        return self._runner.warmups
-
-    def warm(self, index: int) -> None:
-        self._runner.warm(index)
 
     def expect_import(self, sequence: int, key: int, token: int) -> None:
         """Fill the sequence's pages with those fetched under the key before its first row.
@@ -106,46 +76,40 @@ class HandoffRunner:
         if arriving is not None:
             self._transfers.drop(arriving.key)
 
-    def launch(self, step: Step) -> PendingStep:
-        for grant in step.grants:
+    def launch(self, *steps: Step) -> Pending[Sequence[StepResult]]:
+        rows = [row for step in steps for row in step.rows]
+        for grant in (grant for step in steps for grant in step.grants):
             self._tables[grant.slot][grant.first :] = grant.pages
             self._near[grant.slot][grant.first :] = grant.near
-        for row, arriving in self._arriving(step):
+        for row, arriving in self._arriving(rows):
             numbers = self._numbers(row, row.start)
-            self._runner.import_pages(arriving.key, *numbers, row.slot, arriving.token)
-        pending = self._runner.launch(step)
-        for row, key in self._leaving(step):
-            self._runner.export_pages(key, *self._numbers(row, row.start + row.count))
+            self._runner.do(ImportPages(arriving.key, *numbers, row.slot, arriving.token))
+        pending = self._runner.launch(*steps)
+        for row, key in self._leaving(rows):
+            self._runner.do(ExportPages(key, *self._numbers(row, row.start + row.count)))
             with self._lock:
                 wanted = self._exports.pop(row.sequence, None) is not None
             if not wanted:  # cancelled meanwhile: the offer just made must be dropped here
                 self._transfers.drop(key)
         return pending
 
-    def encode(self, batch: EncodeBatch) -> None:
-        assert isinstance(self._runner, MediaRunner), "its limits are those of an encoder"
-        self._runner.encode(batch)
-
-    def choose(self, masks: Sequence[SlotMask]) -> None:
-        self._runner.choose(masks)
-
-    def close(self) -> None:
-        self._runner.close()
-
-    def _arriving(self, step: Step) -> list[tuple[Row, _Import]]:
+    def _arriving(self, rows: Sequence[Row]) -> list[tuple[Row, _Import]]:
         with self._lock:
             if not self._imports:
                 return []
-            rows = [row for row in step.rows if row.sequence in self._imports]
-            return [(row, self._imports.pop(row.sequence)) for row in rows]
+            return [
+                (row, self._imports.pop(row.sequence))
+                for row in rows
+                if row.sequence in self._imports
+            ]
 
-    def _leaving(self, step: Step) -> list[tuple[Row, int]]:
+    def _leaving(self, rows: Sequence[Row]) -> list[tuple[Row, int]]:
         with self._lock:
             if not self._exports:
                 return []
             return [
                 (row, self._exports[row.sequence])
-                for row in step.rows
+                for row in rows
                 if row.yields and row.sequence in self._exports
             ]
 

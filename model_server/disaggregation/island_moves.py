@@ -23,9 +23,10 @@ from model_server.disaggregation.handed_pages import (
     handed_over,
     transit_room,
 )
-from model_server.disaggregation.handoff_runner import HandoffRunner, MovableRunner
+from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.disaggregation.layer_set import Block, LayerSet
 from model_server.engine.request import EngineRequest
+from model_server.engine.running.ops import Runner
 from model_server.engine.types import EngineLimits
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class IslandMoves:
             self._sets[island] = sets
         return IslandPort(self, gives=island in self.prompts)
 
-    def attach(self, island: str, runner: MovableRunner) -> HandoffRunner:
+    def attach(self, island: str, runner: Runner) -> HandoffRunner:
         """Return what hands over the pages of an island's runner, in place of one that was lost."""
         handing = HandoffRunner(runner, self)
         with self._lock:
@@ -179,7 +180,7 @@ class IslandMoves:
 
 
 class IslandPort:
-    """The side of one island's runner: has what `KvRunner` and `HandoffRunner` use."""
+    """The side of one island's runner: has what `MovablePages` and `HandoffRunner` use."""
 
     def __init__(self, moves: IslandMoves, *, gives: bool) -> None:
         """gives: it computes prompts for others; else it takes their pages."""
@@ -190,6 +191,13 @@ class IslandPort:
     def addresses(self) -> Sequence[str]:
         """Return one that nobody dials: islands' arrays move by `device_put`."""
         return ("",)
+
+    def reserve(self, key: int, count: PageCount) -> bool:
+        """Refuse: pages arrive by `IslandMoves.move`."""
+        return False
+
+    def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
+        raise AssertionError("nothing was reserved")
 
     def offer(self, key: int, blocks: Sequence[Block]) -> None:
         self._moves.offer(key, blocks)

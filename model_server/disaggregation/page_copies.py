@@ -16,8 +16,8 @@ import numpy as np
 from model_server.disaggregation.handed_pages import PageNumbers
 from model_server.disaggregation.layer_set import Block, LayerSet, block_sizes, layer_sets
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.draft_model.draft_program import program_name
 from model_server.engine.paging.near_count import most_near_seen
+from model_server.engine.running.draft_program import program_name
 from model_server.engine.step_program import StepProgram
 from model_server.kernels.pages import Overwrite, Pages
 

@@ -21,29 +21,23 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection
+from collections.abc import Sequence as Seq
 from itertools import pairwise
 from typing import NoReturn
 
 from model_server.engine.failure import DevicesLost
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
-from model_server.engine.guessing.proposals import Proposer
 from model_server.engine.outbox import Deliver, Outbox
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import Begun, EngineRequest, Finish, SequenceUpdate, StepSpan
+from model_server.engine.running.ops import Choose, Encode, Pending, Propose, Runner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import Ids, Sequence
 from model_server.engine.stats import EngineStats
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.timing.watchdog import OnHang, Watchdog, limit_s
-from model_server.engine.types import (
-    MediaRunner,
-    PendingStep,
-    RowResult,
-    Runner,
-    SeriesRunner,
-    Step,
-)
+from model_server.engine.types import RowResult, Step, StepResult
 from sax.errors import Internal, QueueFull, ReplicaLost, SaxError, ShuttingDown
 
 __all__ = ["Engine", "EngineStats", "Finish", "EngineRequest", "SequenceUpdate"]
@@ -53,6 +47,7 @@ log = logging.getLogger(__name__)
 STEP_LIMIT_S = 30.0
 
 Announce = Callable[[int], None]
+InFlight = tuple[list[Step], Pending[Seq[StepResult]]]  # the steps of one launch
 # Takes over the sequences of an engine whose devices are lost; returns the ids that it could.
 TakeOver = Callable[[DevicesLost, list[Begun]], Collection[int]]
 
@@ -83,18 +78,11 @@ class Engine:
         once all is delivered that was computed, if the runner raises DevicesLost."""
         self._runner = runner
         self._limits = runner.limits
-        self._series: SeriesRunner | None = None  # without: every step is a launch of its own
-        if self._limits.steps_per_launch > 1 and isinstance(runner, SeriesRunner):
-            self._series = runner
-        self._media: MediaRunner | None = None  # without: no request has images
-        if self._limits.media is not None:
-            assert isinstance(runner, MediaRunner), "its limits are those of an encoder"
-            self._media = runner
         self._behind_images: set[int] = set()  # steps in flight that wait for the encoder
         self._guessing: Guessing | None = None
         if self._limits.guesses:
             drafts = None
-            if isinstance(runner, Proposer):
+            if runner.ops.get(Propose):
                 drafts = Drafts(runner, self._limits.page_size)
             limits = self._limits
             self._guessing = Guessing(limits.guesses, limits.decodes, times, drafts)
@@ -312,7 +300,7 @@ class Engine:
             self._changed.notify_all()
 
     def _loop(self) -> None:
-        in_flight: list[tuple[Step, PendingStep]] = []
+        in_flight: InFlight | None = None
         while in_flight or not self._closing or self._scheduler.live or self._inbox:
             self._take_inbox(may_rest=not in_flight)
             began_s = time.monotonic()
@@ -323,7 +311,7 @@ class Engine:
             steps = self._schedule(began_s)
             step = steps[0] if steps else None
             self._expect(in_flight[0][0] if in_flight else step)
-            launched = self._launch(steps)
+            launched = (steps, self._runner.launch(*steps)) if steps else None
             encoded = self._encode()
             if in_flight:
                 self._read(in_flight)
@@ -338,29 +326,25 @@ class Engine:
             in_flight = launched
 
     def _schedule(self, now_s: float) -> list[Step]:
-        if self._series is not None:
+        if self._limits.steps_per_launch > 1:
             return self._scheduler.schedule_series(now_s)
         step = self._scheduler.schedule(now_s)
         return [step] if step else []
 
-    def _launch(self, steps: list[Step]) -> list[tuple[Step, PendingStep]]:
-        if self._series is not None and len(steps) > 1:
-            return list(zip(steps, self._series.launch_series(steps), strict=True))
-        return [(step, self._runner.launch(step)) for step in steps]
-
     def _encode(self) -> bool:
         """Launch the next images behind the last step; return False if there are none."""
-        if self._media is None or (batch := self._scheduler.batch()) is None:
+        if self._limits.media is None or (batch := self._scheduler.batch()) is None:
             return False
-        self._media.encode(batch)
+        self._runner.do(Encode(batch))
         self._behind_images.add(self._scheduler.live.steps + 1)
         return True
 
-    def _read(self, launched: list[tuple[Step, PendingStep]]) -> None:
+    def _read(self, launched: InFlight) -> None:
         """Wait for the steps of one launch, and commit them."""
-        results = [(step, pending.result()) for step, pending in launched]
-        spans = self._time([step for step, _ in launched])
-        for (step, result), span in zip(results, spans, strict=True):
+        steps, pending = launched
+        results = pending.result()
+        spans = self._time(steps)
+        for step, result, span in zip(steps, results, spans, strict=True):
             self._outbox.add(self._scheduler.commit(step, result, span))
 
     def _time(self, steps: list[Step]) -> list[StepSpan]:
@@ -383,7 +367,7 @@ class Engine:
     def _choose(self, step: Step) -> None:
         """Make the masks of a launched step; the device runs its forward pass meanwhile."""
         masks, failed = self._scheduler.masks(step)
-        self._runner.choose(masks)
+        self._runner.do(Choose(tuple(masks)))
         self._outbox.add(failed)
 
     def _expect(self, step: Step | None) -> None:

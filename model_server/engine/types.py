@@ -9,12 +9,11 @@ token on the device from `last_tokens[slot]`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from model_server.config import PrefixSharing
-from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import RowMedia
 
@@ -194,7 +193,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     rows: tuple[Row, ...]
     grants: tuple[PageGrant, ...] = ()
     samplings: tuple[SlotSampling, ...] = ()
-    guided: bool = False  # tokens are chosen only when `Runner.choose` has brought the masks
+    guided: bool = False  # tokens are chosen only when a `Choose` has brought the masks
     # Page to copy and page to overwrite, then the same two of the near layers; before all rows
     copies: tuple[tuple[int, ...], ...] = ()
 
@@ -277,72 +276,5 @@ class Grammar(Protocol):
 
         allowed: the only tokens that any part of it may have; None: all. left: tokens that may
         follow, and within which it is completed if that can be; None: it may end anywhere.
-        """
-        ...
-
-
-class PendingStep(Protocol):
-    """A launched step whose tokens are still on the device."""
-
-    def result(self) -> StepResult:
-        """Wait for the device and copy the tokens to the host."""
-        ...
-
-
-class Runner(Protocol):
-    """Runs steps. Hides one host or sixty-four, local or remote, real or fake.
-
-    Steps run in launch order. `launch` returns at once; at most two steps are in flight.
-    """
-
-    @property
-    def limits(self) -> EngineLimits: ...
-
-    def launch(self, step: Step) -> PendingStep: ...
-
-    def choose(self, masks: Sequence[SlotMask]) -> None:
-        """Choose the tokens of the step launched last, which is guided; comes before the next."""
-        ...
-
-    def close(self) -> None:
-        """Free device memory. No step may be launched afterwards."""
-        ...
-
-
-@runtime_checkable
-class SeriesRunner(Runner, Protocol):
-    """A runner that computes several steps in one launch (see `steps.series`)."""
-
-    def launch_series(self, steps: Sequence[Step]) -> Sequence[PendingStep]:
-        """Launch `limits.steps_per_launch` decode steps of the same sequences."""
-        ...
-
-
-@runtime_checkable
-class MediaRunner(Runner, Protocol):
-    """A runner with an encoder beside its model."""
-
-    def encode(self, batch: EncodeBatch) -> None:
-        """Launch a batch of the encoder; steps launched later see its vectors in their rows."""
-        ...
-
-
-class HeldRunner(Runner, Protocol):
-    """A runner and the memory that it holds, from its load to its close."""
-
-    @property
-    def closed(self) -> bool:
-        """True once its memory is free."""
-        ...
-
-    @property
-    def warmups(self) -> int:
-        """Number of indices for `warm`."""
-        ...
-
-    def warm(self, index: int) -> None:
-        """Run a compiled program once: the first run links it, which takes as long as many steps.
-
-        Every host of a replica must do so, in the same order, before the first step.
         """
         ...

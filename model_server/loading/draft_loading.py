@@ -15,8 +15,8 @@ from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.engine.buckets import Bucket
-from model_server.engine.draft_model.draft_program import DraftProgram, Lower, program_name
-from model_server.engine.draft_model.drafted_runner import DraftModel
+from model_server.engine.running.draft_model import DraftModel
+from model_server.engine.running.draft_program import DraftProgram, Lower, program_name
 from model_server.loading.deployment import Deployment
 from model_server.models.custom import CustomModel
 from model_server.models.layers.embedder import EmbedRecipe
@@ -149,11 +149,11 @@ def draft_programs(deployment: Deployment) -> dict[str, Lower]:
 
 
 def read_draft(
-    deployment: Deployment, weights: Weights, buckets: Sequence[Bucket] | None = None
+    deployment: Deployment, weights: Weights, buckets: Sequence[Bucket]
 ) -> DraftModel | None:
     """Read the weights of a model's draft model, if it has one here, and allocate its pages.
 
-    buckets: of the steps; None: the default ones. Raises CheckpointError.
+    buckets: of the steps. Raises CheckpointError.
     """
     draft, opened = deployed(deployment), deployment.recipe.draft
     if draft is None or opened is None:
@@ -161,7 +161,7 @@ def read_draft(
     with named(deployment.recipe.speculation.draft or ""):
         leaves = weights(draft, opened.checkpoint)
     program = program_of(deployment, draft)
-    return DraftModel(program, leaves, draft.allocate_pages(), buckets or deployment.buckets)
+    return DraftModel(program, leaves, draft.allocate_pages(), buckets)
 
 
 def told_draft(deployment: Deployment) -> str:

@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.island_moves import IslandMoves
-from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.compiling import COMPILED_HERE
 from model_server.engine.islands.island_runner import IslandRunner
-from model_server.engine.types import EngineLimits, HeldRunner
+from model_server.engine.running.ops import Runner
+from model_server.engine.types import EngineLimits
 from model_server.islands.devices import Copy, answers, copies, copy_name, islands
 from model_server.loading.island_loads import IslandLoads
 from model_server.loading.lm_loading import LmLoad, run_all
@@ -68,7 +68,7 @@ class IslandCopies:
     def load_others(
         self,
         spec: ModelSpec,
-        first: HeldRunner,
+        first: Runner,
         load: AnyIslandLoad,
         moves: IslandMoves | None,
         report: Report,
@@ -134,10 +134,9 @@ class IslandCopies:
 
 
 def _island_runner(
-    runner: HeldRunner, load: AnyIslandLoad, moves: IslandMoves | None, copy: Copy
+    runner: Runner, load: AnyIslandLoad, moves: IslandMoves | None, copy: Copy
 ) -> IslandRunner:
     if moves is not None:
-        assert isinstance(runner, KvRunner), "its load has a port"
         runner = moves.attach(copy_name(copy), runner)
     return IslandRunner(runner, load.others)
 

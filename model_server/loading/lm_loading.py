@@ -11,30 +11,34 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.disaggregation import Disaggregation
-from model_server.disaggregation.drafted_kv_runner import DraftedKvRunner
-from model_server.disaggregation.handoff_runner import MovableRunner
 from model_server.disaggregation.island_moves import IslandPort
-from model_server.disaggregation.kv_runner import KvRunner, PageTraffic
 from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.movable_pages import MovablePages
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import Transfers
+from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, CompiledAhead, Programs
-from model_server.engine.draft_model.drafted_runner import DraftedRunner
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.adapters import AdapterFiles, Adapters
+from model_server.engine.running.draft_model import DraftModel
+from model_server.engine.running.encoder import Encoder
+from model_server.engine.running.ops import Runner
+from model_server.engine.running.runner import ModelRunner, RunnerPart
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits, HeldRunner
+from model_server.engine.types import EngineLimits
 from model_server.islands.devices import island_devices
 from model_server.loading.adapters.host_adapters import adapters_of
 from model_server.loading.beside_devices.weights_there import read_there
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.draft_loading import (
+    Weights,
     check_context,
     deployed,
     program_of,
@@ -107,7 +111,7 @@ class LmLoad:
         check_context(self.deployment)
         self.spans_hosts = spans_hosts(layout)
         self.order = STEPS if self.spans_hosts else None
-        self.others: Sequence[HeldRunner] = ()  # no lanes: all layers lie together
+        self.others: Sequence[Runner] = ()  # no lanes: all layers lie together
         self._check_kernel()
         _warn_of_plain(spec, planned.blueprint)
         logger.info(
@@ -128,7 +132,7 @@ class LmLoad:
         """The deployment whose buckets the runner has."""
         return self.deployment
 
-    def build(self, programs: Programs, report: Report) -> ModelRunner | KvRunner:
+    def build(self, programs: Programs, report: Report) -> ModelRunner:
         """Read weights, allocate pages and compile every bucket; nothing has run yet."""
         if self.deployment.layout.platform != "cpu" or self.spans_hosts or self._ready is not None:
             return self._build(programs, report)
@@ -137,22 +141,21 @@ class LmLoad:
         with closing(CompiledAhead(lowers, programs)) as ahead:
             return self._build(ahead, report)
 
-    def _build(self, programs: Programs, report: Report) -> ModelRunner | KvRunner:
+    def _build(self, programs: Programs, report: Report) -> ModelRunner:
         deployment = self.deployment
         leaves = self._weights(deployment, self._checkpoint, report)
-        drafted = read_draft(deployment, lambda draft, opened: self._weights(draft, opened, report))
+        adapters = adapters_of(deployment, self._config)
+        how, buckets = (self._checkpoint, self._seed, report), deployment.buckets
+        weights = partial(self._weights, report=report)
+        parts = read_parts(deployment, *how, weights, adapters, buckets)
         if self.port is None:
             self.traffic = make_transfers(self._transfer, self._config, deployment)
-        pages = deployment.allocate_pages()
-        adapters = adapters_of(deployment, self._config)
-        parts = (deployment.program, leaves, pages, deployment.buckets, adapters)
-        if drafted is None:
-            runner = ModelRunner(*parts, encoder_leaves=self._encoder(report))
-        else:
-            runner = DraftedRunner(*parts, draft=drafted)
-        self.leaves = runner.leaves
         if (traffic := self.port or self.traffic) is not None:
-            runner = _movable(runner, traffic)
+            draft = next((part for part in parts if isinstance(part, DraftModel)), None)
+            parts.append(MovablePages(traffic, draft))
+        pages = deployment.allocate_pages()
+        runner = ModelRunner(deployment.program, leaves, pages, buckets, parts)
+        self.leaves = runner.leaves
         try:
             runner.compile(report, self._ready.over(programs) if self._ready else programs)
             if self._ready is not None:
@@ -162,7 +165,7 @@ class LmLoad:
             raise
         return runner
 
-    def disaggregation(self, runner: MovableRunner, transfers: Transfers) -> Disaggregation:
+    def disaggregation(self, runner: Runner, transfers: Transfers) -> Disaggregation:
         """Return what disaggregated prefill needs; both arguments cover every host."""
         return make_disaggregation(runner, transfers, self._spec, self.deployment)
 
@@ -217,25 +220,39 @@ class LmLoad:
     def _told_media(self) -> str:
         return told_media(self.deployment.recipe, self.deployment.encoder_bytes)
 
-    def _encoder(self, report: Report) -> Sequence[Any]:
-        """Return the weights of the vision or audio encoder, if there is one."""
-        encoder, layout = self.deployment.encoder, self.deployment.layout
-        media = self.deployment.recipe.media
-        return encoder_weights(encoder, layout, self._checkpoint, self._seed, report, media)
-
     @property
     def _seed(self) -> int:
         """Seed of random weights."""
         return zlib.crc32(self._spec.model_id.encode())
 
 
-def _movable(runner: ModelRunner, traffic: PageTraffic) -> KvRunner:
-    if isinstance(runner, DraftedRunner):
-        return DraftedKvRunner(runner, traffic)
-    return KvRunner(runner, traffic)
+def read_parts(
+    plan: Deployment,
+    checkpoint: Checkpoint | None,
+    seed: int,
+    report: Report,
+    weights: Weights,
+    adapters: AdapterFiles | None,
+    buckets: Sequence[Bucket],
+) -> list[RunnerPart]:
+    """Return the parts that hosts warm in this order; a draft model, if there is one, comes last.
+
+    weights: reads those of a deployment. adapters: of a model with room for them. buckets: of the
+    steps. Raises CheckpointError.
+    """
+    parts: list[RunnerPart] = []
+    if adapters is not None:
+        parts.append(Adapters(adapters))
+    if (encoder := plan.program.encoder) is not None:
+        media, layout = plan.recipe.media, plan.layout
+        read = encoder_weights(plan.encoder, layout, checkpoint, seed, report, media)
+        parts.append(Encoder(encoder, read))
+    if (draft := read_draft(plan, weights, buckets)) is not None:
+        parts.append(draft)
+    return parts
 
 
-def run_all(runner: HeldRunner, report: Report) -> None:
+def run_all(runner: Runner, report: Report) -> None:
     """Run every bucket once, so that no request pays for a first run."""
     try:
         for index in range(runner.warmups):
@@ -246,7 +263,7 @@ def run_all(runner: HeldRunner, report: Report) -> None:
         raise
 
 
-def measure(runner: HeldRunner, deployment: Deployment, name: str) -> StepTimes | None:
+def measure(runner: Runner, deployment: Deployment, name: str) -> StepTimes | None:
     """Measure every bucket, on all hosts of a replica together.
 
     Returns None for a runner without buckets of its own.
@@ -270,7 +287,7 @@ def told_guesses(limits: EngineLimits) -> str:
     return f"up to {limits.guesses} guesses of a sequence in steps of {limits.decodes} rows"
 
 
-def _seconds(runner: HeldRunner, index: int) -> float:
+def _seconds(runner: Runner, index: int) -> float:
     """Return the shortest of some runs: longer ones were disturbed."""
     runs: list[float] = []
     for _ in range(_MEASURED_RUNS):

@@ -16,10 +16,10 @@ import jax
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig, advertised_host
 from model_server.disaggregation.disaggregation import Disaggregation
-from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.types import EngineLimits, HeldRunner
+from model_server.engine.running.ops import Runner
+from model_server.engine.types import EngineLimits
 from model_server.grammars.compiler import GrammarCompiler
 from model_server.islands.devices import copies
 from model_server.islands.proxy_backend import is_proxied
@@ -90,7 +90,7 @@ _MULTIMODAL = ("mm.generate", "mm.score")
 
 
 AnyLoad = LmLoad | StageLoad | IslandStagesLoad
-AnyRunner = HeldRunner | EmbedRunner | CustomRunner | VisionRunner | AudioRunner
+AnyRunner = Runner | EmbedRunner | CustomRunner | VisionRunner | AudioRunner
 
 
 class _Live(NamedTuple):
@@ -125,7 +125,7 @@ class ModelLoader:
             config, self._opener, self._transfer, self._loading, self._holders
         )
         # Launch order of each model whose hosts wait for each other.
-        self._orders: list[tuple[HeldRunner, str]] = []
+        self._orders: list[tuple[Runner, str]] = []
 
     def __call__(self, spec: ModelSpec, report: Report) -> AnyLoaded:
         report(Progress("starting"))
@@ -175,7 +175,7 @@ class ModelLoader:
 
     def share(
         self, spec: ModelSpec, limits: EngineLimits, programs: Programs, report: Report
-    ) -> HeldRunner:
+    ) -> Runner:
         """Load this host's share of a model for its primary. Raises as a load does."""
         with self._loading(spec), self._opener.opened(spec, report) as checkpoint:
             config = checkpoint.config if checkpoint else None
@@ -278,7 +278,7 @@ class ModelLoader:
     def _beside(
         self,
         load: AnyLoad,
-        runner: HeldRunner,
+        runner: Runner,
         checkpoint: Checkpoint | None,
         tokenizer: HfTokenizer | ByteTokenizer,
         report: Report,
@@ -328,7 +328,7 @@ class ModelLoader:
             return StageLoad(*how, self._stage_host, limits)
         return LmLoad(*how, self._transfer, limits, tasks)
 
-    def _run(self, spec: ModelSpec, load: AnyLoad, report: Report) -> HeldRunner:
+    def _run(self, spec: ModelSpec, load: AnyLoad, report: Report) -> Runner:
         if self._hosts is not None and load.spans_hosts:
             return self._hosts.load(
                 spec, load.deployment.limits, lambda programs: load.build(programs, report), report
@@ -348,7 +348,7 @@ class ModelLoader:
                 "number of hosts"
             )
 
-    def _disaggregation(self, load: AnyLoad, runner: HeldRunner) -> Disaggregation | None:
+    def _disaggregation(self, load: AnyLoad, runner: Runner) -> Disaggregation | None:
         if isinstance(load, IslandStagesLoad):
             return None
         if isinstance(load, StageLoad):
@@ -360,7 +360,6 @@ class ModelLoader:
         if isinstance(runner, Lockstep):
             assert self._hosts is not None
             return load.disaggregation(runner, self._hosts.transfers(runner, load.traffic))
-        assert isinstance(runner, KvRunner)
         return load.disaggregation(runner, load.traffic)
 
     def _free_memory(self) -> FreeMemory:

@@ -11,10 +11,10 @@ from model_server.config import ModelServerConfig
 from model_server.disaggregation.contract import Contract, source_of
 from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.disaggregation.handed_pages import transit_room
-from model_server.disaggregation.handoff_runner import MovableRunner
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import Transfers
+from model_server.engine.running.ops import Runner
 from model_server.loading.deployment import Deployment, PlacedModel
 from model_server.loading.draft_loading import deployed
 from sax.types import ModelSpec
@@ -39,7 +39,7 @@ def make_transfers(
 
 
 def make_disaggregation(
-    runner: MovableRunner, transfers: Transfers, spec: ModelSpec, deployment: Deployment
+    runner: Runner, transfers: Transfers, spec: ModelSpec, deployment: Deployment
 ) -> Disaggregation:
     """Return the part that serving needs; both arguments cover every host of the replica."""
     cache, limits = deployment.cache, deployment.limits

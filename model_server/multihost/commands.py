@@ -1,18 +1,15 @@
 """Commands from the primary to the other hosts, and their answers.
 
 The channel numbers commands, and every host performs them in that order. Anything that starts a
-program in which hosts wait for each other must be a command.
+program in which hosts wait for each other must be a command: most are ops of a runner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 
-from model_server.engine.media.encode_batch import EncodeBatch
-from model_server.engine.types import EngineLimits, SlotMask, Step
+from model_server.engine.running.ops import Op
+from model_server.engine.types import EngineLimits, Step
 from sax.types import ModelSpec
 
 
@@ -39,16 +36,15 @@ class Warm(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 class Launch(msgspec.Struct, frozen=True, array_like=True, tag=4):
     servable: int
-    step: Step
+    steps: tuple[Step, ...]
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Call a runner method in any order, and reply; arguments are msgpack values."""
+class Do(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """Have a model's runner do an op, in the order of the steps."""
 
     servable: int
-    method: str
-    arguments: Mapping[str, Any]
-    background: bool = False  # in a thread, so that steps go on
+    op: Op
+    reply: int = 0  # for an `Awaited` op: the number to reply with, once its result is there
 
 
 class Drop(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -67,66 +63,7 @@ class Lost(msgspec.Struct, frozen=True, array_like=True, tag=8):
     reason: str
 
 
-class Fetch(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """Fetch a prompt's pages from this host's counterpart in the background, then reply."""
-
-    servable: int
-    key: int
-    pages: int
-    addresses: tuple[str, ...]  # of every host of the other replica
-    deadline_s: float
-    near: int = 0  # pages of near layers
-
-
-class DropPages(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """Free the pages fetched or offered under a key."""
-
-    servable: int
-    key: int
-
-
-class Perform(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """Call a runner method in the order of the steps, without a reply."""
-
-    servable: int
-    method: str
-    arguments: tuple[Any, ...]  # msgpack values
-
-
-class Choose(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """Choose the tokens of the step launched last, under these masks."""
-
-    servable: int
-    masks: tuple[SlotMask, ...]
-
-
-class Encode(msgspec.Struct, frozen=True, array_like=True, tag=13):
-    """Launch a batch of the encoder behind the step launched last."""
-
-    servable: int
-    batch: EncodeBatch
-
-
-def fetching(key: int) -> str:
-    """Return the call name used in replies to a Fetch."""
-    return f"fetch {key}"
-
-
-Command = (
-    LoadCommand
-    | ProgramCommand
-    | Warm
-    | Launch
-    | Choose
-    | Encode
-    | Perform
-    | Call
-    | Drop
-    | Bye
-    | Lost
-    | Fetch
-    | DropPages
-)
+Command = LoadCommand | ProgramCommand | Warm | Launch | Do | Drop | Bye | Lost
 
 
 class HostBeat(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -147,12 +84,11 @@ class Vote(msgspec.Struct, frozen=True, array_like=True, tag=2):
     offer: str = ""  # address of this host's pipeline inlet, or of its exported pages
 
 
-class CallReply(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """A secondary's result of a Call."""
+class OpReply(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """How an op that is awaited ended on a secondary."""
 
     ordinal: int
-    servable: int
-    call: str  # as the caller named it
+    number: int  # as in `Do.reply`
     reason: str  # empty: it worked
 
 
@@ -169,7 +105,7 @@ class Gone(msgspec.Struct, frozen=True, array_like=True, tag=5):
     reason: str = ""
 
 
-Answer = HostBeat | Vote | CallReply | Leaving | Gone
+Answer = HostBeat | Vote | OpReply | Leaving | Gone
 
 encode = msgspec.msgpack.Encoder().encode
 decode_command = msgspec.msgpack.Decoder(Command).decode

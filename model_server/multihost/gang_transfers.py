@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from model_server.disaggregation.handed_pages import PageCount
 from model_server.disaggregation.kv_transfers import KvTransfers
-from model_server.multihost.commands import DropPages, Fetch, fetching
+from model_server.engine.running.ops import DropPages, FetchPages
+from model_server.multihost.commands import Do
 from model_server.multihost.primary import Primary
 from sax.errors import ReplicaLost, SaxError
 
@@ -44,16 +45,14 @@ class GangTransfers:
     def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
         """Fetch on every host. Raises the local error, or ReplicaLost with a host's reason."""
         count = self._counts.pop(key, PageCount(0))
-        self._hosts.publish(
-            Fetch(self._servable, key, count.pages, tuple(addresses), deadline_s, count.near)
-        )
+        op = FetchPages(key, count.pages, count.near, tuple(addresses), deadline_s)
+        number = self._hosts.ask(self._servable, op)
         failure: SaxError | None = None
         try:
             self._own.fetch(key, addresses, deadline_s)
         except SaxError as error:
             failure = error
-        replies = self._hosts.replies(self._servable, fetching(key), deadline_s + _GRACE_S)
-        for reply in replies:
+        for reply in self._hosts.replies(number, deadline_s + _GRACE_S):
             if reply.reason and failure is None:
                 failure = ReplicaLost(f"{self._hosts.name(reply.ordinal)}: {reply.reason}")
         if failure is not None:
@@ -64,4 +63,4 @@ class GangTransfers:
         self._counts.pop(key, None)
         self._own.drop(key)
         if self._hosts.lost is None:
-            self._hosts.publish(DropPages(self._servable, key))
+            self._hosts.publish(Do(self._servable, DropPages(key)))

@@ -8,33 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from model_server.engine.media.encode_batch import EncodeBatch
-from model_server.engine.types import (
-    EngineLimits,
-    HeldRunner,
-    MediaRunner,
-    PendingStep,
-    SlotMask,
-    Step,
-    StepResult,
-)
-from model_server.multihost.commands import Call, Choose, Drop, Encode, Launch, Perform, Warm
+from model_server.engine.running.ops import Awaited, Forwarding, Later, Op, Pending, Runner
+from model_server.engine.types import Step
+from model_server.multihost.commands import Do, Drop, Launch, Warm
 from model_server.multihost.primary import Primary
 from sax.errors import ReplicaLost, Unavailable
 
-_CALL_S = 60.0
+_REPLY_S = 60.0
 
 
-class _Pending:
-    """A step of all hosts; turns a communication error into the loss of a named host."""
+class GangPending:
+    """What all hosts launched; turns a communication error into the loss of a named host."""
 
-    def __init__(self, pending: PendingStep, hosts: Primary) -> None:
+    def __init__(self, pending: Pending[Any], hosts: Primary) -> None:
         self._pending = pending
         self._hosts = hosts
 
-    def result(self) -> StepResult:
+    def result(self) -> Any:
         try:
             return self._pending.result()
         except Exception:
@@ -42,94 +35,52 @@ class _Pending:
             raise
 
 
-class Lockstep:
+class Lockstep(Forwarding):
     """The primary's runner. Raises ReplicaLost once a host is lost."""
 
     def __init__(
-        self, runner: HeldRunner, servable: int, hosts: Primary, offers: Sequence[str] = ()
+        self, runner: Runner, servable: int, hosts: Primary, offers: Sequence[str] = ()
     ) -> None:
         """offers: addresses of every host, in host order, for other hosts or replicas."""
-        self._runner = runner
+        super().__init__(runner)
         self.servable = servable
         self._hosts = hosts
         self.offers = offers
 
-    @property
-    def limits(self) -> EngineLimits:
-        return self._runner.limits
-
-    @property
-    def closed(self) -> bool:
-        return self._runner.closed
-
-    def launch(self, step: Step) -> PendingStep:
+    def launch(self, *steps: Step) -> GangPending:
         with self._hosts.order:
-            self._hosts.publish(Launch(self.servable, step))
-            return _Pending(self._runner.launch(step), self._hosts)
+            self._hosts.publish(Launch(self.servable, steps))
+            return GangPending(super().launch(*steps), self._hosts)
 
-    def choose(self, masks: Sequence[SlotMask]) -> None:
+    def do(self, op: Op) -> Pending[Any]:
+        """As `Runner.do`, on every host between the same two steps.
+
+        An `Awaited` op may be done while steps go on, in any order among them. Its result raises
+        this host's error, or Unavailable with another host's reason.
+        """
+        if isinstance(op, Awaited):
+            number = self._hosts.ask(self.servable, op)
+            return Later(partial(self._on_all, super().do(op), number))
         with self._hosts.order:
-            self._hosts.publish(Choose(self.servable, tuple(masks)))
-            self._runner.choose(masks)
+            self._hosts.publish(Do(self.servable, op))
+            return GangPending(super().do(op), self._hosts)
 
-    def encode(self, batch: EncodeBatch) -> None:
-        """As `MediaRunner.encode`, on every host between the same two steps."""
-        runner = self._runner
-        assert isinstance(runner, MediaRunner), "its limits are those of an encoder"
-        with self._hosts.order:
-            self._hosts.publish(Encode(self.servable, batch))
-            runner.encode(batch)
-
-    @property
-    def warmups(self) -> int:
-        return self._runner.warmups
+    def _on_all(self, own: Pending[Any], number: int) -> None:
+        own.result()
+        for reply in self._hosts.replies(number, _REPLY_S):
+            if reply.reason:
+                raise Unavailable(f"{self._hosts.name(reply.ordinal)}: {reply.reason}")
 
     def warm(self, index: int) -> None:
         with self._hosts.order:
             self._hosts.publish(Warm(self.servable, index))
             try:
-                self._runner.warm(index)
+                super().warm(index)
             except Exception:
                 self._hosts.wait_for_loss()
                 raise
 
-    def import_pages(
-        self, key: int, pages: Sequence[int], near: Sequence[int], slot: int, token: int
-    ) -> None:
-        self._perform("import_pages", key, pages, near, slot, token)
-
-    def export_pages(self, key: int, pages: Sequence[int], near: Sequence[int]) -> None:
-        self._perform("export_pages", key, pages, near)
-
-    def _perform(self, method: str, *arguments: Any) -> None:
-        """Call a runner method on every host between the same two steps."""
-        with self._hosts.order:
-            self._hosts.publish(Perform(self.servable, method, arguments))
-            getattr(self._runner, method)(*arguments)
-
-    def read_adapter(self, key: str, path: str) -> None:
-        """Read an adapter on every host, while steps go on. Raises SaxError."""
-        self.call("read_adapter", key, background=True, path=path)
-
-    def forget_adapter(self, key: str) -> None:
-        self._perform("forget_adapter", key)
-
-    def write_adapter(self, key: str, place: int) -> None:
-        self._perform("write_adapter", key, place)
-
-    def call(self, method: str, key: str, *, background: bool = False, **arguments: Any) -> None:
-        """Call a runner method on every host, this one included, and wait for all.
-
-        Raises the local error, or Unavailable with a failed host's reason.
-        """
-        arguments = {"key": key, **arguments}
-        self._hosts.publish(Call(self.servable, method, arguments, background))
-        getattr(self._runner, method)(**arguments)
-        for reply in self._hosts.replies(self.servable, key, _CALL_S):
-            if reply.reason:
-                raise Unavailable(f"{self._hosts.name(reply.ordinal)}: {reply.reason}")
-
     def close(self) -> None:
         with suppress(ReplicaLost), self._hosts.order:
             self._hosts.publish(Drop(self.servable))
-        self._runner.close()
+        super().close()

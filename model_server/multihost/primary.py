@@ -6,6 +6,7 @@ may publish. Callers interpret the answers to their commands.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -13,15 +14,17 @@ from collections.abc import Callable
 
 import zmq
 
+from model_server.engine.running.ops import Awaited
 from model_server.multihost.channel import AnswerCollector, CommandPublisher, open_context
 from model_server.multihost.commands import (
     Bye,
-    CallReply,
     Command,
+    Do,
     Gone,
     HostBeat,
     Leaving,
     Lost,
+    OpReply,
     Vote,
 )
 from model_server.multihost.heartbeat import Heartbeat
@@ -70,7 +73,8 @@ class Primary:
         self._changed = threading.Condition()  # guards all below
         self._heartbeat: Heartbeat | None = None
         self._votes: dict[int, dict[int, Vote]] = {}  # by servable, by host
-        self._replies: dict[tuple[int, str], dict[int, CallReply]] = {}
+        self._replies: dict[int, dict[int, OpReply]] = {}  # by number, by host
+        self._numbers = itertools.count(1)
         self._beating: set[int] = set()
         self._gone: set[int] = set()
         self._closing = False  # no host can be lost any more
@@ -158,18 +162,23 @@ class Primary:
             missing = [n for n in range(1, self.membership.count) if n not in voted]
         return ", ".join(self.name(ordinal) for ordinal in missing)
 
-    def replies(self, servable: int, call: str, timeout_s: float) -> list[CallReply]:
-        """Wait for every host's reply to a Call. Raises ReplicaLost, Unavailable."""
+    def ask(self, servable: int, op: Awaited) -> int:
+        """Have every other host do an op; returns the number for `replies`. Raises ReplicaLost."""
+        number = next(self._numbers)
+        self.publish(Do(servable, op, number))
+        return number
+
+    def replies(self, number: int, timeout_s: float) -> list[OpReply]:
+        """Wait for every host's reply to an op. Raises ReplicaLost, Unavailable."""
         others = self.membership.count - 1
-        key = (servable, call)
         with self._changed:
             self._changed.wait_for(
-                lambda: self.lost or len(self._replies.get(key, {})) == others, timeout_s
+                lambda: self.lost or len(self._replies.get(number, {})) == others, timeout_s
             )
             self.check()
-            found = list(self._replies.pop(key, {}).values())
+            found = list(self._replies.pop(number, {}).values())
         if len(found) < others:
-            raise Unavailable(f"not every host answered {call} within {timeout_s:.0f} s")
+            raise Unavailable(f"not every host answered within {timeout_s:.0f} s")
         return found
 
     def name(self, ordinal: int) -> str:
@@ -264,7 +273,7 @@ class Primary:
                 self._note(answer)
             self._look_for_losses()
 
-    def _note(self, answer: HostBeat | Vote | CallReply | Leaving | Gone) -> None:
+    def _note(self, answer: HostBeat | Vote | OpReply | Leaving | Gone) -> None:
         assert self._heartbeat is not None
         done = answer.done if isinstance(answer, HostBeat) else 0
         with self._changed:
@@ -272,9 +281,8 @@ class Primary:
             self._beating.add(answer.ordinal)
             if isinstance(answer, Vote):
                 self._votes.setdefault(answer.servable, {})[answer.ordinal] = answer
-            elif isinstance(answer, CallReply):
-                replies = self._replies.setdefault((answer.servable, answer.call), {})
-                replies[answer.ordinal] = answer
+            elif isinstance(answer, OpReply):
+                self._replies.setdefault(answer.number, {})[answer.ordinal] = answer
             elif isinstance(answer, Gone):
                 self._gone.add(answer.ordinal)
             self._changed.notify_all()

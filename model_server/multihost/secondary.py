@@ -16,31 +16,25 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
-from model_server.disaggregation.handed_pages import PageCount
 from model_server.engine.failure import as_load_error
-from model_server.engine.types import EngineLimits, HeldRunner, PendingStep, Step
+from model_server.engine.running.ops import Pending, Runner
+from model_server.engine.types import EngineLimits
 from model_server.multihost.channel import AnswerSender, CommandReceiver, open_context
 from model_server.multihost.commands import (
     Bye,
-    Call,
-    CallReply,
-    Choose,
     Command,
+    Do,
     Drop,
-    DropPages,
-    Encode,
-    Fetch,
     Gone,
     HostBeat,
     Launch,
     Leaving,
     LoadCommand,
     Lost,
-    Perform,
+    OpReply,
     ProgramCommand,
     Vote,
     Warm,
-    fetching,
 )
 from model_server.multihost.heartbeat import Heartbeat
 from model_server.multihost.hello import Welcome
@@ -58,9 +52,7 @@ _PRIMARY = 0
 
 
 # Blocking: builds this host's share of a model, in the same class as on every host.
-Build = Callable[
-    [ModelSpec, EngineLimits, ReceivedPrograms, Callable[[Progress], None]], HeldRunner
-]
+Build = Callable[[ModelSpec, EngineLimits, ReceivedPrograms, Callable[[Progress], None]], Runner]
 
 
 class _Dropped(BaseException):
@@ -72,19 +64,24 @@ class _HeldShare:
     """This host's part of one model."""
 
     programs: ReceivedPrograms
-    runner: HeldRunner | None = None
+    runner: Runner | None = None
     dropped: bool = False
-    in_flight: deque[PendingStep] = field(default_factory=deque)
+    in_flight: deque[Pending[Any]] = field(default_factory=deque)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def keep(self, runner: HeldRunner) -> bool:
+    @property
+    def built(self) -> Runner:
+        assert self.runner is not None, "it comes after all votes"
+        return self.runner
+
+    def keep(self, runner: Runner) -> bool:
         """Keep the built runner; returns False if the model was dropped meanwhile."""
         with self._lock:
             if not self.dropped:
                 self.runner = runner
             return not self.dropped
 
-    def drop(self) -> HeldRunner | None:
+    def drop(self) -> Runner | None:
         """Mark as dropped and return the runner to close, if any."""
         with self._lock:
             self.dropped = True
@@ -155,40 +152,55 @@ class Secondary:
 
     def _perform(self, command: Command, build: Build) -> None:
         if isinstance(command, Launch):
-            self._launch(self._shares[command.servable], command.step)
-        elif isinstance(command, Choose):
-            self._runner(command.servable).choose(command.masks)
-        elif isinstance(command, Encode):
-            self._runner(command.servable).encode(command.batch)
-        elif isinstance(command, Perform):
-            getattr(self._runner(command.servable), command.method)(*command.arguments)
+            self._launch(self._shares[command.servable], command)
+        elif isinstance(command, Do):
+            self._do(command)
         elif isinstance(command, LoadCommand):
             self._load(command, build)
         elif isinstance(command, ProgramCommand):
             if share := self._shares.get(command.servable):  # otherwise dropped meanwhile
                 share.programs.put(command.name, command.body)
         elif isinstance(command, Warm):
-            self._runner(command.servable).warm(command.index)
-        elif isinstance(command, Call) and command.background:
-            runner = self._runner(command.servable)
-            job = threading.Thread(target=self._call, args=(command, runner), daemon=True)
-            job.start()
-        elif isinstance(command, Call):
-            self._call(command, self._runner(command.servable))
-        elif isinstance(command, Fetch):
-            self._fetch(command)
-        elif isinstance(command, DropPages):
-            if command.servable in self._shares:
-                self._runner(command.servable).transfers.drop(command.key)
+            self._shares[command.servable].built.warm(command.index)
         elif isinstance(command, Drop):
             self._drop(command.servable)
 
-    def _launch(self, share: _HeldShare, step: Step) -> None:
-        """Launch a step; device errors surface when an earlier step's result is read."""
-        assert share.runner is not None, "a step comes after all votes"
+    def _launch(self, share: _HeldShare, command: Launch) -> None:
+        """Launch steps; device errors surface when the result of earlier ones is read."""
         if len(share.in_flight) == _IN_FLIGHT:
             share.in_flight.popleft().result()
-        share.in_flight.append(share.runner.launch(step))
+        share.in_flight.append(share.built.launch(*command.steps))
+
+    def _do(self, command: Do) -> None:
+        """Do an op in its turn; if it is awaited, wait for its result in a thread and reply."""
+        share = self._shares.get(command.servable)
+        if share is None:  # dropped meanwhile
+            self._reply(command, "this host has no such model")
+            return
+        if not command.reply:
+            share.built.do(command.op)
+            return
+        try:
+            pending = share.built.do(command.op)
+        except SaxError as error:
+            self._reply(command, error.text)
+            return
+        wait = threading.Thread(target=self._await, args=(command, pending), daemon=True)
+        wait.start()
+
+    def _await(self, command: Do, pending: Pending[Any]) -> None:
+        reason = ""
+        try:
+            pending.result()
+        except Exception as error:
+            if not isinstance(error, SaxError):
+                logger.exception("%s failed", type(command.op).__name__)
+            reason = as_load_error(error).text
+        self._reply(command, reason)
+
+    def _reply(self, command: Do, reason: str) -> None:
+        if command.reply:
+            self._answers.send(OpReply(self._ordinal, command.reply, reason))
 
     def _load(self, command: LoadCommand, build: Build) -> None:
         share = _HeldShare(ReceivedPrograms())
@@ -220,39 +232,6 @@ class Secondary:
         need = to_text(error.need) if error.need is not None else ""
         return Vote(self._ordinal, servable, error.text, type(error).__name__, need)
 
-    def _call(self, command: Call, runner: Any) -> None:
-        reason = ""
-        try:
-            getattr(runner, command.method)(**command.arguments)
-        except SaxError as error:
-            reason = error.text
-        except Exception as error:
-            if not command.background:
-                raise
-            logger.exception("%s failed", command.method)
-            reason = as_load_error(error).text
-        call = str(command.arguments.get("key", command.method))
-        self._answers.send(CallReply(self._ordinal, command.servable, call, reason))
-
-    def _fetch(self, command: Fetch) -> None:
-        """Reserve pages in command order; fetch in a thread, so that steps go on."""
-        share = self._shares.get(command.servable)
-        transfers: Any = getattr(share and share.runner, "transfers", None)
-        count = PageCount(command.pages, command.near)
-        reserved = transfers is not None and transfers.reserve(command.key, count)
-
-        def work() -> None:
-            reason = "" if reserved else "no memory for the pages, or no model"
-            try:
-                if transfers is not None and reserved:
-                    transfers.fetch(command.key, command.addresses, command.deadline_s)
-            except Exception as exc:
-                reason = exc.text if isinstance(exc, SaxError) else f"{type(exc).__name__}: {exc}"
-            call = fetching(command.key)
-            self._answers.send(CallReply(self._ordinal, command.servable, call, reason))
-
-        threading.Thread(target=work, name="fetch", daemon=True).start()
-
     def _drop(self, servable: int) -> None:
         share = self._shares.pop(servable, None)
         if share is None:
@@ -261,11 +240,6 @@ class Secondary:
         if (runner := share.drop()) is not None:
             runner.close()
             logger.info("freed this host's share of a model")
-
-    def _runner(self, servable: int) -> Any:
-        runner = self._shares[servable].runner
-        assert runner is not None, "comes after all votes"
-        return runner
 
     # Other threads
 

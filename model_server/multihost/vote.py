@@ -13,9 +13,9 @@ from collections.abc import Callable
 import sax.errors
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.engine.compiling import Programs
-from model_server.engine.types import EngineLimits, HeldRunner
+from model_server.engine.running.ops import Connect, Runner
+from model_server.engine.types import EngineLimits
 from model_server.multihost.commands import Drop, LoadCommand, ProgramCommand, Vote
-from model_server.multihost.drafted_lockstep import lockstep_of
 from model_server.multihost.gang_transfers import GangTransfers
 from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.primary import Primary
@@ -25,7 +25,7 @@ from sax.need import from_text
 from sax.types import ModelSpec, Progress
 
 Report = Callable[[Progress], None]
-Build = Callable[[Programs], HeldRunner]  # this host's share
+Build = Callable[[Programs], Runner]  # this host's share
 
 
 class Shares:
@@ -49,14 +49,14 @@ class Shares:
             self._hosts.publish(ProgramCommand(servable, name, body if self._alike else None))
 
         self._hosts.publish(LoadCommand(servable, spec, limits))
-        runner: HeldRunner | None = None
+        runner: Runner | None = None
         try:
             runner = build(SharedPrograms(self._kept, send))
             others = self._count_votes(servable, report)
             offers = [getattr(runner, "offer", ""), *others]
-            lockstep = lockstep_of(runner, servable, self._hosts, offers)
-            if hasattr(runner, "connect"):  # hosts of a pipeline, each to the next
-                lockstep.call("connect", "connect", offers=offers)
+            lockstep = Lockstep(runner, servable, self._hosts, offers)
+            if Connect in runner.ops:
+                lockstep.do(Connect(tuple(offers))).result()
             for index in range(runner.warmups):
                 report(Progress("running bucket", index, runner.warmups))
                 lockstep.warm(index)

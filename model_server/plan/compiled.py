@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.draft_model.draft_program import DraftProgram
+from model_server.engine.running.draft_program import DraftProgram
 from model_server.engine.step_program import StepProgram
 from model_server.plan.hlo.module import HloModule, parse
 from model_server.plan.hlo.traffic import StepTraffic, added, traffic_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.draft_model.draft_program import DraftProgram
+from model_server.engine.running.draft_program import DraftProgram
 from model_server.loading.deployment import Deployment
 from model_server.loading.draft_loading import deployed, program_of
 from model_server.plan.compiled import Measured, measure_guesses, with_follower

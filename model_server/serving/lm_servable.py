@@ -27,8 +27,9 @@ from model_server.engine.failure import DevicesLost, as_load_error
 from model_server.engine.islands.engine_group import EngineGroup
 from model_server.engine.islands.split_group import SplitGroup
 from model_server.engine.outbox import Deliver
+from model_server.engine.running.ops import Runner
 from model_server.engine.timing.watchdog import OnHang
-from model_server.engine.types import RowResult, Runner
+from model_server.engine.types import RowResult
 from model_server.islands.proxy_backend import BACKEND
 from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.serving.embed_servable import EmbedServable

@@ -10,17 +10,17 @@ import sys
 import threading
 from pathlib import Path
 
-from model_server.engine.runner import ModelRunner
-from model_server.engine.types import PendingStep, Step
+from model_server.engine.running.runner import Launched, ModelRunner
+from model_server.engine.types import Step
 
 VARIABLE = "SAX_TEST_HANGS"  # the path of the file
 _launch = ModelRunner.launch
 
 
-def launch(runner: ModelRunner, step: Step) -> PendingStep:
+def launch(runner: ModelRunner, *steps: Step) -> Launched:
     if "--host_ordinal=1" in sys.argv and Path(os.environ[VARIABLE]).exists():
         threading.Event().wait()
-    return _launch(runner, step)
+    return _launch(runner, *steps)
 
 
 ModelRunner.launch = launch  # type: ignore[method-assign]

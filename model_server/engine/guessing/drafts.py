@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from model_server.engine.guessing.odds import Odds
-from model_server.engine.guessing.proposals import Beginning, Proposer
+from model_server.engine.running.ops import Beginning, Proposals, Propose, Runner
 from model_server.engine.sequence import Sequence as Running
 
 _FIRST = (0.6, 0.65, 0.7, 0.75, 0.8)  # assumed of a draft model: after 0, 1, 2, 4, 8 right ones
@@ -21,10 +21,12 @@ _NEW = 0.25  # weight of one more measured time
 class Drafts:
     """The draft model of one engine."""
 
-    def __init__(self, proposer: Proposer, page_size: int) -> None:
+    def __init__(self, runner: Runner, page_size: int) -> None:
+        """runner: one that proposes."""
         self.proposed = 0  # guesses tried
         self.accepted = 0  # that were right
-        self._proposer = proposer
+        self._runner = runner
+        self._load_s = runner.ops[Propose]  # seconds of one guess, by rows
         self._page_size = page_size
         self._odds = Odds(first=_FIRST)
         self._own: dict[int, Odds] = {}  # by sequence
@@ -49,16 +51,15 @@ class Drafts:
 
     def seconds(self, rows: int) -> float:
         """Return what one guess for each of so many sequences takes."""
-        times = self._proposer.guess_seconds
-        return self._ratio * times[min(size for size in times if size >= rows)]
+        return self._ratio * self._load_s[min(size for size in self._load_s if size >= rows)]
 
     def guesses(self, wanted: Sequence[tuple[Running, int]]) -> dict[int, tuple[int, ...]]:
         """Ask for so many guesses of each sequence. No step may be in flight."""
-        beginnings = [
+        beginnings = tuple(
             Beginning(each.slot, each.launched, each.tokens[-1], count) for each, count in wanted
-        ]
+        )
         expected_s = self.seconds(len(wanted)) * max(count for _, count in wanted)
-        made = self._proposer.propose(beginnings)
+        made: Proposals = self._runner.do(Propose(beginnings)).result()
         self._spent_s += made.seconds
         if expected_s:
             self._ratio *= 1 + _NEW * (made.seconds / expected_s - 1)

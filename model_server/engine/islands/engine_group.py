@@ -26,8 +26,9 @@ from model_server.engine.engine import (
 from model_server.engine.failure import DevicesLost
 from model_server.engine.outbox import Deliver
 from model_server.engine.request import Begun
+from model_server.engine.running.ops import Runner
 from model_server.engine.sequence import Ids
-from model_server.engine.types import RowResult, Runner
+from model_server.engine.types import RowResult
 from sax.errors import ReplicaLost, SaxError
 
 log = logging.getLogger(__name__)

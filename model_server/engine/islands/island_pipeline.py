@@ -17,8 +17,7 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.media.encode_batch import EncodeBatch
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
 from model_server.kernels.pages import LayerPages
 from sax.types import Progress
@@ -38,6 +37,9 @@ class IslandPipeline(ModelRunner):
         """before: of the other stages, in order; this one owns them. The rest is the last one's."""
         super().__init__(program, leaves, pages, buckets)
         self._before = tuple(before)
+        for stage in self._before:  # ops of parts that lie with the first layers
+            self._prepares = stage._prepares | self._prepares
+            self.ops = stage.ops | self.ops
 
     @property
     def weight_bytes(self) -> int:
@@ -58,15 +60,16 @@ class IslandPipeline(ModelRunner):
         return made
 
     @property
-    def encodes(self) -> int:
-        return self._before[0].encodes if self._before else super().encodes
+    def part_warmups(self) -> int:
+        return sum(stage.part_warmups for stage in self._before)
 
-    def warm_encode(self, index: int) -> None:
-        self._before[0].warm_encode(index)
-
-    def encode(self, batch: EncodeBatch) -> None:
-        """Launch a batch on the first stage's island."""
-        self._before[0].encode(batch)
+    def warm_part(self, index: int) -> None:
+        for stage in self._before:
+            if index < stage.part_warmups:
+                stage.warm_part(index)
+                return
+            index -= stage.part_warmups
+        raise IndexError(f"there are {self.part_warmups} to warm")
 
     def copy(self, copies: Sequence[tuple[int, ...]]) -> None:
         for stage in self._before:

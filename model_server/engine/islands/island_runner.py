@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 
 from model_server.engine.failure import DevicesLost
-from model_server.engine.media.encode_batch import EncodeBatch
-from model_server.engine.types import (
-    EngineLimits,
-    HeldRunner,
-    MediaRunner,
-    PendingStep,
-    SeriesRunner,
-    SlotMask,
-    Step,
-    StepResult,
-)
+from model_server.engine.running.ops import Forwarding, Op, Pending, Runner
+from model_server.engine.types import Step
 
 # The first words of errors of devices that are gone, and of a proxy server that is: ours says the
 # first, Google's also the last two (pathwaysutils.elastic). INTERNAL, there a loss as well, may be
@@ -26,63 +18,41 @@ from model_server.engine.types import (
 _LOST = ("DATA_LOSS", "UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "NOT_FOUND")
 
 
-class IslandRunner:
-    """Has the methods of the runner that it wraps, which may be one lane of a pipeline."""
+class IslandRunner(Forwarding):
+    """One lane of a pipeline, or a whole model."""
 
-    def __init__(self, runner: HeldRunner, others: Sequence[HeldRunner] = ()) -> None:
+    def __init__(self, runner: Runner, others: Sequence[Runner] = ()) -> None:
         """others: the pipeline's other lanes."""
-        self._runner = runner
+        super().__init__(runner)
         self.lanes = (self, *map(IslandRunner, others))
-
-    @property
-    def limits(self) -> EngineLimits:
-        return self._runner.limits
-
-    @property
-    def closed(self) -> bool:
-        return self._runner.closed
-
-    @property
-    def warmups(self) -> int:
-        return self._runner.warmups
 
     def warm(self, index: int) -> None:
         with _told_as_lost():
-            self._runner.warm(index)
+            super().warm(index)
 
-    def launch(self, step: Step) -> PendingStep:
+    def launch(self, *steps: Step) -> IslandPending:
         with _told_as_lost():
-            return IslandStep(self._runner.launch(step))
+            return IslandPending(super().launch(*steps))
 
-    def launch_series(self, steps: Sequence[Step]) -> Sequence[PendingStep]:
-        assert isinstance(self._runner, SeriesRunner), "its limits allow no series"
+    def do(self, op: Op) -> IslandPending:
         with _told_as_lost():
-            return list(map(IslandStep, self._runner.launch_series(steps)))
-
-    def encode(self, batch: EncodeBatch) -> None:
-        assert isinstance(self._runner, MediaRunner), "its limits are those of an encoder"
-        with _told_as_lost():
-            self._runner.encode(batch)
-
-    def choose(self, masks: Sequence[SlotMask]) -> None:
-        with _told_as_lost():
-            self._runner.choose(masks)
+            return IslandPending(super().do(op))
 
     def close(self) -> None:
         """Free what is still there of this lane."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            self._runner.close()
+            super().close()
 
 
-class IslandStep:
-    """A launched step."""
+class IslandPending:
+    """What was launched on an island."""
 
-    def __init__(self, step: PendingStep) -> None:
-        self._step = step
+    def __init__(self, pending: Pending[Any]) -> None:
+        self._pending = pending
 
-    def result(self) -> StepResult:
+    def result(self) -> Any:
         with _told_as_lost():
-            return self._step.result()
+            return self._pending.result()
 
 
 def is_loss(error: BaseException) -> bool:

@@ -6,25 +6,14 @@ import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from model_server.engine.types import HeldRunner
+from model_server.engine.running.ops import ForgetAdapter, ReadAdapter, Runner, WriteAdapter
 from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.models.weights.low_rank import AdapterRoom
 from sax.errors import LoadFailed
 from sax.format import count, listing
 from sax.memory_parts import MemoryParts
 from sax.types import ModelSpec, Progress
-
-
-class AdaptedRunner(HeldRunner, Protocol):
-    """A runner of one host, or of all, whose model has room for adapters."""
-
-    def read_adapter(self, key: str, path: str) -> None: ...
-
-    def forget_adapter(self, key: str) -> None: ...
-
-    def write_adapter(self, key: str, place: int) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +23,7 @@ class Base:
     model_id: str
     room: AdapterRoom
     loaded: Loaded
-    runner: AdaptedRunner  # without wrappers for disaggregation
+    runner: Runner  # without wrappers for disaggregation
     holders: dict[int, str] = field(default_factory=dict[int, str])  # place, from 1 on -> model
     guard: threading.Lock = field(default_factory=threading.Lock)
 
@@ -77,10 +66,9 @@ class Bases:
         self._bases: dict[str, Base] = {}
         self._keys = itertools.count(1)
 
-    def keep(self, spec: ModelSpec, room: AdapterRoom, loaded: Loaded, runner: HeldRunner) -> None:
+    def keep(self, spec: ModelSpec, room: AdapterRoom, loaded: Loaded, runner: Runner) -> None:
         """Remember a model that was loaded with room for adapters."""
-        adapted: AdaptedRunner = runner  # pyright: ignore[reportAssignmentType]
-        self._bases[spec.model_id] = Base(spec.model_id, room, loaded, adapted)
+        self._bases[spec.model_id] = Base(spec.model_id, room, loaded, runner)
 
     def load(
         self, spec: ModelSpec, base_id: str, report: Callable[[Progress], None]
@@ -96,13 +84,13 @@ class Bases:
         key = f"{spec.model_id} {next(self._keys)}"
         try:
             report(Progress("reading the adapter"))
-            base.runner.read_adapter(key, spec.checkpoint)
+            base.runner.do(ReadAdapter(key, spec.checkpoint)).result()
             report(Progress("writing the adapter"))
-            base.runner.write_adapter(key, held.place)
+            base.runner.do(WriteAdapter(key, held.place))
         except BaseException:
             held.close()
             if not base.runner.closed:
-                base.runner.forget_adapter(key)
+                base.runner.do(ForgetAdapter(key))
             raise
         return LoadedAdapter(
             base=base_id,

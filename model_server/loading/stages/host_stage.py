@@ -7,19 +7,18 @@ numbered.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.guessing.proposals import Beginning, PendingProposals, Proposals
-from model_server.engine.media.encode_batch import EncodeBatch
-from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step
+from model_server.engine.running.ops import DONE, Connect, Forwarding, Op, Pending
+from model_server.engine.types import EngineLimits
 from model_server.loading.adapters.host_adapters import adapters_of
 from model_server.loading.deployment import Deployment
 from model_server.loading.draft_loading import check_context
-from model_server.loading.stages.drafted_pipeline import DraftedPipeline
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.pipeline_loading import build_stage, plan_stage, stage_layout
 from model_server.loading.stages.place import StagePlace, place_of
@@ -97,103 +96,28 @@ class StageLoad:
         except BaseException:
             link.close()
             raise
-        if isinstance(runner, DraftedPipeline):
-            return DraftedStage(runner, link, self._place)
         return HostStage(runner, link, self._place)
 
 
-class HostStage:
+class HostStage(Forwarding):
     """One host's part of a pipelined model."""
 
     def __init__(self, runner: PipelineRunner, link: ZmqLink, place: StagePlace) -> None:
-        self._runner = runner
+        super().__init__(runner)
         self._link = link
         self._place = place
-        self._buckets = runner.buckets
-
-    @property
-    def limits(self) -> EngineLimits:
-        return self._runner.limits
-
-    @property
-    def closed(self) -> bool:
-        return self._runner.closed
-
-    @property
-    def warmups(self) -> int:
-        return len(self._buckets) + self._runner.encodes
 
     @property
     def offer(self) -> str:
         """Address at which the previous host reaches this one."""
         return self._link.offer
 
-    def connect(self, key: str, offers: Sequence[str]) -> None:
-        """Connect to the next host; `offers` are those of all hosts, in order."""
-        self._link.connect(offers[self._place.next])
-
-    def warm(self, index: int) -> None:
-        """Run a bucket or a batch of the encoder once.
-
-        Behind them come guesses, which only the first stage makes.
-        """
-        encode = index - len(self._buckets)
-        if encode < 0:
-            self._runner.warm(self._buckets[index])
-        elif encode < self._runner.encodes:
-            self._runner.warm_encode(encode)
-
-    def launch(self, step: Step) -> PendingStep:
-        return self._runner.launch(step)
-
-    def read_adapter(self, key: str, path: str) -> None:
-        self._runner.read_adapter(key, path)
-
-    def forget_adapter(self, key: str) -> None:
-        self._runner.forget_adapter(key)
-
-    def write_adapter(self, key: str, place: int) -> None:
-        self._runner.write_adapter(key, place)
-
-    def encode(self, batch: EncodeBatch) -> None:
-        self._runner.encode(batch)
-
-    def choose(self, masks: Sequence[SlotMask]) -> None:
-        self._runner.choose(masks)
-
-    def ask(self, beginnings: Sequence[Sequence[int]]) -> PendingProposals | None:
-        """Do nothing, on a host without the draft model: others guess."""
-
-    def close(self) -> None:
-        if not self._runner.closed:
-            self._runner.close()
-
-
-class DraftedStage(HostStage):
-    """A HostStage that is also a `guessing.proposals.SharedProposer`."""
-
-    def __init__(self, runner: DraftedPipeline, link: ZmqLink, place: StagePlace) -> None:
-        super().__init__(runner, link, place)
-        self._drafted = runner
-
     @property
-    def guess_seconds(self) -> Mapping[int, float]:
-        return self._drafted.guess_seconds
+    def ops(self) -> Mapping[type[Op], Mapping[int, float]]:
+        return {**super().ops, Connect: {}}
 
-    @property
-    def warmups(self) -> int:
-        return super().warmups + len(self._drafted.sizes)
-
-    def warm(self, index: int) -> None:
-        if index < super().warmups:
-            super().warm(index)
-        else:
-            self._drafted.warm_guesses(self._drafted.sizes[index - super().warmups])
-
-    def propose(self, beginnings: Sequence[Beginning]) -> Proposals:
-        """As `Proposer.propose`; for a host that is alone in the first stage."""
-        return self._drafted.propose(beginnings)
-
-    def ask(self, beginnings: Sequence[Sequence[int]]) -> PendingProposals:
-        """As `SharedProposer.ask`."""
-        return self._drafted.ask(beginnings)
+    def do(self, op: Op) -> Pending[Any]:
+        if isinstance(op, Connect):
+            self._link.connect(op.offers[self._place.next])
+            return DONE
+        return super().do(op)

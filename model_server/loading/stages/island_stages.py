@@ -18,7 +18,7 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import Programs
 from model_server.engine.islands.island_pipeline import IslandPipeline
 from model_server.engine.limits import lane_limits
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import EngineLimits
 from model_server.islands.devices import Copy, islands

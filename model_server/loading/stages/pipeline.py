@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -21,11 +21,10 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.media.encode_batch import EncodeBatch
-from model_server.engine.runner import Launched, ModelRunner
-from model_server.engine.step_arrays import StepArrays
+from model_server.engine.running.ops import DONE, Awaited, Choose, Op, Pending
+from model_server.engine.running.runner import Launched, ModelRunner
 from model_server.engine.step_functions import Computed, Outputs
-from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step, StepResult
+from model_server.engine.types import EngineLimits, Step, StepResult
 from model_server.engine.worker import Worker
 from model_server.loading.stages.stage_feedback import Feed, StageFeedback, fill
 from model_server.multihost.link import Link, LinkClosed, StageMessage, take
@@ -65,7 +64,7 @@ class PipelineRunner:
         self._on_failure = on_failure
         self._failure: BaseException | None = None
         self._failing = threading.Lock()
-        self._arrays = StepArrays(runner.limits)
+        self._buckets = tuple(runner.layouts)
         self._tops = [0] * runner.limits.slots
         self._feedback = StageFeedback(link, self._guarded) if self._stage.is_first else None
         self._launched = 0
@@ -82,8 +81,8 @@ class PipelineRunner:
         return self._runner.weight_bytes
 
     @property
-    def buckets(self) -> tuple[Bucket, ...]:
-        return tuple(self._runner.layouts)
+    def ops(self) -> Mapping[type[Op], Mapping[int, float]]:
+        return self._runner.ops
 
     def compile(
         self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
@@ -91,61 +90,58 @@ class PipelineRunner:
         """Compile every bucket without running anything; needs no other host."""
         self._runner.compile(report, programs)
 
-    def warm(self, bucket: Bucket) -> None:
-        """Run an empty step of a bucket; all hosts must, in the same order. Raises LinkError."""
-        self._submit(self._runner.warm_write)
-        self._submit(self._runner.warm_copy)
-        self._submit(self._runner.warm_adapters)
-        self._start(Step(0, ()), bucket).result()
+    @property
+    def warmups(self) -> int:
+        return len(self._buckets) + self._runner.part_warmups
 
-    def launch(self, step: Step) -> PendingStep:
+    def warm(self, index: int) -> None:
+        """Run an empty step of a bucket, or programs of a part. Raises LinkError.
+
+        All hosts must, in the same order: the first stage's has the most parts, and of those that
+        other stages lack these run nothing.
+        """
+        part = index - len(self._buckets)
+        if part < 0:
+            self._submit(self._runner.warm_write)
+            self._submit(self._runner.warm_copy)
+            self._start(Step(0, ()), self._buckets[index]).result()
+        elif part < self._runner.part_warmups:
+            self._submit(self._runner.warm_part, part).result()
+
+    def launch(self, *steps: Step) -> Pending[Sequence[StepResult]]:
         """Queue a step. Raises the error that stopped the pipeline, if any."""
+        (step,) = steps  # limits of stages allow no series
         return self._start(step, self._runner.bucket(step))
 
-    def read_adapter(self, key: str, path: str) -> None:
-        """Read this stage's part of an adapter. Raises CheckpointError."""
-        self._runner.read_adapter(key, path)
+    def do(self, op: Op) -> Pending[Any]:
+        """Queue an op behind the steps that were launched, if a part of this stage does it.
 
-    def forget_adapter(self, key: str) -> None:
-        self._runner.forget_adapter(key)
-
-    def write_adapter(self, key: str, place: int) -> None:
-        """Queue the write of this stage's part behind the steps that were launched."""
-        self._submit(self._runner.write_adapter, key, place)
-
-    @property
-    def encodes(self) -> int:
-        """Batches that `warm_encode` runs: as many on every host, though only the first encodes."""
-        media = self.limits.media
-        return 0 if media is None else len(media.batches)
-
-    def warm_encode(self, index: int) -> None:
-        """Queue a run of the encoder, if this stage has it."""
-        if self._stage.is_first:
-            self._submit(self._runner.warm_encode, index)
-
-    def encode(self, batch: EncodeBatch) -> None:
-        """Queue a batch of the encoder behind the steps that were launched."""
-        if self._stage.is_first:
-            self._submit(self._runner.encode, batch)
-
-    def choose(self, masks: Sequence[SlotMask]) -> None:
-        """Queue the choice of the last step's tokens; only the last stage has any."""
-        if self._stage.is_last:
-            self._submit(self._choose, masks)
+        Raises the error that stopped the pipeline, if any.
+        """
+        if self._failure:
+            raise self._failure
+        if isinstance(op, Choose):
+            return _QueuedOp(self._submit(self._choose, op)) if self._stage.is_last else DONE
+        if type(op) not in self._runner.ops:
+            return DONE  # other stages do it
+        if isinstance(op, Awaited):
+            return self._runner.do(op)
+        return _QueuedOp(self._submit(self._runner.prepared(op)))
 
     def close(self) -> None:
         """Close; steps in flight end with LinkClosed. Must not be called by `on_failure`.
 
-        Waits for no other host and for no other pipeline of the thread.
+        Waits for no other host and for no other pipeline of the thread. Idempotent.
         """
+        if self.closed:
+            return
         self.closed = True
         self._link.close()
         if self._feedback:
             self._feedback.close()
         self._runner.close()
 
-    def _start(self, step: Step, bucket: Bucket) -> PendingStep:
+    def _start(self, step: Step, bucket: Bucket) -> Pending[Sequence[StepResult]]:
         if self._failure:
             raise self._failure
         for change in step.samplings:
@@ -153,9 +149,9 @@ class PipelineRunner:
         tops = [self._tops[row.slot] for row in step.rows]
         layout = self._runner.layouts[bucket]
         if step.rows:
-            vector, ranges = self._arrays.pack(step, layout)
+            vector, ranges = self._runner.arrays.pack(step, layout)
         else:  # a warm-up
-            vector, ranges = self._arrays.full(layout), []
+            vector, ranges = self._runner.arrays.full(layout), []
         number, self._launched = self._launched, self._launched + 1
         if self._feedback is None:
             writes = self._runner.packed_writes(step) if self._stage.is_last else []
@@ -219,11 +215,12 @@ class PipelineRunner:
         else:
             self._send_chosen(number, made, rivals)
 
-    def _choose(self, masks: Sequence[SlotMask]) -> None:
+    def _choose(self, op: Choose) -> Pending[None]:
         assert self._unchosen is not None, "the last step was not guided"
         (number, made, rivals), self._unchosen = self._unchosen, None
-        self._runner.write_masks(masks, made.logits.shape[0])
+        self._runner.write_masks(op.masks, made.logits.shape[0])
         self._send_chosen(number, made, rivals)
+        return DONE
 
     def _send_chosen(self, number: int, made: Computed, rivals: bool) -> None:
         outputs = self._runner.chosen(made)
@@ -252,13 +249,13 @@ class _Returning:
         self._tops = tops
         self._reason = reason
 
-    def result(self) -> StepResult:
+    def result(self) -> list[StepResult]:
         """Raises LinkError, or the error that stopped this host's part."""
         try:
             outputs = self._outputs.result()
         except LinkClosed as closed:
             raise self._reason(closed) from closed
-        return Launched(self._step, self._ranges, self._tops, outputs).result()
+        return Launched((self._step,), (self._ranges,), self._tops, outputs).result()
 
 
 class _Passed:
@@ -268,7 +265,18 @@ class _Passed:
         self._step = step
         self._done = done
 
-    def result(self) -> StepResult:
+    def result(self) -> list[StepResult]:
         """Wait for this host's part and return no rows. Raises the error that stopped it."""
         self._done.result()
-        return StepResult(self._step.number, ())
+        return [StepResult(self._step.number, ())]
+
+
+class _QueuedOp:
+    """An op that the stage's thread does."""
+
+    def __init__(self, done: Future[Pending[Any]]) -> None:
+        self._done = done
+
+    def result(self) -> Any:
+        """Raises the error that stopped this host's part."""
+        return self._done.result().result()

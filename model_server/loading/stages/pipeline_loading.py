@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,15 +17,13 @@ from model_server.checkpoints.checkpoint_view import with_whole_names, without, 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.draft_model.drafted_runner import DraftedRunner
-from model_server.engine.runner import AdapterFiles, ModelRunner
+from model_server.engine.running.adapters import AdapterFiles
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.types import EngineLimits
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory
-from model_server.loading.draft_loading import read_draft
-from model_server.loading.media.encoder_weights import encoder_weights
+from model_server.loading.lm_loading import read_parts
 from model_server.loading.random_weights import random_weights
-from model_server.loading.stages.drafted_pipeline import DraftedPipeline
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.place import StagePlace
 from model_server.loading.weights import mismatches, read_weights
@@ -96,17 +95,11 @@ def build_stage(
     them. Raises CheckpointError.
     """
     leaves = stage_weights(plan, checkpoint, seed, report)
-    draft = read_draft(plan, lambda of, opened: stage_weights(of, opened, seed, report), buckets)
-    pages = plan.allocate_pages()
-    parts = (plan.program, leaves, pages, buckets or plan.buckets, adapters)
-    if draft is None:
-        media = plan.recipe.media
-        encoder = encoder_weights(plan.encoder, plan.layout, checkpoint, seed, report, media)
-        whole = ModelRunner(*parts, encoder_leaves=encoder)
-        runner = PipelineRunner(whole, link, thread, on_failure)
-    else:
-        drafted = DraftedRunner(*parts, draft=draft)
-        runner = DraftedPipeline(drafted, link, thread, on_failure)
+    buckets = buckets or plan.buckets
+    weights = partial(stage_weights, seed=seed, report=report)
+    parts = read_parts(plan, checkpoint, seed, report, weights, adapters, buckets)
+    whole = ModelRunner(plan.program, leaves, plan.allocate_pages(), buckets, parts)
+    runner = PipelineRunner(whole, link, thread, on_failure)
     try:
         runner.compile(report, compiled)
     except BaseException:

@@ -9,14 +9,15 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as with_changes
 
-from model_server.disaggregation.drafted_handoff_runner import DraftedHandoffRunner
 from model_server.disaggregation.handed_pages import handed_over
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
+from model_server.engine.running.ops import Propose
 from model_server.engine.timing.step_times import StepTimes
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
-from tests.model_server.engine.draft_model.test_demo_draft import (
+from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.running.test_demo_draft import (
     CONFIG,
     GREEDY,
     MOST,
@@ -24,7 +25,6 @@ from tests.model_server.engine.draft_model.test_demo_draft import (
     asked,
     spec,
 )
-from tests.model_server.engine.guessing.driving import answers, tokens_of
 
 # Compiling both models for the first time takes two or three minutes.
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
@@ -48,7 +48,7 @@ def test_guesses_after_a_handoff_are_nearly_always_right(loaded: Loaded, prompt:
     assert held is not None
     assert times is not None
     runner = held.runner
-    assert isinstance(runner, DraftedHandoffRunner)
+    assert runner.ops[Propose]
     (plain,) = answers(runner, [request])
     runner.expect_export(1, KEY)
     ((first,),) = answers(runner, [with_changes(request, max_tokens=1)])

@@ -25,20 +25,29 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from model_server.engine.media.encode_batch import EncodeBatch, pack_batch
 from model_server.engine.paging.near_count import near_count
+from model_server.engine.running.ops import (
+    DONE,
+    Choose,
+    Encode,
+    ExportPages,
+    ImportPages,
+    Op,
+    Pending,
+)
 from model_server.engine.types import (
     EngineLimits,
-    PendingStep,
     Row,
     RowResult,
     Sampling,
-    SlotMask,
     Step,
     StepResult,
     Top,
@@ -150,29 +159,43 @@ class FakeRunner:
             self._states = FakeStates(self._near, limits.prefill_block, next_hash)
         self._samplings = [GREEDY] * limits.slots
         self._unchosen: tuple[Step, _Pending] | None = None
+        self._does: dict[type[Op], Callable[[Any], object]] = {
+            Choose: self._choose,
+            Encode: self._encode,
+            ImportPages: self._import,
+            ExportPages: self._export,
+        }
         self._last_tokens = [-1] * limits.slots
         self.batches: list[EncodeBatch] = []
         self._media: dict[int, int] = {}  # the token that each row of the buffer stands for
         self._turned = np.zeros((limits.pages + 1, limits.page_size), bool)
 
-    def launch(self, step: Step) -> PendingStep:
-        """Compute a step now; its result is read later."""
-        assert self.in_flight <= self.limits.steps_per_launch, "at most two launches are in flight"
-        return self._launch(step)
+    @property
+    def ops(self) -> Mapping[type[Op], Mapping[int, float]]:
+        return dict.fromkeys(self._does, {})
 
-    def launch_series(self, steps: Seq[Step]) -> Seq[PendingStep]:
-        """Compute several steps now."""
-        assert len(steps) == self.limits.steps_per_launch > 1, "its limits allow no such series"
-        assert self.in_flight <= len(steps), "at most two launches are in flight"
+    def launch(self, *steps: Step) -> Pending[list[StepResult]]:
+        """Compute a step or a series now; the results are read later."""
+        assert self.in_flight <= self.limits.steps_per_launch, "at most two launches are in flight"
+        if len(steps) > 1:
+            self._check_series(steps)
+        return _Launch([self._launch(step) for step in steps])
+
+    def do(self, op: Op) -> Pending[Any]:
+        """Do an op now."""
+        self._does[type(op)](op)
+        return DONE
+
+    def _check_series(self, steps: Seq[Step]) -> None:
+        assert len(steps) == self.limits.steps_per_launch, "its limits allow no such series"
         assert not any(step.guided for step in steps), "masks come between the steps"
         assert not any(step.samplings or step.copies for step in steps[1:]), "these come first"
         rows = [[(row.sequence, row.slot) for row in step.rows] for step in steps]
         assert all(each == rows[0] for each in rows), "a series is of the same sequences"
         assert all(row.is_decode for step in steps for row in step.rows), "a series decodes"
         self.series += 1
-        return [self._launch(step) for step in steps]
 
-    def _launch(self, step: Step) -> PendingStep:
+    def _launch(self, step: Step) -> _Pending:
         assert not self.closed, "a step was launched on a closed runner"
         assert step.number == self.launched + 1, "steps launch in order"
         if step.number == self.fail_launch:
@@ -195,8 +218,9 @@ class FakeRunner:
             self._launch_seen.notify_all()
         return pending
 
-    def encode(self, batch: EncodeBatch) -> None:
-        """Encode now: as on a device, steps launched before have read what is overwritten."""
+    def _encode(self, op: Encode) -> None:
+        """As on a device, steps launched before have read what is overwritten."""
+        batch = op.batch
         assert self.limits.media is not None, "its limits allow no images"
         given = pack_batch(batch, self.limits.media)
         assert given.pieces.shape[:2] in self.limits.media.batches, "only these are compiled"
@@ -206,11 +230,11 @@ class FakeRunner:
                     self._media[row] = int(piece[0])
         self.batches.append(batch)
 
-    def choose(self, masks: Seq[SlotMask]) -> None:
+    def _choose(self, op: Choose) -> None:
         """Compute the guided step: each token is the first allowed one from the free choice on."""
         assert self._unchosen is not None, "the last step was not guided"
         (step, pending), self._unchosen = self._unchosen, None
-        allowed = {mask.slot: np.frombuffer(mask.allowed, np.uint8) for mask in masks}
+        allowed = {mask.slot: np.frombuffer(mask.allowed, np.uint8) for mask in op.masks}
         pending.rows = tuple(self._run(row, allowed.get(row.slot)) for row in step.rows)
 
     def wait_launched(self, number: int) -> None:
@@ -230,30 +254,28 @@ class FakeRunner:
         if self.traffic is not None:
             self.traffic.close()
 
-    def import_pages(
-        self, key: int, pages: Seq[int], near: Seq[int], slot: int, token: int
-    ) -> None:
+    def _import(self, op: ImportPages) -> None:
         assert self.traffic is not None
-        assert set(pages) <= set(range(1, self.limits.pages + 1)), "scratch is nobody's"
-        moved = self.traffic.take(key)
-        self._pages.fill(pages, moved.rows)
+        assert set(op.pages) <= set(range(1, self.limits.pages + 1)), "scratch is nobody's"
+        moved = self.traffic.take(op.key)
+        self._pages.fill(op.pages, moved.rows)
         if self._near is not None:
-            assert 0 not in near, "those that the next query sees were granted"
+            assert 0 not in op.near, "those that the next query sees were granted"
             assert moved.near is not None, "pages of these layers move, too"
-            self._near.fill(near, moved.near)
+            self._near.fill(op.near, moved.near)
         if self._states is not None:
-            self._states.fill(near, moved.states)
-        self._turned[list(pages)] = moved.long
-        self._last_tokens[slot] = token
-        self.imported.append(tuple(pages))
+            self._states.fill(op.near, moved.states)
+        self._turned[list(op.pages)] = moved.long
+        self._last_tokens[op.slot] = op.token
+        self.imported.append(op.pages)
 
-    def export_pages(self, key: int, pages: Seq[int], near: Seq[int]) -> None:
+    def _export(self, op: ExportPages) -> None:
         assert self.traffic is not None
-        rows = self._pages.memory[list(pages)]
-        of_near = None if self._near is None else self._near.memory[list(near)]
-        states = () if self._states is None else self._states.of(near)
-        long = bool(self._turned[pages[0], 0])
-        self.traffic.offer(key, MovedRows(rows, long, of_near, states))
+        rows = self._pages.memory[list(op.pages)]
+        of_near = None if self._near is None else self._near.memory[list(op.near)]
+        states = () if self._states is None else self._states.of(op.near)
+        long = bool(self._turned[op.pages[0], 0])
+        self.traffic.offer(op.key, MovedRows(rows, long, of_near, states))
 
     def _copy(self, copies: Seq[tuple[int, ...]]) -> None:
         sources, targets = [pair[0] for pair in copies], [pair[1] for pair in copies]
@@ -326,6 +348,16 @@ class FakeRunner:
             top = truly_likeliest(seen, sampling.logprobs)
         self._last_tokens[slot] = token
         return replace(scored, token=token, logprob=logprob(seen, token), top=top)
+
+
+class _Launch:
+    """The steps of one launch, which wait to be read."""
+
+    def __init__(self, steps: list[_Pending]) -> None:
+        self._steps = steps
+
+    def result(self) -> list[StepResult]:
+        return [step.result() for step in self._steps]
 
 
 class _Pending:

@@ -21,11 +21,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from model_server.engine.guessing.proposals import Beginning, Proposals
 
 from model_server.engine.beams.search import sampling_of
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
-from model_server.engine.guessing.proposals import Beginning, Proposals
 from model_server.engine.limits import check_limits
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import MediaSpan

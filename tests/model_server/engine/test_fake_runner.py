@@ -14,8 +14,8 @@ def test_the_example_of_the_docstring_comes_out() -> None:
     runner = FakeRunner(LIMITS)
     first = Step(1, (Row(1, 0, 0, (5, 8), True),), (PageGrant(0, 0, (3,)),))
     second = Step(2, (Row(1, 0, 2, (), True),), (PageGrant(0, 1, (1,)),))
-    assert runner.launch(first).result().rows[0].token == 2
-    assert runner.launch(second).result().rows[0].token == 36
+    assert runner.launch(first).result()[0].rows[0].token == 2
+    assert runner.launch(second).result()[0].rows[0].token == 36
 
 
 def test_a_seed_and_the_position_change_a_sampled_token() -> None:
@@ -24,14 +24,14 @@ def test_a_seed_and_the_position_change_a_sampled_token() -> None:
     step = Step(
         1, (Row(1, 0, 0, (5, 8), True),), (PageGrant(0, 0, (3,)),), (SlotSampling(0, warm),)
     )
-    assert runner.launch(step).result().rows[0].token == 2 + (4 + 1) * (1 + 1)
+    assert runner.launch(step).result()[0].rows[0].token == 2 + (4 + 1) * (1 + 1)
     assert next_token((5, 8), warm) == 12
 
 
 def test_targets_are_scored_at_the_last_positions_of_a_row() -> None:
     runner = FakeRunner(LIMITS)
     step = Step(1, (Row(1, 0, 0, (5, 8, 9), False, (9, 7)),), (PageGrant(0, 0, (3, 2)),))
-    scores = runner.launch(step).result().rows[0].target_logprobs
+    scores = runner.launch(step).result()[0].rows[0].target_logprobs
     assert scores == (logprob((5, 8), 9), logprob((5, 8, 9), 7))
     assert scores[0] == -(1 + 9) / 97
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
+from model_server.engine.running.ops import Pending
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.types import EngineLimits, PendingStep, Row, Sampling, Step
+from model_server.engine.types import EngineLimits, Row, Sampling, Step, StepResult
 from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.trace import check_conserved, check_step
 
@@ -71,7 +72,7 @@ class Stage:
     def __init__(self, limits: EngineLimits) -> None:
         self.scheduler = Scheduler(limits)
         self._runner = FakeRunner(limits)
-        self._in_flight: deque[tuple[Step, PendingStep]] = deque()
+        self._in_flight: deque[tuple[Step, Pending[list[StepResult]]]] = deque()
         self._printed: list[str] = []
 
     def take_printed(self) -> list[str]:
@@ -117,7 +118,7 @@ class Stage:
 
     def _commit(self, _: str = "") -> None:
         step, pending = self._in_flight.popleft()
-        updates = self.scheduler.commit(step, pending.result())
+        updates = self.scheduler.commit(step, pending.result()[0])
         self._printed.append(f"commit {step.number}")
         self._printed += [f"  {_update(update)}" for update in updates]
 

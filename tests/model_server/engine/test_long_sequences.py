@@ -7,7 +7,7 @@ from typing import Any
 from model_server.engine.buckets import closed_set
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import EngineLimits, Sampling
@@ -59,7 +59,7 @@ class Phi3:
             )
             scheduler.add(new_sequence(id, request, self.limits))
         while step := scheduler.schedule():
-            for update in scheduler.commit(step, self.runner.launch(step).result()):
+            for update in scheduler.commit(step, self.runner.launch(step).result()[0]):
                 assert update.result.token is not None
                 answers[update.sequence].append(update.result.token)
         return answers

@@ -434,7 +434,7 @@ def test_updates_tell_when_their_step_was_read_and_when_the_sequence_took_a_slot
     for number in range(1, 10):
         step = scheduler.schedule(now_s=float(number))
         if step is not None:
-            result = runner.launch(step).result()
+            (result,) = runner.launch(step).result()
             updates += scheduler.commit(step, result, StepSpan(number + 0.25, number + 0.5))
     assert [(each.sequence, each.started_s, each.read_s) for each in updates] == [
         (1, 1.0, 2.5),

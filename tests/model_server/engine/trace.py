@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,14 +12,15 @@ from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
+from model_server.engine.running.ops import Pending
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.types import (
     EngineLimits,
     Hypothesis,
-    PendingStep,
     Row,
     RowResult,
     Step,
+    StepResult,
     Top,
 )
 from tests.model_server.engine.fake_runner import (
@@ -88,7 +90,7 @@ class Trace:
         self.runner = HandoffRunner(self.device, self.traffic)
         self.steps: list[Step] = []
         self.answers: dict[int, Answer] = {}
-        self._in_flight: tuple[Step, PendingStep] | None = None
+        self._in_flight: tuple[Step, Pending[Seq[StepResult]]] | None = None
         self._submissions: dict[int, EngineRequest] = {}
         self._unfinished: set[int] = set()  # whose prefill has begun and not ended
 
@@ -125,7 +127,7 @@ class Trace:
         assert launched or self._in_flight or not live, "nothing to do, yet live"
         if self._in_flight:
             before, pending = self._in_flight
-            for update in self.scheduler.commit(before, pending.result()):
+            for update in self.scheduler.commit(before, pending.result()[0]):
                 self.answers[update.sequence].take(update)
         self._in_flight = launched
         return step

@@ -15,7 +15,7 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.contract import check_same
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
-from model_server.engine.guessing.proposals import Proposer
+from model_server.engine.running.ops import Propose
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import ModelLoader, make_loader
@@ -99,7 +99,7 @@ def test_both_models_serve_without_compiling_and_answers_are_the_same(
     loader: ModelLoader, plain: Loaded, drafted: Loaded
 ) -> None:
     """Steps are taken to cost the same, so that guesses are tried whenever they may be right."""
-    assert isinstance(drafted.runner, Proposer)
+    assert drafted.runner.ops[Propose]
     before = loader.compiles_while_serving()
     made, tried, right = answers(drafted)
     assert made == answers(plain)[0]
@@ -226,7 +226,7 @@ def test_a_server_that_hands_prompts_over_moves_the_pages_of_both(folder: Path) 
         one, two = alone.disaggregation, drafted.disaggregation
         assert one is not None
         assert two is not None
-        assert isinstance(drafted.runner, Proposer)
+        assert drafted.runner.ops[Propose]
         assert two.page_bytes == 2 * one.page_bytes
         heads = f"{two.contract.kv_heads} KV heads of {two.contract.key_dim}"
         assert heads in two.contract.draft

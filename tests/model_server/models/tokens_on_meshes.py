@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, SlotSampling, Step
 from model_server.kernels import xla
@@ -104,7 +104,7 @@ def _answers(runner: ModelRunner) -> list[list[int]]:
     answers: list[list[int]] = [[], []]
     for number, rows in enumerate(steps):
         told = (tuple(grants), tuple(samplings)) if number == 0 else ()
-        result = runner.launch(Step(number, tuple(rows), *told)).result()
+        (result,) = runner.launch(Step(number, tuple(rows), *told)).result()
         for row, got in zip(rows, result.rows, strict=True):
             answers[row.sequence - 1] += [got.token] if got.token is not None else []
     return answers

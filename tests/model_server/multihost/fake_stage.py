@@ -8,14 +8,15 @@ pipeline of n stages gives  t + n - 1 + p  mod 97, and a lost or doubled stage c
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
+from model_server.engine.running.ops import Op
 from model_server.engine.sampling.sampler import TOP_LOGPROBS
-from model_server.engine.step_arrays import ColumnLayout
+from model_server.engine.step_arrays import ColumnLayout, StepArrays
 from model_server.engine.step_functions import Outputs
 from model_server.engine.types import Step
 from model_server.models.weights.stage import Stage, stages_of
@@ -30,11 +31,14 @@ class FakeRunner:
     limits = LIMITS
     embed = 2
     weight_bytes = 0
+    part_warmups = 0
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.program = self
         self.layouts = {bucket: ColumnLayout(bucket, LIMITS) for bucket in BUCKETS}
+        self.arrays = StepArrays(LIMITS)
+        self.ops: dict[type[Op], Mapping[int, float]] = {}
         self.gate = threading.Event()
         self.gate.set()
         self.runs = 0
@@ -60,9 +64,6 @@ class FakeRunner:
         return _chosen(computed)
 
     def warm_write(self) -> None:
-        pass
-
-    def warm_adapters(self) -> None:
         pass
 
     def warm_copy(self) -> None:

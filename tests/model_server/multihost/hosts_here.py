@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
 import zmq
 
-from model_server.engine.media.encode_batch import EncodeBatch
-from model_server.engine.types import EngineLimits, SlotMask, Step
+from model_server.engine.running.ops import (
+    DONE,
+    ExportPages,
+    ImportPages,
+    Later,
+    Op,
+    ReadAdapter,
+)
+from model_server.engine.types import EngineLimits, Step
 from model_server.multihost.hello import Hello
 from model_server.multihost.meeting import say_hello
 from model_server.multihost.membership import Membership
@@ -42,31 +49,25 @@ class FakeShare(FakeRunner):
         super().__init__(limits)
         self.told: list[Any] = []
 
-    def launch(self, step: Step) -> Any:
-        self.told.append(step)
-        return super().launch(step)
+    @property
+    def ops(self) -> Mapping[type[Op], Mapping[int, float]]:
+        return {**super().ops, ReadAdapter: {}}
 
-    def encode(self, batch: EncodeBatch) -> None:
-        self.told.append(batch)
-        super().encode(batch)
+    def launch(self, *steps: Step) -> Any:
+        self.told += steps
+        return super().launch(*steps)
 
-    def choose(self, masks: Sequence[SlotMask]) -> None:
-        self.told.append(tuple(masks))
-        super().choose(masks)
+    def do(self, op: Op) -> Any:
+        self.told.append(op)
+        if isinstance(op, ReadAdapter):
+            return Later(lambda: self.read(op))
+        return DONE if isinstance(op, ImportPages | ExportPages) else super().do(op)
+
+    def read(self, op: ReadAdapter) -> None:
+        """What a test may have fail."""
 
     def warm(self, index: int) -> None:
         self.told.append(index)
-
-    def import_pages(
-        self, key: int, pages: Sequence[int], near: Sequence[int], slot: int, token: int
-    ) -> None:
-        self.told.append(("import", key, tuple(pages), tuple(near), slot, token))
-
-    def export_pages(self, key: int, pages: Sequence[int], near: Sequence[int]) -> None:
-        self.told.append(("export", key, tuple(pages), tuple(near)))
-
-    def note(self, key: str, words: str) -> None:
-        self.told.append((key, words))
 
 
 def greeting(count: int, ordinal: int, **changes: Any) -> Hello:

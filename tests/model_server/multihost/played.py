@@ -12,11 +12,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from model_server.engine.buckets import Bucket
+from model_server.engine.running.ops import Choose, Runner
 from model_server.engine.types import (
     EngineLimits,
     PageGrant,
     Row,
-    Runner,
     Sampling,
     SlotMask,
     SlotSampling,
@@ -91,12 +91,12 @@ def play(runner: Runner, played: Sequence[Step]) -> list[StepResult]:
     for step in played:
         ahead = runner.launch(step)
         if pending:
-            results.append(pending.result())
+            results += pending.result()
         if step.guided:
-            runner.choose([mask_of(step)])
+            runner.do(Choose((mask_of(step),)))
         pending = ahead
     assert pending
-    return [*results, pending.result()]
+    return [*results, *pending.result()]
 
 
 def tokens_of(results: Sequence[StepResult]) -> list[list[int | None]]:

@@ -6,9 +6,12 @@ The link is a queue, and one object launches every step on every stage, as the h
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +21,10 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.engine.islands.island_pipeline import IslandPipeline
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.ops import Op, Pending
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
-from model_server.engine.types import PendingStep, SlotMask, Step
+from model_server.engine.types import Step, StepResult
 from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
 from model_server.loading.random_weights import random_weights
@@ -57,16 +61,39 @@ class Hosts:
     def __init__(self, runners: Sequence[PipelineRunner]) -> None:
         self.runners = runners
 
-    def launch(self, step: Step) -> PendingStep:
-        return [runner.launch(step) for runner in self.runners][0]
+    @property
+    def closed(self) -> bool:
+        return self.runners[0].closed
 
-    def choose(self, masks: Sequence[SlotMask]) -> None:
-        for runner in self.runners:
-            runner.choose(masks)
+    @property
+    def ops(self) -> Mapping[type[Op], Mapping[int, float]]:
+        return self.runners[0].ops
+
+    def launch(self, *steps: Step) -> Pending[Sequence[StepResult]]:
+        return [runner.launch(*steps) for runner in self.runners][0]
+
+    def do(self, op: Op) -> Pending[Any]:
+        return [runner.do(op) for runner in self.runners][0]
+
+    @property
+    def warmups(self) -> int:
+        return self.runners[0].warmups
+
+    def warm(self, index: int) -> None:
+        together([partial(runner.warm, index) for runner in self.runners])
 
     def close(self) -> None:
         for runner in self.runners:
             runner.close()
+
+
+def together(calls: Sequence[Callable[[], object]]) -> None:
+    """Each waits for the others."""
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
 
 
 class Case:

@@ -10,18 +10,18 @@ from msgspec.structs import replace
 
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
-from model_server.engine.media.encode_batch import EncodeBatch
+from model_server.engine.running.ops import (
+    Choose,
+    DropPages,
+    Encode,
+    ExportPages,
+    FetchPages,
+    ImportPages,
+    ReadAdapter,
+)
 from model_server.engine.timing.watchdog import StepHung
 from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, SlotMask, Step
-from model_server.multihost.commands import (
-    Drop,
-    DropPages,
-    Fetch,
-    Launch,
-    ProgramCommand,
-    encode,
-    fetching,
-)
+from model_server.multihost.commands import Do, Drop, Launch, ProgramCommand, encode
 from model_server.multihost.lockstep import Lockstep
 from sax.errors import MemoryPlanError, ReplicaLost, Unavailable
 from sax.types import Progress
@@ -87,15 +87,30 @@ def test_tokens_are_those_of_one_host() -> None:
         wait_until(lambda: all(shares[0].closed for shares in hosts.shares.values()))
 
 
+def test_several_steps_are_launched_together_on_every_host() -> None:
+    limits = replace(LIMITS, steps_per_launch=4)
+    with HostsHere(3, build=lambda _, given: FakeShare(given)) as hosts:
+        lockstep, own = load(hosts, limits)
+        arrived: list[SequenceUpdate] = []
+        engine = Engine(lockstep, arrived.extend)
+        engine.submit(asked((5, 8), GREEDY, 20))
+        wait_until(lambda: any(update.finish for update in arrived))
+        assert engine.drain(60)
+        others = [shares[0] for shares in hosts.shares.values()]
+        wait_until(lambda: all(each.told == own.told for each in others))
+        assert all(each.series == own.series > 2 for each in others)
+        engine.close()
+
+
 def test_masks_follow_their_step_on_every_host() -> None:
     with HostsHere(3) as hosts:
         lockstep, own = load(hosts)
         step = Step(1, (Row(1, 3, 0, (5, 8), True),), (PageGrant(3, 0, (4,)),), guided=True)
         mask = SlotMask(3, bytes([0, 0b1000]) + bytes(14))
         pending = lockstep.launch(step)
-        lockstep.choose([mask])
-        assert pending.result().rows[0].token == 11
-        assert own.told[2:] == [step, (mask,)]
+        lockstep.do(Choose((mask,)))
+        assert pending.result()[0].rows[0].token == 11
+        assert own.told[2:] == [step, Choose((mask,))]
         wait_until(lambda: all(each[0].told[2:] == own.told[2:] for each in hosts.shares.values()))
 
 
@@ -108,7 +123,7 @@ def test_every_host_encodes_the_same_images_between_the_same_steps() -> None:
         engine.submit(images)
         wait_until(lambda: any(update.finish for update in arrived))
         assert [update.result.token for update in arrived] == answer(images)
-        assert any(isinstance(each, EncodeBatch) for each in own.told)
+        assert any(isinstance(each, Encode) for each in own.told)
         wait_until(lambda: all(each[0].told == own.told for each in hosts.shares.values()))
         engine.close()
 
@@ -124,7 +139,8 @@ def test_pages_move_between_the_same_steps_on_every_host() -> None:
         last = Step(2, (Row(1, 3, 6, (), True),))
         for step in (first, last):
             runner.launch(step).result()
-        told = [("import", key, (9, 4), (), 3, 17), first, ("export", 5, (6,), ()), last]
+        arrived = ImportPages(key, (9, 4), (), 3, 17)
+        told = [arrived, first, ExportPages(5, (6,), ()), last]
         assert own.told[2:] == told
         wait_until(lambda: all(each[0].told[2:] == told for each in hosts.shares.values()))
 
@@ -182,39 +198,39 @@ def test_a_load_that_is_cancelled_on_the_primary_ends_everywhere() -> None:
         wait_until(lambda: hosts.shares[1] and hosts.shares[1][0].closed)
 
 
-def test_a_call_reaches_every_host_and_its_failure_names_one() -> None:
+def test_an_awaited_op_reaches_every_host_and_its_failure_names_one() -> None:
     with HostsHere(3) as hosts:
         lockstep, own = load(hosts)
-        lockstep.call("note", "k1", words="hello")
-        assert own.told[-1] == ("k1", "hello")
-        assert all(shares[0].told[-1] == ("k1", "hello") for shares in hosts.shares.values())
+        lockstep.do(read := ReadAdapter("k1", "hello")).result()
+        assert own.told[-1] == read
+        assert all(shares[0].told[-1] == read for shares in hosts.shares.values())
 
-        def refuse(key: str, words: str) -> None:
+        def refuse(op: ReadAdapter) -> None:
             raise Unavailable("no such page")
 
-        hosts.shares[2][0].note = refuse  # type: ignore[method-assign]
+        hosts.shares[2][0].read = refuse  # type: ignore[method-assign]
         with pytest.raises(Unavailable, match=r"host 2 \(node-2\): no such page"):
-            lockstep.call("note", "k2", words="again")
+            lockstep.do(ReadAdapter("k2", "again")).result()
 
 
 def test_what_comes_too_late_for_a_model_harms_nobody() -> None:
     with HostsHere(2) as hosts:
         lockstep, own = load(hosts)
-        for late in (DropPages(99, 1), ProgramCommand(99, "step", b""), Drop(99)):
+        for late in (Do(99, DropPages(1)), ProgramCommand(99, "step", b""), Drop(99)):
             hosts.primary.publish(late)
-        hosts.primary.publish(Fetch(99, 1, 2, ("a", "b"), 5.0))
-        (reply,) = hosts.primary.replies(99, fetching(1), 60)
-        assert "no model" in reply.reason
-        lockstep.call("note", "k", words="still here")
-        assert own.told[-1] == hosts.shares[1][0].told[-1] == ("k", "still here")
+        number = hosts.primary.ask(99, FetchPages(1, 2, 0, ("a", "b"), 5.0))
+        (reply,) = hosts.primary.replies(number, 60)
+        assert "no such model" in reply.reason
+        lockstep.do(read := ReadAdapter("k", "still here")).result()
+        assert own.told[-1] == hosts.shares[1][0].told[-1] == read
 
 
 def test_a_command_may_be_of_any_length() -> None:
     with HostsHere(2) as hosts:
         lockstep, _ = load(hosts)
         words = "x" * 50_000_000
-        lockstep.call("note", "long", words=words)
-        assert hosts.shares[1][0].told[-1] == ("long", words)
+        lockstep.do(read := ReadAdapter("long", words)).result()
+        assert hosts.shares[1][0].told[-1] == read
 
 
 def test_a_host_whose_runner_breaks_says_why() -> None:
@@ -244,7 +260,7 @@ def test_a_silent_host_is_lost_and_whoever_waits_hears_of_it() -> None:
         long_ago_s = time.monotonic() - 6
         threading.Timer(0.2, heartbeat.heard, (2, 0, long_ago_s)).start()
         with pytest.raises(ReplicaLost, match=r"host 2 \(node-2\) .* no heartbeat"):
-            lockstep.call("note", "k", words="anyone?")
+            lockstep.do(ReadAdapter("k", "anyone?")).result()
 
 
 def test_a_host_that_was_told_to_stop_tells_the_primary() -> None:
@@ -258,4 +274,4 @@ def test_a_host_that_was_told_to_stop_tells_the_primary() -> None:
 
 def test_a_step_of_sixty_four_decodes_is_small() -> None:
     rows = tuple(Row(10**6 + slot, slot, 30_000 + slot, (), True) for slot in range(64))
-    assert len(encode(Launch(1, Step(10**6, rows)))) <= 4096
+    assert len(encode(Launch(1, (Step(10**6, rows),)))) <= 4096

@@ -11,7 +11,7 @@ import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
-from model_server.engine.draft_model.draft_program import DraftProgram
+from model_server.engine.running.draft_program import DraftProgram
 from model_server.loading.deployment import Deployment
 from model_server.plan import drafted, measuring
 from model_server.plan.compiled import Measured, OutOfMemory

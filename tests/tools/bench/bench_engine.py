@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from model_server.engine.engine import Engine, SequenceUpdate
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
 from model_server.engine.types import PageGrant, Row, SlotSampling, Step
 from model_server.loading.loaded import Loaded

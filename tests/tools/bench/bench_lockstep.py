@@ -17,7 +17,6 @@ import zmq
 from model_server.engine.types import (
     EngineLimits,
     PageGrant,
-    PendingStep,
     Row,
     RowResult,
     Step,
@@ -57,27 +56,29 @@ class _Answered:
     def __init__(self, step: Step) -> None:
         self._step = step
 
-    def result(self) -> StepResult:
-        return StepResult(self._step.number, tuple(RowResult(0) for _ in self._step.rows))
+    def result(self) -> list[StepResult]:
+        return [StepResult(self._step.number, tuple(RowResult(0) for _ in self._step.rows))]
 
 
 class InstantRunner:
     """Takes any step and computes nothing; the same on every host."""
 
-    buckets = 0
+    warmups = 0
     closed = False
 
     def __init__(self, limits: EngineLimits) -> None:
         self.limits = limits
+        self.ops: dict[Any, Any] = {}
 
-    def launch(self, step: Step) -> PendingStep:
+    def launch(self, *steps: Step) -> _Answered:
+        (step,) = steps
         return _Answered(step)
 
-    def warm(self, bucket: int) -> None:
-        """There are none."""
+    def warm(self, index: int) -> None:
+        """There is nothing to warm."""
 
-    def choose(self, masks: object) -> None:
-        raise AssertionError("no step here is guided")
+    def do(self, op: object) -> Any:
+        raise AssertionError("these are steps alone")
 
     def close(self) -> None:
         self.closed = True
@@ -99,7 +100,7 @@ def run() -> Table:
             table.add(
                 others,
                 "none" if not granted else f"{granted} for each slot",
-                len(encode(Launch(1, step_of(10**6, granted)))),
+                len(encode(Launch(1, (step_of(10**6, granted),)))),
                 f"{1e3 * statistics.median(added_s):.3f}",
                 f"{1e3 * statistics.quantiles(added_s, n=10)[-1]:.3f}",
             )

@@ -17,7 +17,7 @@ import numpy as np
 
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.runner import ModelRunner
 from model_server.loading.loader import ModelLoader, make_loader
 from model_server.loading.weights import read_weights
 from model_server.models.registry import make_recipe

@@ -9,13 +9,13 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from typing import Any
 
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.registry import new_sequence
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.types import (
     EngineLimits,
-    PendingStep,
     RowResult,
     Sampling,
     Step,
@@ -31,19 +31,26 @@ class InstantRunner:
 
     def __init__(self, limits: EngineLimits) -> None:
         self.limits = limits
+        self.ops: dict[Any, Any] = {}
+        self.closed = False
+        self.warmups = 0
         self.spent_s = 0.0
 
-    def launch(self, step: Step) -> PendingStep:
+    def launch(self, *steps: Step) -> Answered:
+        (step,) = steps
         began_s = time.perf_counter()
         pending = Answered(StepResult(step.number, tuple(RowResult(r.start) for r in step.rows)))
         self.spent_s += time.perf_counter() - began_s
         return pending
 
-    def choose(self, masks: object) -> None:
-        raise AssertionError("no step here is guided")
+    def do(self, op: object) -> Any:
+        raise AssertionError("these are steps alone")
+
+    def warm(self, index: int) -> None:
+        """There is nothing to warm."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        self.closed = True
 
 
 class Answered:
@@ -52,8 +59,8 @@ class Answered:
     def __init__(self, result: StepResult) -> None:
         self._result = result
 
-    def result(self) -> StepResult:
-        return self._result
+    def result(self) -> list[StepResult]:
+        return [self._result]
 
 
 def limits_for(slots: int) -> EngineLimits:
@@ -92,7 +99,7 @@ def scheduler_us(slots: int) -> float:
         began_s = time.perf_counter()
         following = scheduler.schedule()
         middle_s = time.perf_counter()
-        result = pending.result()
+        (result,) = pending.result()
         again_s = time.perf_counter()
         scheduler.commit(step, result)
         ended_s = time.perf_counter()

@@ -13,12 +13,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from model_server.__main__ import leave
 from model_server.config import ModelServerConfig
 from model_server.engine.types import (
     EngineLimits,
-    PendingStep,
     RowResult,
     Step,
     StepResult,
@@ -50,22 +50,29 @@ class SteadyRunner:
 
     def __init__(self, slots: int, step_s: float) -> None:
         self.limits = limits(slots)
+        self.ops: dict[Any, Any] = {}
+        self.closed = False
+        self.warmups = 0
         self._step_s = step_s
         self._free_s = 0.0  # when the device is done with what was launched
         self._told = False
 
-    def launch(self, step: Step) -> PendingStep:
+    def launch(self, *steps: Step) -> _Pending:
+        (step,) = steps
         if not self._told:  # steps are launched by the engine's thread, and by no other
             self._told = True
             print(threading.get_native_id(), flush=True)
         self._free_s = max(self._free_s, time.monotonic()) + self._step_s
         return _Pending(step, self._free_s)
 
-    def choose(self, masks: object) -> None:
-        raise AssertionError("no step here is guided")
+    def do(self, op: object) -> Any:
+        raise AssertionError("these are steps alone")
+
+    def warm(self, index: int) -> None:
+        """There is nothing to warm."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        self.closed = True
 
 
 class _Pending:
@@ -73,7 +80,7 @@ class _Pending:
         self._step = step
         self._ready_s = ready_s
 
-    def result(self) -> StepResult:
+    def result(self) -> list[StepResult]:
         time.sleep(max(0.0, self._ready_s - time.monotonic()))
         rows = tuple(
             RowResult(token=97 + (row.start + row.count) % 26, logprob=-1.0)
@@ -81,7 +88,7 @@ class _Pending:
             else RowResult()
             for row in self._step.rows
         )
-        return StepResult(self._step.number, rows)
+        return [StepResult(self._step.number, rows)]
 
 
 def load(slots: int, step_s: float, spec: ModelSpec, report: Callable[[Progress], None]) -> Loaded:

@@ -7,8 +7,9 @@ from collections.abc import Sequence as Many
 from model_server.engine.beams.search import sampling_of
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
+from model_server.engine.running.ops import Runner
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.types import BeamSettings, Hypothesis, Runner
+from model_server.engine.types import BeamSettings, Hypothesis
 
 
 def search_for(
@@ -34,7 +35,7 @@ def answers_of(runner: Runner, asked: Many[EngineRequest]) -> list[tuple[Hypothe
         step = scheduler.schedule()
         launched = (step, runner.launch(step)) if step else None
         if in_flight:
-            for update in scheduler.commit(in_flight[0], in_flight[1].result()):
+            for update in scheduler.commit(in_flight[0], in_flight[1].result()[0]):
                 found[update.sequence] = update.hypotheses
         in_flight = launched
     assert (scheduler.load().slots_used, scheduler.load().pages_used) == (0, 0)

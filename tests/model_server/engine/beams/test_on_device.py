@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import BeamSettings, EngineLimits
 from model_server.kernels import xla

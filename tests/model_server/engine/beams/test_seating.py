@@ -225,7 +225,7 @@ def test_a_model_that_never_ends_an_answer_is_an_error_and_not_a_search_without_
     while scheduler.load().live:
         step = scheduler.schedule()
         assert step is not None
-        result = runner.launch(step).result()
+        (result,) = runner.launch(step).result()
         never = tuple(replace(row, logprob=float("-inf")) for row in result.rows)
         updates += scheduler.commit(step, replace(result, rows=never))
     assert [update.error.param for update in updates] == ["beam_size"]

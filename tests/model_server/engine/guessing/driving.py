@@ -7,8 +7,9 @@ from collections.abc import Sequence as Seq
 from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
+from model_server.engine.running.ops import Runner
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.types import RowResult, Runner
+from model_server.engine.types import RowResult
 
 
 def answers(
@@ -26,7 +27,7 @@ def answers(
         launched = (step, runner.launch(step)) if step else None
         assert launched or in_flight, "nothing to do, yet live"
         if in_flight:
-            for update in scheduler.commit(in_flight[0], in_flight[1].result()):
+            for update in scheduler.commit(in_flight[0], in_flight[1].result()[0]):
                 made[update.sequence].append(update.result)
         in_flight = launched
     return list(made.values())

@@ -9,11 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from model_server.engine.buckets import closed_set
-from model_server.engine.guessing.proposals import Beginning, Proposals
+from model_server.engine.running.ops import Beginning, Later, Op, Pending, Proposals, Propose
 from model_server.engine.types import EngineLimits
 from tests.model_server.engine.fake_runner import VOCAB, FakeRunner, next_token
 
@@ -32,14 +34,18 @@ class FakeDraftedRunner(FakeRunner):
         self._drafted = self._pages.memory.copy()
 
     @property
-    def guess_seconds(self) -> Mapping[int, float]:
+    def ops(self) -> Mapping[type[Op], Mapping[int, float]]:
         rows = closed_set(self.limits.decodes, ())
-        return {each.decodes: self._guess_s for each in rows}
+        return {**super().ops, Propose: {each.decodes: self._guess_s for each in rows}}
 
-    def propose(self, beginnings: Seq[Beginning]) -> Proposals:
+    def do(self, op: Op) -> Pending[Any]:
+        """Guesses are made when they are read: on the first of several hosts alone."""
+        return Later(partial(self.propose, op)) if isinstance(op, Propose) else super().do(op)
+
+    def propose(self, op: Propose) -> Proposals:
         assert not self.in_flight, "a guess depends on the step in flight"
-        depth = max(each.count for each in beginnings)
-        return Proposals([self._guesses(each) for each in beginnings], depth * self._guess_s)
+        depth = max(each.count for each in op.beginnings)
+        return Proposals([self._guesses(each) for each in op.beginnings], depth * self._guess_s)
 
     def _guesses(self, beginning: Beginning) -> tuple[int, ...]:
         slot, start, token, count = beginning

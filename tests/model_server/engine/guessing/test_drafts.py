@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence as Seq
 
 import pytest
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from model_server.engine.guessing.allotment import allot_drafted
 from model_server.engine.guessing.costs import StepCosts
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
-from model_server.engine.guessing.proposals import Beginning, Proposals
+from model_server.engine.running.ops import Proposals, Propose
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.timing.watchdog import StepHung
 from model_server.engine.types import EngineLimits
@@ -163,9 +162,9 @@ class Hanging(FakeDraftedRunner):
         super().__init__(limits)
         self.may = threading.Event()
 
-    def propose(self, beginnings: Seq[Beginning]) -> Proposals:
+    def propose(self, op: Propose) -> Proposals:
         assert self.may.wait(60), "the test never let it go on"
-        return super().propose(beginnings)
+        return super().propose(op)
 
 
 @pytest.mark.extended

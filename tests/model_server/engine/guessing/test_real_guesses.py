@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from model_server.engine.buckets import closed_set
 from model_server.engine.guessing.guessing import Guesses, Guessing
 from model_server.engine.request import EngineRequest
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.sequence import Sequence
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import EngineLimits, Sampling
@@ -23,7 +23,7 @@ from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
 from tests.model_server.engine.guessing.driving import answers, tokens_of
-from tests.model_server.engine.test_runner import TINY
+from tests.model_server.engine.running.test_runner import TINY
 from tests.model_server.tiny import PAGE, WholeSequences, empty_pages
 
 SLOTS, TOP_K, SAMPLES = 8, 4, 1600

@@ -6,6 +6,7 @@ from typing import Any
 
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
+from model_server.engine.running.ops import Encode
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.types import EngineLimits
 
@@ -37,10 +38,10 @@ class Driven:
         self.log += ["step"] * bool(step)
         self.steps += [step] * bool(step)
         if (batch := self.scheduler.batch()) is not None:
-            self.runner.encode(batch)
+            self.runner.do(Encode(batch))
             self.log.append("encode")
         for each, pending in self._pending:
-            for update in self.scheduler.commit(each, pending.result()):
+            for update in self.scheduler.commit(each, pending.result()[0]):
                 self.updates[update.sequence].append(update)
         busy = bool(launched or self._pending or batch)
         self._pending = launched

@@ -15,21 +15,12 @@ from dataclasses import replace
 from typing import Any
 
 from model_server.engine.islands.island_pipeline import IslandPipeline
-from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.types import EngineLimits
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.models.weights.sharding import Layout
 from tests.model_server.engine.media.tiny_vision_model import TinyVisionModel, served
 from tests.model_server.multihost.queue_link import ring
 from tests.model_server.multihost.staged import Hosts, layouts_of
-
-
-class SeeingHosts(Hosts):
-    """Hosts of a pipeline whose first stage has an encoder."""
-
-    def encode(self, batch: EncodeBatch) -> None:
-        for runner in self.runners:
-            runner.encode(batch)
 
 
 def runners_of(
@@ -57,7 +48,7 @@ def runners_of(
     *before, last = parts()
     islands = IslandPipeline(before, last.program, last.leaves, last.pages, tuple(last.layouts))
     islands.compile(lambda _: None)
-    return [SeeingHosts(hosts), islands]
+    return [Hosts(hosts), islands]
 
 
 def main() -> None:

@@ -16,8 +16,9 @@ from model_server.engine.engine import Engine
 from model_server.engine.limits import check_limits
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
+from model_server.engine.running.ops import Choose, Encode, Pending
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.types import BeamSettings, EngineLimits, PendingStep, Step
+from model_server.engine.types import BeamSettings, EngineLimits, Step, StepResult
 from sax.errors import InvalidRequest
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, logprob
 from tests.model_server.engine.media.driven import Driven
@@ -286,7 +287,7 @@ def test_streams_of_forced_tokens_leave_an_image_the_blocks_that_it_needs_at_onc
     runs = [forced.asked(3, forced.Forcing(40, every=1, run=40), max_tokens=40)] * 2
     coming = [runs[0], runs[1], request((1,), [50] * 8, max_tokens=1)]
     ended: list[int] = []
-    in_flight: list[tuple[Step, PendingStep]] = []
+    in_flight: list[tuple[Step, Pending[list[StepResult]]]] = []
     for turn in count():
         if turn < len(coming):
             scheduler.add(new_sequence(turn, coming[turn], sizes))
@@ -295,11 +296,11 @@ def test_streams_of_forced_tokens_leave_an_image_the_blocks_that_it_needs_at_onc
         step = scheduler.schedule()
         launched = [(step, runner.launch(step))] if step else []
         if (batch := scheduler.batch()) is not None:
-            runner.encode(batch)
+            runner.do(Encode(batch))
         for each, pending in in_flight:
-            updates = scheduler.commit(each, pending.result())
+            updates = scheduler.commit(each, pending.result()[0])
             ended += [update.sequence for update in updates if update.finish]
         if step and step.guided:
-            runner.choose(scheduler.masks(step)[0])
+            runner.do(Choose(tuple(scheduler.masks(step)[0])))
         in_flight = launched
     assert ended[0] == 2

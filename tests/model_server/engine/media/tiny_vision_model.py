@@ -19,7 +19,8 @@ from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import MediaSpan
 from model_server.engine.paging.near_count import near_count
 from model_server.engine.request import EngineRequest
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.encoder import Encoder
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram, everywhere
 from model_server.engine.types import EngineLimits, Sampling
 from model_server.kernels import xla
@@ -181,7 +182,8 @@ class TinyVisionModel:
         seen = [jax.device_put(np.asarray(each), where) for each in self.encoder_leaves]
         blocks = limits.max_prefill_blocks or limits.token_budget // limits.prefill_block
         buckets = closed_set(limits.slots, tuple(dict.fromkeys((1, blocks))))
-        return ModelRunner(program, leaves, pages, buckets, encoder_leaves=seen if encoder else ())
+        parts = [Encoder(encoder, seen)] if encoder else []
+        return ModelRunner(program, leaves, pages, buckets, parts)
 
     def compiled(self, limits: EngineLimits, kernel: Kernel = xla.KERNEL) -> ModelRunner:
         runner = self.runner(limits, kernel)

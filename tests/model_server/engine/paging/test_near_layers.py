@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import closed_set
 from model_server.engine.paging.near_count import near_count
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_arrays import NEAR_PARTS, ColumnLayout
 from model_server.engine.step_program import COPIES, StepProgram
 from model_server.engine.types import EngineLimits

@@ -13,7 +13,7 @@ from model_server.config import PrefixSharing
 from model_server.engine.buckets import closed_set
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.step_program import COPIES, StepProgram
 from model_server.engine.types import EngineLimits, Sampling
@@ -117,7 +117,7 @@ def _drive(scheduler: Scheduler, runner: ModelRunner, tokens: dict[int, list[int
         step = scheduler.schedule()
         launched = (step, runner.launch(step)) if step else None
         if in_flight:
-            for update in scheduler.commit(in_flight[0], in_flight[1].result()):
+            for update in scheduler.commit(in_flight[0], in_flight[1].result()[0]):
                 assert update.result.token is not None
                 tokens[update.sequence].append(update.result.token)
         in_flight = launched

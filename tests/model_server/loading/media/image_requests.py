@@ -14,7 +14,8 @@ from msgspec import structs
 from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.engine.media.media_span import MediaSpan
 from model_server.engine.request import EngineRequest
-from model_server.engine.types import Runner, Sampling
+from model_server.engine.running.ops import Runner
+from model_server.engine.types import Sampling
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.serving.chats.placeholders import places_of, triples_of
 from tests.model_server.models.media.media_cases import (

@@ -27,10 +27,10 @@ from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
-from model_server.engine.runner import ModelRunner
-from model_server.engine.types import Runner
+from model_server.engine.running.ops import Runner
+from model_server.engine.running.runner import ModelRunner
 from model_server.loading.deployment import Deployment, deploy
-from model_server.loading.media.encoder_weights import encoder_weights
+from model_server.loading.lm_loading import read_parts
 from model_server.loading.memory_plan import FreeMemory
 from model_server.loading.stages.pipeline import StageThread
 from model_server.loading.stages.pipeline_loading import build_stage
@@ -38,11 +38,10 @@ from model_server.loading.weights import read_weights
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import Layout, layout_of
-from tests.model_server.engine.media.on_devices import SeeingHosts
 from tests.model_server.loading.media.image_requests import answered, request_of
 from tests.model_server.models.media.media_cases import F32, media_checkpoint_of
 from tests.model_server.multihost.queue_link import ring
-from tests.model_server.multihost.staged import layouts_of
+from tests.model_server.multihost.staged import Hosts, layouts_of
 
 CONFIG = ModelServerConfig(slots=2, page_size=8)
 OVERRIDES = F32 | {"MAX_CONTEXT": "128", "MEDIA_ROWS": "136", "SPECULATION": '"off"'}
@@ -71,16 +70,13 @@ def _runner(
     plan = _planned(recipe, checkpoint, layout)
     needed = without_prefixes(checkpoint, recipe.unused)
     leaves = read_weights(plan.blueprint.declarations, needed, lambda _: None, layout)
-    encoder = encoder_weights(plan.encoder, layout, checkpoint, 0, lambda _: None, recipe.media)
-    pages = plan.allocate_pages()
-    runner = ModelRunner(plan.program, leaves, pages, BUCKETS, encoder_leaves=encoder)
+    parts = read_parts(plan, checkpoint, 0, lambda _: None, lambda *_: [], None, BUCKETS)
+    runner = ModelRunner(plan.program, leaves, plan.allocate_pages(), BUCKETS, parts)
     runner.compile(lambda _: None)
     return runner
 
 
-def _staged(
-    parts: Sequence[Recipe], checkpoint: Checkpoint, layouts: Sequence[Layout]
-) -> SeeingHosts:
+def _staged(parts: Sequence[Recipe], checkpoint: Checkpoint, layouts: Sequence[Layout]) -> Hosts:
     plans = [
         _planned(part, checkpoint, layout) for part, layout in zip(parts, layouts, strict=True)
     ]
@@ -88,7 +84,7 @@ def _staged(
         build_stage(plan, checkpoint, 0, link, StageThread(), lambda _: None, buckets=BUCKETS)
         for plan, link in zip(plans, ring(len(plans)), strict=True)
     ]
-    hosts = SeeingHosts(runners)
+    hosts = Hosts(runners)
     hosts.limits = plans[0].limits
     return hosts
 

@@ -13,12 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
-from model_server.engine.draft_model.draft_program import DraftProgram
-from model_server.engine.draft_model.drafted_runner import DraftedRunner, DraftModel
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
-from model_server.engine.guessing.proposals import Beginning, Proposer
 from model_server.engine.request import EngineRequest
+from model_server.engine.running.draft_model import DraftModel
+from model_server.engine.running.draft_program import DraftProgram
+from model_server.engine.running.ops import Beginning, Proposals, Propose
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, Sampling
@@ -26,7 +27,7 @@ from model_server.kernels import xla
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
 from tests.model_server.engine.guessing.driving import answers, tokens_of
-from tests.model_server.engine.test_runner import TINY
+from tests.model_server.engine.running.test_runner import TINY
 from tests.model_server.tiny import PAGE, empty_pages
 
 SLOTS, MOST = 8, 4
@@ -61,14 +62,14 @@ def parts(seed: int, kind: Callable[..., Any], **sizes: str) -> tuple[Any, list[
     return program, leaves, pages
 
 
-def built(seed: int, **sizes: str) -> DraftedRunner:
+def built(seed: int, **sizes: str) -> ModelRunner:
     """A tiny model, and a draft model whose weights are those of this seed; not compiled yet."""
     made = parts(seed, partial(DraftProgram, most=MOST, known=97), **sizes)
-    return DraftedRunner(*parts(3, StepProgram), BUCKETS, draft=DraftModel(*made, BUCKETS))
+    return ModelRunner(*parts(3, StepProgram), BUCKETS, [DraftModel(*made, BUCKETS)])
 
 
 @contextmanager
-def drafted(seed: int, **sizes: str) -> Iterator[DraftedRunner]:
+def drafted(seed: int, **sizes: str) -> Iterator[ModelRunner]:
     runner = built(seed, **sizes)
     runner.compile(lambda _: None)
     for index in range(runner.warmups):
@@ -78,13 +79,13 @@ def drafted(seed: int, **sizes: str) -> Iterator[DraftedRunner]:
 
 
 @pytest.fixture(scope="module")
-def itself() -> Iterator[DraftedRunner]:
+def itself() -> Iterator[ModelRunner]:
     with drafted(3) as runner:
         yield runner
 
 
 @pytest.fixture(scope="module")
-def stranger() -> Iterator[DraftedRunner]:
+def stranger() -> Iterator[ModelRunner]:
     """A smaller draft model with other weights."""
     with drafted(7, NUM_LAYERS="1", MODEL_DIMS="16") as runner:
         yield runner
@@ -99,35 +100,37 @@ def asked(first: int, count: int, sampling: Sampling = GREEDY) -> EngineRequest:
     )
 
 
-def guessed(runner: DraftedRunner, requests: list[EngineRequest]) -> tuple[list[list[int]], Drafts]:
+def guessed(runner: ModelRunner, requests: list[EngineRequest]) -> tuple[list[list[int]], Drafts]:
     """The tokens of each request, and what the draft model did for them."""
     drafts = Drafts(runner, PAGE)
     made = answers(runner, requests, Guessing(MOST, SLOTS, TIMES, drafts))
     return [tokens_of(each) for each in made], drafts
 
 
-def plain(runner: DraftedRunner, requests: list[EngineRequest]) -> list[list[int]]:
+def proposed(runner: ModelRunner, beginnings: list[Beginning]) -> Proposals:
+    return runner.do(Propose(tuple(beginnings))).result()
+
+
+def plain(runner: ModelRunner, requests: list[EngineRequest]) -> list[list[int]]:
     return [tokens_of(each) for each in answers(runner, requests)]
 
 
-def unlike(runner: DraftedRunner) -> list[tuple[int, int]]:
+def unlike(runner: ModelRunner) -> list[tuple[int, int]]:
     """Pages and offsets where the keys of the two models differ; both are the same model."""
-    own, drafted = (
-        np.asarray([*layers].pop().keys) for layers in (runner.pages, runner.draft.pages)
-    )
+    draft = next(part for part in runner.parts if isinstance(part, DraftModel))
+    own, drafted = (np.asarray([*layers].pop().keys) for layers in (runner.pages, draft.pages))
     apart = np.abs(own - drafted).max(axis=(1, 2)) > 1e-4  # [P + 1, G]
     return [(int(page), int(at)) for page, at in zip(*np.where(apart), strict=True) if page]
 
 
-def test_a_model_as_its_own_draft_is_always_right(itself: DraftedRunner) -> None:
+def test_a_model_as_its_own_draft_is_always_right(itself: ModelRunner) -> None:
     """Across page borders, and between guesses that repeat what was there before."""
-    assert isinstance(itself, Proposer)
     made, drafts = guessed(itself, [asked(0, 40)])
     assert made == plain(itself, [asked(0, 40)])
     assert drafts.proposed == drafts.accepted > 8
 
 
-def test_it_follows_every_step(itself: DraftedRunner) -> None:
+def test_it_follows_every_step(itself: ModelRunner) -> None:
     """Long and short prompts that share pages, answers with guesses and without."""
     prompt = tuple(range(40))
     requests = [replace(asked(0, 9), prompt=(*prompt[: 21 + place], 90)) for place in range(5)]
@@ -140,14 +143,14 @@ def test_it_follows_every_step(itself: DraftedRunner) -> None:
 
 
 @pytest.mark.nightly
-def test_a_stranger_is_hardly_ever_right_and_answers_are_the_same(stranger: DraftedRunner) -> None:
+def test_a_stranger_is_hardly_ever_right_and_answers_are_the_same(stranger: ModelRunner) -> None:
     requests = [asked(each, 40) for each in range(3)]
     made, drafts = guessed(stranger, requests)
     assert made == plain(stranger, requests)
     assert drafts.accepted < drafts.proposed / 4
 
 
-def test_samples_of_a_seed_are_the_same(itself: DraftedRunner) -> None:
+def test_samples_of_a_seed_are_the_same(itself: ModelRunner) -> None:
     for first in (0, 3):
         requests = [asked(first + each, 30, replace(WARM, seed=each)) for each in range(3)]
         made, drafts = guessed(itself, requests)
@@ -155,7 +158,7 @@ def test_samples_of_a_seed_are_the_same(itself: DraftedRunner) -> None:
         assert 0 < drafts.accepted < drafts.proposed, first
 
 
-def test_guesses_of_many_are_those_of_each_alone(itself: DraftedRunner) -> None:
+def test_guesses_of_many_are_those_of_each_alone(itself: ModelRunner) -> None:
     """Of each its own count, as asked for after their steps."""
     requests = [asked(each, 8) for each in range(4)]
     alone = plain(itself, requests)
@@ -165,13 +168,13 @@ def test_guesses_of_many_are_those_of_each_alone(itself: DraftedRunner) -> None:
         Beginning(slot, len(tokens) - 3, tokens[-3], 1 + slot % 2)
         for slot, tokens in enumerate(known)
     ]
-    together = itself.propose(beginnings)
+    together = proposed(itself, beginnings)
     assert together.seconds > 0
-    assert together.tokens == [itself.propose([each]).tokens[0] for each in beginnings]
+    assert together.tokens == [proposed(itself, [each]).tokens[0] for each in beginnings]
     assert [each[0] for each in together.tokens] == [tokens[-2] for tokens in known]
     assert [len(each) for each in together.tokens] == [1, 2, 1, 2]
 
 
-def test_every_size_tells_what_a_guess_takes(itself: DraftedRunner) -> None:
-    assert sorted(itself.guess_seconds) == [2, 8]
-    assert all(seconds > 0 for seconds in itself.guess_seconds.values())
+def test_every_size_tells_what_a_guess_takes(itself: ModelRunner) -> None:
+    assert sorted(itself.ops[Propose]) == [2, 8]
+    assert all(seconds > 0 for seconds in itself.ops[Propose].values())

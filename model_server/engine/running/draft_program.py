@@ -22,7 +22,7 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import options_for
-from model_server.engine.guessing.proposals import Beginning
+from model_server.engine.running.ops import Beginning
 from model_server.engine.slot_state import unpack
 from model_server.engine.step_arrays import ColumnLayout
 from model_server.engine.step_functions import PagedModel, paged_batch, run_step

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
-from model_server.engine.guessing.proposals import Beginning, Proposals, Proposer
+from model_server.engine.running.ops import Op, Proposals, Propose
 from model_server.engine.types import EngineLimits
 from model_server.multihost.lockstep import Lockstep
 from tests.model_server.engine.fake_runner import GREEDY, next_token
@@ -19,29 +19,21 @@ from tests.model_server.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("quick_hosts")
 
 
-class _Asked:
-    """Guesses that are made when they are read: on the primary alone, no step is in flight."""
-
-    def __init__(self, share: DraftedShare, beginnings: list[Beginning]) -> None:
-        self._share = share
-        self._beginnings = beginnings
-
-    def result(self) -> Proposals:
-        self._share.read += 1
-        return self._share.propose(self._beginnings)
-
-
 class DraftedShare(FakeDraftedRunner, FakeShare):
     """What one host holds of a model and its draft model."""
 
     def __init__(self, limits: EngineLimits) -> None:
         super().__init__(limits)
-        self.read = 0
+        self.guessed = 0  # times that its guesses were read
 
-    def ask(self, beginnings: Sequence[Sequence[int]]) -> _Asked:
-        asked = [Beginning(*each) for each in beginnings]
-        self.told.append(asked)
-        return _Asked(self, asked)
+    def do(self, op: Op) -> Any:
+        if isinstance(op, Propose):
+            self.told.append(op)
+        return super().do(op)
+
+    def propose(self, op: Propose) -> Proposals:
+        self.guessed += 1
+        return super().propose(op)
 
 
 def load(hosts: HostsHere, own: FakeShare) -> Lockstep:
@@ -66,14 +58,14 @@ def test_every_host_is_asked_for_the_same_guesses_between_the_same_steps() -> No
         others = [hosts.shares[host][0] for host in (1, 2)]
         wait_until(lambda: all(len(each.told) == len(own.told) for each in others))
         assert all(each.told == own.told for each in others)
-        asked = [told for told in own.told if isinstance(told, list)]
-        assert own.read == len(asked) > 1
-        assert all(isinstance(each, DraftedShare) and each.read == 0 for each in others)
+        asked = [told for told in own.told if isinstance(told, Propose)]
+        assert own.guessed == len(asked) > 1
+        assert all(isinstance(each, DraftedShare) and each.guessed == 0 for each in others)
         assert engine.stats().guesses_accepted > 0
         engine.close()
 
 
 def test_only_a_model_with_a_draft_model_is_asked_for_guesses() -> None:
     with HostsHere(2) as hosts:
-        assert isinstance(load(hosts, DraftedShare(LIMITS)), Proposer)
-        assert not isinstance(load(hosts, FakeShare(LIMITS)), Proposer)
+        assert Propose in load(hosts, DraftedShare(LIMITS)).ops
+        assert Propose not in load(hosts, FakeShare(LIMITS)).ops

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,13 +13,12 @@ from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
-from model_server.engine.guessing.proposals import Beginning, Proposer, SharedProposer
 from model_server.engine.request import EngineRequest
+from model_server.engine.running.ops import DONE, Beginning, Propose
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, Sampling
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.deployment import Deployment
-from model_server.loading.stages.drafted_pipeline import DraftedPipeline
 from model_server.loading.stages.host_stage import HostStage
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.pipeline_loading import build_stage, plan_stage
@@ -41,7 +39,7 @@ BUCKETS = (Bucket(8, 0), Bucket(8, 8))
 # A step of any size takes as long, so every guess that may be right is tried.
 TIMES = StepTimes.measured(BUCKETS, [1.0] * len(BUCKETS), 32)
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
-ONE = [Beginning(slot=0, start=0, token=0, count=1)]
+ONE = Propose((Beginning(slot=0, start=0, token=0, count=1),))
 WARM = Sampling(temperature=0.8, top_k=5, top_p=1.0, seed=3)
 
 
@@ -70,28 +68,13 @@ class Staged(Hosts):
             for plan, link in zip(plans, ring(2), strict=True)
         ]
         super().__init__(runners)
-        first = runners[0]
-        assert isinstance(first, DraftedPipeline)
-        assert not isinstance(runners[1], DraftedPipeline)
-        self.first = first
-        for bucket in BUCKETS:
-            together([_warming(runner, bucket) for runner in runners])
-        first.warm_guesses(8)
+        assert Propose not in runners[1].ops
+        assert [runner.warmups for runner in runners] == [len(BUCKETS) + 1, len(BUCKETS)]
+        for index in range(self.warmups):
+            self.warm(index)
 
 
 def _silent(progress: object) -> None: ...
-
-
-def _warming(runner: PipelineRunner, bucket: Bucket) -> Callable[[], None]:
-    return lambda: runner.warm(bucket)
-
-
-def together(calls: list[Callable[[], None]]) -> None:
-    threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +94,7 @@ def asked(first: int, count: int, sampling: Sampling = GREEDY) -> EngineRequest:
 
 
 def guessed(staged: Staged, requests: list[EngineRequest]) -> tuple[list[list[int]], Drafts]:
-    drafts = Drafts(staged.first, CONFIG.page_size)
+    drafts = Drafts(staged, CONFIG.page_size)
     made = answers(staged, requests, Guessing(MOST, staged.limits.decodes, TIMES, drafts))
     return [tokens_of(each) for each in made], drafts
 
@@ -122,7 +105,7 @@ def plain(staged: Staged, requests: list[EngineRequest]) -> list[list[int]]:
 
 def test_a_model_as_its_own_draft_is_always_right_and_nothing_is_compiled(staged: Staged) -> None:
     """So it saw every token, also those that the last stage chose."""
-    assert isinstance(staged.first, SharedProposer)
+    assert list(staged.ops[Propose]) == [8]
     watch = CompileWatch()
     made, drafts = guessed(staged, [asked(0, 40)])
     watch.stop()
@@ -166,29 +149,31 @@ def test_a_host_of_another_stage_guesses_nothing() -> None:
     runner = PipelineRunner(any_runner, link, StageThread())
     stage = HostStage(runner, any_link, place_of(2, 1, 2))
     stage.warm(stage.warmups)
-    assert stage.ask(ONE) is None
-    assert not isinstance(stage, Proposer)
+    assert stage.do(ONE) is DONE
+    assert Propose not in stage.ops
     stage.close()
     assert programs.runs == 0
 
 
 @pytest.fixture
-def idle() -> Iterator[DraftedPipeline]:
+def idle() -> Iterator[PipelineRunner]:
     """A first stage that runs nothing."""
     fake: Any = fake_stages(2)[0]
-    made = DraftedPipeline(fake, ring(2)[0], StageThread())
+    fake.ops = {Propose: {8: 1.0}}
+    fake.prepared = lambda op: lambda: DONE
+    made = PipelineRunner(fake, ring(2)[0], StageThread())
     yield made
     made.close()
 
 
-def test_guesses_of_a_pipeline_that_stopped_end_with_its_failure(idle: DraftedPipeline) -> None:
+def test_guesses_of_a_pipeline_that_stopped_end_with_its_failure(idle: PipelineRunner) -> None:
     idle._fail(failure := OSError("a device is lost"))
     with pytest.raises(OSError, match="a device is lost") as caught:
-        idle.propose(ONE)
+        idle.do(ONE).result()
     assert caught.value is failure
 
 
-def test_guesses_of_a_closed_pipeline_end(idle: DraftedPipeline) -> None:
+def test_guesses_of_a_closed_pipeline_end(idle: PipelineRunner) -> None:
     idle.close()
     with pytest.raises(LinkClosed):
-        idle.propose(ONE)
+        idle.do(ONE).result()

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from model_server.engine.buckets import closed_set
-from model_server.engine.runner import ModelRunner
+from model_server.engine.running.ops import Choose, DropPages
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import (
     EngineLimits,
@@ -79,14 +80,20 @@ def test_a_chunked_prompt_and_decodes_give_the_whole_sequences_tokens(tiny: Tiny
     grant = PageGrant(2, 0, (5, 9, 3, 7))
     first = Step(1, (Row(1, 2, 0, PROMPT[:8], False),), (grant,), (SlotSampling(2, GREEDY),))
     runner.launch(first).result()
-    got = [runner.launch(Step(2, (Row(1, 2, 8, PROMPT[8:], True),))).result().rows[0].token]
+    got = [runner.launch(Step(2, (Row(1, 2, 8, PROMPT[8:], True),))).result()[0].rows[0].token]
     pending = runner.launch(Step(3, (Row(1, 2, 21, (), True),)))
     for number in range(4, 8):  # one step ahead of what the host has read, as the engine runs
         ahead = runner.launch(Step(number, (Row(1, 2, 18 + number, (), True),)))
-        got.append(pending.result().rows[0].token)
+        got.append(pending.result()[0].rows[0].token)
         pending = ahead
-    got.append(pending.result().rows[0].token)
+    got.append(pending.result()[0].rows[0].token)
     assert got == tiny.whole.greedy(PROMPT, 6)
+
+
+def test_a_runner_does_only_what_its_parts_do(tiny: Tiny) -> None:
+    assert list(tiny.runner.ops) == [Choose]
+    with pytest.raises(KeyError):
+        tiny.runner.do(DropPages(1))
 
 
 def test_a_series_gives_the_tokens_and_rivals_of_single_steps() -> None:
@@ -104,13 +111,13 @@ def test_a_series_gives_the_tokens_and_rivals_of_single_steps() -> None:
         grant = PageGrant(2, 0, (5, 9, 3, 7))
         setting = SlotSampling(2, sampled, PROMPT, count)
         prompt = Step(1, (Row(1, 2, 0, PROMPT, True),), (grant,), (setting,))
-        results = [runner.launch(prompt).result().rows[0]]
+        results = [runner.launch(prompt).result()[0].rows[0]]
         steps = [Step(n, (Row(1, 2, count + n - 2, (), True),)) for n in range(2, 8)]
         if series:
-            pending = [*runner.launch_series(steps[:3]), *runner.launch_series(steps[3:])]
+            pending = [runner.launch(*steps[:3]), runner.launch(*steps[3:])]
         else:
             pending = map(runner.launch, steps)
-        results += [each.result().rows[0] for each in pending]
+        results += [step.rows[0] for each in pending for step in each.result()]
         answers.append(results)
     assert [each.token for each in answers[0]] == [each.token for each in answers[1]]
     assert answers[0] == answers[1]
@@ -127,9 +134,9 @@ def test_sequences_in_one_step_do_not_touch_each_other(tiny: Tiny) -> None:
         grants.append(PageGrant(slot, 0, pages))
         samplings.append(SlotSampling(slot, GREEDY))
     step = Step(1, tuple(rows[:2]), tuple(grants), tuple(samplings))
-    got = [[row.token] for row in tiny.runner.launch(step).result().rows]
+    got = [[row.token] for row in tiny.runner.launch(step).result()[0].rows]
     mixed = Step(2, (Row(0, 0, 5, (), True), Row(1, 1, 11, (), True), rows[2]))
-    result = tiny.runner.launch(mixed).result()
+    (result,) = tiny.runner.launch(mixed).result()
     got[0].append(result.rows[0].token)
     got[1].append(result.rows[1].token)
     got.append([result.rows[2].token])
@@ -145,7 +152,7 @@ def test_a_decode_takes_the_token_that_its_step_gives_it(tiny: Tiny) -> None:
     begin = Step(1, (Row(0, 0, 0, prompt, True), Row(1, 1, 0, prompt, True)), grants, samplings)
     tiny.runner.launch(begin).result()
     rows = (Row(0, 0, 5, (), True, given=given), Row(1, 1, 5, (), True))
-    got = [row.token for row in tiny.runner.launch(Step(2, rows)).result().rows]
+    got = [row.token for row in tiny.runner.launch(Step(2, rows)).result()[0].rows]
     assert got == [*tiny.whole.greedy((*prompt, given), 1), tiny.whole.greedy(prompt, 2)[1]]
 
 
@@ -154,7 +161,7 @@ def test_targets_are_scored_with_their_log_probabilities(tiny: Tiny) -> None:
     grant = PageGrant(0, 0, (11, 12, 13))
     # The logits after positions 9, 10, 11 and 12 score the tokens at 10, 11, 12 and 13.
     step = Step(1, (Row(7, 0, 0, PROMPT[:13], False, suffix),), (grant,))
-    got = tiny.runner.launch(step).result().rows[0].target_logprobs
+    got = tiny.runner.launch(step).result()[0].rows[0].target_logprobs
     logits = tiny.whole.logits(PROMPT[:13])
     wanted = jax.nn.log_softmax(logits)[np.arange(9, 13), np.asarray(suffix)]
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
@@ -167,7 +174,7 @@ def test_a_row_scores_its_prompt_and_yields_a_token(tiny: Tiny) -> None:
     plain = Row(8, 1, 0, PROMPT[:5], False, PROMPT[4:5])
     grants = (PageGrant(0, 0, (11, 12, 13)), PageGrant(1, 0, (14, 15)))
     samplings = (SlotSampling(0, GREEDY), SlotSampling(1, GREEDY))
-    got, other = tiny.runner.launch(Step(1, (scored, plain), grants, samplings)).result().rows
+    got, other = tiny.runner.launch(Step(1, (scored, plain), grants, samplings)).result()[0].rows
     logits = tiny.whole.logits(tokens)
     logprobs = np.asarray(jax.nn.log_softmax(logits))[10:12]
     own = logprobs[np.arange(2), np.asarray(targets)]
@@ -188,7 +195,7 @@ def test_wanted_rivals_come_back_and_unwanted_do_not(tiny: Tiny) -> None:
         (PageGrant(0, 0, (1,)), PageGrant(1, 0, (2,))),
         (SlotSampling(0, wanting), SlotSampling(1, GREEDY)),
     )
-    first, second = tiny.runner.launch(step).result().rows
+    first, second = tiny.runner.launch(step).result()[0].rows
     assert len(first.top) == 3
     assert first.top[0] == (first.token, pytest.approx(first.logprob))
     assert second.top == ()
@@ -200,11 +207,11 @@ def test_a_seeded_draw_is_the_same_alone_and_in_a_batch(tiny: Tiny) -> None:
     alone = Step(
         1, (Row(1, 3, 0, PROMPT[:6], True),), (PageGrant(3, 0, (1,)),), (SlotSampling(3, drawn),)
     )
-    token = tiny.runner.launch(alone).result().rows[0].token
+    token = tiny.runner.launch(alone).result()[0].rows[0].token
     batch = Step(
         2,
         tuple(Row(slot, slot, 0, PROMPT[:6], True) for slot in (0, 1)),
         (PageGrant(0, 0, (2,)), PageGrant(1, 0, (3,))),
         (SlotSampling(0, drawn), SlotSampling(1, drawn)),
     )
-    assert [row.token for row in tiny.runner.launch(batch).result().rows] == [token, token]
+    assert [row.token for row in tiny.runner.launch(batch).result()[0].rows] == [token, token]

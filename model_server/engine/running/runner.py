@@ -1,33 +1,29 @@
 """Runs steps on this process's devices: pad to a bucket, compute logits, choose tokens.
 
-Every program is compiled before the first step; a compiled call cannot compile again.
+Every program is compiled before the first step; a compiled call cannot compile again. What a model
+has beside its steps are parts (an encoder, a draft model, room for adapters, pages that move): each
+brings the ops that it does, and hooks into the steps.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Protocol, Self
+from functools import partial
+from typing import Any, Self
 
 import jax
 import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
-from model_server.engine.media.encode_batch import (
-    EncodeBatch,
-    EncoderInput,
-    empty_input,
-    pack_batch,
-)
-from model_server.engine.media.encoder_program import encode_name
+from model_server.engine.running.ops import DONE, Choose, Op, Pending
 from model_server.engine.slot_state import SlotState
 from model_server.engine.slot_write import pack, pack_masks
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
 from model_server.engine.step_functions import Computed, Outputs
 from model_server.engine.step_program import (
-    ADAPTER,
     COPIES,
     COPY,
     WRITE,
@@ -37,7 +33,6 @@ from model_server.engine.step_program import (
     series_name,
 )
 from model_server.engine.types import (
-    PendingStep,
     Row,
     RowResult,
     Sampling,
@@ -61,13 +56,6 @@ def zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
     return full(shape.shape, 0, shape.dtype, shape.sharding)
 
 
-def _copied_zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
-    """Zeros from the host, as factors come: a stage's thread may compile nothing."""
-    sharding: Any = shape.sharding
-    part = np.zeros(sharding.shard_shape(shape.shape), shape.dtype)
-    return jax.make_array_from_callback(shape.shape, sharding, lambda _: part)
-
-
 def batches_of(copies: Sequence[tuple[int, ...]], width: int) -> Iterator[np.ndarray]:
     """Yield i32[COPIES, width]: copies for one call, padded with scratch pages."""
     for first in range(0, len(copies), COPIES):
@@ -78,44 +66,55 @@ def batches_of(copies: Sequence[tuple[int, ...]], width: int) -> Iterator[np.nda
 
 
 class Launched:
-    """A launched step; `result` waits for the device."""
+    """The steps of one launch; `result` waits for the device."""
 
     def __init__(
         self,
-        step: Step,
-        ranges: list[tuple[int, int]],
-        tops: list[int],
+        steps: Sequence[Step],
+        ranges: Sequence[Sequence[tuple[int, int]]],
+        tops: Sequence[int],
         outputs: Outputs | None = None,
     ) -> None:
-        """outputs: None until the tokens are chosen."""
-        self._step = step
-        self.outputs = outputs
+        """ranges: of each step, the first logit row of each row and the one behind its last.
+
+        tops: how many likeliest tokens each row returns, of every step. outputs: with a first axis
+        of steps if there are several; None until the tokens are chosen.
+        """
+        self._steps = steps
         self._ranges = ranges
         self._tops = tops
+        self._outputs = outputs
 
     def chosen(self, outputs: Outputs) -> None:
         """Take note of what is computed, and begin to copy what `result` will read."""
-        self.outputs = outputs
-        rivals = any(self._tops) or any(row.target_tops for row in self._step.rows)
+        self._outputs = outputs
+        rows = (row for step in self._steps for row in step.rows)
+        rivals = any(self._tops) or any(row.target_tops for row in rows)
         for array in outputs if rivals else outputs[:1]:
             array.copy_to_host_async()
 
-    def result(self) -> StepResult:
-        assert self.outputs is not None, "its tokens were not chosen"
-        numbers = np.asarray(self.outputs.numbers)
+    def result(self) -> list[StepResult]:
+        assert self._outputs is not None, "its tokens were not chosen"
+        if len(self._steps) == 1:
+            return [self._of(self._steps[0], self._ranges[0], self._outputs)]
+        each = enumerate(zip(self._steps, self._ranges, strict=True))
+        return [self._of(*told, _of_step(self._outputs, index)) for index, told in each]
+
+    def _of(self, step: Step, ranges: Sequence[tuple[int, int]], outputs: Outputs) -> StepResult:
+        numbers = np.asarray(outputs.numbers)
         tokens = numbers[0].tolist()
         logprobs = numbers[1].view(np.float32).tolist()
         rows = []
-        for row, (first, end), tops in zip(self._step.rows, self._ranges, self._tops, strict=True):
-            result = _scored(self.outputs, row, first, numbers) if row.targets else _NO_RESULT
+        for row, (first, end), tops in zip(step.rows, ranges, self._tops, strict=True):
+            result = _scored(outputs, row, first, numbers) if row.targets else _NO_RESULT
             if row.yields:
-                top = _top(self.outputs, end - 1, tops) if tops else ()
+                top = _top(outputs, end - 1, tops) if tops else ()
                 result = RowResult(
                     tokens[end - 1], logprobs[end - 1], top, result.target_logprobs,
                     result.target_ranks, result.target_tops,
                 )  # fmt: skip
             rows.append(result)
-        return StepResult(self._step.number, tuple(rows))
+        return StepResult(step.number, tuple(rows))
 
 
 def _scored(outputs: Outputs, row: Row, first: int, numbers: np.ndarray) -> RowResult:
@@ -154,14 +153,51 @@ def _of_step(outputs: Outputs, index: int) -> Outputs:
     return Outputs(*every)
 
 
-class AdapterFiles(Protocol):
-    """Adapters that were read from their files and not written yet. Thread-safe."""
+# Takes what an op needs of now; returns what does it, on the thread that launches.
+Prepare = Callable[[Any], Callable[[], Pending[Any]]]
 
-    def read(self, key: str, path: str) -> None: ...
 
-    def forget(self, key: str) -> None: ...
+class RunnerPart:
+    """What a runner has beside a model's steps. A hook that is not overridden does nothing."""
 
-    def take(self, key: str) -> Sequence[jax.Array]: ...
+    warmups = 0  # indices for `warm`
+    seconds: Mapping[type[Op], Mapping[int, float]] = {}  # of its ops, by rows, if `warm` measures
+
+    @property
+    def weight_bytes(self) -> int:
+        return 0
+
+    @property
+    def offer(self) -> str:
+        """Address at which other replicas reach what it offers; "": nothing."""
+        return ""
+
+    def join(self, runner: ModelRunner) -> Mapping[type[Op], Prepare]:
+        """Become a part of this runner; returns what prepares each op that it does."""
+        return {}
+
+    def compile(self, report: Callable[[Progress], None], programs: Programs) -> None:
+        """Compile the programs that are not among those of the steps."""
+
+    def warm(self, index: int) -> None:
+        """Run programs once."""
+
+    def inputs(self, bucket: Bucket) -> Sequence[jax.Array]:
+        """Return what a forward pass takes behind everything else."""
+        return ()
+
+    def follow(self, bucket: Bucket, vector: np.ndarray, last_tokens: jax.Array) -> None:
+        """See a step behind its forward pass; last_tokens: i32[B + 1], as before its choice."""
+
+    def copy(self, copies: Sequence[tuple[int, ...]]) -> None:
+        """See pages copied, each to another."""
+
+    def sibling(self) -> RunnerPart:
+        """Return the same part, with the same weights, for a sibling of the runner."""
+        raise AssertionError("this part is one runner's")
+
+    def close(self, *, shared: bool) -> None:
+        """Free device memory, but for the weights if a sibling shares them. Idempotent."""
 
 
 class ModelRunner:
@@ -173,31 +209,32 @@ class ModelRunner:
         leaves: Sequence[jax.Array],
         pages: Sequence[LayerPages],
         buckets: Sequence[Bucket],
-        adapters: AdapterFiles | None = None,
-        encoder_leaves: Sequence[jax.Array] = (),
+        parts: Sequence[RunnerPart] = (),
     ) -> None:
-        """encoder_leaves: the weights of `program.encoder`."""
         self.program = program
         self.limits = limits = program.limits
         self._buckets = tuple(buckets)
         # A flat tuple of arrays is passed to a compiled call much faster than a module.
         self._leaves = tuple(map(as_bytes, leaves))
-        # Every call donates and replaces these two; between steps a wrapper may replace them too.
+        # Every call donates and replaces these two; between steps a part may replace them too.
         self.pages = tuple(pages)
         self.state: SlotState | None = jax.tree.map(zeros, program.state)
         self._no_tokens = zeros(program.last_tokens) if program.state is None else None
-        self._encoder_leaves = tuple(map(as_bytes, encoder_leaves))
-        # Vectors of media, which batches of the encoder replace; None: it takes text alone.
-        self._media = None if program.encoder is None else zeros(program.encoder.buffer)
-        self._held = threading.Lock()  # while a call donates and replaces them
-        self._arrays = StepArrays(limits)
+        self.held = threading.Lock()  # while a call donates and replaces them
+        self.arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
         self.layouts = {bucket: ColumnLayout(bucket, limits) for bucket in self._buckets}
-        self.adapters = adapters  # None: the model has no room for any
-        self._compiled: dict[str, Any] = {}  # by name
+        self.compiled: dict[str, Any] = {}  # by name
         self._unchosen: tuple[Launched, Computed] | None = None  # a step that waits for masks
         self._sharers = {id(self)}  # runners that are not closed and have the same weights
         self.closed = False
+        self.parts = tuple(parts)
+        self._prepares: dict[type[Op], Prepare] = {Choose: lambda op: partial(self._choose, op)}
+        self.ops: dict[type[Op], Mapping[int, float]] = {Choose: {}}
+        for part in self.parts:
+            brought = part.join(self)
+            self._prepares |= brought
+            self.ops |= {kind: part.seconds.get(kind, {}) for kind in brought}
 
     @property
     def leaves(self) -> tuple[jax.Array, ...]:
@@ -213,13 +250,18 @@ class ModelRunner:
 
     @property
     def weight_bytes(self) -> int:
-        return sum(leaf.nbytes for leaf in (*self._leaves, *self._encoder_leaves))
+        own = sum(leaf.nbytes for leaf in self._leaves)
+        return own + sum(part.weight_bytes for part in self.parts)
+
+    @property
+    def offer(self) -> str:
+        """Address at which other replicas reach what a part offers; "": there is none."""
+        return next((part.offer for part in self.parts if part.offer), "")
 
     def compile(
         self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
     ) -> None:
         """Compile every program. Nothing runs yet: `warm` does that."""
-
         lowers = self.program.programs(self._buckets)
         report(Progress("compiling bucket", 0, len(lowers)))
         names = list(lowers)
@@ -227,64 +269,65 @@ class ModelRunner:
             compiled_in_turn(names, lambda name: programs.compiled(name, lowers[name]))
         ) as made:
             for done, (name, program) in enumerate(made, 1):
-                self._compiled[name] = program
+                self.compiled[name] = program
                 report(Progress("compiling bucket", done, len(lowers)))
+        for part in self.parts:
+            part.compile(report, programs)
 
     def sibling(self, pages: Sequence[Any]) -> Self:
-        """Return a runner with slots and pages of its own, and the weights and programs of this.
-
-        For a model without room for adapters.
-        """
-        encoder = self._encoder_leaves
-        made = type(self)(self.program, self._leaves, pages, self._buckets, encoder_leaves=encoder)
+        """Return a runner with slots and pages of its own, and the weights and programs of this."""
+        parts = [part.sibling() for part in self.parts]
+        made = type(self)(self.program, self._leaves, pages, self._buckets, parts)
         self._share_with(made)
         return made
 
     def _share_with(self, other: ModelRunner) -> None:
-        assert self.adapters is None, "adapters are written into one runner's weights"
-        other._compiled = dict(self._compiled)
+        other.compiled = dict(self.compiled)
         other._sharers = self._sharers
         self._sharers.add(id(other))
 
     @property
+    def _own_warmups(self) -> int:
+        return len(self._buckets) + len(self.program.series_of(self._buckets))
+
+    @property
     def warmups(self) -> int:
-        return len(self._buckets) + len(self.program.series_of(self._buckets)) + self.encodes
+        return self._own_warmups + self.part_warmups
 
     def warm(self, index: int) -> None:
-        series = self.program.series_of(self._buckets)
-        if index >= len(self._buckets) + len(series):
-            self.warm_encode(index - len(self._buckets) - len(series))
+        if index >= self._own_warmups:
+            self.warm_part(index - self._own_warmups)
             return
         if index >= len(self._buckets):
+            series = self.program.series_of(self._buckets)
             self._warm_series(series[index - len(self._buckets)])
             return
         bucket = self._buckets[index]
-        vector = self._arrays.full(self.layouts[bucket])
+        vector = self.arrays.full(self.layouts[bucket])
         self.warm_write()
         self.warm_copy()
-        self.warm_adapters()
         made = self.forward(bucket, vector)
         self.write_masks((), self.layouts[bucket].logit_rows)
         jax.block_until_ready(self.chosen(made))
 
+    @property
+    def part_warmups(self) -> int:
+        """Number of indices for `warm_part`."""
+        return sum(part.warmups for part in self.parts)
+
+    def warm_part(self, index: int) -> None:
+        """Run programs of parts once; the parts follow each other."""
+        for part in self.parts:
+            if index < part.warmups:
+                part.warm(index)
+                return
+            index -= part.warmups
+        raise IndexError(f"there are {self.part_warmups} to warm")
+
     def _warm_series(self, bucket: Bucket) -> None:
-        vector = self._arrays.full(self.layouts[bucket])
+        vector = self.arrays.full(self.layouts[bucket])
         vectors = np.stack([vector] * self.limits.steps_per_launch)
         jax.block_until_ready(self._series(bucket, vectors))
-
-    @property
-    def encodes(self) -> int:
-        """Number of indices for `warm_encode`."""
-        encoder = self.program.encoder
-        return 0 if encoder is None else len(encoder.limits.batches)
-
-    def warm_encode(self, index: int) -> None:
-        """Run the encoder once, and keep its vectors nowhere."""
-        assert self.program.encoder is not None, "it has none to warm"
-        limits = self.program.encoder.limits
-        shape = limits.batches[index]
-        self._encode(shape, empty_input(limits, *shape))
-        jax.block_until_ready(self._media)
 
     def warm_write(self) -> None:
         """Write the scratch slot, if this runner chooses tokens."""
@@ -295,66 +338,47 @@ class ModelRunner:
         """Copy the scratch page onto itself."""
         self.copy([(0,) * self.program.copied])
 
-    def launch(self, step: Step) -> PendingStep:
-        for change in step.samplings:
-            self._tops[change.slot] = change.sampling.logprobs
-        # Let go of together, at the end: behind a proxy each time is a request.
-        replaced = self.pages, self.state
-        bucket = self.bucket(step)
-        vector, ranges = self._arrays.pack(step, self.layouts[bucket])
-        self.write(self.packed_writes(step))
-        self.copy(step.copies)
-        made = self.forward(bucket, vector)
-        launched = Launched(step, ranges, [self._tops[row.slot] for row in step.rows])
-        if step.guided:
-            self._unchosen = launched, made
-        else:
-            launched.chosen(self.chosen(made))
-        del replaced, made
-        return launched
-
-    def launch_series(self, steps: Sequence[Step]) -> Sequence[PendingStep]:
+    def launch(self, *steps: Step) -> Launched:
         first = steps[0]
         for change in first.samplings:
             self._tops[change.slot] = change.sampling.logprobs
-        replaced = self.pages, self.state  # as in `launch`
+        # Let go of together, at the end: behind a proxy each time is a request.
+        replaced = self.pages, self.state
         bucket = self.bucket(first)
-        packed = [self._arrays.pack(step, self.layouts[bucket]) for step in steps]
+        packed = [self.arrays.pack(step, self.layouts[bucket]) for step in steps]
+        vectors, ranges = [vector for vector, _ in packed], [places for _, places in packed]
         self.write(self.packed_writes(first))
         self.copy(first.copies)
-        outputs = self._series(bucket, np.stack([vector for vector, _ in packed]))
-        tops = [self._tops[row.slot] for row in first.rows]
-        launched = [
-            Launched(step, ranges, tops, _of_step(outputs, index))
-            for index, (step, (_, ranges)) in enumerate(zip(steps, packed, strict=True))
-        ]
-        for array in outputs if any(tops) else outputs[:1]:
-            array.copy_to_host_async()
+        launched = Launched(steps, ranges, [self._tops[row.slot] for row in first.rows])
+        if len(steps) > 1:
+            launched.chosen(self._series(bucket, np.stack(vectors)))
+        elif first.guided:
+            self._unchosen = launched, self.forward(bucket, vectors[0])
+        else:
+            launched.chosen(self.chosen(self.forward(bucket, vectors[0])))
         del replaced
         return launched
 
     def _series(self, bucket: Bucket, vectors: np.ndarray) -> Outputs:
-        with self._held:
-            call = self._compiled[series_name(bucket)]
+        with self.held:
+            call = self.compiled[series_name(bucket)]
             outputs, self.pages, self.state = call(self._leaves, self.pages, vectors, self.state)
         return outputs
 
-    def encode(self, batch: EncodeBatch) -> None:
-        """Launch a batch of the encoder; as `MediaRunner.encode`."""
-        assert self.program.encoder is not None, "the scheduler knows that it has none"
-        limits = self.program.encoder.limits
-        self._encode(batch.shape(limits), pack_batch(batch, limits))
+    def do(self, op: Op) -> Pending[Any]:
+        """As `Runner.do`. Raises KeyError for an op that no part does."""
+        return self._prepares[type(op)](op)()
 
-    def _encode(self, shape: tuple[int, int], given: EncoderInput) -> None:
-        with self._held:
-            call = self._compiled[encode_name(*shape)]
-            self._media = call(self._encoder_leaves, self._media, *given)
+    def prepared(self, op: Op) -> Callable[[], Pending[Any]]:
+        """Take what an op needs of now; returns what does it behind the launches so far."""
+        return self._prepares[type(op)](op)
 
-    def choose(self, masks: Sequence[SlotMask]) -> None:
+    def _choose(self, op: Choose) -> Pending[None]:
         assert self._unchosen is not None, "the last step was not guided"
         (launched, made), self._unchosen = self._unchosen, None
-        self.write_masks(masks, made.logits.shape[0])
+        self.write_masks(op.masks, made.logits.shape[0])
         launched.chosen(self.chosen(made))
+        return DONE
 
     def bucket(self, step: Step) -> Bucket:
         decodes = sum(row.is_decode for row in step.rows)
@@ -372,20 +396,22 @@ class ModelRunner:
     def write(self, vectors: Sequence[np.ndarray]) -> None:
         """Write the edits of slots, before the step in which their sequences begin."""
         for vector in vectors:
-            with self._held:
-                self.state = self._compiled[WRITE](self.state, vector)
+            with self.held:
+                self.state = self.compiled[WRITE](self.state, vector)
 
     def copy(self, copies: Sequence[tuple[int, ...]]) -> None:
         """Copy pages, each to another, before a step that writes to the copies."""
         for pairs in batches_of(copies, self.program.copied):
-            with self._held:
-                self.pages = self._compiled[COPY](self.pages, pairs)
+            with self.held:
+                self.pages = self.compiled[COPY](self.pages, pairs)
+        for part in self.parts:
+            part.copy(copies)
 
     def write_masks(self, masks: Sequence[SlotMask], rows: int) -> None:
         """Write the masks of a step with this many logit rows."""
         vector = pack_masks(masks, rows, self.limits.slots, self.program.vocab)
-        with self._held:
-            self.state = self._compiled[masks_name(rows)](self.state, vector)
+        with self.held:
+            self.state = self.compiled[masks_name(rows)](self.state, vector)
 
     def forward(self, bucket: Bucket, vector: np.ndarray, given: Any = None) -> Any:
         """Run the forward pass; returns `Computed`, or hidden states f32[T, D] for the next stage.
@@ -393,61 +419,45 @@ class ModelRunner:
         given: hidden states of the previous stage; the first stage of several may be given the
         slots' last tokens, i32[B + 1]: without, its decode rows take their tokens from the vector.
         """
-        with self._held:
+        with self.held:
             given = self.last_tokens if given is None else given
-            call = self._compiled[str(bucket)]
-            media = (self._media,) if self.program.reads_media(bucket) else ()
-            made, self.pages = call(self._leaves, self.pages, vector, given, *media)
+            call = self.compiled[str(bucket)]
+            more = [array for part in self.parts for array in part.inputs(bucket)]
+            made, self.pages = call(self._leaves, self.pages, vector, given, *more)
+        for part in self.parts:
+            part.follow(bucket, vector, self.last_tokens)
         return made
 
     def chosen(self, computed: Computed) -> Outputs:
         """Choose a token for each row of logits; the next forward pass takes it from the device."""
-        with self._held:
-            call = self._compiled[choice_name(computed.logits.shape[0])]
+        with self.held:
+            call = self.compiled[choice_name(computed.logits.shape[0])]
             outputs, self.state = call(computed, self.state)
         return outputs
 
-    def warm_adapters(self) -> None:
-        """Write zeros into the first place, if there is room for adapters."""
-        if self.adapters is not None:
-            self._put([_copied_zeros(shape) for shape in self.program.adapter_shapes], 1)
-
-    def read_adapter(self, key: str, path: str) -> None:
-        """Read an adapter for a later `write_adapter`, in any thread. Raises CheckpointError."""
-        self._with_room.read(key, path)
-
-    def forget_adapter(self, key: str) -> None:
-        """Drop an adapter that will not be written."""
-        self._with_room.forget(key)
-
-    def write_adapter(self, key: str, place: int) -> None:
-        """Put an adapter that was read into its place, from 1 on; later steps see it there."""
-        self._put(self._with_room.take(key), place)
-
-    def _put(self, given: Sequence[jax.Array], place: int) -> None:
-        """Replace the factors in a place, in the order of `StepProgram.factors`; donates them."""
-        factors = self.program.factors
-        with self._held:
-            held = list(self._leaves)
-            old = tuple(held[index] for index in factors)
-            made = self._compiled[ADAPTER](old, tuple(given), np.int32(place - 1))
-            for index, array in zip(factors, made, strict=True):
-                held[index] = array
-            self._leaves = tuple(held)
-
-    @property
-    def _with_room(self) -> AdapterFiles:
-        assert self.adapters is not None, "the loader checks for room"
-        return self.adapters
+    def replace(
+        self,
+        indices: Sequence[int],
+        made: Callable[[tuple[jax.Array, ...]], Sequence[jax.Array]],
+    ) -> None:
+        """Replace some of the weights, between two calls; made: takes what is at the indices."""
+        with self.held:
+            leaves = list(self._leaves)
+            old = tuple(leaves[index] for index in indices)
+            for index, array in zip(indices, made(old), strict=True):
+                leaves[index] = array
+            self._leaves = tuple(leaves)
 
     def close(self) -> None:
         """Free device memory; a call of another thread gets an error."""
-        with self._held:
+        with self.held:
             self.closed = True
             self._sharers.discard(id(self))
-            leaves = () if self._sharers else (*self._leaves, *self._encoder_leaves)
-            held = (leaves, self.pages, self.state, self._no_tokens, self._media)
+            shared = bool(self._sharers)
+            held = (() if shared else self._leaves, self.pages, self.state, self._no_tokens)
             arrays: list[jax.Array] = jax.tree.leaves(held)
-            self._leaves, self._encoder_leaves, self.pages = (), (), ()
+            self._leaves, self.pages = (), ()
             free(arrays)
-            drop(self._compiled)
+            drop(self.compiled)
+        for part in self.parts:
+            part.close(shared=shared)

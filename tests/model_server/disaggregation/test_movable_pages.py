@@ -7,13 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from model_server.disaggregation.handed_pages import PageCount
-from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.layer_set import layer_sets
+from model_server.disaggregation.movable_pages import MovablePages
 from model_server.disaggregation.transfer_server import TransferServer
+from model_server.engine.running.ops import DropPages, ExportPages, FetchPages, ImportPages
+from model_server.engine.running.runner import ModelRunner
 from model_server.engine.types import PageGrant, Row, SlotSampling, Step
 from model_server.loading.compile_watch import CompileWatch
-from tests.model_server.engine.test_runner import GREEDY, PROMPT, Tiny
+from sax.errors import Unavailable
+from tests.model_server.engine.running.test_runner import GREEDY, PROMPT, Tiny
 
 
 class Moving:
@@ -21,10 +24,12 @@ class Moving:
 
     def __init__(self) -> None:
         self.tiny = Tiny()
-        sets = layer_sets(self.tiny.runner.program.pages)
+        bare = self.tiny.runner
+        sets = layer_sets(bare.program.pages)
         server, room = TransferServer("127.0.0.1"), PageCount(64)
         self.transfers = KvTransfers(server, sets, gives=True, takes=True, room=room)
-        self.runner = KvRunner(self.tiny.runner, self.transfers)
+        how = bare.program, bare.leaves, bare.pages, tuple(bare.layouts)
+        self.runner = ModelRunner(*how, [MovablePages(self.transfers)])
         self.runner.compile(lambda _: None)
 
 
@@ -34,7 +39,6 @@ def moving() -> Iterator[Moving]:
     yield made
     made.runner.close()
     assert made.runner.closed
-    assert made.tiny.runner.closed
 
 
 def test_pages_that_left_and_came_back_go_on_where_they_were(moving: Moving) -> None:
@@ -44,18 +48,20 @@ def test_pages_that_left_and_came_back_go_on_where_they_were(moving: Moving) -> 
     grants = (PageGrant(0, 0, (4, 11, 6)),)
     rows = (Row(1, 0, 0, PROMPT, True),)
     pending = runner.launch(Step(1, rows, grants, (SlotSampling(0, GREEDY),)))
-    runner.export_pages(77, (4, 11, 6), ())
-    first = pending.result().rows[0].token
+    runner.do(ExportPages(77, (4, 11, 6), ()))
+    first = pending.result()[0].rows[0].token
     assert first is not None
-    assert transfers.reserve(77, PageCount(3))
-    transfers.fetch(77, transfers.addresses(), 30.0)
-    runner.import_pages(77, (20, 2, 30), (), 3, first)
-    transfers.drop(77)
+    fetching = runner.do(FetchPages(77, 3, 0, tuple(transfers.addresses()), 30.0))
+    with pytest.raises(Unavailable):  # what is reserved is reserved at once
+        runner.do(FetchPages(77, 3, 0, tuple(transfers.addresses()), 30.0))
+    fetching.result()
+    runner.do(ImportPages(77, (20, 2, 30), (), 3, first))
+    runner.do(DropPages(77))
     assert transfers.offered == 0
     got, told = [first], ((PageGrant(3, 0, (20, 2, 30)),), (SlotSampling(3, GREEDY),))
     for at in range(3):
         row = Row(2, 3, len(PROMPT) + at, (), True)
-        got.append(runner.launch(Step(2 + at, (row,), *told)).result().rows[0].token)
+        got.append(runner.launch(Step(2 + at, (row,), *told)).result()[0].rows[0].token)
         told = ((), ())
     watch.stop()
     assert got == moving.tiny.whole.greedy(PROMPT, 4)
@@ -72,4 +78,4 @@ def test_the_last_warm_up_runs_the_page_copies_and_changes_no_page(moving: Movin
     assert watch.while_serving == 0
     row, grant = Row(1, 0, 0, PROMPT, True), PageGrant(0, 0, (4, 11, 6))
     result = runner.launch(Step(1, (row,), (grant,), (SlotSampling(0, GREEDY),))).result()
-    assert result.rows[0].token == moving.tiny.whole.greedy(PROMPT, 1)[0]
+    assert result[0].rows[0].token == moving.tiny.whole.greedy(PROMPT, 1)[0]

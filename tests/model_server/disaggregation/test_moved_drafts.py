@@ -7,21 +7,21 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from model_server.disaggregation.drafted_handoff_runner import (
-    DraftedHandoffRunner,
-    handoff_runner,
-)
-from model_server.disaggregation.drafted_kv_runner import DraftedKvRunner
 from model_server.disaggregation.handed_pages import PageCount
+from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.layer_set import layer_sets
+from model_server.disaggregation.movable_pages import MovablePages
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
-from model_server.engine.guessing.proposals import Proposer, SharedProposer
 from model_server.engine.request import EngineRequest
+from model_server.engine.running.draft_model import DraftModel
+from model_server.engine.running.runner import ModelRunner
 from model_server.loading.compile_watch import CompileWatch
-from tests.model_server.engine.draft_model.test_drafted_runner import (
+from tests.model_server.engine.guessing.driving import answers, tokens_of
+from tests.model_server.engine.running.test_draft_model import (
+    BUCKETS,
     MOST,
     SLOTS,
     TIMES,
@@ -30,10 +30,6 @@ from tests.model_server.engine.draft_model.test_drafted_runner import (
     plain,
     unlike,
 )
-from tests.model_server.engine.fake_runner import FakeRunner
-from tests.model_server.engine.fake_traffic import FakeTraffic
-from tests.model_server.engine.guessing.driving import answers, tokens_of
-from tests.model_server.engine.test_scheduler import limits_of
 from tests.model_server.tiny import PAGE
 
 KEY = 77
@@ -44,17 +40,18 @@ class Moving:
     """A tiny model that is its own draft; what it offers, it may fetch."""
 
     def __init__(self) -> None:
-        self.drafted = drafted = built(3)
-        sets = (*layer_sets(drafted.program.pages), *layer_sets(drafted.draft.program.pages))
+        bare = built(3)
+        (draft,) = bare.parts
+        assert isinstance(draft, DraftModel)
+        sets = (*layer_sets(bare.program.pages), *layer_sets(draft.program.pages))
         server, room = TransferServer("127.0.0.1"), PageCount(64)
         self.transfers = KvTransfers(server, sets, gives=True, takes=True, room=room)
-        self.moved = DraftedKvRunner(drafted, self.transfers)
+        how = bare.program, bare.leaves, bare.pages, BUCKETS
+        self.moved = ModelRunner(*how, [draft, MovablePages(self.transfers, draft)])
         self.moved.compile(lambda _: None)
         for index in range(self.moved.warmups):
             self.moved.warm(index)
-        runner = handoff_runner(self.moved, self.transfers)
-        assert isinstance(runner, DraftedHandoffRunner)
-        self.runner = runner
+        self.runner = HandoffRunner(self.moved, self.transfers)
 
     def hand_over(self, request: EngineRequest) -> int:
         """Compute the prompt, fetch its pages, and overwrite them here; return the first token."""
@@ -85,7 +82,7 @@ def test_guesses_after_a_handoff_are_right_and_nothing_is_compiled(moving: Movin
     here = replace(request, answer=(first,), computed=True)
     (made,) = answers(moving.runner, [here], Guessing(MOST, SLOTS, TIMES, drafts))
     watch.stop()
-    assert [first, *tokens_of(made)] == plain(moving.drafted, [request])[0]
+    assert [first, *tokens_of(made)] == plain(moving.moved, [request])[0]
     assert drafts.proposed == drafts.accepted > 8
     assert watch.while_serving == 0
 
@@ -97,15 +94,4 @@ def test_every_position_of_the_draft_model_arrives(moving: Moving) -> None:
     first = moving.hand_over(request)
     moving.runner.expect_import(1, KEY, first)
     answers(moving.runner, [replace(request, answer=(first,), computed=True)])
-    assert unlike(moving.drafted) == []
-
-
-@pytest.mark.nightly
-def test_a_handoff_runner_proposes_with_a_draft_model(moving: Moving) -> None:
-    assert isinstance(moving.moved, SharedProposer)
-    assert sorted(moving.runner.guess_seconds) == [2, 8]
-
-
-def test_a_handoff_runner_without_a_draft_model_proposes_nothing() -> None:
-    bare = handoff_runner(FakeRunner(limits_of(), traffic=FakeTraffic()), FakeTraffic())
-    assert not isinstance(bare, Proposer)
+    assert unlike(moving.moved) == []

@@ -8,10 +8,10 @@ from contextlib import closing
 import pytest
 
 from model_server.config import ModelServerConfig
-from model_server.engine.draft_model.drafted_runner import DraftedRunner
 from model_server.engine.guessing.drafts import Drafts
 from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.request import EngineRequest
+from model_server.engine.running.ops import Propose
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
@@ -69,7 +69,7 @@ def asked(loaded: Loaded, prompt: str, sampling: Sampling) -> EngineRequest:
 def guessed(loaded: Loaded, requests: list[EngineRequest]) -> tuple[list[list[int]], Drafts]:
     """The tokens of each request, where a step of any size takes a minute: guesses always pay."""
     runner, times = loaded.runner, loaded.step_times
-    assert isinstance(runner, DraftedRunner)
+    assert runner.ops[Propose]
     assert times is not None
     drafts = Drafts(runner, runner.limits.page_size)
     dear = StepTimes(times.buckets, tuple(60.0 for _ in times.buckets), times.block)
