@@ -31,7 +31,7 @@ from model_server.engine.guessing.guessing import Guessing
 from model_server.engine.outbox import Deliver, Outbox
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import Begun, EngineRequest, Finish, SequenceUpdate, StepSpan
-from model_server.engine.running.ops import Choose, Encode, Pending, Propose, Runner
+from model_server.engine.running.ops import Choose, Pending, Propose, Runner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import Ids, Sequence
 from model_server.engine.stats import EngineStats
@@ -78,7 +78,7 @@ class Engine:
         once all is delivered that was computed, if the runner raises DevicesLost."""
         self._runner = runner
         self._limits = runner.limits
-        self._behind_images: set[int] = set()  # steps in flight that wait for the encoder
+        self._behind_ops: set[int] = set()  # steps in flight behind an op
         self._guessing: Guessing | None = None
         if self._limits.guesses:
             drafts = None
@@ -312,7 +312,7 @@ class Engine:
             step = steps[0] if steps else None
             self._expect(in_flight[0][0] if in_flight else step)
             launched = (steps, self._runner.launch(*steps)) if steps else None
-            encoded = self._encode()
+            done = self._do()
             if in_flight:
                 self._read(in_flight)
             self._expect(None)
@@ -321,7 +321,7 @@ class Engine:
             self._busy_s += time.monotonic() - began_s
             # A step with prompt blocks may take ten times as long as decodes.
             self._outbox.flush(more=step is not None and step.rows[-1].is_decode)
-            busy = launched or in_flight or encoded
+            busy = launched or in_flight or done
             assert busy or not self._scheduler.live, "live, but nothing to do"
             in_flight = launched
 
@@ -331,12 +331,12 @@ class Engine:
         step = self._scheduler.schedule(now_s)
         return [step] if step else []
 
-    def _encode(self) -> bool:
-        """Launch the next images behind the last step; return False if there are none."""
-        if self._limits.media is None or (batch := self._scheduler.batch()) is None:
+    def _do(self) -> bool:
+        """Have the runner do what parts want behind the last step; return False if nothing."""
+        if (op := self._scheduler.op()) is None:
             return False
-        self._runner.do(Encode(batch))
-        self._behind_images.add(self._scheduler.live.steps + 1)
+        self._runner.do(op)
+        self._behind_ops.add(self._scheduler.live.steps + 1)
         return True
 
     def _read(self, launched: InFlight) -> None:
@@ -355,9 +355,9 @@ class Engine:
         now_s = time.monotonic()
         if self._read_s is not None:
             for step in steps:
-                if step.number not in self._behind_images:
+                if step.number not in self._behind_ops:
                     self._scheduler.took(step, (now_s - self._read_s) / len(steps))
-        self._behind_images.difference_update(step.number for step in steps)
+        self._behind_ops.difference_update(step.number for step in steps)
         began_s = max(self._began_s, self._read_s or 0.0)
         self._read_s = now_s
         each_s = (now_s - began_s) / len(steps)
@@ -372,7 +372,7 @@ class Engine:
 
     def _expect(self, step: Step | None) -> None:
         if self._watchdog is not None:
-            behind_images = step is not None and step.number in self._behind_images
+            behind_images = step is not None and step.number in self._behind_ops
             self._watchdog.expect(step, behind_images=behind_images)
 
     def _take_inbox(self, *, may_rest: bool) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from model_server.engine.live_sequences import LiveSequences
-from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.request import EngineRequest, SequenceUpdate
+from model_server.engine.running.ops import Op
 from model_server.engine.sequence import Sequence, SequenceHooks
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
@@ -85,8 +85,8 @@ class EnginePart(SequenceHooks, Generic[S]):
         """Return False if the next steps may not share one launch."""
         return True
 
-    def batch(self) -> EncodeBatch | None:
-        """Return what the runner shall encode behind the last step."""
+    def op(self) -> Op | None:
+        """Return what the runner shall do behind the last step that was scheduled."""
         return None
 
     def masks(self, step: Step) -> tuple[list[SlotMask], list[SequenceUpdate]]:
@@ -108,7 +108,7 @@ class EngineParts:
         self.decoded = self._having("decoded")
         self.scheduled = self._having("scheduled")
         self.allows_series = self._having("allows_series")
-        self.batch = self._having("batch")
+        self.op = self._having("op")
         self.masks = self._having("masks")
         self.took = self._having("took")
 

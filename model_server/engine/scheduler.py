@@ -30,8 +30,7 @@ its prefill and decodes at once: the runner fills the pages before it runs the s
 If preempted, it is recomputed here.
 
 What only some requests or models need is a `part`. Here is decided who gets what; `StepBuilder`
-makes the rows, `LiveSequences` has the sequences with their slots and pages, `Commits` applies
-results.
+makes the rows, `LiveSequences` has sequences, slots and pages, `Commits` applies results.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from typing import Any
 from model_server.engine.decodes import Decodes
 from model_server.engine.limits import check_limits
 from model_server.engine.live_sequences import LiveSequences
-from model_server.engine.media.encode_batch import EncodeBatch
 from model_server.engine.part import EnginePart
 from model_server.engine.registry import parts_of
 from model_server.engine.request import UNTIMED, SequenceUpdate, StepSpan
+from model_server.engine.running.ops import Op
 from model_server.engine.sequence import Sequence
 from model_server.engine.shares import fresh_tokens
 from model_server.engine.stats import SchedulerLoad
@@ -117,10 +116,10 @@ class Scheduler:
         self._parts.begin(sequence)
         self.live.add(sequence)
 
-    def batch(self) -> EncodeBatch | None:
-        """Return what the runner shall encode behind the last step that was scheduled, if any."""
-        batches = (part.batch() for part in self._parts.batch)
-        return next((each for each in batches if each is not None), None)
+    def op(self) -> Op | None:
+        """Return what the runner shall do behind the last step that was scheduled, if anything."""
+        ops = (part.op() for part in self._parts.op)
+        return next((each for each in ops if each is not None), None)
 
     def cancel(self, id: int) -> bool:
         """Drop a live sequence and free its slot and pages; return False if it is not live."""

@@ -48,7 +48,7 @@ def _answers(requests: list[EngineRequest], part: Any) -> list[list[int]]:
         step = scheduler.schedule()
         launched = (step, runner.launch(step)) if step else None
         if in_flight:
-            for update in scheduler.commit(in_flight[0], in_flight[1].result()):
+            for update in scheduler.commit(in_flight[0], in_flight[1].result()[0]):
                 assert update.result.token is not None
                 made[update.sequence].append(update.result.token)
         in_flight = launched

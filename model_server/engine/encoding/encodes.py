@@ -23,6 +23,7 @@ from model_server.engine.media.media_span import MediaSpan, RowMedia, check_span
 from model_server.engine.media.row_pool import RowPool
 from model_server.engine.part import EnginePart
 from model_server.engine.request import EngineRequest
+from model_server.engine.running.ops import Encode
 from model_server.engine.sequence import Sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
@@ -80,7 +81,11 @@ class Encodes(EnginePart[_Pinned]):
 
     # What the encoder does
 
-    def batch(self) -> EncodeBatch | None:
+    def op(self) -> Encode | None:
+        batch = self._next_batch()
+        return None if batch is None else Encode(batch)
+
+    def _next_batch(self) -> EncodeBatch | None:
         """Give rows to the images that are needed next; return those to encode now, if any."""
         size, parts = 0, list[EncodedPart]()
         for sequence in self.live.running:  # in order of admission

@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from model_server.engine.guessing.proposals import Beginning, Proposals
 
 from model_server.engine.beams.search import sampling_of
 from model_server.engine.guessing.drafts import Drafts
@@ -31,6 +30,7 @@ from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import MediaSpan
 from model_server.engine.registry import finish_of, new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
+from model_server.engine.running.ops import Encode, Later, Op, Pending, Proposals, Propose
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.types import (
     BeamSettings,
@@ -121,8 +121,9 @@ class _Teller:
         self._flight = [(step, self._computed(step, {})) for step in steps]
         for step in steps:
             yield f"step {_text(step)}"
-        if self.limits.media is not None and (batch := self.scheduler.batch()) is not None:
-            yield f"encode {_text(batch)}"
+        if self.limits.media is not None and (op := self.scheduler.op()) is not None:
+            assert isinstance(op, Encode)
+            yield f"encode {_text(op.batch)}"
         for step, result in before:
             updates = self.scheduler.commit(step, result)
             for update in updates:
@@ -261,22 +262,24 @@ class _Proposer:
     """A draft model that is right now and then."""
 
     def __init__(self, rows: int) -> None:
-        self.guess_seconds = dict.fromkeys(range(1, rows + 1), 0.001)
+        self.ops = {Propose: dict.fromkeys(range(1, rows + 1), 0.001)}
 
-    def propose(self, beginnings: Seq[Beginning]) -> Proposals:
+    def do(self, op: Op) -> Pending[Proposals]:
+        assert isinstance(op, Propose)
         tokens = [
             tuple((each.token + 5 * n) % VOCAB for n in range(1, each.count + 1))
-            for each in beginnings
+            for each in op.beginnings
         ]
-        return Proposals(tokens, 0.001)
+        return Later(lambda: Proposals(tokens, 0.001))
 
 
 def _guessing(rng: random.Random, limits: EngineLimits) -> Guessing | None:
     if not limits.guesses:
         return None
     rows, drafts = limits.decodes, None
+    proposer: Any = _Proposer(rows)
     if rng.random() < 0.5:
-        drafts = Drafts(_Proposer(rows), limits.page_size)
+        drafts = Drafts(proposer, limits.page_size)
     return Guessing(limits.guesses, rows, None, drafts)
 
 

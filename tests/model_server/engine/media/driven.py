@@ -6,7 +6,6 @@ from typing import Any
 
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
-from model_server.engine.running.ops import Encode
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.types import EngineLimits
 
@@ -37,13 +36,13 @@ class Driven:
         launched = [(step, self.runner.launch(step))] if step else []
         self.log += ["step"] * bool(step)
         self.steps += [step] * bool(step)
-        if (batch := self.scheduler.batch()) is not None:
-            self.runner.do(Encode(batch))
+        if (op := self.scheduler.op()) is not None:
+            self.runner.do(op)
             self.log.append("encode")
         for each, pending in self._pending:
             for update in self.scheduler.commit(each, pending.result()[0]):
                 self.updates[update.sequence].append(update)
-        busy = bool(launched or self._pending or batch)
+        busy = bool(launched or self._pending or op)
         self._pending = launched
         return busy
 

@@ -16,7 +16,7 @@ from model_server.engine.engine import Engine
 from model_server.engine.limits import check_limits
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
-from model_server.engine.running.ops import Choose, Encode, Pending
+from model_server.engine.running.ops import Choose, Pending
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.types import BeamSettings, EngineLimits, Step, StepResult
 from sax.errors import InvalidRequest
@@ -295,8 +295,8 @@ def test_streams_of_forced_tokens_leave_an_image_the_blocks_that_it_needs_at_onc
             break
         step = scheduler.schedule()
         launched = [(step, runner.launch(step))] if step else []
-        if (batch := scheduler.batch()) is not None:
-            runner.do(Encode(batch))
+        if (op := scheduler.op()) is not None:
+            runner.do(op)
         for each, pending in in_flight:
             updates = scheduler.commit(each, pending.result()[0])
             ended += [update.sequence for update in updates if update.finish]
