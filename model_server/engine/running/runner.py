@@ -366,11 +366,13 @@ class ModelRunner:
         return outputs
 
     def do(self, op: Op) -> Pending[Any]:
-        """As `Runner.do`. Raises KeyError for an op that no part does."""
-        return self._prepares[type(op)](op)()
+        return self.prepared(op)()
 
     def prepared(self, op: Op) -> Callable[[], Pending[Any]]:
-        """Take what an op needs of now; returns what does it behind the launches so far."""
+        """Take what an op needs of now; returns what does it, behind the launches so far.
+
+        Raises KeyError for an op that no part does.
+        """
         return self._prepares[type(op)](op)
 
     def _choose(self, op: Choose) -> Pending[None]:
