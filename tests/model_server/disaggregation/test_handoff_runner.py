@@ -68,7 +68,7 @@ def test_answers_are_the_same_wherever_prompts_are_computed(data: st.DataObject)
             given = [*ask.engine_request.answer, *answer.tokens]
             assert given == tokens[: len(given)]
             assert answer.finish == "cancelled" or (given, answer.finish) == (tokens, finish)
-    assert trace.scheduler.finished + trace.scheduler.cancelled == len(asks)
+    assert trace.scheduler.load().finished + trace.scheduler.cancelled == len(asks)
     assert trace.traffic.here == {}, "every fetched prompt was taken in or dropped"
 
 
@@ -211,9 +211,9 @@ def test_a_cancel_while_the_import_is_in_flight_frees_slot_and_pages() -> None:
     trace = Trace(limits_of())
     trace.add(1, computed_elsewhere(ask_for((1, 2, 3, 4, 5), 20)))
     trace.turn()
-    assert trace.scheduler.pages_used == 2
+    assert trace.scheduler.load().pages_used == 2
     trace.cancel(1)
-    assert (trace.scheduler.pages_used, trace.scheduler.slots_used) == (0, 0)
+    assert (trace.scheduler.load().pages_used, trace.scheduler.load().slots_used) == (0, 0)
     trace.finish()
 
 
