@@ -268,6 +268,7 @@ page-pictures: dev model
 
 house: dev
 	$(BIN)/python -m tests.house --page
+	$(BIN)/python -m tests.house_weight
 
 # Compiles for TPUs; needs none.
 plans: dev

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import house
+from tests import house, house_weight
 
 PACKAGES = set(house.PACKAGES)
 FRAMEWORKS = {"jax", "jaxlib", "flax", "orbax", "fastapi", "starlette", "uvicorn", "obstore"}
@@ -222,6 +222,10 @@ def test_no_imports_run_in_a_circle() -> None:
     every = [house.house(place) for place in ("", *house.packages())]
     wrong = {made.name: told for made in every if (told := (*made.upward, *made.circles))}
     assert not wrong
+
+
+def test_no_room_outgrows_its_budget() -> None:
+    assert house_weight.over_budget() == []
 
 
 def test_the_house_stays_small() -> None:
