@@ -9,7 +9,7 @@ from model_server.engine.beams.searches import BeamSearches
 from model_server.engine.encoding.encodes import Encodes
 from model_server.engine.live_sequences import LiveSequences
 from model_server.engine.part import EnginePart, EngineParts
-from model_server.engine.parts.adapters import Adapters
+from model_server.engine.parts.adapters import AdapterColumns
 from model_server.engine.parts.grammar import Grammars
 from model_server.engine.parts.long_positions import LongPositions
 from model_server.engine.parts.scores import ScoredPrompts
@@ -26,7 +26,7 @@ PARTS: tuple[type[EnginePart[Any]], ...] = (
     LongPositions,
     Encodes,
     Grammars,
-    Adapters,
+    AdapterColumns,
 )
 
 

@@ -6,7 +6,7 @@ from model_server.engine.part import EnginePart
 from model_server.engine.sequence import Sequence
 
 
-class Adapters(EnginePart[None]):
+class AdapterColumns(EnginePart[None]):
     def begin(self, sequence: Sequence) -> None:
         place = sequence.request.adapter
         if place:
