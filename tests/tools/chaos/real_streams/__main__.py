@@ -4,8 +4,9 @@
     python -m tests.tools.chaos.real_streams --kills 200 --dtype bfloat16
 
 Two streams each are greedy, seeded, under a schema, and forced calls of tools. A replica dies once
-all eight have begun, so that none of them may be refused. In bfloat16 a step of another size rounds
-otherwise, so that texts may part there; how many did is printed, and is no fault.
+all eight have begun, so that none of them may be refused. Of three replicas one may still be
+starting, from the kill before. In bfloat16 a step of another size rounds otherwise, so that texts
+may part there; how many did is printed, and is no fault.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import random
 import sys
 import tempfile
 import time
@@ -28,7 +28,7 @@ import httpx
 from tests.demo_model import demo_model
 from tests.end_to_end.cell import MODEL_SERVER, SMOLLM2, Cell, local_plan
 
-SERVERS = (f"{MODEL_SERVER} 0", f"{MODEL_SERVER} 1")
+SERVERS = tuple(f"{MODEL_SERVER} {number}" for number in range(3))
 TOKENS = 96
 _STARTED = 3  # pieces that each stream has before a replica dies
 # ChatML with tools, which the demo model's own template has no place for.
@@ -140,10 +140,10 @@ async def story(cell: Cell, number: int, victim: str, counts: Counter[str]) -> l
     return wrong
 
 
-def play(kills: int, dtype: str, folder: Path) -> tuple[Counter[str], list[str]]:
-    luck, counts, wrong = random.Random(40), Counter[str](), list[str]()
+def play(stories: range, dtype: str, folder: Path) -> tuple[Counter[str], list[str]]:
+    counts, wrong = Counter[str](), list[str]()
     flags = ("--slots=8", "--max_context=1024", "--drain_seconds=1")
-    with Cell(local_plan(folder, *flags, servers=2)) as cell:
+    with Cell(local_plan(folder, *flags, servers=len(SERVERS))) as cell:
         overrides = {
             "DTYPE": dtype,
             "KV_CACHE_DTYPE": dtype,
@@ -151,10 +151,11 @@ def play(kills: int, dtype: str, folder: Path) -> tuple[Counter[str], list[str]]
             "CHAT_TEMPLATE": TEMPLATE,
             "TOOL_PARSER": "hermes",
         }
-        cell.publish(str(demo_model()), replicas=2, overrides=overrides)
-        for number in range(kills):
-            cell.eventually(lambda: cell.ready_replicas() == 2, "both replicas are ready")
-            wrong += asyncio.run(story(cell, number, luck.choice(SERVERS), counts))
+        cell.publish(str(demo_model()), replicas=len(SERVERS), overrides=overrides)
+        cell.eventually(lambda: cell.ready_replicas() == len(SERVERS), "all replicas are ready")
+        for number in stories:
+            cell.eventually(lambda: cell.ready_replicas() >= 2, "two replicas are ready")
+            wrong += asyncio.run(story(cell, number, SERVERS[number % len(SERVERS)], counts))
             counts["kills"] += 1
             if number % 10 == 9:
                 print(f"{time.strftime('%H:%M:%S')} {dict(counts)}", file=sys.stderr, flush=True)
@@ -169,10 +170,12 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--kills", type=int, default=200, help="(%(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first story (0)")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sax-chaos-") as folder:
-        counts, wrong = play(chosen.kills, chosen.dtype, Path(folder))
+        stories = range(chosen.first, chosen.first + chosen.kills)
+        counts, wrong = play(stories, chosen.dtype, Path(folder))
     print(json.dumps(dict(sorted(counts.items()))))
     for each in wrong[:20]:
         print(each, file=sys.stderr)
