@@ -24,6 +24,9 @@ _RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 
 def read_harmony(reader: TextReader) -> Reading:
     # The prompt ends with the start of a message, so that the text begins with its header.
+    """gpt-oss: messages in channels. Analysis is reasoning, commentary to a function is a call,
+    and the rest is content.
+    """
     yield from reader.blank()
     known = yield from reader.literal(_CHANNEL, "to=", _START)
     begun = reader.text[: reader.at]

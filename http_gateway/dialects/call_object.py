@@ -167,6 +167,9 @@ _LONGEST = 64  # characters of a name or an id
 
 
 def read_mistral(reader: TextReader) -> Reading:
+    """Mistral: [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...], and newer models'
+    [TOOL_CALLS]name[ARGS]{...} with an id in between or without.
+    """
     while (yield from reader.until((_MARK,))):
         yield from reader.blank()
         if (yield from reader.next_is("[")):
