@@ -8,7 +8,7 @@ from typing import Any, cast
 from http_gateway.app import create_app
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
-from http_gateway.description.reference import (
+from http_gateway.docs_page import (
     DescribedField,
     DescribedOperation,
     operations,

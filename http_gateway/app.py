@@ -24,7 +24,7 @@ from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
 from http_gateway.client_address import parse_networks
 from http_gateway.config import GatewayConfig
-from http_gateway.description.docs_page import DocsRoutes
+from http_gateway.docs_page import DocsRoutes
 from http_gateway.envelope import RequestEnvelope
 from http_gateway.images.image_fetcher import ImageFetcher
 from http_gateway.images.media_hosts import MediaHosts

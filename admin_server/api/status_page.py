@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from typing import Any, TypeVar
 
 import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -22,12 +24,263 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from admin_server.api.metrics import registry_of
-from admin_server.api.status import describe
-from admin_server.api.status_view import parse_view
+from admin_server.api.status_view import StatusView, parse_view
+from admin_server.cell.cell import Cell
+from admin_server.events import CellEvent
 from admin_server.leadership.role import AdminRole
+from admin_server.ledger.audit import event_of
 from sax.auth.web_pages import WebRules
 from sax.errors import InvalidRequest, meaning
 from sax.look.page_file import PAGE_HEADERS, page_files
+from sax.memory_parts import MemoryParts
+from sax.types import (
+    Autoscaling,
+    Event,
+    JoinedServer,
+    Placement,
+    Progress,
+    PublishedModel,
+    ReplicaStatus,
+    ServableInfo,
+    ServableStatus,
+)
+
+# Status page data of a cell as JSON values: totals, and one page of each list.
+#
+# A cell may have thousands of models and servers, and every viewer polls each second: lists are
+# filtered and cut here, with problems first. Read-only.
+
+_REPLICAS_SHOWN = 20
+_SERVABLES_SHOWN = 20
+_RECENT_SHOWN = 20
+_EVENTS_SHOWN = 20
+_TOTALS = (
+    *("models", "models_ready", "wanted_replicas", "ready_replicas"),
+    *("servers", "servers_in_trouble", "memory_used", "memory_total"),
+)
+
+T = TypeVar("T")
+
+
+def describe(role: AdminRole, now: float, view: StatusView) -> dict[str, Any]:
+    """Everything the page shows; on a follower, only the role and the leader."""
+    head = {
+        "cell": str(role.cell_id),
+        "leading": role.cell is not None,
+        "leadership": role.describe(),
+        "leader": role.leader,
+        "warnings": role.warnings(),
+        "now_s": now,
+    }
+    return {**head, **(_cell(role.cell, now, view) if role.cell is not None else _NOTHING)}
+
+
+_NOTHING: dict[str, Any] = {
+    "store_trouble": "",
+    "totals": dict.fromkeys(_TOTALS, 0),
+    **{"models_found": 0, "models": [], "servers_found": 0, "servers": []},
+    **{"events": [], "happenings": []},
+}
+
+
+def _cell(cell: Cell, now: float, view: StatusView) -> dict[str, Any]:
+    models, servers, troubles = cell.models(), cell.servers(), cell.troubles()
+    chosen = [m for m in models if not view.models or view.models in _words(m)]
+    found = [s for s in servers if not view.servers or view.servers in _server_words(s)]
+    # Sorting is stable, and both lists are sorted by name.
+    chosen.sort(key=_is_well)
+    found.sort(key=lambda server: server.info.address not in troubles)
+    return {
+        "admin_server_id": cell.id,
+        "sequence": cell.ledger.sequence,
+        "store_trouble": cell.ledger.store_trouble,
+        "totals": _totals(models, servers, troubles),
+        "models_found": len(chosen),
+        "models": [_model(m) for m in _cut(chosen, view.models_from, view.limit)],
+        "servers_found": len(found),
+        "servers": [_server(s, troubles, now) for s in _cut(found, view.servers_from, view.limit)],
+        "events": [
+            _event(event_of(entry)) for entry in islice(reversed(cell.ledger.recent), _EVENTS_SHOWN)
+        ],
+        "happenings": [_recent_event(e) for e in cell.recent_events.newest(_RECENT_SHOWN)],
+    }
+
+
+def _totals(
+    models: Sequence[PublishedModel], servers: Sequence[JoinedServer], troubles: Mapping[str, str]
+) -> dict[str, int]:
+    return {
+        "models": len(models),
+        "models_ready": sum(map(_is_well, models)),
+        "wanted_replicas": sum(model.wanted for model in models),
+        "ready_replicas": sum(model.ready_replicas for model in models),
+        "servers": len(servers),
+        "servers_in_trouble": len(troubles),
+        "memory_used": sum(server.memory_used for server in servers),
+        "memory_total": sum(server.info.memory_total for server in servers),
+    }
+
+
+def _is_well(model: PublishedModel) -> bool:
+    """True if all wanted replicas are ready, and none is outdated or failing."""
+    return model.ready_replicas >= model.wanted and not any(r.reason for r in model.replicas)
+
+
+def _words(model: PublishedModel) -> str:
+    spec, well = model.spec, "ready" if _is_well(model) else "waiting"
+    statuses = {replica.status.value for replica in model.replicas}
+    return " ".join([spec.model_id, spec.model_path, spec.checkpoint, well, *statuses]).lower()
+
+
+def _server_words(server: JoinedServer) -> str:
+    info = server.info
+    held = [servable.model_id for servable in server.servables]
+    words = [info.address, info.chip_type, info.chip_topology, *info.tags, *held]
+    return " ".join(words).lower()
+
+
+def _model(model: PublishedModel) -> dict[str, Any]:
+    spec = model.spec
+    # Replicas that are not ready first: people look for those.
+    replicas = sorted(model.replicas, key=lambda r: r.status is ServableStatus.LOADED)
+    return {
+        "model": spec.model_id,
+        "model_path": spec.model_path,
+        "checkpoint": spec.checkpoint,
+        "overrides": {key: text[:200] for key, text in spec.overrides.items()},
+        "version": spec.version,
+        "revision": spec.revision,
+        "asked_replicas": spec.replicas,
+        "wanted_replicas": model.wanted,
+        "ready_replicas": model.ready_replicas,
+        "autoscaling": _autoscaling(spec.autoscaling),
+        "scaling_reason": model.scaling_reason,
+        "warnings": list(model.warnings),
+        "canary": _canary(model),
+        "placement": _placement(spec.placement),
+        "replicas": [_replica(replica) for replica in replicas[:_REPLICAS_SHOWN]],
+        "replicas_hidden": max(0, len(replicas) - _REPLICAS_SHOWN),
+    }
+
+
+def _autoscaling(scaling: Autoscaling | None) -> dict[str, Any] | None:
+    if scaling is None:
+        return None
+    return {
+        "min_replicas": scaling.min_replicas,
+        "max_replicas": scaling.max_replicas,
+        "target_queue": scaling.target_queue,
+    }
+
+
+def _canary(model: PublishedModel) -> dict[str, Any] | None:
+    if (canary := model.spec.canary) is None:
+        return None
+    return {
+        "version": canary.version,
+        "checkpoint": canary.checkpoint,
+        "overrides": {key: text[:200] for key, text in canary.overrides.items()},
+        "percent": canary.percent,
+        "ready_replicas": model.ready_canaries,
+    }
+
+
+def _placement(place: Placement) -> dict[str, Any]:
+    return {"tags": list(place.tags), "devices": place.devices, "memory": place.memory}
+
+
+def _replica(replica: ReplicaStatus) -> dict[str, Any]:
+    return {
+        "address": replica.address,
+        "status": replica.status,
+        "reason": replica.reason,
+        "note": replica.note,
+        "canary": replica.canary,
+        "progress": _progress(replica.progress),
+    }
+
+
+def _server(server: JoinedServer, troubles: Mapping[str, str], now: float) -> dict[str, Any]:
+    info, traffic = server.info, server.traffic
+    return {
+        "address": info.address,
+        "data_address": info.data_address,
+        "debug_address": info.debug_address,
+        "chip_type": info.chip_type,
+        "chip_topology": info.chip_topology,
+        "devices": info.devices,
+        "model_paths": len(info.model_paths),
+        "tags": list(info.tags),
+        "incarnation": info.incarnation,
+        "memory_used": server.memory_used,
+        "memory_total": info.memory_total,
+        "seen_s_ago": round(max(0.0, now - server.last_seen_s), 1),
+        "trouble": troubles.get(info.address, ""),
+        "dormant": server.dormant,
+        "pending_requests": traffic.pending,
+        "successes_per_second": round(traffic.successes_per_second, 2),
+        "errors_per_second": round(traffic.errors_per_second, 2),
+        "mean_latency_s": round(traffic.mean_latency_s, 4),
+        "servables": [_servable(one) for one in server.servables[:_SERVABLES_SHOWN]],
+        "servables_hidden": max(0, len(server.servables) - _SERVABLES_SHOWN),
+    }
+
+
+def _servable(servable: ServableInfo) -> dict[str, Any]:
+    return {
+        "model": servable.model_id,
+        "status": servable.status,
+        "reason": servable.reason,
+        "memory": servable.memory,
+        "memory_parts": _parts(servable.parts),
+        "kernels": servable.kernels,
+        "queued": servable.queued,
+        "running": servable.running,
+        "progress": _progress(servable.progress),
+    }
+
+
+def _parts(parts: MemoryParts) -> dict[str, int] | None:
+    return asdict(parts) if parts.total else None
+
+
+def _progress(progress: Progress | None) -> dict[str, Any] | None:
+    if progress is None:
+        return None
+    return {
+        "phase": progress.phase,
+        "done": progress.done,
+        "total": progress.total,
+        "unit": progress.unit,
+    }
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {
+        "sequence": event.sequence,
+        "at_s": event.at_s,
+        "kind": event.kind,
+        "model": event.model_id,
+        "by": event.by,
+        "version": event.version,
+        "text": event.text,
+    }
+
+
+def _recent_event(event: CellEvent) -> dict[str, Any]:
+    return {
+        "number": event.number,
+        "at_s": event.at_s,
+        "kind": event.kind,
+        "text": event.text,
+        "server": event.server,
+        "model": event.model_id,
+    }
+
+
+def _cut(items: Sequence[T], start: int, limit: int) -> Sequence[T]:
+    return items[start : start + limit]
+
 
 _FRESH = {"Cache-Control": "no-store"}
 

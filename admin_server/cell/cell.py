@@ -19,14 +19,12 @@ from admin_server.assignment.plan import CellActions, Outlook
 from admin_server.assignment.report import with_notes
 from admin_server.assignment.seen import Seen
 from admin_server.assignment.servers import known_paths
-from admin_server.cell.arrival import check_joining, dial_back
 from admin_server.cell.canaries import Canaries
 from admin_server.cell.demand import Prospect, prospect
 from admin_server.cell.disputes import Disputes
-from admin_server.cell.modelets import Modelets
+from admin_server.cell.modelets import Modelets, check_joining, check_spec, dial_back, unjudged
 from admin_server.cell.reconciler import Reconciler, Timing
 from admin_server.cell.scaler import Scaler
-from admin_server.cell.spec_check import check_spec, unjudged
 from admin_server.cell.watch import Delta, Recovery, WatchSets
 from admin_server.condition import ChangeSignal
 from admin_server.events import CellEvents

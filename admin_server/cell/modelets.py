@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import grpc.aio
 
 from admin_server.assignment.seen import Action, LoadAction, UpdateAcls
-from admin_server.ledger.placement import loaded_overrides
+from admin_server.ledger.limits import check_server
+from admin_server.ledger.placement import bare, loaded_overrides
+from sax.config import check_address
 from sax.errors import (
     CheckpointNotFound,
+    CheckpointUnreachable,
     InvalidName,
     InvalidRequest,
     NotFound,
+    NotLeading,
     NotLoaded,
     PermissionDenied,
     ReplicaLost,
     SaxError,
     Unauthenticated,
+    Unavailable,
 )
+from sax.overrides.known_paths import check_names, unknown_path
 from sax.proto import common_pb2, control_pb2, modelet_pb2
 from sax.references import parse_reference
-from sax.types import ModelSpec, ServerStatus, Traffic
+from sax.types import ModelSpec, ServerInfo, ServerStatus, Traffic
 from sax.wire.models import encode_load
 from sax.wire.rpc import Reply, open_channel
 from sax.wire.rpc import call as call_once
@@ -206,3 +213,100 @@ async def call(
             "with SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT of a principal in the --admin_acl of "
             "the model server"
         ) from exc
+
+
+# A model server that joins: is it one, and is it where it says?
+#
+# Clients are sent to its address, and models are placed there, so a wrong one is refused before
+# anybody believes it.
+
+_REMEDY = "start it with --advertise HOST, by which this admin server reaches it"
+
+
+def check_joining(info: ServerInfo) -> None:
+    """Raise InvalidRequest for impossible values."""
+    check_address(info.address, "address")
+    if info.data_address:
+        check_address(info.data_address, "data_address")
+    check_server(info)
+
+
+async def dial_back(modelets: Modelets, info: ServerInfo) -> None:
+    """Ask the server for its status at the address that it gives.
+
+    Raises Unavailable if no model server answers there, InvalidRequest if another one does. One
+    that refuses to talk is there: later polls tell why it does.
+    """
+    try:
+        status = await modelets.status(info.address)
+    except (Unauthenticated, PermissionDenied, NotLeading):
+        return
+    except SaxError as exc:
+        raise Unavailable(
+            f"{info.address}, where this model server says that it is, does not answer as one "
+            f"({exc.text}): {_REMEDY}",
+            param="address",
+        ) from exc
+    if status.incarnation and info.incarnation not in ("", status.incarnation):
+        raise InvalidRequest(
+            f"another model server answers at {info.address}: {_REMEDY}", param="address"
+        )
+
+
+# Check a spec before it is acknowledged, where somebody can judge it.
+#
+# The model servers know their models and reach the hubs that checkpoints come from, this admin
+# server does neither: one that could load the model is asked. Where none has joined, the names of
+# overrides are compared with those that sax's own models take. What nobody could judge is
+# accepted, and a load that fails says why.
+
+
+async def check_spec(
+    modelets: Modelets,
+    spec: ModelSpec,
+    infos: Sequence[ServerInfo],
+    silent: Collection[str],
+    old: ModelSpec | None = None,
+) -> ModelSpec:
+    """Return the spec to record: what a hub has is named with its commit, for every replica.
+
+    old: the spec that this one replaces. Raises InvalidRequest naming the override with which no
+    load can succeed, CheckpointError for a checkpoint that cannot be fetched.
+    """
+    new = old is None or old.checkpoint != spec.checkpoint
+    fetched = new and parse_reference(spec.checkpoint) is not None
+    server, overrides = knowing_server(spec, infos, silent), loaded_overrides(spec.overrides)
+    if server is None:
+        check_names(spec.model_path, overrides)
+    if server is None or not (fetched or overrides):
+        return spec
+    try:
+        pinned = await modelets.check(server, spec if fetched else replace(spec, checkpoint=""))
+    except SaxError as exc:
+        if is_lasting(exc) or isinstance(exc, CheckpointUnreachable):
+            raise
+        # It is busy, gone, or of a version that checks nothing.
+        _log.info("the spec of %s was not checked: %s", spec.model_id, exc.text)
+        return spec
+    return replace(spec, checkpoint=pinned) if fetched and pinned else spec
+
+
+def unjudged(spec: ModelSpec, infos: Sequence[ServerInfo]) -> tuple[str, ...]:
+    """Return a warning of a model that neither a server that has joined nor sax itself knows."""
+    why = unknown_path(spec.model_path)
+    return (why,) if why and knowing_server(spec, infos, ()) is None else ()
+
+
+def knowing_server(
+    spec: ModelSpec, infos: Sequence[ServerInfo], silent: Collection[str]
+) -> str | None:
+    """A server that serves the model path and answers, if there is one."""
+    path = bare(spec.model_path)
+    return next(
+        (
+            info.address
+            for info in infos
+            if info.address not in silent and path in map(bare, info.model_paths)
+        ),
+        None,
+    )

@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from http_gateway.anthropic.reply_types import (
-    AnthropicMessage,
-    AnthropicUsage,
-    BlockDelta,
-    BlockEvent,
-    BlockStart,
-    BlockStop,
-    ContentBlock,
-    InputPiece,
-    MessageDelta,
-    MessageEnd,
-    MessageEvent,
-    MessageStart,
-    MessageStop,
-    StopReason,
-    StreamPing,
-    TextBlock,
-    TextPiece,
-    ThinkingBlock,
-    ThinkingPiece,
-    ToolUseBlock,
-)
 from http_gateway.chats.call_input import call_input
 from http_gateway.chats.divided_answer import DividedAnswer
 from http_gateway.dialects.events import (
@@ -41,6 +20,110 @@ from http_gateway.dialects.events import (
 from http_gateway.openai.shape import Shape
 from http_gateway.streams.sse import named_event
 from sax.types import TokenChunk
+
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+
+
+class AnthropicUsage(msgspec.Struct):
+    """Tokens of a message; `input_tokens` are those that the prefix cache did not have."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_input_tokens: int
+    cache_creation_input_tokens: int = 0  # caching needs no request and is not counted
+
+
+class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
+    text: str = ""
+
+
+class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
+    """Reasoning; it is not signed."""
+
+    thinking: str = ""
+    signature: str = ""
+
+
+class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+ContentBlock = TextBlock | ThinkingBlock | ToolUseBlock
+
+
+class AnthropicMessage(msgspec.Struct, tag_field="type", tag="message"):
+    """A whole reply."""
+
+    id: str
+    model: str
+    content: list[ContentBlock]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: AnthropicUsage
+    role: Literal["assistant"] = "assistant"
+
+
+class TextPiece(msgspec.Struct, tag_field="type", tag="text_delta"):
+    text: str
+
+
+class ThinkingPiece(msgspec.Struct, tag_field="type", tag="thinking_delta"):
+    thinking: str
+
+
+class InputPiece(msgspec.Struct, tag_field="type", tag="input_json_delta"):
+    """A piece of a call's input, as JSON."""
+
+    partial_json: str
+
+
+class MessageStart(msgspec.Struct, tag_field="type", tag="message_start"):
+    message: AnthropicMessage
+
+
+class StreamPing(msgspec.Struct, tag_field="type", tag="ping"):
+    pass
+
+
+class BlockStart(msgspec.Struct, tag_field="type", tag="content_block_start"):
+    index: int
+    content_block: ContentBlock
+
+
+class BlockDelta(msgspec.Struct, tag_field="type", tag="content_block_delta"):
+    index: int
+    delta: TextPiece | ThinkingPiece | InputPiece
+
+
+class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
+    index: int
+
+
+class MessageEnd(msgspec.Struct):
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+
+
+class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):
+    delta: MessageEnd
+    usage: AnthropicUsage
+
+
+class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
+    pass
+
+
+BlockEvent = BlockStart | BlockDelta | BlockStop
+MessageEvent = MessageStart | StreamPing | BlockEvent | MessageDelta | MessageStop
+
+
+class TokenCount(TypedDict):
+    """Tokens of a message's input."""
+
+    input_tokens: int
+
 
 # Content blocks of an answer: written as stream events, and collected from them for a whole reply.
 #

@@ -16,12 +16,12 @@ from starlette.responses import Response
 from http_gateway import problems
 from http_gateway.access.record import RequestRecord
 from http_gateway.anthropic.bodies import COUNT, MESSAGE
-from http_gateway.anthropic.reply import MessageAnswer
-from http_gateway.anthropic.reply_types import (
+from http_gateway.anthropic.reply import (
     AnthropicMessage,
     BlockDelta,
     BlockStart,
     BlockStop,
+    MessageAnswer,
     MessageDelta,
     MessageStart,
     MessageStop,

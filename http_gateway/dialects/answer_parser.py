@@ -2,20 +2,64 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import string
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from functools import partial
 
-from http_gateway.dialects.call_object import read_hermes, read_llama3
+from http_gateway.dialects.call_object import read_hermes, read_llama3, read_mistral
 from http_gateway.dialects.deepseek import read_deepseek
 from http_gateway.dialects.events import AnswerEvent, ArgumentsDelta, CallBegun, CallEnded
 from http_gateway.dialects.gemma import read_gemma
-from http_gateway.dialects.harmony import read_harmony
-from http_gateway.dialects.mistral import read_mistral
-from http_gateway.dialects.text_reader import Reading, TextReader
-from http_gateway.dialects.thoughts import read_thoughts
+from http_gateway.dialects.text_reader import BLANKS, Reading, TextReader
 from sax.chat import AnswerFormat, ReasoningParser, ToolParser
+
+_OPEN, _CLOSE = "<think>", "</think>"
+
+_START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+_ENDS = ("<|end|>", "<|call|>", "<|return|>", _START, _CHANNEL)
+_RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
+
+
+def read_harmony(reader: TextReader) -> Reading:
+    # The prompt ends with the start of a message, so that the text begins with its header.
+    """gpt-oss: messages in channels. Analysis is reasoning, commentary to a function is a call,
+    and the rest is content.
+    """
+    yield from reader.blank()
+    known = yield from reader.literal(_CHANNEL, "to=", _START)
+    begun = reader.text[: reader.at]
+    reader.forget()
+    if not known:
+        reader.say(begun)
+        begun = yield from reader.until((_CHANNEL, _START))
+    while begun:
+        header: list[str] = [begun]
+        found = yield from reader.until((_MESSAGE,), header.append)
+        if not found:
+            reader.say("".join(header))
+            return
+        begun = yield from _body(reader, "".join(header))
+
+
+def _body(reader: TextReader, header: str) -> Generator[None, None, str]:
+    """Read a message, and return how the header of the next one begins."""
+    recipient = _RECIPIENT.search(header)
+    call = recipient is not None and recipient[1] in reader.tools
+    if call and recipient is not None:
+        reader.begin_call(recipient[1])
+        write = reader.add_arguments
+    else:
+        write = reader.think if f"{_CHANNEL}analysis" in header else reader.say
+    end = yield from reader.until(_ENDS, write)
+    if call:
+        reader.end_call()
+    if end in (_START, _CHANNEL, ""):
+        return end
+    # A message that ended; the next one begins with its start, or the answer is over.
+    return (yield from reader.until((_START, _CHANNEL)))
+
 
 _ALPHABET = string.ascii_letters + string.digits
 _READERS: dict[str, Callable[[TextReader], Reading]] = {
@@ -103,3 +147,40 @@ def _reading(format: AnswerFormat, reader: TextReader) -> Reading:
 
 def _read_plain(reader: TextReader) -> Reading:
     yield from reader.until(())
+
+
+class _Trimmed:
+    """Writes a text without the white space around it."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._held = ""
+        self._begun = False
+
+    def __call__(self, text: str) -> None:
+        if not self._begun:
+            text = text.lstrip(BLANKS)
+            self._begun = bool(text)
+        whole = self._held + text
+        shown = whole.rstrip(BLANKS)
+        self._held = whole[len(shown) :]
+        self._write(shown)
+
+
+def read_thoughts(
+    reader: TextReader, *, is_open: bool, rest: Callable[[TextReader], Reading]
+) -> Reading:
+    """Read reasoning if the text begins with it, then the rest as `rest` does.
+
+    is_open: the text begins inside the reasoning.
+    """
+    start = reader.at
+    yield from reader.blank()
+    if is_open or (yield from reader.literal(_OPEN)):
+        reader.forget()
+        yield from reader.until((_CLOSE,), _Trimmed(reader.think))
+        yield from reader.blank()
+        reader.forget()
+    else:
+        reader.at = start
+    yield from rest(reader)

@@ -17,7 +17,7 @@ from http_gateway.body import read_body
 from http_gateway.cell_client import CellClient
 from http_gateway.ollama.bodies import SHOW
 from http_gateway.ollama.names import tagged, untagged
-from http_gateway.ollama.reply_types import (
+from http_gateway.ollama.reply import (
     OllamaDetails,
     OllamaModel,
     OllamaModelInfo,

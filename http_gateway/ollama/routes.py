@@ -21,12 +21,16 @@ from http_gateway.body import read_body
 from http_gateway.chats.answering import ChatAnswering, ChatQuestion, ChatStream
 from http_gateway.ollama.bodies import CHAT, EMBED, GENERATE, OLD_EMBED
 from http_gateway.ollama.names import untagged
-from http_gateway.ollama.reply import Form, OllamaAnswer, chat_reply, loaded, text_reply
-from http_gateway.ollama.reply_types import (
+from http_gateway.ollama.reply import (
+    Form,
+    OllamaAnswer,
     OllamaChatReply,
     OllamaTextReply,
     OllamaVector,
     OllamaVectors,
+    chat_reply,
+    loaded,
+    text_reply,
 )
 from http_gateway.ollama.schema import (
     NAMES,

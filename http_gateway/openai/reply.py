@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypedDict
+from typing import Literal, NotRequired, Protocol, TypedDict
 
 import msgspec
 
@@ -218,3 +218,147 @@ def _of_prompt(transcript: Transcript, shape: Shape) -> dict[str, object]:
     if shape.token_ids:
         asked["prompt_token_ids"] = transcript.prompt_token_ids
     return asked
+
+
+# The types of the replies, which describe them in /openapi.json. Events of streams are encoded by
+# hand (events.py); tests check each against its type.
+
+
+class ModelCard(TypedDict):
+    """One published model."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    parent: NotRequired[str]  # of an adapter: its base
+    max_model_len: NotRequired[int]  # tokens of prompt and answer, once a replica is ready
+    replicas: int
+    ready_replicas: int
+
+
+class ModelList(TypedDict):
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class NamedLogprob(TypedDict):
+    token: str
+    logprob: float | None
+    bytes: list[int]
+
+
+class ChosenLogprob(NamedLogprob):
+    top_logprobs: list[NamedLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    content: list[ChosenLogprob]
+    refusal: None
+
+
+class PromptLogprob(TypedDict):
+    logprob: float | None
+    rank: int
+    decoded_token: str
+
+
+class CompletionLogprobs(TypedDict):
+    """Four parallel lists."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float | None] | None]
+    text_offset: list[int]
+
+
+class ReplyHead(TypedDict):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str | None
+
+
+class ChoiceEnd(TypedDict):
+    index: int
+    finish_reason: str | None
+    stop_reason: NotRequired[int | str | None]
+    seed: NotRequired[int | None]
+    score: NotRequired[float]  # of a hypothesis of a beam search
+    token_ids: NotRequired[list[int]]
+
+
+class AssistantMessage(TypedDict):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+
+
+class ChatChoice(ChoiceEnd):
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+
+
+class ChatCompletion(ReplyHead):
+    """A whole reply to a chat."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_logprobs: NotRequired[list[dict[str, PromptLogprob] | None]]
+    prompt_token_ids: NotRequired[list[int]]
+
+
+class ChatDelta(TypedDict):
+    role: NotRequired[Literal["assistant"]]
+    content: NotRequired[str | None]
+
+
+class ChatEventChoice(ChoiceEnd):
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+
+
+class ChatCompletionEvent(ReplyHead):
+    """An event of a streamed reply to a chat."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChatEventChoice]
+    usage: NotRequired[Usage | None]
+    prompt_token_ids: NotRequired[list[int]]
+
+
+class CompletionChoice(ChoiceEnd):
+    text: str
+    logprobs: CompletionLogprobs | None
+    prompt_logprobs: NotRequired[list[dict[str, PromptLogprob] | None]]
+    prompt_token_ids: NotRequired[list[int]]
+
+
+class Completion(ReplyHead):
+    """A whole reply to prompts."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class CompletionEvent(ReplyHead):
+    """An event of a streamed reply to prompts."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+    usage: NotRequired[Usage | None]
+
+
+class InputUsage(TypedDict):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class ListHead(TypedDict):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    usage: InputUsage

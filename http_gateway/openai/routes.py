@@ -25,14 +25,16 @@ from http_gateway.openai import reply
 from http_gateway.openai.bodies import CHAT, COMPLETION, NAME
 from http_gateway.openai.chat import to_messages
 from http_gateway.openai.events import ChatEvents, CompletionEvents, stream_end
-from http_gateway.openai.reply import Head, Transcript, usage
-from http_gateway.openai.reply_types import (
+from http_gateway.openai.reply import (
     ChatCompletion,
     ChatCompletionEvent,
     Completion,
     CompletionEvent,
+    Head,
     ModelCard,
     ModelList,
+    Transcript,
+    usage,
 )
 from http_gateway.openai.schema import ChatRequest, CompletionRequest, Prompt
 from http_gateway.openai.shape import Shape

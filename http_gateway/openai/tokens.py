@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -17,13 +17,28 @@ from http_gateway.bounds import WHOLE, bounded, ranged, sized
 from http_gateway.openai.chat import to_messages
 from http_gateway.openai.chat_schema import ChatFields
 from http_gateway.openai.prompts import messages_schema
-from http_gateway.openai.reply_types import TokenList, TokensText
 from http_gateway.openai.schema import ChatMessage, refuse_unsupported
 from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, RequestBody, Schema, operation
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import INT32
 from sax.types import ChatOptions, Message, Tokenized
+
+
+class TokenList(TypedDict):
+    """The tokens of a prompt as the model reads it."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class TokensText(TypedDict):
+    """The text of tokens, control tokens written out."""
+
+    prompt: str
+
 
 _TEXT, _TOKENS = RequestRoute.TEXT_TO_TOKENS, RequestRoute.TOKENS_TO_TEXT
 _LABELS = frozenset({"user", "metadata", "safety_identifier"})

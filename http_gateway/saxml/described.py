@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from http_gateway.openapi import (
     ALWAYS,
@@ -16,13 +16,6 @@ from http_gateway.openapi import (
     Schema,
     operation,
     query_of,
-)
-from http_gateway.saxml.reply_types import (
-    ListedModel,
-    NamedModel,
-    PublishedReply,
-    RolledBack,
-    StartedCanary,
 )
 from http_gateway.saxml.schema import (
     CanaryBody,
@@ -36,13 +29,61 @@ from http_gateway.saxml.schema import (
 )
 from sax.fields.field import RequestField, RequestRoute
 from sax.fields.table import MODEL_BYTES, MOST_REPLICAS, field
-from sax.names import (
-    CELL_ID_PATTERN,
-    CHECKPOINT_PATTERN,
-    MODEL_ID_PATTERN,
-    MODEL_PATH_PATTERN,
-)
+from sax.names import CELL_ID_PATTERN, CHECKPOINT_PATTERN, MODEL_ID_PATTERN, MODEL_PATH_PATTERN
 from sax.types import Event
+
+
+class CanaryReply(TypedDict):
+    """A version that serves a part of the requests, beside the model's own."""
+
+    version: str
+    checkpoint: str
+    overrides: dict[str, str]
+    percent: float
+    ready_replicas: int
+
+
+class ListedModel(TypedDict):
+    """One model; active_replicas are ready."""
+
+    model: str
+    model_path: str
+    checkpoint: str
+    max_replicas: int
+    active_replicas: int
+    reason: NotRequired[str]
+    note: NotRequired[str]
+    warnings: NotRequired[list[str]]
+    canary: NotRequired[CanaryReply]
+
+
+class PublishedReply(TypedDict):
+    """Fields of the request that were sent."""
+
+    model: str
+    model_path: str
+    checkpoint: str
+    replicas: int
+    overrides: NotRequired[dict[str, str]]
+    revision: NotRequired[int]
+    min_replicas: NotRequired[int | None]
+    max_replicas: NotRequired[int | None]
+    target_queue: NotRequired[float | None]
+
+
+class NamedModel(TypedDict):
+    model: str
+
+
+class StartedCanary(TypedDict):
+    model: str
+    percent: float
+
+
+class RolledBack(TypedDict):
+    model: str
+    version: str
+
 
 _MODEL: Schema = {"type": "string", "pattern": MODEL_ID_PATTERN, "maxLength": MODEL_BYTES}
 _CELL: Schema = {"type": "string", "pattern": CELL_ID_PATTERN, "maxLength": MODEL_BYTES}

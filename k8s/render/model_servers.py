@@ -7,9 +7,9 @@ tells them their ordinals.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
-from k8s.render.arguments import arguments
 from k8s.render.order import PATHWAYS_JOBSET, PATHWAYS_KINDS, SPOT, Order, SlicePlacement
 from k8s.render.packaged import leader_worker_set, model_server_set
 from k8s.render.pathways.component import PROXY, WORKER
@@ -221,3 +221,27 @@ def _leader_worker_set(packaged: Object, jobset: Object, order: Order, there: Tp
     made["spec"]["replicas"] = order.replicas
     made["spec"]["leaderWorkerTemplate"] |= {"size": there.hosts, "workerTemplate": template}
     return made
+
+
+def arguments(
+    given: Sequence[str], name: str, order: Order, there: TpuSlice, model_id: ModelId
+) -> list[str]:
+    """Return the packaged arguments with an order's in them; `name`: of the set they belong to.
+
+    The cell is none of them: every process has it from the ConfigMap, see k8s/control/cell.yaml.
+    """
+    ours = {
+        "--platform_chip": there.platform_chip,
+        "--platform_topology": there.size,
+        "--slots": order.slots,
+        "--max_context": order.max_context,
+        "--tags": f"model:{model_id},set:{name}" if order.is_reserved else None,
+    }
+    flags = dict(_flag(text) for text in given)
+    flags |= {flag: str(value) for flag, value in ours.items() if value is not None}
+    return [f"{flag}={value}" for flag, value in flags.items()]
+
+
+def _flag(text: str) -> tuple[str, str]:
+    flag, _, value = text.partition("=")
+    return flag, value

@@ -25,6 +25,9 @@ from sax.errors import DeadlineExceeded, Internal, InvalidRequest, SaxError
 from sax.format import LONGEST_QUOTE, without_long_words
 from sax.wire.rpc import ERROR_KEY, NEED_KEY, PARAM_KEY, RETRY_AFTER_KEY
 
+logger = logging.getLogger(__name__)
+
+
 # Reads the messages of callers that nobody knows: few at once, each within a time.
 #
 # With the server's limit for one message this bounds the memory that strangers can take up.
@@ -64,8 +67,6 @@ class Strangers:
                     f"no message arrived within {_WITHIN_S:g} s: send it at once, or authenticate"
                 ) from exc
 
-
-logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:  # generic in the stubs only
     Handler = grpc.RpcMethodHandler[Any, Any]

@@ -149,8 +149,8 @@ ROWS = (
         "dials back, then believes",
         "likewise, and sees whether it is another server that answers",
         "better",
-        "admin_server/cell/test_arrival.py::test_an_address_where_nobody_answers_is_not_joined",
-        "admin_server/cell/test_arrival.py::test_the_address_of_another_server_is_refused",
+        "admin_server/cell/test_modelets.py::test_an_address_where_nobody_answers_is_not_joined",
+        "admin_server/cell/test_modelets.py::test_the_address_of_another_server_is_refused",
     ),
     _row(
         "Modelet.Load, Unload, UpdateLoaded, GetStatus, WakeUp",

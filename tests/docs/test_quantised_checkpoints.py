@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from model_server.checkpoints.gguf.kinds import KINDS
-from model_server.checkpoints.huggingface.prequantized.compressed_tensors import FORMATS
-from model_server.checkpoints.huggingface.prequantized.methods import METHODS
+from model_server.checkpoints.huggingface.prequantized.methods import FORMATS, METHODS
 from model_server.checkpoints.packed import FLOAT4, Packing
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "quantised_checkpoints.md").read_text()

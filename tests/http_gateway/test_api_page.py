@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from http_gateway.api_page import page
-from http_gateway.description.reference import bounds_of, kind_of
+from http_gateway.docs_page import bounds_of, kind_of
 from http_gateway.openai.schema import ChatRequest
 
 

@@ -12,7 +12,7 @@ import uuid
 from array import array
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -23,11 +23,39 @@ from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.bounds import WHOLE, bounded, ranged, sized
 from http_gateway.openai.prompts import prompts_schema
-from http_gateway.openai.reply_types import EmbeddingList, InputUsage, PooledList
+from http_gateway.openai.reply import InputUsage, ListHead
 from http_gateway.openai.schema import Prompt, read_prompts, refuse_unsupported
 from http_gateway.openapi import JSON, WITH_MODEL, OpenAiError, RequestBody, operation
 from sax.fields.field import RequestRoute
 from sax.types import Embedded
+
+
+class EmbeddingEntry(TypedDict):
+    """The vector of one input: numbers, or little-endian f32 in base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(TypedDict):
+    object: Literal["list"]
+    data: list[EmbeddingEntry]
+    model: str
+    usage: InputUsage
+
+
+class PooledEntry(TypedDict):
+    """The vector of one input: numbers, or little-endian f32 in base64."""
+
+    object: Literal["pooling"]
+    index: int
+    data: list[float] | str
+
+
+class PooledList(ListHead):
+    data: list[PooledEntry]
+
 
 _HARMLESS = frozenset({"user", "metadata", "safety_identifier"})
 # Field -> the values besides null that change nothing. Any other value is refused.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -17,13 +17,56 @@ from http_gateway.backend import Backend
 from http_gateway.body import read_body
 from http_gateway.bounds import WHOLE, bounded, ranged, sized
 from http_gateway.openai.prompts import prompts_schema, texts_schema
-from http_gateway.openai.reply_types import ClassList, RankedList, ScoreList
+from http_gateway.openai.reply import InputUsage, ListHead
 from http_gateway.openai.schema import Prompt, read_prompts, refuse_unsupported
 from http_gateway.openapi import WITH_MODEL, OpenAiError, RequestBody, Schema, operation
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
 from sax.types import Classified, PairScores, ranked
+
+
+class ScoreEntry(TypedDict):
+    object: Literal["score"]
+    index: int
+    score: float
+
+
+class ScoreList(ListHead):
+    data: list[ScoreEntry]
+
+
+class ClassEntry(TypedDict):
+    """The likeliest label of one input, and the score of each label."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class ClassList(ListHead):
+    data: list[ClassEntry]
+
+
+class RankedText(TypedDict):
+    text: str
+
+
+class RankedEntry(TypedDict):
+    index: int
+    document: NotRequired[RankedText]
+    relevance_score: float
+
+
+class RankedList(TypedDict):
+    """Documents, best first."""
+
+    id: str
+    model: str
+    results: list[RankedEntry]
+    usage: InputUsage
+
 
 # Requests to rank documents, score pairs and classify texts, and the treatment of each field.
 #
@@ -209,25 +252,31 @@ class RelevanceRoutes:
         body = RerankRequest.model_validate_json(await read_body(request, RequestRoute.RERANK))
         body.check()
         found = await self._pairs(request, body, [body.query], body.documents)
-        results: list[dict[str, object]] = []
-        for each in ranked(found.scores, body.top_n):
-            entry: dict[str, object] = {"index": each.index}
-            if body.return_documents:
-                entry["document"] = {"text": body.documents[each.index]}
-            results.append(entry | {"relevance_score": each.relevance_score})
-        reply = {"id": _id("rerank"), "model": body.model, "results": results}
-        return _json(reply | {"usage": _usage(found.prompt_tokens)})
+        reply: RankedList = {
+            "id": _id("rerank"),
+            "model": body.model,
+            "results": _results(body, found.scores),
+            "usage": _usage(found.prompt_tokens),
+        }
+        return _json(reply)
 
     async def score(self, request: Request) -> Response:
         """Score how well the texts of each pair go together."""
         body = ScoreRequest.model_validate_json(await read_body(request, RequestRoute.SCORE))
         body.check()
         found = await self._pairs(request, body, body.text_1, body.text_2)
-        data = [
-            {"index": index, "object": "score", "score": score}
-            for index, score in enumerate(found.scores)
-        ]
-        return _json(_list("score", body.model, data, found.prompt_tokens))
+        reply: ScoreList = {
+            "id": _id("score"),
+            "object": "list",
+            "created": int(time.time()),
+            "model": body.model,
+            "data": [
+                {"index": index, "object": "score", "score": score}
+                for index, score in enumerate(found.scores)
+            ],
+            "usage": _usage(found.prompt_tokens),
+        }
+        return _json(reply)
 
     async def classify(self, request: Request) -> Response:
         """Give texts a score per label of a classifier."""
@@ -239,8 +288,15 @@ class RelevanceRoutes:
         work = backend.client.classify(model_id, body.inputs(), limit_s)
         found = await backend.run(request, work)
         backend.count(found.prompt_tokens)
-        data = _classes(found)
-        return _json(_list("classify", body.model, data, found.prompt_tokens))
+        reply: ClassList = {
+            "id": _id("classify"),
+            "object": "list",
+            "created": int(time.time()),
+            "model": body.model,
+            "data": _classes(found),
+            "usage": _usage(found.prompt_tokens),
+        }
+        return _json(reply)
 
     async def _pairs(
         self,
@@ -258,7 +314,21 @@ class RelevanceRoutes:
         return found
 
 
-def _classes(found: Classified) -> list[dict[str, object]]:
+def _results(body: RerankRequest, scores: Sequence[float]) -> list[RankedEntry]:
+    best = ranked(scores, body.top_n)
+    if not body.return_documents:
+        return [{"index": each.index, "relevance_score": each.relevance_score} for each in best]
+    return [
+        {
+            "index": each.index,
+            "document": {"text": body.documents[each.index]},
+            "relevance_score": each.relevance_score,
+        }
+        for each in best
+    ]
+
+
+def _classes(found: Classified) -> list[ClassEntry]:
     return [
         {
             "index": index,
@@ -270,20 +340,7 @@ def _classes(found: Classified) -> list[dict[str, object]]:
     ]
 
 
-def _list(
-    kind: str, model: str, data: list[dict[str, Any]], prompt_tokens: int
-) -> dict[str, object]:
-    return {
-        "id": _id(kind),
-        "object": "list",
-        "created": int(time.time()),
-        "model": model,
-        "data": data,
-        "usage": _usage(prompt_tokens),
-    }
-
-
-def _usage(prompt_tokens: int) -> dict[str, int]:
+def _usage(prompt_tokens: int) -> InputUsage:
     return {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
 
 

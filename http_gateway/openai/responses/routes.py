@@ -15,16 +15,16 @@ from starlette.responses import Response
 
 from http_gateway.backend import Backend
 from http_gateway.body import read_body
-from http_gateway.openai.responses.answer import ResponseAnswer
-from http_gateway.openai.responses.bodies import ID, RESPONSE
-from http_gateway.openai.responses.conversation import to_conversation
-from http_gateway.openai.responses.items import Item, listed, to_items
-from http_gateway.openai.responses.reply_types import (
+from http_gateway.openai.responses.answer import (
+    ResponseAnswer,
     ResponseBody,
     ResponseDeleted,
     ResponseItemList,
     ResponseStreamEvent,
 )
+from http_gateway.openai.responses.bodies import ID, RESPONSE
+from http_gateway.openai.responses.conversation import to_conversation
+from http_gateway.openai.responses.items import Item, listed, to_items
 from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
 from http_gateway.openai.responses.stored import StoredResponse, StoredResponses
 from http_gateway.openai.routes import ended_early, generate_requests

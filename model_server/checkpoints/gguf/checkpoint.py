@@ -7,25 +7,31 @@ published them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, Named
 from model_server.checkpoints.gguf.config import architecture_of, config_of
+from model_server.checkpoints.gguf.header import GgufHeader, GgufTensor
+from model_server.checkpoints.gguf.kinds import KINDS
 from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
 from model_server.checkpoints.gguf.parts import open_parts
 from model_server.checkpoints.gguf.rope import FACTORS
-from model_server.checkpoints.gguf.tensors import views_of
 from model_server.checkpoints.gguf.tokenizer import FOR_TOOLS, tokenizer_of
-from model_server.checkpoints.gguf.view import GgufView
+from model_server.checkpoints.gguf.view import GgufView, SplitView, StoredView
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, explicit
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
 from sax.errors import CheckpointError
+
+_SPLIT = re.compile(r"(blk\.\d+\.attn_)(k|v)_b\.weight")
+_Parts = dict[str, GgufTensor]  # "k" and "v"
 
 _T = TypeVar("_T")
 
@@ -135,3 +141,125 @@ class GgufCheckpoint:
             return self._views[name]
         except KeyError:
             raise CheckpointError(f"{self._parts.path} has no tensor {name}") from None
+
+
+# Lists the tensors of a GGUF file by Hugging Face name, checked against the configuration.
+#
+# `view` reads one of them. Raises CheckpointError without the file's name, which the caller adds.
+
+
+def views_of(
+    header: GgufHeader, architecture: GgufArchitecture, config: Config
+) -> dict[str, GgufView]:
+    """Return views by Hugging Face name, in file order."""
+    _check_kinds(header)
+    tensors = {n: t for n, t in header.tensors.items() if n not in FACTORS}
+    split = _take_split(tensors) if architecture.split_kv_b else {}
+    named = {name: _named(architecture, name) for name in (*tensors, *split)}
+    _check_complete(named, architecture, config)
+    views: dict[str, GgufView] = {}
+    for name, tensor in tensors.items():
+        views |= _stored(tensor, named[name], config)
+    for name, parts in split.items():
+        views[named[name].hf_name] = _split(name, parts, config)
+    return views
+
+
+def _check_kinds(header: GgufHeader) -> None:
+    for tensor in header.tensors.values():
+        if tensor.kind not in PLAIN and tensor.kind not in KINDS:
+            known = ", ".join(kind.name for kind in (*PLAIN, *KINDS))
+            raise CheckpointError(
+                f"tensor {tensor.name} is stored as {tensor.kind.name}; supported are {known}"
+            )
+
+
+def _named(architecture: GgufArchitecture, gguf_name: str) -> Named:
+    if found := architecture.from_gguf(gguf_name):
+        return found
+    raise CheckpointError(f"{architecture.name} models have no tensor {gguf_name!r}")
+
+
+def _check_complete(
+    found: Mapping[str, Named], architecture: GgufArchitecture, config: Config
+) -> None:
+    """Raise CheckpointError unless every declared layer has all its weights, and no others."""
+    layers = config[architecture.layer_count]
+    if missing := [name for name in architecture.needed(config) if name not in found]:
+        given = architecture.from_gguf(missing[0])
+        assert given is not None, "the family's own table names it"
+        raise CheckpointError(
+            f"{len(missing)} tensors are missing, the first is {missing[0]} ({given.hf_name})"
+        )
+    for name in found:
+        if name.startswith("blk.") and int(name.split(".")[1]) >= layers:
+            raise CheckpointError(
+                f"it announces {layers} layers, but also has {name} ({found[name].hf_name})"
+            )
+
+
+def _stored(tensor: GgufTensor, named: Named, config: Config) -> dict[str, StoredView]:
+    place, shape = named.place, tensor.shape
+    if len(shape) > (3 if place.experts else 2) or (place.experts and len(shape) < 2):
+        raise CheckpointError(f"tensor {tensor.name} has the shape {list(shape)}")
+    if not place.experts:
+        return {named.hf_name: _view(Matrix(tensor, *_sides(shape)), shape, named, config)}
+    experts, *one = shape
+    rows, columns = _sides(tuple(one))
+    return {
+        named.hf_name.replace("{e}", str(expert)): _view(
+            Matrix(tensor, rows, columns, expert * rows), tuple(one), named, config
+        )
+        for expert in range(experts)
+    }
+
+
+def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return (rows, columns); a vector is one row."""
+    return (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
+
+
+def _view(matrix: Matrix, shape: tuple[int, ...], named: Named, config: Config) -> StoredView:
+    place, order = named.place, None
+    if place.order is not None:
+        order = place.order.for_tensor(shape[0], config, matrix.tensor.name)
+    if place.transposed and len(shape) == 2:
+        shape = shape[::-1]
+    if place.filters and len(shape) == 2:
+        shape = (shape[0], 1, shape[1])
+    return StoredView(matrix, shape, place, order)
+
+
+# --- attn_kv_b as two tensors -------------------------------------------------------------------
+
+
+def _take_split(tensors: dict[str, GgufTensor]) -> dict[str, _Parts]:
+    """Move attn_k_b and attn_v_b out of `tensors`, keyed by the attn_kv_b they make up."""
+    split: dict[str, _Parts] = {}
+    for name in list(tensors):
+        if match := _SPLIT.fullmatch(name):
+            tensor, whole = tensors.pop(name), f"{match[1]}kv_b.weight"
+            if whole not in tensors:  # some files hold both forms
+                split.setdefault(whole, {})[match[2]] = tensor
+    return split
+
+
+def _split(name: str, parts: _Parts, config: Config) -> SplitView:
+    heads, latent = config["num_attention_heads"], config["kv_lora_rank"]
+    wanted = {
+        "k": (heads, latent, config["qk_nope_head_dim"]),
+        "v": (heads, config["v_head_dim"], latent),
+    }
+    for part, shape in wanted.items():
+        tensor = parts.get(part)
+        if tensor is None or tensor.shape != shape:
+            given = "missing" if tensor is None else f"of shape {list(tensor.shape)}"
+            part_name = name.replace("kv_b", f"{part}_b")
+            raise CheckpointError(
+                f"tensor {part_name} must be of shape {list(shape)}; it is {given}"
+            )
+    keys, values = (
+        tuple(Matrix(parts[part], rows, columns, head * rows) for head in range(count))
+        for part, (count, rows, columns) in wanted.items()
+    )
+    return SplitView(keys, values)

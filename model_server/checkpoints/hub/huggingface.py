@@ -26,6 +26,9 @@ from sax.types import Progress
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
+logger = logging.getLogger(__name__)
+
+
 _TELL_S = 0.2
 
 
@@ -101,7 +104,6 @@ class DownloadStopped(Exception):
 _REFUSED = (401, 403)
 _NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
-logger = logging.getLogger(__name__)
 
 Report = Callable[[Progress], None]
 ASK_S = 5.0  # an operator waits for the answer

@@ -27,8 +27,14 @@ from model_server.pathways.http2.call import (
     too_much,
     trailers,
 )
-from model_server.pathways.http2.frames import ConnectionFault, Frame, Http2Reader
-from model_server.pathways.http2.patience import CHEAP, DEAR, Patience
+from model_server.pathways.http2.frames import (
+    CHEAP,
+    DEAR,
+    ConnectionFault,
+    Frame,
+    Http2Reader,
+    Patience,
+)
 from model_server.pathways.link.gathered_writer import GatheredWriter
 from model_server.pathways.scheduling.merging import Buffer
 from sax.errors import SaxError, meaning

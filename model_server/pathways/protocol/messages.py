@@ -9,10 +9,11 @@ Source: `xla/python/ifrt_proxy/common/{grpc_ifrt_service,ifrt_service}.proto` of
 from __future__ import annotations
 
 import mmap
+import re
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jaxlib
 from google.protobuf import any_pb2, duration_pb2, timestamp_pb2, wrappers_pb2
@@ -20,7 +21,68 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from model_server.pathways.protocol.descriptors import descriptors
+# Finds the descriptors of protocol buffers inside a compiled library.
+#
+# Generated C++ code keeps the FileDescriptorProto of each file as plain bytes, without its length:
+# it ends where no further field of one follows.
+
+_START = re.compile(rb"\x0a([\x05-\x7f])((?:xla|google)/[\w/.\-]+\.proto)")
+_FIELDS = {each.number: each for each in FileDescriptorProto.DESCRIPTOR.fields}
+_VARINT, _BYTES = 0, 2
+
+
+class Library(Protocol):
+    """bytes, or a memory-mapped file."""
+
+    def __getitem__(self, index: slice, /) -> bytes: ...
+
+
+def descriptors(library: Library) -> Mapping[str, FileDescriptorProto]:
+    """Return the files of `xla/` and `google/` in a library, by name."""
+    found: dict[str, FileDescriptorProto] = {}
+    for start, name in _starts(library):
+        if name not in found and (file := _parsed(library, start)) is not None:
+            found[name] = file
+    return found
+
+
+def _starts(library: Library) -> Iterator[tuple[int, str]]:
+    for match in _START.finditer(library):  # pyright: ignore[reportArgumentType, reportCallIssue]
+        length, name = match.groups()
+        if length[0] == len(name):
+            yield match.start(), name.decode()
+
+
+def _parsed(library: Library, start: int) -> FileDescriptorProto | None:
+    """Return the file that starts there; None: its name only."""
+    file = FileDescriptorProto.FromString(library[start : _end(library, start)])
+    return file if file.message_type or file.enum_type or file.service else None
+
+
+def _end(library: Library, start: int) -> int:
+    """Return where the fields of a FileDescriptorProto end."""
+    at, seen = start, set[int]()
+    while True:
+        tag, after = _varint(library, at)
+        field, kind = _FIELDS.get(tag >> 3), tag & 7
+        if field is None or (field.number in seen and not field.is_repeated):
+            return at
+        if kind != (_BYTES if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE) else _VARINT):
+            return at
+        value, after = _varint(library, after)
+        seen.add(field.number)
+        at = after + value if kind == _BYTES else after
+
+
+def _varint(library: Library, at: int) -> tuple[int, int]:
+    """Return the number there, and where it ends. 0 where none can be."""
+    value = 0
+    for place, byte in enumerate(library[at : at + 10]):
+        value |= (byte & 0x7F) << (7 * place)
+        if not byte & 0x80:
+            return value, at + place + 1
+    return 0, at
+
 
 _LIBRARY = "libjax_common.so"
 _WELL_KNOWN = (any_pb2, duration_pb2, timestamp_pb2, wrappers_pb2)
@@ -125,3 +187,19 @@ XlaLayoutProto = message("xla.LayoutProto")
 HloModuleProto = message("xla.HloModuleProto")
 CompiledMemoryStatsProto = message("xla.CompiledMemoryStatsProto")
 DeviceAssignmentProto = message("xla.DeviceAssignmentProto")
+
+_SUFFIX = "_request"
+
+# "compile_request", ...: the fields of IfrtRequest, in the order of their numbers.
+REQUESTS: tuple[str, ...] = tuple(
+    field.name
+    for field in sorted(
+        IfrtRequest.DESCRIPTOR.oneofs_by_name["request"].fields, key=lambda each: each.number
+    )
+)
+# "compile_response", ...: the field of the answer, by that of the request.
+RESPONSES: dict[str, str] = {
+    name: name.removesuffix(_SUFFIX) + "_response"
+    for name in REQUESTS
+    if name.removesuffix(_SUFFIX) + "_response" in IfrtResponse.DESCRIPTOR.fields_by_name
+}

@@ -19,9 +19,7 @@ from model_server.pathways.islands.host import ArrayDelivery, Errand, Shipment
 from model_server.pathways.islands.island import Island
 from model_server.pathways.protocol.messages import IfrtRequest, IfrtResponse
 from model_server.pathways.proxy.client_session import ClientSession
-from model_server.pathways.proxy.parts import Gathering, part_of
 from model_server.pathways.scheduling.custom_call import brings_code, is_call
-from model_server.pathways.scheduling.durations import Durations
 from model_server.pathways.scheduling.handles import (
     ALWAYS,
     INVALID,
@@ -31,9 +29,9 @@ from model_server.pathways.scheduling.handles import (
     IslandLife,
     Parts,
 )
-from model_server.pathways.scheduling.merging import Buffer, Reply, described
+from model_server.pathways.scheduling.merging import Buffer, Gathering, Reply, described, part_of
 from model_server.pathways.scheduling.options import add_options
-from model_server.pathways.scheduling.order import GangOrder
+from model_server.pathways.scheduling.order import Durations, GangOrder
 from model_server.pathways.scheduling.refusals import granted, plain_layout, refused
 from model_server.pathways.scheduling.routes import (
     Across,

@@ -4,14 +4,121 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
+from collections.abc import Callable
+from typing import Any
 
-from model_server.pathways.islands.linked_host import LinkedHost
+from model_server.pathways.islands.host import Answered, ArrayDelivery, Errand, Shipment, Shipped
+from model_server.pathways.link import messages
+from model_server.pathways.link.connection import Connection, connect
 from model_server.pathways.link.safety import LinkSafety
+from model_server.pathways.protocol.messages import InitResponse
 from model_server.pathways.proxy.front import Front
 from model_server.pathways.resources.messages import ClientLine, Clients, IslandLine, Islands
+from model_server.pathways.scheduling.handles import Fault
+from model_server.pathways.scheduling.merging import Reply
 from sax.errors import Unavailable
 
 logger = logging.getLogger(__name__)
+
+
+_GREETING_S = 5.0
+
+
+class LinkedHost:
+    """One worker of an island. Belongs to the event loop."""
+
+    def __init__(self, address: str, lost: Callable[[str], None]) -> None:
+        """lost: called once with the reason when the connection ends."""
+        self.address = address
+        self.description: Any = None
+        self._lost = lost
+        self._open: dict[int, Answered] = {}
+        self._shipped: dict[int, Shipped] = {}
+        self._arrived: dict[int, Callable[[], None]] = {}
+        self._count = 0
+        self._closed = False
+        self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._connection: Connection[messages.Message] | None = None
+
+    async def greet(self, incarnation: str, tls: ssl.SSLContext | None) -> None:
+        """Connect and learn the worker's devices. Raises Unavailable."""
+        try:
+            async with asyncio.timeout(_GREETING_S):
+                self._connection = await connect(self.address, self._protocol, tls)
+                self._connection.send(messages.Hail(incarnation))
+                await self._greeted
+        except (OSError, TimeoutError) as exc:
+            self.close()
+            raise Unavailable(f"the worker at {self.address} does not answer: {exc}") from exc
+
+    def run(self, errand: Errand, answered: Answered) -> None:
+        self._count += 1
+        self._open[self._count] = answered
+        sizes = [(handle, len(data)) for handle, data in errand.buffers.items()]
+        head = messages.RunRequest(
+            self._count, errand.session, errand.made, len(errand.request), sizes
+        )
+        self._send(head, errand.request, *errand.buffers.values())
+
+    def ship(self, shipment: Shipment, shipped: Shipped) -> None:
+        self._shipped[shipment.transfer] = shipped
+        array = (shipment.session, shipment.array, shipment.transfer)
+        self._send(messages.Ship(*array, list(shipment.addresses)))
+
+    def expect(self, arrival: ArrayDelivery, arrived: Callable[[], None]) -> None:
+        self._arrived[arrival.transfer] = arrived
+        array = (arrival.session, arrival.handle, arrival.transfer)
+        devices = list(arrival.devices)
+        self._send(messages.Expect(*array, devices, arrival.memory_kind))
+
+    def astray(self, transfer: int, fault: Fault) -> None:
+        self._send(messages.ParcelHead(transfer, code=fault.code, text=fault.text))
+
+    def forget(self, session: int) -> None:
+        self._send(messages.Forget(session))
+
+    def close(self) -> None:
+        """End the connection without telling `lost`. Idempotent."""
+        self._closed = True
+        self._open.clear()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _send(self, message: Any, *parts: Any) -> None:
+        if self._connection is not None:
+            self._connection.send(message, parts)
+
+    def _protocol(self) -> Connection[messages.Message]:
+        return Connection(messages.DECODER, self._received, self._ended)
+
+    def _received(
+        self, connection: Connection[messages.Message], message: messages.Message, body: memoryview
+    ) -> None:
+        match message:
+            case messages.Told(number, response, buffers):
+                if (answered := self._open.pop(number, None)) is not None:
+                    answered(Reply(bytes(body[:response]), messages.cut(body, response, buffers)))
+            case messages.Shipped(transfer, code, text):
+                if (shipped := self._shipped.pop(transfer, None)) is not None:
+                    shipped(Fault(code, text) if code else None)
+            case messages.Arrived(transfer):
+                if (arrived := self._arrived.pop(transfer, None)) is not None:
+                    arrived()
+            case messages.Described():
+                self.description = InitResponse.FromString(bytes(body))
+                if not self._greeted.done():
+                    self._greeted.set_result(None)
+            case _:
+                connection.close()
+
+    def _ended(self, connection: Connection[messages.Message]) -> None:
+        if not self._greeted.done():
+            self._greeted.set_exception(ConnectionError(connection.why))
+        elif not self._closed:
+            self._closed = True
+            self._lost(connection.why)
+
 
 _AGAIN_S = 0.3
 

@@ -11,12 +11,13 @@ from typing import Any
 from model_server.islands.weight_reading import ATTRIBUTE
 from model_server.pathways.hosting.executor_thread import ExecutorThread
 from model_server.pathways.hosting.seam import RequestExecutor
+from model_server.pathways.http2.server import GrpcServer
 from model_server.pathways.islands.host import Answered, ArrayDelivery, Errand, Shipment, Shipped
 from model_server.pathways.proxy.front import Front
+from model_server.pathways.proxy.service import service_of
 from model_server.pathways.resources.instance_type import parse_instance_type
 from model_server.pathways.roles.compiling import check_options, configure
 from model_server.pathways.roles.flags import PathwaysFlags
-from model_server.pathways.roles.serving import ListeningProxy
 from model_server.pathways.roles.worker import reader_of
 from model_server.pathways.scheduling.handles import UNIMPLEMENTED, Fault
 from sax.host import xla_threads
@@ -79,7 +80,7 @@ async def serve_local(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     devices = IslandDevices(jax.devices(), memory=flags.memory_limit_bytes, told=told)
     check_options(flags)
     front = local_front(Executor(devices, flags.compile_options, reader_of(flags)))
-    proxy = ListeningProxy(front)
+    proxy = GrpcServer(service_of(front))
     try:
         port = await proxy.start(f"{flags.host}:{flags.port}", flags.safety.server())
         logger.info("proxy server of this process's devices at port %d", port)

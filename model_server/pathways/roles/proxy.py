@@ -6,12 +6,13 @@ import asyncio
 import logging
 import socket
 
+from model_server.pathways.http2.server import GrpcServer
 from model_server.pathways.proxy.front import Front
 from model_server.pathways.proxy.island_keeper import IslandKeeper
+from model_server.pathways.proxy.service import service_of
 from model_server.pathways.resources.calling import ManagerLink
 from model_server.pathways.resources.messages import Islands, Message, Pause, Watch
 from model_server.pathways.roles.flags import PathwaysFlags
-from model_server.pathways.roles.serving import ListeningProxy
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ async def serve_proxy(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     name = f"{socket.gethostname()}:{flags.port}"
     link = ManagerLink(flags.manager, flags.safety, lambda: Watch(name), received, keeper.clients)
     linking = asyncio.create_task(link.run())
-    proxy = ListeningProxy(front)
+    proxy = GrpcServer(service_of(front))
     try:
         # Clients connect once and learn the devices then: they wait outside until all are there.
         await _islands(front, flags.elastic_islands, stop)

@@ -10,10 +10,70 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from model_server.pathways.scheduling import devices
+from google.protobuf.message import DecodeError
+
+from model_server.pathways.protocol import messages
+from model_server.pathways.scheduling.custom_call import call_of, is_call
 from sax.errors import InvalidRequest
+
+# Device ids of shardings and of compile options, read from their serialized forms.
+#
+# Raises InvalidRequest for a form that this proxy server does not know.
+
+_SHARDINGS: dict[str, Any] = {
+    "xla::ifrt::ConcreteEvenSharding": messages.ConcreteEvenShardingProto,
+    "xla::ifrt::ConcreteSharding": messages.ConcreteShardingProto,
+    "xla::ifrt::HloSharding": messages.HloShardingProto,
+    "xla::ifrt::OpaqueSharding": messages.OpaqueShardingProto,
+}
+_SINGLE = "xla::ifrt::SingleDeviceSharding"
+_OPTIONS = "xla::ifrt::XlaCompileOptions"
+
+
+def devices_of(sharding: Any) -> tuple[int, ...]:
+    """Return the devices of a ShardingProto, in its order."""
+    serialized = sharding.serialized_sharding
+    return _of_sharding(serialized.type_name.removesuffix("Proto"), serialized.data)
+
+
+@lru_cache(maxsize=4096)
+def _of_sharding(name: str, data: bytes) -> tuple[int, ...]:
+    try:
+        if name == _SINGLE:
+            return (messages.SingleDeviceShardingProto.FromString(data).device_id,)
+        return tuple(_SHARDINGS[name].FromString(data).devices.device_ids)
+    except KeyError:
+        known = ", ".join((*_SHARDINGS, _SINGLE))
+        raise InvalidRequest(f"a sharding of the type {name!r}: use one of {known}") from None
+    except DecodeError as exc:
+        raise InvalidRequest(f"a malformed {name}: {exc}") from exc
+
+
+def of_program(request: Any) -> tuple[int, ...]:
+    """Return the devices that a CompileRequest assigns to its program, each once."""
+    if is_call(request):
+        return tuple(dict.fromkeys(call_of(request).devices.device_ids))
+    options = request.compile_options
+    if options.type_name.removesuffix("Proto") != _OPTIONS:
+        raise InvalidRequest(
+            f"compile options of the type {options.type_name!r}: this proxy server compiles "
+            f"StableHLO programs with {_OPTIONS}"
+        )
+    try:
+        made = messages.XlaCompileOptionsProto.FromString(options.data).compile_options
+    except DecodeError as exc:
+        raise InvalidRequest(f"malformed compile options: {exc}") from exc
+    build = made.executable_build_options
+    assigned = dict.fromkeys(
+        device
+        for computation in build.device_assignment.computation_devices
+        for device in computation.replica_device_ids
+    )
+    return tuple(assigned) or ((build.device_ordinal,) if build.device_ordinal >= 0 else ())
+
 
 Devices = Callable[[Any], Iterable[int]]
 _SUFFIX = "_request"
@@ -71,14 +131,14 @@ class Summary(NamedTuple):
 def _specs(field: str) -> Devices:
     def found(body: Any) -> Iterable[int]:
         for spec in getattr(body, field):
-            yield from devices.of_sharding(spec.sharding)
+            yield from devices_of(spec.sharding)
 
     return found
 
 
 def _shard_devices(body: Any) -> Iterable[int]:
     for spec in body.specs:
-        yield from devices.of_sharding(spec.array_spec.sharding)
+        yield from devices_of(spec.array_spec.sharding)
 
 
 def _shard_buffers(body: Any) -> Iterable[int]:
@@ -98,7 +158,7 @@ TABLE: dict[str, KindRow] = {
         _ISLAND,
         makes=_ARRAY,
         buffers=lambda body: (body.host_buffer_handle,),
-        devices=lambda body: devices.of_sharding(body.sharding),
+        devices=lambda body: devices_of(body.sharding),
         answers=_ARRAY,
     ),
     "make_arrays_from_host_buffer_shards_request": KindRow(
@@ -111,7 +171,7 @@ TABLE: dict[str, KindRow] = {
         _ISLAND,
         reads=("single_device_array_handles",),
         makes=("result_handle",),
-        devices=lambda body: devices.of_sharding(body.sharding),
+        devices=lambda body: devices_of(body.sharding),
         answers=_ARRAY,
     ),
     "remap_arrays_request": KindRow(_ISLAND, reads=_ARRAYS, makes=_RESULTS, answers=_ARRAYS),
@@ -148,7 +208,7 @@ TABLE: dict[str, KindRow] = {
     "destruct_array_request": KindRow(_SPLIT, destroys=_ARRAY, forgiving=True),
     "compile_request": KindRow(
         _ISLAND,
-        devices=devices.of_program,
+        devices=of_program,
         answers=("loaded_executable_handle", "loaded_host_callback_handles", "ready_future_handle"),
         programs=True,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,8 +12,7 @@ from model_server.pathways.protocol.messages import StringArrayContents
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.worker.arrays import Arrays, Held, host_bytes
 from model_server.pathways.worker.dtypes import numpy_dtype
-from model_server.pathways.worker.pieces import ArrayPieces
-from model_server.pathways.worker.statuses import Poisoned, UnknownHandle
+from model_server.pathways.worker.statuses import Poisoned, UnknownHandle, WrongRequest, fault_of
 from model_server.pathways.worker.values import (
     Arriving,
     Buffers,
@@ -23,8 +23,70 @@ from model_server.pathways.worker.values import (
     Session,
     Strings,
     There,
+    Value,
     handles_of,
 )
+
+
+class ArrayPieces:
+    """Takes apart what an executor holds, without waiting for it."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._arrays = arrays
+
+    def replica(self, value: Value) -> Value:
+        """Return a single-device array of a replicated one."""
+        if isinstance(value, Arriving):
+            return _derived(value, self._replica_there)
+        return self._replica_there(value)
+
+    def _replica_there(self, value: There) -> There:
+        if isinstance(value, Strings):
+            return Strings(value.data, 1)
+        return self._arrays.replica(value) if isinstance(value, jax.Array) else value
+
+    def parts(self, value: Value, count: int) -> Sequence[Value]:
+        """Return the single-device arrays of a value. count: of those that it should have."""
+        match value:
+            case Strings(data, devices):
+                return [Strings(data, 1)] * devices
+            case Arriving():
+                return self._parts_later(value, count)
+            case jax.Array():
+                return self._arrays.disassembled(value)
+            case _:
+                return [value] * count
+
+    def _parts_later(self, coming: Arriving, count: int) -> Sequence[Value]:
+        parts = [Arriving() for _ in range(count)]
+
+        def come() -> None:
+            try:
+                found = self.parts(coming.get(), count)
+                if len(found) != count:
+                    raise WrongRequest(f"{count} handles for {len(found)} arrays")
+            except Exception as exc:
+                found = [fault_of(exc)] * count
+            for part, value in zip(parts, found, strict=True):
+                assert not isinstance(value, Arriving)
+                part.set(value)
+
+        coming.then(come)
+        return parts
+
+
+def _derived(coming: Arriving, how: Callable[[There], There]) -> Arriving:
+    """Return what will be made of a value that comes."""
+    made = Arriving()
+
+    def come() -> None:
+        try:
+            made.set(how(coming.get()))
+        except Exception as exc:
+            made.set(fault_of(exc))
+
+    coming.then(come)
+    return made
 
 
 class ArrayRequests:

@@ -10,8 +10,7 @@ from typing import Any
 
 import jax
 
-from model_server.pathways.protocol.kinds import RESPONSES
-from model_server.pathways.protocol.messages import IfrtResponse
+from model_server.pathways.protocol.messages import RESPONSES, IfrtResponse
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.scheduling.refusals import refused
 from model_server.pathways.worker.array_requests import ArrayRequests

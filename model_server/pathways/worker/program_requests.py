@@ -3,20 +3,191 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import jax
+import jaxlib._jax as _jax
+import numpy as np
+from jax._src.compiler import compile_or_get_cached
+from jax._src.interpreters.mlir import make_ir_context
+from jax._src.interpreters.pxla import global_aval_to_result_handler
+from jax.core import ShapedArray
+from jax.sharding import SingleDeviceSharding
+from jaxlib._jax import Device
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from model_server.kernels.cpu import lapack
+from model_server.pathways.protocol.messages import (
+    CompiledMemoryStatsProto,
+    HloModuleProto,
+    XlaCompileOptionsProto,
+)
 from model_server.pathways.scheduling.custom_call import is_call
 from model_server.pathways.scheduling.options import add_options
-from model_server.pathways.worker import programs
 from model_server.pathways.worker.arrays import Arrays
 from model_server.pathways.worker.calls import CallProgram, Calls
 from model_server.pathways.worker.devices import IslandDevices
-from model_server.pathways.worker.dtypes import numpy_dtype
-from model_server.pathways.worker.programs import Program
+from model_server.pathways.worker.dtypes import ifrt_kind, mlir_dtype, numpy_dtype
 from model_server.pathways.worker.shardings import Shardings
-from model_server.pathways.worker.statuses import WrongRequest
+from model_server.pathways.worker.statuses import Refused, WrongRequest
 from model_server.pathways.worker.turns import Turns
 from model_server.pathways.worker.values import ELSEWHERE, Buffers, Later, Session, Value
+
+# Compiles clients' programs for an island's devices, and runs them.
+#
+# With jax's persistent cache (JAX_COMPILATION_CACHE_DIR) a program is compiled once: an island
+# that returns, and a client that starts again, find it there.
+
+_MEMORY_STATS = (
+    "generated_code_size_in_bytes",
+    "argument_size_in_bytes",
+    "output_size_in_bytes",
+    "alias_size_in_bytes",
+    "temp_size_in_bytes",
+    "peak_memory_in_bytes",
+    "host_generated_code_size_in_bytes",
+    "host_argument_size_in_bytes",
+    "host_output_size_in_bytes",
+    "host_alias_size_in_bytes",
+    "host_temp_size_in_bytes",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A compiled program; `run` returns before its results are there."""
+
+    executable: Any
+    devices: tuple[Device, ...]  # in the order of its device assignment
+    avals: tuple[ShapedArray, ...]  # of its results, over all devices
+    donated: frozenset[int]  # arguments whose memory it reuses
+
+    @cached_property
+    def here(self) -> bool:
+        """Tell whether this process computes a part of it; else another host of the island does."""
+        return any(device.process_index == jax.process_index() for device in self.devices)
+
+    @cached_property
+    def shardings(self) -> tuple[jax.sharding.Sharding, ...]:
+        """Shardings of its results."""
+        kinds = self.executable.get_output_memory_kinds()[0]
+        if len(self.devices) == 1:
+            return tuple(SingleDeviceSharding(self.devices[0], memory_kind=k) for k in kinds)
+        of = self.executable.get_output_shardings()
+        return tuple(
+            _jax.GSPMDSharding(self.devices, sharding, memory_kind=kind)
+            for sharding, kind in zip(of, kinds, strict=True)
+        )
+
+    @cached_property
+    def _handlers(self) -> list[Any]:
+        return [
+            global_aval_to_result_handler(aval, sharding, True)
+            for aval, sharding in zip(self.avals, self.shardings, strict=True)
+        ]
+
+    def run(
+        self, arguments: Sequence[jax.Array], launch_id: int = 0, turns: Turns | None = None
+    ) -> list[jax.Array]:
+        """Launch it. turns: of devices that do not keep the order of launches."""
+        if turns is None:
+            made = self.executable.execute_sharded(arguments, launch_id=launch_id or None)
+            return made.consume_with_handlers(self._handlers)
+        turns.wait(self.devices, arguments)
+        made = self.executable.execute_sharded(
+            arguments, with_tokens=True, launch_id=launch_id or None
+        )
+        done = made.consume_token()
+        results = made.consume_with_handlers(self._handlers)
+        turns.launched(self.devices, done, results)
+        return results
+
+    def outputs(self, shardings: Shardings) -> list[tuple[int, tuple[int, ...], Any]]:
+        """Return the element type, shape and ShardingProto of each result."""
+        return [
+            (ifrt_kind(aval.dtype), aval.shape, shardings.written(sharding, len(aval.shape)))
+            for aval, sharding in zip(self.avals, self.shardings, strict=True)
+        ]
+
+    @cached_property
+    def module(self) -> Any:
+        """Its first HloModuleProto, as compiled."""
+        (first, *_) = self.executable.hlo_modules()
+        return HloModuleProto.FromString(first.as_serialized_hlo_module_proto())
+
+    @property
+    def memory_stats(self) -> Any:
+        """Return its CompiledMemoryStatsProto."""
+        stats = self.executable.get_compiled_memory_stats()
+        return CompiledMemoryStatsProto(**{name: getattr(stats, name, 0) for name in _MEMORY_STATS})
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A program to compile: its portable StableHLO, options and devices."""
+
+    artifact: bytes
+    options: bytes  # CompileOptionsProto, with this process's numbers of devices
+    devices: tuple[Device, ...]
+
+
+def source(asked: Any, devices: IslandDevices) -> Source:
+    """Read a CompileRequest. Raises Refused and WrongRequest."""
+    if asked.host_callbacks:
+        raise Refused("programs may not call back into their client; fetch their results instead")
+    kind = asked.program.type_name.rpartition("::")[2]
+    if kind not in ("XlaProgram", "HloProgram"):
+        raise Refused(f"programs of kind {kind or 'none'} are not offered here; StableHLO is")
+    options = XlaCompileOptionsProto.FromString(asked.compile_options.data).compile_options
+    build = options.executable_build_options
+    rows = [row.replica_device_ids for row in build.device_assignment.computation_devices]
+    numbers = [row[replica] for replica in range(len(rows[0]) if rows else 0) for row in rows]
+    over = devices.devices(numbers) or devices.devices([devices.first_id])
+    for row in rows:
+        row[:] = [devices.device(number).id for number in row]
+    if build.device_ordinal >= 0 and not rows:
+        build.device_ordinal = over[0].local_hardware_id
+    return Source(asked.program.data, options.SerializeToString(), over)
+
+
+def compiled(of: Source, client: Any) -> Program:
+    """Compile. Raises WrongRequest for what is no StableHLO, and jax's errors."""
+    lapack.load()
+    context = make_ir_context()  # with the dialects of jax's programs
+    try:
+        module = stablehlo.deserialize_portable_artifact(context, of.artifact)
+    except Exception as exc:
+        raise WrongRequest(f"the program cannot be read as StableHLO: {exc}") from exc
+    results, donated = _signature(module)
+    options = _jax.CompileOptions.ParseFromString(of.options)
+    executable = compile_or_get_cached(
+        client, module, np.asarray(of.devices), options, [], _jax.DeviceList(of.devices)
+    )
+    return Program(executable, of.devices, results, donated)
+
+
+def _signature(module: Any) -> tuple[tuple[ShapedArray, ...], frozenset[int]]:
+    """Return the results of a module's main function, and the arguments that may be reused."""
+    main: Any = ir.SymbolTable(module.operation)["main"]
+    results = tuple(map(_aval, main.type.results))
+    attributes = main.arg_attrs if "arg_attrs" in main.attributes else ()
+    donated = frozenset(
+        place
+        for place, each in enumerate(attributes)
+        if any(name in each for name in ("tf.aliasing_output", "jax.buffer_donor"))
+    )
+    return results, donated
+
+
+def _aval(of: Any) -> ShapedArray:
+    tensor = ir.RankedTensorType(of)
+    dtype = mlir_dtype(str(tensor.element_type))
+    if dtype is None:
+        raise Refused(f"results of type {of} cannot be held here; return arrays of numbers")
+    return ShapedArray(tuple(tensor.shape), np.dtype(dtype))
 
 
 class ProgramRequests:
@@ -43,10 +214,10 @@ class ProgramRequests:
             return lambda: self._compile_call(of, asked, told, made)
         if self._options:
             add_options(asked, self._options)
-        source = programs.source(asked, self._devices)
+        text = source(asked, self._devices)
 
         def later() -> None:
-            program = programs.compiled(source, self._devices.client)
+            program = compiled(text, self._devices.client)
             self._compiled(of, program, program.module.name, told, made)
             told.fingerprint_value = program.executable.fingerprint or b""
 

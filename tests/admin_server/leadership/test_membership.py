@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin_server.leadership.lease import decode_membership, encode_membership
+from admin_server.leadership.leadership import decode_membership, encode_membership
 from sax.types import ServerInfo
 
 INFOS = st.builds(

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from model_server.pathways.protocol.kinds import RESPONSES
-from model_server.pathways.protocol.messages import IfrtResponse, InitResponse
+from model_server.pathways.protocol.messages import RESPONSES, IfrtResponse, InitResponse
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.worker.parcels import Parcel
 

@@ -10,8 +10,7 @@ from typing import Any
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer, Tokenizer
 from model_server.text.vocabularies.sentence_piece import sentence_piece
 from model_server.text.vocabularies.sentence_piece_file import parse, pieces_of
-from model_server.text.vocabularies.tekken_file import tekken
-from model_server.text.vocabularies.tiktoken_file import tiktoken
+from model_server.text.vocabularies.tiktoken_file import tekken, tiktoken
 from model_server.text.vocabularies.vocabulary import AddedToken
 from tests.model_server.checkpoints.tiny_folder import tokenizer_json
 from tests.model_server.text.vocabularies.golden import PLACE

@@ -9,10 +9,10 @@ import pytest
 from model_server.pathways.hosting.door import WorkerDoor
 from model_server.pathways.hosting.executor_thread import ExecutorThread
 from model_server.pathways.hosting.parcels import ParcelRoom
-from model_server.pathways.islands.linked_host import LinkedHost
 from model_server.pathways.link.messages import ParcelHead
 from model_server.pathways.link.safety import LinkSafety
 from model_server.pathways.proxy.front import Front
+from model_server.pathways.proxy.island_keeper import LinkedHost
 from model_server.pathways.scheduling.handles import DATA_LOSS
 from sax.errors import Unavailable
 from tests.model_server.pathways import requests

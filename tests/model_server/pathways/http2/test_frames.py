@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+from contextlib import suppress
+
 import hpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.pathways.http2 import frames
-from model_server.pathways.http2.frames import ConnectionFault, Frame, Http2Reader
+from model_server.pathways.http2.frames import (
+    CHEAP,
+    FULL,
+    ConnectionFault,
+    Frame,
+    Http2Reader,
+    Patience,
+)
 from tests.model_server.examples import examples
 
 Taken = list[tuple[int, int, int, bytes]]
@@ -78,3 +87,28 @@ def test_padding_and_priority_are_cut_off() -> None:
         frames.unpadded(Frame(frames.DATA, frames.PADDED, 1, memoryview(b"\x09a")))
     with pytest.raises(ConnectionFault, match="more padding"):
         frames.unpadded(Frame(frames.DATA, frames.PADDED, 1, memoryview(b"")))
+
+
+def spent(patience: Patience) -> int:
+    """Return how many cheap frames pass before the fault."""
+    count = 0
+    with suppress(ConnectionFault):
+        while True:
+            patience.spend(CHEAP, "pings")
+            count += 1
+    return count
+
+
+def test_a_budget_grows_with_time_and_answers_but_not_while_the_peer_does_not_read() -> None:
+    now_s = [0.0]
+    patience = Patience(lambda: now_s[0])
+    assert spent(patience) == FULL
+    now_s[0] += 2
+    assert spent(patience) == 2000
+    patience.earn(30)
+    assert spent(patience) == 30
+    now_s[0] += 1e6
+    assert spent(patience) == FULL
+    patience.reading = False
+    now_s[0] += 2
+    assert spent(patience) == 0

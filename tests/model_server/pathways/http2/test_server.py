@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 import trustme
 
-from model_server.pathways.http2 import connection, frames, patience
+from model_server.pathways.http2 import connection, frames
 from model_server.pathways.http2.call import STREAM_WINDOW, GrpcCall
 from model_server.pathways.http2.server import GrpcServer
 from sax.auth.credentials import read_pem
@@ -297,7 +297,7 @@ async def test_answers_do_not_pile_up_for_a_peer_that_does_not_read(
     monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Also where it sends slowly enough to be no flood by its rate."""
-    monkeypatch.setattr(patience, "_PER_S", 1e9)
+    monkeypatch.setattr(frames, "_PER_S", 1e9)
     monkeypatch.setattr(connection, "_HIGH_WATER", 1 << 16)
     made = connection.GrpcConnection({}, lambda _: None, lambda _: None)
     transport = UnreadTransport(made)

@@ -4,8 +4,7 @@ from google.protobuf import any_pb2, struct_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from model_server.pathways.protocol import messages
-from model_server.pathways.protocol.descriptors import descriptors
-from model_server.pathways.protocol.kinds import REQUESTS, RESPONSES
+from model_server.pathways.protocol.messages import REQUESTS, RESPONSES, descriptors
 
 
 def a_file(name: str) -> bytes:

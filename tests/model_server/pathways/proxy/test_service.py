@@ -9,14 +9,12 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from model_server.pathways.http2.server import GrpcServer
 from model_server.pathways.protocol import messages
-from model_server.pathways.proxy.buffer_calls import STORE_KEY
 from model_server.pathways.proxy.front import Front
 from model_server.pathways.proxy.greeting import PROTOCOL
-from model_server.pathways.proxy.service import SERVICE
-from model_server.pathways.proxy.session_call import SESSION_KEY
+from model_server.pathways.proxy.service import SERVICE, SESSION_KEY, STORE_KEY, service_of
 from model_server.pathways.roles.local import local_front
-from model_server.pathways.roles.serving import ListeningProxy
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
 from tests.model_server.waiting import until
@@ -79,7 +77,7 @@ async def front() -> Front:
 
 @pytest.fixture
 async def caller(front: Front) -> AsyncIterator[Caller]:
-    proxy = ListeningProxy(front)
+    proxy = GrpcServer(service_of(front))
     port = await proxy.start("127.0.0.1:0", None)
     async with grpc.aio.insecure_channel(
         f"127.0.0.1:{port}", options=(("grpc.max_receive_message_length", -1),)

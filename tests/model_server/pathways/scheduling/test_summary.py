@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_server.pathways.protocol import kinds, messages
+from model_server.pathways.protocol import messages
 from model_server.pathways.protocol.messages import IfrtRequest, IfrtResponse, Serialized
 from model_server.pathways.scheduling.summary import TABLE, How, answered_handles, summarise
 from sax.errors import InvalidRequest
@@ -10,13 +10,13 @@ from tests.model_server.pathways import requests
 
 
 def test_every_kind_of_the_installed_client_has_its_row() -> None:
-    assert set(TABLE) == set(kinds.REQUESTS)
+    assert set(TABLE) == set(messages.REQUESTS)
 
 
 def test_rows_name_fields_that_exist() -> None:
     for kind, row in TABLE.items():
         body = IfrtRequest.DESCRIPTOR.fields_by_name[kind].message_type.fields_by_name
-        answer = IfrtResponse.DESCRIPTOR.fields_by_name[kinds.RESPONSES[kind]]
+        answer = IfrtResponse.DESCRIPTOR.fields_by_name[messages.RESPONSES[kind]]
         named = {*row.reads, *row.makes, *row.destroys, *filter(None, [row.fetches])}
         assert named <= set(body), kind
         assert set(row.answers) <= set(answer.message_type.fields_by_name), kind
@@ -30,7 +30,7 @@ def test_an_empty_request_of_each_kind_has_a_summary() -> None:
             with pytest.raises(InvalidRequest, match="use one of|StableHLO"):
                 summarise(empty)
         else:
-            assert summarise(empty).response == kinds.RESPONSES[kind]
+            assert summarise(empty).response == messages.RESPONSES[kind]
 
 
 _WITH_SHARDING = {

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from http_gateway.openai.batches.batch_run import BatchProgress
 from http_gateway.openai.batches.kept_batches import KeptBatches, LogMoved
-from http_gateway.openai.batches.progress import BatchProgress
 from http_gateway.openai.batches.records import LineResult, LogEntry
 from sax.storage.object_store import StoreUnavailable, open_store
 from tests.stores.faulty_store import FaultyStore
