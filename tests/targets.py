@@ -51,7 +51,7 @@ NAMED = (
 START_PROCESSES = (
     "tests/http_gateway/test_main.py",
     "tests/k8s/test_commands.py",
-    "tests/sax/cli/local/test_gang.py",
+    "tests/sax/cli/local/test_supervisor.py",
     "tests/sax/cli/test_chat_terminal.py",
     "tests/sax/cli/test_model_argument.py",
     "tests/sax/fields/test_new_field.py",

@@ -38,7 +38,6 @@ from model_server.services.control_service import (
 from model_server.services.fencing import Fencing
 from model_server.services.lm_service import LmService
 from model_server.services.modelet import Modelet
-from model_server.services.prefill_service import PrefillService
 from model_server.services.saxml_services import (
     AudioService,
     CustomService,
@@ -46,7 +45,7 @@ from model_server.services.saxml_services import (
     TranscriptService,
     VisionService,
 )
-from model_server.services.token_service import TokenService
+from model_server.services.token_service import PrefillService, TokenService
 from model_server.serving.admission import Admission
 from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.handler import Handler

@@ -51,7 +51,7 @@ _PAX = "model_server/checkpoints/orbax/pax/test_dialect.py"
 _RECONCILER = "admin_server/cell/test_reconciler.py"
 
 _CHECKS = "admin_server/cell/test_saxml_overrides.py"
-_CALL_VALUES = "model_server/models/saxml/test_call_values.py"
+_CALL_VALUES = "model_server/models/saxml/test_saxml_class.py"
 _REPLIES = "model_server/services/test_saxml_replies.py"
 
 ROWS = (

@@ -53,7 +53,7 @@ def _patient_limits() -> Iterator[None]:
             "grammars.guide._LOOK_S",
             "grammars.guide._FIT_S",
             "sharing.confined.process.WALL_S",
-            "text.rendering.renderer._WAIT_S",
+            "text.chat_template._WAIT_S",
         ):
             limits.setattr(f"model_server.{place}", 60.0)
         yield

@@ -3,19 +3,292 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec
 
-from model_server.models.layers.expert_blocks import ExpertBiases, Kernels
-from model_server.models.layers.expert_division import ExpertDivision
-from model_server.models.layers.layers import Activation, Names
+from model_server.kernels.small_numbers import Packed, fits
+from model_server.kernels.tpu.grouped_matmul import can_gate, gated_grouped_matmul, grouped_matmul
+from model_server.models.layers.expert_blocks import (
+    ExpertBiases,
+    Kernel,
+    Kernels,
+    count_of,
+    in_blocks,
+)
+from model_server.models.layers.layers import Activation, ClampedGate, Names, gate_of, gated
 from model_server.models.layers.routing import Routes
+from model_server.models.weights.divided_product import mesh_of
+from model_server.models.weights.quantized import Quantized
+from model_server.models.weights.sharding import Layout
 from model_server.models.weights.source import Portion, Stacked, Tensor, Transposed
 from model_server.models.weights.weight import WeightForm, weight
+
+# Experts on a mesh: whole experts over one axis, each expert's width over another.
+#
+# Every device computes its share for all tokens and the results are summed: with the loop of
+# `expert_blocks`, or on a TPU with the grouped products of `expert_groups`. A dimension that does
+# not divide evenly is replicated.
+#
+# Mixture of experts on a TPU: routes sorted by expert, one grouped product per projection.
+#
+# As in `expert_blocks` there is no capacity: no token is dropped and none affects another. Unused
+# experts are not read; the others are read in their stored, quantised form.
+
+Sum = Callable[[jax.Array], jax.Array]
+
+
+def in_groups(
+    x: jax.Array,  # [T, D]
+    routes: Routes,
+    kernels: Kernels,  # of E experts
+    activation: Activation,
+    first: jax.Array | int,  # index of the first of them
+    *,
+    biases: ExpertBiases | None = None,
+    weigh_inputs: bool = False,
+    sum_inputs: Sum | None = None,  # over the devices that shard D, if any do
+    interpret: bool = False,
+) -> jax.Array:
+    """f32[T, D]: as `in_blocks`; where the down product is sharded on D, this device's shard."""
+    tokens, chosen = routes.experts.shape
+    count = count_of(kernels)
+    experts = routes.experts.reshape(-1) - first
+    mine = jnp.where((experts >= 0) & (experts < count), experts, count)
+    order = jnp.argsort(mine, stable=True)  # other devices' routes come last
+    sizes = jnp.bincount(mine, length=count + 1)[:count].astype(jnp.int32)
+    groups = _Groups(sizes, interpret)
+    seen = x.at[order // chosen].get(mode="promise_in_bounds")
+    if weigh_inputs:
+        seen = seen * routes.weights.reshape(-1)[order][:, None]
+    add = sum_inputs or _as_it_is
+    if kernels.gate is None:
+        inner = activation(add(groups.product(seen, kernels.up)))
+    elif sum_inputs is None and _can_gate(kernels.gate, kernels.up, activation):
+        inner = groups.gated(seen, kernels, activation, biases)
+    else:
+        gate, up = (add(groups.product(seen, each)) for each in (kernels.gate, kernels.up))
+        if biases is not None:
+            of_rows = jnp.minimum(mine[order], count - 1)
+            gate, up = (
+                part + added.at[of_rows].get(mode="promise_in_bounds")
+                for part, added in zip((gate, up), biases, strict=True)
+            )
+        inner = gated(activation, gate, up)
+    made = groups.product(inner, kernels.down)
+    # Back to token order; routes of other devices count as zero, whatever their weight.
+    by_token = made.at[jnp.argsort(order)].get(mode="promise_in_bounds").reshape(tokens, chosen, -1)
+    held = (mine < count).reshape(tokens, chosen)
+    weights = jnp.ones_like(routes.weights) if weigh_inputs else routes.weights
+    return jnp.sum(by_token * jnp.where(held, weights, 0.0)[..., None], axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Products of rows that are sorted by expert."""
+
+    sizes: jax.Array  # i32[E]: rows of each expert
+    interpret: bool
+
+    def product(self, x: jax.Array, kernel: Kernel) -> jax.Array:
+        """f32[T, out]."""
+        x = x.astype(kernel.dtype)
+        return grouped_matmul(x, packed_of(kernel), self.sizes, interpret=self.interpret)
+
+    def gated(
+        self,
+        x: jax.Array,
+        kernels: Kernels,
+        activation: Activation,
+        biases: ExpertBiases | None,
+    ) -> jax.Array:
+        """activation(gate) * up, as the down product takes it: rounded, in half the bytes."""
+        gate, up, down = kernels
+        assert gate is not None
+        return gated_grouped_matmul(
+            x.astype(gate.dtype),
+            packed_of(gate),
+            packed_of(up),
+            self.sizes,
+            functools.partial(gated, activation),
+            down.dtype,
+            biases=biases or (),
+            interpret=self.interpret,
+        )
+
+
+def _can_gate(gate: Kernel, up: Kernel, activation: Activation) -> bool:
+    """True if one kernel can compute gate, activation and up: not every one is known on TPUs."""
+    known = gate_of(activation) is not None or isinstance(activation, ClampedGate)
+    if not known or gate.dtype != up.dtype:
+        return False
+    return can_gate(packed_of(gate), packed_of(up))
+
+
+def _as_it_is(made: jax.Array) -> jax.Array:
+    return made
+
+
+def packed_of(kernel: Kernel) -> Packed:
+    return kernel.packed() if isinstance(kernel, Quantized) else Packed(kernel, None, None)
+
+
+def can_group(kernels: Kernels) -> bool:
+    return all(fits(packed_of(kernel)) for kernel in kernels if kernel is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertDivision:
+    """Mesh axes that shard a layer's experts, their width and their inputs."""
+
+    experts: str | None
+    ffw: str | None
+    embed: str | None = None  # used on a TPU, where no axis is left to XLA
+    rows: str | None = None  # rows of a step, likewise
+    platform: str = "cpu"
+    interpret: bool = False  # run TPU kernels without a TPU, for tests
+    weigh_inputs: bool = False  # as of `in_blocks`
+
+    @classmethod
+    def of(cls, kernels: Kernels, layout: Layout, *, weigh_inputs: bool = False) -> ExpertDivision:
+        """Apply the rules where the sizes allow it; a mesh axis shards one dimension at most."""
+        whole = count_of(kernels) % layout.shards("experts")
+        experts, ffw = None if whole else layout.axis("experts"), layout.axis("ffw")
+        if ffw == experts or _uneven(kernels.down, layout.shards("ffw")):
+            ffw = None
+        embed, rows = layout.axis("embed"), layout.axis("tokens")
+        if embed in (experts, ffw) or _uneven(kernels.up, layout.shards("embed")):
+            embed = None
+        if rows in (experts, ffw, embed):
+            rows = None
+        return cls(experts, ffw, embed, rows, layout.platform, weigh_inputs=weigh_inputs)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Mesh axes whose devices hold partial sums of a token's output."""
+        return tuple(axis for axis in (self.experts, self.ffw) if axis is not None)
+
+    def run(
+        self,
+        x: jax.Array,
+        routes: Routes,
+        kernels: Kernels,
+        activation: Activation,
+        biases: ExpertBiases | None = None,
+    ) -> jax.Array:
+        """As `in_blocks` over all experts, each device computing its own share."""
+        if self.platform == "tpu" and can_group(kernels):
+            return self._in_groups(x, routes, kernels, activation, biases)
+        return self._in_blocks(x, routes, kernels, activation, biases)
+
+    def _in_blocks(
+        self,
+        x: jax.Array,
+        routes: Routes,
+        kernels: Kernels,
+        activation: Activation,
+        biases: ExpertBiases | None,
+    ) -> jax.Array:
+        count = count_of(kernels)
+        on_one = functools.partial(in_blocks, weigh_inputs=self.weigh_inputs)
+        if not self.axes:
+            return on_one(x, routes, kernels, activation, 0, count, biases=biases)
+        mesh = mesh_of(jax.tree.leaves(kernels)[0])
+        assert not mesh.empty, "weights on several devices carry their mesh"
+
+        @functools.partial(
+            jax.shard_map,
+            mesh=mesh,
+            in_specs=(
+                *(PartitionSpec(), PartitionSpec()),
+                *(self._specs(kernels), self._bias_specs(biases)),
+            ),
+            out_specs=PartitionSpec(),
+            axis_names=set(self.axes),
+            check_vma=False,
+        )
+        def each(
+            x: jax.Array, routes: Routes, held: Kernels, biases: ExpertBiases | None
+        ) -> jax.Array:
+            made = on_one(x, routes, held, activation, self._first(held), count, biases=biases)
+            return jax.lax.psum(made, self.axes)
+
+        return each(x, routes, kernels, biases)
+
+    def _in_groups(
+        self,
+        x: jax.Array,
+        routes: Routes,
+        kernels: Kernels,
+        activation: Activation,
+        biases: ExpertBiases | None,
+    ) -> jax.Array:
+        mesh = mesh_of(jax.tree.leaves(kernels)[0])
+        on_one = functools.partial(
+            in_groups, weigh_inputs=self.weigh_inputs, interpret=self.interpret
+        )
+        if mesh.empty:
+            return on_one(x, routes, kernels, activation, 0, biases=biases)
+        rows = None if self.rows is None or len(x) % mesh.shape[self.rows] else self.rows
+        seen, chosen = PartitionSpec(rows, self.embed), PartitionSpec(rows)
+
+        # Over every axis: XLA cannot partition a kernel.
+        @functools.partial(
+            jax.shard_map,
+            mesh=mesh,
+            in_specs=(
+                *(seen, chosen),
+                *(self._specs(kernels, self.embed), self._bias_specs(biases)),
+            ),
+            out_specs=seen,
+            check_vma=False,
+        )
+        def each(
+            x: jax.Array, routes: Routes, held: Kernels, biases: ExpertBiases | None
+        ) -> jax.Array:
+            add = None if self.embed is None else functools.partial(_sum, axis=self.embed)
+            first = self._first(held)
+            made = on_one(x, routes, held, activation, first, biases=biases, sum_inputs=add)
+            return jax.lax.psum(made, self.axes) if self.axes else made
+
+        return each(x, routes, kernels, biases)
+
+    def _first(self, held: Kernels) -> jax.Array | int:
+        return jax.lax.axis_index(self.experts) * count_of(held) if self.experts else 0
+
+    def _bias_specs(self, biases: ExpertBiases | None) -> Any:
+        return jax.tree.map(lambda _: PartitionSpec(self.experts, self.ffw), biases)
+
+    def _specs(self, kernels: Kernels, embed: str | None = None) -> Kernels:
+        def lying(kernel: Kernel | None, outputs: str | None, inputs: str | None) -> Any:
+            def spec(array: jax.Array) -> PartitionSpec:
+                return PartitionSpec(self.experts, outputs, None if array.shape[2] == 1 else inputs)
+
+            return jax.tree.map(spec, kernel)
+
+        return Kernels(
+            lying(kernels.gate, self.ffw, embed),
+            lying(kernels.up, self.ffw, embed),
+            lying(kernels.down, embed, self.ffw),
+        )
+
+
+def _sum(made: jax.Array, axis: str) -> jax.Array:
+    return jax.lax.psum(made, axis)
+
+
+def _uneven(kernel: Kernel, shards: int) -> bool:
+    """True if this many shards of the inputs would be unequal or split a block of scales."""
+    arrays = [array for array in jax.tree.leaves(kernel) if array.shape[2] > 1]
+    # A shard of a row must be whole bytes.
+    units = [shards * 2 if array.dtype == jnp.int4 else shards for array in arrays]
+    return any(array.shape[2] % unit for array, unit in zip(arrays, units, strict=True))
+
 
 _UP_AXES, _DOWN_AXES = ("experts", "ffw", "embed"), ("experts", "embed", "ffw")
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from sax.cli.local.child import Child
-from sax.cli.local.gang import Gang, StopTimeouts
 from sax.cli.local.restarts import (
     Exit,
     GiveUp,
@@ -25,6 +28,163 @@ from sax.cli.local.restarts import (
     describe_exit,
 )
 from sax.errors import Unavailable
+
+# The processes of one gang: started together, and all ended when one of them ends.
+#
+# A lone child is a gang of one. Wraps `asyncio.subprocess`; the supervisor decides with
+# `sax.cli.local.restarts` when to start again.
+
+_Waits = dict["asyncio.Task[int]", int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopTimeouts:
+    """Grace periods before processes are killed."""
+
+    drain_s: float = 30.0  # lets running streams finish
+    # After one process has ended: the others must notice, which takes the timeout for a silent
+    # host (--host_timeout_seconds, 3 s by default), and the primary must end its streams.
+    gang_s: float = 6.0
+    last_s: float = 2.0  # after the primary has ended: no streams are left
+
+
+class Gang:
+    """Owns the processes of a gang's children, primary first."""
+
+    def __init__(self, children: tuple[Child, ...], leash: int, patience: StopTimeouts) -> None:
+        self.children = children
+        self.name = children[0].gang or children[0].name
+        self._leash = leash
+        self._patience = patience
+        self._processes: list[asyncio.subprocess.Process] = []
+        self._starting = asyncio.Lock()
+        self._draining = False
+
+    @property
+    def alive(self) -> bool:
+        return any(map(_runs, self._processes))
+
+    def pid(self, child: Child) -> int | None:
+        for known, process in zip(self.children, self._processes, strict=False):
+            if known is child and _runs(process):
+                return process.pid
+        return None
+
+    async def start(self) -> None:
+        """Start every process; start no more once the gang drains."""
+        async with self._starting:
+            self._processes = []
+            for child in self.children:
+                if self._draining:
+                    return
+                self._processes.append(await _spawn(child, self._leash))
+
+    async def ended(self) -> list[Exit]:
+        """Wait for one process to end, give the others their grace period, kill the rest.
+
+        Exits are in the order seen. Kills nothing while the gang drains.
+        """
+        waits: _Waits = {
+            asyncio.create_task(process.wait()): host
+            for host, process in enumerate(self._processes)
+        }
+        try:
+            return await self._see_out(waits)
+        finally:
+            for task in waits:
+                task.cancel()
+
+    async def drain(self, say: Callable[[str], None]) -> None:
+        """Send SIGTERM to the primary, which stops the others; kill those that do not end."""
+        self._draining = True
+        async with self._starting:  # wait for a start in progress
+            pass
+        if not self.alive:
+            return
+        say(f"draining the {self.name}")
+        with suppress(ProcessLookupError):
+            self._processes[0].terminate()
+        await self._leave(self._processes[:1], self._patience.drain_s, say)
+        await self._leave(self._processes[1:], self._patience.gang_s, say)
+
+    def kill(self) -> None:
+        self._draining = True
+        for process in self._processes:
+            _kill(process)
+
+    async def _see_out(self, waits: _Waits) -> list[Exit]:
+        clock = asyncio.get_running_loop().time
+        exits: list[Exit] = []
+        killed: set[int] = set()
+        deadline: float | None = None
+        pending = set(waits)
+        while pending:
+            left = None if deadline is None else max(0.0, deadline - clock())
+            done, pending = await asyncio.wait(
+                pending, timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
+            exits += [
+                Exit(waits[task], task.result(), waits[task] in killed)
+                for task in sorted(done, key=waits.__getitem__)
+            ]
+            deadline = self._deadline(exits, deadline, clock()) if done else None
+            if not done and not self._draining:
+                killed = {waits[task] for task in pending}
+                for host in killed:
+                    _kill(self._processes[host])
+        return exits
+
+    def _deadline(self, exits: list[Exit], earlier: float | None, now: float) -> float:
+        primary_ended = any(exit.host == 0 for exit in exits)
+        latest = now + (self._patience.last_s if primary_ended else self._patience.gang_s)
+        return latest if earlier is None else min(earlier, latest)
+
+    async def _leave(
+        self,
+        processes: list[asyncio.subprocess.Process],
+        within_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        waits = [asyncio.create_task(process.wait()) for process in processes]
+        if not waits:
+            return
+        await asyncio.wait(waits, timeout=within_s)
+        for process in filter(_runs, processes):
+            name = self.children[self._processes.index(process)].name
+            say(f"{name} did not stop within {within_s:g} s; killing it")
+            _kill(process)
+        await asyncio.gather(*waits)
+
+
+async def _spawn(child: Child, leash: int) -> asyncio.subprocess.Process:
+    child.log.parent.mkdir(parents=True, exist_ok=True)
+    with child.log.open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "sax.cli.local.leash",
+            child.module,
+            *child.flags,
+            env={**os.environ, **dict(child.environ)},
+            stdin=leash,
+            stdout=log,
+            stderr=asyncio.subprocess.STDOUT,
+            # In its own process group, so that Ctrl-C reaches only the supervisor, which drains
+            # in order.
+            start_new_session=True,
+        )
+
+
+def _runs(process: asyncio.subprocess.Process) -> bool:
+    return process.returncode is None
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """Send SIGKILL, which works even on a stopped process."""
+    if _runs(process):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # start_new_session makes its pid the group id
+
 
 _LOG_LINES = 8
 

@@ -19,9 +19,8 @@ from PIL import Image
 from model_server.loading.images.image_decoder import ImageDecoder
 from model_server.sharing.confined.process import ProcessEnded
 from model_server.sharing.images.forms import ImageForm, MultiplesForm, SquareForm
-from model_server.sharing.images.images import decoded
 from model_server.sharing.images.process import MAX_PIXELS, ImageAsk, ImageProcess
-from model_server.sharing.images.worker import answer
+from model_server.sharing.images.worker import answer, decoded
 from sax.errors import InvalidRequest, QueueFull
 from tests.each_case import each_case
 

@@ -28,7 +28,7 @@ from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of
-from model_server.sharing.images.images import prepared
+from model_server.sharing.images.worker import prepared
 from tests.tools.golden.media.case import tensor_of
 
 MEDIA = Path(__file__).parents[3] / "golden" / "media"

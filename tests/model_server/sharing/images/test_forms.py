@@ -17,7 +17,7 @@ from model_server.sharing.images.forms import (
     TilesForm,
     grids,
 )
-from model_server.sharing.images.images import prepared
+from model_server.sharing.images.worker import prepared
 
 # Width, height, factor, least and most pixels; width and height of transformers' smart_resize.
 SMART = [

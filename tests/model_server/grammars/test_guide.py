@@ -21,8 +21,7 @@ from model_server.grammars import guide as guide_file
 from model_server.grammars.closing import Closings
 from model_server.grammars.compiler import GrammarCompiler, ll_tokenizer
 from model_server.grammars.constraint import Constraint, grammar_of
-from model_server.grammars.guide import CompiledGrammar, GuideCounts
-from model_server.grammars.short_way import ShortWay
+from model_server.grammars.guide import CompiledGrammar, GuideCounts, ShortWay
 from tests.each_case import each_case
 from tests.model_server.grammars.schemas import SCHEMAS
 from tests.model_server.grammars.test_compiler import tokenizer

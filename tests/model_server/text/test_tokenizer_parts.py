@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.text.charsmap import CharsMap
+from model_server.text.tokenizer_parts import CharsMap
 from model_server.text.vocabularies.sentence_piece_file import parse, pieces_of
 from sax.errors import CheckpointError
 from tests.each_case import each_case
