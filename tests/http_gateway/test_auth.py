@@ -88,7 +88,6 @@ ROUTES = [
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
     ("POST", "/pooling"),
-    ("POST", "/predict"),
     ("GET", "/listall"),
     ("POST", "/publish"),
     ("PUT", "/update"),

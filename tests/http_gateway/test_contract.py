@@ -39,7 +39,6 @@ UNSAID = {
     "/v1/responses": "as chats, and outputs of calls must answer calls",
     "/v1/responses/{response_id}/cancel": "no response here is in the background",
     "/v1/completions": "as chats, and prompts times answers are bounded",
-    "/predict": "instances are chats and completions, and parameters are fields of both",
 }
 
 

@@ -35,7 +35,6 @@ BODIES = [
     ("/v1/rerank", {"model": "llama", "query": "a", "documents": ["b"]}),
     ("/tokenize", {"model": "llama", "prompt": "hi"}),
     ("/detokenize", {"model": "llama", "tokens": [104]}),
-    ("/predict", {"instances": [{"model": "llama", "prompt": "hi"}]}),
     ("/listcell", LISTED),
 ]
 

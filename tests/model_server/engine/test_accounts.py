@@ -302,7 +302,7 @@ def test_a_light_user_who_comes_again_and_again_does_not_stop_a_heavy_ones_secon
     while trace.answers[2].finish is None:
         for _ in range(3):  # in which the heavy user's second request has its slot back
             trace.turn()
-        if trace.scheduler.load().accounts.live("light") == 0:
+        if trace.scheduler.accounts.live("light") == 0:
             id += 1
             trace.add(id, by("light", 4, 2).engine_request)
     assert len(reached(trace, 2)) > 2
