@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,16 @@ import numpy as np
 from model_server.checkpoints.as_published import as_published
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import view_of
-from model_server.checkpoints.gguf.checkpoint import GgufCheckpoint
 from model_server.checkpoints.huggingface.safetensors import SafetensorsCheckpoint
 from model_server.checkpoints.huggingface.safetensors_header import ErrorHandler, raise_error
 from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES
-from model_server.checkpoints.orbax.checkpoint import OrbaxCheckpoint
 from model_server.checkpoints.orbax.folder import REMOTE, Folder
-from model_server.checkpoints.orbax.layout import find_layout, is_msgpack_map, layout_of_file
+from model_server.checkpoints.orbax.layout import (
+    OrbaxLayout,
+    find_layout,
+    is_msgpack_map,
+    layout_of_file,
+)
 from model_server.checkpoints.roots import local_place
 from model_server.checkpoints.split_name import whole_name
 from model_server.checkpoints.text_part import text_part_of
@@ -72,7 +76,7 @@ def _open_remote(url: str) -> Checkpoint:
             f"{url} does not exist or is not an Orbax checkpoint; other formats are read from "
             "local paths: copy it to this machine first"
         )
-    return _checked(OrbaxCheckpoint(layout))
+    return _checked(_orbax(layout))
 
 
 def _checked(checkpoint: Checkpoint) -> Checkpoint:
@@ -104,18 +108,18 @@ def _open(place: Path, on_error: ErrorHandler) -> Checkpoint:
     if place.suffix in _PICKLED:
         raise _pickled(place.parent, [place.name])
     if place.is_file() and is_msgpack_map(place):
-        return OrbaxCheckpoint(layout_of_file(Folder(str(place.parent)), place.name))
-    return GgufCheckpoint(place)
+        return _orbax(layout_of_file(Folder(str(place.parent)), place.name))
+    return _gguf(place)
 
 
 def _open_folder(folder: Path, on_error: ErrorHandler) -> Checkpoint:
     if any((folder / name).exists() for name in WEIGHT_FILES):
         return SafetensorsCheckpoint(folder, on_error)
     if layout := find_layout(Folder(str(folder))):
-        return OrbaxCheckpoint(layout)
+        return _orbax(layout)
     files = sorted(folder.glob("*.gguf"))
     if files and len({whole_name(file.name) for file in files}) == 1:  # perhaps in parts
-        return GgufCheckpoint(files[0])
+        return _gguf(files[0])
     if pickled := sorted(f.name for f in folder.iterdir() if f.suffix in _PICKLED):
         raise _pickled(folder, pickled)
     if (folder / "config.json").exists():
@@ -125,6 +129,16 @@ def _open_folder(folder: Path, on_error: ErrorHandler) -> Checkpoint:
         f"{folder} must hold config.json and its weights, an Orbax checkpoint, or exactly one "
         f".gguf file or its parts; of these it holds {found}"
     )
+
+
+def _gguf(file: Path) -> Checkpoint:
+    """Open a GGUF file. Most servers never do, so what reads one is imported on use."""
+    return import_module("model_server.checkpoints.gguf.checkpoint").GgufCheckpoint(file)
+
+
+def _orbax(layout: OrbaxLayout) -> Checkpoint:
+    """Open an Orbax or Pax checkpoint; what reads one is imported on use."""
+    return import_module("model_server.checkpoints.orbax.checkpoint").OrbaxCheckpoint(layout)
 
 
 def _pickled(folder: Path, names: list[str]) -> CheckpointError:

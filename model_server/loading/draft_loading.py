@@ -176,15 +176,6 @@ def told_draft(deployment: Deployment) -> str:
     )
 
 
-def draft_checkpoint(overrides: Mapping[str, str]) -> str | None:
-    """Return what DRAFT_MODEL says; None if it is no text, which configuring a recipe refuses."""
-    try:
-        wanted = json.loads(overrides.get("DRAFT_MODEL", "null"))
-    except ValueError:
-        return None
-    return wanted if isinstance(wanted, str) else None
-
-
 def own_path(wanted: str) -> str | None:
     """Return the path of a model class that needs no checkpoint; None: it names a checkpoint.
 

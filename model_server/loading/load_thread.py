@@ -15,7 +15,7 @@ from concurrent.futures import Future
 
 from model_server.engine.failure import as_load_error
 from model_server.engine.worker import Worker
-from model_server.loading.loaded import AnyLoaded, Loader, close
+from model_server.loading.loaded_model import LoadedModel, Loader
 from model_server.sharing.freeing import settle
 from sax.errors import Cancelled, SaxError
 from sax.types import ModelSpec, Progress
@@ -37,7 +37,7 @@ class LoadThread:
         self._cancelled = threading.Event()
         self._phase = ""  # last reported
 
-    async def run(self) -> AnyLoaded | SaxError:
+    async def run(self) -> LoadedModel | SaxError:
         job = Worker.once(f"load {self._spec.model_id}", self._load)
         try:
             return await asyncio.shield(asyncio.wrap_future(job))
@@ -49,8 +49,8 @@ class LoadThread:
         """Stop the load at its next progress report; anything it still returns is freed."""
         self._cancelled.set()
 
-    def _load(self) -> AnyLoaded | SaxError:
-        outcome: AnyLoaded | SaxError
+    def _load(self) -> LoadedModel | SaxError:
+        outcome: LoadedModel | SaxError
         try:
             with _short_turns():
                 outcome = self._loader(self._spec, self._report)
@@ -60,8 +60,8 @@ class LoadThread:
         except BaseException as exc:  # MemoryError and SystemExit end the load, not the server
             logger.exception("loading failed for key: %s", self._spec.model_id)
             outcome = as_load_error(exc)
-        if self._cancelled.is_set() and isinstance(outcome, AnyLoaded):
-            close(outcome)
+        if self._cancelled.is_set() and not isinstance(outcome, SaxError):
+            outcome.close()
             outcome = Cancelled(f"the load of {self._spec.model_id} was cancelled")
         return outcome
 
@@ -89,10 +89,10 @@ def _short_turns() -> Iterator[None]:
         sys.setswitchinterval(usual_s)
 
 
-def _free(job: Future[AnyLoaded | SaxError]) -> None:
+def _free(job: Future[LoadedModel | SaxError]) -> None:
     """Close a result that nobody waits for."""
-    if isinstance(outcome := job.result(), AnyLoaded):
-        close(outcome)
+    if not isinstance(outcome := job.result(), SaxError):
+        outcome.close()
 
 
 class _StopLoading(BaseException):

@@ -19,8 +19,8 @@ from model_server.checkpoints.huggingface.rope_settings import settle_rope
 from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.text_part import text_config
+from model_server.loading.chosen_tasks import generates
 from model_server.loading.draft_loading import drafted, named, own_path
-from model_server.loading.passes.chosen_tasks import generates
 from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe, model_paths

@@ -16,11 +16,11 @@ from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE
 from model_server.engine.paging.near_count import near_count
+from model_server.loading.chosen_tasks import tasks_of
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.draft_loading import check_context
 from model_server.loading.media.encoder_plan import told_media
 from model_server.loading.passes.beside import beside_of
-from model_server.loading.passes.chosen_tasks import tasks_of
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout
 from model_server.plan.advice import attempt, changes, fitting_slices

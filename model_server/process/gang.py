@@ -20,6 +20,7 @@ from typing import NoReturn, TypeVar
 from model_server.config import HUNG, LOST, ModelServerConfig, drained_status
 from model_server.engine.timing.watchdog import StepHung
 from model_server.engine.worker import Worker
+from model_server.loading.language import LanguageModels
 from model_server.loading.loader import make_loader
 from model_server.loading.stages.host_stage import StageHost
 from model_server.multihost import jax_group
@@ -121,7 +122,9 @@ def _serve_replica(group: Membership, config: ModelServerConfig, page: HealthPag
     primary, shares, kept = _interruptible(lambda: lead(group, config))
     address = own_address(group.primary)
     stage_host = StageHost(membership=group, address=address, programs=kept)
-    lost = serve(config, make_loader(config, shares, stage_host), page, primary)
+    loader = make_loader(config)
+    loader.context.use(LanguageModels(loader.context, shares, stage_host))
+    lost = serve(config, loader, page, primary)
     primary.close()
     if lost:
         return HUNG if isinstance(lost, StepHung) else LOST
@@ -138,8 +141,7 @@ def _serve_share(group: Membership, config: ModelServerConfig, page: HealthPage)
         programs=kept,
         on_failure=secondary.fail,
     )
-    loader = make_loader(config, stage_host=stage_host)
-
+    models = LanguageModels(make_loader(config).context, stage_host=stage_host)
     page.waiting = lambda: ""
 
     def on_signal(*_: object) -> None:
@@ -151,7 +153,7 @@ def _serve_share(group: Membership, config: ModelServerConfig, page: HealthPage)
         signal.signal(number, on_signal)
     reason = ""
     try:
-        secondary.run(loader.share)
+        secondary.run(models.share)
     except SaxError as error:
         reason = error.text
     except Exception as exc:

@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection
 
 from model_server.config import ANY_ADDRESS, ModelServerConfig, advertised_host
 from model_server.disaggregation.prefill_servers import PrefillServers
-from model_server.loading.loaded import Loader
+from model_server.loading.loaded_model import Loader
 from model_server.loading.memory_plan import Devices
 from model_server.loading.saving.saver import Saver
 from model_server.process.admin_process import AdminProcess, admin_command
@@ -47,10 +47,10 @@ from model_server.services.saxml_services import (
 )
 from model_server.services.token_service import PrefillService, TokenService
 from model_server.serving.admission import Admission
-from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.handler import Handler
-from model_server.serving.lm_servable import AdapterServable, LmServable
+from model_server.serving.lm_servable import AdapterServable
 from model_server.serving.metrics.registry import ModelServerMetrics
+from model_server.serving.passes.custom import CustomCalls
 from model_server.serving.passes.embeddings import Embeddings
 from model_server.serving.passes.gradients import GradientCalls
 from model_server.serving.passes.images import VisionCalls
@@ -315,14 +315,11 @@ class ModelServer:
     def _language_models(self) -> dict[str, ModelSpec]:
         """Models that the prefill servers must load too."""
         wanted: dict[str, ModelSpec] = {}
-        for each in self._language_servables():
+        for each in self.servables.language_models():
             if not isinstance(each, AdapterServable):
                 with contextlib.suppress(NotLoaded):  # it is being unloaded
                     wanted[each.model_id] = self.servables.spec(each.model_id)
         return wanted
-
-    def _language_servables(self) -> list[LmServable]:
-        return [each for each in self.servables.loaded() if isinstance(each, LmServable)]
 
     async def _admin(self) -> str:
         config = self._config
@@ -403,7 +400,7 @@ class ModelServer:
 
     def _why_not_ready(self) -> str:
         joined_for_s = self._joiner.joined_for_s if self._config.sax_cell else math.inf
-        lost = [each for each in self._language_servables() if not each.computes]
+        lost = [each for each in self.servables.language_models() if not each.computes]
         if lost:
             return f"{lost[0].model_id}: {lost[0].lost_islands}"
         return why_not_ready(

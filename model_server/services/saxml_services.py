@@ -19,8 +19,8 @@ from model_server.services.call import (
 )
 from model_server.services.lm_service import Samples, sampled
 from model_server.serving.chats.items import message_of, text_of
-from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.handler import MM_GENERATE, MM_SCORE, Handler
+from model_server.serving.passes.custom import CustomCalls
 from model_server.serving.passes.images import VisionCalls
 from model_server.serving.passes.sounds import AudioCalls
 from model_server.serving.query_cost import BatchCost

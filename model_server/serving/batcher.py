@@ -15,13 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from model_server.engine.worker import Worker
-from model_server.loading.loaded import (
-    AudioRunner,
-    CustomRunner,
-    EmbedRunner,
-    GradientsRunner,
-    VisionRunner,
-)
+from model_server.loading.loaded_model import HeldMemory
 from model_server.serving.query_cost import BatchCost
 from sax.errors import Internal, NotLoaded, QueueFull, SaxError
 
@@ -182,14 +176,13 @@ class Batcher(Generic[Item, Answer]):
         return NotLoaded(f"{self._name} was unloaded before this request was done")
 
 
-_BatchRunner = EmbedRunner | GradientsRunner | CustomRunner | VisionRunner | AudioRunner
 _LAST_BATCH_S = 5.0  # how long a batch may run past the drain time before it is abandoned
 
 
 class RunnerThread:
     """Runs on the event loop, except for the runner's jobs."""
 
-    def __init__(self, model_id: str, runner: _BatchRunner) -> None:
+    def __init__(self, model_id: str, runner: HeldMemory) -> None:
         self.worker = Worker(f"batches {model_id}")
         self._model_id = model_id
         self._runner = runner

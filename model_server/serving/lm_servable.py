@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -32,8 +32,8 @@ from model_server.engine.timing.watchdog import OnHang
 from model_server.engine.types import RowResult
 from model_server.islands.proxy_backend import BACKEND
 from model_server.loading.loaded import Loaded, LoadedAdapter
-from model_server.serving.embed_servable import EmbedServable
-from model_server.serving.gradient_queue import GradientQueue
+from model_server.loading.loaded_batches import LoadedBatches
+from model_server.serving.batch_servable import BatchServable
 from model_server.serving.method_stats import MethodStats
 from model_server.serving.query_cost import CostMeter
 from model_server.serving.spans import Spans
@@ -44,6 +44,7 @@ from sax.memory_parts import MemoryParts
 logger = logging.getLogger(__name__)
 
 Receive = Callable[[SequenceUpdate], None]
+L = TypeVar("L", bound=LoadedBatches)
 _RECENT_STEPS = 10
 
 
@@ -76,9 +77,9 @@ class LmServable:
         self._receivers: dict[int, Receive] = {}
         self._lost: ReplicaLost | None = None
         self._engine = engine or _engine_of(loaded, self._deliver, on_hang)
-        # Beside generating; None: it was not published for that.
-        self.embedder = loaded.embedder and EmbedServable(model_id, loaded.embedder)
-        self.gradients = loaded.gradients and GradientQueue(model_id, loaded.gradients)
+        # Beside generating
+        beside = (each for each in (loaded.embedder, loaded.gradients) if each is not None)
+        self._beside = [BatchServable(model_id, each) for each in beside]
         if loaded.note:
             logger.warning("%s: %s", model_id, loaded.note)
         if loaded.kernels:
@@ -209,14 +210,18 @@ class LmServable:
     def stats(self) -> EngineStats:
         return self._engine.stats()
 
+    def part(self, kind: type[L]) -> BatchServable[L] | None:
+        """Return what serves such calls beside generating; None: it was not published for them."""
+        found = (each.part(kind) for each in self._beside)
+        return next((each for each in found if each is not None), None)
+
     def cost_meter(self) -> CostMeter:
         """Begin to measure what a request costs."""
         return CostMeter(self._engine.stats, self.loaded.devices)
 
     async def close(self, drain_s: float) -> None:
         self.closing = True
-        beside = [each for each in (self.embedder, self.gradients) if each is not None]
-        closing = (each.close(drain_s) for each in beside)
+        closing = (each.close(drain_s) for each in self._beside)
         await asyncio.gather(asyncio.to_thread(self._engine.drain, drain_s), *closing)
         if self.loaded.islands is not None:
             BACKEND.forget(self.loaded.islands)

@@ -77,19 +77,14 @@ class Prefiller:
 
     def _servable(self, model_id: str) -> tuple[LmServable, Disaggregation]:
         servable = self._servables.get(model_id)
-        disaggregation = (
-            servable.loaded.disaggregation if isinstance(servable, LmServable) else None
+        if isinstance(servable, LmServable):
+            disaggregation = servable.loaded.disaggregation
+            if disaggregation is not None and disaggregation.transfers.gives:
+                return servable, disaggregation
+        raise UnsupportedParameter(
+            f"this server does not prefill {model_id} for others: that takes a language model on "
+            "a server started with --prefill"
         )
-        if (
-            not isinstance(servable, LmServable)
-            or disaggregation is None
-            or not disaggregation.transfers.gives
-        ):
-            raise UnsupportedParameter(
-                f"this server does not prefill {model_id} for others: that takes a language model "
-                "on a server started with --prefill"
-            )
-        return servable, disaggregation
 
     def _hold(
         self, model_id: str, disaggregation: Disaggregation, key: int, count: PageCount

@@ -8,26 +8,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from model_server.engine.timing.watchdog import OnHang
-from model_server.loading.loaded import (
-    AnyLoaded,
-    Loaded,
-    LoadedAdapter,
-    LoadedAudio,
-    LoadedCustom,
-    LoadedVision,
-)
-from model_server.serving.custom_servable import CustomServable
-from model_server.serving.embed_servable import EmbedServable
+from model_server.loading.loaded import Loaded, LoadedAdapter
+from model_server.loading.loaded_batches import LoadedBatches
+from model_server.loading.loaded_model import LoadedModel
+from model_server.serving.batch_servable import BatchServable
 from model_server.serving.lm_servable import AdapterServable, LmServable
 from model_server.serving.method_stats import MethodStats
-from model_server.serving.transcripts.audio_servable import AudioServable
-from model_server.serving.vision_servable import VisionServable
 from sax.activity import Activity
 from sax.memory_parts import MemoryParts
 from sax.types import ServableStatus
+
+L = TypeVar("L", bound=LoadedBatches)
 
 
 class StatusEvent(Enum):
@@ -83,6 +77,9 @@ class Servable(Protocol):
     cancelled: int  # requests whose caller went away
 
     @property
+    def loaded(self) -> LoadedModel: ...
+
+    @property
     def kind(self) -> str:
         """Name for messages: a language model, an embedding model, ..."""
         ...
@@ -127,6 +124,10 @@ class Servable(Protocol):
         """The reason if nothing can be served any more; else None."""
         ...
 
+    def part(self, kind: type[L], /) -> BatchServable[L] | None:
+        """Return what answers in batches of this kind; None: nothing of it does."""
+        ...
+
     async def close(self, drain_s: float) -> None:
         """Let running requests finish within the time, refuse the rest, free the memory."""
         ...
@@ -134,7 +135,7 @@ class Servable(Protocol):
 
 def make_servable(
     model_id: str,
-    loaded: AnyLoaded,
+    loaded: LoadedModel,
     find: Callable[[str], Servable],
     on_hang: OnHang | None = None,
 ) -> Servable:
@@ -145,10 +146,5 @@ def make_servable(
         return AdapterServable(model_id, loaded, base)
     if isinstance(loaded, Loaded):
         return LmServable(model_id, loaded, on_hang)
-    if isinstance(loaded, LoadedCustom):
-        return CustomServable(model_id, loaded)
-    if isinstance(loaded, LoadedVision):
-        return VisionServable(model_id, loaded)
-    if isinstance(loaded, LoadedAudio):
-        return AudioServable(model_id, loaded)
-    return EmbedServable(model_id, loaded)
+    assert isinstance(loaded, LoadedBatches), "a model is stepped, or answers in batches"
+    return BatchServable(model_id, loaded)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from model_server.engine.failure import as_load_error
 from model_server.engine.timing.watchdog import OnHang
 from model_server.loading.load_thread import LoadThread
-from model_server.loading.loaded import AnyLoaded, Loader, close
+from model_server.loading.loaded_model import LoadedModel, Loader
 from model_server.serving.admission import tell_of_idle
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.servable import Servable, StatusEvent, make_servable, transition
@@ -101,6 +101,10 @@ class Servables:
         """Every servable in memory, including draining ones. Thread-safe."""
         return (e.servable for e in list(self._entries.values()) if e.servable is not None)
 
+    def language_models(self) -> Iterator[LmServable]:
+        """Those of `loaded` that generate, adapters included. Thread-safe."""
+        return (each for each in self.loaded() if isinstance(each, LmServable))
+
     def loading(self) -> tuple[str, ...]:
         """Ids of the models being loaded. Thread-safe."""
         entries = list(self._entries.values())
@@ -155,7 +159,7 @@ class Servables:
     @property
     def dormant(self) -> bool:
         """True if language models are loaded and none has the islands to compute."""
-        computing = [each.computes for each in self.loaded() if isinstance(each, LmServable)]
+        computing = [each.computes for each in self.language_models()]
         return bool(computing) and not any(computing)
 
     def lose(self, error: ReplicaLost) -> None:
@@ -164,9 +168,8 @@ class Servables:
         for entry in self._entries.values():
             if not entry.settled.done():
                 _settle(entry.settled, error)
-        for servable in self.loaded():
-            if isinstance(servable, LmServable):
-                servable.lose(error)
+        for servable in self.language_models():
+            servable.lose(error)
 
     @property
     def memory_used(self) -> int:
@@ -263,18 +266,18 @@ class Servables:
             memory_return.soon()  # of what building the model took
         return self._keep(entry, outcome)
 
-    def _keep(self, entry: _WantedServable, outcome: AnyLoaded | SaxError) -> SaxError | None:
+    def _keep(self, entry: _WantedServable, outcome: LoadedModel | SaxError) -> SaxError | None:
         """Serve the loaded model, or record why it failed."""
         entry.progress = None
-        if isinstance(outcome, AnyLoaded):
+        if not isinstance(outcome, SaxError):
             try:
                 entry.servable = make_servable(entry.model_id, outcome, self.get, self.on_hang)
             except SaxError as exc:  # an adapter's base has gone meanwhile
-                close(outcome)
+                outcome.close()
                 outcome = exc
             except Exception as exc:
                 logger.exception("cannot serve key: %s", entry.model_id)
-                close(outcome)
+                outcome.close()
                 outcome = as_load_error(exc)
         if isinstance(outcome, SaxError):
             entry.reason, entry.need = outcome.text, outcome.need

@@ -13,16 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from model_server.loading.loaded import (
-    Batching,
+from model_server.loading.custom.loaded_custom import CustomRequest, LoadedCustom
+from model_server.loading.loaded_batches import ONLY, Batching
+from model_server.loading.passes.embed_loading import methods_of
+from model_server.loading.passes.loaded_passes import (
     GradientInput,
-    LoadedCustom,
     LoadedEmbedder,
     LoadedGradients,
-    LoadedVision,
-    SeenImage,
 )
-from model_server.loading.passes.embed_loading import methods_of
+from model_server.loading.vision.loaded_vision import LoadedVision, SeenImage
 from model_server.sharing.images.forms import SquareForm
 from model_server.text.tokenizer import ByteTokenizer
 from sax.errors import Internal, InvalidRequest, SaxError, UnsupportedParameter
@@ -35,19 +34,17 @@ CONTEXT = 100
 class FakeEmbedRunner:
     """Holds every batch until the gate opens."""
 
-    batch = 4
-
     def __init__(self, gate: threading.Event, numbers: int = 2) -> None:
         self._numbers = numbers
         self.closed = False
         self.batches: list[int] = []
         self._gate = gate
 
-    def length(self, count: int) -> int:
-        return 10 if count <= 10 else CONTEXT
+    def group(self, ids: Sequence[int]) -> int:
+        return 10 if len(ids) <= 10 else CONTEXT
 
-    def embed(self, inputs: Sequence[Sequence[int]]) -> list[list[float]]:
-        assert len({self.length(len(ids)) for ids in inputs}) == 1
+    def run(self, inputs: Sequence[Sequence[int]]) -> list[list[float]]:
+        assert len({self.group(ids) for ids in inputs}) == 1
         self.batches.append(len(inputs))
         assert self._gate.wait(60)
         return [[float(sum(ids)), float(len(ids))][: self._numbers] for ids in inputs]
@@ -60,12 +57,11 @@ class FakeGradientRunner:
     """The score of a text is its number of ids, and its gradient these ids."""
 
     closed = False
-    batch = 4
 
-    def length(self, count: int) -> int:
+    def group(self, given: GradientInput) -> int:
         return CONTEXT
 
-    def gradients(self, inputs: Sequence[GradientInput]) -> list[Gradients]:
+    def run(self, inputs: Sequence[GradientInput]) -> list[Gradients]:
         return [
             Gradients([float(len(ids))], {"ids": [float(each) for each in ids]})
             for ids, _ in inputs
@@ -82,9 +78,12 @@ class FakeCustomRunner:
         self.closed = False
         self._gate = gate
 
-    def answer(self, method: str, requests: Sequence[bytes]) -> list[bytes | SaxError]:
+    def group(self, request: CustomRequest) -> str:
+        return request.method
+
+    def run(self, requests: Sequence[CustomRequest]) -> list[bytes | SaxError]:
         assert self._gate.wait(60)
-        return [_answer(method, request) for request in requests]
+        return [_answer(*each) for each in requests]
 
     def close(self) -> None:
         self.closed = True
@@ -126,26 +125,31 @@ def fake_embedder(gate: threading.Event, *, queue: int = 8) -> LoadedEmbedder:
         max_context=CONTEXT,
         dimensions=2,
         sizes=(1,),
-        queue=queue,
+        batching={ONLY: Batching(4, 0.002, queue)},
         memory=MEMORY,
     )
 
 
 def fake_gradients() -> LoadedGradients:
-    return LoadedGradients(FakeGradientRunner(), CONTEXT, queue=8)
+    return LoadedGradients(
+        runner=FakeGradientRunner(),
+        max_context=CONTEXT,
+        batching={ONLY: Batching(4, 0.002, 8)},
+    )
 
 
 class FakeVisionRunner:
     """Holds every batch until the gate opens."""
-
-    batch = 4
 
     def __init__(self, gate: threading.Event) -> None:
         self.closed = False
         self.batches: list[int] = []
         self._gate = gate
 
-    def see(self, images: Sequence[np.ndarray]) -> list[SeenImage]:
+    def group(self, image: np.ndarray) -> None:
+        pass
+
+    def run(self, images: Sequence[np.ndarray]) -> list[SeenImage]:
         self.batches.append(len(images))
         assert self._gate.wait(60)
         means = [image.mean((0, 1)).astype(np.float32) for image in images]
@@ -161,7 +165,7 @@ def fake_vision(gate: threading.Event) -> LoadedVision:
         form=SquareForm(size=4, shortest=None, resample=0),
         labels=("red", "green", "blue"),
         top_k=2,
-        queue=4,
+        batching={ONLY: Batching(4, 0.002, 4)},
         memory=MEMORY,
     )
 
@@ -170,5 +174,6 @@ def fake_custom(gate: threading.Event) -> LoadedCustom:
     return LoadedCustom(
         runner=FakeCustomRunner(gate),
         batching={"upper": Batching(2, 0.0, 2), "reverse": Batching(2, 0.0, 2)},
+        methods=("upper", "reverse"),
         memory=MEMORY,
     )

@@ -22,14 +22,12 @@ from model_server.disaggregation.contract import Contract, source_of
 from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.disaggregation.handed_pages import PageCount
 from model_server.engine.types import EngineLimits, Sampling
-from model_server.loading.loaded import (
-    AnyLoaded,
-    Loaded,
-    LoadedAudio,
-    LoadedCustom,
-    LoadedEmbedder,
-    LoadedVision,
-)
+from model_server.loading.audio.loaded_audio import LoadedAudio
+from model_server.loading.custom.loaded_custom import LoadedCustom
+from model_server.loading.loaded import Loaded
+from model_server.loading.loaded_model import LoadedModel
+from model_server.loading.passes.loaded_passes import LoadedEmbedder
+from model_server.loading.vision.loaded_vision import LoadedVision
 from model_server.process.server import ModelServer
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import ByteTokenizer
@@ -55,7 +53,7 @@ MEMORY = 1000  # bytes each fake model says it fills
 KERNELS = "arithmetic, 1 thread"
 MODEL_PATHS = (
     "fake",
-    "fake.Held",
+    "fake.HeldMemory",
     "fake.Truncated",
     "fake.OutOfMemory",
     "fake.Exits",
@@ -96,7 +94,7 @@ class FakeModels:
         self.most_concurrent = 0
         self.batches = threading.Event()  # clear: batches of embedders and custom models wait
         self.batches.set()
-        self.release = threading.Event()  # lets a load of fake.Held go on
+        self.release = threading.Event()  # lets a load of fake.HeldMemory go on
         self._delay_s = delay_s
         self._gate = gate
         self._fail_result = fail_result
@@ -108,7 +106,7 @@ class FakeModels:
         self._room = room
         self._stream_interval_s = stream_interval_s
 
-    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
+    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> LoadedModel:
         self.concurrent += 1
         self.most_concurrent = max(self.most_concurrent, self.concurrent)
         try:
@@ -116,7 +114,7 @@ class FakeModels:
         finally:
             self.concurrent -= 1
 
-    def _load(self, spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
+    def _load(self, spec: ModelSpec, report: Callable[[Progress], None]) -> LoadedModel:
         self.loads.append(spec.checkpoint)
         report(Progress("reading weights", 1, 2, "tensors"))
         match spec.model_path:
@@ -136,7 +134,7 @@ class FakeModels:
                 return self._remember(fake_vision(self.batches))
             case "fake.Audio":
                 return self._remember(fake_audio(self.batches))
-            case "fake.Held":
+            case "fake.HeldMemory":
                 while not self.release.wait(0.01):
                     report(Progress("compiling bucket", 1, 3))
             case "fake.Stuck":
@@ -153,7 +151,7 @@ class FakeModels:
 
     def _remember(
         self, loaded: LoadedEmbedder | LoadedCustom | LoadedVision | LoadedAudio
-    ) -> AnyLoaded:
+    ) -> LoadedModel:
         self.runners.append(loaded.runner)
         return loaded
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from model_server.loading.loaded import LoadedAudio, SpeechWindow, WrittenWindow
+from model_server.loading.audio.loaded_audio import LoadedAudio, SpeechWindow, WrittenWindow
+from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.models.audio.speech_tokens import SpeechTokens
 from model_server.sharing.audio.process import SoundForm
 from model_server.text.tokenizer import HfTokenizer
@@ -34,8 +35,6 @@ TOKENS = SpeechTokens(
 class FakeAudioRunner:
     """Holds every batch until the gate opens."""
 
-    batch = 2
-
     def __init__(self, gate: threading.Event) -> None:
         self.closed = False
         self.batches: list[int] = []
@@ -45,7 +44,10 @@ class FakeAudioRunner:
         self._gate = gate
         self._tokenizer = HfTokenizer(tokenizer_json(POSITIONS))
 
-    def write(self, windows: Sequence[SpeechWindow]) -> list[WrittenWindow]:
+    def group(self, window: SpeechWindow) -> None:
+        pass
+
+    def run(self, windows: Sequence[SpeechWindow]) -> list[WrittenWindow]:
         self.batches.append(len(windows))
         assert self._gate.wait(60)
         return [self._written(each) for each in windows]
@@ -70,6 +72,6 @@ def fake_audio(gate: threading.Event, queue: int = 4) -> LoadedAudio:
         form=SoundForm(8, 2 * POSITIONS, 60),
         frames=2 * POSITIONS,
         context=48,
-        queue=queue,
+        batching={ONLY: Batching(2, 0.005, queue)},
         memory=MEMORY,
     )

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from model_server.__main__ import leave
 from model_server.config import HUNG, ModelServerConfig
-from model_server.loading.loaded import AnyLoaded, Loaded
+from model_server.loading.loaded import Loaded
+from model_server.loading.loaded_model import LoadedModel
 from model_server.loading.memory_plan import Devices
 from model_server.process.health_page import HealthPage
 from model_server.process.start import serve
@@ -27,7 +28,7 @@ class HangingModels(FakeModels):
     def __init__(self) -> None:
         super().__init__(gate=threading.Semaphore(STEPS))
 
-    def __call__(self, spec: ModelSpec, report: object) -> AnyLoaded:
+    def __call__(self, spec: ModelSpec, report: object) -> LoadedModel:
         loaded = super().__call__(spec, lambda progress: None)
         assert isinstance(loaded, Loaded)
         return replace(loaded, step_limit_s=LIMIT_S)

@@ -2,74 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.config import ModelServerConfig
+from model_server.loading.audio.audio_batches import AudioBatches
 from model_server.loading.audio.audio_programs import AudioPrograms
-from model_server.loading.audio.audio_runner import AudioModelRunner
+from model_server.loading.audio.loaded_audio import WAIT_S, LoadedAudio
 from model_server.loading.audio.sound_settings import check_sound_settings
-from model_server.loading.loaded import LoadedAudio
-from model_server.loading.memory_plan import FreeMemory
+from model_server.loading.batch_plan import BatchPlan
+from model_server.loading.kinds import AskedModel
+from model_server.loading.load_context import LoadContext
+from model_server.loading.loaded_batches import ONLY, Batching
+from model_server.loading.loaded_model import Report
 from model_server.loading.sounds.sound_decoder import check_soundfile
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.audio.audio_recipe import AudioClass, AudioRecipe
 from model_server.models.audio.speech_tokens import read_speech_tokens
 from model_server.models.overrides import apply_overrides
-from model_server.models.weights.sharding import Layout
+from model_server.models.registry import audio_class
 from model_server.sharing.audio.process import SoundForm
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
-from sax.types import ModelSpec, Progress
-
-Report = Callable[[Progress], None]
+from sax.types import ModelSpec
 
 
-def load_audio(
-    model: AudioClass,
-    spec: ModelSpec,
-    checkpoint: Checkpoint | None,
-    config: ModelServerConfig,
-    free: Callable[[Layout], FreeMemory],
-    report: Report,
-) -> LoadedAudio:
-    """Load a model that writes down speech; free: the memory left on each device of a layout.
+class AudioModels:
+    """Models that write down speech."""
 
-    Raises CheckpointError, InvalidRequest, MemoryPlanError, and LoadFailed without soundfile.
-    """
-    check_soundfile()
-    recipe = configured(model, spec, checkpoint)
-    assert checkpoint is not None, "`configured` refuses None"
-    check_sound_settings(checkpoint.folder, recipe.config)
-    needed = recipe.needed(checkpoint)
-    if found := next(mismatches(recipe.blueprint.declarations, needed), None):
-        raise CheckpointError(found)
-    tokens = read_speech_tokens(checkpoint, recipe.config)
-    layout = recipe.serving.layout.placed(jax.local_devices())
-    programs = AudioPrograms(recipe, tokens, layout)
-    programs.compile(report)
-    parts = MemoryParts(
-        weights=programs.weight_bytes, state=programs.state_bytes, workspace=programs.workspace
-    )
-    memory = free(layout).reserve(weights=parts.weights, workspace=parts.state + parts.workspace)
-    leaves = read_weights(recipe.blueprint.declarations, needed, report, layout)
-    runner = AudioModelRunner(programs, leaves)
-    runner.warm(report)
-    sizes, minutes = recipe.config, recipe.serving.max_minutes
-    return LoadedAudio(
-        runner=runner,
-        tokenizer=checkpoint.tokenizer(),
-        tokens=tokens,
-        form=SoundForm(sizes.bins, sizes.frames, 60 * minutes),
-        frames=sizes.frames,
-        context=sizes.context,
-        queue=config.queue,
-        memory=memory,
-        parts=parts,
-        devices=layout.mesh.size,
-    )
+    def __init__(self, context: LoadContext) -> None:
+        self._context = context
+
+    def plan(self, asked: AskedModel, report: Report) -> BatchPlan[LoadedAudio]:
+        """Compile a model's programs.
+
+        Raises CheckpointError, InvalidRequest, and LoadFailed without soundfile.
+        """
+        check_soundfile()
+        spec, checkpoint = asked.spec, asked.checkpoint
+        model = audio_class(spec.model_path, asked.config)
+        assert model is not None, "the kind was chosen by it"
+        recipe = configured(model, spec, checkpoint)
+        assert checkpoint is not None, "`configured` refuses None"
+        check_sound_settings(checkpoint.folder, recipe.config)
+        needed = recipe.needed(checkpoint)
+        if found := next(mismatches(recipe.blueprint.declarations, needed), None):
+            raise CheckpointError(found)
+        tokens = read_speech_tokens(checkpoint, recipe.config)
+        layout = recipe.serving.layout.placed(jax.local_devices())
+        programs = AudioPrograms(recipe, tokens, layout)
+        programs.compile(report)
+
+        def runner(report: Report) -> AudioBatches:
+            leaves = read_weights(recipe.blueprint.declarations, needed, report, layout)
+            made = AudioBatches(programs, leaves)
+            made.warm(report)
+            return made
+
+        sizes, minutes = recipe.config, recipe.serving.max_minutes
+        return BatchPlan(
+            context=self._context,
+            spec=spec,
+            layout=layout,
+            parts=MemoryParts(
+                weights=programs.weight_bytes,
+                state=programs.state_bytes,
+                workspace=programs.workspace,
+            ),
+            runner=runner,
+            loaded=lambda **fields: LoadedAudio(
+                tokenizer=checkpoint.tokenizer(),
+                tokens=tokens,
+                form=SoundForm(sizes.bins, sizes.frames, 60 * minutes),
+                frames=sizes.frames,
+                context=sizes.context,
+                batching={ONLY: Batching(max(programs.sizes), WAIT_S, self._context.config.queue)},
+                **fields,
+            ),
+        )
 
 
 def configured(model: AudioClass, spec: ModelSpec, checkpoint: Checkpoint | None) -> AudioRecipe:
@@ -80,3 +89,6 @@ def configured(model: AudioClass, spec: ModelSpec, checkpoint: Checkpoint | None
         )
     values = apply_overrides(model.overridable, spec.overrides, model.path)
     return model.configure(checkpoint.config, values)
+
+
+KIND = AudioModels

@@ -6,8 +6,7 @@ compile again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +15,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from model_server.engine.compiling import compiled_in_turn
+from model_server.loading.batch_plan import code_and_most, compiled_all
+from model_server.loading.loaded_model import Report
 from model_server.models.audio import whisper
 from model_server.models.audio.audio_recipe import AudioRecipe
 from model_server.models.audio.speech_rules import SpeechRow, advanced
@@ -25,9 +25,6 @@ from model_server.models.audio.whisper import WhisperCache
 from model_server.models.audio.whisper_weights import Tree, heads_axis
 from model_server.models.weights.sharding import Layout, bytes_per_device
 from model_server.models.weights.weight import leaf_shapes
-from sax.types import Progress
-
-Report = Callable[[Progress], None]
 
 STEPS = 24  # tokens between two looks of the host at who is done and who is gone
 _CONTROL = 3  # start, language, task
@@ -74,11 +71,7 @@ class AudioPrograms:
     def compile(self, report: Report) -> None:
         kinds = [("encode", 0), *(("read", each) for each in self.prompts), ("choose", 0)]
         keys = [_ProgramKey(kind, size, prompt) for size in self.sizes for kind, prompt in kinds]
-        report(Progress("compiling bucket", 0, len(keys)))
-        with closing(compiled_in_turn(keys, lambda key: self._lowered(key).compile())) as made:
-            for done, (key, program) in enumerate(made, 1):
-                self._compiled[key] = program
-                report(Progress("compiling bucket", done, len(keys)))
+        self._compiled = compiled_all(keys, lambda key: self._lowered(key).compile(), report)
 
     @property
     def weight_bytes(self) -> int:
@@ -94,11 +87,7 @@ class AudioPrograms:
     @property
     def workspace(self) -> int:
         """Bytes of all programs' code, and of the largest temporaries and results."""
-        stats = [each for one in self._compiled.values() if (each := one.memory_analysis())]
-        code = sum(each.generated_code_size_in_bytes for each in stats)
-        return code + max(
-            (each.temp_size_in_bytes + each.output_size_in_bytes for each in stats), default=0
-        )
+        return sum(code_and_most(self._compiled.values()))
 
     def encode(self, leaves: Sequence[jax.Array], mels: np.ndarray) -> WhisperCache:
         """Map spectrograms f32[B, frames, bins] to what the decoder reads of them."""

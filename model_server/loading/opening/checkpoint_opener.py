@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.hub.fetching import is_fetched, local_copy, pin
-from model_server.checkpoints.huggingface.peft import open_adapter
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.roots import CheckpointRoots
-from model_server.loading.draft_loading import draft_checkpoint
 from model_server.loading.opening.openings import Openings
 from sax.errors import CheckpointError
 from sax.names import NO_CHECKPOINT
@@ -36,7 +34,7 @@ class CheckpointOpener:
         Raises InvalidName, CheckpointError.
         """
         overrides = dict(spec.overrides)
-        if draft := draft_checkpoint(overrides):
+        if draft := _draft_checkpoint(overrides):
             overrides["DRAFT_MODEL"] = json.dumps(self.pin(draft))
         return replace(spec, checkpoint=self.pin(spec.checkpoint), overrides=overrides)
 
@@ -68,8 +66,7 @@ class CheckpointOpener:
         """Return what fetches a checkpoint, if need be, and opens it."""
 
         def open_it(path: str) -> AbstractContextManager[Checkpoint]:
-            self._check(path)
-            place = local_copy(path, report)
+            place = self.place(path, report)
             return closing(
                 self._openings.run(path, lambda: open_checkpoint(place), lambda late: late.close())
             )
@@ -83,17 +80,15 @@ class CheckpointOpener:
         """
         if spec.checkpoint == NO_CHECKPOINT:
             return spec
-        self._check(spec.checkpoint)
-        return replace(spec, checkpoint=local_copy(spec.checkpoint, report))
+        return replace(spec, checkpoint=self.place(spec.checkpoint, report))
 
-    def check_adapter(self, path: str, report: Report) -> None:
-        """Open an adapter once, so that a file system that does not answer ends in time.
+    def place(self, path: str, report: Report) -> str:
+        """Return where a checkpoint is on this machine, fetched if need be.
 
         Raises CheckpointError.
         """
-        self._check(path)
-        place = local_copy(path, report)
-        self._openings.run(path, lambda: open_adapter(place).close())
+        self._openings.run(path, lambda: self._roots.check(path))
+        return local_copy(path, report)
 
     def read(self, path: str, job: Callable[[], T]) -> T:
         """Return what a job reads of an opened checkpoint.
@@ -101,9 +96,6 @@ class CheckpointOpener:
         Raises CheckpointError if it takes too long.
         """
         return self._openings.run(path, job)
-
-    def _check(self, path: str) -> None:
-        self._openings.run(path, lambda: self._roots.check(path))
 
 
 @contextmanager
@@ -115,3 +107,12 @@ def named(path: str) -> Iterator[None]:
         if path in exc.text:
             raise
         raise type(exc)(f"{path}: {exc.text}", param=exc.param) from exc
+
+
+def _draft_checkpoint(overrides: Mapping[str, str]) -> str | None:
+    """Return what DRAFT_MODEL says; None if it is no text, which configuring a recipe refuses."""
+    try:
+        wanted = json.loads(overrides.get("DRAFT_MODEL", "null"))
+    except ValueError:
+        return None
+    return wanted if isinstance(wanted, str) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 
@@ -18,11 +19,18 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
 )
 from model_server.engine.compiling import Programs
 from model_server.loading.deployment import PlacedModel
-from model_server.loading.loaded import LoadedEmbedder, LoadedGradients, TextEncoder
+from model_server.loading.loaded_batches import ONLY, Batching
+from model_server.loading.loaded_model import Report
 from model_server.loading.passes.embed_loading import embedding_as, with_tasks
-from model_server.loading.passes.embed_runner import EmbedModelRunner, EmbedPrograms
-from model_server.loading.passes.gradient_runner import GradientPrograms, GradientRunner
-from model_server.loading.passes.pass_programs import PassPrograms
+from model_server.loading.passes.embed_programs import EmbedPrograms
+from model_server.loading.passes.gradient_programs import GradientPrograms
+from model_server.loading.passes.loaded_passes import (
+    WAIT_S,
+    LoadedEmbedder,
+    LoadedGradients,
+    TextEncoder,
+)
+from model_server.loading.passes.pass_programs import PassBatches, PassPrograms
 from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
 from model_server.models.layers.whole_decoder import embedded, hidden_of
 from model_server.models.tasks import EMBED, GRADIENT, sizes_of
@@ -33,8 +41,6 @@ from sax.errors import InvalidRequest
 from sax.types import Progress
 
 _BATCH = 16  # most inputs per step
-
-Report = Callable[[Progress], None]
 
 
 def _quiet(_: Progress) -> None:
@@ -52,7 +58,7 @@ class Beside:
     gradient: GradientPrograms | None
 
     @property
-    def parts(self) -> list[PassPrograms]:
+    def parts(self) -> list[PassPrograms[Any, Any]]:
         return [each for each in (self.embed, self.gradient) if each is not None]
 
     @property
@@ -88,7 +94,7 @@ class Beside:
         own = recipe.tasks.matryoshka
         config = checkpoint.config if checkpoint else {}
         encoder: TextEncoder = SentenceTokenizer(tokenizer, self.settings)
-        runner = EmbedModelRunner(self.embed, leaves, _BATCH)
+        runner = PassBatches(self.embed, leaves)
         runner.warm(report)
         return LoadedEmbedder(
             runner=runner,
@@ -98,7 +104,7 @@ class Beside:
             dimensions=recipe.embed,
             sizes=sizes_of(config) if own is None else own,
             normalised=self.settings.normalise,
-            queue=queue,
+            batching={ONLY: Batching(_BATCH, WAIT_S, queue)},
             devices=self.placed.layout.mesh.size,
             memory=0,  # counted by the language model
         )
@@ -109,9 +115,14 @@ class Beside:
         """Return the gradients by the weights of the steps, once each program has run."""
         if self.gradient is None:
             return None
-        runner = GradientRunner(self.gradient, leaves)
+        runner = PassBatches(self.gradient, leaves)
         runner.warm(report)
-        return LoadedGradients(runner, self.context, queue, self.placed.layout.mesh.size)
+        return LoadedGradients(
+            runner=runner,
+            max_context=self.context,
+            batching={ONLY: Batching(self.gradient.batch, WAIT_S, queue)},
+            devices=self.placed.layout.mesh.size,
+        )
 
 
 def beside_of(

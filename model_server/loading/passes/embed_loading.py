@@ -6,8 +6,9 @@ memory a batch takes, so nothing is placed before the plan is known to fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -21,27 +22,30 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
     read_sentence_settings,
 )
 from model_server.config import AUTO, ModelServerConfig
-from model_server.loading.loaded import LoadedEmbedder
-from model_server.loading.memory_plan import FreeMemory
+from model_server.loading.batch_plan import BatchPlan
+from model_server.loading.kinds import AskedModel
+from model_server.loading.load_context import LoadContext
+from model_server.loading.loaded_batches import ONLY, Batching
+from model_server.loading.loaded_model import Report
 from model_server.loading.passes.classes import ACTIVATIONS, activation_of
 from model_server.loading.passes.dense_weights import check_dense, is_dense, read_dense
-from model_server.loading.passes.embed_runner import EmbedModelRunner, EmbedPrograms, Encode
+from model_server.loading.passes.embed_programs import EmbedPrograms, Encode
+from model_server.loading.passes.loaded_passes import WAIT_S, Ids, LoadedEmbedder, Vector
 from model_server.loading.passes.pair_texts import pairs_of
+from model_server.loading.passes.pass_programs import PassBatches
 from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
 from model_server.loading.passes.token_score import score_of
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.labels import labels_of
 from model_server.models.layers.embedder import EmbedRecipe, pooled
-from model_server.models.recipe import quantization_of
+from model_server.models.recipe import Recipe, quantization_of
 from model_server.models.tasks import CLASSIFY, EMBED, RERANK, Tasks, sizes_of
 from model_server.models.weights.sharding import Layout, layout_of, own_device
 from model_server.models.weights.weight import Blueprint, leaf_shapes
+from model_server.models.whole_recipe import whole_recipe
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
-from sax.types import Progress
-
-Report = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,49 +63,54 @@ class _Plan:
     layout: Layout
 
 
-def load_embedder(
-    recipe: EmbedRecipe,
-    checkpoint: Checkpoint,
-    path: str,
-    config: ModelServerConfig,
-    free: Callable[[Layout], FreeMemory],
-    report: Report,
-) -> LoadedEmbedder:
-    """Load a model that embeds, classifies or ranks.
+class Embedders:
+    """Models that embed, classify or rank."""
 
-    free: the memory that is left on each device of a layout.
-    Raises CheckpointError, InvalidRequest, MemoryPlanError.
-    """
-    plan = _planned(recipe, checkpoint, path)
-    context = context_of(recipe, plan.settings, config)
-    programs = EmbedPrograms(
-        plan.module,
-        plan.encode,
-        context=context,
-        batch=recipe.batch,
-        leaves=leaf_shapes(plan.module, plan.layout),
-    )
-    programs.compile(report)
-    weights = plan.module.bytes_on(plan.layout)
-    memory = free(plan.layout).reserve(weights=weights, workspace=programs.workspace)
-    leaves = _read(plan, report)
-    runner = EmbedModelRunner(programs, leaves, recipe.batch)
-    runner.warm(report)
-    return LoadedEmbedder(
-        runner=runner,
-        tokenizer=plan.tokenizer,
-        vocab=recipe.vocab,
-        max_context=context,
-        dimensions=dimensions_of(recipe, plan.settings),
-        sizes=sizes_of(checkpoint.config) if (own := recipe.tasks.matryoshka) is None else own,
-        normalised=plan.settings.normalise,
-        labels=plan.labels,
-        queue=config.queue,
-        memory=memory,
-        devices=plan.layout.mesh.size,
-        parts=MemoryParts(weights=weights, workspace=programs.workspace),
-        methods=plan.methods,
-    )
+    def __init__(self, context: LoadContext) -> None:
+        self._context = context
+
+    def plan(self, asked: AskedModel, report: Report) -> BatchPlan[LoadedEmbedder]:
+        """Compile a model's programs. Raises CheckpointError, InvalidRequest."""
+        recipe, checkpoint, config = asked.recipe, asked.checkpoint, self._context.config
+        if isinstance(recipe, Recipe):
+            recipe = whole_recipe(recipe)
+        assert checkpoint is not None, "every embedder needs a checkpoint"
+        plan = _planned(recipe, checkpoint, asked.spec.checkpoint)
+        context = context_of(recipe, plan.settings, config)
+        programs = EmbedPrograms(
+            plan.module,
+            plan.encode,
+            context=context,
+            batch=recipe.batch,
+            leaves=leaf_shapes(plan.module, plan.layout),
+        )
+        programs.compile(report)
+
+        def runner(report: Report) -> PassBatches[Ids, Vector]:
+            made = PassBatches(programs, _read(plan, report))
+            made.warm(report)
+            return made
+
+        weights, own = plan.module.bytes_on(plan.layout), recipe.tasks.matryoshka
+        return BatchPlan(
+            context=self._context,
+            spec=asked.spec,
+            layout=plan.layout,
+            parts=MemoryParts(weights=weights, workspace=programs.workspace),
+            runner=runner,
+            loaded=partial(
+                LoadedEmbedder,
+                tokenizer=plan.tokenizer,
+                vocab=recipe.vocab,
+                max_context=context,
+                dimensions=dimensions_of(recipe, plan.settings),
+                sizes=sizes_of(checkpoint.config) if own is None else own,
+                normalised=plan.settings.normalise,
+                labels=plan.labels,
+                batching={ONLY: Batching(recipe.batch, WAIT_S, config.queue)},
+                methods=plan.methods,
+            ),
+        )
 
 
 def dimensions_of(recipe: EmbedRecipe, settings: SentenceSettings) -> int:
@@ -262,3 +271,6 @@ def context_of(recipe: EmbedRecipe, settings: SentenceSettings, config: ModelSer
             param="overrides.MAX_CONTEXT",
         )
     return context
+
+
+KIND = Embedders

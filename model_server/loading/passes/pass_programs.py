@@ -6,14 +6,19 @@ They are compiled before there are weights: what they need is part of the memory
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 
-from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
+from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.loading.batch_plan import compiled_all
+from model_server.loading.loaded_model import Report
+from model_server.models.weights.quantized import as_bytes
 from sax.types import Progress
+
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 _SHORTEST = 32
 _TOKENS = 4096  # tokens per call at most, unless a single input has more
@@ -53,8 +58,8 @@ class PassBucket(NamedTuple):
     length: int
 
 
-class PassPrograms:
-    """All buckets up to a context and a batch."""
+class PassPrograms(Generic[Input, Output]):
+    """All buckets up to a context and a batch; a subclass says what they compute."""
 
     def __init__(
         self,
@@ -79,28 +84,28 @@ class PassPrograms:
 
     def compile(
         self,
-        report: Callable[[Progress], None],
+        report: Report,
         programs: Programs = COMPILED_HERE,
         buckets: Sequence[PassBucket] | None = None,
     ) -> None:
         """Compile these buckets; None: all."""
-        wanted = self.buckets if buckets is None else buckets
-        lowers = self.lowers
+        wanted, lowers = self.buckets if buckets is None else buckets, self.lowers
 
         def compile_one(bucket: PassBucket) -> Any:
             name = self._name(bucket)
             return programs.compiled(name, lowers[name])
 
-        report(Progress("compiling bucket", 0, len(wanted)))
-        with closing(compiled_in_turn(wanted, compile_one)) as made:
-            for done, (bucket, program) in enumerate(made, 1):
-                self.compiled[bucket] = program
-                report(Progress("compiling bucket", done, len(wanted)))
+        self.compiled |= compiled_all(wanted, compile_one, report)
 
     @property
     def largest(self) -> PassBucket:
         """The bucket of the most tokens."""
         return max(self.buckets, key=lambda bucket: bucket.rows * bucket.length)
+
+    @property
+    def batch(self) -> int:
+        """Inputs of the largest bucket."""
+        return max(max(sizes) for sizes in self.rows.values())
 
     @property
     def workspace(self) -> int:
@@ -114,5 +119,54 @@ class PassPrograms:
         used = max(each.temp_size_in_bytes + each.output_size_in_bytes for each in stats)
         return used + code * len(self.buckets) // len(stats)
 
+    @staticmethod
+    def ids(given: Input) -> Sequence[int]:
+        """Return the tokens of an input."""
+        raise NotImplementedError
+
+    def run(
+        self, leaves: Sequence[jax.Array], inputs: Sequence[Input], bucket: PassBucket
+    ) -> list[Output]:
+        """Return one output per input; the rest of the bucket's rows are empty."""
+        raise NotImplementedError
+
     def _name(self, bucket: PassBucket) -> str:
         return f"{self._kind} of {bucket.rows} x {bucket.length} tokens"
+
+
+class PassBatches(Generic[Input, Output]):
+    """Programs and weights: pad to a bucket, then one compiled call, which cannot compile again.
+
+    Not thread-safe: one thread calls it.
+    """
+
+    def __init__(self, programs: PassPrograms[Input, Output], leaves: Sequence[jax.Array]) -> None:
+        self._programs = programs
+        self._leaves = tuple(map(as_bytes, leaves))
+        self.closed = False
+
+    def group(self, given: Input) -> int:
+        """Return the compiled length of an input."""
+        count = len(self._programs.ids(given))
+        return next(length for length in self._programs.rows if length >= count)
+
+    def run(self, inputs: Sequence[Input]) -> list[Output]:
+        length = max(map(self.group, inputs))
+        found: list[Output] = []
+        for rows in split(len(inputs), self._programs.rows[length]):
+            part = inputs[len(found) : len(found) + rows]
+            found += self._programs.run(self._leaves, part, PassBucket(rows, length))
+        return found
+
+    def warm(self, report: Report) -> None:
+        """Run every bucket once, so that no request pays for a first run."""
+        buckets = self._programs.buckets
+        for done, bucket in enumerate(buckets):
+            report(Progress("running bucket", done, len(buckets)))
+            self._programs.run(self._leaves, (), bucket)
+
+    def close(self) -> None:
+        """Release weights and programs. Idempotent."""
+        self._leaves = ()
+        self._programs.compiled.clear()
+        self.closed = True

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import numpy as np
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.config import ModelServerConfig
+from model_server.loading.batch_plan import BatchPlan
 from model_server.loading.images.image_decoder import check_pillow
-from model_server.loading.loaded import LoadedVision
-from model_server.loading.memory_plan import FreeMemory
-from model_server.loading.vision.vision_runner import VisionModelRunner, VisionPrograms
+from model_server.loading.kinds import AskedModel
+from model_server.loading.load_context import LoadContext
+from model_server.loading.loaded_batches import ONLY, Batching
+from model_server.loading.loaded_model import Report
+from model_server.loading.vision.loaded_vision import WAIT_S, LoadedVision
+from model_server.loading.vision.vision_batches import VisionBatches, VisionPrograms
 from model_server.loading.weights import fill, mismatches, place, read_weights
 from model_server.models.overrides import apply_overrides
+from model_server.models.registry import vision_class
 from model_server.models.vision.image_settings import IMAGENET, form_of, read_image_settings
 from model_server.models.vision.vision_recipe import (
     ImageSettings,
@@ -28,44 +33,50 @@ from model_server.models.weights.sharding import Layout
 from model_server.models.weights.weight import Declaration
 from sax.errors import CheckpointError, InvalidRequest
 from sax.memory_parts import MemoryParts
-from sax.types import ModelSpec, Progress
-
-Report = Callable[[Progress], None]
+from sax.types import ModelSpec
 
 
-def load_vision(
-    model: VisionClass,
-    spec: ModelSpec,
-    checkpoint: Checkpoint | None,
-    config: ModelServerConfig,
-    free: Callable[[Layout], FreeMemory],
-    report: Report,
-) -> LoadedVision:
-    """Load a model that classifies and embeds images; without a checkpoint with random weights.
+class VisionModels:
+    """Models that classify and embed images; without a checkpoint with random weights."""
 
-    free: the memory that is left on each device of a layout.
-    Raises CheckpointError, InvalidRequest, MemoryPlanError, and LoadFailed without Pillow.
-    """
-    check_pillow()
-    recipe = configured(model, spec, checkpoint)
-    layout = recipe.layout.placed(jax.local_devices())
-    source = _source(recipe, spec, checkpoint, model.unused)
-    settings = _settings(recipe, checkpoint)
-    programs = VisionPrograms(recipe, settings, layout)
-    programs.compile(report)
-    memory = free(layout).reserve(weights=programs.weight_bytes, workspace=programs.workspace)
-    runner = VisionModelRunner(programs, source.leaves(layout, report))
-    runner.warm(report)
-    return LoadedVision(
-        runner=runner,
-        form=settings.form,
-        labels=recipe.labels,
-        top_k=min(recipe.top_k, len(recipe.labels)),
-        queue=config.queue,
-        memory=memory,
-        parts=MemoryParts(weights=programs.weight_bytes, workspace=programs.workspace),
-        devices=layout.mesh.size,
-    )
+    def __init__(self, context: LoadContext) -> None:
+        self._context = context
+
+    def plan(self, asked: AskedModel, report: Report) -> BatchPlan[LoadedVision]:
+        """Compile a model's programs.
+
+        Raises CheckpointError, InvalidRequest, and LoadFailed without Pillow.
+        """
+        check_pillow()
+        spec, checkpoint = asked.spec, asked.checkpoint
+        model = vision_class(spec.model_path, asked.config)
+        assert model is not None, "the kind was chosen by it"
+        recipe = configured(model, spec, checkpoint)
+        layout = recipe.layout.placed(jax.local_devices())
+        source = _source(recipe, spec, checkpoint, model.unused)
+        settings = _settings(recipe, checkpoint)
+        programs = VisionPrograms(recipe, settings, layout)
+        programs.compile(report)
+
+        def runner(report: Report) -> VisionBatches:
+            made = VisionBatches(programs, source.leaves(layout, report))
+            made.warm(report)
+            return made
+
+        return BatchPlan(
+            context=self._context,
+            spec=spec,
+            layout=layout,
+            parts=MemoryParts(weights=programs.weight_bytes, workspace=programs.workspace),
+            runner=runner,
+            loaded=partial(
+                LoadedVision,
+                form=settings.form,
+                labels=recipe.labels,
+                top_k=min(recipe.top_k, len(recipe.labels)),
+                batching={ONLY: Batching(max(programs.sizes), WAIT_S, self._context.config.queue)},
+            ),
+        )
 
 
 def configured(model: VisionClass, spec: ModelSpec, checkpoint: Checkpoint | None) -> VisionRecipe:
@@ -136,3 +147,6 @@ def _source(
     if found := next(mismatches(recipe.blueprint.declarations, needed), None):
         raise CheckpointError(found)
     return _WeightsToCome(recipe, needed, seed)
+
+
+KIND = VisionModels

@@ -11,12 +11,12 @@ import jax
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.page_copies import PageCopies
 from model_server.engine.step_program import StepProgram
+from model_server.loading.chosen_tasks import tasks_of
 from model_server.loading.deployment import Deployment, PlacedModel, place_model
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.draft_loading import check_context, deployed, draft_programs
 from model_server.loading.needs import check_devices
 from model_server.loading.passes.beside import beside_of
-from model_server.loading.passes.chosen_tasks import tasks_of
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout
 from model_server.plan.model import PlannedModel, open_with_draft

@@ -9,17 +9,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from model_server.disaggregation.disaggregation import TransferTotals
-from model_server.serving.custom_servable import CustomServable
-from model_server.serving.embed_servable import EmbedServable
+from model_server.loading.loaded import Loaded
+from model_server.loading.loaded_batches import LoadedBatches
+from model_server.loading.passes.loaded_passes import LoadedEmbedder
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.servable import Servable
-from model_server.serving.transcripts.audio_servable import AudioServable
-from model_server.serving.vision_servable import VisionServable
 
-# Metric name, help text, reader, and the kinds of servable that have it.
+# Metric name, help text, reader, and the kinds of model that have it.
 Figure = tuple[str, str, Callable[[Any], float], tuple[type, ...]]
-_LM = (LmServable,)
-_BATCHED = (CustomServable, EmbedServable, VisionServable, AudioServable)
+_LM = (Loaded,)
+_BATCHED = (LoadedBatches,)
 _ALL = (*_LM, *_BATCHED)
 _GAUGES: tuple[Figure, ...] = (
     ("sax_slots", "Rows of the decode batch", lambda s: s.stats().slots, _LM),
@@ -54,7 +53,7 @@ _COUNTERS: tuple[Figure, ...] = (
         "sax_prompt_tokens",
         "Tokens of accepted prompts",
         lambda s: s.prompt_tokens,
-        (LmServable, EmbedServable),
+        (Loaded, LoadedEmbedder),
     ),
     ("sax_generated_tokens", "Tokens generated", lambda s: s.stats().tokens, _LM),
     (
@@ -177,7 +176,7 @@ class EngineFigures(Collector):
             for name, text, figure, kinds in figures:
                 metric = family(name, text, labels=["model"])
                 for servable in servables:
-                    if isinstance(servable, kinds):
+                    if isinstance(servable.loaded, kinds):
                         metric.add_metric([servable.model_id], figure(servable))
                 yield metric
         yield _kv_cache_info(each for each in servables if isinstance(each, LmServable))

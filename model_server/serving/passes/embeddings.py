@@ -6,22 +6,22 @@ Runs on the event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
 
-from model_server.loading.loaded import LoadedEmbedder
+from model_server.loading.loaded_batches import ONLY
+from model_server.loading.passes.loaded_passes import LoadedEmbedder
 from model_server.models.tasks import check_size
-from model_server.serving.admission import Admission, check_method, refusal
-from model_server.serving.embed_servable import EmbedServable
-from model_server.serving.lm_servable import LmServable
+from model_server.serving.admission import Admission
+from model_server.serving.batch_servable import BatchServable
+from model_server.serving.passes.batch_calls import BatchCalls
 from model_server.serving.passes.inputs import EACH, inputs_ids, pairs_ids, texts_ids
 from model_server.serving.query_cost import BatchCost
-from model_server.serving.servable import Servable
 from model_server.serving.servables import Servables
 from model_server.text.encoding import EncodingThreads, to_encode
-from sax.auth.acl import caller
 from sax.errors import InvalidRequest
 from sax.types import Classified, Embedded, EmbedInput, PairScores
 
@@ -31,16 +31,17 @@ Ids = list[Sequence[int]]
 Vectors = list[list[float]]
 T = TypeVar("T")
 
+_BATCHES_AHEAD = 2  # queued per caller: keeps the device busy and the queue fair
 
-class Embeddings:
+
+class Embeddings(BatchCalls[LoadedEmbedder]):
     def __init__(
         self,
         servables: Servables,
         admission: Admission,
         encoding: EncodingThreads | None = None,  # None: its own
     ) -> None:
-        self._servables = servables
-        self._admission = admission
+        super().__init__(servables, admission, LoadedEmbedder)
         self._encoding = encoding or EncodingThreads()
 
     async def embed(
@@ -57,16 +58,15 @@ class Embeddings:
         Raises InvalidRequest and its subclasses naming the input, PermissionDenied, NotLoaded,
         QueueFull, ShuttingDown.
         """
-        servable, passes = self._passes(model_id, EMBED)
-        loaded = passes.loaded
-        with self._admission.request(servable, EMBED):
+        with self._request(model_id, EMBED) as passes:
+            loaded = passes.loaded
             if dimensions:
                 check_size(dimensions, loaded.dimensions, loaded.sizes)
             _check_some(inputs, "input")
             ids = await self._encode(
                 loaded, inputs, lambda: inputs_ids(inputs, loaded, prompt_name)
             )
-            vectors = await passes.embed(ids, cost)
+            vectors = await vectors_of(passes, ids, cost)
             if 0 < dimensions < loaded.dimensions:
                 vectors = await self._compute(
                     vectors, lambda whole: cut(whole, dimensions, loaded.normalised)
@@ -75,12 +75,11 @@ class Embeddings:
 
     async def classify(self, model_id: str, inputs: Sequence[EmbedInput]) -> Classified:
         """Return a score per label of each input, in order. Raises as `embed`."""
-        servable, passes = self._passes(model_id, CLASSIFY)
-        with self._admission.request(servable, CLASSIFY):
+        with self._request(model_id, CLASSIFY) as passes:
             _check_some(inputs, "input")
             loaded = passes.loaded
             ids = await self._encode(loaded, inputs, lambda: inputs_ids(inputs, loaded))
-            scores = await passes.embed(ids)
+            scores = await vectors_of(passes, ids)
         return Classified(passes.loaded.labels, scores, sum(map(len, ids)))
 
     async def score_pairs(
@@ -90,15 +89,14 @@ class Embeddings:
 
         first: one text for all pairs, or one per pair. Raises as `embed`.
         """
-        servable, passes = self._passes(model_id, RERANK)
-        loaded = passes.loaded
-        with self._admission.request(servable, RERANK):
+        with self._request(model_id, RERANK) as passes:
+            loaded = passes.loaded
             _check_pairs(first, second)
             if loaded.labels:
                 firsts = [*first] * (len(second) if len(first) == 1 else 1)
                 both = [*firsts, *second]
                 ids = await self._encode(loaded, both, lambda: pairs_ids(firsts, second, loaded))
-                scores = [score for (score,) in await passes.embed(ids)]
+                scores = [score for (score,) in await vectors_of(passes, ids)]
             else:
                 texts = [*first, *second]
                 ids = await self._encode(
@@ -109,19 +107,9 @@ class Embeddings:
                         *texts_ids(second, "second", loaded),
                     ],
                 )
-                vectors = await passes.embed(ids)
+                vectors = await vectors_of(passes, ids)
                 scores = await self._compute(vectors, lambda whole: cosines(whole, len(first)))
         return PairScores(scores, sum(map(len, ids)))
-
-    def _passes(self, model_id: str, method: str) -> tuple[Servable, EmbedServable]:
-        """Return the model and the part of it that serves the method."""
-        self._admission.check_open()
-        servable = self._servables.get(model_id)
-        passes = servable.embedder if isinstance(servable, LmServable) else servable
-        if not isinstance(passes, EmbedServable) or method not in servable.methods:
-            raise refusal(servable, method)
-        check_method(caller(), model_id, method, self._servables.acls(model_id))
-        return servable, passes
 
     async def _compute(self, vectors: Vectors, work: Callable[[Vectors], T]) -> T:
         """Do the work on a thread if there are many numbers."""
@@ -132,6 +120,29 @@ class Embeddings:
     ) -> Ids:
         characters = sum(len(each) + EACH for each in inputs)
         return await self._encoding.run(to_encode(characters, loaded.tokenizer), work)
+
+
+async def vectors_of(
+    passes: BatchServable[LoadedEmbedder],
+    inputs: Sequence[Sequence[int]],
+    cost: BatchCost | None = None,
+) -> Vectors:
+    """Return the vector of each input, in order. Raises QueueFull, NotLoaded."""
+    batching = passes.loaded.batching[ONLY]
+    room = asyncio.Semaphore(min(_BATCHES_AHEAD * batching.most, batching.queue))
+
+    async def one(ids: Sequence[int]) -> list[float]:
+        async with room:
+            vector = await passes.ask(ids, cost)
+        passes.prompt_tokens += len(ids)
+        return vector
+
+    tasks = [asyncio.ensure_future(one(ids)) for ids in inputs]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def cut(vectors: Vectors, dimensions: int, normalised: bool) -> Vectors:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 
-from model_server.loading.loaded import SeenImage
-from model_server.serving.admission import Admission, check_method, refusal
+from model_server.loading.images.image_decoder import ImageDecoder, image_decoder
+from model_server.loading.vision.loaded_vision import LoadedVision, SeenImage
+from model_server.serving.admission import Admission, refusal
+from model_server.serving.batch_servable import BatchServable
+from model_server.serving.passes.batch_calls import BatchCalls
 from model_server.serving.query_cost import BatchCost
 from model_server.serving.servables import Servables
-from model_server.serving.vision_servable import VisionServable
-from sax.auth.acl import caller
 from sax.errors import UnsupportedParameter
 
 CLASSIFY, EMBED = "vm.classify", "vm.embed"
 
 
-class VisionCalls:
+class VisionCalls(BatchCalls[LoadedVision]):
+    """Each image is decoded in another process, then all share one queue."""
+
     def __init__(self, servables: Servables, admission: Admission) -> None:
-        self._servables = servables
-        self._admission = admission
+        super().__init__(servables, admission, LoadedVision)
 
     async def classify(
         self, model_id: str, image: bytes, cost: BatchCost | None = None
@@ -29,15 +33,16 @@ class VisionCalls:
         Raises InvalidRequest for a bad image or a model of another kind, PermissionDenied,
         NotLoaded, QueueFull, ShuttingDown, Unavailable.
         """
-        servable, seen = await self._see(model_id, CLASSIFY, image, cost)
-        return likeliest(seen.scores, servable.loaded.labels, servable.loaded.top_k)
+        with self._request(model_id, CLASSIFY) as servable:
+            scores, loaded = (await seen(servable, image, cost)).scores, servable.loaded
+            return likeliest(scores, loaded.labels, loaded.top_k)
 
     async def embed(
         self, model_id: str, image: bytes, cost: BatchCost | None = None
     ) -> list[float]:
         """Return the vector of an image. Raises as `classify`."""
-        _, seen = await self._see(model_id, EMBED, image, cost)
-        return seen.vector.tolist()
+        with self._request(model_id, EMBED) as servable:
+            return (await seen(servable, image, cost)).vector.tolist()
 
     def refuse(self, model_id: str, method: str) -> UnsupportedParameter:
         """Return the error for a method that no model serves. Raises NotLoaded, ShuttingDown."""
@@ -46,16 +51,21 @@ class VisionCalls:
             refusal(self._servables.get(model_id), method).text, param="model"
         )
 
-    async def _see(
-        self, model_id: str, method: str, image: bytes, cost: BatchCost | None
-    ) -> tuple[VisionServable, SeenImage]:
-        self._admission.check_open()
-        servable = self._servables.get(model_id)
-        if not isinstance(servable, VisionServable):
-            raise refusal(servable, method)
-        check_method(caller(), model_id, method, self._servables.acls(model_id))
-        with self._admission.request(servable, method):
-            return servable, await servable.see(image, cost)
+
+async def seen(
+    servable: BatchServable[LoadedVision],
+    image: bytes,
+    cost: BatchCost | None = None,
+    decoder: ImageDecoder | None = None,
+) -> SeenImage:
+    """Return what the model computes of an encoded image. decoder: None: the process's own.
+
+    Raises InvalidRequest for one that cannot be decoded, QueueFull, NotLoaded, Unavailable.
+    """
+    decoder = decoder or image_decoder()
+    with servable.request():
+        pixels = await asyncio.wrap_future(decoder.submit(image, servable.loaded.form))
+        return await servable.ask(pixels, cost)
 
 
 def likeliest(scores: np.ndarray, labels: tuple[str, ...], count: int) -> list[tuple[str, float]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from typing import NamedTuple
 
-from model_server.loading.loaded import WrittenWindow
+from model_server.loading.audio.loaded_audio import WrittenWindow
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 MOST_COMPRESSED = 2.4  # more: the text repeats itself

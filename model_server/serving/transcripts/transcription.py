@@ -9,7 +9,7 @@ from threading import Event
 
 import numpy as np
 
-from model_server.loading.loaded import LoadedAudio, SpeechWindow, WrittenWindow
+from model_server.loading.audio.loaded_audio import LoadedAudio, SpeechWindow, WrittenWindow
 from model_server.serving.transcripts.segments import STEP_S, Piece, cut
 from model_server.serving.transcripts.thresholds import (
     FORGETS_ABOVE,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from model_server.loading.load_thread import LoadThread
-from model_server.loading.loaded import AnyLoaded
+from model_server.loading.loaded_model import LoadedModel
 from sax.errors import Cancelled, LoadFailed
 from sax.types import ModelSpec, Progress
 from tests.model_server.fake_batched import fake_embedder
@@ -24,9 +24,9 @@ class Loads:
     def __init__(self) -> None:
         self.go_on = threading.Event()
         self.began = threading.Event()
-        self.loaded: AnyLoaded | None = None
+        self.loaded: LoadedModel | None = None
 
-    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
+    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> LoadedModel:
         report(Progress("reading weights"))
         self.began.set()
         assert self.go_on.wait(60)
@@ -43,7 +43,7 @@ async def test_progress_comes_before_the_model() -> None:
 
 
 async def test_an_exit_in_a_loader_is_an_error_of_the_load() -> None:
-    def leaves(spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
+    def leaves(spec: ModelSpec, report: Callable[[Progress], None]) -> LoadedModel:
         raise SystemExit(3)
 
     outcome = await LoadThread(leaves, SPEC, lambda progress: None).run()

@@ -15,6 +15,7 @@ from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.types import Sampling
 from model_server.kernels.cpu import native
+from model_server.loading.language import LanguageModels
 from model_server.loading.loader import ModelLoader, make_loader
 from model_server.loading.memory_plan import Devices
 from model_server.text.chat_template import ChatTemplate
@@ -267,13 +268,14 @@ def test_models_that_would_start_their_programs_in_different_orders_are_not_held
     loader: ModelLoader,
 ) -> None:
     first = SimpleNamespace(closed=False)
-    loader._orders.append((first, "whole on all hosts"))
-    loader._check_order("whole on all hosts")
-    loader._check_order(None)  # on one host alone
+    models = loader.context.kind(LanguageModels)
+    models._orders.append((first, "whole on all hosts"))
+    models._check_order("whole on all hosts")
+    models._check_order(None)  # on one host alone
     with pytest.raises(LoadFailed, match="in stages of several hosts cannot be beside one"):
-        loader._check_order("in stages of several hosts")
+        models._check_order("in stages of several hosts")
     first.closed = True
-    loader._check_order("in stages of several hosts")
+    models._check_order("in stages of several hosts")
 
 
 def test_a_checkpoint_outside_the_roots_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from model_server.loading.loaded import AnyLoaded, Loaded
+from model_server.loading.loaded import Loaded
+from model_server.loading.loaded_model import LoadedModel
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabularies.sentence_piece import PieceKind, Pieces, sentence_piece
@@ -30,7 +31,7 @@ class Changed(FakeModels):
         super().__init__()
         self._changes = changes
 
-    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
+    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> LoadedModel:
         loaded = super().__call__(spec, report)
         assert isinstance(loaded, Loaded)
         return replace(loaded, **self._changes)

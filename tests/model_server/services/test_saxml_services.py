@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from PIL import Image
 
-from model_server.serving.vision_servable import VisionServable
+from model_server.serving.batch_servable import BatchServable
 from sax.errors import (
     Internal,
     InvalidRequest,
@@ -350,11 +350,11 @@ async def test_images_that_come_together_share_a_batch_and_get_their_own_answers
         models.batches.clear()
         first = asyncio.create_task(classify(served, image(1, 2, 3)))
         servable = served.server.servables.get(EYE)
-        assert isinstance(servable, VisionServable)
+        assert isinstance(servable, BatchServable)
         await until(lambda: servable.running == 1)
         others = [asyncio.create_task(classify(served, image(n, 9, 9))) for n in range(4)]
         await until(lambda: servable.waiting == 4 and models.runners[-1].batches == [1])
-        await until(lambda: servable.decoding == 0)
+        await until(lambda: servable.queued == 4)
         error = await error_of(classify(served, image()))
         assert isinstance(error, QueueFull)
         models.batches.set()

@@ -8,7 +8,8 @@ from typing import Any
 
 from model_server.engine.islands.island_runner import IslandRunner
 from model_server.loading.island_loads import IslandLoads
-from model_server.loading.loaded import AnyLoaded, Loaded
+from model_server.loading.loaded import Loaded
+from model_server.loading.loaded_model import LoadedModel
 from sax.errors import ReplicaLost
 from sax.proto import modelet_pb2
 from sax.types import ModelSpec, Progress
@@ -19,7 +20,7 @@ from tests.model_server.fake_server import MODEL, Served, error_of, lm_request, 
 from tests.model_server.waiting import until
 
 
-class Held(FakeRunner):
+class HeldMemory(FakeRunner):
     """Closed by whoever notices first that its island is gone."""
 
     def close(self) -> None:
@@ -32,10 +33,10 @@ class IslandModels(FakeModels):
 
     gone: frozenset[int] = frozenset()
 
-    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
+    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> LoadedModel:
         loaded = super().__call__(spec, report)
         assert isinstance(loaded, Loaded)
-        held = [Held(self.limits) for _ in range(2)]
+        held = [HeldMemory(self.limits) for _ in range(2)]
         self.runners[-1:] = held
         runners: Any = {(number,): IslandRunner(one) for number, one in enumerate(held)}  # pyright: ignore
         islands = IslandLoads(

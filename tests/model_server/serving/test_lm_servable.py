@@ -11,7 +11,8 @@ import pytest
 
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.loading.adapters.bases import Bases
-from model_server.loading.loaded import AnyLoaded, Loaded
+from model_server.loading.loaded import Loaded
+from model_server.loading.loaded_model import LoadedModel
 from model_server.models.weights.low_rank import AdapterRoom
 from model_server.serving.servables import Servables
 from sax.adapters import parse_base
@@ -31,7 +32,7 @@ class AdaptedModels(FakeModels):
         super().__init__(delay_s=delay_s, gate=gate)
         self.bases = Bases()
 
-    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
+    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> LoadedModel:
         if spec.model_path == "lora":
             return self.bases.load(spec, parse_base(spec.overrides), report)
         loaded = super().__call__(spec, report)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from model_server.__main__ import leave
 from model_server.config import ModelServerConfig
-from model_server.loading.loaded import AnyLoaded
+from model_server.loading.loaded_model import LoadedModel
 from model_server.process.server import ModelServer
 from sax.errors import CheckpointError
 from sax.types import ModelSpec, Progress
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 async def _serve(
-    port: int, admin: str, loader: Callable[[ModelSpec, Callable[[Progress], None]], AnyLoaded]
+    port: int, admin: str, loader: Callable[[ModelSpec, Callable[[Progress], None]], LoadedModel]
 ) -> None:
     config = ModelServerConfig(port=port, metrics_port=-1, admin=admin, drain_seconds=0.1)
     server = ModelServer(
@@ -52,10 +52,10 @@ async def _serve(
 
 def _loader(
     broken: Path, seed: int, step_s: float
-) -> Callable[[ModelSpec, Callable[[Progress], None]], AnyLoaded]:
+) -> Callable[[ModelSpec, Callable[[Progress], None]], LoadedModel]:
     luck, models = random.Random(seed), FakeModels(delay_s=step_s)
 
-    def load(spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
+    def load(spec: ModelSpec, report: Callable[[Progress], None]) -> LoadedModel:
         time.sleep(luck.uniform(0, _LONGEST_LOAD_S))
         if broken.exists():
             raise CheckpointError(f"{spec.checkpoint}: the disk is away for a while")

@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from model_server.config import ModelServerConfig
-from model_server.loading.audio.audio_runner import AudioModelRunner
-from model_server.loading.loaded import LoadedAudio, SpeechWindow, WrittenWindow
+from model_server.loading.audio.audio_batches import AudioBatches
+from model_server.loading.audio.loaded_audio import LoadedAudio, SpeechWindow, WrittenWindow
+from model_server.loading.loaded_batches import ONLY
 from model_server.loading.loader import ModelLoader, make_loader
 from model_server.models.audio import whisper
 from tests.golden.sound_folder import write_case
@@ -42,7 +43,7 @@ def _computed(loader: ModelLoader, case: str, shape: list[int]) -> dict[str, Any
         given = {"DTYPE": "float32", "BATCH_SIZE": rows, "ICI_MESH_SHAPE": shape}
         loaded: Any = load(loader, checkpoint, **given)
     assert isinstance(loaded, LoadedAudio)
-    assert isinstance(loaded.runner, AudioModelRunner)
+    assert isinstance(loaded.runner, AudioBatches)
     states, logits = _states_and_logits(loaded, case, shape[0] * shape[1], rows)
     compiled = loader.compiles_while_serving()
     found = {
@@ -62,7 +63,7 @@ def _computed(loader: ModelLoader, case: str, shape: list[int]) -> dict[str, Any
     return found
 
 
-def _held(runner: AudioModelRunner) -> list[int]:
+def _held(runner: AudioBatches) -> list[int]:
     """Bytes of weights on each device."""
     bytes_on: dict[int, int] = {}
     for leaf in runner._leaves:  # pyright: ignore[reportPrivateUsage]
@@ -101,7 +102,7 @@ def _segments(loaded: LoadedAudio, case: str) -> list[list[float]]:
 
     def write(window: SpeechWindow) -> WrittenWindow:
         quiet = SpeechWindow(silent, (), window.language, window.task, 0.0, 0, 5, Event())
-        answers = loaded.runner.write([window, quiet] * (loaded.runner.batch // 2))
+        answers = loaded.runner.run([window, quiet] * (loaded.batching[ONLY].most // 2))
         assert len({each.tokens for each in answers[::2]}) == 1
         return answers[-2]
 

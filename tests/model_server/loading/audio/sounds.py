@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model_server.loading.loaded import LoadedAudio, SpeechWindow, WrittenWindow
+from model_server.loading.audio.loaded_audio import LoadedAudio, SpeechWindow, WrittenWindow
 from model_server.loading.loader import ModelLoader
 from model_server.serving.transcripts.transcription import Transcription
 from model_server.sharing.audio.spectrogram import spectrogram

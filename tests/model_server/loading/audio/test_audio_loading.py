@@ -14,15 +14,11 @@ import numpy as np
 import pytest
 
 from model_server.config import ModelServerConfig
-from model_server.loading.audio.audio_loading import load_audio
-from model_server.loading.audio.audio_runner import AudioModelRunner
-from model_server.loading.loaded import LoadedAudio, SpeechWindow, WrittenWindow
+from model_server.loading.audio.audio_batches import AudioBatches
+from model_server.loading.audio.loaded_audio import LoadedAudio, SpeechWindow, WrittenWindow
 from model_server.loading.loader import ModelLoader, make_loader
-from model_server.loading.memory_plan import FreeMemory
 from model_server.models.audio import whisper
-from model_server.models.audio.whisper import WHISPER
 from model_server.models.registry import make_recipe
-from model_server.models.weights.sharding import Layout
 from model_server.plan.checkpoint.inspect import inspect
 from sax.errors import CheckpointError, InvalidRequest, LoadFailed, MemoryPlanError
 from tests.golden.sound_folder import write_case
@@ -35,7 +31,6 @@ from tests.model_server.loading.audio.sounds import (
     teacher_rows,
     written,
 )
-from tests.model_server.loading.loads import spec_of
 from tests.model_server.models.refusals import refused_otherwise
 from tests.tools.golden.sounds import CASES, thinned
 
@@ -93,7 +88,7 @@ def test_states_and_logits_are_those_of_the_reference(
     mels = mels_of(name, loaded)
     np.testing.assert_allclose(mels[::16], golden["whole"], atol=1e-4)
     runner = loaded.runner
-    assert isinstance(runner, AudioModelRunner)
+    assert isinstance(runner, AudioBatches)
     leaves, recipe = runner._leaves, runner._programs.recipe  # pyright: ignore[reportPrivateUsage]
     config = recipe.config
     first = first_window(name, loaded)
@@ -123,7 +118,7 @@ async def test_segments_and_times_of_many_windows_are_those_of_the_reference(
     loaded = models(name)
 
     def write(window: SpeechWindow) -> WrittenWindow:
-        return loaded.runner.write([window])[0]
+        return loaded.runner.run([window])[0]
 
     found = await written(loaded, name, write, conditioned=conditioned)
     wanted = golden_of(name)["segments_conditioned" if conditioned else "segments_alone"]
@@ -141,9 +136,9 @@ def test_windows_of_many_sounds_are_written_down_together(
         window_of(mels[120:180], language=german, previous=(65, 66, 67, 68)),
     ]
     compiled = loader.compiles_while_serving()
-    together = runner.write(windows)
+    together = runner.run(windows)
     for one, window in zip(together, windows, strict=True):
-        (alone,) = runner.write([window])
+        (alone,) = runner.run([window])
         assert one.tokens == alone.tokens
         assert one.logprob == pytest.approx(alone.logprob, abs=1e-3)
         assert one.no_speech == pytest.approx(alone.no_speech, abs=1e-5)
@@ -156,7 +151,7 @@ def test_warm_answers_follow_their_seed(models: Callable[[str], LoadedAudio]) ->
     loaded = models("whisper")
     window = window_of(mels_of("whisper", loaded)[: loaded.frames], temperature=1.0)
     seeds = [1, 2, 1]
-    found = [loaded.runner.write([window._replace(seed=each)])[0].tokens for each in seeds]
+    found = [loaded.runner.run([window._replace(seed=each)])[0].tokens for each in seeds]
     assert found[0] == found[2] != found[1]
     for tokens in found:
         times = [each for each in tokens if each >= loaded.tokens.timestamps]
@@ -168,7 +163,7 @@ def test_a_window_that_nobody_waits_for_ends_early(models: Callable[[str], Loade
     loaded = models("whisper")
     window = window_of(mels_of("whisper", loaded)[: loaded.frames])
     window.gone.set()
-    assert len(loaded.runner.write([window])[0].tokens) <= 1
+    assert len(loaded.runner.run([window])[0].tokens) <= 1
 
 
 def test_the_plan_counts_weights_states_and_workspace(
@@ -241,18 +236,12 @@ def test_a_mesh_of_more_devices_than_there_are_is_refused(
         load(loader, folders("whisper"), ICI_MESH_SHAPE=[1, 8, 8])
 
 
-def test_a_model_that_does_not_fit_is_refused(folders: Callable[[str], Path]) -> None:
-    from model_server.checkpoints.opening import open_checkpoint
-
-    checkpoint = open_checkpoint(str(folders("whisper")))
-    spec = spec_of(folders("whisper"), DTYPE='"float32"', BATCH_SIZE="2")
-    config = ModelServerConfig()
-
-    def free(layout: Layout) -> FreeMemory:
-        return FreeMemory(100_000, 0, {})
-
+def test_a_model_that_does_not_fit_is_refused(
+    loader: ModelLoader, folders: Callable[[str], Path]
+) -> None:
+    tight = ModelLoader(ModelServerConfig(memory_limit_bytes=100_000), loader.watch)
     with pytest.raises(MemoryPlanError):
-        load_audio(WHISPER, spec, checkpoint, config, free, lambda progress: None)
+        load(tight, folders("whisper"), DTYPE="float32", BATCH_SIZE=2)
 
 
 def test_lower_precision_stays_near(
@@ -261,7 +250,7 @@ def test_lower_precision_stays_near(
     exact = models("whisper")
     mels = mels_of("whisper", exact)[: exact.frames]
     near = load(loader, folders("whisper"), DTYPE="bfloat16", BATCH_SIZE=1)
-    one, other = (each.runner.write([window_of(mels)])[0] for each in (exact, near))
+    one, other = (each.runner.run([window_of(mels)])[0] for each in (exact, near))
     assert other.no_speech == pytest.approx(one.no_speech, abs=0.01)
     assert near.parts.weights < exact.parts.weights
     near.runner.close()

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from model_server.config import ModelServerConfig
-from model_server.loading.loaded import Batching, LoadedCustom
+from model_server.loading.custom.loaded_custom import CustomRequest, LoadedCustom
+from model_server.loading.loaded_batches import Batching
 from model_server.loading.loader import ModelLoader, make_loader
 from model_server.models import registry
 from model_server.models.custom import CustomMethod, CustomModel, CustomProgram
@@ -58,9 +59,12 @@ def load(loader: ModelLoader, **changes: Any) -> LoadedCustom:
 
 
 def test_a_registered_model_loads_with_overrides_and_its_checkpoint(loader: ModelLoader) -> None:
-    assert load(loader).runner.answer("custom", [b"3"]) == [b"6.0"]
+    assert load(loader).runner.run([CustomRequest("custom", b"3")]) == [b"6.0"]
     loaded = load(loader, checkpoint="/four", overrides={"SCALE": "10"})
-    assert loaded.runner.answer("custom", [b"3", b"4"]) == [b"35.0", b"45.0"]
+    assert loaded.runner.run([CustomRequest("custom", each) for each in (b"3", b"4")]) == [
+        b"35.0",
+        b"45.0",
+    ]
     assert loader.compiles_while_serving() == 0
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from model_server.config import ModelServerConfig
-from model_server.loading.loaded import LoadedEmbedder
 from model_server.loading.loader import ModelLoader, make_loader
+from model_server.loading.passes.loaded_passes import LoadedEmbedder
 from tests.model_server.loading.loads import quiet, spec_of
 from tests.model_server.loading.passes.test_classes import CASES, classifier
 from tests.model_server.many_devices import write_results
@@ -40,7 +40,7 @@ def vectors(loader: ModelLoader, case: str, shape: list[int]) -> list[list[float
     assert isinstance(loaded, LoadedEmbedder)
     assert loaded.devices == np.prod(shape)
     inputs = inputs_of(loaded, case, is_classifier=is_classifier)
-    found = loaded.runner.embed([*inputs, *[[5, 6]] * (16 - len(inputs))])
+    found = loaded.runner.run([*inputs, *[[5, 6]] * (16 - len(inputs))])
     loaded.runner.close()
     return found[: len(inputs)]
 

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from model_server.config import ModelServerConfig
-from model_server.loading.loaded import GradientInput, Loaded, LoadedEmbedder
+from model_server.loading.loaded import Loaded
 from model_server.loading.loader import ModelLoader, make_loader
+from model_server.loading.passes.loaded_passes import GradientInput, LoadedEmbedder
 from model_server.models.layers.whole_decoder import embedded, hidden_of
 from sax.errors import InvalidRequest
 from sax.types import Gradients
@@ -75,7 +76,7 @@ def loaded(loader: ModelLoader, folder: Path) -> Iterator[Loaded]:
 
 def gradients(loaded: Loaded) -> Gradients:
     assert loaded.gradients is not None
-    return loaded.gradients.runner.gradients([GradientInput(IDS, PREFIX)])[0]
+    return loaded.gradients.runner.run([GradientInput(IDS, PREFIX)])[0]
 
 
 def test_a_gradient_compiles_nothing(loader: ModelLoader, loaded: Loaded) -> None:
@@ -165,12 +166,12 @@ def test_an_embedding_beside_generating_is_that_of_the_embedder(
 ) -> None:
     assert loaded.embedder is not None
     before = loader.compiles_while_serving()
-    beside = loaded.embedder.runner.embed([IDS, [5, 6]])
+    beside = loaded.embedder.runner.run([IDS, [5, 6]])
     assert gradients(loaded).score
     assert loader.compiles_while_serving() == before
     alone = load(loader, folder, TASKS='["embed"]', NORMALIZE="false")
     assert isinstance(alone, LoadedEmbedder)
-    np.testing.assert_allclose(beside, alone.runner.embed([IDS, [5, 6]]), atol=1e-5)
+    np.testing.assert_allclose(beside, alone.runner.run([IDS, [5, 6]]), atol=1e-5)
     np.testing.assert_allclose(beside[0], np.asarray(last_hidden())[-1], atol=1e-4)
     assert loaded.methods[-3:] == ("lm.embed", "lm.rerank", "lm.gradient")
 
@@ -191,7 +192,7 @@ def test_a_decoder_pools_as_it_was_published(
     hidden = last_hidden()
     wanted = hidden.mean(0) if of is None else hidden[of]
     wanted = np.asarray(wanted / jnp.linalg.norm(wanted))
-    np.testing.assert_allclose(alone.runner.embed([IDS])[0], wanted, atol=1e-5)
+    np.testing.assert_allclose(alone.runner.run([IDS])[0], wanted, atol=1e-5)
 
 
 def test_memory_of_the_passes_is_planned(loader: ModelLoader, folder: Path, loaded: Loaded) -> None:
@@ -243,8 +244,8 @@ def test_texts_of_one_batch_have_their_own_gradients(loader: ModelLoader, folder
     assert isinstance(made, Loaded)
     assert made.gradients is not None
     one, other = GradientInput(IDS, PREFIX), GradientInput([5, 6, 7, 8], 1)
-    together = made.gradients.runner.gradients([other, one, other])
-    alone = made.gradients.runner.gradients([one])[0]
+    together = made.gradients.runner.run([other, one, other])
+    alone = made.gradients.runner.run([one])[0]
     name = "gradients/inputs/embeddings"
     np.testing.assert_allclose(together[1].gradients[name], alone.gradients[name], atol=1e-5)
     np.testing.assert_allclose(together[1].score, alone.score, atol=1e-4)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from model_server.loading.loaded import LoadedEmbedder
 from model_server.loading.loader import ModelLoader
 from model_server.loading.passes.classes import activation_of
+from model_server.loading.passes.loaded_passes import LoadedEmbedder
 from model_server.models.labels import labels_of
 from sax.errors import CheckpointError
 from tests.golden.random_tensor import random_tensor
@@ -59,7 +59,7 @@ def test_the_logits_are_the_reference_implementations_in_any_batch(
     loaded = load(loader, classifier(tmp_path, case), CLASSIFY_ACTIVATION='"none"')
     ids = golden["prompt"].tolist()
     for batch in ([ids], [[5, 6], ids, [7]]):
-        scores = loaded.runner.embed(batch)
+        scores = loaded.runner.run(batch)
         np.testing.assert_allclose(scores[batch.index(ids)], golden["logits"], atol=2e-4)
     assert len(loaded.labels) == len(golden["logits"])
     assert loader.compiles_while_serving() == 0
@@ -69,7 +69,7 @@ def test_scores_are_as_the_checkpoint_makes_them(loader: ModelLoader, tmp_path: 
     golden = np.load(CASES / "llama" / "golden.npz")
     loaded = load(loader, classifier(tmp_path, "llama"))
     grown = np.exp(golden["logits"] - golden["logits"].max())
-    scores = loaded.runner.embed([golden["prompt"].tolist()])[0]
+    scores = loaded.runner.run([golden["prompt"].tolist()])[0]
     np.testing.assert_allclose(scores, grown / grown.sum(), atol=1e-4)
     assert loaded.labels == ("no", "yes")
     assert loaded.methods == ("lm.classify",)
@@ -85,7 +85,7 @@ def test_scores_are_as_sentence_transformers_makes_them(
     identity = {"activation_fn": "torch.nn.modules.linear.Identity"}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(identity))
     golden = np.load(CASES / "bert" / "golden.npz")
-    scores = load(loader, folder).runner.embed([golden["prompt"].tolist()])[0]
+    scores = load(loader, folder).runner.run([golden["prompt"].tolist()])[0]
     np.testing.assert_allclose(scores, golden["logits"], atol=2e-4)
 
 

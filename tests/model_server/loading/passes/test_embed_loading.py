@@ -11,9 +11,9 @@ import pytest
 
 from model_server.checkpoints.huggingface.sentence_transformers import SentenceSettings
 from model_server.config import ModelServerConfig
-from model_server.loading.loaded import LoadedEmbedder
 from model_server.loading.loader import ModelLoader
 from model_server.loading.passes.embed_loading import context_of
+from model_server.loading.passes.loaded_passes import LoadedEmbedder
 from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.registry import make_recipe
@@ -40,7 +40,7 @@ def test_a_vector_is_the_reference_implementations_in_any_batch(
     loaded = load(loader, tiny_bert(tmp_path))
     ids = golden["prompt"].tolist()
     for batch in ([ids], [[5, 6], ids, [7]], [ids] * 7):
-        vectors = loaded.runner.embed(batch)
+        vectors = loaded.runner.run(batch)
         np.testing.assert_allclose(vectors[batch.index(ids)], golden["pooled"], atol=1e-5)
     assert loaded.dimensions == len(golden["pooled"])
     assert loader.compiles_while_serving() == 0
@@ -64,7 +64,7 @@ def test_pooling_and_normalising_follow_the_folder(loader: ModelLoader, tmp_path
     pooling = {"pooling_mode_cls_token": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     golden = golden_of("bert")
-    vector = load(loader, folder).runner.embed([golden["prompt"].tolist()])[0]
+    vector = load(loader, folder).runner.run([golden["prompt"].tolist()])[0]
     np.testing.assert_allclose(vector, golden["hidden"][0], rtol=1e-4, atol=1e-4)
 
 
@@ -72,7 +72,7 @@ def test_pooling_follows_a_gguf_files_own_word(loader: ModelLoader, tmp_path: Pa
     golden = golden_of("bert")
     loaded = load(loader, tiny_bert(tmp_path, pooling="cls"), BATCH_SIZE="1")
     first = golden["hidden"][0]
-    vector = loaded.runner.embed([golden["prompt"].tolist()])[0]
+    vector = loaded.runner.run([golden["prompt"].tolist()])[0]
     np.testing.assert_allclose(vector, first / np.linalg.norm(first), atol=1e-5)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from model_server.loading.loaded import LoadedEmbedder
 from model_server.loading.loader import ModelLoader
+from model_server.loading.passes.loaded_passes import LoadedEmbedder
 from sax.errors import CheckpointError, InvalidRequest
 from tests.model_server.loading.loads import quiet, spec_of
 from tests.model_server.sentence_folders import golden_sentences, sentence_folder
@@ -33,7 +33,7 @@ def test_vectors_are_those_of_sentence_transformers(
     loaded = load(loader, sentence_folder(tmp_path, case), MAX_CONTEXT="128")
     for prompt, wanted in (("", golden["vectors"]), ("query", golden["queries"])):
         ids = [loaded.tokenizer.encode(text, prompt) for text in golden["texts"]]
-        np.testing.assert_allclose(loaded.runner.embed(ids), wanted, atol=2e-5)
+        np.testing.assert_allclose(loaded.runner.run(ids), wanted, atol=2e-5)
     assert loaded.dimensions == len(golden["vectors"][0])
     assert loaded.methods == ("lm.embed", "lm.rerank")
     assert loader.compiles_while_serving() == 0
@@ -66,7 +66,7 @@ def test_dense_layers_that_do_not_fit_are_named(loader: ModelLoader, tmp_path: P
 
 def scores(loaded: LoadedEmbedder, pairs: Sequence[Sequence[str]]) -> list[float]:
     ids = [loaded.tokenizer.encode_pair(*pair) for pair in pairs]
-    return [score for (score,) in loaded.runner.embed(ids)]
+    return [score for (score,) in loaded.runner.run(ids)]
 
 
 @pytest.mark.parametrize(

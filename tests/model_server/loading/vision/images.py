@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 from safetensors.numpy import save_file
 
-from model_server.loading.loaded import LoadedVision
 from model_server.loading.loader import ModelLoader
+from model_server.loading.vision.loaded_vision import LoadedVision
 from model_server.sharing.images.worker import prepared
 from tests.model_server.loading.loads import quiet, spec_of
 from tests.tools.golden.images import HERE, tensor_of

@@ -14,9 +14,9 @@ from typing import Any
 import jax
 
 from model_server.config import ModelServerConfig
-from model_server.loading.loaded import LoadedVision
 from model_server.loading.loader import ModelLoader, make_loader
-from model_server.loading.vision.vision_runner import VisionModelRunner
+from model_server.loading.vision.loaded_vision import LoadedVision
+from model_server.loading.vision.vision_batches import VisionBatches
 from tests.model_server.loading.vision.images import golden_of, load, pixels_of, write_case
 from tests.model_server.many_devices import write_results
 
@@ -28,10 +28,10 @@ def _computed(loader: ModelLoader, case: str, shape: list[int]) -> dict[str, Any
         checkpoint = write_case(case, Path(folder) / case)
         loaded: Any = load(loader, checkpoint, BATCH_SIZE=max(SIZES), ICI_MESH_SHAPE=shape)
     assert isinstance(loaded, LoadedVision)
-    assert isinstance(loaded.runner, VisionModelRunner)
+    assert isinstance(loaded.runner, VisionBatches)
     images, compiled = golden_of(case), loader.compiles_while_serving()
     pixels = [pixels_of(images[f"image_{n % 2}"], loaded) for n in range(max(SIZES))]
-    seen = [loaded.runner.see(pixels[:size]) for size in SIZES]
+    seen = [loaded.runner.run(pixels[:size]) for size in SIZES]
     found = {
         "devices": loaded.devices,
         "planned": loaded.parts.weights,
@@ -44,7 +44,7 @@ def _computed(loader: ModelLoader, case: str, shape: list[int]) -> dict[str, Any
     return found
 
 
-def _held(runner: VisionModelRunner) -> list[int]:
+def _held(runner: VisionBatches) -> list[int]:
     """Bytes of weights on each device."""
     bytes_on: dict[int, int] = {}
     weights = runner._weights  # pyright: ignore[reportPrivateUsage]

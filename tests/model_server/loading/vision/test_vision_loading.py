@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,9 @@ import numpy as np
 import pytest
 
 from model_server.config import ModelServerConfig
-from model_server.loading.loaded import LoadedVision
+from model_server.loading.loaded_batches import ONLY
 from model_server.loading.loader import ModelLoader, make_loader
-from model_server.loading.memory_plan import FreeMemory
-from model_server.loading.vision.vision_loading import load_vision
-from model_server.models.vision.imagenet_resnet import IMAGENET_RESNET_50
-from model_server.models.vision.vision_recipe import VISION_DEFAULTS
-from model_server.models.weights.sharding import Layout
+from model_server.loading.vision.loaded_vision import LoadedVision
 from sax.errors import CheckpointError, InvalidRequest, LoadFailed, MemoryPlanError, SaxError
 from tests.model_server.loading.loads import spec_of
 from tests.model_server.loading.vision.images import (
@@ -68,7 +63,7 @@ def test_pixels_scores_and_vectors_are_those_of_the_reference(
     np.testing.assert_allclose(thinned(scaled.transpose(2, 0, 1)), golden["pixels"], atol=1e-5)
     wanted = logprobs(golden["logits"])
     for together in ([0], [1, 0]):
-        seen = loaded.runner.see([images[n] for n in together])
+        seen = loaded.runner.run([images[n] for n in together])
         for n, each in zip(together, seen, strict=True):
             np.testing.assert_allclose(each.scores, wanted[n], atol=1e-4)
             np.testing.assert_allclose(each.vector, golden["vectors"][n], atol=1e-4)
@@ -81,7 +76,7 @@ def test_pixels_scores_and_vectors_are_those_of_the_reference(
 def test_lower_precision_stays_near(loader: ModelLoader, folders: Callable[[str], Path]) -> None:
     golden = golden_of("resnet_basic")
     loaded = load(loader, folders("resnet_basic"), "resnet", DTYPE="bfloat16", BATCH_SIZE=1)
-    (seen,) = loaded.runner.see([pixels_of(golden["image_0"], loaded)])
+    (seen,) = loaded.runner.run([pixels_of(golden["image_0"], loaded)])
     np.testing.assert_allclose(seen.scores, logprobs(golden["logits"][0]), rtol=0.05)
     loaded.runner.close()
 
@@ -166,17 +161,10 @@ def test_a_family_needs_a_checkpoint(loader: ModelLoader) -> None:
 
 
 def test_memory_is_planned_before_weights_are_read(loader: ModelLoader) -> None:
-    spec = spec_of("None", SAXML)
-    small = replace(IMAGENET_RESNET_50, overridable={**VISION_DEFAULTS, "IMAGE_SIZE": 32})
+    tight = ModelLoader(ModelServerConfig(memory_limit_bytes=1000), loader.watch)
     phases: list[str] = []
-
-    def free(layout: Layout) -> FreeMemory:
-        return FreeMemory(limit=1000, in_use=0, holders={})
-
-    with loader.watch.loading(), pytest.raises(MemoryPlanError, match="does not fit"):
-        load_vision(
-            small, spec, None, ModelServerConfig(), free, lambda each: phases.append(each.phase)
-        )
+    with pytest.raises(MemoryPlanError, match="does not fit"):
+        tight(spec_of("None", SAXML, IMAGE_SIZE="32"), lambda each: phases.append(each.phase))
     assert "drawing weights" not in phases
 
 
@@ -191,12 +179,12 @@ def test_without_pillow_the_load_says_what_to_install(
 @pytest.mark.nightly
 def test_saxmls_class_has_random_weights_that_its_name_decides(loader: ModelLoader) -> None:
     loaded = load(loader, "None", SAXML)
-    assert (loaded.form.size, loaded.runner.batch, loaded.top_k) == (224, 1, 5)
+    assert (loaded.form.size, loaded.batching[ONLY].most, loaded.top_k) == (224, 1, 5)
     assert loaded.parts.weights == pytest.approx(4 * 25.5e6, rel=0.01)
     image = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
-    (seen,) = loaded.runner.see([image])
+    (seen,) = loaded.runner.run([image])
     assert np.exp(seen.scores.astype(np.float64)).sum() == pytest.approx(1, abs=1e-4)
     assert seen.vector.shape == (2048,)
     loaded.runner.close()
-    (again,) = load(loader, "None", SAXML).runner.see([image])
+    (again,) = load(loader, "None", SAXML).runner.run([image])
     np.testing.assert_array_equal(again.scores, seen.scores)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from model_server.serving.embed_servable import EmbedServable
+from model_server.serving.batch_servable import BatchServable
 from sax.errors import InvalidRequest, PromptTooLong, QueueFull, UnsupportedParameter
 from sax.proto import common_pb2, lm_pb2, modelet_pb2, tokens_pb2
 from sax.types import Embedded, EmbedInput
@@ -30,9 +31,9 @@ async def embed(served: Served, *inputs: EmbedInput, model: str = EMBEDDER) -> E
     return decode_embedded(await served.tokens.Embed(encode_embed(model, inputs)))
 
 
-def servable(served: Served) -> EmbedServable:
+def servable(served: Served) -> BatchServable[Any]:
     found = served.server.servables.get(EMBEDDER)
-    assert isinstance(found, EmbedServable)
+    assert isinstance(found, BatchServable)
     return found
 
 

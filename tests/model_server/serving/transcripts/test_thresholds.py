@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_server.loading.loaded import WrittenWindow
+from model_server.loading.audio.loaded_audio import WrittenWindow
 from model_server.serving.transcripts.thresholds import (
     TEMPERATURES,
     Judged,

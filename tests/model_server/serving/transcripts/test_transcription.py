@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_server.loading.loaded import SpeechWindow, WrittenWindow
+from model_server.loading.audio.loaded_audio import SpeechWindow, WrittenWindow
 from model_server.serving.transcripts.transcription import Transcription
 from sax.errors import InvalidRequest
 from sax.speech.transcripts import TranscriptPart, TranscriptRequest
@@ -29,7 +29,7 @@ class Asked:
         self.change: Callable[[SpeechWindow, WrittenWindow], WrittenWindow] = lambda _, given: given
 
     async def ask(self, window: SpeechWindow) -> WrittenWindow:
-        (answer,) = self.runner.write([window])
+        (answer,) = self.runner.run([window])
         return self.change(window, answer)
 
     async def parts(self, frames: int = 250, **fields: Any) -> list[TranscriptPart]:

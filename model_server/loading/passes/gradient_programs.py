@@ -1,4 +1,4 @@
-"""Computes gradients of a text's loss: pad to a bucket, then one compiled call, as for embeddings.
+"""The programs that compute gradients of a text's loss.
 
 The loss is Saxml's: the mean cross-entropy of every token of prefix and suffix but the first. The
 score is the log-probability of the suffix after the prefix.
@@ -7,7 +7,7 @@ score is the log-probability of the suffix after the prefix.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,13 +16,13 @@ import numpy as np
 
 from model_server.engine.step_program import everywhere
 from model_server.kernels.cpu.tiles import plain_weight
-from model_server.loading.loaded import GradientInput
-from model_server.loading.passes.pass_programs import PassBucket, PassPrograms, split
+from model_server.loading.passes.loaded_passes import GradientInput
+from model_server.loading.passes.pass_programs import PassBucket, PassPrograms
 from model_server.models.layers.whole_decoder import embedded, hidden_of
-from model_server.models.weights.quantized import as_bytes, byte_shape
+from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.weight import Blueprint
 from sax.errors import InvalidRequest
-from sax.types import Gradients, Progress
+from sax.types import Gradients
 
 _BATCH = 4  # most texts per step: a backward pass keeps what a forward pass forgets
 _MOST_VALUES = 4 << 20  # of one answer: 32 MiB on the wire
@@ -31,7 +31,7 @@ Tensors = dict[str, jax.Array]
 _INPUTS, _WEIGHTS = "gradients/inputs/", "gradients/mdl_vars/"  # as Saxml names them
 
 
-class GradientPrograms(PassPrograms):
+class GradientPrograms(PassPrograms[GradientInput, Gradients]):
     """The buckets of one module's gradients."""
 
     def __init__(
@@ -54,6 +54,35 @@ class GradientPrograms(PassPrograms):
         tiled = (each for each in module.declarations if each.is_tiled and each.packing is None)
         self._tiled = {each.path: (each.shape[0], each.shape[1]) for each in tiled}
         _check_size(module, inputs, self.weights, context, embed)
+
+    @staticmethod
+    def ids(given: GradientInput) -> Sequence[int]:
+        return given.ids
+
+    def run(
+        self, leaves: Sequence[jax.Array], inputs: Sequence[GradientInput], bucket: PassBucket
+    ) -> list[Gradients]:
+        rows, ids = bucket.rows, np.zeros(bucket, np.int32)
+        # Empty rows count two tokens, so that no mean is of nothing.
+        lengths, starts = np.full(rows, 2, np.int32), np.ones(rows, np.int32)
+        for row, each in enumerate(inputs):
+            ids[row, : len(each.ids)] = each.ids
+            lengths[row], starts[row] = len(each.ids), each.prefix
+        scores, made = self.compiled[bucket](leaves, ids, lengths, starts)
+        # On the host: an index into an array of the device would be a program of its own.
+        numbers = np.asarray(scores)
+        arrays = {name: np.asarray(each) for name, each in made.items()}
+        return [
+            Gradients([float(numbers[row])], self._of_row(arrays, row, len(each.ids) - 1))
+            for row, each in enumerate(inputs)
+        ]
+
+    def _of_row(self, arrays: Mapping[str, np.ndarray], row: int, tokens: int) -> Any:
+        found = {
+            _INPUTS + name: arrays[name][row, :tokens].ravel().tolist() for name in self.inputs
+        }
+        weights = {_WEIGHTS + name: arrays[name].ravel().tolist() for name in self.weights}
+        return found | weights
 
     def _lowered(self, bucket: PassBucket) -> jax.stages.Lowered:
         where = everywhere(self._leaves[0].sharding)
@@ -107,66 +136,6 @@ def _logprobs(model: Any, vectors: jax.Array, labels: jax.Array, lengths: jax.Ar
     logits = model.logits(hidden.reshape(-1, hidden.shape[-1])).reshape(*labels.shape, -1)
     chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
     return jnp.where(jnp.arange(labels.shape[1])[None] < lengths[:, None], chosen, 0.0)
-
-
-class GradientRunner:
-    """Programs and the weights of a language model. Not thread-safe: one thread calls it."""
-
-    def __init__(self, programs: GradientPrograms, leaves: Sequence[jax.Array]) -> None:
-        self._programs = programs
-        self._leaves = tuple(map(as_bytes, leaves))
-        self.batch = max(max(sizes) for sizes in programs.rows.values())
-        self.closed = False
-
-    def length(self, count: int) -> int:
-        """Return the compiled length for this many tokens; texts of one length share a batch."""
-        return next(length for length in self._programs.rows if length >= count)
-
-    def gradients(self, inputs: Sequence[GradientInput]) -> list[Gradients]:
-        """Return one result per input; all inputs have the same `length`."""
-        length = self.length(max(len(each.ids) for each in inputs))
-        found: list[Gradients] = []
-        for rows in split(len(inputs), self._programs.rows[length]):
-            part = inputs[len(found) : len(found) + rows]
-            found += self._gradients(part, PassBucket(rows, length))
-        return found
-
-    def warm(self, report: Callable[[Progress], None]) -> None:
-        """Run every bucket once, so that no request pays for a first run."""
-        buckets = self._programs.buckets
-        for done, bucket in enumerate(buckets):
-            report(Progress("running bucket", done, len(buckets)))
-            self._gradients((), bucket)
-
-    def close(self) -> None:
-        """Let go of weights and programs. Idempotent."""
-        self._leaves = ()
-        self._programs.compiled.clear()
-        self.closed = True
-
-    def _gradients(self, inputs: Sequence[GradientInput], bucket: PassBucket) -> list[Gradients]:
-        rows, ids = bucket.rows, np.zeros(bucket, np.int32)
-        # Empty rows count two tokens, so that no mean is of nothing.
-        lengths, starts = np.full(rows, 2, np.int32), np.ones(rows, np.int32)
-        for row, each in enumerate(inputs):
-            ids[row, : len(each.ids)] = each.ids
-            lengths[row], starts[row] = len(each.ids), each.prefix
-        scores, made = self._programs.compiled[bucket](self._leaves, ids, lengths, starts)
-        # On the host: an index into an array of the device would be a program of its own.
-        numbers = np.asarray(scores)
-        arrays = {name: np.asarray(each) for name, each in made.items()}
-        return [
-            Gradients([float(numbers[row])], self._of_row(arrays, row, len(each.ids) - 1))
-            for row, each in enumerate(inputs)
-        ]
-
-    def _of_row(self, arrays: Mapping[str, np.ndarray], row: int, tokens: int) -> Any:
-        found = {
-            _INPUTS + name: arrays[name][row, :tokens].ravel().tolist()
-            for name in self._programs.inputs
-        }
-        weights = self._programs.weights
-        return found | {_WEIGHTS + name: arrays[name].ravel().tolist() for name in weights}
 
 
 def _places(module: Blueprint, names: Sequence[str]) -> dict[str, int]:

@@ -6,12 +6,13 @@ A request that fails gets its own error: a failed batch is halved until the bad 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from model_server.loading.custom.loaded_custom import CustomRequest
 from model_server.models.custom import Arrays, CustomMethod, CustomProgram
 from sax.errors import Internal, InvalidRequest, LoadFailed, SaxError
 from sax.types import Progress
@@ -47,8 +48,11 @@ class CompiledProgram:
         self.bytes = _bytes(weights) + sum(each.state_bytes for each in self.methods.values())
         self.workspace = max(each.workspace for each in self.methods.values())
 
-    def answer(self, method: str, requests: Sequence[bytes]) -> Sequence[bytes | SaxError]:
-        return self.methods[method].answer(requests)
+    def group(self, item: CustomRequest) -> Hashable:
+        return item.method
+
+    def run(self, items: Sequence[CustomRequest]) -> Sequence[bytes | SaxError]:
+        return self.methods[items[0].method].answer([each.body for each in items])
 
     def close(self) -> None:
         """Release weights, states and programs. Idempotent."""

@@ -10,10 +10,9 @@ import pytest
 from flax import nnx
 
 from model_server.loading.compile_watch import CompileWatch
-from model_server.loading.passes.embed_runner import (
-    EmbedModelRunner,
-    EmbedPrograms,
-)
+from model_server.loading.passes.embed_programs import EmbedPrograms
+from model_server.loading.passes.loaded_passes import Ids, Vector
+from model_server.loading.passes.pass_programs import PassBatches
 from model_server.models.weights.weight import blueprint, weight
 from sax.types import Progress
 
@@ -32,24 +31,29 @@ def sum_and_length(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Arr
 
 
 @pytest.fixture(scope="module")
-def runner() -> EmbedModelRunner:
+def runner() -> PassBatches[Ids, Vector]:
     module = blueprint(Sums)
     programs = EmbedPrograms(module, sum_and_length, context=CONTEXT, batch=4)
     programs.compile(lambda progress: None)
-    return EmbedModelRunner(programs, [jnp.asarray([2.0])], batch=4)
+    return PassBatches(programs, [jnp.asarray([2.0])])
 
 
-def test_every_input_gets_its_own_vector(runner: EmbedModelRunner) -> None:
+def test_every_input_gets_its_own_vector(runner: PassBatches[Ids, Vector]) -> None:
     inputs = [[1, 2], [3], [4, 5, 6], [7], [8, 9], [1]]
-    assert runner.embed(inputs) == [[6, 2], [6, 1], [30, 3], [14, 1], [34, 2], [2, 1]]
+    assert runner.run(inputs) == [[6, 2], [6, 1], [30, 3], [14, 1], [34, 2], [2, 1]]
 
 
-def test_lengths_up_to_the_whole_context_are_computed(runner: EmbedModelRunner) -> None:
-    assert [runner.length(count) for count in (1, 32, 33, CONTEXT)] == [32, 32, CONTEXT, CONTEXT]
-    assert runner.embed([[1] * CONTEXT]) == [[2 * CONTEXT, CONTEXT]]
+def test_lengths_up_to_the_whole_context_are_computed(runner: PassBatches[Ids, Vector]) -> None:
+    assert [runner.group([1] * count) for count in (1, 32, 33, CONTEXT)] == [
+        32,
+        32,
+        CONTEXT,
+        CONTEXT,
+    ]
+    assert runner.run([[1] * CONTEXT]) == [[2 * CONTEXT, CONTEXT]]
 
 
-def test_warming_runs_every_bucket_and_compiles_nothing(runner: EmbedModelRunner) -> None:
+def test_warming_runs_every_bucket_and_compiles_nothing(runner: PassBatches[Ids, Vector]) -> None:
     news: list[Progress] = []
     watch = CompileWatch(strict=True)
     try:
@@ -60,11 +64,11 @@ def test_warming_runs_every_bucket_and_compiles_nothing(runner: EmbedModelRunner
     assert [(progress.done, progress.total) for progress in news] == [(n, 4) for n in range(4)]
 
 
-def test_nothing_is_compiled_while_serving(runner: EmbedModelRunner) -> None:
+def test_nothing_is_compiled_while_serving(runner: PassBatches[Ids, Vector]) -> None:
     watch = CompileWatch(strict=True)
     try:
         for count in range(1, 10):
-            runner.embed([[1, 2, 3]] * count)
+            runner.run([[1, 2, 3]] * count)
         assert watch.while_serving == 0
     finally:
         watch.stop()
@@ -81,7 +85,7 @@ def test_compiling_counts_its_progress_and_tells_the_workspace() -> None:
 def test_a_closed_runner_holds_nothing() -> None:
     programs = EmbedPrograms(blueprint(Sums), sum_and_length, context=32, batch=1)
     programs.compile(lambda progress: None)
-    runner = EmbedModelRunner(programs, [jnp.asarray([2.0])], batch=1)
+    runner = PassBatches(programs, [jnp.asarray([2.0])])
     assert not runner.closed
     runner.close()
     runner.close()

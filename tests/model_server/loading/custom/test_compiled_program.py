@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from model_server.loading.compile_watch import CompileWatch
-from model_server.loading.custom.custom_runner import CompiledProgram
+from model_server.loading.custom.compiled_program import CompiledProgram
+from model_server.loading.custom.loaded_custom import CustomRequest
 from model_server.models.custom import CustomMethod, CustomProgram
 from sax.errors import Internal, InvalidRequest, LoadFailed, SaxError
 from sax.types import Progress
@@ -53,7 +54,7 @@ def compiled(report: Callable[[Progress], None] = bool, **changes: Any) -> Compi
 
 
 def ask(program: CompiledProgram, *requests: bytes) -> list[bytes | SaxError]:
-    return [*program.answer("custom", requests)]
+    return [*program.run([CustomRequest("custom", each) for each in requests])]
 
 
 def test_every_request_of_a_batch_gets_its_own_answer() -> None:

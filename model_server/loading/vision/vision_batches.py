@@ -5,24 +5,22 @@ Every number of images is compiled before the first request; a compiled call can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.engine.compiling import compiled_in_turn
 from model_server.engine.step_program import everywhere
-from model_server.loading.loaded import SeenImage
+from model_server.loading.batch_plan import code_and_most, compiled_all
+from model_server.loading.loaded_model import Report
+from model_server.loading.vision.loaded_vision import SeenImage
 from model_server.models.vision.vision_recipe import ImageSettings, VisionRecipe
 from model_server.models.weights.axis_rules import AXES
 from model_server.models.weights.sharding import Layout
 from model_server.models.weights.weight import leaf_shapes
 from sax.types import Progress
-
-Report = Callable[[Progress], None]
 
 
 class VisionPrograms:
@@ -44,12 +42,9 @@ class VisionPrograms:
         self._compiled: dict[int, Any] = {}
 
     def compile(self, report: Report) -> None:
-        sizes = self.sizes
-        report(Progress("compiling bucket", 0, len(sizes)))
-        with closing(compiled_in_turn(sizes, lambda size: self._lowered(size).compile())) as made:
-            for done, (size, program) in enumerate(made, 1):
-                self._compiled[size] = program
-                report(Progress("compiling bucket", done, len(sizes)))
+        self._compiled = compiled_all(
+            self.sizes, lambda size: self._lowered(size).compile(), report
+        )
 
     @property
     def weight_bytes(self) -> int:
@@ -61,10 +56,8 @@ class VisionPrograms:
         """Bytes of all programs' code, and of the largest temporaries and results, or of the
         weights as they are read: both are there until they are prepared.
         """
-        stats = [each for one in self._compiled.values() if (each := one.memory_analysis())]
-        code = sum(each.generated_code_size_in_bytes for each in stats)
-        used = (each.temp_size_in_bytes + each.output_size_in_bytes for each in stats)
-        return code + max(self._recipe.blueprint.bytes, *used)
+        code, used = code_and_most(self._compiled.values())
+        return code + max(self._recipe.blueprint.bytes, used)
 
     def prepare(self, leaves: Sequence[jax.Array]) -> Any:
         """Return the weights as programs take them; the given ones are needed no longer."""
@@ -97,17 +90,19 @@ class VisionPrograms:
         return jax.jit(run, out_shardings=rows).lower(self._weights, pixels)
 
 
-class VisionModelRunner:
+class VisionBatches:
     """Programs and weights of a model of images. Not thread-safe: one thread calls it."""
 
     def __init__(self, programs: VisionPrograms, leaves: Sequence[jax.Array]) -> None:
         self._programs = programs
         self._weights = programs.prepare(leaves)
-        self.batch = max(programs.sizes)
         self.closed = False
 
-    def see(self, images: Sequence[np.ndarray]) -> list[SeenImage]:
-        """Return scores and vector of each image u8[S, S, 3]; at most `batch` images."""
+    def group(self, image: np.ndarray) -> None:
+        """All images may share a batch."""
+
+    def run(self, images: Sequence[np.ndarray]) -> list[SeenImage]:
+        """Return scores and vector of each image u8[S, S, 3]; at most the largest batch."""
         size = next(size for size in self._programs.sizes if size >= len(images))
         padded = [*images, *[images[0]] * (size - len(images))]
         vectors, scores = self._programs.run(self._weights, np.stack(padded))
@@ -118,7 +113,7 @@ class VisionModelRunner:
         side = self._programs.settings.form.size
         for done, size in enumerate(self._programs.sizes):
             report(Progress("running bucket", done, len(self._programs.sizes)))
-            self.see([np.zeros((side, side, 3), np.uint8)] * size)
+            self.run([np.zeros((side, side, 3), np.uint8)] * size)
 
     def close(self) -> None:
         """Release weights and programs. Idempotent."""

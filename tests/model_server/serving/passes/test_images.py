@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from model_server.loading.images.image_decoder import ImageDecoder
-from model_server.serving.vision_servable import VisionServable
+from model_server.loading.vision.loaded_vision import LoadedVision
+from model_server.serving.batch_servable import BatchServable
+from model_server.serving.passes.images import seen
 from model_server.sharing.images.forms import ImageForm
 from sax.errors import NotLoaded
 from tests.model_server.fake_batched import fake_vision
 
+Eye = BatchServable[LoadedVision]
 PIXELS = np.full((4, 4, 3), 7, np.uint8)
 
 
@@ -36,15 +39,15 @@ def decoder() -> HeldDecoder:
 
 
 @pytest.fixture
-async def servable(decoder: HeldDecoder) -> VisionServable:
+async def servable() -> Eye:
     (gate := threading.Event()).set()
-    return VisionServable("/sax/test/eye", fake_vision(gate), decoder)
+    return BatchServable("/sax/test/eye", fake_vision(gate))
 
 
 async def test_an_unload_lets_images_finish_that_are_being_decoded(
-    servable: VisionServable, decoder: HeldDecoder
+    servable: Eye, decoder: HeldDecoder
 ) -> None:
-    seeing = asyncio.create_task(servable.see(b"image"))
+    seeing = asyncio.create_task(seen(servable, b"image", decoder=decoder))
     await asyncio.sleep(0)
     closing = asyncio.create_task(servable.close(drain_s=30))
     await asyncio.sleep(0)
@@ -56,9 +59,9 @@ async def test_an_unload_lets_images_finish_that_are_being_decoded(
 
 
 async def test_an_unload_waits_no_longer_than_it_was_told(
-    servable: VisionServable, decoder: HeldDecoder
+    servable: Eye, decoder: HeldDecoder
 ) -> None:
-    seeing = asyncio.create_task(servable.see(b"image"))
+    seeing = asyncio.create_task(seen(servable, b"image", decoder=decoder))
     await asyncio.sleep(0)
     await servable.close(drain_s=0.01)
     decoder.held[0].set_result(PIXELS)
@@ -67,9 +70,9 @@ async def test_an_unload_waits_no_longer_than_it_was_told(
 
 
 async def test_a_caller_that_goes_away_takes_its_image_back(
-    servable: VisionServable, decoder: HeldDecoder
+    servable: Eye, decoder: HeldDecoder
 ) -> None:
-    seeing = asyncio.create_task(servable.see(b"image"))
+    seeing = asyncio.create_task(seen(servable, b"image", decoder=decoder))
     await asyncio.sleep(0)
     seeing.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from model_server.loading.sounds.sound_decoder import DecodedSound, SoundDecoder
+from model_server.serving.batch_servable import BatchServable
+from model_server.serving.passes.sounds import transcribed
 from model_server.serving.query_cost import BatchCost
-from model_server.serving.transcripts.audio_servable import AudioServable
 from model_server.sharing.audio.process import SoundForm
 from sax.errors import NotLoaded, QueueFull
 from sax.speech.transcripts import TranscriptRequest, WholeTranscript, whole_transcript
@@ -41,14 +42,14 @@ class Ear:
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.decoder = HeldDecoder()
-        self.servable = AudioServable("/sax/test/ear", fake_audio(self.gate), self.decoder)
+        self.servable = BatchServable("/sax/test/ear", fake_audio(self.gate))
         runner = self.servable.loaded.runner
         assert isinstance(runner, FakeAudioRunner)
         self.runner = runner
         self.cost = BatchCost()
 
     async def written(self) -> WholeTranscript:
-        async with aclosing(self.servable.transcribe(REQUEST, self.cost)) as parts:
+        async with aclosing(transcribed(self.servable, REQUEST, self.cost, self.decoder)) as parts:
             return whole_transcript([part async for part in parts])
 
     async def begun(self, count: int = 1) -> list[asyncio.Task[WholeTranscript]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Event
 from typing import Any
 
@@ -10,24 +10,25 @@ import jax
 import numpy as np
 
 from model_server.loading.audio.audio_programs import AudioPrograms, Heard, Prompts
-from model_server.loading.loaded import SpeechWindow, WrittenWindow
+from model_server.loading.audio.loaded_audio import SpeechWindow, WrittenWindow
+from model_server.loading.loaded_model import Report
 from model_server.models.audio.speech_rules import SpeechRow
 from sax.types import Progress
 
-Report = Callable[[Progress], None]
 
-
-class AudioModelRunner:
+class AudioBatches:
     """Programs and weights of a model of sounds. Not thread-safe: one thread calls it."""
 
     def __init__(self, programs: AudioPrograms, leaves: Sequence[jax.Array]) -> None:
         self._programs = programs
         self._leaves = tuple(leaves)
-        self.batch = max(programs.sizes)
         self.closed = False
 
-    def write(self, windows: Sequence[SpeechWindow]) -> list[WrittenWindow]:
-        """Return what is said in each window; at most `batch` windows."""
+    def group(self, window: SpeechWindow) -> None:
+        """All windows may share a batch."""
+
+    def run(self, windows: Sequence[SpeechWindow]) -> list[WrittenWindow]:
+        """Return what is said in each window; at most the largest batch."""
         size = next(size for size in self._programs.sizes if size >= len(windows))
         padded = [*windows, *[windows[0]] * (size - len(windows))]
         cross = self._programs.encode(self._leaves, self._mels(padded))
@@ -45,7 +46,7 @@ class AudioModelRunner:
             for previous in ((), (tokens.start,)):  # prompts of both lengths
                 silence = np.zeros((config.frames, config.bins), np.float32)
                 window = SpeechWindow(silence, previous, None, None, 0.0, 0, 2, Event())
-                self.write([window] * size)
+                self.run([window] * size)
 
     def close(self) -> None:
         """Release weights and programs. Idempotent."""

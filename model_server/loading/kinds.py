@@ -1,0 +1,105 @@
+"""The kinds of model: which of them takes a publish. A kind is imported when it is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import cached_property
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.loading.chosen_tasks import generates
+from model_server.loading.load_context import LoadContext
+from model_server.loading.loaded_model import LoadedModel, Report
+from model_server.loading.opening.checkpoint_opener import CheckpointOpener
+from model_server.loading.served_recipe import recipe_of
+from model_server.models.custom import CustomModel
+from model_server.models.layers.embedder import EmbedRecipe
+from model_server.models.recipe import Recipe
+from model_server.models.registry import AdapterClass, Entry, audio_class, vision_class
+from sax.types import ModelSpec
+
+
+class AskedModel:
+    """A publish to load, and what its checkpoint says, which is opened once somebody looks."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        entry: Entry,
+        opener: CheckpointOpener,
+        opened: ExitStack,
+        report: Report,
+    ) -> None:
+        """opened: closes what the load opens, once it is over."""
+        self.spec, self.entry = spec, entry
+        self.opened = opened
+        self._opener = opener
+        self._report = report
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint | None:
+        """None: it has none. Raises CheckpointError."""
+        return self.opened.enter_context(self._opener.opened(self.spec, self._report))
+
+    @property
+    def config(self) -> Mapping[str, Any] | None:
+        """config.json, or what other formats say in its place."""
+        return None if self.checkpoint is None else self.checkpoint.config
+
+    @cached_property
+    def recipe(self) -> Recipe | EmbedRecipe:
+        """Of a model of text. Raises as `recipe_of`."""
+        return recipe_of(self.spec, self.config)
+
+    @property
+    def generates(self) -> bool:
+        """True of a model that makes tokens, unless it was published for something else."""
+        return isinstance(self.recipe, Recipe) and generates(self.recipe, self.checkpoint)
+
+
+class KindPlan(Protocol):
+    """A model that is known to match its checkpoint and to fit here."""
+
+    def build(self, report: Report) -> LoadedModel:
+        """Read its weights; every program has run once when this returns. Raises as a load."""
+        ...
+
+
+class ModelKind(Protocol):
+    """One kind of model in this process."""
+
+    def plan(self, asked: AskedModel, report: Report) -> KindPlan:
+        """Raises CheckpointError, InvalidRequest, MemoryPlanError, LoadFailed."""
+        ...
+
+
+class _KindPlace(NamedTuple):
+    takes: Callable[[AskedModel], bool]
+    module: str  # its KIND makes the kind of a context
+
+
+# The first that takes a publish loads it; those that open no checkpoint come first.
+_KINDS = (
+    _KindPlace(lambda asked: isinstance(asked.entry, AdapterClass), "adapter"),
+    _KindPlace(lambda asked: isinstance(asked.entry, CustomModel), "custom.custom_loading"),
+    _KindPlace(
+        lambda asked: vision_class(asked.spec.model_path, asked.config) is not None,
+        "vision.vision_loading",
+    ),
+    _KindPlace(
+        lambda asked: audio_class(asked.spec.model_path, asked.config) is not None,
+        "audio.audio_loading",
+    ),
+    _KindPlace(lambda asked: asked.generates, "language"),
+    _KindPlace(lambda asked: True, "passes.embed_loading"),
+)
+
+
+def load_model(asked: AskedModel, context: LoadContext, report: Report) -> LoadedModel:
+    """Load a model by the kind that takes it. Raises as its plan and its build do."""
+    entry = next(each for each in _KINDS if each.takes(asked))
+    module = import_module(f"model_server.loading.{entry.module}")
+    kind: ModelKind = context.kind(module.KIND)
+    return kind.plan(asked, report).build(report)

@@ -1,0 +1,289 @@
+"""Language models: planned, built on every host of the replica, and ready to run steps."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.config import ModelServerConfig, advertised_host
+from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.island_moves import IslandMoves
+from model_server.disaggregation.transfer_server import TransferServer
+from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.running.ops import Runner
+from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.types import EngineLimits
+from model_server.grammars.compiler import GrammarCompiler
+from model_server.islands.devices import copies
+from model_server.islands.proxy_backend import is_proxied
+from model_server.loading.adapters.bases import Bases
+from model_server.loading.chosen_tasks import tasks_of
+from model_server.loading.cpu_kernels import kernels_of
+from model_server.loading.draft_loading import check_vocabulary, with_draft
+from model_server.loading.images.image_reader import ImageReader, image_reader
+from model_server.loading.island_copies import IslandCopies
+from model_server.loading.island_loads import IslandLoads
+from model_server.loading.kinds import AskedModel
+from model_server.loading.lm_loading import LmLoad, measure, run_all
+from model_server.loading.load_context import LoadContext
+from model_server.loading.loaded import Loaded
+from model_server.loading.loaded_model import Report
+from model_server.loading.media.image_tokens import check_image_tokens
+from model_server.loading.model_text import answer_dialect, chat_queries, read_text
+from model_server.loading.passes.loaded_passes import LoadedEmbedder, LoadedGradients
+from model_server.loading.served_recipe import check_behind_proxy, recipe_of
+from model_server.loading.stages.host_stage import StageHost, StageLoad
+from model_server.loading.stages.island_stages import IslandStagesLoad
+from model_server.models.recipe import Recipe
+from model_server.models.saxml_replies import SaxmlReplies
+from model_server.models.tasks import GENERATE
+from model_server.multihost.lockstep import Lockstep
+from model_server.multihost.vote import Shares
+from model_server.text.chat_template import ChatTemplate
+from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
+from sax.errors import InvalidRequest, LoadFailed
+from sax.types import ModelSpec
+
+logger = logging.getLogger(__name__)
+
+AnyLoad = LmLoad | StageLoad | IslandStagesLoad
+_METHODS = ("lm.generate", "lm.generate_stream", "lm.score")
+_MULTIMODAL = ("mm.generate", "mm.score")
+
+
+class _ModelText(NamedTuple):
+    """How a model's prompts and answers are written."""
+
+    tokenizer: HfTokenizer | ByteTokenizer
+    template: ChatTemplate | None
+    as_chat: bool  # render a Saxml query as a user message
+    images: ImageReader | None
+    replies: SaxmlReplies
+
+
+class LanguageModels:
+    """The language models of one process, which may be one host of a replica."""
+
+    def __init__(
+        self,
+        context: LoadContext,
+        hosts: Shares | None = None,
+        stage_host: StageHost | None = None,
+    ) -> None:
+        """hosts: of this replica, on its primary. stage_host: None: this host is alone."""
+        self.context = context
+        self.hosts = hosts
+        self.bases = Bases()
+        self._stage_host = stage_host or StageHost()
+        self._transfer = TransferServer(advertised_host(context.config.host))
+        self.copies = IslandCopies(
+            context.config, context.opener, self._transfer, context.loading, context.holders
+        )
+        # Launch order of each model whose hosts wait for each other.
+        self._orders: list[tuple[Runner, str]] = []
+
+    @property
+    def config(self) -> ModelServerConfig:
+        return self.context.config
+
+    def plan(self, asked: AskedModel, report: Report) -> LanguagePlan:
+        """Cheap checks come before slow work: vocabulary, then the plan."""
+        spec, checkpoint, opener = asked.spec, asked.checkpoint, self.context.opener
+        recipe = asked.recipe
+        assert isinstance(recipe, Recipe), "the kind was chosen by it"
+        recipe = asked.opened.enter_context(
+            with_draft(recipe, spec.overrides, opener.opener(report))
+        )
+        text = self._text(spec, recipe, checkpoint)
+        check_behind_proxy(recipe, self.config)
+        load = self._planned(spec, recipe, checkpoint, tasks=tasks_of(recipe, checkpoint))
+        self._check_order(load.order)
+        moves = self.copies.moves(load) if is_proxied() else None
+        return LanguagePlan(self, spec, recipe, checkpoint, text, load, moves)
+
+    def share(
+        self, spec: ModelSpec, limits: EngineLimits, programs: Programs, report: Report
+    ) -> Runner:
+        """Load this host's share of a model for its primary. Raises as a load does."""
+        opener = self.context.opener
+        with self.context.loading(spec), opener.opened(spec, report) as checkpoint:
+            recipe = recipe_of(spec, checkpoint.config if checkpoint else None)
+            assert isinstance(recipe, Recipe), "only language models span hosts"
+            with with_draft(recipe, spec.overrides, opener.opener(report)) as recipe:
+                load = self._planned(spec, recipe, checkpoint, limits)
+                runner = load.build(programs, report)
+            self.context.keep(spec, runner, load.deployment.memory.total)
+            return runner
+
+    def keep(
+        self, spec: ModelSpec, load: AnyLoad, runner: Runner, islands: IslandLoads | None
+    ) -> None:
+        """Count a model's memory, and remember in which order its hosts launch."""
+        self.context.keep(spec, islands or runner, load.deployment.memory.total)
+        if load.order is not None:
+            self._orders.append((runner, load.order))
+
+    def _text(self, spec: ModelSpec, recipe: Recipe, checkpoint: Checkpoint | None) -> _ModelText:
+        opener = self.context.opener
+        tokenizer, template = read_text(recipe, checkpoint, spec.checkpoint, opener)
+        as_chat = chat_queries(recipe, template)
+        check_vocabulary(tokenizer, recipe, lambda path, draft: opener.read(path, draft.tokenizer))
+        check_image_tokens(recipe.media, tokenizer)
+        images = image_reader(recipe.media)
+        if images is not None and template is not None:
+            template = template.with_images(images.recipe.placeholder)
+        replies = recipe.replies.of_tokenizer(tokenizer.eos_ids)
+        return _ModelText(tokenizer, template, as_chat, images, replies)
+
+    def _planned(
+        self,
+        spec: ModelSpec,
+        recipe: Recipe,
+        checkpoint: Checkpoint | None,
+        limits: EngineLimits | None = None,
+        tasks: frozenset[str] = frozenset(),
+    ) -> AnyLoad:
+        holders = self.context.holders()
+        how = (spec, recipe, checkpoint, self.config, holders)
+        if recipe.stages > 1:
+            if tasks - {GENERATE}:
+                raise InvalidRequest(
+                    "TASKS beside generate need a model in one stage: leave out NUM_STAGES or "
+                    "TASKS",
+                    param="overrides.TASKS",
+                )
+            if self.config.programs:
+                logger.warning("%s: in stages, so its hosts ignore --programs", spec.model_id)
+            if is_proxied():
+                first = copies(recipe.stages)[0]
+                return self.copies.planned(spec, recipe, checkpoint, holders, first)
+            return StageLoad(*how, self._stage_host, limits)
+        return LmLoad(*how, self._transfer, limits, tasks)
+
+    def _check_order(self, order: str | None) -> None:
+        """Raise LoadFailed if hosts could launch the programs of two models in different orders."""
+        self._orders = [(runner, held) for runner, held in self._orders if not runner.closed]
+        others = {held for _, held in self._orders} - {order}
+        if order is not None and others:
+            raise LoadFailed(
+                f"a model that lies {order} cannot be beside one that lies {others.pop()}: hosts "
+                "would wait for each other forever; unload that one, or set NUM_STAGES to the "
+                "number of hosts"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LanguagePlan:
+    """A language model whose pages are planned."""
+
+    models: LanguageModels
+    spec: ModelSpec
+    recipe: Recipe  # with that of its draft model
+    checkpoint: Checkpoint | None
+    text: _ModelText
+    load: AnyLoad
+    moves: IslandMoves | None  # of pages between islands
+
+    def build(self, report: Report) -> Loaded:
+        """Raises as the loads do."""
+        models, load = self.models, self.load
+        runner = self._run(report)
+        islands = None
+        if is_proxied():
+            assert not isinstance(load, StageLoad)
+            islands = models.copies.load_others(self.spec, runner, load, self.moves, report)
+        times = measure(runner, load.measured, self.spec.model_id)
+        models.keep(self.spec, load, runner, islands)
+        loaded = self._loaded(runner, islands, times, report)
+        if self.recipe.adapters is not None:
+            models.bases.keep(self.spec, self.recipe.adapters, loaded, runner)
+        return loaded
+
+    def _loaded(
+        self,
+        runner: Runner,
+        islands: IslandLoads | None,
+        times: StepTimes | None,
+        report: Report,
+    ) -> Loaded:
+        recipe, text, plan = self.recipe, self.text, self.load.deployment
+        disaggregation = self._disaggregation(runner)
+        embedder, gradients = self._beside(runner, report)
+        return Loaded(
+            runner=disaggregation.runner if disaggregation else runner,
+            tokenizer=text.tokenizer,
+            vocab=recipe.vocab,
+            chat_template=text.template,
+            images=text.images,
+            dialect=answer_dialect(recipe, text.template),
+            chat_queries=text.as_chat,
+            tokenized_input=recipe.tokenized_input,
+            tokenized_output=recipe.tokenized_output,
+            start_token=recipe.start_token if self.checkpoint is None else None,
+            replies=text.replies,
+            grammars=GrammarCompiler(text.tokenizer, recipe.vocab),
+            note=recipe.note,
+            defaults=recipe.defaults,
+            samples=recipe.samples,
+            memory=plan.total_bytes,
+            parts=plan.parts,
+            kernels=kernels_of(plan),
+            devices=plan.layout.mesh.size,
+            methods=(
+                *text.replies.served(_METHODS),
+                *(_MULTIMODAL if text.images else ()),
+                *(each for one in (embedder, gradients) if one for each in one.methods),
+            ),
+            step_times=times,
+            step_limit_s=self.models.config.step_timeout_seconds,
+            stream_interval_s=self.models.config.stream_interval_seconds,
+            islands=islands,
+            disaggregation=disaggregation,
+            embedder=embedder,
+            gradients=gradients,
+        )
+
+    def _run(self, report: Report) -> Runner:
+        """Build it, and run each of its programs once."""
+        load, hosts = self.load, self.models.hosts
+        if hosts is not None and load.spans_hosts:
+            return hosts.load(
+                self.spec,
+                load.deployment.limits,
+                lambda programs: load.build(programs, report),
+                report,
+            )
+        runner = load.build(COMPILED_HERE, report)
+        run_all(runner, report)
+        return runner
+
+    def _disaggregation(self, runner: Runner) -> Disaggregation | None:
+        load, hosts = self.load, self.models.hosts
+        if isinstance(load, StageLoad) and self.models.config.takes_pages:
+            logger.warning("--prefill_servers is ignored for a model in stages")
+        if not isinstance(load, LmLoad) or load.traffic is None:
+            return None
+        if isinstance(runner, Lockstep):
+            assert hosts is not None
+            return load.disaggregation(runner, hosts.transfers(runner, load.traffic))
+        return load.disaggregation(runner, load.traffic)
+
+    def _beside(
+        self, runner: Runner, report: Report
+    ) -> tuple[LoadedEmbedder | None, LoadedGradients | None]:
+        """Return what the model does beside generating; each of its programs has run once."""
+        load, queue = self.load, self.models.config.queue
+        if not isinstance(load, LmLoad) or load.beside is None:
+            return None, None
+        beside, leaves = load.beside, load.leaves
+        try:
+            embedder = beside.embedder(leaves, self.checkpoint, self.text.tokenizer, queue, report)
+            return embedder, beside.gradients(leaves, queue, report)
+        except BaseException:
+            runner.close()
+            raise
+
+
+KIND = LanguageModels
