@@ -1,7 +1,7 @@
 """The engine: one thread that keeps one step in flight while it launches the next.
 
 The public entry point of this package. Each iteration takes in new requests, launches step n + 1,
-reads and commits step n, and delivers the results of step n. Where guides restrict the tokens of
+reads and commits step n, and delivers the results of step n. Where grammars restrict the tokens of
 step n + 1, it makes their masks then, while the device runs the forward pass of step n + 1. Images
 that prompts wait for are encoded behind step n + 1, a few at a time, so that answers go on:
 

@@ -19,7 +19,7 @@ from model_server.engine.types import (
 from sax.errors import InvalidRequest, PromptTooLong, SaxError
 
 Setting = TypeVar("Setting")
-# complete: the guide allows nothing more; unlike a stop token, the last token is the answer's.
+# complete: the grammar allows nothing more; unlike a stop token, the last token is the answer's.
 Finish = Literal["stop", "complete", "length", "score", "cancelled"]
 
 

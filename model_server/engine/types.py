@@ -81,7 +81,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     min_tokens: int = 0  # of the answer, before one of `ends` may be chosen
     ends: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()  # tokens that must not follow each other
-    guided: bool = False  # a guide says before each token which ones may be chosen
+    guided: bool = False  # a grammar says before each token which ones may be chosen
 
     @property
     def edits(self) -> int:
@@ -227,7 +227,7 @@ class StepResult(msgspec.Struct, frozen=True):
     rows: tuple[RowResult, ...]
 
 
-class Guide(Protocol):
+class GrammarState(Protocol):
     """Follows one answer and says which tokens may come next. Called by the engine's thread."""
 
     @property
@@ -271,8 +271,8 @@ class Grammar(Protocol):
 
     def begin(
         self, answer: Sequence[int], allowed: tuple[int, ...] | None, left: int | None
-    ) -> Guide:
-        """Return the guide of an answer that begins with these tokens.
+    ) -> GrammarState:
+        """Return the state of an answer that begins with these tokens.
 
         allowed: the only tokens that any part of it may have; None: all. left: tokens that may
         follow, and within which it is completed if that can be; None: it may end anywhere.

@@ -20,7 +20,7 @@ import msgspec
 from model_server.engine.worker import Worker
 from model_server.grammars.closing import Closings
 from model_server.grammars.constraint import Constraint
-from model_server.grammars.guide import CompiledGrammar, GuideCounts
+from model_server.grammars.grammar_state import CompiledGrammar, GrammarStateCounts
 from model_server.grammars.matcher import matcher_of
 from model_server.grammars.reading.frames import MAX_ANSWER, ConstraintAnswer, ConstraintAsk
 from model_server.sharing.confined.lanes import LaneKind, Lanes
@@ -170,7 +170,7 @@ class GrammarCompiler:
         }
         self._closings = Closings(self._tokenizer, texts)
         self._rows = rows
-        self.counts = GuideCounts()
+        self.counts = GrammarStateCounts()
         self._kept: OrderedDict[Constraint, CompiledGrammar] = OrderedDict()
         if self._tokenizer is not None:
             constraint_reader().warm(self._specials)

@@ -49,9 +49,9 @@ def _patient_limits() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as limits:
         for place in (
-            "grammars.guide._MASK_S",
-            "grammars.guide._LOOK_S",
-            "grammars.guide._FIT_S",
+            "grammars.grammar_state._MASK_S",
+            "grammars.grammar_state._LOOK_S",
+            "grammars.grammar_state._FIT_S",
             "sharing.confined.process.WALL_S",
             "text.chat_template._WAIT_S",
         ):

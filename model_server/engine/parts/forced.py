@@ -15,7 +15,7 @@ import math
 from model_server.engine.sequence import Sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import BAD_WORDS, COUNTS, EngineLimits, Guide, Row
+from model_server.engine.types import BAD_WORDS, COUNTS, EngineLimits, GrammarState, Row
 
 _FEWEST = 2
 _COUNTED = COUNTS | BAD_WORDS  # edits by the tokens that a slot has chosen
@@ -43,14 +43,14 @@ class ForcedRows:
         self._blocks = 0 if step.only_decodes else max(0, self._blocks - step.reserved)
         self._fewest = self._worth(running)
 
-    def row(self, sequence: Sequence, guide: Guide) -> Row | None:
-        """Return a row of the tokens that a guide forces next, if enough fit into one.
+    def row(self, sequence: Sequence, state: GrammarState) -> Row | None:
+        """Return a row of the tokens that a grammar forces next, if enough fit into one.
 
         It begins at `sequence.launched`, whose page has been granted.
         """
         if not self._may_begin(sequence):
             return None
-        forced = guide.forced()
+        forced = state.forced()
         count = self._count(sequence, forced)
         if count < self._fewest:
             return None

@@ -17,7 +17,7 @@ from model_server.engine.request import SequenceUpdate
 from model_server.engine.sequence import Committing, Sequence
 from model_server.engine.steps.builder import StepBuilder
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import Guide, Row, RowResult, SlotMask, Step
+from model_server.engine.types import GrammarState, Row, RowResult, SlotMask, Step
 from sax.errors import SaxError
 
 _REDONE = 2  # positions, at most, that are computed again
@@ -27,7 +27,7 @@ _REDONE = 2  # positions, at most, that are computed again
 class _GuidedAnswer:
     """Kept across preemptions, because results in flight stay valid."""
 
-    guide: Guide
+    state: GrammarState
     # Forced tokens of a row in flight, behind the one that the row before it chooses.
     ahead: tuple[int, ...] = ()
     dropped: int = 0  # rows launched before those whose token will not be taken
@@ -46,11 +46,11 @@ class Grammars(EnginePart[_GuidedAnswer]):
             return None
         # Words that may not follow each other can close every way to an end.
         left = None if request.sampling.bad_words else sequence.finish_at - len(sequence.tokens)
-        guide = request.grammar.begin(request.answer, request.sampling.allowed, left)
-        return _GuidedAnswer(guide)
+        state = request.grammar.begin(request.answer, request.sampling.allowed, left)
+        return _GuidedAnswer(state)
 
     def waits(self, sequence: Sequence, *, late: bool) -> bool:
-        return not late and self.of[sequence.id].guide.late
+        return not late and self.of[sequence.id].state.late
 
     def is_stepwise(self, sequence: Sequence) -> bool:
         return True
@@ -64,7 +64,7 @@ class Grammars(EnginePart[_GuidedAnswer]):
 
     def row(self, sequence: Sequence) -> Row | None:
         answer = self.of[sequence.id]
-        row = self._forced.row(sequence, answer.guide)
+        row = self._forced.row(sequence, answer.state)
         if row is not None:
             answer.ahead = row.targets
         return row
@@ -76,10 +76,10 @@ class Grammars(EnginePart[_GuidedAnswer]):
             sequence, answer = self.live.get(row.sequence), self.of.get(row.sequence)
             if sequence is None or answer is None or not row.yields:
                 continue
-            if answer.guide.finished:
+            if answer.state.finished:
                 continue  # by forced tokens: whatever is chosen after them is dropped
             try:
-                if mask := answer.guide.mask():
+                if mask := answer.state.mask():
                     masks.append(SlotMask(row.slot, mask))
                 else:
                     self._redo(sequence, answer)
@@ -93,7 +93,7 @@ class Grammars(EnginePart[_GuidedAnswer]):
         answer = self.of[sequence.id]
         if row.targets and row.start >= sequence.prompt:
             self._take_forced(sequence, answer, row, outcome, committing)
-            if answer.guide.finished:
+            if answer.state.finished:
                 return True
         if not row.yields:
             return False
@@ -112,7 +112,7 @@ class Grammars(EnginePart[_GuidedAnswer]):
 
     def _fits(self, sequence: Sequence, answer: _GuidedAnswer, token: int) -> bool:
         """Return False for a token of a row in flight that cannot be the answer's next."""
-        return token in sequence.request.stop_ids or answer.guide.fits(token)
+        return token in sequence.request.stop_ids or answer.state.fits(token)
 
     def _take(
         self, sequence: Sequence, answer: _GuidedAnswer, outcome: RowResult, committing: Committing
@@ -121,13 +121,13 @@ class Grammars(EnginePart[_GuidedAnswer]):
         assert outcome.token is not None
         finish = sequence.append(outcome.token)
         if finish != "stop":
-            answer.guide.accept(outcome.token)
-            if answer.guide.finished:
+            answer.state.accept(outcome.token)
+            if answer.state.finished:
                 finish = "complete"
             else:
                 for token in answer.ahead:
                     sequence.tokens.append(token)
-                    answer.guide.accept(token)
+                    answer.state.accept(token)
                 answer.ahead = ()
                 finish = "length" if len(sequence.tokens) == sequence.finish_at else None
         committing.token(sequence, outcome, finish)
@@ -146,7 +146,7 @@ class Grammars(EnginePart[_GuidedAnswer]):
         results = [RowResult(token, logprob, top) for token, logprob, top in scored]
         for each in results[:-1]:
             committing.token(sequence, each)
-        committing.token(sequence, results[-1], "complete" if answer.guide.finished else None)
+        committing.token(sequence, results[-1], "complete" if answer.state.finished else None)
 
     def _redo(self, sequence: Sequence, answer: _GuidedAnswer) -> None:
         """Have the next token chosen anew: those of all rows in flight are dropped."""

@@ -18,7 +18,7 @@ from sax.chat import AnswerFormat, ChatOptions, ReasoningParser, Tool, ToolParse
 from sax.errors import InvalidRequest, UnsupportedParameter
 from tests.each_case import each_case
 from tests.model_server.grammars.test_compiler import tokenizer, walk
-from tests.model_server.grammars.test_guide import matcher_of
+from tests.model_server.grammars.test_grammar_state import matcher_of
 
 WEATHER: dict[str, Any] = {
     "type": "object",

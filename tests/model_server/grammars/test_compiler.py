@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.grammars.compiler import ConstraintReader, GrammarCompiler, constraint_reader
 from model_server.grammars.constraint import Constraint, constraint_of
-from model_server.grammars.guide import MatcherGuide
+from model_server.grammars.grammar_state import MatcherState
 from model_server.text.tokenizer import ByteTokenizer, Tokenizer
 from sax.errors import InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import SamplingParams
@@ -43,7 +43,7 @@ def compiler() -> GrammarCompiler:
     return GrammarCompiler(tokenizer(), tokenizer().vocab_size)
 
 
-def allowed_by(guide: MatcherGuide) -> list[int]:
+def allowed_by(guide: MatcherState) -> list[int]:
     """The tokens that may come next, once the mask is there."""
     while (mask := guide.mask()) is None:
         pass

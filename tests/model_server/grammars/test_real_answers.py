@@ -22,7 +22,7 @@ from sax.types import ModelSpec
 from tests.demo_model import demo_model
 from tests.model_server.engine.conftest import Inbox
 from tests.model_server.grammars.schemas import SCHEMAS
-from tests.model_server.grammars.test_guide import closings, matcher_of, of
+from tests.model_server.grammars.test_grammar_state import closings, matcher_of, of
 
 ORDER = {
     "type": "object",

@@ -11,7 +11,7 @@ from model_server.grammars.constraint import Constraint, grammar_of
 from sax.errors import InvalidRequest
 from tests.each_case import each_case
 from tests.model_server.grammars.test_compiler import tokenizer
-from tests.model_server.grammars.test_guide import matcher_of
+from tests.model_server.grammars.test_grammar_state import matcher_of
 
 NUMBER = {"type": "json_schema", "json_schema": {"type": "integer"}}
 ANY = {"type": "any_text"}

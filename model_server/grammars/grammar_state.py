@@ -1,4 +1,4 @@
-"""A guide that follows an answer with a matcher of llguidance.
+"""The state of a grammar that follows an answer with a matcher of llguidance.
 
 The mask of the next token is made on another thread as soon as the token before it is known, within
 a limit of time: a grammar may be hostile. A step does not wait long for it, so that others go on:
@@ -97,7 +97,7 @@ class ShortWay:
         """
         if not matcher.consume_token(token):
             self._next = None
-            return True  # the guide says what is wrong
+            return True  # the mask says what is wrong
         self._next = self._after(matcher)
         self._refused = self._next is None
         return not self._refused
@@ -130,8 +130,8 @@ _FIT_S = 2.0  # for all looks whether a token leaves room for an end; usual ones
 _Next = tuple[bytes, tuple[int, ...]]  # the mask, and the forced tokens
 
 
-class GuideCounts:
-    """Totals of the guides of one model."""
+class GrammarStateCounts:
+    """Totals of the grammars of one model."""
 
     def __init__(self) -> None:
         self.unclosed = 0  # answers that went on without a way to their end: none was found in time
@@ -142,7 +142,12 @@ class CompiledGrammar:
     """A constraint that was compiled; sequences copy its matcher."""
 
     def __init__(
-        self, matcher: LLMatcher, field: str, rows: int, counts: GuideCounts, closings: Closings
+        self,
+        matcher: LLMatcher,
+        field: str,
+        rows: int,
+        counts: GrammarStateCounts,
+        closings: Closings,
     ) -> None:
         """rows: of the embedding."""
         self._matcher = matcher
@@ -153,13 +158,13 @@ class CompiledGrammar:
 
     def begin(
         self, answer: Sequence[int], allowed: tuple[int, ...] | None, left: int | None
-    ) -> MatcherGuide:
+    ) -> MatcherState:
         matcher = self._after(answer)
         size = 4 * -(-self._rows // 32)
         bits = None if allowed is None else _bits(allowed, size)
         way = None if left is None else ShortWay(self._closings, left, bits)
         ends = self._closings.ends
-        return MatcherGuide(matcher, self._field, size, self._counts, bits, ends, way)
+        return MatcherState(matcher, self._field, size, self._counts, bits, ends, way)
 
     def follow(self, answer: Sequence[int]) -> BegunGrammar:
         """Return this constraint on answers that begin with these tokens, which takes some
@@ -188,12 +193,12 @@ class BegunGrammar:
 
     def begin(
         self, answer: Sequence[int], allowed: tuple[int, ...] | None, left: int | None
-    ) -> MatcherGuide:
+    ) -> MatcherState:
         """Begin like `CompiledGrammar`; the answer begins with the tokens that were followed."""
         return self._rest.begin(answer[self._begun :], allowed, left)
 
 
-class MatcherGuide:
+class MatcherState:
     """Follows one answer."""
 
     def __init__(
@@ -201,7 +206,7 @@ class MatcherGuide:
         matcher: LLMatcher,
         field: str,
         size: int,
-        counts: GuideCounts,
+        counts: GrammarStateCounts,
         allowed: np.ndarray | None,
         ends: Sequence[int],
         way: ShortWay | None,

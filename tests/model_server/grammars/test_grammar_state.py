@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from model_server.grammars import guide as guide_file
+from model_server.grammars import grammar_state
 from model_server.grammars.closing import Closings
 from model_server.grammars.compiler import GrammarCompiler, ll_tokenizer
 from model_server.grammars.constraint import Constraint, grammar_of
-from model_server.grammars.guide import CompiledGrammar, GuideCounts, ShortWay
+from model_server.grammars.grammar_state import CompiledGrammar, GrammarStateCounts, ShortWay
 from tests.each_case import each_case
 from tests.model_server.grammars.schemas import SCHEMAS
 from tests.model_server.grammars.test_compiler import tokenizer
@@ -201,8 +201,8 @@ def test_a_row_whose_way_is_still_searched_for_is_late_and_then_goes_on_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, limit_s in (("_PATIENCE_S", 0.01), ("_MASK_S", 0.5), ("_LOOK_S", 1.0)):
-        monkeypatch.setattr(guide_file, name, limit_s)
-    stuck, counts = _Stuck(), GuideCounts()
+        monkeypatch.setattr(grammar_state, name, limit_s)
+    stuck, counts = _Stuck(), GrammarStateCounts()
     grammar = CompiledGrammar(
         matcher_of(ENDLESSLY), "json_schema", tokenizer().vocab_size, counts, stuck
     )
