@@ -35,7 +35,7 @@ from model_server.engine.types import EngineLimits
 from model_server.islands.devices import island_devices
 from model_server.loading.adapters.host_adapters import adapters_of
 from model_server.loading.beside_devices.weights_there import read_there
-from model_server.loading.deployment import Deployment, PlacedModel, place_model
+from model_server.loading.deployment import Deployment, plan_pages
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.draft_loading import (
     Weights,
@@ -49,6 +49,7 @@ from model_server.loading.media.encoder_plan import told_media
 from model_server.loading.media.encoder_weights import encoder_weights
 from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.passes.beside import Beside, beside_of
+from model_server.loading.placed_model import PlacedModel, place_model
 from model_server.loading.random_weights import random_weights
 from model_server.loading.transfer_setup import make_disaggregation, make_transfers
 from model_server.loading.weights import read_weights
@@ -104,7 +105,7 @@ class LmLoad:
         if self.beside is not None:
             placed = self._with_passes(self.beside)
         with telling_need(recipe, checkpoint, config):
-            planned = placed.deploy(config, free_memory(layout, config, holders))
+            planned = plan_pages(placed, config, free_memory(layout, config, holders))
         # Secondaries receive the programs of the host that planned.
         self._ready: ReadyPrograms | None = None
         self.deployment = planned.following(limits) if limits else self._with_ready(planned)

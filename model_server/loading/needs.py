@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.islands.devices import island_devices
-from model_server.loading.deployment import place_model
+from model_server.loading.asked_limits import AskedLimits
 from model_server.loading.device_memory import layout_for
+from model_server.loading.placed_model import place_model
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import ONE_DEVICE
 from sax.errors import MemoryPlanError
@@ -24,7 +25,7 @@ def need_of(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerCo
     """Return the least a server must have, given flags like these."""
     placed = place_model(recipe, checkpoint, layout_for(recipe))
     devices = placed.layout.mesh.size
-    memory = placed.least_bytes(config) * devices
+    memory = AskedLimits(placed, config).least_bytes * devices
     if recipe.mesh_shape:
         return Need(devices=devices, memory=memory, weights=placed.weight_bytes * devices)
     # Fewer devices hold fewer copies of replicated weights, so count one copy.

@@ -15,8 +15,9 @@ from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import Transfers
 from model_server.engine.running.ops import Runner
-from model_server.loading.deployment import Deployment, PlacedModel
+from model_server.loading.deployment import Deployment
 from model_server.loading.draft_loading import deployed
+from model_server.loading.placed_model import PlacedModel
 from sax.types import ModelSpec
 
 

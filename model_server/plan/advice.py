@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from model_server.config import ModelServerConfig
-from model_server.loading.deployment import PlacedModel, asked_context, place_model
+from model_server.loading.asked_limits import AskedLimits, asked_context
+from model_server.loading.placed_model import PlacedModel, place_model
 from model_server.models.recipe import Recipe
 from model_server.plan.model import PlannedModel
 from model_server.plan.slices import LENT, chips_of
@@ -43,7 +44,7 @@ def attempt(
 ) -> Attempt:
     """Size a model on a slice. Raises InvalidRequest if its mesh does not fit the slice."""
     placed = place_model(recipe, model.checkpoint, topology.layout(recipe))
-    return Attempt(placed, placed.least_bytes(config), topology.memory(config).limit)
+    return Attempt(placed, AskedLimits(placed, config).least_bytes, topology.memory(config).limit)
 
 
 def changes(

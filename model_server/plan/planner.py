@@ -16,11 +16,13 @@ from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE
 from model_server.engine.paging.near_count import near_count
+from model_server.loading.asked_limits import AskedLimits
 from model_server.loading.chosen_tasks import tasks_of
-from model_server.loading.deployment import Deployment, PlacedModel, place_model
+from model_server.loading.deployment import Deployment, plan_pages
 from model_server.loading.draft_loading import check_context
 from model_server.loading.media.encoder_plan import told_media
 from model_server.loading.passes.beside import beside_of
+from model_server.loading.placed_model import PlacedModel, place_model
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout
 from model_server.plan.advice import attempt, changes, fitting_slices
@@ -112,7 +114,7 @@ class _Planner:
     def on(self, topology: Topology) -> ModelPlan:
         layout, memory = topology.layout(self.recipe), topology.memory(self.request.config)
         try:
-            deployment = self._placed(layout).deploy(self.request.config, memory)
+            deployment = plan_pages(self._placed(layout), self.request.config, memory)
             check_context(deployment)
         except MemoryPlanError as exc:
             if exc.need is None:  # a flag is wrong: no slice helps
@@ -131,7 +133,7 @@ class _Planner:
         """Report that a slice is too small by arithmetic."""
         config, recipe = self.request.config, self.recipe
         tried = attempt(self.model, recipe, topology, config)
-        context = tried.placed.least_context(config)
+        context = AskedLimits(tried.placed, config).least_context
         return self.filled(
             topology,
             tried.placed,

@@ -53,7 +53,7 @@ MEMORY = 1000  # bytes each fake model says it fills
 KERNELS = "arithmetic, 1 thread"
 MODEL_PATHS = (
     "fake",
-    "fake.HeldMemory",
+    "fake.Held",
     "fake.Truncated",
     "fake.OutOfMemory",
     "fake.Exits",
@@ -94,7 +94,7 @@ class FakeModels:
         self.most_concurrent = 0
         self.batches = threading.Event()  # clear: batches of embedders and custom models wait
         self.batches.set()
-        self.release = threading.Event()  # lets a load of fake.HeldMemory go on
+        self.release = threading.Event()  # lets a load of fake.Held go on
         self._delay_s = delay_s
         self._gate = gate
         self._fail_result = fail_result
@@ -134,7 +134,7 @@ class FakeModels:
                 return self._remember(fake_vision(self.batches))
             case "fake.Audio":
                 return self._remember(fake_audio(self.batches))
-            case "fake.HeldMemory":
+            case "fake.Held":
                 while not self.release.wait(0.01):
                     report(Progress("compiling bucket", 1, 3))
             case "fake.Stuck":

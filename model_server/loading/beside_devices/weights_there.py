@@ -25,7 +25,7 @@ from model_server.islands.weight_reading import (
     WeightReading,
     size_of,
 )
-from model_server.loading.deployment import PlacedModel
+from model_server.loading.placed_model import PlacedModel
 from model_server.loading.weights import Report, mismatches
 from model_server.models.weights.weight import Declaration, leaf_shapes
 from sax.errors import CheckpointError

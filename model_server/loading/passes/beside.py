@@ -18,7 +18,6 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
     read_sentence_settings,
 )
 from model_server.engine.compiling import Programs
-from model_server.loading.deployment import PlacedModel
 from model_server.loading.loaded_batches import ONLY, Batching
 from model_server.loading.loaded_model import Report
 from model_server.loading.passes.embed_loading import embedding_as, with_tasks
@@ -32,6 +31,7 @@ from model_server.loading.passes.loaded_passes import (
 )
 from model_server.loading.passes.pass_programs import PassBatches, PassPrograms
 from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
+from model_server.loading.placed_model import PlacedModel
 from model_server.models.layers.whole_decoder import embedded, hidden_of
 from model_server.models.tasks import EMBED, GRADIENT, sizes_of
 from model_server.models.weights.sharding import spans_hosts

@@ -12,11 +12,12 @@ from model_server.config import ModelServerConfig
 from model_server.disaggregation.page_copies import PageCopies
 from model_server.engine.step_program import StepProgram
 from model_server.loading.chosen_tasks import tasks_of
-from model_server.loading.deployment import Deployment, PlacedModel, place_model
+from model_server.loading.deployment import Deployment, plan_pages
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.draft_loading import check_context, deployed, draft_programs
 from model_server.loading.needs import check_devices
 from model_server.loading.passes.beside import beside_of
+from model_server.loading.placed_model import PlacedModel, place_model
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout
 from model_server.plan.model import PlannedModel, open_with_draft
@@ -99,7 +100,7 @@ def _on_slice(
 ) -> tuple[str, Deployment, Mapping[str, MadePass]]:
     recipe, topology = model.recipe(overrides), topology_of(name)
     placed, passes = _placed(model, recipe, topology.layout(recipe))
-    made = placed.deploy(config, topology.memory(config))
+    made = plan_pages(placed, config, topology.memory(config))
     check_context(made)
     if config.kv_cache_bytes is None and config.memory_limit_bytes is None:
         made = _with_slack(made, topology)
@@ -135,7 +136,7 @@ def _on_cpu(
     check_devices(recipe, model.checkpoint, config)
     layout = layout_for(recipe).placed()
     placed, passes = _placed(model, recipe, layout)
-    made = placed.deploy(config, free_memory(layout, config, {}))
+    made = plan_pages(placed, config, free_memory(layout, config, {}))
     check_context(made)
     return made, passes
 

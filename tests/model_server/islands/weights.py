@@ -21,8 +21,8 @@ from model_server.checkpoints.opening import open_checkpoint
 from model_server.islands.devices import islands
 from model_server.islands.proxy_backend import BACKEND
 from model_server.loading.beside_devices import weights_there
-from model_server.loading.deployment import PlacedModel, place_model
 from model_server.loading.device_memory import layout_for
+from model_server.loading.placed_model import PlacedModel, place_model
 from model_server.loading.weights import read_weights
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe

@@ -9,7 +9,7 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.kernels.cpu import native
 from model_server.loading.cpu_kernels import kernels_of
-from model_server.loading.deployment import Deployment, place_model
+from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.memory_plan import FreeMemory
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of
@@ -28,7 +28,7 @@ def deployed(
     recipe = make_recipe(LM, None, TINY | overrides)
     config = replace(CONFIG, page_size=page_size)
     layout = layout_of(mesh) if mesh else layout_of()
-    return place_model(recipe, None, layout).deploy(config, FreeMemory(2**30, 0))
+    return deploy(recipe, None, layout, config, FreeMemory(2**30, 0))
 
 
 @needs_library

@@ -18,8 +18,10 @@ from model_server.config import ModelServerConfig
 from model_server.disaggregation.handed_pages import transit_room
 from model_server.engine.paging.near_count import near_count
 from model_server.kernels.cpu import native
-from model_server.loading.deployment import Deployment, deploy, place_model
+from model_server.loading.asked_limits import AskedLimits
+from model_server.loading.deployment import Deployment, deploy, plan_pages
 from model_server.loading.memory_plan import FreeMemory, PageBytes
+from model_server.loading.placed_model import place_model
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of, own_device
 from sax.errors import InvalidRequest, MemoryPlanError
@@ -64,8 +66,8 @@ def test_pages_are_shaped_and_allocated_alike() -> None:
 def test_a_mesh_without_devices_gives_the_same_sizes() -> None:
     sizes, made = place_model(recipe(), None, layout_of()), deployed()
     assert sizes.weight_bytes == made.weight_bytes
-    assert sizes.least_bytes(CONFIG) == made.least_bytes(CONFIG)
-    assert sizes.deploy(CONFIG, FREE).limits == made.limits
+    assert AskedLimits(sizes, CONFIG).least_bytes == AskedLimits(made, CONFIG).least_bytes
+    assert plan_pages(sizes, CONFIG, FREE).limits == made.limits
     four = place_model(recipe(), None, layout_of((1, 1, 4)))
     assert four.page_bytes(8) == PAGE // 4
     assert sizes.weight_bytes // 4 < four.weight_bytes < sizes.weight_bytes  # norms are copied

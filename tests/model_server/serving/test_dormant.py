@@ -20,7 +20,7 @@ from tests.model_server.fake_server import MODEL, Served, error_of, lm_request, 
 from tests.model_server.waiting import until
 
 
-class HeldMemory(FakeRunner):
+class Held(FakeRunner):
     """Closed by whoever notices first that its island is gone."""
 
     def close(self) -> None:
@@ -36,7 +36,7 @@ class IslandModels(FakeModels):
     def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> LoadedModel:
         loaded = super().__call__(spec, report)
         assert isinstance(loaded, Loaded)
-        held = [HeldMemory(self.limits) for _ in range(2)]
+        held = [Held(self.limits) for _ in range(2)]
         self.runners[-1:] = held
         runners: Any = {(number,): IslandRunner(one) for number, one in enumerate(held)}  # pyright: ignore
         islands = IslandLoads(

@@ -1,0 +1,257 @@
+"""A model laid out over a mesh: kernel, pages and bytes follow from its shapes alone.
+
+Nothing is allocated. All byte counts are per device of the mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import compress
+from math import gcd
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.engine.paging.near_count import most_near
+from model_server.engine.slot_state import state_bytes
+from model_server.engine.step_program import told_as_plan_error
+from model_server.engine.types import EngineLimits
+from model_server.kernels import xla
+from model_server.kernels.choice import kernel_for
+from model_server.kernels.cpu.attention import supports_heads
+from model_server.kernels.paged import Kernel
+from model_server.kernels.pages import CacheShape, LayerPages, Pages
+from model_server.loading.media.encoder_plan import encoder_workspace, media_limits
+from model_server.loading.memory_plan import PageBytes
+from model_server.models.recipe import Recipe
+from model_server.models.weights.sharding import Layout, bytes_per_device
+from model_server.models.weights.stage import Stage
+from model_server.models.weights.tiled import tiles_fit
+from model_server.models.weights.weight import Blueprint
+from sax.errors import InvalidRequest
+
+PREFILL_BLOCKS = (1, 4, 8)  # bucket sizes, in blocks of prompt tokens per step
+# Prompt tokens that attend together and share one read of the cached tokens. In the time it takes
+# to read the weights, an accelerator computes several hundred tokens, a CPU only a few.
+_CPU_PREFILL_BLOCK, _PREFILL_BLOCK = 32, 128
+_SCORE_COPIES = 12  # of the scores of chosen tokens: numbers to sort, ranks and marks, too
+
+
+class BytesBeside(Protocol):
+    """What lies on a device with a model, and is planned with it."""
+
+    @property
+    def weight_bytes(self) -> int: ...
+
+    def page_bytes(self, page_size: int) -> int:
+        """Bytes beside each page of the model."""
+        ...
+
+    def workspace(self, slots: int) -> int:
+        """Bytes of state and temporaries."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderBytes:
+    """The encoder of images or sounds, with the first stage."""
+
+    weight_bytes: int
+    workspace_bytes: int  # of the vectors, and of the temporaries that make them
+
+    def page_bytes(self, page_size: int) -> int:
+        return 0
+
+    def workspace(self, slots: int) -> int:
+        return self.workspace_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedModel:
+    """A model laid out over a mesh; its pages are not planned yet."""
+
+    recipe: Recipe  # of one stage, if the model is a pipeline
+    blueprint: Blueprint
+    layout: Layout
+    beside: int = field(default=0, kw_only=True)  # bytes of temporaries beside those of the steps
+    draft: PlacedModel | None = field(default=None, kw_only=True)  # over the same mesh
+    # The vision encoder, with the first stage; None: nothing of it lies here
+    encoder: Blueprint | None = field(default=None, kw_only=True)
+
+    @property
+    def stage(self) -> Stage | None:
+        return self.recipe.stage
+
+    @cached_property
+    def cache(self) -> CacheShape:
+        return self.recipe.cache(self.layout.shards("heads"))
+
+    @cached_property
+    def kv_dtype(self) -> jnp.dtype:
+        if self.recipe.kv_cache_dtype is not None:
+            return jnp.dtype(self.recipe.kv_cache_dtype)
+        native = tiles_fit(self.layout) and supports_heads(self.cache.key_dim, self.cache.value_dim)
+        native = native and not self.cache.chosen
+        if self.layout.platform == "cpu" and not native:
+            return jnp.dtype("float32")  # XLA's bf16 products inside the page loop are slow there
+        return jnp.dtype(self.recipe.dtype)
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        if self.cache.chosen and self.layout.platform != "tpu":
+            return xla.KERNEL
+        heads, pages = map(self.layout.axis, (self.cache.query_axis, self.cache.axis))
+        memories = self.layout.axis("heads") if self.recipe.recurrent else None
+        return kernel_for(
+            self.layout.platform, self.layout.mesh, heads, pages, self.kv_dtype, memories
+        )
+
+    @cached_property
+    def parts_beside(self) -> tuple[BytesBeside, ...]:
+        """The draft model and the encoder, as far as they lie here."""
+        encoder = EncoderBytes(self.encoder_bytes, self.media_bytes)
+        return (encoder, self.draft) if self.draft else (encoder,)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of its weights, of its encoder's and of its draft model's."""
+        beside = sum(part.weight_bytes for part in self.parts_beside)
+        return self.blueprint.bytes_on(self.layout) + beside
+
+    @property
+    def encoder_bytes(self) -> int:
+        """Bytes of the weights of the vision encoder."""
+        return self.encoder.bytes_on(self.layout) if self.encoder else 0
+
+    @cached_property
+    def media_bytes(self) -> int:
+        """Bytes of the vectors of images and of the temporaries of the encoder."""
+        limits = media_limits(self.recipe)
+        return encoder_workspace(limits, self.encoder) if limits and self.encoder else 0
+
+    def page_bytes(self, page_size: int) -> int:
+        """Bytes of one page of all layers, its draft model's included.
+
+        Raises MemoryPlanError if the kernel refuses it.
+        """
+        beside = sum(part.page_bytes(page_size) for part in self.parts_beside)
+        return sum(self.layer_bytes(page_size)) + beside
+
+    def pages_of(self, limits: EngineLimits) -> PageBytes:
+        """Return what pages take. Raises MemoryPlanError if the kernel refuses them."""
+        whole, each = self.page_bytes(limits.page_size), self.layer_bytes(limits.page_size)
+        near = sum(compress(each, self.near_layers(limits.near_window)))
+        return PageBytes(whole - near, near, most_near(limits))
+
+    def layer_bytes(self, page_size: int) -> list[int]:
+        """Return the bytes of a page, or of a state, in each layer. Raises MemoryPlanError."""
+        with told_as_plan_error():
+            shapes = self.pages_over((0,) * self.cache.layers, page_size)
+        leaves = [jax.tree.leaves(layer) for layer in shapes]
+        return [
+            sum(bytes_per_device(a.shape, 8 * a.dtype.itemsize, a.sharding) for a in layer)
+            for layer in leaves
+        ]
+
+    def pages_over(self, pages: Sequence[int], page_size: int) -> tuple[Pages, ...]:
+        """Return the shapes and shardings of every layer's arrays, of so many pages each."""
+        cache, where = self.cache, self.layout.pages
+
+        def placed(leaf: Any, axis: str | None) -> Any:
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where(axis))
+
+        def layer(index: int, count: int) -> Pages:
+            one = cache.layer(index, count, page_size, self.kv_dtype, self.kernel.shapes)
+            if not isinstance(one, LayerPages):
+                return tuple(map(placed, one, cache.axes(index)))
+            return jax.tree.map(lambda leaf: placed(leaf, cache.axis), one)
+
+        return tuple(layer(index, count) for index, count in enumerate(pages))
+
+    def near_layers(self, near_window: int | None) -> tuple[bool, ...]:
+        """Return, for each layer here, True if it has pages of its own; (): none has any."""
+        if near_window is None:
+            return ()
+        first = self.stage.first if self.stage else 0
+        windows = self.recipe.windows[first : first + self.cache.layers]
+        return tuple(window is not None for window in windows)
+
+    @property
+    def prefill_block(self) -> int:
+        """Return the tokens of a block, at most; see `block`."""
+        return _CPU_PREFILL_BLOCK if self.layout.platform == "cpu" else _PREFILL_BLOCK
+
+    def block(self, page_size: int) -> int:
+        """Return the tokens of a block; where layers keep a state, it has no border of a page."""
+        return gcd(self.prefill_block, page_size) if self.recipe.recurrent else self.prefill_block
+
+    @property
+    def guesses(self) -> int:
+        """Return the guesses of a sequence in a step; a pipeline makes some only if asked to.
+
+        Its stages take in the next step while others compute; a guess waits for all of them.
+        """
+        if self.recipe.recurrent:
+            return 0  # a state cannot take back a wrong one
+        speculation = self.recipe.speculation
+        return speculation.guesses if speculation.asked or self.stage is None else 0
+
+    def decodes(self, slots: int) -> int:
+        """Return the rows of the largest decode step: one sequence's guesses fit, if asked for."""
+        return max(slots, 1 + self.guesses if self.recipe.speculation.asked else 0)
+
+    def workspace(self, slots: int) -> int:
+        """Bytes of the slots' state and of the largest step's temporaries.
+
+        Those are several copies of the logits, and the step's tokens. With it come the vectors of
+        images, and the temporaries of the encoder that makes them.
+        """
+        decodes = self.decodes(slots)
+        tokens = decodes + self.prefill_block * max(PREFILL_BLOCKS)
+        logits = 4 * max(decodes, 2) * self.recipe.vocab * 6
+        state = state_bytes(slots, self.recipe.vocab)
+        step = state + logits + 4 * tokens * self.recipe.row * 32 + 64 * 2**20
+        return step + self.beside + sum(part.workspace(slots) for part in self.parts_beside)
+
+    def choice_bytes(self, slots: int, context: int) -> int:
+        """Bytes of the scores of a step's tokens, where each chooses what it attends to."""
+        if not self.cache.chosen:
+            return 0
+        tokens = self.decodes(slots) + self.prefill_block * max(PREFILL_BLOCKS)
+        return 4 * tokens * context * _SCORE_COPIES
+
+
+def place_model(recipe: Recipe, checkpoint: Checkpoint | None, layout: Layout) -> PlacedModel:
+    """Lay out a recipe over a mesh. Raises InvalidRequest.
+
+    layout: over devices, or over an abstract mesh if only sizes are asked for. checkpoint: says how
+    its tensors are quantised.
+    """
+    blueprint = recipe.blueprint(layout, checkpoint)
+    if recipe.adapters is not None and not blueprint.factors:
+        raise InvalidRequest(
+            "MAX_ADAPTERS asks for room for adapters, and no weight of this model can have one: "
+            "publish it without MAX_ADAPTERS, or from a Hugging Face or GGUF checkpoint",
+            param="overrides.MAX_ADAPTERS",
+        )
+    _check_recurrent(recipe)
+    draft = None
+    if recipe.draft is not None:
+        draft = place_model(recipe.draft.recipe, recipe.draft.checkpoint, layout)
+    encoder = recipe.media_blueprint(layout)
+    return PlacedModel(recipe, blueprint, layout, draft=draft, encoder=encoder)
+
+
+def _check_recurrent(recipe: Recipe) -> None:
+    draft = recipe.draft.recipe if recipe.draft is not None else None
+    if recipe.recurrent and recipe.speculation.asked or draft is not None and draft.recurrent:
+        raise InvalidRequest(
+            f"{'this model keeps' if recipe.recurrent else 'the draft model keeps'} a state of all "
+            "tokens so far, which cannot take back a wrong guess: leave SPECULATION and its "
+            "draft model out",
+            param="overrides.SPECULATION",
+        )
