@@ -29,7 +29,7 @@ PROJECT = WHOLE["project"]
 CONTROL = set(PACKAGES) - {"model_server"}
 BUILD = ROOT / "model_server" / "kernels" / "cpu" / "build.py"  # runs while sax is installed
 # Run in processes of their own, where the extra `media` is installed.
-IMAGES = ROOT / "model_server" / "sharing" / "images" / "images.py"
+IMAGES = ROOT / "model_server" / "sharing" / "images" / "worker.py"
 SOUNDS = ROOT / "model_server" / "sharing" / "audio" / "sounds.py"
 # What comes with an extra of a dependency, or is read by one for us.
 WITH_OTHERS = {"uvloop": "uvicorn"}
