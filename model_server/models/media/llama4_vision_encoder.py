@@ -20,13 +20,18 @@ from model_server.checkpoints.media_part import PREPROCESSOR
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored, one_of
 from model_server.models.layers.attention import AttentionSources
-from model_server.models.layers.feed_forward import FeedForward
 from model_server.models.layers.layers import LayerNorm, Linear, activation_of, run_layer
 from model_server.models.layers.rope import Rope, rope_frequencies
 from model_server.models.media.image_processor import ImageProcessor
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.media.pixels import Shades, half_shades_of, patches_of, places_of
-from model_server.models.media.rotated_layer import RotatedAttention, RotatedLayer, axial_theta
+from model_server.models.media.tower_layer import (
+    TowerAttention,
+    TowerLayer,
+    axial_theta,
+    dense,
+    plain_ffw,
+)
 from model_server.models.media.vision_keys import VISION_KEYS, image_token_of, vision_config_of
 from model_server.models.weights.weight import WeightForm, weight
 from model_server.sharing.images.forms import BILINEAR, TilesForm
@@ -200,7 +205,7 @@ class Llama4Tower(nnx.Module):
         turns = jnp.pad(places + 1, ((0, 0), (1, 0), (0, 0))).reshape(-1, 2).T
         rotation, seen = self.config.rope.at(turns), jnp.where(lengths > 0, count + 1, 0)
         for layer in self.layers:
-            x = run_layer(layer, x, rotation, seen)
+            x = run_layer(layer, x, seen, rotation)
         return self.behind(x.reshape(tiles, count + 1, -1)[:, 1:])
 
 
@@ -209,28 +214,19 @@ def _vectors(shape: tuple[int, ...], name: str) -> nnx.Param:
     return weight(shape, axes, (name,), dtype=jnp.float32, spread=0.02)
 
 
-def _layer(config: Llama4Tiles, name: str, form: WeightForm) -> RotatedLayer:
+def _layer(config: Llama4Tiles, name: str, form: WeightForm) -> TowerLayer:
     sources = AttentionSources.hugging_face(f"{name}.self_attn", biased=True, out_biased=True)
     up, down = f"{name}.mlp.fc1", f"{name}.mlp.fc2"
-    ffw = FeedForward(
-        config.embed,
-        config.ffw,
-        up=(f"{up}.weight",),
-        down=(f"{down}.weight",),
-        activation=_GELU,
-        form=form,
-        biases=((f"{up}.bias",), (f"{down}.bias",)),
-    )
-    return RotatedLayer(
+    return TowerLayer(
         _norm(config, f"{name}.input_layernorm"),
-        RotatedAttention(config.embed, config.heads, sources, form),
+        TowerAttention(config.embed, config.heads, sources, form),
         _norm(config, f"{name}.post_attention_layernorm"),
-        ffw,
+        plain_ffw(config.embed, config.ffw, up, down, _GELU, form),
     )
 
 
 def _norm(config: Llama4Tiles, name: str) -> LayerNorm:
-    return LayerNorm(config.embed, (f"{name}.weight",), (f"{name}.bias",), epsilon=_EPSILON)
+    return LayerNorm(config.embed, *dense(name), epsilon=_EPSILON)
 
 
 KEYS = VISION_KEYS

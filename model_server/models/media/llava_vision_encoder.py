@@ -25,7 +25,7 @@ from model_server.models.media.pixels import Shades, patches_of, shades_of
 from model_server.models.media.pixtral.images import pixtral_recipe
 from model_server.models.media.pixtral.tower import PixtralConfig, PixtralTower
 from model_server.models.media.projector import PROJECTOR_KEYS, Projector
-from model_server.models.media.siglip import SiglipConfig, SiglipLayer
+from model_server.models.media.siglip import SiglipConfig, siglip_layer
 from model_server.models.media.vision_keys import (
     CLIP_DEVIATION,
     CLIP_MEAN,
@@ -106,7 +106,7 @@ class ClipTower(nnx.Module):
         names = (f"{prefix}.pre_layrnorm.weight",), (f"{prefix}.pre_layrnorm.bias",)
         self.before = LayerNorm(size, *names, epsilon=config.epsilon)
         layers = (f"{prefix}.encoder.layers.{index}" for index in range(max(depths)))
-        self.layers = nnx.List([SiglipLayer(config, name, form) for name in layers])
+        self.layers = nnx.List([siglip_layer(config, name, form) for name in layers])
 
     def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:
         """Maps f32[S, P, C] at numbers i32[S, P, 1] from 1 to f32[S, P, D * depths]."""

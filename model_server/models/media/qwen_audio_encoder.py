@@ -6,7 +6,7 @@ Source: Chu et al. 2024 (arXiv:2407.10759); names and config keys are those of H
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,7 +20,6 @@ from model_server.models.audio.whisper import convolved
 from model_server.models.audio.whisper_weights import LinearArrays
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored
-from model_server.models.layers.feed_forward import FeedForward
 from model_server.models.layers.layers import (
     Activation,
     Branches,
@@ -31,7 +30,13 @@ from model_server.models.layers.layers import (
 )
 from model_server.models.media.media_recipe import MediaRecipe, PreparedMedia
 from model_server.models.media.sizes import doubling
-from model_server.models.media.tower_attention import attend
+from model_server.models.media.tower_layer import (
+    TowerAttention,
+    TowerLayer,
+    dense,
+    heads_axis,
+    plain_ffw,
+)
 from model_server.models.weights.weight import WeightForm, weight
 from model_server.sharing.audio.process import HOP, RATE
 from model_server.sharing.audio.spectrogram import spectrogram
@@ -108,22 +113,17 @@ class AudioTowerConfig:
         )
 
 
-def _dense(name: str) -> tuple[tuple[str], tuple[str]]:
-    return (f"{name}.weight",), (f"{name}.bias",)
-
-
 def layer_norm(size: int, name: str) -> LayerNorm:
-    scale, bias = _dense(name)
-    return LayerNorm(size, scale, bias, epsilon=_EPSILON)
+    return LayerNorm(size, *dense(name), epsilon=_EPSILON)
 
 
-class AudioAttention(nnx.Module):
-    """Heads are divided over the devices of the model axis, if evenly; else each computes all."""
+class AudioAttention(TowerAttention):
+    """Keys have no bias, so they are projected alone."""
 
     def __init__(self, config: AudioTowerConfig, prefix: str, form: WeightForm) -> None:
         size, self.heads = config.embed, config.heads
-        axis = "heads" if config.heads % form.layout.shards("heads") == 0 else None
-        parts = [_dense(f"{prefix}.{part}_proj") for part in "qv"]
+        axis = heads_axis(config.heads, form)
+        parts = [dense(f"{prefix}.{part}_proj") for part in "qv"]
         self.qv = Branches(
             [size] * 2,
             size,
@@ -133,45 +133,27 @@ class AudioAttention(nnx.Module):
             biases=[bias for _, bias in parts],
         )
         self.k = Linear(size, size, (axis, "embed"), (f"{prefix}.k_proj.weight",), form=form)
-        kernel, bias = _dense(f"{prefix}.out_proj")
+        kernel, bias = dense(f"{prefix}.out_proj")
         self.out = Linear(size, size, ("embed", axis), kernel, form=form, bias=bias)
 
-    def __call__(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
-        """Maps f32[S * T, D] to the same."""
-        dtype, (queries, values) = self.out.kernel.get_value().dtype, self.qv(x)
-        q, k, v = (
-            part.reshape(lengths.shape[0], -1, self.heads, part.shape[-1] // self.heads)
-            for part in (queries, self.k(x), values)
-        )
-        mixed = attend(q.astype(dtype), k.astype(dtype), v.astype(dtype), lengths)
-        return self.out(mixed.reshape(x.shape))
+    def branches(self, x: jax.Array) -> Sequence[jax.Array]:
+        queries, values = self.qv(x)
+        return queries, self.k(x), values
 
 
-class AudioLayer(nnx.Module):
-    def __init__(self, config: AudioTowerConfig, prefix: str, form: WeightForm) -> None:
-        up, up_bias = _dense(f"{prefix}.fc1")
-        down, down_bias = _dense(f"{prefix}.fc2")
-        self.before_attention = layer_norm(config.embed, f"{prefix}.self_attn_layer_norm")
-        self.attention = AudioAttention(config, f"{prefix}.self_attn", form)
-        self.before_ffw = layer_norm(config.embed, f"{prefix}.final_layer_norm")
-        self.ffw = FeedForward(
-            config.embed,
-            config.ffw,
-            up=up,
-            down=down,
-            activation=config.activation,
-            form=form,
-            biases=(up_bias, down_bias),
-        )
-
-    def __call__(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
-        x = x + self.attention(self.before_attention(x), lengths)
-        return x + self.ffw(self.before_ffw(x))
+def _layer(config: AudioTowerConfig, prefix: str, form: WeightForm) -> TowerLayer:
+    up, down = f"{prefix}.fc1", f"{prefix}.fc2"
+    return TowerLayer(
+        layer_norm(config.embed, f"{prefix}.self_attn_layer_norm"),
+        AudioAttention(config, f"{prefix}.self_attn", form),
+        layer_norm(config.embed, f"{prefix}.final_layer_norm"),
+        plain_ffw(config.embed, config.ffw, up, down, config.activation, form),
+    )
 
 
 class _FrameConvolution(nnx.Module):
     def __init__(self, outputs: int, inputs: int, name: str, form: WeightForm) -> None:
-        kernel, bias = _dense(name)
+        kernel, bias = dense(name)
         shape = (outputs, inputs, _WIDTH)
         self.kernel = weight(shape, (None,) * 3, kernel, dtype=form.dtype, spread=0.02)
         self.bias = weight((outputs,), (None,), bias, dtype=jnp.float32, spread=0.0)
@@ -197,7 +179,7 @@ class AudioTower(nnx.Module):
             spread=0.02,
         )
         layers = (f"{prefix}.layers.{index}" for index in range(config.layers))
-        self.layers = nnx.List([AudioLayer(config, each, form) for each in layers])
+        self.layers = nnx.List([_layer(config, each, form) for each in layers])
 
     def __call__(self, frames: jax.Array, lengths: jax.Array) -> jax.Array:
         """Maps f32[S, W, bins] to f32[S, W / 2, D], without the last norm.

@@ -16,17 +16,15 @@ from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys, ignored, one_of
-from model_server.models.layers.feed_forward import FeedForward
+from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.layers import (
     Activation,
-    Branches,
     LayerNorm,
-    Linear,
     activation_of,
     project,
     run_layer,
 )
-from model_server.models.media.tower_attention import attend
+from model_server.models.media.tower_layer import TowerAttention, TowerLayer, dense, plain_ffw
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
 
@@ -108,71 +106,29 @@ class SiglipConfig:
         )
 
 
-def _dense(name: str) -> tuple[tuple[str], tuple[str]]:
-    return (f"{name}.weight",), (f"{name}.bias",)
-
-
 def _norm(config: SiglipConfig, name: str) -> LayerNorm:
-    scale, bias = _dense(name)
-    return LayerNorm(config.embed, scale, bias, epsilon=config.epsilon)
+    return LayerNorm(config.embed, *dense(name), epsilon=config.epsilon)
 
 
-class SiglipAttention(nnx.Module):
-    """Heads are divided over the devices of the model axis, if evenly; else each computes all."""
-
-    def __init__(self, config: SiglipConfig, prefix: str, form: WeightForm) -> None:
-        size, self.heads = config.embed, config.heads
-        axis = "heads" if config.heads % form.layout.shards("heads") == 0 else None
-        parts = [_dense(f"{prefix}.{part}_proj") for part in "qkv"]
-        self.qkv = Branches(
-            [size] * 3,
-            size,
-            [(axis, "embed")] * 3,
-            [kernel for kernel, _ in parts],
-            form=form,
-            biases=[bias for _, bias in parts],
-        )
-        kernel, bias = _dense(f"{prefix}.out_proj")
-        self.out = Linear(size, size, ("embed", axis), kernel, form=form, bias=bias)
-
-    def __call__(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
-        """Maps f32[S * P, D] to the same."""
-        dtype = self.out.kernel.get_value().dtype
-        q, k, v = (
-            part.reshape(lengths.shape[0], -1, self.heads, part.shape[-1] // self.heads)
-            for part in self.qkv(x)
-        )
-        mixed = attend(q.astype(dtype), k.astype(dtype), v.astype(dtype), lengths)
-        return self.out(mixed.reshape(x.shape))
-
-
-class SiglipLayer(nnx.Module):
-    def __init__(self, config: SiglipConfig, prefix: str, form: WeightForm) -> None:
-        up, up_bias = _dense(f"{prefix}.mlp.fc1")
-        down, down_bias = _dense(f"{prefix}.mlp.fc2")
-        self.before_attention = _norm(config, f"{prefix}.layer_norm1")
-        self.attention = SiglipAttention(config, f"{prefix}.self_attn", form)
-        self.before_ffw = _norm(config, f"{prefix}.layer_norm2")
-        self.ffw = FeedForward(
-            config.embed,
-            config.ffw,
-            up=up,
-            down=down,
-            activation=config.activation,
-            form=form,
-            biases=(up_bias, down_bias),
-        )
-
-    def __call__(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
-        x = x + self.attention(self.before_attention(x), lengths)
-        return x + self.ffw(self.before_ffw(x))
+def siglip_layer(config: SiglipConfig, prefix: str, form: WeightForm) -> TowerLayer:
+    """Return a layer, of SigLIP or of CLIP."""
+    sources = AttentionSources.hugging_face(
+        f"{prefix}.self_attn", biased=True, out_biased=True, out="out_proj"
+    )
+    up, down = f"{prefix}.mlp.fc1", f"{prefix}.mlp.fc2"
+    return TowerLayer(
+        _norm(config, f"{prefix}.layer_norm1"),
+        TowerAttention(config.embed, config.heads, sources, form),
+        _norm(config, f"{prefix}.layer_norm2"),
+        plain_ffw(config.embed, config.ffw, up, down, config.activation, form),
+    )
 
 
 class SiglipTower(nnx.Module):
     """Maps pieces of images to a vector each."""
 
     def __init__(self, config: SiglipConfig, prefix: str, form: WeightForm) -> None:
-        kernel, bias = _dense(f"{prefix}.embeddings.patch_embedding")
+        kernel, bias = dense(f"{prefix}.embeddings.patch_embedding")
         self.kernel = weight(
             (config.embed, 3, config.patch, config.patch),
             (None, None, None, None),
@@ -189,7 +145,7 @@ class SiglipTower(nnx.Module):
             spread=0.02,
         )
         layers = (f"{prefix}.encoder.layers.{index}" for index in range(config.layers))
-        self.layers = nnx.List([SiglipLayer(config, each, form) for each in layers])
+        self.layers = nnx.List([siglip_layer(config, each, form) for each in layers])
         self.final_norm = _norm(config, f"{prefix}.post_layernorm")
 
     def __call__(self, pieces: jax.Array, places: jax.Array, lengths: jax.Array) -> jax.Array:

@@ -12,16 +12,16 @@ from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys
-from model_server.models.layers.feed_forward import FeedForward
+from model_server.models.layers.attention import AttentionSources
 from model_server.models.layers.layers import (
     Activation,
-    Branches,
     Embedding,
     LayerNorm,
     Linear,
     activation_of,
     run_layer,
 )
+from model_server.models.media.tower_layer import TowerAttention, dense, plain_ffw
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
 
@@ -75,41 +75,24 @@ class BertConfig:
         )
 
 
-def _dense(name: str) -> tuple[tuple[str], tuple[str]]:
-    return (f"{name}.weight",), (f"{name}.bias",)
-
-
-class SelfAttention(nnx.Module):
+class SelfAttention(TowerAttention):
     """Bidirectional attention over the tokens of one input."""
 
     def __init__(self, config: BertConfig, prefix: str, form: WeightForm) -> None:
-        self.heads = config.heads
-        parts = [_dense(f"{prefix}.self.{part}") for part in ("query", "key", "value")]
-        self.qkv = Branches(
-            [config.embed] * 3,
-            config.embed,
-            [("heads", "embed")] * 3,
-            [kernel for kernel, _ in parts],
-            form=form,
-            biases=[bias for _, bias in parts],
+        parts = [dense(f"{prefix}.self.{part}") for part in ("query", "key", "value")]
+        (q, of_q), (k, of_k), (v, of_v) = parts
+        out, out_bias = dense(f"{prefix}.output.dense")
+        sources = AttentionSources(
+            q=q, k=k, v=v, out=out, biases=(of_q, of_k, of_v), out_bias=out_bias
         )
-        kernel, bias = _dense(f"{prefix}.output.dense")
-        self.out = Linear(
-            config.embed, config.embed, ("embed", "heads"), kernel, form=form, bias=bias
-        )
+        super().__init__(config.embed, config.heads, sources, form, axis="heads")
 
-    def __call__(self, x: jax.Array, there: jax.Array) -> jax.Array:
-        """Maps f32[B * T, D] to the same; there: bool[B, T], True where there is a token."""
-        rows, dtype = there.shape[0], self.out.kernel.get_value().dtype
-        q, k, v = (
-            part.reshape(rows, -1, self.heads, part.shape[-1] // self.heads).astype(dtype)
-            for part in self.qkv(x)
-        )
+    def mixed(self, q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
+        """seen: bool[B, T], True where there is a token. All queries are computed at once."""
         scores = jnp.einsum("bthq,bshq->bhts", q, k, preferred_element_type=jnp.float32)
-        scores = jnp.where(there[:, None, None, :], scores * q.shape[-1] ** -0.5, -jnp.inf)
-        weights = jax.nn.softmax(scores, axis=-1).astype(dtype)
-        mixed = jnp.einsum("bhts,bshq->bthq", weights, v, preferred_element_type=jnp.float32)
-        return self.out(mixed.reshape(x.shape))
+        scores = jnp.where(seen[:, None, None, :], scores * q.shape[-1] ** -0.5, -jnp.inf)
+        weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+        return jnp.einsum("bhts,bshq->bthq", weights, v, preferred_element_type=jnp.float32)
 
 
 class BertLayer(nnx.Module):
@@ -117,19 +100,10 @@ class BertLayer(nnx.Module):
 
     def __init__(self, config: BertConfig, index: int, form: WeightForm) -> None:
         prefix = f"{config.prefix}encoder.layer.{index}"
-        up, up_bias = _dense(f"{prefix}.intermediate.dense")
-        down, down_bias = _dense(f"{prefix}.output.dense")
+        up, down = f"{prefix}.intermediate.dense", f"{prefix}.output.dense"
         self.attention = SelfAttention(config, f"{prefix}.attention", form)
         self.after_attention = _norm(config, f"{prefix}.attention.output.LayerNorm")
-        self.ffw = FeedForward(
-            config.embed,
-            config.ffw,
-            up=up,
-            down=down,
-            activation=config.activation,
-            form=form,
-            biases=(up_bias, down_bias),
-        )
+        self.ffw = plain_ffw(config.embed, config.ffw, up, down, config.activation, form)
         self.after_ffw = _norm(config, f"{prefix}.output.LayerNorm")
 
     def __call__(self, x: jax.Array, there: jax.Array) -> jax.Array:
@@ -190,9 +164,9 @@ class FirstTokenHead(nnx.Module):
         self, encoder: Bert, embed: int, labels: int, names: tuple[str, str], form: WeightForm
     ) -> None:
         """names: of the two layers."""
-        dense, out = map(_dense, names)
+        inner, out = map(dense, names)
         self.encoder = encoder
-        self.dense = Linear(embed, embed, (None, "embed"), dense[0], form=form, bias=dense[1])
+        self.dense = Linear(embed, embed, (None, "embed"), inner[0], form=form, bias=inner[1])
         self.out = Linear(labels, embed, (None, "embed"), out[0], form=form, bias=out[1])
 
     def __call__(
@@ -204,4 +178,4 @@ class FirstTokenHead(nnx.Module):
 
 
 def _norm(config: BertConfig, name: str) -> LayerNorm:
-    return LayerNorm(config.embed, *_dense(name), epsilon=config.epsilon)
+    return LayerNorm(config.embed, *dense(name), epsilon=config.epsilon)

@@ -25,9 +25,9 @@ from model_server.models.layers.layers import (
     run_layer,
 )
 from model_server.models.layers.rope import Rope, rope_frequencies
-from model_server.models.media.rotated_layer import (
-    RotatedAttention,
-    RotatedLayer,
+from model_server.models.media.tower_layer import (
+    TowerAttention,
+    TowerLayer,
     axial_theta,
 )
 from model_server.models.weights.weight import WeightForm, weight
@@ -128,18 +128,18 @@ class PixtralTower(nnx.Module):
         x = self.norm(project(pieces.reshape(-1, size), kernel))
         rotation = self.rope.at(places.reshape(-1, 2).T)
         for layer in self.layers:
-            x = run_layer(layer, x, rotation, lengths)
+            x = run_layer(layer, x, lengths, rotation)
         return x.reshape(images, count, -1)
 
 
-def _layer(config: PixtralConfig, name: str, form: WeightForm) -> RotatedLayer:
+def _layer(config: PixtralConfig, name: str, form: WeightForm) -> TowerLayer:
     sources = AttentionSources.hugging_face(f"{name}.attention")
     ffw = GatedFeedForward.hugging_face(
         config.embed, config.ffw, f"{name}.feed_forward", activation=config.activation, form=form
     )
-    return RotatedLayer(
+    return TowerLayer(
         _norm(config, f"{name}.attention_norm"),
-        RotatedAttention(config.embed, config.heads, sources, form),
+        TowerAttention(config.embed, config.heads, sources, form),
         _norm(config, f"{name}.ffn_norm"),
         ffw,
     )

@@ -14,61 +14,40 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_server.models.layers.layers import Branches, Linear, project, run_layer
+from model_server.models.layers.attention import AttentionSources
+from model_server.models.layers.layers import Linear, project, run_layer
 from model_server.models.layers.rope import Rotary, rope_frequencies
 from model_server.models.media.tower_attention import attend
-from model_server.models.weights.sharding import split_heads
+from model_server.models.media.tower_layer import TowerAttention, TowerLayer, dense
 from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm, weight
 
 _UNSEEN = -1e30
 
 
-class PatchAttention(nnx.Module):
-    """Bidirectional attention whose queries and keys are rotated by row and column."""
+class PatchAttention(TowerAttention):
+    """Patches see those of their own group, in groups where there are windows."""
 
     def __init__(
         self, embed: int, heads: int, name: str, form: WeightForm, *, window: int | None
     ) -> None:
         """window: patches of a group at most, which lie next to each other; None: all see all."""
-        self.heads, self.window = heads, window
-        axis = split_heads(heads, heads, form.layout.shards("heads")).axis
         kernel, bias = (Tensor(f"{name}.qkv.{part}") for part in ("weight", "bias"))
         ends = [(at * embed, (at + 1) * embed) for at in range(3)]
-        self.qkv = Branches(
-            [embed] * 3,
-            embed,
-            [(axis, "embed")] * 3,
-            [cut(kernel, *each, of=3 * embed) for each in ends],
-            form=form,
-            biases=[cut(bias, *each, of=3 * embed) for each in ends],
+        q, k, v = (cut(kernel, *each, of=3 * embed) for each in ends)
+        of_q, of_k, of_v = (cut(bias, *each, of=3 * embed) for each in ends)
+        out, out_bias = dense(f"{name}.proj")
+        sources = AttentionSources(
+            q=q, k=k, v=v, out=out, biases=(of_q, of_k, of_v), out_bias=out_bias
         )
-        self.out = Linear(
-            embed,
-            embed,
-            ("embed", axis),
-            (f"{name}.proj.weight",),
-            form=form,
-            bias=(f"{name}.proj.bias",),
-        )
+        super().__init__(embed, heads, sources, form)
+        self.window = window
 
-    def __call__(self, x: jax.Array, rotation: Rotary, groups: jax.Array) -> jax.Array:
-        """Maps f32[S * P, D] to the same; groups: i32[S, P], patches see those of their own.
-
-        They ascend where there are windows; -1: padding.
-        """
-        images, size = groups.shape[0], x.shape[-1] // self.heads
-        dtype = self.out.kernel.get_value().dtype
-        q, k, v = (part.reshape(-1, self.heads, size) for part in self.qkv(x))
-        q, k, v = (
-            part.reshape(images, -1, self.heads, size).astype(dtype)
-            for part in (rotation(q), rotation(k), v)
-        )
+    def mixed(self, q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
+        """seen: i32[S, P], the group of each patch, ascending in windows; -1: padding."""
         if self.window is None:
-            mixed = attend(q, k, v, (groups >= 0).sum(1))
-        else:
-            mixed = in_windows(q, k, v, groups, self.window)
-        return self.out(mixed.reshape(x.shape))
+            return attend(q, k, v, (seen >= 0).sum(1))
+        return in_windows(q, k, v, seen, self.window)
 
 
 def in_windows(
@@ -139,20 +118,15 @@ class TowerShape:
     ffw: Callable[[str, WeightForm], nnx.Module]  # from its name
 
 
-class TowerLayer(nnx.Module):
-    """Attention and feed-forward, each after a norm."""
-
-    def __init__(self, shape: TowerShape, index: int, name: str, form: WeightForm) -> None:
-        windowed = shape.window is not None and index not in shape.whole
-        most = (shape.window * shape.merge) ** 2 if windowed and shape.window else None
-        self.norms = nnx.List([shape.norm(shape.embed, f"{name}.norm{part}") for part in (1, 2)])
-        self.attention = PatchAttention(shape.embed, shape.heads, f"{name}.attn", form, window=most)
-        self.ffw = shape.ffw(f"{name}.mlp", form)
-
-    def __call__(self, x: jax.Array, rotation: Rotary, groups: jax.Array) -> jax.Array:
-        """Maps f32[S * P, D] to the same; groups: as `PatchAttention` takes them."""
-        x = x + self.attention(self.norms[0](x), rotation, groups)
-        return x + self.ffw(self.norms[1](x))
+def _layer(shape: TowerShape, index: int, name: str, form: WeightForm) -> TowerLayer:
+    windowed = shape.window is not None and index not in shape.whole
+    most = (shape.window * shape.merge) ** 2 if windowed and shape.window else None
+    return TowerLayer(
+        shape.norm(shape.embed, f"{name}.norm1"),
+        PatchAttention(shape.embed, shape.heads, f"{name}.attn", form, window=most),
+        shape.norm(shape.embed, f"{name}.norm2"),
+        shape.ffw(f"{name}.mlp", form),
+    )
 
 
 class PatchMerger(nnx.Module):
@@ -210,7 +184,7 @@ class QwenTower(nnx.Module):
                 spread=0.02,
             )
         self.layers = nnx.List(
-            [TowerLayer(shape, at, f"{name}.blocks.{at}", form) for at in range(shape.layers)]
+            [_layer(shape, at, f"{name}.blocks.{at}", form) for at in range(shape.layers)]
         )
         self.merger = PatchMerger(shape, f"{name}.merger", form, late=False)
         deep = [f"{name}.deepstack_merger_list.{at}" for at in range(len(shape.deep))]
@@ -252,7 +226,7 @@ class QwenTower(nnx.Module):
         shape, deep = self.shape, list[jax.Array]()
         rotation = axial_rotation(at.reshape(-1, 2), shape.embed // shape.heads, shape.theta)
         for index, layer in enumerate(self.layers):
-            x = run_layer(layer, x, rotation, groups)
+            x = run_layer(layer, x, groups, rotation)
             if index in shape.deep:
                 deep.append(self.deep[shape.deep.index(index)](x))
         return jnp.concatenate([self.merger(x), *deep], axis=-1)

@@ -1,0 +1,127 @@
+"""The layer of every tower: attention among the pieces of an input, then a feed-forward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import jax
+from flax import nnx
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.layers.attention import AttentionSources
+from model_server.models.layers.feed_forward import FeedForward
+from model_server.models.layers.layers import Activation, Branches, Linear
+from model_server.models.layers.rope import Rotary
+from model_server.models.media.tower_attention import attend
+from model_server.models.weights.weight import WeightForm
+from sax.errors import CheckpointError
+
+_THETA = 10000.0
+_ROPE = ("axial", "default", None)  # kinds of rope, which older files do not name
+
+
+def axial_theta(keys: ConfigKeys, family: str) -> float:
+    """Return the base of the rope over rows and columns. Raises CheckpointError."""
+    given = keys.get("rope_parameters", {})
+    known = isinstance(given, Mapping) and set(given) <= {"rope_theta", "rope_type"}
+    if not known or given.get("rope_type") not in _ROPE:
+        raise CheckpointError(
+            f"vision_config has rope_parameters = {given!r}; the {family} family supports a "
+            "rope_theta and the rope_type axial"
+        )
+    return float(given.get("rope_theta") or keys.number("rope_theta", _THETA))
+
+
+def heads_axis(heads: int, form: WeightForm) -> str | None:
+    """Return the axis over which heads are divided; None: they do not divide evenly."""
+    return "heads" if heads % form.layout.shards("heads") == 0 else None
+
+
+class TowerAttention(nnx.Module):
+    """Pieces of an input see each other; queries and keys are rotated, if there is a rotation."""
+
+    def __init__(
+        self,
+        embed: int,
+        heads: int,
+        sources: AttentionSources,
+        form: WeightForm,
+        *,
+        axis: str | None = None,
+    ) -> None:
+        """axis: of the projections; None: of heads, if they divide evenly over the devices of the
+        model axis; else each computes all.
+        """
+        axis = axis or heads_axis(heads, form)
+        self.heads = heads
+        self.qkv = Branches(
+            [embed] * 3,
+            embed,
+            [(axis, "embed")] * 3,
+            [sources.q, sources.k, sources.v],
+            form=form,
+            biases=sources.biases,
+        )
+        self.out = Linear(
+            embed, embed, ("embed", axis), sources.out, form=form, bias=sources.out_bias
+        )
+
+    def __call__(self, x: jax.Array, seen: jax.Array, rotation: Rotary | None = None) -> jax.Array:
+        """Maps f32[S * P, D] to the same; seen: [S, ...], as `mixed` takes it."""
+        size, dtype = x.shape[-1] // self.heads, self.out.kernel.get_value().dtype
+        q, k, v = (part.reshape(x.shape[0], self.heads, size) for part in self.branches(x))
+        if rotation is not None:
+            q, k = rotation(q), rotation(k)
+        q, k, v = (
+            part.astype(dtype).reshape(seen.shape[0], -1, self.heads, size) for part in (q, k, v)
+        )
+        return self.out(self.mixed(q, k, v, seen).reshape(x.shape))
+
+    def branches(self, x: jax.Array) -> Sequence[jax.Array]:
+        """Return queries, keys and values, each f32[S * P, D]."""
+        return self.qkv(x)
+
+    def mixed(self, q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> jax.Array:
+        """Return f32[S, P, H, Q]; seen: i32[S], pieces of each input, which all see each other."""
+        return attend(q, k, v, seen)
+
+
+class TowerLayer(nnx.Module):
+    """x + attention(norm(x)), then x + ffw(norm(x))."""
+
+    def __init__(
+        self,
+        before_attention: nnx.Module,
+        attention: TowerAttention,
+        before_ffw: nnx.Module,
+        ffw: nnx.Module,
+    ) -> None:
+        self.before_attention = before_attention
+        self.attention = attention
+        self.before_ffw = before_ffw
+        self.ffw = ffw
+
+    def __call__(self, x: jax.Array, seen: jax.Array, rotation: Rotary | None = None) -> jax.Array:
+        x = x + self.attention(self.before_attention(x), seen, rotation)
+        return x + self.ffw(self.before_ffw(x))
+
+
+def dense(name: str) -> tuple[tuple[str], tuple[str]]:
+    """Return the names of a projection's kernel and bias, or of a norm's."""
+    return (f"{name}.weight",), (f"{name}.bias",)
+
+
+def plain_ffw(
+    embed: int, ffw: int, up: str, down: str, activation: Activation, form: WeightForm
+) -> FeedForward:
+    """Return a feed-forward of two projections with biases, of these names."""
+    (up_kernel, up_bias), (down_kernel, down_bias) = dense(up), dense(down)
+    return FeedForward(
+        embed,
+        ffw,
+        up=up_kernel,
+        down=down_kernel,
+        activation=activation,
+        form=form,
+        biases=(up_bias, down_bias),
+    )
