@@ -20,12 +20,12 @@ from sax.speech.transcripts import TranscriptRequest
 from sax.types import GenerateRequest, Message, ReplyOptions, SamplingParams, TokenChunk
 from tests.tools.answers.canonical import canonical
 from tests.tools.answers.models import MODELS, model_id, picture, samples, wav
-from tests.tools.answers.values import as_sampling, values_of, wrong_of
+from tests.tools.answers.values import as_sampling, needs_of, values_of, wrong_of
 
 Call = Callable[[], object]
 _TEXT = "The capital of France is"
 _FIELDS = fields_of(RequestRoute.STREAM)
-_OF_BEAMS = {"length_penalty", "early_stopping", "tokens_per_beam"}
+_REPLY = ReplyOptions.__dataclass_fields__
 
 
 def answer_of(call: Call, hidden: Mapping[str, str]) -> Any:
@@ -40,40 +40,39 @@ def answer_of(call: Call, hidden: Mapping[str, str]) -> Any:
 def calls(client: Client) -> Iterator[tuple[str, Call]]:
     """Yield every call with its name: each sampling field and reply option on our own stream, each
     that Saxml's calls know as an extra input, and every call of models that have it or not."""
-    for name in SAMPLING:
-        plain: dict[str, Any] = {"beam_size": 2} if name in _OF_BEAMS else {"seed": 7}
+    for name in (*SAMPLING, *_REPLY):
+        needed = needs_of(RequestRoute.STREAM, name)
         for value in (*values_of(_FIELDS[name]), *wrong_of(_FIELDS[name])):
-            params = {**plain, name: as_sampling(_FIELDS[name], value)}
-            yield f"generate {name}={value}", partial(_generate, client, params, {})
-    for name in ReplyOptions.__dataclass_fields__:
-        for value in (*values_of(_FIELDS[name]), *wrong_of(_FIELDS[name])):
-            reply = {name: value}
-            yield f"generate {name}={value}", partial(_generate, client, {"seed": 7}, reply)
-    for name, row in SAMPLING.items():
-        if row.saxml is not None:
-            key = row.saxml or name
-            for value in (*values_of(_FIELDS[name]), *wrong_of(_FIELDS[name])):
-                asked = partial(_saxml, "smollm2", "LM.Generate", _TEXT, **{key: value})
-                yield f"LM.Generate {key}={value}", asked
+            yield f"generate {name}={value}", partial(_generate, client, **needed | {name: value})
+            if name in SAMPLING and (key := SAMPLING[name].saxml) is not None:
+                inputs = needed if "beam_size" in needed else {}
+                inputs = inputs | {key or name: value}
+                asked = partial(_saxml, "smollm2", "LM.Generate", _TEXT, **inputs)
+                yield f"LM.Generate {key or name}={value}", asked
     for model in MODELS:
         for name, call in {**_ours(client, model), **_saxmls(model)}.items():
             yield f"{name} of {model}", call
 
 
 def _generate(
-    client: Client, sampling: dict[str, Any], reply: dict[str, Any], model: str = "smollm2"
+    client: Client, model: str = "smollm2", prompt: str = _TEXT, **fields: Any
 ) -> TokenChunk:
     """Return an answer's chunks as one: how many tokens each brings is a matter of time."""
-    params = SamplingParams(**{"max_tokens": 4, **sampling})
-    options = ReplyOptions(**reply)
-    asked = GenerateRequest(model_id=model_id(model), prompt=_TEXT, sampling=params, reply=options)
-    return reduce(TokenChunk.joined, client.generate(asked))
+    asked = {"max_tokens": 4, "seed": 7, **fields}
+    held = {name: as_sampling(_FIELDS[name], value) for name, value in asked.items()}
+    request = GenerateRequest(
+        model_id=model_id(model),
+        prompt=prompt,
+        sampling=SamplingParams(**{name: held[name] for name in SAMPLING.keys() & held}),
+        reply=ReplyOptions(**{name: held[name] for name in _REPLY.keys() & held}),
+    )
+    return reduce(TokenChunk.joined, client.generate(request))
 
 
 def _ours(client: Client, model: str) -> dict[str, Call]:
     said, full = TranscriptRequest(model_id=model_id(model), sound=wav()), model_id(model)
     return {
-        "generate": partial(_generate, client, {"temperature": 0.0}, {}, model),
+        "generate": partial(_generate, client, model, temperature=0.0),
         "score": partial(client.score, full, "a b", [" c d", ""]),
         "tokenize": partial(client.tokenize_texts, full, "a b"),
         "tokenize a chat": partial(client.tokenize, full, (Message(role="user", content="Hi"),)),

@@ -82,9 +82,9 @@ def reply_of(response: httpx.Response, hidden: Mapping[str, str]) -> dict[str, A
         body: Any = merged(_events(response.text))
     elif kind == "application/x-ndjson":
         body = merged(("", json.loads(line)) for line in response.text.splitlines())
-    elif path == "/openapi.json" and response.text:
+    elif path == "/openapi.json" and response.is_success and response.text:
         body = {part: digest(held) for part, held in _parts(response.json()).items()}
-    elif path == "/metrics":
+    elif path == "/metrics" and response.is_success:
         body = metric_names(response.text)
     else:
         body = response.json() if kind == "application/json" and response.text else response.text
@@ -106,7 +106,7 @@ def _events(text: str) -> Iterable[tuple[str, Any]]:
         if line.startswith("event: "):
             name = line[7:]
         elif line.startswith("data: "):
-            yield name, json.loads(line[6:]) if line[6:7] in "{[" else line[6:]
+            yield name, json.loads(line[6:]) if line[6:7] == "{" else line[6:]
             name = ""
 
 

@@ -21,15 +21,16 @@ _SAID = [{"role": "user", "content": "What is the capital of France?"}]
 _TEXT = "The capital of France is"
 _SEEDED = {"seed": 7, "max_tokens": 4}
 _NOBODY = "/sax/test/nobody"
+_TINY, _DEMO = {"model": "seeing"}, {"model": "smollm2"}  # in moments, and in words
 _SPEC = {"model": _NOBODY, "model_path": "llama", "checkpoint": "None", "replicas": 0}
 BASES: dict[RequestRoute, dict[str, Any]] = {
-    R.CHAT: {"model": "smollm2", "messages": _SAID, **_SEEDED},
+    R.CHAT: {**_TINY, "messages": _SAID, **_SEEDED},
     R.COMPLETIONS: {"model": "smollm2", "prompt": _TEXT, **_SEEDED},
-    R.RESPONSES: {"model": "smollm2", "input": "Hi", "seed": 7, "max_output_tokens": 4},
-    R.MESSAGES: {"model": "smollm2", "messages": _SAID, "max_tokens": 4, "top_k": 1},
-    R.COUNT_TOKENS: {"model": "smollm2", "messages": _SAID},
-    R.OLLAMA_CHAT: {"model": "smollm2", "messages": _SAID, "stream": False},
-    R.OLLAMA_GENERATE: {"model": "smollm2", "prompt": "Hi", "stream": False},
+    R.RESPONSES: {**_TINY, "input": "Hi", "seed": 7, "max_output_tokens": 4},
+    R.MESSAGES: {**_TINY, "messages": _SAID, "max_tokens": 4, "top_k": 1},
+    R.COUNT_TOKENS: {**_TINY, "messages": _SAID},
+    R.OLLAMA_CHAT: {**_TINY, "messages": _SAID, "stream": False},
+    R.OLLAMA_GENERATE: {**_TINY, "prompt": "Hi", "stream": False},
     R.OLLAMA_EMBED: {"model": "embedder", "input": "Hi"},
     R.OLLAMA_EMBEDDINGS: {"model": "embedder", "prompt": "Hi"},
     R.OLLAMA_SHOW: {"model": "smollm2"},
@@ -75,10 +76,10 @@ def questions(document: Mapping[str, Any]) -> Iterator[Question]:
     for route in BASES:
         yield from _of_route(route)
     for route, name, changes in _further():
-        yield _asked(f"{route} {name}", route, BASES[route] | changes)
+        body = BASES[route] | (_DEMO if BASES[route].get("model") == "seeing" else {}) | changes
+        yield _asked(f"{route} {name}", route, body)
         if "stream" in fields_of(route):
-            streamed = BASES[route] | changes | {"stream": True}
-            yield _asked(f"{route} {name}, streamed", route, streamed)
+            yield _asked(f"{route} {name}, streamed", route, body | {"stream": True})
     yield from _of_paths(document)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sax.fields.field import Kind, RequestField, RequestRoute
+from sax.fields.table import fields_of
 
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 _FORMATS: list[Any] = [
@@ -28,8 +29,9 @@ SPECIAL: dict[str, list[Any]] = {
     "input": [[], "Paris", ["Paris", "Oslo"]],
     "stop": [[], [" is"], ["a", "e"]],
     "stop_sequences": [["e"]],
-    "stop_token_ids": [[], [253, 260, 28, 198]],
-    "bad_words": [[], ["the", "a"]],
+    "stop_token_ids": [[], [253, 260, 28, 30]],
+    "stop_sequence": [[], [30, 0]],
+    "bad_words": [[], ["Paris", "is"]],
     "logit_bias": [{}, {"253": -100}, {"260": 100}],
     "allowed_token_ids": [[], [253, 260, 28], [260]],
     "json_schema": ['{"type": "integer"}'],
@@ -62,15 +64,24 @@ SPECIAL: dict[str, list[Any]] = {
     "timestamp_granularities": [["segment"]],
     "response_format of sounds": ["json", "text", "srt", "vtt", "verbose_json"],
 }
+_OF_BEAMS = ("length_penalty", "early_stopping", "tokens_per_beam")
+_REPEATING = "tick tock tick tock tick tock"
 # What some fields are nothing without.
 NEEDS: dict[str, dict[str, Any]] = {
     "top_logprobs": {"logprobs": True},
     "stream_options": {"stream": True},
-    "length_penalty": {"use_beam_search": True, "n": 2},
-    "early_stopping": {"use_beam_search": True, "n": 2},
+    **dict.fromkeys(_OF_BEAMS, {"use_beam_search": True, "n": 2}),
     "continue_final_message": {"add_generation_prompt": False},
     "use_beam_search": {"n": 2},
     "max_completion_tokens": {"max_tokens": None},
+    "min_tokens": {"stop": ["a"]},
+    "include_stop_str_in_output": {"stop": ["a"]},
+    "ignore_eos": {"logit_bias": {"2": 100}},  # the demo model's end token
+    "skip_special_tokens": {"logit_bias": {"2": 100}, "ignore_eos": True},
+    "spaces_between_special_tokens": {"logit_bias": {"2": 100}, "ignore_eos": True},
+    "presence_penalty": {"prompt": _REPEATING},
+    "frequency_penalty": {"prompt": _REPEATING},
+    "return_tokens_as_token_ids": {"logprobs": 1},
 }
 
 
@@ -134,7 +145,10 @@ def as_sampling(field: RequestField, value: Any) -> Any:
 
 
 def needs_of(route: RequestRoute, name: str) -> dict[str, Any]:
-    """Return the fields that go with one; Anthropic's requests have no seed, so they are greedy."""
+    """Return the fields that go with one, if the route has them."""
     if route is RequestRoute.MESSAGES and name == "top_k":
-        return {"temperature": 0}
-    return NEEDS.get(name, {})
+        return {"temperature": 0}  # Anthropic's requests have no seed
+    if route is RequestRoute.STREAM and name in _OF_BEAMS:
+        return {"beam_size": 2}  # another name for it
+    needed = NEEDS.get(name, {})
+    return needed if needed.keys() <= fields_of(route).keys() else {}
