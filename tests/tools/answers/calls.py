@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, reduce
 from typing import Any
@@ -31,7 +32,10 @@ _REPLY = ReplyOptions.__dataclass_fields__
 def answer_of(call: Call, hidden: Mapping[str, str]) -> Any:
     """Return what a call returns, or the error that it raises."""
     try:
-        return canonical(msgspec.to_builtins(call(), enc_hook=MessageToDict), hidden)
+        answer = call()
+        if isinstance(answer, bytes):  # of a custom model, which writes JSON
+            answer = json.loads(answer)
+        return {"answer": canonical(msgspec.to_builtins(answer, enc_hook=MessageToDict), hidden)}
     except SaxError as error:
         told = {"error": type(error).__name__, "text": error.text, "param": error.param}
         return canonical(told, hidden)

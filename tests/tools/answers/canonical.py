@@ -22,6 +22,8 @@ _TEXTS = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d[\d:.]*(?:Z|[+-]\d\d:\d\d)?"), "<time>"),
 )
 _TIMES = re.compile(r"created|.*(_at|_duration|_s|_s_ago|_ms|_per_second)")
+# How busy servers are reaches a page with a heartbeat, some seconds later.
+_COUNTS = {"activity", "arrived", "running", "queued", "pending_requests"}
 _PIECES = {  # texts and lists that a stream brings piece by piece, in pieces of any size
     *("content", "text", "delta", "arguments", "reasoning", "reasoning_content", "thinking"),
     *("partial_json", "response", "token_ids", "logprobs", "tokens", "token_logprobs"),
@@ -38,9 +40,13 @@ def canonical(value: Any, hidden: Mapping[str, str], key: str = "") -> Any:
     match value:
         case dict():
             found = cast("dict[str, Any]", value)
+            if key in _COUNTS:
+                return dict.fromkeys(sorted(found), "<count>")
             return {name: canonical(found[name], hidden, name) for name in sorted(found)}
         case int() | float() | str() if _TIMES.fullmatch(key) and not isinstance(value, bool):
             return "<time>"
+        case int() if key in _COUNTS:
+            return "<count>"
         case float():
             return round(value, 4) + 0.0 if math.isfinite(value) else str(value)
         case str() if key == "embedding":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os.path
 from typing import Any
 
 _SHOWN = 400  # characters of an answer that differs
+_BEFORE = 100  # of them before the first place that does
 _CLOSE = 1.5e-4  # of two numbers that were rounded to 4 digits
 _SAME = "= "  # and the name of an earlier question with the same answer
 
@@ -33,12 +35,18 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     for name in sorted(before.keys() | after.keys()):
         was, now = (each.get(name, "not asked") for each in (before, after))
         if not alike(was, now):
-            told.append(f"{name}\n  was {_shown(was)}\n  is  {_shown(now)}")
+            told.append("\n".join((name, *_shown(was, now))))
     return told
 
 
-def _shown(answer: Any) -> str:
-    return json.dumps(answer, ensure_ascii=False)[:_SHOWN]
+def _shown(was: Any, now: Any) -> list[str]:
+    """Return both answers, cut to what is about the first place where they differ."""
+    texts = [json.dumps(each, ensure_ascii=False) for each in (was, now)]
+    start = max(0, len(os.path.commonprefix(texts)) - _BEFORE)
+    return [
+        f"  {verb} {'...' * bool(start)}{text[start : start + _SHOWN]}"
+        for verb, text in zip(("was", "is "), texts, strict=True)
+    ]
 
 
 def alike(first: Any, second: Any) -> bool:
