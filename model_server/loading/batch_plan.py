@@ -25,7 +25,7 @@ Key = TypeVar("Key", bound=Hashable)
 L = TypeVar("L", bound=LoadedBatches)
 
 
-class ColdRunner(BatchRunner[Any, Any], Protocol):
+class ColdBatches(BatchRunner[Any, Any], Protocol):
     """A runner of which no program has run yet."""
 
     def warm(self, report: Report, /) -> None:
@@ -45,7 +45,7 @@ class BatchPlan(Generic[L]):
     spec: ModelSpec
     layout: Layout  # over this process's devices
     parts: MemoryParts  # bytes per device
-    runner: Callable[[Report], ColdRunner]  # reads the weights
+    runner: Callable[[Report], ColdBatches]  # reads the weights
     loaded: Callable[..., L]  # given the fields of LoadedBatches that follow from this plan
     discard: Callable[[], None] = _nothing  # frees what the plan holds, if it does not fit
 
