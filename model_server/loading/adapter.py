@@ -34,17 +34,8 @@ class AdapterPlan(NamedTuple):
             return bases.load(self.spec, self.base, report)
 
 
-class AdapterModels:
-    """Adapters are served by the engine of their base, and compile nothing."""
-
-    def __init__(self, context: LoadContext) -> None:
-        self._context = context
-
-    def plan(self, asked: AskedModel, report: Report) -> AdapterPlan:
-        """Raises InvalidRequest."""
-        spec = asked.spec
-        check_overrides(spec.model_path, spec.overrides)
-        return AdapterPlan(self._context, spec, parse_base(spec.overrides))
-
-
-KIND = AdapterModels
+def plan(asked: AskedModel, context: LoadContext, report: Report) -> AdapterPlan:
+    """Raises InvalidRequest."""
+    spec = asked.spec
+    check_overrides(spec.model_path, spec.overrides)
+    return AdapterPlan(context, spec, parse_base(spec.overrides))

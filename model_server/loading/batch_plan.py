@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 
@@ -25,6 +25,14 @@ Key = TypeVar("Key", bound=Hashable)
 L = TypeVar("L", bound=LoadedBatches)
 
 
+class ColdBatches(BatchRunner[Any, Any], Protocol):
+    """A runner of which no program has run yet."""
+
+    def warm(self, report: Report, /) -> None:
+        """Run every program once, so that no request pays for a first run."""
+        ...
+
+
 def _nothing() -> None:
     """There is no memory to free before there are weights."""
 
@@ -37,8 +45,7 @@ class BatchPlan(Generic[L]):
     spec: ModelSpec
     layout: Layout  # over this process's devices
     parts: MemoryParts  # bytes per device
-    # Reads the weights, and runs every program once, so that no request pays for a first run.
-    runner: Callable[[Report], BatchRunner[Any, Any]]
+    runner: Callable[[Report], ColdBatches]  # reads the weights
     loaded: Callable[..., L]  # given the fields of LoadedBatches that follow from this plan
     discard: Callable[[], None] = _nothing  # frees what the plan holds, if it does not fit
 
@@ -52,6 +59,7 @@ class BatchPlan(Generic[L]):
             self.discard()
             raise
         runner = self.runner(report)
+        runner.warm(report)
         devices = self.layout.mesh.size
         loaded = self.loaded(runner=runner, memory=memory, parts=parts, devices=devices)
         self.context.keep(self.spec, runner, memory)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.loading.chosen_tasks import generates
@@ -68,16 +68,17 @@ class KindPlan(Protocol):
 
 
 class ModelKind(Protocol):
-    """One kind of model in this process."""
+    """One kind of model: a module."""
 
-    def plan(self, asked: AskedModel, report: Report) -> KindPlan:
+    @staticmethod
+    def plan(asked: AskedModel, context: LoadContext, report: Report) -> KindPlan:
         """Raises CheckpointError, InvalidRequest, MemoryPlanError, LoadFailed."""
         ...
 
 
 class _KindPlace(NamedTuple):
     takes: Callable[[AskedModel], bool]
-    module: str  # its KIND makes the kind of a context
+    module: str  # a `ModelKind`
 
 
 # The first that takes a publish loads it; those that open no checkpoint come first.
@@ -99,7 +100,6 @@ _KINDS = (
 
 def load_model(asked: AskedModel, context: LoadContext, report: Report) -> LoadedModel:
     """Load a model by the kind that takes it. Raises as its plan and its build do."""
-    entry = next(each for each in _KINDS if each.takes(asked))
-    module = import_module(f"model_server.loading.{entry.module}")
-    kind: ModelKind = context.kind(module.KIND)
-    return kind.plan(asked, report).build(report)
+    name = next(module for takes, module in _KINDS if takes(asked))
+    kind = cast("ModelKind", import_module(f"model_server.loading.{name}"))
+    return kind.plan(asked, context, report).build(report)

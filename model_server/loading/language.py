@@ -286,4 +286,6 @@ class LanguagePlan:
             raise
 
 
-KIND = LanguageModels
+def plan(asked: AskedModel, context: LoadContext, report: Report) -> LanguagePlan:
+    """Plan a language model of this process. Raises as the loads do."""
+    return context.kind(LanguageModels).plan(asked, report)

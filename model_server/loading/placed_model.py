@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress
 from math import gcd
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,24 +41,9 @@ _CPU_PREFILL_BLOCK, _PREFILL_BLOCK = 32, 128
 _SCORE_COPIES = 12  # of the scores of chosen tokens: numbers to sort, ranks and marks, too
 
 
-class BytesBeside(Protocol):
-    """What lies on a device with a model, and is planned with it."""
-
-    @property
-    def weight_bytes(self) -> int: ...
-
-    def page_bytes(self, page_size: int) -> int:
-        """Bytes beside each page of the model."""
-        ...
-
-    def workspace(self, slots: int) -> int:
-        """Bytes of state and temporaries."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class EncoderBytes:
-    """The encoder of images or sounds, with the first stage."""
+    """The encoder of images or sounds, with the first stage; asked as a draft model is."""
 
     weight_bytes: int
     workspace_bytes: int  # of the vectors, and of the temporaries that make them
@@ -111,7 +96,7 @@ class PlacedModel:
         )
 
     @cached_property
-    def parts_beside(self) -> tuple[BytesBeside, ...]:
+    def parts_beside(self) -> tuple[EncoderBytes | PlacedModel, ...]:
         """The draft model and the encoder, as far as they lie here."""
         encoder = EncoderBytes(self.encoder_bytes, self.media_bytes)
         return (encoder, self.draft) if self.draft else (encoder,)

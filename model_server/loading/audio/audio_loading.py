@@ -26,59 +26,49 @@ from sax.memory_parts import MemoryParts
 from sax.types import ModelSpec
 
 
-class AudioModels:
-    """Models that write down speech."""
+def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[LoadedAudio]:
+    """Compile the programs of a model that writes down speech.
 
-    def __init__(self, context: LoadContext) -> None:
-        self._context = context
+    Raises CheckpointError, InvalidRequest, and LoadFailed without soundfile.
+    """
+    check_soundfile()
+    spec, checkpoint = asked.spec, asked.checkpoint
+    model = audio_class(spec.model_path, asked.config)
+    assert model is not None, "the kind was chosen by it"
+    recipe = configured(model, spec, checkpoint)
+    assert checkpoint is not None, "`configured` refuses None"
+    check_sound_settings(checkpoint.folder, recipe.config)
+    needed = recipe.needed(checkpoint)
+    if found := next(mismatches(recipe.blueprint.declarations, needed), None):
+        raise CheckpointError(found)
+    tokens = read_speech_tokens(checkpoint, recipe.config)
+    layout = recipe.serving.layout.placed(jax.local_devices())
+    programs = AudioPrograms(recipe, tokens, layout)
+    programs.compile(report)
 
-    def plan(self, asked: AskedModel, report: Report) -> BatchPlan[LoadedAudio]:
-        """Compile a model's programs.
-
-        Raises CheckpointError, InvalidRequest, and LoadFailed without soundfile.
-        """
-        check_soundfile()
-        spec, checkpoint = asked.spec, asked.checkpoint
-        model = audio_class(spec.model_path, asked.config)
-        assert model is not None, "the kind was chosen by it"
-        recipe = configured(model, spec, checkpoint)
-        assert checkpoint is not None, "`configured` refuses None"
-        check_sound_settings(checkpoint.folder, recipe.config)
-        needed = recipe.needed(checkpoint)
-        if found := next(mismatches(recipe.blueprint.declarations, needed), None):
-            raise CheckpointError(found)
-        tokens = read_speech_tokens(checkpoint, recipe.config)
-        layout = recipe.serving.layout.placed(jax.local_devices())
-        programs = AudioPrograms(recipe, tokens, layout)
-        programs.compile(report)
-
-        def runner(report: Report) -> AudioBatches:
-            leaves = read_weights(recipe.blueprint.declarations, needed, report, layout)
-            made = AudioBatches(programs, leaves)
-            made.warm(report)
-            return made
-
-        sizes, minutes = recipe.config, recipe.serving.max_minutes
-        return BatchPlan(
-            context=self._context,
-            spec=spec,
-            layout=layout,
-            parts=MemoryParts(
-                weights=programs.weight_bytes,
-                state=programs.state_bytes,
-                workspace=programs.workspace,
-            ),
-            runner=runner,
-            loaded=lambda **fields: LoadedAudio(
-                tokenizer=checkpoint.tokenizer(),
-                tokens=tokens,
-                form=SoundForm(sizes.bins, sizes.frames, 60 * minutes),
-                frames=sizes.frames,
-                context=sizes.context,
-                batching={ONLY: Batching(max(programs.sizes), WAIT_S, self._context.config.queue)},
-                **fields,
-            ),
-        )
+    sizes, minutes = recipe.config, recipe.serving.max_minutes
+    return BatchPlan(
+        context=context,
+        spec=spec,
+        layout=layout,
+        parts=MemoryParts(
+            weights=programs.weight_bytes,
+            state=programs.state_bytes,
+            workspace=programs.workspace,
+        ),
+        runner=lambda report: AudioBatches(
+            programs, read_weights(recipe.blueprint.declarations, needed, report, layout)
+        ),
+        loaded=lambda **fields: LoadedAudio(
+            tokenizer=checkpoint.tokenizer(),
+            tokens=tokens,
+            form=SoundForm(sizes.bins, sizes.frames, 60 * minutes),
+            frames=sizes.frames,
+            context=sizes.context,
+            batching={ONLY: Batching(max(programs.sizes), WAIT_S, context.config.queue)},
+            **fields,
+        ),
+    )
 
 
 def configured(model: AudioClass, spec: ModelSpec, checkpoint: Checkpoint | None) -> AudioRecipe:
@@ -89,6 +79,3 @@ def configured(model: AudioClass, spec: ModelSpec, checkpoint: Checkpoint | None
         )
     values = apply_overrides(model.overridable, spec.overrides, model.path)
     return model.configure(checkpoint.config, values)
-
-
-KIND = AudioModels

@@ -54,6 +54,9 @@ class CompiledProgram:
     def run(self, items: Sequence[CustomRequest]) -> Sequence[bytes | SaxError]:
         return self.methods[items[0].method].answer([each.body for each in items])
 
+    def warm(self, report: Callable[[Progress], None]) -> None:
+        """Do nothing: the examples have run."""
+
     def close(self) -> None:
         """Release weights, states and programs. Idempotent."""
         self.methods = {}

@@ -24,45 +24,36 @@ from sax.names import NO_CHECKPOINT
 from sax.types import Progress
 
 
-class CustomModels:
-    """Models that are functions of the user's."""
+def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[LoadedCustom]:
+    """Load a model and compile every bucket.
 
-    def __init__(self, context: LoadContext) -> None:
-        self._context = context
-
-    def plan(self, asked: AskedModel, report: Report) -> BatchPlan[LoadedCustom]:
-        """Load a model and compile every bucket.
-
-        Raises InvalidRequest, LoadFailed, and what the user's function raises.
-        """
-        model, config = asked.entry, self._context.config
-        assert isinstance(model, CustomModel), "the kind was chosen by it"
-        spec = self._context.opener.local(asked.spec, report)
-        checkpoint = None if spec.checkpoint == NO_CHECKPOINT else spec.checkpoint
-        if checkpoint is None and model.needs_checkpoint:
-            raise InvalidRequest(f"{model.path} needs a checkpoint, not None", param="checkpoint")
-        values = apply_overrides(model.overridable, spec.overrides)
-        report(Progress("loading"))
-        program = model.load(checkpoint, values)
-        if not isinstance(program, CustomProgram):
-            raise LoadFailed(
-                f"load of {model.path} must return a CustomProgram, not a {type(program).__name__}"
-            )
-        compiled = CompiledProgram(program, report)
-        batching = {name: _batching(method, config) for name, method in program.methods.items()}
-        return BatchPlan(
-            context=self._context,
-            spec=spec,
-            layout=own_device(),
-            parts=MemoryParts(weights=compiled.bytes, workspace=compiled.workspace),
-            runner=lambda report: compiled,  # its examples have run
-            loaded=partial(LoadedCustom, batching=batching, methods=tuple(batching)),
-            discard=compiled.close,
+    Raises InvalidRequest, LoadFailed, and what the user's function raises.
+    """
+    model, config = asked.entry, context.config
+    assert isinstance(model, CustomModel), "the kind was chosen by it"
+    spec = context.opener.local(asked.spec, report)
+    checkpoint = None if spec.checkpoint == NO_CHECKPOINT else spec.checkpoint
+    if checkpoint is None and model.needs_checkpoint:
+        raise InvalidRequest(f"{model.path} needs a checkpoint, not None", param="checkpoint")
+    values = apply_overrides(model.overridable, spec.overrides)
+    report(Progress("loading"))
+    program = model.load(checkpoint, values)
+    if not isinstance(program, CustomProgram):
+        raise LoadFailed(
+            f"load of {model.path} must return a CustomProgram, not a {type(program).__name__}"
         )
+    compiled = CompiledProgram(program, report)
+    batching = {name: _batching(method, config) for name, method in program.methods.items()}
+    return BatchPlan(
+        context=context,
+        spec=spec,
+        layout=own_device(),
+        parts=MemoryParts(weights=compiled.bytes, workspace=compiled.workspace),
+        runner=lambda report: compiled,
+        loaded=partial(LoadedCustom, batching=batching, methods=tuple(batching)),
+        discard=compiled.close,
+    )
 
 
 def _batching(method: CustomMethod, config: ModelServerConfig) -> Batching:
     return Batching(max(method.batch_sizes), method.wait_s, method.queue or config.queue)
-
-
-KIND = CustomModels

@@ -30,7 +30,7 @@ from model_server.loading.loaded_model import Report
 from model_server.loading.passes.classes import ACTIVATIONS, activation_of
 from model_server.loading.passes.dense_weights import check_dense, is_dense, read_dense
 from model_server.loading.passes.embed_programs import EmbedPrograms, Encode
-from model_server.loading.passes.loaded_passes import WAIT_S, Ids, LoadedEmbedder, Vector
+from model_server.loading.passes.loaded_passes import WAIT_S, LoadedEmbedder
 from model_server.loading.passes.pair_texts import pairs_of
 from model_server.loading.passes.pass_programs import PassBatches
 from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
@@ -63,54 +63,45 @@ class _Plan:
     layout: Layout
 
 
-class Embedders:
-    """Models that embed, classify or rank."""
+def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[LoadedEmbedder]:
+    """Compile the programs of a model that embeds, classifies or ranks.
 
-    def __init__(self, context: LoadContext) -> None:
-        self._context = context
-
-    def plan(self, asked: AskedModel, report: Report) -> BatchPlan[LoadedEmbedder]:
-        """Compile a model's programs. Raises CheckpointError, InvalidRequest."""
-        recipe, checkpoint, config = asked.recipe, asked.checkpoint, self._context.config
-        if isinstance(recipe, Recipe):
-            recipe = whole_recipe(recipe)
-        assert checkpoint is not None, "every embedder needs a checkpoint"
-        plan = _planned(recipe, checkpoint, asked.spec.checkpoint)
-        context = context_of(recipe, plan.settings, config)
-        programs = EmbedPrograms(
-            plan.module,
-            plan.encode,
-            context=context,
-            batch=recipe.batch,
-            leaves=leaf_shapes(plan.module, plan.layout),
-        )
-        programs.compile(report)
-
-        def runner(report: Report) -> PassBatches[Ids, Vector]:
-            made = PassBatches(programs, _read(plan, report))
-            made.warm(report)
-            return made
-
-        weights, own = plan.module.bytes_on(plan.layout), recipe.tasks.matryoshka
-        return BatchPlan(
-            context=self._context,
-            spec=asked.spec,
-            layout=plan.layout,
-            parts=MemoryParts(weights=weights, workspace=programs.workspace),
-            runner=runner,
-            loaded=partial(
-                LoadedEmbedder,
-                tokenizer=plan.tokenizer,
-                vocab=recipe.vocab,
-                max_context=context,
-                dimensions=dimensions_of(recipe, plan.settings),
-                sizes=sizes_of(checkpoint.config) if own is None else own,
-                normalised=plan.settings.normalise,
-                labels=plan.labels,
-                batching={ONLY: Batching(recipe.batch, WAIT_S, config.queue)},
-                methods=plan.methods,
-            ),
-        )
+    Raises CheckpointError, InvalidRequest.
+    """
+    recipe, checkpoint, config = asked.recipe, asked.checkpoint, context.config
+    if isinstance(recipe, Recipe):
+        recipe = whole_recipe(recipe)
+    assert checkpoint is not None, "every embedder needs a checkpoint"
+    plan = _planned(recipe, checkpoint, asked.spec.checkpoint)
+    max_context = context_of(recipe, plan.settings, config)
+    programs = EmbedPrograms(
+        plan.module,
+        plan.encode,
+        context=max_context,
+        batch=recipe.batch,
+        leaves=leaf_shapes(plan.module, plan.layout),
+    )
+    programs.compile(report)
+    weights, own = plan.module.bytes_on(plan.layout), recipe.tasks.matryoshka
+    return BatchPlan(
+        context=context,
+        spec=asked.spec,
+        layout=plan.layout,
+        parts=MemoryParts(weights=weights, workspace=programs.workspace),
+        runner=lambda report: PassBatches(programs, _read(plan, report)),
+        loaded=partial(
+            LoadedEmbedder,
+            tokenizer=plan.tokenizer,
+            vocab=recipe.vocab,
+            max_context=max_context,
+            dimensions=dimensions_of(recipe, plan.settings),
+            sizes=sizes_of(checkpoint.config) if own is None else own,
+            normalised=plan.settings.normalise,
+            labels=plan.labels,
+            batching={ONLY: Batching(recipe.batch, WAIT_S, config.queue)},
+            methods=plan.methods,
+        ),
+    )
 
 
 def dimensions_of(recipe: EmbedRecipe, settings: SentenceSettings) -> int:
@@ -271,6 +262,3 @@ def context_of(recipe: EmbedRecipe, settings: SentenceSettings, config: ModelSer
             param="overrides.MAX_CONTEXT",
         )
     return context
-
-
-KIND = Embedders

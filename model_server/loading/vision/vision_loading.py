@@ -36,47 +36,35 @@ from sax.memory_parts import MemoryParts
 from sax.types import ModelSpec
 
 
-class VisionModels:
-    """Models that classify and embed images; without a checkpoint with random weights."""
+def plan(asked: AskedModel, context: LoadContext, report: Report) -> BatchPlan[LoadedVision]:
+    """Compile the programs of a model that classifies and embeds images.
 
-    def __init__(self, context: LoadContext) -> None:
-        self._context = context
-
-    def plan(self, asked: AskedModel, report: Report) -> BatchPlan[LoadedVision]:
-        """Compile a model's programs.
-
-        Raises CheckpointError, InvalidRequest, and LoadFailed without Pillow.
-        """
-        check_pillow()
-        spec, checkpoint = asked.spec, asked.checkpoint
-        model = vision_class(spec.model_path, asked.config)
-        assert model is not None, "the kind was chosen by it"
-        recipe = configured(model, spec, checkpoint)
-        layout = recipe.layout.placed(jax.local_devices())
-        source = _source(recipe, spec, checkpoint, model.unused)
-        settings = _settings(recipe, checkpoint)
-        programs = VisionPrograms(recipe, settings, layout)
-        programs.compile(report)
-
-        def runner(report: Report) -> VisionBatches:
-            made = VisionBatches(programs, source.leaves(layout, report))
-            made.warm(report)
-            return made
-
-        return BatchPlan(
-            context=self._context,
-            spec=spec,
-            layout=layout,
-            parts=MemoryParts(weights=programs.weight_bytes, workspace=programs.workspace),
-            runner=runner,
-            loaded=partial(
-                LoadedVision,
-                form=settings.form,
-                labels=recipe.labels,
-                top_k=min(recipe.top_k, len(recipe.labels)),
-                batching={ONLY: Batching(max(programs.sizes), WAIT_S, self._context.config.queue)},
-            ),
-        )
+    Raises CheckpointError, InvalidRequest, and LoadFailed without Pillow.
+    """
+    check_pillow()
+    spec, checkpoint = asked.spec, asked.checkpoint
+    model = vision_class(spec.model_path, asked.config)
+    assert model is not None, "the kind was chosen by it"
+    recipe = configured(model, spec, checkpoint)
+    layout = recipe.layout.placed(jax.local_devices())
+    source = _source(recipe, spec, checkpoint, model.unused)
+    settings = _settings(recipe, checkpoint)
+    programs = VisionPrograms(recipe, settings, layout)
+    programs.compile(report)
+    return BatchPlan(
+        context=context,
+        spec=spec,
+        layout=layout,
+        parts=MemoryParts(weights=programs.weight_bytes, workspace=programs.workspace),
+        runner=lambda report: VisionBatches(programs, source.leaves(layout, report)),
+        loaded=partial(
+            LoadedVision,
+            form=settings.form,
+            labels=recipe.labels,
+            top_k=min(recipe.top_k, len(recipe.labels)),
+            batching={ONLY: Batching(max(programs.sizes), WAIT_S, context.config.queue)},
+        ),
+    )
 
 
 def configured(model: VisionClass, spec: ModelSpec, checkpoint: Checkpoint | None) -> VisionRecipe:
@@ -147,6 +135,3 @@ def _source(
     if found := next(mismatches(recipe.blueprint.declarations, needed), None):
         raise CheckpointError(found)
     return _WeightsToCome(recipe, needed, seed)
-
-
-KIND = VisionModels
