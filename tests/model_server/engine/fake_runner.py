@@ -39,9 +39,12 @@ from model_server.engine.running.ops import (
     Choose,
     Encode,
     ExportPages,
+    ForgetAdapter,
     ImportPages,
     Op,
     Pending,
+    ReadAdapter,
+    WriteAdapter,
 )
 from model_server.engine.types import (
     EngineLimits,
@@ -164,6 +167,8 @@ class FakeRunner:
             Encode: self._encode,
             ImportPages: self._import,
             ExportPages: self._export,
+            # An adapter is a place, and changes no number.
+            **dict.fromkeys((ReadAdapter, WriteAdapter, ForgetAdapter), lambda op: None),
         }
         self._last_tokens = [-1] * limits.slots
         self.batches: list[EncodeBatch] = []
