@@ -42,7 +42,6 @@ BASES: dict[RequestRoute, dict[str, Any]] = {
     R.TRANSLATIONS: {"model": "ear"},
     R.TEXT_TO_TOKENS: {"model": "smollm2", "prompt": "Hi there"},
     R.TOKENS_TO_TEXT: {"model": "smollm2", "tokens": [253, 260]},
-    R.PREDICT: {"instances": [{"prompt": _TEXT}], "parameters": {"model": "smollm2", **_SEEDED}},
     R.GENERATE: {"model": "smollm2", "query": "Hi", "extra_inputs": _SEEDED | {"temperature": 0}},
     R.LISTCELL: {"model": "smollm2"},
     R.LISTALL: {"sax_cell": "/sax/test"},
@@ -209,8 +208,6 @@ def _further() -> list[tuple[RequestRoute, str, dict[str, Any]]]:
         (R.TOKENS_TO_TEXT, "out of range", {"tokens": [1 << 20]}),
         (R.TRANSCRIPTIONS, "no sound", {"file": b"hello"}),
         (R.TRANSCRIPTIONS, "a stream", {"stream": True}),
-        (R.PREDICT, "a chat", {"instances": [{"messages": _SAID}]}),
-        (R.PREDICT, "a bad instance", {"instances": [{"prompt": "Hi", "top_p": 5}]}),
         (R.GENERATE, "of a custom model", {"model": "/sax/test/flowers"}),
         (R.GENERATE, "an unknown input", {"extra_inputs": {"heat": 1}}),
     ]
