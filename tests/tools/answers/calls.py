@@ -51,7 +51,8 @@ def calls(client: Client) -> Iterator[tuple[str, Call]]:
             if name in SAMPLING and (key := SAMPLING[name].saxml) is not None:
                 inputs = needed if "beam_size" in needed else {}
                 inputs = inputs | {key or name: value}
-                asked = partial(_saxml, "smollm2", "LM.Generate", _TEXT, **inputs)
+                text = needed.get("prompt", _TEXT)
+                asked = partial(_saxml, "smollm2", "LM.Generate", text, **inputs)
                 yield f"LM.Generate {key or name}={value}", asked
     for model in MODELS:
         for name, call in {**_ours(client, model), **_saxmls(model)}.items():
@@ -77,7 +78,8 @@ def _ours(client: Client, model: str) -> dict[str, Call]:
     said, full = TranscriptRequest(model_id=model_id(model), sound=wav()), model_id(model)
     return {
         "generate": partial(_generate, client, model, temperature=0.0),
-        "score": partial(client.score, full, "a b", [" c d", ""]),
+        "score": partial(client.score, full, "a b", [" c d", "e"]),
+        "score nothing": partial(client.score, full, "a b", [""]),
         "tokenize": partial(client.tokenize_texts, full, "a b"),
         "tokenize a chat": partial(client.tokenize, full, (Message(role="user", content="Hi"),)),
         "detokenize": partial(client.detokenize, full, [5, 6]),
@@ -120,7 +122,8 @@ def _saxmls(model: str) -> dict[str, Call]:
 def _saxml(model: str, name: str, *held: Any, **inputs: Any) -> object:
     kind, _, method = name.partition(".")
     methods = getattr(sax.Model(model_id(model)), kind)()
-    return getattr(methods, method)(*held, options=_options(**inputs))
+    options = _options(**inputs) if method == "Generate" else None  # others take none
+    return getattr(methods, method)(*held, options=options)
 
 
 def _options(**more: Any) -> sax.ModelOptions:

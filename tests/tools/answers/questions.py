@@ -22,6 +22,8 @@ _TEXT = "The capital of France is"
 _SEEDED = {"seed": 7, "max_tokens": 4}
 _NOBODY = "/sax/test/nobody"
 _TINY, _DEMO = {"model": "seeing"}, {"model": "smollm2"}  # in moments, and in words
+_FULL = "/sax/test/smollm2"
+_INPUTS = {"seed": 7, "per_example_max_decode_steps": 4}
 _SPEC = {"model": _NOBODY, "model_path": "llama", "checkpoint": "None", "replicas": 0}
 BASES: dict[RequestRoute, dict[str, Any]] = {
     R.CHAT: {**_TINY, "messages": _SAID, **_SEEDED},
@@ -40,10 +42,10 @@ BASES: dict[RequestRoute, dict[str, Any]] = {
     R.CLASSIFY: {"model": "classifier", "input": ["Hi", "you"]},
     R.TRANSCRIPTIONS: {"model": "ear", "language": "de"},
     R.TRANSLATIONS: {"model": "ear"},
-    R.TEXT_TO_TOKENS: {"model": "smollm2", "prompt": "Hi there"},
+    R.TEXT_TO_TOKENS: {"model": "smollm2", "messages": _SAID},
     R.TOKENS_TO_TEXT: {"model": "smollm2", "tokens": [253, 260]},
-    R.GENERATE: {"model": "smollm2", "query": "Hi", "extra_inputs": _SEEDED | {"temperature": 0}},
-    R.LISTCELL: {"model": "smollm2"},
+    R.GENERATE: {"model": _FULL, "query": "Hi", "extra_inputs": _INPUTS},
+    R.LISTCELL: {"model": _FULL},
     R.LISTALL: {"sax_cell": "/sax/test"},
     # Of a model that nobody published: each is refused, whatever else it holds.
     R.UPDATE: _SPEC,
@@ -204,7 +206,7 @@ def _further() -> list[tuple[RequestRoute, str, dict[str, Any]]]:
         (R.SCORE, "pairs", {"text_1": ["a", "b"], "text_2": ["c", "d"]}),
         (R.SCORE, "pairs that do not match", {"text_1": ["a", "b"], "text_2": ["c"]}),
         (R.CLASSIFY, "without classes", {"model": "passes"}),
-        (R.TEXT_TO_TOKENS, "a chat", {"prompt": None, "messages": _SAID}),
+        (R.TEXT_TO_TOKENS, "a text", {"messages": None, "prompt": _TEXT}),
         (R.TOKENS_TO_TEXT, "out of range", {"tokens": [1 << 20]}),
         (R.TRANSCRIPTIONS, "no sound", {"file": b"hello"}),
         (R.TRANSCRIPTIONS, "a stream", {"stream": True}),
