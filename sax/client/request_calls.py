@@ -47,8 +47,8 @@ from sax.wire.embed import (
     encode_pairs,
 )
 from sax.wire.extra_inputs import ExtraInputs, encode_custom, encode_question, encode_score
+from sax.wire.prompts import encode_detokenize, encode_tokenize
 from sax.wire.services import Reply, RpcMethod
-from sax.wire.tokens import encode_detokenize, encode_tokenize
 from sax.wire.transcripts import decode_part, encode_transcribe
 
 _TOKENIZE = RpcMethod("/sax.tokens.TokenService/Tokenize", tokens_pb2.TokenizeResponse)

@@ -31,14 +31,9 @@ from sax.proto import (
 from sax.types import Embedded, GenerateRequest, TokenChunk
 from sax.wire.embed import decode_embed, encode_embedded
 from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.prompts import decode_detokenize, decode_tokenize
 from sax.wire.rpc import server_options
-from sax.wire.tokens import (
-    decode_detokenize,
-    decode_generate,
-    decode_tokenize,
-    encode_chunk,
-    encode_failure,
-)
+from sax.wire.tokens import decode_generate, encode_chunk, encode_failure
 
 
 class FakeReplica(

@@ -72,6 +72,7 @@ from sax.wire.models import (
     encode_share,
     encode_spec,
 )
+from sax.wire.prompts import decode_detokenize, decode_tokenize, encode_detokenize, encode_tokenize
 from sax.wire.servers import (
     decode_join,
     decode_joined,
@@ -84,15 +85,11 @@ from sax.wire.servers import (
 )
 from sax.wire.tokens import (
     decode_chunk,
-    decode_detokenize,
     decode_failure,
     decode_generate,
-    decode_tokenize,
     encode_chunk,
-    encode_detokenize,
     encode_failure,
     encode_generate,
-    encode_tokenize,
 )
 from tests.each_case import each_case
 
