@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from model_server.config import PrefixSharing
 from model_server.engine.request import EngineRequest
 from model_server.engine.types import EngineLimits
-from tests.model_server.engine.beams.test_seating import beams_for, found_alone
+from tests.model_server.engine.beams.test_beam_slots import beams_for, found_alone
 from tests.model_server.engine.conftest import Inbox
 from tests.model_server.engine.drafting.fake_drafted_runner import FakeDraftedRunner
 from tests.model_server.engine.drafting.test_drafting import looping

@@ -15,7 +15,7 @@ from model_server.engine.paging.near_count import most_near, near_count
 from model_server.engine.request import EngineRequest
 from model_server.engine.types import BeamSettings, EngineLimits
 from tests.model_server.engine import test_grammar_states as guides
-from tests.model_server.engine.beams import test_seating as beams
+from tests.model_server.engine.beams import test_beam_slots as beams
 from tests.model_server.engine.drafting.test_drafting import Oracle
 from tests.model_server.engine.paging.test_prefix_cache import (
     PROMPT,

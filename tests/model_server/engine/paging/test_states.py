@@ -16,7 +16,7 @@ from model_server.engine.registry import new_sequence
 from model_server.engine.types import EngineLimits
 from sax.errors import InvalidRequest
 from tests.model_server.engine import test_grammar_states as guides
-from tests.model_server.engine.beams.test_seating import beams_for
+from tests.model_server.engine.beams.test_beam_slots import beams_for
 from tests.model_server.engine.paging.test_prefix_cache import (
     alike_asks,
     in_turn,
