@@ -91,9 +91,9 @@ def test_small_forms_mean_the_same_as_long_ones():
     assert chat(max_tokens=5).sampling().max_tokens == 5
     assert chat(max_tokens=5, max_completion_tokens=5).sampling().max_tokens == 5
     both = {"thinking_token_budget": 5, "max_thinking_tokens": 5}
-    for given in ({"thinking_token_budget": 5}, {"max_thinking_tokens": 5}, both):
-        assert chat(**given).sampling().max_thinking_tokens == 5
-        assert completion(**given).sampling().max_thinking_tokens == 5
+    for sent in ({"thinking_token_budget": 5}, {"max_thinking_tokens": 5}, both):
+        assert chat(**sent).sampling().max_thinking_tokens == 5
+        assert completion(**sent).sampling().max_thinking_tokens == 5
     for made in (chat, completion):
         with pytest.raises(InvalidRequest, match="differ"):
             made(thinking_token_budget=0, max_thinking_tokens=5)
