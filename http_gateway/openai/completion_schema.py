@@ -76,6 +76,7 @@ class CompletionRequest(OpenAiRequest):
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
         refuse_unsupported(self.model_extra, COMPLETION_UNCHANGED, LABELS)
         self._check_stream_options()
+        self._check_thinking()
         self._check_best_of()
         check_beams(self, self.generated)
         self._check_reply(self.logprobs)

@@ -57,6 +57,14 @@ class OpenAiRequest(ReplyFields, SamplingFields):
     guided_regex: Annotated[str | None, bounded(RequestRoute.CHAT, "guided_regex")] = None
     guided_choice: Annotated[list[str] | None, bounded(RequestRoute.CHAT, "guided_choice")] = None
     guided_grammar: Annotated[str | None, bounded(RequestRoute.CHAT, "guided_grammar")] = None
+    thinking_token_budget: (
+        Annotated[
+            int,
+            ranged(RequestRoute.CHAT, "thinking_token_budget"),
+            checked(RequestRoute.CHAT, "thinking_token_budget"),
+        ]
+        | None
+    ) = None
     priority: (
         Annotated[
             int, ranged(RequestRoute.CHAT, "priority"), checked(RequestRoute.CHAT, "priority")
@@ -78,6 +86,14 @@ class OpenAiRequest(ReplyFields, SamplingFields):
             raise InvalidRequest("stream_options needs stream: true", param="stream_options")
         refuse_unsupported(options.model_extra, STREAM_OPTIONS_UNCHANGED, at="stream_options.")
 
+    def _check_thinking(self) -> None:
+        ours, theirs = getattr(self, "max_thinking_tokens"), self.thinking_token_budget  # noqa: B009
+        if None not in (ours, theirs) and ours != theirs:
+            raise InvalidRequest(
+                "max_thinking_tokens and thinking_token_budget differ: send only one",
+                param="thinking_token_budget",
+            )
+
     @property
     def session(self) -> str:
         """The session of the conversation, else of the user; "" for none."""
@@ -90,6 +106,8 @@ class OpenAiRequest(ReplyFields, SamplingFields):
     def _sampling(self, **own: Any) -> SamplingParams:
         """Return the fields of the table; `own`: those that the body spells differently."""
         constraint = constraint_of({name: getattr(self, name) for name in CONSTRAINTS})
+        if self.thinking_token_budget is not None:
+            own["max_thinking_tokens"] = self.thinking_token_budget
         return SamplingParams(**{**sampling_of(self), **constraint, **own})
 
 
@@ -147,6 +165,7 @@ class ChatRequest(ChatFields, OpenAiRequest):
         refuse_unsupported(self.model_extra, CHAT_UNCHANGED, LABELS)
         self.options  # noqa: B018  (checks its fields)
         self._check_stream_options()
+        self._check_thinking()
         check_beams(self, self.choices)
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
