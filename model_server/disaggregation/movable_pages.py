@@ -28,7 +28,8 @@ from model_server.engine.running.ops import (
     Op,
     Pending,
 )
-from model_server.engine.running.runner import ModelRunner, Prepare, RunnerPart
+from model_server.engine.running.runner import ModelRunner
+from model_server.engine.running.runner_part import Prepare, RunnerPart
 from sax.errors import Unavailable
 from sax.types import Progress
 
@@ -64,7 +65,7 @@ class PageTraffic(Protocol):
     def close(self) -> None: ...
 
 
-class MovablePages(RunnerPart):
+class MovablePages(RunnerPart[ModelRunner]):
     """Blocks in transit are the model's, and behind them as many of the draft model's, if any."""
 
     warmups = 1  # all page copies at once

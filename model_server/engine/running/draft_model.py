@@ -21,7 +21,9 @@ from model_server.engine.running.draft_program import (
     program_name,
 )
 from model_server.engine.running.ops import Beginning, Op, Proposals, Propose
-from model_server.engine.running.runner import ModelRunner, Prepare, RunnerPart, batches_of
+from model_server.engine.running.runner import ModelRunner
+from model_server.engine.running.runner_part import Prepare, RunnerPart
+from model_server.engine.running.step_runner import batches_of
 from model_server.engine.step_program import COPY
 from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
@@ -29,7 +31,7 @@ from model_server.sharing.freeing import drop, free
 from sax.types import Progress
 
 
-class DraftModel(RunnerPart):
+class DraftModel(RunnerPart[ModelRunner]):
     """A draft model in memory: its weights, its pages and its compiled programs."""
 
     def __init__(
