@@ -12,12 +12,11 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.engine import EngineRequest
-from model_server.engine.slot_write import BAD_WORD_TOKENS
 from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.beam_request import beam_search
 from model_server.serving.chats.rendered_chat import Prompt, RenderedChat
-from model_server.serving.request_checks import check_ids
+from model_server.serving.request_checks import bad_word_ids, check_ids
 from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
@@ -155,24 +154,6 @@ def _device_sampling(
         ends=ends,
         bad_words=bad_words,
     )
-
-
-def bad_word_ids(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Return the tokens of each text, with and without a space before it, each once. Raises
-    InvalidRequest for one of too many tokens."""
-    found: dict[tuple[int, ...], None] = {}
-    for word in words:
-        for text in (word.lstrip() or word, f" {word.lstrip()}"):
-            ids = tuple(tokenizer.encode_continuation(text))
-            if len(ids) > BAD_WORD_TOKENS:
-                raise InvalidRequest(
-                    f"bad_words has a text of {len(ids)} tokens, {text!r}; at most "
-                    f"{BAD_WORD_TOKENS} are allowed: send a shorter one",
-                    param="bad_words",
-                )
-            if ids:
-                found[ids] = None
-    return tuple(found)
 
 
 def of_caller(

@@ -134,7 +134,7 @@ class Generating:
         context = self._tracer.start(parent)
         if context is not None and context.sampled:
             now = time.time_ns(), time.monotonic()
-            running.trace = AnswerTrace(self._tracer, context, parent, request, now)
+            running.account.trace = AnswerTrace(self._tracer, context, parent, request, now)
 
     def _language_model(self, model_id: str, method: str) -> LmServable:
         """Raise NotLoaded, or InvalidRequest for a model without this method."""

@@ -9,6 +9,7 @@ from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.beam_request import check_beams
 from model_server.serving.chats.rendered_chat import Prompt, is_chat
+from model_server.text.tokenizer import Tokenizer
 from sax.chat import Message, images_of
 from sax.errors import InvalidRequest, NotLoaded, UnsupportedParameter
 from sax.fields.field import RequestRoute
@@ -144,3 +145,21 @@ def check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
 
 def _out_of_range(param: str, value: object, allowed: str) -> InvalidRequest:
     return InvalidRequest(f"{param} is {value}: give {allowed}", param=param)
+
+
+def bad_word_ids(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens of each text, with and without a space before it, each once. Raises
+    InvalidRequest for one of too many tokens."""
+    found: dict[tuple[int, ...], None] = {}
+    for word in words:
+        for text in (word.lstrip() or word, f" {word.lstrip()}"):
+            ids = tuple(tokenizer.encode_continuation(text))
+            if len(ids) > BAD_WORD_TOKENS:
+                raise InvalidRequest(
+                    f"bad_words has a text of {len(ids)} tokens, {text!r}; at most "
+                    f"{BAD_WORD_TOKENS} are allowed: send a shorter one",
+                    param="bad_words",
+                )
+            if ids:
+                found[ids] = None
+    return tuple(found)

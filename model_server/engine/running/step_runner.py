@@ -67,7 +67,7 @@ class StepRunner:
         self.limits = limits = program.limits
         self._buckets = tuple(buckets)
         # A flat tuple of arrays is passed to a compiled call much faster than a module.
-        self._leaves = tuple(map(as_bytes, leaves))
+        self._leaves: tuple[jax.Array, ...] = tuple(map(as_bytes, leaves))
         # Every call donates and replaces these two; between steps a part may replace them too.
         self.pages = tuple(pages)
         self.state: SlotState | None = jax.tree.map(zeros, program.state)
