@@ -10,8 +10,8 @@ import sys
 import threading
 from pathlib import Path
 
+from model_server.engine.running.compiled_steps import Launched
 from model_server.engine.running.runner import ModelRunner
-from model_server.engine.running.step_runner import Launched
 from model_server.engine.types import Step
 
 VARIABLE = "SAX_TEST_HANGS"  # the path of the file

@@ -14,7 +14,7 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
-from model_server.engine.running.step_runner import StepRunner
+from model_server.engine.running.compiled_steps import CompiledSteps
 from model_server.engine.types import Sampling, SlotSampling
 from model_server.sharing.freeing import drop, free
 from sax.types import Progress
@@ -22,7 +22,7 @@ from sax.types import Progress
 _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
-class ModelRunner(StepRunner):
+class ModelRunner(CompiledSteps):
     """What a load and an unload do with a runner of steps."""
 
     @property

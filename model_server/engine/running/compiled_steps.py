@@ -51,8 +51,8 @@ def batches_of(copies: Sequence[tuple[int, ...]], width: int) -> Iterator[np.nda
         yield pairs
 
 
-class StepRunner:
-    """A model, or one pipeline stage, on its devices, with compiled buckets."""
+class CompiledSteps:
+    """A model, or one pipeline stage, on its devices, with a program per bucket."""
 
     def __init__(
         self,
