@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sax.activity import Activity
 from sax.errors import TABLE, InvalidRequest
 from sax.need import Need
+from sax.passes import Classified, Embedded, Gradients, PairScores
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
 from sax.types import (
     AnswerFormat,
@@ -21,16 +22,12 @@ from sax.types import (
     CanaryShare,
     CellStats,
     ChatOptions,
-    Classified,
-    Embedded,
     GenerateRequest,
-    Gradients,
     HypothesisText,
     Image,
     JoinedServer,
     Message,
     ModelSpec,
-    PairScores,
     Progress,
     PublishedModel,
     ReplicaStatus,
