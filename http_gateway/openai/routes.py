@@ -22,8 +22,7 @@ from http_gateway.body import read_body
 from http_gateway.openai import reply
 from http_gateway.openai.bodies import CHAT, COMPLETION
 from http_gateway.openai.chat import to_messages
-from http_gateway.openai.completion_events import CompletionEvents
-from http_gateway.openai.completion_schema import CompletionRequest, Prompt
+from http_gateway.openai.completions import CompletionEvents, CompletionRequest, Prompt
 from http_gateway.openai.events import ChatEvents, stream_end
 from http_gateway.openai.model_list import ModelListRoutes
 from http_gateway.openai.reply import (
