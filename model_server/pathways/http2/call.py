@@ -13,8 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import quote
 
+import grpc
+
 from model_server.pathways.http2 import frames
-from model_server.pathways.scheduling.merging import Buffer
+from model_server.pathways.scheduling.answers import Buffer
+from sax.errors import SaxError, meaning
 
 STREAM_WINDOW = 1 << 26  # bytes that a client may send before they are taken
 MOST_MESSAGE = 1 << 30  # bytes of one message, and of those of one connection that are incomplete
@@ -101,6 +104,10 @@ class GrpcCall:
         if self.status is None:
             self.status = (code, text[:_LONGEST_TEXT])
             self._pump(self)
+
+    def refuse(self, error: SaxError) -> None:
+        """End the call with an error."""
+        self.end(grpc.StatusCode[meaning(error).grpc].value[0], error.text)
 
     def pause(self) -> None:
         """Let the client send no more than its window."""

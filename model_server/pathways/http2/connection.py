@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
-import grpc
 import hpack
 
 from model_server.pathways.http2 import frames
@@ -36,8 +35,8 @@ from model_server.pathways.http2.frames import (
     Patience,
 )
 from model_server.pathways.link.gathered_writer import GatheredWriter
-from model_server.pathways.scheduling.merging import Buffer
-from sax.errors import SaxError, meaning
+from model_server.pathways.scheduling.answers import Buffer
+from sax.errors import SaxError
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +171,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._writer.finish()
 
     def _tick(self) -> None:
-        """Ask a silent client for a sign of life; drop it if none comes."""
+        """Ping a silent client; drop it if it does not answer."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         late_s, self._ticked_s = now_s - self._ticked_s - _TICK_S, now_s
@@ -409,7 +408,7 @@ class _Refusing:
         if isinstance(error, ConnectionFault):
             return False
         if isinstance(error, SaxError):
-            self._call.end(grpc.StatusCode[meaning(error).grpc].value[0], error.text)
+            self._call.refuse(error)
         elif isinstance(error, MessageFault):
             self._call.end(error.code, str(error))
         elif isinstance(error, Exception):

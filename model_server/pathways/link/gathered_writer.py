@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from model_server.pathways.scheduling.merging import Buffer
+from model_server.pathways.scheduling.answers import Buffer
 
 _MOST = 256 << 10  # bytes that wait for the end of a pass; the transport then says when to pause
 

@@ -19,7 +19,10 @@ import jaxlib
 from google.protobuf import any_pb2, duration_pb2, timestamp_pb2, wrappers_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
+
+from sax.errors import InvalidRequest
 
 # Finds the descriptors of protocol buffers inside a compiled library.
 #
@@ -136,6 +139,15 @@ POOL = _pool()
 def message(name: str) -> Any:
     """Return a message's class by its full name."""
     return GetMessageClass(POOL.FindMessageTypeByName(name))
+
+
+def parsed(raw: bytes, kind: Any) -> Any:
+    """Return a message of a class from its bytes. Raises InvalidRequest."""
+    try:
+        return kind.FromString(raw)
+    except DecodeError as exc:
+        name = kind.DESCRIPTOR.name
+        raise InvalidRequest(f"bytes that are no {name} ({exc}): use jaxlib's client") from exc
 
 
 def _proxy(name: str) -> Any:

@@ -7,9 +7,8 @@ import importlib.util
 import logging
 import signal
 
-from model_server.pathways.resources.instance_type import parse_instance_type
 from model_server.pathways.resources.manager import ResourceManager
-from model_server.pathways.resources.roster import Roster
+from model_server.pathways.resources.roster import Roster, parse_instance_type
 from model_server.pathways.resources.status_page import IslandsPage
 from model_server.pathways.roles import flags as flags_of
 from model_server.pathways.roles.flags import PathwaysFlags
@@ -40,15 +39,15 @@ async def serve_sidecar(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     """Run functions until told to stop. Raises OSError, Unavailable."""
     if importlib.util.find_spec("cloudpickle") is None:
         raise Unavailable("functions come pickled by cloudpickle: pip install sax[pathways]")
-    from model_server.pathways.sidecar.door import SidecarDoor  # with jax
+    from model_server.pathways.sidecar.listener import SidecarListener  # with jax
 
-    door = SidecarDoor(stop.set)
+    listener = SidecarListener(stop.set)
     try:
-        port = await door.open(f"{flags.host}:{flags.port}", flags.safety)
+        port = await listener.open(f"{flags.host}:{flags.port}", flags.safety)
         logger.info("sidecar at port %d: it runs any code that a client of its worker sends", port)
         await stop.wait()
     finally:
-        door.close()
+        listener.close()
 
 
 async def serve(flags: PathwaysFlags) -> None:

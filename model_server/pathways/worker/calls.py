@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -13,11 +14,11 @@ import numpy as np
 from jaxlib._jax import Device
 
 from model_server.islands.weight_reading import DECODER, WeightReading
+from model_server.pathways.protocol.messages import DTypeProto
 from model_server.pathways.scheduling.custom_call import call_of, is_python
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.worker.arrays import Arrays, Held
 from model_server.pathways.worker.devices import IslandDevices
-from model_server.pathways.worker.results import Result, results_of
 from model_server.pathways.worker.statuses import Refused, WrongRequest, fault_of
 from model_server.pathways.worker.values import (
     ELSEWHERE,
@@ -28,6 +29,35 @@ from model_server.pathways.worker.values import (
     Strings,
 )
 from sax.errors import SaxError
+
+STRING = DTypeProto.Kind.Value("KIND_STRING")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An array that a call makes."""
+
+    shape: tuple[int, ...]  # of the whole array
+    dtype: np.dtype
+    sharding: jax.sharding.Sharding
+    spec: Any  # ArraySpecProto
+
+    @property
+    def is_text(self) -> bool:
+        """True for strings, in which clients are told what a function returned."""
+        return self.spec.dtype.kind == STRING
+
+
+def results_of(specs: Iterable[Any], arrays: Arrays) -> list[Result]:
+    """Return the results of ArraySpecProtos. Raises Refused."""
+    return [_result(each, arrays) for each in specs]
+
+
+def _result(spec: Any, arrays: Arrays) -> Result:
+    if spec.dtype.kind == STRING:
+        return Result((), np.dtype(np.dtypes.StringDType()), arrays.sharding(spec), spec)
+    return Result(*arrays.spec(spec), spec)
+
 
 Wanted = Callable[[], bool]  # does anybody still wait for the results?
 Done = Callable[[Sequence[Held | Strings] | Fault], None]

@@ -11,13 +11,12 @@ from typing import Any
 import jax
 
 from model_server.pathways.protocol.messages import RESPONSES, IfrtResponse
+from model_server.pathways.scheduling.answers import refused
 from model_server.pathways.scheduling.handles import Fault
-from model_server.pathways.scheduling.refusals import refused
 from model_server.pathways.worker.array_requests import ArrayRequests
 from model_server.pathways.worker.arrays import Arrays
 from model_server.pathways.worker.calls import Calls, Python, Reader
 from model_server.pathways.worker.devices import IslandDevices
-from model_server.pathways.worker.parcels import Parcel, Receiving, packed
 from model_server.pathways.worker.program_requests import ProgramRequests, close_program
 from model_server.pathways.worker.shardings import Shardings
 from model_server.pathways.worker.statuses import (
@@ -28,6 +27,7 @@ from model_server.pathways.worker.statuses import (
     fault_of,
     not_offered,
 )
+from model_server.pathways.worker.transfers import Receiving, TransferPart, packed
 from model_server.pathways.worker.values import (
     Buffers,
     ComingValues,
@@ -152,7 +152,9 @@ class Executor:
 
     # Between islands
 
-    def send(self, session: int, handle: int, deliver: Callable[[Parcel | Fault], None]) -> None:
+    def send(
+        self, session: int, handle: int, deliver: Callable[[TransferPart | Fault], None]
+    ) -> None:
         """Hand over the shards of an array that are here, when it is ready, on another thread."""
         of = self._session(session)
         try:
@@ -167,7 +169,7 @@ class Executor:
             fetch = of.fetching(handle)
             self._waits(session).run(lambda: deliver(self._packed(value, fetch)))
 
-    def _packed(self, array: jax.Array, fetch: HostCopy) -> Parcel | Fault:
+    def _packed(self, array: jax.Array, fetch: HostCopy) -> TransferPart | Fault:
         with fetch:
             try:
                 return packed(array, self._arrays)

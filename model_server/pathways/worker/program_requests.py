@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jaxlib._jax as _jax
@@ -33,8 +34,41 @@ from model_server.pathways.worker.devices import IslandDevices
 from model_server.pathways.worker.dtypes import ifrt_kind, mlir_dtype, numpy_dtype
 from model_server.pathways.worker.shardings import Shardings
 from model_server.pathways.worker.statuses import Refused, WrongRequest
-from model_server.pathways.worker.turns import Turns
 from model_server.pathways.worker.values import ELSEWHERE, Buffers, Later, Session, Value
+
+
+class _LastProgram(NamedTuple):
+    done: Any  # a ShardedToken
+    results: frozenset[int]  # identities
+
+    def precedes(self, arguments: Iterable[Any]) -> bool:
+        """Tell whether these can be there only after it."""
+        return not self.results.isdisjoint(map(id, arguments))
+
+    def wait(self) -> None:
+        with contextlib.suppress(Exception):  # whoever reads its results is told
+            self.done.block_until_ready()
+
+
+class Turns:
+    """The last program of each device. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._last: dict[Device, _LastProgram] = {}
+
+    def wait(self, devices: Iterable[Device], arguments: Iterable[Any]) -> None:
+        """Return when a program with these arguments can be launched on these devices.
+
+        One that takes what the last program makes is launched at once: it waits for it anyway.
+        """
+        for last in {id(last): last for last in map(self._last.get, devices) if last}.values():
+            if not last.precedes(arguments):
+                last.wait()
+
+    def launched(self, devices: Iterable[Device], done: Any, results: Sequence[Any]) -> None:
+        """Remember a program. done: its ShardedToken."""
+        self._last.update(dict.fromkeys(devices, _LastProgram(done, frozenset(map(id, results)))))
+
 
 # Compiles clients' programs for an island's devices, and runs them.
 #
