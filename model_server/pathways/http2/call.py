@@ -10,7 +10,6 @@ import base64
 import binascii
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 from urllib.parse import quote
 
 import grpc
@@ -30,20 +29,18 @@ Headers = Mapping[bytes, bytes]
 Pump = Callable[["GrpcCall"], None]
 
 
-class CallHandler(Protocol):
+class CallHandler:
     """The server's side of one call. Belongs to the event loop."""
 
     def received(self, message: bytes) -> None:
         """Take a message of the client. Raises SaxError, which ends the call."""
-        ...
+        raise NotImplementedError
 
     def complete(self) -> None:
         """Take note that the client sends no more. Raises SaxError, which ends the call."""
-        ...
 
     def gone(self) -> None:
-        """Free everything: the call has ended, on whatever side. Called once."""
-        ...
+        """Free everything: the call has ended, on either side. Called once."""
 
 
 class GrpcCall:

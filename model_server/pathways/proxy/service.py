@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from model_server.pathways.http2.call import GrpcCall
+from model_server.pathways.http2.call import CallHandler, GrpcCall
 from model_server.pathways.http2.connection import OpenCall
 from model_server.pathways.protocol import messages
 from model_server.pathways.protocol.messages import parsed
@@ -93,7 +93,7 @@ def metadata(call: GrpcCall, key: str, message: Any) -> Any:
     return parsed(found, message)
 
 
-class StoreCall:
+class StoreCall(CallHandler):
     """Takes a host buffer in pieces."""
 
     def __init__(self, dispatcher: Dispatcher, call: GrpcCall) -> None:
@@ -133,7 +133,7 @@ class StoreCall:
         )
 
 
-class LookUpCall:
+class LookUpCall(CallHandler):
     """Gives a host buffer in pieces; it stays until it is deleted."""
 
     def __init__(self, dispatcher: Dispatcher, call: GrpcCall) -> None:
@@ -152,8 +152,6 @@ class LookUpCall:
             self._waiting = asyncio.ensure_future(self._wait(buffers, wanted.handle))
         else:
             self._send(found)
-
-    def complete(self) -> None: ...
 
     def gone(self) -> None:
         if self._waiting is not None:
@@ -189,7 +187,7 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-class SessionCall:
+class SessionCall(CallHandler):
     """One client's stream of requests and answers."""
 
     def __init__(self, dispatcher: Dispatcher, call: GrpcCall) -> None:
@@ -253,7 +251,7 @@ def service_of(dispatcher: Dispatcher) -> Mapping[str, OpenCall]:
         "HostBufferDelete": _delete,
         "HostBufferReadFromDisk": _read_from_disk,
     }
-    streams: dict[str, Callable[[Dispatcher, GrpcCall], Any]] = {
+    streams: dict[str, Callable[[Dispatcher, GrpcCall], CallHandler]] = {
         "IfrtSession": SessionCall,
         "HostBufferStore": StoreCall,
         "HostBufferLookup": LookUpCall,
@@ -263,7 +261,7 @@ def service_of(dispatcher: Dispatcher) -> Mapping[str, OpenCall]:
     return {f"/{SERVICE}/{name}": opens for name, opens in methods.items()}
 
 
-class UnaryCall:
+class UnaryCall(CallHandler):
     """A call of one message that is answered at once."""
 
     def __init__(self, dispatcher: Dispatcher, answer: Unary, call: GrpcCall) -> None:
@@ -274,10 +272,6 @@ class UnaryCall:
     def received(self, message: bytes) -> None:
         self._call.send(self._answer(self._dispatcher, message))
         self._call.end()
-
-    def complete(self) -> None: ...
-
-    def gone(self) -> None: ...
 
 
 def _version(dispatcher: Dispatcher, raw: bytes) -> bytes:

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from model_server.config import check_root
-from model_server.pathways.link.safety import TRUST_FLAG, TRUST_VARIABLE, LinkSafety, is_loopback
+from model_server.pathways.link.safety import TRUST_FLAG, TRUST_VARIABLE, LinkSafety
 from sax.config import check_address
 from sax.errors import InvalidRequest
 from sax.flags.parser import XLA_FLAG, ServerParser
+from sax.host import is_loopback
 
 MANAGER, WORKER, PROXY, LOCAL = "resource_manager", "worker", "proxy_server", "local"
 SIDECAR = "sidecar"

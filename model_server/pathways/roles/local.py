@@ -6,9 +6,9 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from model_server.islands.weight_reading import ATTRIBUTE
 from model_server.pathways.http2.server import GrpcServer
 from model_server.pathways.proxy.dispatcher import Dispatcher
 from model_server.pathways.proxy.island import (
@@ -19,9 +19,10 @@ from model_server.pathways.proxy.island import (
     Shipped,
 )
 from model_server.pathways.proxy.service import service_of
+from model_server.pathways.resources.messages import IslandPlacement
 from model_server.pathways.resources.roster import parse_instance_type
 from model_server.pathways.roles.flags import PathwaysFlags
-from model_server.pathways.roles.worker import check_options, configure, reader_of
+from model_server.pathways.roles.worker import executor_of
 from model_server.pathways.scheduling.handles import UNIMPLEMENTED, Fault
 from model_server.pathways.worker.executor_thread import ExecutorThread, RequestExecutor
 from sax.host import xla_threads
@@ -71,19 +72,9 @@ async def serve_local(flags: PathwaysFlags, stop: asyncio.Event) -> None:
     """Serve clients with this process's devices until told to stop. Raises OSError."""
     instance = parse_instance_type(flags.instance_type)
     os.environ.setdefault("NPROC", str(xla_threads(instance.devices)))
-    import jax
-
-    from model_server.pathways.worker.devices import IslandDevices
-    from model_server.pathways.worker.executor import Executor
-
-    configure(jax.config, flags)
-    if instance.platform == "cpu":
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", instance.devices)
-    told = {ATTRIBUTE: int(bool(flags.checkpoint_roots))}
-    devices = IslandDevices(jax.devices(), memory=flags.memory_limit_bytes, told=told)
-    check_options(flags)
-    dispatcher = local_dispatcher(Executor(devices, flags.compile_options, reader_of(flags)))
+    placement = IslandPlacement(0, 0, instance.devices, instance.platform, "")
+    alone = replace(flags, island_hosts=1, sidecar="")
+    dispatcher = local_dispatcher(executor_of(alone, placement, asyncio.get_running_loop()))
     proxy = GrpcServer(service_of(dispatcher))
     try:
         port = await proxy.start(f"{flags.host}:{flags.port}", flags.safety.server())

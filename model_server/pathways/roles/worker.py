@@ -11,22 +11,24 @@ import uuid
 from collections import defaultdict
 from typing import Any
 
+import jax
 import msgspec
 
 from model_server.islands.weight_reading import ATTRIBUTE
 from model_server.pathways.link import messages as link_messages
 from model_server.pathways.link.connection import Connection, Listener
-from model_server.pathways.link.safety import is_loopback
 from model_server.pathways.resources import messages
 from model_server.pathways.resources.calling import ManagerLink
 from model_server.pathways.roles.flags import PathwaysFlags
 from model_server.pathways.scheduling.answers import IslandRequest, Reply
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.scheduling.options import typed
+from model_server.pathways.worker.devices import IslandDevices
+from model_server.pathways.worker.executor import Executor
 from model_server.pathways.worker.executor_thread import ExecutorThread
 from model_server.pathways.worker.transfers import ArrayTransfers
 from sax.errors import InvalidRequest, Unavailable
-from sax.host import xla_threads
+from sax.host import is_loopback, xla_threads
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +199,7 @@ class WorkerProcess:
         """Start jax and open the listener."""
         try:
             loop = asyncio.get_running_loop()
-            executor = await asyncio.to_thread(_executor, self._flags, placement, loop)
+            executor = await asyncio.to_thread(executor_of, self._flags, placement, loop)
             self._thread = ExecutorThread(executor)
             self._transfers = ArrayTransfers(self._thread, self._flags.safety)
             self._listener = WorkerListener(self._thread, self._transfers, self._incarnation)
@@ -207,23 +209,20 @@ class WorkerProcess:
             self._link.send(messages.Trouble(f"cannot start: {exc}"))
             self._end(exc)
             return
-        self._devices = _local_devices()
+        self._devices = jax.local_device_count()
         self._link.send(messages.Ready(self._devices))
         logger.info("island %d, host %d: up", placement.island, self._flags.island_host)
 
 
-def _executor(
+def executor_of(
     flags: PathwaysFlags, placement: messages.IslandPlacement, loop: asyncio.AbstractEventLoop
-) -> Any:
+) -> Executor:
     """Start jax as one process of the island and return its executor."""
     if placement.devices > 1 or flags.island_hosts > 1:
         os.environ.setdefault("NPROC", str(xla_threads(placement.devices)))
-    import jax
-
-    from model_server.pathways.worker.devices import IslandDevices
-    from model_server.pathways.worker.executor import Executor
-
-    configure(jax.config)
+    # Every program goes to jax's cache, if it has a folder: the small ones add up in a load.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     if placement.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", placement.devices)
@@ -239,13 +238,13 @@ def _executor(
         flags.memory_limit_bytes,
         {ATTRIBUTE: int(bool(flags.checkpoint_roots))},
     )
-    check_options(flags)
+    _check_options(flags)
     return Executor(
-        devices, flags.compile_options, reader_of(flags), _functions(flags, devices, loop)
+        devices, flags.compile_options, _reader(flags), _functions(flags, devices, loop)
     )
 
 
-def reader_of(flags: PathwaysFlags) -> Any:
+def _reader(flags: PathwaysFlags) -> Any:
     """Return the reader of weights for clients; None without --checkpoint_root."""
     if not flags.checkpoint_roots:
         return None
@@ -268,30 +267,16 @@ def _functions(flags: PathwaysFlags, devices: Any, loop: asyncio.AbstractEventLo
     return IslandFunctions(link, devices)
 
 
-def _local_devices() -> int:
-    import jax
-
-    return jax.local_device_count()
-
-
 def _free_port(host: str) -> int:
     with socket.socket() as found:
         found.bind((host, 0))
         return found.getsockname()[1]
 
 
-def configure(config: Any) -> None:
-    """Keep every program in jax's cache, if it has a folder: the small ones add up in a load."""
-    config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def check_options(flags: PathwaysFlags) -> None:
+def _check_options(flags: PathwaysFlags) -> None:
     """Compile a small program with the `--xla_` flags. Raises InvalidRequest with XLA's reason."""
     if not flags.compile_options:
         return
-    import jax
-
     options: dict[str, Any] = {name: typed(value) for name, value in flags.compile_options.items()}
     try:
         jax.jit(lambda x: x + 1).lower(1).compile(compiler_options=options)

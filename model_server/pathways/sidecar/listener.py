@@ -22,20 +22,18 @@ from jax.extend import backend
 from jaxlib import _pathways  # pyright: ignore[reportAttributeAccessIssue]
 
 from model_server.pathways.link.connection import Connection, Listener
-from model_server.pathways.protocol.messages import DTypeProto
 from model_server.pathways.scheduling.answers import Buffer
 from model_server.pathways.scheduling.handles import INVALID
 from model_server.pathways.sidecar import messages
 from model_server.pathways.sidecar.messages import HostArray, SidecarPlace
 from model_server.pathways.worker.arrays import host_bytes
-from model_server.pathways.worker.dtypes import ifrt_kind, numpy_dtype
+from model_server.pathways.worker.dtypes import STRING, ifrt_kind, numpy_dtype
 from model_server.pathways.worker.waiting import WaitingThread
 from sax.errors import InvalidRequest, SaxError
 from sax.host import xla_threads
 
 logger = logging.getLogger(__name__)
 
-STRING = DTypeProto.Kind.Value("KIND_STRING")
 _PLATFORM = "beside"
 Peer = Connection[messages.Message]
 _UNKNOWN = 2  # code of an error that the function raised

@@ -1,8 +1,11 @@
-"""Calls that a worker carries out beside its devices; their results come some time later."""
+"""Calls in place of programs: a worker reads weights or has a sidecar run a function for them.
+
+Their results arrive later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,11 +17,11 @@ import numpy as np
 from jaxlib._jax import Device
 
 from model_server.islands.weight_reading import DECODER, WeightReading
-from model_server.pathways.protocol.messages import DTypeProto
 from model_server.pathways.scheduling.custom_call import call_of, is_python
 from model_server.pathways.scheduling.handles import Fault
 from model_server.pathways.worker.arrays import Arrays, Held
 from model_server.pathways.worker.devices import IslandDevices
+from model_server.pathways.worker.dtypes import STRING
 from model_server.pathways.worker.statuses import Refused, WrongRequest, fault_of
 from model_server.pathways.worker.values import (
     ELSEWHERE,
@@ -29,8 +32,6 @@ from model_server.pathways.worker.values import (
     Strings,
 )
 from sax.errors import SaxError
-
-STRING = DTypeProto.Kind.Value("KIND_STRING")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +45,18 @@ class Result:
 
     @property
     def is_text(self) -> bool:
-        """True for strings, in which clients are told what a function returned."""
+        """True for strings, which tell clients the structure that a function returned."""
         return self.spec.dtype.kind == STRING
 
 
-def results_of(specs: Iterable[Any], arrays: Arrays) -> list[Result]:
-    """Return the results of ArraySpecProtos. Raises Refused."""
-    return [_result(each, arrays) for each in specs]
-
-
 def _result(spec: Any, arrays: Arrays) -> Result:
+    """Return the result of an ArraySpecProto. Raises Refused."""
     if spec.dtype.kind == STRING:
         return Result((), np.dtype(np.dtypes.StringDType()), arrays.sharding(spec), spec)
     return Result(*arrays.spec(spec), spec)
 
 
-Wanted = Callable[[], bool]  # does anybody still wait for the results?
+Wanted = Callable[[], bool]  # False once the client is gone
 Done = Callable[[Sequence[Held | Strings] | Fault], None]
 
 
@@ -129,7 +126,7 @@ class CallProgram:
         def start() -> None:
             try:
                 self._function.start(of, arguments, done)
-            except BaseException as exc:  # whoever waits must learn of it
+            except BaseException as exc:  # requests wait for the results
                 done(fault_of(exc))
             finally:
                 for fetch in fetches:
@@ -169,7 +166,7 @@ class Calls:
         """Check the call of a CompileRequest. Raises Refused, WrongRequest, SaxError, Poisoned."""
         call = call_of(asked)
         devices = self._devices.devices(call.devices.device_ids)
-        results = results_of(call.output_specs, self._arrays)
+        results = [_result(each, self._arrays) for each in call.output_specs]
         text = call.serialized_program_text
         if is_python(call):
             if self._python is None:

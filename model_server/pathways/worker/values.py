@@ -249,8 +249,22 @@ class Session:
         return ComingValues(values) if values else None
 
 
-def handles_of(told: Any, count: int, made: int) -> list[int]:
-    """Return the handles that the client chose, or the next ones of ours."""
-    if told and len(told) != count:
-        raise WrongRequest(f"{len(told)} handles for {count} arrays")
-    return list(told) or list(range(made, made + count))
+class RequestTask(NamedTuple):
+    """A request to carry out."""
+
+    session: Session
+    request: Any  # CopyArraysRequest, ...
+    response: Any  # to be filled: CopyArraysResponse, ...
+    made: int  # first of the handles that it may give out
+    buffers: Buffers  # host buffers that it names, by handle
+
+    def results(self, chosen: Sequence[int], count: int) -> list[int]:
+        """Return the handles of results, chosen by the client or the next ones of ours.
+
+        The response's `array_handles` get them. Raises WrongRequest if they are more or fewer.
+        """
+        if chosen and len(chosen) != count:
+            raise WrongRequest(f"{len(chosen)} handles for {count} arrays")
+        handles = list(chosen) or list(range(self.made, self.made + count))
+        self.response.array_handles.extend(handles)
+        return handles
