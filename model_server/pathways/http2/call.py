@@ -155,7 +155,7 @@ class GrpcCall:
             raise MessageFault(_INVALID, "the call ended within a message")
 
     def take(self, room: int) -> list[memoryview]:
-        """Remove and return up to so many bytes of what is to be sent."""
+        """Remove and return up to `room` bytes that wait to be sent."""
         taken: list[memoryview] = []
         while self.pending and room:
             part = self.pending.popleft()
@@ -169,7 +169,7 @@ class GrpcCall:
         return taken
 
     def over(self) -> None:
-        """Drop what is left and tell the handler."""
+        """Drop all pending bytes and end the handler."""
         self.pending.clear()
         self.pending_bytes = 0
         self.status = self.status or (1, "")

@@ -181,14 +181,12 @@ class Dispatcher:
     def _take(self, received: _Received, buffers: Mapping[int, Buffer]) -> None:
         session, summary, body, _ = received
         if summary.row.how is How.HERE:
-            self._greet(received)
-            return
+            return self._greet(received)
         if self.compile_options and summary.row.programs and not is_call(body.compile_request):
             add_options(body.compile_request, self.compile_options)
             received = received._replace(raw=body.SerializeToString())
         if summary.row.programs and not self.takes_functions and brings_code(body):
-            self._refuse(received, NO_FUNCTIONS)
-            return
+            return self._refuse(received, NO_FUNCTIONS)
         way = route(summary, session.table, self.topology)
         if isinstance(way, Fallback):
             body.get_default_layout_request.device_id = way.device
@@ -206,11 +204,10 @@ class Dispatcher:
 
     def _greet(self, received: _Received) -> None:
         """Answer the first request of a session: the devices of all islands."""
-        islands = sorted(self.islands.values(), key=lambda island: island.number)
-        known = [each.description for each in islands if each.description is not None]
+        found = (self.islands[number].description for number in sorted(self.islands))
+        known = [each for each in found if each is not None]
         if not known:
-            self._refuse(received, NO_ISLANDS)
-            return
+            return self._refuse(received, NO_ISLANDS)
         response = granted(received.summary, {})
         response.init_response.CopyFrom(described(known))
         response.init_response.session_id = received.session.number
@@ -393,8 +390,7 @@ class Dispatcher:
         gathering = Gathering(len(way.parts), None if summary.row.forgiving else way.fault)
         made = session.table.next_made()
         if not way.parts:
-            self._gathered(received, gathering, made)
-            return
+            return self._gathered(received, gathering, made)
         for number, handles in way.parts.items():
             target = IslandIncarnation(number, self.topology.epochs[number])
 

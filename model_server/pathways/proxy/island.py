@@ -45,8 +45,8 @@ class HandleHolding:
     def __init__(self) -> None:
         self._blocks: dict[Any, frozenset[int]] = {}
         self._held: list[_Held] = []
-        self._changed: set[int] = set()  # by what is held or blocks
-        self._kept: set[int] = set()  # read by what is held
+        self._changed: set[int] = set()  # by held or blocking requests
+        self._kept: set[int] = set()  # read by held requests
 
     @property
     def idle(self) -> bool:
@@ -129,7 +129,7 @@ class IslandHost(Protocol):
         ...
 
     def expect(self, arrival: ArrayDelivery, arrived: Callable[[], None]) -> None:
-        """Make an array of what comes; `arrived` is called when it, or its error, is there."""
+        """Assemble an array as it arrives; `arrived` is called when it, or its error, is there."""
         ...
 
     def fail_transfer(self, transfer: int, fault: Fault) -> None:

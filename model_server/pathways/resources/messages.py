@@ -16,7 +16,7 @@ class Enrol(msgspec.Struct, frozen=True, tag="enrol"):
     host: int = 0  # within the island
     hosts: int = 1  # of the island
     coordinator: str = ""  # host 0: where jax's coordination service will be
-    started: bool = False  # its devices are numbered: it can only go on as what it is
+    started: bool = False  # its devices are numbered: it cannot become another host
 
 
 class IslandPlacement(msgspec.Struct, frozen=True, tag="placed"):

@@ -73,7 +73,7 @@ class _Group:
     """An island's workers, by host."""
 
     hosts: dict[int, _Enrolled] = field(default_factory=dict[int, _Enrolled])
-    count: int = 0  # 0: nobody has said yet
+    count: int = 0  # 0: not known yet
     since_s: float = 0.0
     note: str = "no worker has come yet"
 

@@ -147,9 +147,8 @@ def _one(
     islands = {} if target is None else {target.island: target}
     for home in table.homes(summary.reads):
         if home is None:
-            return next(
-                found for handle in summary.reads if isinstance(found := table.home(handle), Fault)
-            )
+            faults = (each for each in map(table.home, summary.reads) if isinstance(each, Fault))
+            return next(faults)
         found = _holder(home, 0, topology)
         if isinstance(found, Fault):
             return found

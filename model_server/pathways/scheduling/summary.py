@@ -98,7 +98,7 @@ class KindRow:
     fetches: str = ""  # host buffer that its answer fills
     devices: Devices | None = None
     answers: tuple[str, ...] = ()  # fields of the answer with handles that the worker chose
-    programs: bool = False  # what it makes is made again when an island returns
+    programs: bool = False  # it makes programs, which are compiled again when an island returns
     forgiving: bool = False  # handles of lost arrays are no error
     work: bool = False  # occupies the devices
     looks: bool = False  # only reads: may overtake requests that touch other handles

@@ -74,7 +74,7 @@ class Functions:
         return ClientFunction(call, takes, arguments, makes, results)
 
     def run(self, function: ClientFunction, given: Sequence[HostArray]) -> list[HostArray]:
-        """Call a function. Raises what it raises, InvalidRequest for what it should not return."""
+        """Call a function. Raises its exceptions, and InvalidRequest for undeclared results."""
         arguments = [_array(*each) for each in zip(function.arguments, given, strict=True)]
         args, kwargs = jax.tree.unflatten(function.takes, arguments)
         made, tree = jax.tree.flatten(function.call(*args, **kwargs))

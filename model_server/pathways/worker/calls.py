@@ -159,7 +159,7 @@ class Calls:
         self._arrays = arrays
         self._reader = reader
         self._python = python
-        self._reading = ThreadPoolExecutor(1, "weights")  # which reads with threads of its own
+        self._reading = ThreadPoolExecutor(1, "weights")  # the reader has threads itself
         self._sending = ThreadPoolExecutor(1, "arguments")  # in their order
 
     def program(self, of: Session, asked: Any) -> CallProgram:

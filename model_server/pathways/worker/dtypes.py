@@ -59,5 +59,5 @@ def ifrt_kind(dtype: np.dtype) -> int:
 
 
 def mlir_dtype(name: str) -> np.dtype | None:
-    """Return None for what is no number: a token."""
+    """Return the type of an MLIR name; None for tokens, which are no numbers."""
     return _MLIR.get(name)

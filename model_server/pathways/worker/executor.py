@@ -331,7 +331,7 @@ class Executor:
             self._compiling.submit(finish)
             return
         waits = self._waits(session)
-        if isinstance(later, ComingValues):  # what comes must not hold up what is there
+        if isinstance(later, ComingValues):  # later values must not hold up those that are there
             later.then(lambda: waits.run(finish))
         else:
             waits.run(finish)

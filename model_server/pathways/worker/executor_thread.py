@@ -93,7 +93,7 @@ class ExecutorThread:
     def __init__(self, executor: RequestExecutor) -> None:
         self.executor = executor
         self._loop = asyncio.get_running_loop()
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._answers: deque[tuple[Answered, Reply]] = deque()
         self._woken = False  # a wake-up of the loop is under way
         self._thread = threading.Thread(target=self._run, name="executor", daemon=True)
@@ -103,7 +103,7 @@ class ExecutorThread:
         """Execute a request after those before it; `answered` is called on the loop."""
         self._tasks.put(lambda: self._execute(request, answered))
 
-    def do(self, task: Callable[[], None]) -> None:
+    def do(self, task: Callable[[], object]) -> None:
         """Call something on the executor's thread, in the order of the requests."""
         self._tasks.put(task)
 
@@ -149,7 +149,7 @@ class ExecutorThread:
             self._woken = True
             try:
                 self._loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:  # the loop has ended, and with it all who waited
+            except RuntimeError:  # the loop has ended: no caller waits
                 self._answers.clear()
 
     def _deliver(self) -> None:

@@ -193,7 +193,7 @@ def source(asked: Any, devices: IslandDevices) -> Source:
 
 
 def compiled(of: Source, client: Any) -> Program:
-    """Compile. Raises WrongRequest for what is no StableHLO, and jax's errors."""
+    """Compile. Raises WrongRequest if the bytes are no StableHLO, and jax's errors."""
     lapack.load()
     context = make_ir_context()  # with the dialects of jax's programs
     try:

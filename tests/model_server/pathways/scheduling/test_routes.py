@@ -27,7 +27,7 @@ from model_server.pathways.scheduling.summary import summarise
 from tests.model_server.pathways import requests
 
 HERE, THERE = IslandIncarnation(0, 7), IslandIncarnation(1, 2)
-GROUND = IslandTopology({0: 0, 1: 0, 2: 1, 3: 1}, {0: 7, 1: 2})
+TOPOLOGY = IslandTopology({0: 0, 1: 0, 2: 1, 3: 1}, {0: 7, 1: 2})
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def table() -> HandleTable:
     return made
 
 
-def routed(request: object, table: HandleTable, topology: IslandTopology = GROUND) -> object:
+def routed(request: object, table: HandleTable, topology: IslandTopology = TOPOLOGY) -> object:
     return route(summarise(request), table, topology)
 
 
@@ -84,7 +84,7 @@ def test_nobody_reaches_a_handle_that_is_not_in_its_table(table: HandleTable) ->
 
 
 def test_arrays_of_an_earlier_incarnation_of_an_island_are_lost(table: HandleTable) -> None:
-    back = IslandTopology(GROUND.islands, {0: 8, 1: 2})
+    back = IslandTopology(TOPOLOGY.islands, {0: 8, 1: 2})
     fault = routed(requests.execute(100, [1], [3]), table, back)
     assert isinstance(fault, Fault)
     assert fault.code == DATA_LOSS
@@ -92,12 +92,12 @@ def test_arrays_of_an_earlier_incarnation_of_an_island_are_lost(table: HandleTab
 
 
 def test_programs_outlive_their_island(table: HandleTable) -> None:
-    back = IslandTopology(GROUND.islands, {0: 8, 1: 2})
+    back = IslandTopology(TOPOLOGY.islands, {0: 8, 1: 2})
     assert routed(requests.execute(100, [], [3]), table, back) == Whole(IslandIncarnation(0, 8))
 
 
 def test_an_island_that_is_down_answers_for_all_its_arrays(table: HandleTable) -> None:
-    down = IslandTopology(GROUND.islands, {1: 2})
+    down = IslandTopology(TOPOLOGY.islands, {1: 2})
     for request in (requests.execute(100, [1], [3]), requests.put(5, device=0, buffer=1)):
         fault = routed(request, table, down)
         assert isinstance(fault, Fault)
@@ -125,7 +125,7 @@ def test_a_future_of_several_islands_is_asked_at_those_that_are_up(table: Handle
     table.note((51,), Parts(()))
     ask = requests.request("check_future", future_handle=50)
     assert routed(ask, table) == Split({0: (60,), 1: (61,)})
-    assert routed(ask, table, IslandTopology(GROUND.islands, {1: 2})) == Split({1: (61,)})
+    assert routed(ask, table, IslandTopology(TOPOLOGY.islands, {1: 2})) == Split({1: (61,)})
     assert routed(requests.request("check_future", future_handle=51), table) == Split({})
     fault = routed(requests.request("copy_to_host_buffer", array_handle=50), table)
     assert isinstance(fault, Fault)
@@ -167,5 +167,5 @@ def test_a_table_keeps_nothing_of_what_is_dropped(table: HandleTable) -> None:
 def test_another_island_stands_in_where_only_the_kind_of_device_matters(table: HandleTable) -> None:
     ask = requests.request("get_default_layout", device_id=3)
     assert routed(ask, table) == Whole(THERE)
-    assert routed(ask, table, IslandTopology(GROUND.islands, {0: 7})) == Fallback(HERE, 0)
-    assert isinstance(routed(ask, table, IslandTopology(GROUND.islands, {})), Fault)
+    assert routed(ask, table, IslandTopology(TOPOLOGY.islands, {0: 7})) == Fallback(HERE, 0)
+    assert isinstance(routed(ask, table, IslandTopology(TOPOLOGY.islands, {})), Fault)
