@@ -17,6 +17,7 @@ import numpy as np
 
 from model_server.disaggregation.handed_pages import PageCount, PageNumbers
 from model_server.disaggregation.layer_set import Block, LayerSet, block_sizes, layer_sets
+from model_server.disaggregation.transfers import Transfers
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.paging.near_count import most_near_seen
 from model_server.engine.running.draft_model import DraftModel
@@ -31,8 +32,7 @@ from model_server.engine.running.ops import (
     Op,
     Pending,
 )
-from model_server.engine.running.runner import ModelRunner
-from model_server.engine.running.runner_part import Prepare, RunnerPart
+from model_server.engine.running.runner import ModelRunner, Prepare, RunnerPart
 from model_server.engine.step_program import StepProgram
 from model_server.kernels.pages import Overwrite, Pages
 from sax.errors import Unavailable
@@ -234,21 +234,8 @@ def _put(last_tokens: jax.Array, pair: jax.Array) -> jax.Array:
     return last_tokens.at[pair[0]].set(pair[1])
 
 
-class PageTraffic(Protocol):
+class PageTraffic(Transfers, Protocol):
     """Carries pages out of this host's runner and into it."""
-
-    gives: bool
-    takes: bool
-
-    def addresses(self) -> Sequence[str]: ...
-
-    def reserve(self, key: int, count: PageCount) -> bool:
-        """Reserve memory for pages to be fetched; False if there is too little."""
-        ...
-
-    def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
-        """Fetch the pages that another server offers under a reserved key."""
-        ...
 
     def offer(self, key: int, blocks: Sequence[Block]) -> None:
         """Keep blocks of pages under the key."""
@@ -258,14 +245,10 @@ class PageTraffic(Protocol):
         """Return the blocks that have arrived under the key."""
         ...
 
-    def drop(self, key: int) -> None:
-        """Free what is under the key, if anything is."""
-        ...
-
     def close(self) -> None: ...
 
 
-class MovablePages(RunnerPart[ModelRunner]):
+class MovablePages(RunnerPart):
     """Blocks in transit are the model's, and behind them as many of the draft model's, if any."""
 
     warmups = 1  # all page copies at once

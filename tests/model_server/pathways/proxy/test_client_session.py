@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from model_server.pathways.proxy import host_buffers
-from model_server.pathways.proxy.host_buffers import HostBuffers
+from model_server.pathways.proxy import client_session
+from model_server.pathways.proxy.client_session import HostBuffers
 from model_server.pathways.scheduling.handles import Fault
 from sax.errors import NotFound, QueueFull
 
@@ -60,7 +60,7 @@ async def test_who_looks_for_a_buffer_that_does_not_come_is_told_why(buffers: Ho
 
 
 async def test_reasons_are_not_kept_for_ever(buffers: HostBuffers) -> None:
-    for handle in range(host_buffers._MOST_FAULTS + 1):
+    for handle in range(client_session._MOST_FAULTS + 1):
         buffers.fail(handle, Fault(15, "lost"))
     with pytest.raises(NotFound):
         await buffers.look_up(0)
@@ -70,7 +70,7 @@ async def test_reasons_are_not_kept_for_ever(buffers: HostBuffers) -> None:
 async def test_a_buffer_that_never_comes_is_refused_in_time(
     buffers: HostBuffers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_buffers, "WAIT_S", 0.01)
+    monkeypatch.setattr(client_session, "WAIT_S", 0.01)
     with pytest.raises(NotFound, match="did not arrive"):
         await buffers.wait([5])
 

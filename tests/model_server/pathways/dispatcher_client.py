@@ -1,4 +1,4 @@
-"""A client of a front without gRPC between: requests go in, answers are waited for by their op."""
+"""A client that calls a dispatcher directly, without gRPC, and waits for answers by their op."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 
 from model_server.pathways.protocol.messages import IfrtResponse
 from model_server.pathways.proxy.client_session import ClientSession
-from model_server.pathways.proxy.front import Front
+from model_server.pathways.proxy.dispatcher import Dispatcher
 from tests.model_server.pathways import requests
 
 
-class FrontClient:
+class DispatcherClient:
     """One session."""
 
-    def __init__(self, front: Front, *, weight: float = 1.0) -> None:
-        self.front = front
-        self.session: ClientSession = front.open(name="test", weight=weight)
+    def __init__(self, dispatcher: Dispatcher, *, weight: float = 1.0) -> None:
+        self.dispatcher = dispatcher
+        self.session: ClientSession = dispatcher.open(name="test", weight=weight)
         self._answers: dict[int, Any] = {}
         self._op = self._handle = 0
 
@@ -27,7 +27,7 @@ class FrontClient:
         """Send a request; returns its op."""
         self._op += 1
         request.request_metadata.op_id = self._op
-        await self.front.serve(self.session, request.SerializeToString())
+        await self.dispatcher.serve(self.session, request.SerializeToString())
         return self._op
 
     async def answer(self, op_id: int) -> Any:

@@ -15,7 +15,7 @@ from model_server.pathways.link.connection import Connection, listen
 from model_server.pathways.link.safety import LinkSafety
 from model_server.pathways.scheduling.handles import UNAVAILABLE, Fault
 from model_server.pathways.sidecar import messages
-from model_server.pathways.sidecar.link import Outcome, SidecarLink
+from model_server.pathways.sidecar.island_functions import Outcome, SidecarLink
 from model_server.pathways.sidecar.messages import HostArray
 from model_server.pathways.worker.statuses import Poisoned
 from tests.model_server.pathways.certificates import issued

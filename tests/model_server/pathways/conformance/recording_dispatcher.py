@@ -1,4 +1,4 @@
-"""A front that notes which kinds of requests a client sends and how each is answered."""
+"""A dispatcher that notes which kinds of requests a client sends and how each is answered."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from model_server.pathways.protocol.messages import (
     IfrtResponse,
 )
 from model_server.pathways.proxy.client_session import ClientSession
-from model_server.pathways.proxy.front import Front
+from model_server.pathways.proxy.dispatcher import Dispatcher
 from model_server.pathways.proxy.service import SERVICE, service_of
 
 
-class RecordingFront(Front):
-    """Everything goes on as in a front."""
+class RecordingDispatcher(Dispatcher):
+    """Dispatches everything, and notes it."""
 
     def __init__(self) -> None:
         super().__init__()

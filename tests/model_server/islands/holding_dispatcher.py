@@ -1,4 +1,4 @@
-"""A front that keeps back all answers but those of fetches: what a client does not wait for."""
+"""A dispatcher that holds back all answers but those of fetches: clients must not need them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from model_server.pathways.http2.call import GrpcCall
 from model_server.pathways.http2.connection import OpenCall
 from model_server.pathways.protocol.messages import IfrtRequest, IfrtResponse
 from model_server.pathways.proxy.client_session import ClientSession
-from model_server.pathways.proxy.front import Front
+from model_server.pathways.proxy.dispatcher import Dispatcher
 from model_server.pathways.proxy.service import SERVICE, service_of
 
 FETCH = "copy_to_host_buffer_request"
 _KEPT_BACK = ("HostBufferStore", "HostBufferDelete")
 
 
-class HoldingFront(Front):
-    """Carries out everything as a front does; while it holds, it counts what clients send."""
+class HoldingDispatcher(Dispatcher):
+    """Dispatches everything; while it holds answers back, it counts what clients send."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,10 @@
-"""The sidecar's door: its worker connects here. Functions of one client run one after the other."""
+"""A sidecar: runs functions of clients, pickled code that may do anything, for its worker.
+
+It is a separate process for three reasons. Functions name devices by their clients' numbers, and
+only a CPU backend made for it numbers its devices so. They share an interpreter with each other,
+and would otherwise share one with the arrays of all clients. And one that crashes or runs for ever
+must not take down the island.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +21,23 @@ from jax.experimental.colocated_python import serialization
 from jax.extend import backend
 from jaxlib import _pathways  # pyright: ignore[reportAttributeAccessIssue]
 
-from model_server.pathways.link.connection import Connection, listen
-from model_server.pathways.link.safety import LinkSafety
-from model_server.pathways.protocol.messages import DTypeProto
+from model_server.pathways.link.connection import Connection, Listener
+from model_server.pathways.scheduling.answers import Buffer
 from model_server.pathways.scheduling.handles import INVALID
-from model_server.pathways.scheduling.merging import Buffer
 from model_server.pathways.sidecar import messages
 from model_server.pathways.sidecar.messages import HostArray, SidecarPlace
 from model_server.pathways.worker.arrays import host_bytes
-from model_server.pathways.worker.dtypes import ifrt_kind, numpy_dtype
+from model_server.pathways.worker.dtypes import STRING, ifrt_kind, numpy_dtype
 from model_server.pathways.worker.waiting import WaitingThread
 from sax.errors import InvalidRequest, SaxError
 from sax.host import xla_threads
 
 logger = logging.getLogger(__name__)
 
-
-# Functions of clients in the sidecar's process: pickled code, which may do anything it likes.
-#
-# A process of its own, for three reasons. Functions name devices by their clients' numbers, and
-# only a backend that is made for it numbers CPU devices so. They share an interpreter with each
-# other, and would with the arrays of all clients. And one that crashes or runs for ever must not
-# take the island with it.
-
-STRING = DTypeProto.Kind.Value("KIND_STRING")
 _PLATFORM = "beside"
+Peer = Connection[messages.Message]
+_UNKNOWN = 2  # code of an error that the function raised
+_LOADS = 0  # the thread that unpickles; sessions are never 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class ClientFunction:
 
 
 class Functions:
-    """Those of one sidecar. Thread-safe, once started."""
+    """The functions of one sidecar. Thread-safe, once started."""
 
     def __init__(self) -> None:
         self._place: SidecarPlace | None = None
@@ -76,7 +74,7 @@ class Functions:
         return ClientFunction(call, takes, arguments, makes, results)
 
     def run(self, function: ClientFunction, given: Sequence[HostArray]) -> list[HostArray]:
-        """Call a function. Raises what it raises, InvalidRequest for what it should not return."""
+        """Call a function. Raises its exceptions, and InvalidRequest for undeclared results."""
         arguments = [_array(*each) for each in zip(function.arguments, given, strict=True)]
         args, kwargs = jax.tree.unflatten(function.takes, arguments)
         made, tree = jax.tree.flatten(function.call(*args, **kwargs))
@@ -130,10 +128,6 @@ def _text(array: np.ndarray) -> bytes:
     return str(array.item()).encode()
 
 
-Peer = Connection[messages.Message]
-_UNKNOWN = 2  # code of an error of the function's own
-
-
 class _WorkerPeer:
     """One worker's connection: its functions, and a thread per client."""
 
@@ -167,41 +161,26 @@ class _WorkerPeer:
             thread.end()
 
 
-_LOADS = 0  # the thread that unpickles; sessions are never 0
-
-
-class SidecarDoor:
-    """Belongs to the event loop."""
+class SidecarListener(Listener[messages.Message]):
+    """The worker connects here. Functions of one client run one after the other."""
 
     def __init__(self, end: Callable[[], None]) -> None:
-        """end: called when this process cannot be what a worker asks of it."""
+        """end: called when this process cannot have the devices that a worker asks for."""
+        super().__init__(messages.DECODER)
         self._end = end
         self._functions = Functions()
         self._workers: dict[Peer, _WorkerPeer] = {}
         self._loop = asyncio.get_running_loop()
-        self._server: asyncio.Server | None = None
 
-    async def open(self, address: str, safety: LinkSafety) -> int:
-        """Listen and return the port. Raises OSError."""
-        self._server, port = await listen(address, self._protocol, safety.server())
-        return port
-
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for peer in list(self._workers):
-            peer.close()
-
-    def _protocol(self) -> Peer:
-        return Connection(messages.DECODER, self._received, self._ended, self._opened)
-
-    def _opened(self, peer: Peer) -> None:
+    def opened(self, peer: Peer) -> None:
+        super().opened(peer)
         self._workers[peer] = _WorkerPeer()
 
-    def _ended(self, peer: Peer) -> None:
+    def ended(self, peer: Peer) -> None:
+        super().ended(peer)
         self._workers.pop(peer).close()
 
-    def _received(self, peer: Peer, message: messages.Message, body: memoryview) -> None:
+    def received(self, peer: Peer, message: messages.Message, body: memoryview) -> None:
         worker = self._workers[peer]
         match message:
             case messages.SidecarPlace():

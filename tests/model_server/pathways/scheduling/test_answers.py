@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from model_server.pathways.protocol.messages import IfrtResponse, InitResponse
-from model_server.pathways.scheduling.merging import Reply, described, merged
+from model_server.pathways.scheduling.answers import Reply, described, merged
 
 
 def reply(code: int = 0, data: bytes | None = None, **fields: bool) -> Reply:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from model_server.pathways.worker.turns import Turns
+from model_server.pathways.worker.program_requests import Turns
 
 FIRST, SECOND = object(), object()  # devices
 

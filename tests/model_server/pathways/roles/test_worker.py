@@ -6,60 +6,60 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from model_server.pathways.hosting.door import WorkerDoor
-from model_server.pathways.hosting.executor_thread import ExecutorThread
-from model_server.pathways.hosting.parcels import ParcelRoom
-from model_server.pathways.link.messages import ParcelHead
+from model_server.pathways.link.messages import TransferHead
 from model_server.pathways.link.safety import LinkSafety
-from model_server.pathways.proxy.front import Front
-from model_server.pathways.proxy.island_keeper import LinkedHost
+from model_server.pathways.proxy.dispatcher import Dispatcher
+from model_server.pathways.roles.proxy import LinkedHost
+from model_server.pathways.roles.worker import WorkerListener
 from model_server.pathways.scheduling.handles import DATA_LOSS
+from model_server.pathways.worker.executor_thread import ExecutorThread
+from model_server.pathways.worker.transfers import ArrayTransfers
 from sax.errors import Unavailable
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
-from tests.model_server.pathways.front_client import FrontClient
+from tests.model_server.pathways.dispatcher_client import DispatcherClient
 from tests.model_server.waiting import rounds, until
 
 
 class FarWorker:
-    """A worker behind its door, in this process."""
+    """A worker and its listener, in this process."""
 
     def __init__(self, number: int) -> None:
         self.executor = ArithmeticExecutor([2 * number, 2 * number + 1])
         self.thread = ExecutorThread(self.executor)
-        self.parcels = ParcelRoom(self.thread, LinkSafety())
-        self.door = WorkerDoor(self.thread, self.parcels, f"worker {number}")
+        self.transfers = ArrayTransfers(self.thread, LinkSafety())
+        self.listener = WorkerListener(self.thread, self.transfers, f"worker {number}")
         self.address = ""
 
     async def open(self) -> None:
-        self.address = f"127.0.0.1:{await self.door.open('127.0.0.1:0', LinkSafety())}"
+        self.address = f"127.0.0.1:{await self.listener.open('127.0.0.1:0', LinkSafety())}"
 
     def close(self) -> None:
-        self.door.close()
-        self.parcels.close()
+        self.listener.close()
+        self.transfers.close()
         self.thread.close()
 
 
 class Linked:
-    """A front with two far workers."""
+    """A dispatcher with two far workers."""
 
     def __init__(self) -> None:
-        self.front = Front()
+        self.dispatcher = Dispatcher()
         self.workers = [FarWorker(0), FarWorker(1)]
-        self.fronts: list[LinkedHost] = []  # connections to workers, in their order
+        self.links: list[LinkedHost] = []  # connections to workers, in their order
 
     async def begin(self, number: int) -> None:
         worker = self.workers[number]
 
         def lost(why: str) -> None:
-            self.front.island(number).end(why)
-            self.front.survey()
+            self.dispatcher.island(number).end(why)
+            self.dispatcher.survey()
 
         host = LinkedHost(worker.address, lost)
         await host.greet(f"worker {number}", None)
-        self.fronts.append(host)
-        self.front.island(number).begin([host])
-        self.front.survey()
+        self.links.append(host)
+        self.dispatcher.island(number).begin([host])
+        self.dispatcher.survey()
 
 
 @pytest.fixture
@@ -70,33 +70,33 @@ async def linked() -> AsyncIterator[Linked]:
         await made.begin(number)
     yield made
     for number, worker in enumerate(made.workers):
-        made.front.island(number).end("the test is over")
+        made.dispatcher.island(number).end("the test is over")
         worker.close()
     await rounds()
 
 
 @pytest.fixture
-def client(linked: Linked) -> FrontClient:
-    return FrontClient(linked.front)
+def client(linked: Linked) -> DispatcherClient:
+    return DispatcherClient(linked.dispatcher)
 
 
-async def test_programs_run_behind_the_door(client: FrontClient) -> None:
+async def test_programs_run_at_a_far_worker(client: DispatcherClient) -> None:
     program, array = await client.compile(0), await client.put([1, 2, 3], 0)
     assert await client.fetch(await client.execute(program, array)) == [2, 3, 4]
 
 
-async def test_arrays_go_from_worker_to_worker(client: FrontClient, linked: Linked) -> None:
+async def test_arrays_go_from_worker_to_worker(client: DispatcherClient, linked: Linked) -> None:
     array = await client.put(list(range(1000)), 0)
     there = await client.copy(array, 3)
     program = await client.compile(3)
     back = await client.copy(await client.execute(program, there), 1)
     assert await client.fetch(back) == list(range(1, 1001))
-    assert all(len(worker.parcels) == 0 for worker in linked.workers)
+    assert all(len(worker.transfers) == 0 for worker in linked.workers)
     kinds = {kind for worker in linked.workers for _, kind in worker.executor.order}
     assert "copy_arrays_request" not in kinds
 
 
-async def test_one_copy_takes_arrays_from_both_islands(client: FrontClient) -> None:
+async def test_one_copy_takes_arrays_from_both_islands(client: DispatcherClient) -> None:
     near, far = await client.put([1], 2), await client.put([2], 0)
     results = [client.handle(), client.handle()]
     answer = await client.ask(
@@ -108,7 +108,9 @@ async def test_one_copy_takes_arrays_from_both_islands(client: FrontClient) -> N
     assert [await client.fetch(each) for each in results] == [[1], [2]]
 
 
-async def test_only_what_needs_an_array_waits_for_it(client: FrontClient, linked: Linked) -> None:
+async def test_only_what_needs_an_array_waits_for_it(
+    client: DispatcherClient, linked: Linked
+) -> None:
     array = await client.put([5], 0)
     assert await client.fetch(array) == [5]
     here = await client.put([6], 2)
@@ -120,7 +122,7 @@ async def test_only_what_needs_an_array_waits_for_it(client: FrontClient, linked
     there = await client.copy(array, 2)
     fetching = asyncio.create_task(client.fetch(there))
     await asyncio.sleep(0.05)
-    other = FrontClient(linked.front)
+    other = DispatcherClient(linked.dispatcher)
     assert await other.fetch(await other.put([7], 2)) == [7]
     assert not fetching.done()
     gate.set()
@@ -129,7 +131,7 @@ async def test_only_what_needs_an_array_waits_for_it(client: FrontClient, linked
 
 
 async def test_an_array_whose_source_is_lost_becomes_the_loss(
-    client: FrontClient, linked: Linked
+    client: DispatcherClient, linked: Linked
 ) -> None:
     array = await client.put([5], 0)
     assert await client.fetch(array) == [5]
@@ -139,33 +141,37 @@ async def test_an_array_whose_source_is_lost_becomes_the_loss(
         lambda: asyncio.run_coroutine_threadsafe(stuck.wait(), loop).result(60)
     )
     there = await client.copy(array, 2)
-    await until(lambda: len(linked.workers[1].parcels) == 1)
-    linked.workers[0].door.close()
+    await until(lambda: len(linked.workers[1].transfers) == 1)
+    linked.workers[0].listener.close()
     told = await client.fetch(there)
     assert isinstance(told, str)
     assert "island 0 was lost" in told
     stuck.set()
 
 
-async def test_a_lost_worker_answers_with_the_loss(client: FrontClient, linked: Linked) -> None:
+async def test_a_lost_worker_answers_with_the_loss(
+    client: DispatcherClient, linked: Linked
+) -> None:
     array = await client.put([5], 2)
     assert await client.fetch(array) == [5]
-    linked.workers[1].door.close()
-    await until(lambda: not linked.front.island(1).up)
+    linked.workers[1].listener.close()
+    await until(lambda: not linked.dispatcher.island(1).up)
     told = await client.fetch(array)
     assert isinstance(told, str)
     assert told.startswith(f"{DATA_LOSS}: island 1 was lost")
 
 
-async def test_a_front_that_goes_frees_its_sessions(client: FrontClient, linked: Linked) -> None:
+async def test_a_proxy_server_that_disconnects_frees_its_sessions(
+    client: DispatcherClient, linked: Linked
+) -> None:
     assert await client.fetch(await client.put([5], 0)) == [5]
     assert linked.workers[0].executor.sessions
-    linked.front.island(0).end("the front goes")
+    linked.dispatcher.island(0).end("the proxy server disconnects")
     await until(lambda: not linked.workers[0].executor.sessions)
 
 
-async def test_what_a_front_had_before_is_freed_beside_what_it_has_now(
-    client: FrontClient, linked: Linked
+async def test_sessions_of_an_earlier_connection_are_freed_and_those_of_the_new_one_stay(
+    client: DispatcherClient, linked: Linked
 ) -> None:
     """A worker that stood still finds the end of its old connection after the new one."""
     assert await client.fetch(await client.put([5], 0)) == [5]
@@ -173,16 +179,16 @@ async def test_what_a_front_had_before_is_freed_beside_what_it_has_now(
     array = await client.put([6], 0)
     assert await client.fetch(array) == [6]
     assert len(linked.workers[0].executor.sessions) == 2
-    linked.fronts[0].close()
+    linked.links[0].close()
     await until(lambda: len(linked.workers[0].executor.sessions) == 1)
     assert await client.fetch(array) == [6]
 
 
-async def test_a_parcel_that_nobody_expects_is_freed(linked: Linked) -> None:
-    room = ParcelRoom(linked.workers[0].thread, LinkSafety(), kept_s=0.05)
-    room.arrived(ParcelHead(7, code=DATA_LOSS, text="late"), memoryview(b""))
-    await until(lambda: len(room) == 1)
-    await until(lambda: len(room) == 0)
+async def test_a_transfer_that_no_request_expects_is_freed(linked: Linked) -> None:
+    transfers = ArrayTransfers(linked.workers[0].thread, LinkSafety(), kept_s=0.05)
+    transfers.arrived(TransferHead(7, code=DATA_LOSS, text="late"), memoryview(b""))
+    await until(lambda: len(transfers) == 1)
+    await until(lambda: len(transfers) == 0)
 
 
 async def test_a_worker_that_was_started_again_is_not_taken_for_the_one_before(
@@ -199,7 +205,7 @@ async def test_nobody_answers_where_no_worker_is() -> None:
         await host.greet("", None)
 
 
-async def test_large_arrays_keep_every_byte(client: FrontClient) -> None:
+async def test_large_arrays_keep_every_byte(client: DispatcherClient) -> None:
     values = np.arange(1 << 20, dtype=np.int32)
     array = await client.put(values, 0)  # type: ignore[arg-type]
     assert await client.fetch(await client.copy(array, 2)) == values.tolist()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from model_server.pathways.hosting.executor_thread import ExecutorThread
-from model_server.pathways.islands.host import Errand
 from model_server.pathways.protocol.messages import IfrtResponse
-from model_server.pathways.scheduling.merging import Reply
+from model_server.pathways.proxy.island import IslandRequest
+from model_server.pathways.scheduling.answers import Reply
+from model_server.pathways.worker.executor_thread import ExecutorThread
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
 
@@ -30,7 +30,7 @@ async def thread() -> AsyncIterator[ExecutorThread]:
 
 async def answered(thread: ExecutorThread, session: int, request: Any) -> Any:
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    thread.run(Errand(session, 100, request.SerializeToString(), {}), future.set_result)
+    thread.run(IslandRequest(session, 100, request.SerializeToString(), {}), future.set_result)
     async with asyncio.timeout(60):
         return IfrtResponse.FromString((await future).response)
 

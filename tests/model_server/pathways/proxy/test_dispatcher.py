@@ -4,27 +4,27 @@ import asyncio
 
 import pytest
 
-from model_server.pathways.proxy.front import Front
+from model_server.pathways.proxy.dispatcher import Dispatcher
 from model_server.pathways.roles.local import InProcessHost
 from model_server.pathways.scheduling.handles import (
     DATA_LOSS,
     NOT_FOUND,
     UNIMPLEMENTED,
-    IslandLife,
+    IslandIncarnation,
 )
 from tests.model_server.pathways import requests
 from tests.model_server.pathways.arithmetic import ArithmeticExecutor
-from tests.model_server.pathways.front_client import FrontClient
+from tests.model_server.pathways.dispatcher_client import DispatcherClient
 from tests.model_server.waiting import until
 
 EXECUTE = "loaded_executable_execute_request"
 
 
 class Deployment:
-    """A front over islands of arithmetic: island i has the devices 2i and 2i + 1."""
+    """A dispatcher over islands of arithmetic: island i has the devices 2i and 2i + 1."""
 
     def __init__(self) -> None:
-        self.front = Front()
+        self.dispatcher = Dispatcher()
         self.executors: dict[int, list[ArithmeticExecutor]] = {}
         for number in range(2):
             self.start(number)
@@ -33,12 +33,12 @@ class Deployment:
         devices = [2 * number, 2 * number + 1]
         made = [ArithmeticExecutor(devices, holds=not host) for host in range(hosts)]
         self.executors[number] = made
-        self.front.island(number).begin([InProcessHost(each) for each in made])
-        self.front.survey()
+        self.dispatcher.island(number).begin([InProcessHost(each) for each in made])
+        self.dispatcher.survey()
 
     def lose(self, number: int) -> None:
-        self.front.island(number).end("its worker was killed")
-        self.front.survey()
+        self.dispatcher.island(number).end("its worker was killed")
+        self.dispatcher.survey()
 
 
 @pytest.fixture
@@ -47,18 +47,18 @@ async def deployment() -> Deployment:
 
 
 @pytest.fixture
-def client(deployment: Deployment) -> FrontClient:
-    return FrontClient(deployment.front)
+def client(deployment: Deployment) -> DispatcherClient:
+    return DispatcherClient(deployment.dispatcher)
 
 
-async def test_a_client_learns_the_devices_of_all_islands(client: FrontClient) -> None:
+async def test_a_client_learns_the_devices_of_all_islands(client: DispatcherClient) -> None:
     greeting = (await client.ask(requests.request("init"))).init_response
     assert [device.id for device in greeting.all_devices] == [0, 1, 2, 3]
     assert greeting.session_id == client.session.number
 
 
 async def test_programs_run_where_their_devices_are(
-    client: FrontClient, deployment: Deployment
+    client: DispatcherClient, deployment: Deployment
 ) -> None:
     for device in (0, 3):
         program = await client.compile(device)
@@ -70,25 +70,27 @@ async def test_programs_run_where_their_devices_are(
 
 
 async def test_functions_of_clients_pass_only_where_they_are_taken(
-    client: FrontClient, deployment: Deployment
+    client: DispatcherClient, deployment: Deployment
 ) -> None:
     async def compiled(name: str) -> tuple[int, str]:
         answer = await client.ask(requests.request("compile", program=requests.call(name, [3])))
         status = answer.response_metadata.status
         return status.code, status.message
 
-    deployment.front.compile_options = {"xla_x": "1"}  # which is for programs, and for no calls
+    deployment.dispatcher.compile_options = {
+        "xla_x": "1"
+    }  # which is for programs, and for no calls
     code, text = await compiled("f")
     assert (code, "--sidecar_name=external" in text) == (UNIMPLEMENTED, True)
     assert await compiled("sax.read_weights") == (0, "")  # brings no code
-    deployment.front.takes_functions = True
+    deployment.dispatcher.takes_functions = True
     assert await compiled("f") == (0, "")
     kinds = [kind for _, kind in deployment.executors[1][0].order]
     assert kinds == ["compile_request"] * 2
     assert not deployment.executors[0][0].order
 
 
-async def test_handles_that_the_worker_chooses_can_be_named_later(client: FrontClient) -> None:
+async def test_handles_that_the_worker_chooses_can_be_named_later(client: DispatcherClient) -> None:
     program, array = await client.compile(2), await client.put([5], 2)
     answer = await client.ask(requests.execute(program, [array], []))
     result = answer.loaded_executable_execute_response.outputs[0].array_handle
@@ -96,18 +98,18 @@ async def test_handles_that_the_worker_chooses_can_be_named_later(client: FrontC
 
 
 async def test_no_client_reaches_the_arrays_of_another(
-    client: FrontClient, deployment: Deployment
+    client: DispatcherClient, deployment: Deployment
 ) -> None:
     array = await client.put([1], 0)
     assert await client.fetch(array) == [1]
-    other = FrontClient(deployment.front)
+    other = DispatcherClient(deployment.dispatcher)
     told = await other.fetch(array)
     assert isinstance(told, str)
     assert told.startswith(f"{NOT_FOUND}: this session has nothing under the handle")
 
 
 async def test_a_program_over_two_islands_is_refused_and_so_is_what_it_would_make(
-    client: FrontClient,
+    client: DispatcherClient,
 ) -> None:
     program = await client.compile(0)
     here, there = await client.put([1], 0), await client.put([1], 2)
@@ -118,7 +120,7 @@ async def test_a_program_over_two_islands_is_refused_and_so_is_what_it_would_mak
 
 
 async def test_what_is_outstanding_on_a_lost_island_is_answered_at_once(
-    client: FrontClient, deployment: Deployment
+    client: DispatcherClient, deployment: Deployment
 ) -> None:
     deployment.executors[1][0].paused = True
     waiting = await client.send(
@@ -133,7 +135,7 @@ async def test_what_is_outstanding_on_a_lost_island_is_answered_at_once(
 
 
 async def test_old_programs_run_on_a_returned_island_and_old_arrays_are_lost(
-    client: FrontClient, deployment: Deployment
+    client: DispatcherClient, deployment: Deployment
 ) -> None:
     program, old = await client.compile(2), await client.put([1], 2)
     deployment.lose(1)
@@ -149,14 +151,14 @@ async def test_old_programs_run_on_a_returned_island_and_old_arrays_are_lost(
 
 
 async def test_requests_wait_until_their_programs_are_compiled_again(
-    client: FrontClient, deployment: Deployment
+    client: DispatcherClient, deployment: Deployment
 ) -> None:
     program = await client.compile(2)
     deployment.lose(1)
     deployment.executors[1] = [slow := ArithmeticExecutor([2, 3])]
     slow.paused = True
-    deployment.front.island(1).begin([InProcessHost(slow)])
-    deployment.front.survey()
+    deployment.dispatcher.island(1).begin([InProcessHost(slow)])
+    deployment.dispatcher.survey()
     array = await client.put([1], 2)
     result = await client.execute(program, array)
     await until(lambda: len(slow.order) >= 2)
@@ -171,16 +173,16 @@ async def test_requests_wait_until_their_programs_are_compiled_again(
 
 @pytest.mark.parametrize("told", [False, True])
 async def test_steps_that_only_read_the_same_weights_pass_one_that_waits(
-    client: FrontClient, deployment: Deployment, told: bool
+    client: DispatcherClient, deployment: Deployment, told: bool
 ) -> None:
-    """Only once the front knows which arguments the program reuses."""
-    island, session = deployment.front.island(1), client.session
+    """Only once the dispatcher knows which arguments the program reuses."""
+    island, session = deployment.dispatcher.island(1), client.session
     program, weights = await client.compile(2), await client.put([7], 2)
     if told:
         request = requests.request("loaded_executable_metadata", loaded_executable_handle=program)
         await client.ask(request)
     coming = client.handle()  # from another island
-    session.table.note((coming,), IslandLife(1, island.epoch))
+    session.table.note((coming,), IslandIncarnation(1, island.epoch))
     island._holding[session.number].block("coming", (coming,))
     await client.execute(program, weights, coming)
     result = await client.execute(program, weights, await client.put([1], 2))
@@ -196,16 +198,16 @@ async def test_steps_that_only_read_the_same_weights_pass_one_that_waits(
 
 
 async def test_destroyed_programs_are_not_compiled_again(
-    client: FrontClient, deployment: Deployment
+    client: DispatcherClient, deployment: Deployment
 ) -> None:
     program = await client.compile(2)
     await client.send(
         requests.request("loaded_executable_destruct", loaded_executable_handle=program)
     )
-    assert len(deployment.front.island(1).programs) == 0
+    assert len(deployment.dispatcher.island(1).programs) == 0
 
 
-async def test_deleting_arrays_of_two_islands_gives_one_future(client: FrontClient) -> None:
+async def test_deleting_arrays_of_two_islands_gives_one_future(client: DispatcherClient) -> None:
     arrays = [await client.put([1], 0), await client.put([1], 2)]
     answer = await client.ask(requests.request("delete_array", array_handle=arrays))
     future = answer.delete_array_response.deletion_future_handle
@@ -216,7 +218,7 @@ async def test_deleting_arrays_of_two_islands_gives_one_future(client: FrontClie
 
 
 async def test_deleted_arrays_leave_no_handle_behind(
-    client: FrontClient, deployment: Deployment
+    client: DispatcherClient, deployment: Deployment
 ) -> None:
     for number in (0, 1):
         deployment.executors[number][0].futures = False
@@ -229,7 +231,7 @@ async def test_deleted_arrays_leave_no_handle_behind(
 
 
 async def test_deleting_lost_arrays_is_no_error(
-    client: FrontClient, deployment: Deployment
+    client: DispatcherClient, deployment: Deployment
 ) -> None:
     lost, kept = await client.put([1], 2), await client.put([1], 0)
     deployment.lose(1)
@@ -243,7 +245,7 @@ async def test_deleting_lost_arrays_is_no_error(
 async def test_hosts_of_an_island_see_one_order_and_answer_as_one(deployment: Deployment) -> None:
     deployment.lose(0)
     deployment.start(0, hosts=3)
-    clients = [FrontClient(deployment.front) for _ in range(3)]
+    clients = [DispatcherClient(deployment.dispatcher) for _ in range(3)]
     for client in clients:
         program, array = await client.compile(0), await client.put([1], 1)
         assert await client.fetch(await client.execute(program, array)) == [2]
@@ -253,29 +255,29 @@ async def test_hosts_of_an_island_see_one_order_and_answer_as_one(deployment: De
 
 
 async def test_a_client_that_leaves_frees_everything_on_every_island(
-    client: FrontClient, deployment: Deployment
+    client: DispatcherClient, deployment: Deployment
 ) -> None:
     for device in (0, 2):
         assert await client.fetch(await client.put([1], device)) == [1]
-    deployment.front.close(client.session)
+    deployment.dispatcher.close(client.session)
     executors = [deployment.executors[number][0] for number in (0, 1)]
     await until(lambda: not any(executor.sessions for executor in executors))
-    assert not deployment.front.sessions
+    assert not deployment.dispatcher.sessions
     assert len(client.session.buffers) == 0
 
 
 async def test_a_paused_client_goes_on_when_it_is_resumed(
-    client: FrontClient, deployment: Deployment
+    client: DispatcherClient, deployment: Deployment
 ) -> None:
-    deployment.front.pause(client.session.number, True)
+    deployment.dispatcher.pause(client.session.number, True)
     array = await client.put([4], 0)
     await asyncio.sleep(0.02)
     assert deployment.executors[0][0].order == []
-    deployment.front.pause(client.session.number, False)
+    deployment.dispatcher.pause(client.session.number, False)
     assert await client.fetch(array) == [4]
 
 
-async def test_a_request_waits_for_a_host_buffer_that_comes_later(client: FrontClient) -> None:
+async def test_a_request_waits_for_a_host_buffer_that_comes_later(client: DispatcherClient) -> None:
     sending = asyncio.create_task(client.send(requests.put(array=90, device=0, buffer=91)))
     await asyncio.sleep(0.01)
     assert not sending.done()
@@ -285,7 +287,7 @@ async def test_a_request_waits_for_a_host_buffer_that_comes_later(client: FrontC
 
 
 async def test_a_layout_is_answered_even_when_no_island_is_up(
-    client: FrontClient, deployment: Deployment
+    client: DispatcherClient, deployment: Deployment
 ) -> None:
     async def layout() -> bytes:
         answer = await client.ask(requests.request("get_default_layout", device_id=3, dims=[4, 5]))

@@ -1,15 +1,29 @@
-"""Merging of the answers that the hosts of an island, or several islands, give to one request."""
+"""Requests to the hosts of an island and their answers, which are merged, granted or refused here.
+
+Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from model_server.pathways.protocol.messages import IfrtResponse
-from model_server.pathways.scheduling.handles import DATA_LOSS, Fault, IslandLife
+from model_server.pathways.scheduling.handles import DATA_LOSS, NOT_FOUND, Fault, IslandIncarnation
 from model_server.pathways.scheduling.summary import Summary, answered_handles
 
 Buffer = bytes | memoryview
+
+
+class IslandRequest(NamedTuple):
+    """A client's request on its way to the hosts of an island."""
+
+    session: int
+    made: int  # first of the handles that the worker may give out in its answer
+    serialized: bytes  # an IfrtRequest
+    buffers: Mapping[int, Buffer]  # host buffers that it names
+    touches: tuple[int, ...] = ()  # handles that it reads or makes
+    keeps: Callable[[], Collection[int]] = tuple  # those of them that it only reads for sure
 
 
 class Reply(NamedTuple):
@@ -23,6 +37,7 @@ class Reply(NamedTuple):
 
 
 NOBODY = Reply(b"", {})
+Answered = Callable[[Reply], None]
 
 
 def merged(replies: Sequence[Reply]) -> Reply:
@@ -88,21 +103,32 @@ def part_of(request: Any, summary: Summary, handles: tuple[int, ...], raw: bytes
     return part.SerializeToString()
 
 
+def part_to_copy(request: Any, array: int, result: int) -> bytes:
+    """Return the request with one of the arrays to copy only, serialized."""
+    part = type(request)()
+    part.CopyFrom(request)
+    body = part.copy_arrays_request
+    del body.array_handles[:], body.result_handles[:]
+    body.array_handles.append(array)
+    body.result_handles.append(result)
+    return part.SerializeToString()
+
+
 class Gathering:
     """Answers of the parts of one request."""
 
     def __init__(self, parts: int, fault: Fault | None) -> None:
         self._missing = parts
-        self._replies: list[tuple[IslandLife, Any]] = []
+        self._replies: list[tuple[IslandIncarnation, Any]] = []
         self.fault = fault  # the first there was
         self.only_lost = fault is None or fault.code == DATA_LOSS
 
-    def answered(self, life: IslandLife, outcome: Reply | Fault) -> bool:
+    def answered(self, source: IslandIncarnation, outcome: Reply | Fault) -> bool:
         """Take the answer of one part; True with the last one."""
         self._missing -= 1
         if not isinstance(outcome, Fault):
             response = IfrtResponse.FromString(outcome.response)
-            self._replies.append((life, response))
+            self._replies.append((source, response))
             status = response.response_metadata.status
             outcome = Fault(status.code, status.message)
         if outcome.code:
@@ -113,6 +139,49 @@ class Gathering:
     def handles(self, summary: Summary) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Return the handles that the workers chose, by island."""
         return tuple(
-            (life.island, answered_handles(getattr(response, summary.response), summary.row))
-            for life, response in self._replies
+            (source.island, answered_handles(getattr(response, summary.response), summary.row))
+            for source, response in self._replies
         )
+
+
+def refused(op_id: int, fault: Fault) -> Any:
+    """Return the IfrtResponse with a fault as its status.
+
+    It has no body: where there is one, the client takes the request for done and never looks at the
+    status.
+    """
+    response = IfrtResponse()
+    response.response_metadata.op_id = op_id
+    response.response_metadata.status.code = fault.code
+    response.response_metadata.status.message = fault.text
+    return response
+
+
+def fault_in(response: bytes) -> Fault:
+    """Return the status of an IfrtResponse to a fetch without host buffers."""
+    status = IfrtResponse.FromString(response).response_metadata.status
+    return Fault(status.code or NOT_FOUND, status.message or "nothing was copied")
+
+
+def granted(summary: Summary, handles: dict[str, int]) -> Any:
+    """Return the IfrtResponse of a success, with these handles in its body."""
+    response = IfrtResponse()
+    response.response_metadata.op_id = summary.op_id
+    body = getattr(response, summary.response)
+    body.SetInParent()
+    for field, handle in handles.items():
+        setattr(body, field, handle)
+    return response
+
+
+def plain_layout(request: Any, summary: Summary) -> Any:
+    """Return the IfrtResponse with a row-major layout, for a device of an island that is down.
+
+    jaxlib's client ends its whole process where this request fails. Nothing has this layout: arrays
+    on such a device are lost.
+    """
+    response = granted(summary, {})
+    axes = range(len(request.get_default_layout_request.dims))
+    text = ",".join(str(axis) for axis in reversed(axes))
+    response.get_default_layout_response.serialized_pjrt_layout = f"{{{text}}}".encode()
+    return response
