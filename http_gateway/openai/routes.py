@@ -32,11 +32,12 @@ from http_gateway.openai.reply import (
     CompletionEvent,
     Head,
     Transcript,
+    ended_early,
+    read_all,
     usage,
 )
 from http_gateway.openai.schema import ChatRequest
 from http_gateway.openai.shape import Shape
-from http_gateway.openai.whole import ended_early, read_all
 from http_gateway.openapi import WITH_MODEL, EventKinds, OpenAiError, operation
 from http_gateway.streams.sse import Ending, EventSource, EventStream, Feed, Script, event
 from sax.errors import SaxError
