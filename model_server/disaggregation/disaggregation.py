@@ -35,22 +35,22 @@ class Disaggregation:
         *,
         room: PageCount,
         page_bytes: int,
-        near_bytes: int = 0,
+        window_bytes: int = 0,
     ) -> None:
         """room: pages that may wait here to be fetched.
 
-        page_bytes, near_bytes: of a page of either kind, over all devices.
+        page_bytes, window_bytes: of a page of either kind, over all devices.
         """
         self.contract = contract
         self.runner = HandoffRunner(runner, transfers)
         self.transfers = transfers
-        self.page_bytes, self.near_bytes = page_bytes, near_bytes
+        self.page_bytes, self.window_bytes = page_bytes, window_bytes
         self.outgoing = PageAllowance(room)
         self.moved = TransferTotals()
 
     def bytes_of(self, tokens: int) -> int:
         """Return the bytes of so many tokens' pages, over all devices."""
-        return handed_over(self.runner.limits, tokens).bytes(self.page_bytes, self.near_bytes)
+        return handed_over(self.runner.limits, tokens).bytes(self.page_bytes, self.window_bytes)
 
 
 def is_remote(prompt: int, limits: EngineLimits) -> bool:

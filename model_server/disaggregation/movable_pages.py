@@ -108,7 +108,7 @@ class MovablePages(RunnerPart):
 
     def _export(self, op: ExportPages) -> Pending[None]:
         """Later steps may overwrite the pages: a copy is offered."""
-        numbers = PageNumbers(op.pages, op.near)
+        numbers = PageNumbers(op.pages, op.window_pages)
         blocks = [
             block for copies, pool in self._pools for block in copies.read(pool.pages, numbers)
         ]
@@ -116,7 +116,7 @@ class MovablePages(RunnerPart):
         return DONE
 
     def _import(self, op: ImportPages) -> Pending[None]:
-        blocks, numbers = self._transfers.take(op.key), PageNumbers(op.pages, op.near)
+        blocks, numbers = self._transfers.take(op.key), PageNumbers(op.pages, op.window_pages)
         size = len(blocks) // len(self._pools)
         for place, (copies, pool) in enumerate(self._pools):
             own = blocks[place * size : (place + 1) * size]
@@ -126,7 +126,7 @@ class MovablePages(RunnerPart):
 
     def _fetch(self, op: FetchPages) -> Pending[None]:
         """Reserve in the order of ops; fetch when the result is asked for."""
-        if not self._transfers.reserve(op.key, PageCount(op.pages, op.near)):
+        if not self._transfers.reserve(op.key, PageCount(op.pages, op.window_pages)):
             raise Unavailable("no memory for the pages")
         return Later(partial(self._transfers.fetch, op.key, op.addresses, op.deadline_s))
 

@@ -16,7 +16,7 @@ import numpy as np
 from model_server.disaggregation.handed_pages import PageNumbers
 from model_server.disaggregation.layer_set import Block, LayerSet, block_sizes, layer_sets
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.paging.near_count import most_near_seen
+from model_server.engine.paging.window_page_count import most_window_pages_seen
 from model_server.engine.running.draft_program import program_name
 from model_server.engine.step_program import StepProgram
 from model_server.kernels.pages import Overwrite, Pages
@@ -43,7 +43,7 @@ class PageCopies:
         self._everywhere = program.everywhere
         self._sets = [
             _SetCopies(each, program, named, gives=gives, takes=takes)
-            for each in layer_sets(program.pages, program.near)
+            for each in layer_sets(program.pages, program.window_layers)
         ]
         self._put: Any = None
 
@@ -98,7 +98,7 @@ class _SetCopies:
         takes: bool,
     ) -> None:
         limits = program.limits
-        most = most_near_seen(limits) if layers.near else limits.pages_per_sequence
+        most = most_window_pages_seen(limits) if layers.windowed else limits.pages_per_sequence
         self._set = layers
         self._named = named
         self._overwrite = program.overwrite
@@ -109,14 +109,14 @@ class _SetCopies:
         self._writes: dict[int, Any] = {}
 
     def of(self, numbers: PageNumbers) -> Sequence[int]:
-        return numbers.near if self._set.near else numbers.pages
+        return numbers.window_pages if self._set.windowed else numbers.pages
 
     @property
     def count(self) -> int:
         return len(self._sizes) * (self._gives + self._takes)
 
     def compile(self, programs: Programs) -> None:
-        kind = "near pages" if self._set.near else "pages"
+        kind = "near pages" if self._set.windowed else "pages"
         for size in self._sizes:
             if self._gives:
                 self._reads[size] = programs.compiled(

@@ -94,7 +94,7 @@ class Scheduler:
             accounts=len(self.accounts),
             slots_used=self.limits.slots - held.slots_free,
             pages_used=held.pool.used,
-            near_pages_used=held.near_pages_used,
+            window_pages_used=held.window_pages_used,
             pages_cached=held.pool.idle,
             steps=self.live.steps,
             tokens=self.commits.tokens,

@@ -41,8 +41,8 @@ SAMPLING_COLUMNS = {
 }
 # Of each logit row: what the choice of its token needs.
 ROW_COLUMNS = ("row_slot", "row_position", "target", *SAMPLING_COLUMNS)
-# Places in the pages of near layers, if these have their own.
-NEAR_PARTS = ("near_pages", "near_decode_tables", "near_block_tables")
+# Places in the pages of window layers, if these have their own.
+WINDOW_PARTS = ("window_pages", "window_decode_tables", "window_block_tables")
 _FORMAT = "<" + "".join(column.kind for column in SAMPLING_COLUMNS.values())
 _PADDING = np.frombuffer(
     struct.pack(_FORMAT, *(column.padding for column in SAMPLING_COLUMNS.values())), np.int32
@@ -67,9 +67,9 @@ class ColumnLayout:
     limits: EngineLimits
 
     @property
-    def has_near(self) -> bool:
+    def has_window_pages(self) -> bool:
         """True if some layers have page tables of their own."""
-        return self.limits.near_window is not None
+        return self.limits.sliding_window is not None
 
     @property
     def has_triples(self) -> bool:
@@ -101,6 +101,7 @@ class ColumnLayout:
         """Map each name to (offset, shape)."""
         d, n, c = self.bucket.decodes, self.bucket.blocks, self.limits.prefill_block
         t, r, s = self.tokens, self.logit_rows, self.limits.pages_per_sequence
+        apart = self.has_window_pages
         shapes = {
             "tokens": (t,),
             "positions": (3, t) if self.has_triples else (t,),
@@ -112,7 +113,7 @@ class ColumnLayout:
             "block_tables": (n, s),
             "block_limits": (n, c),
             **({"block_ahead": (n, c)} if self.looks_ahead else {}),
-            **(dict(zip(NEAR_PARTS, ((t,), (d, s), (n, s)), strict=True)) if self.has_near else {}),
+            **(dict(zip(WINDOW_PARTS, ((t,), (d, s), (n, s)), strict=True)) if apart else {}),
             "row_index": (r,),
             **({"adapters": (t,)} if self.limits.adapters else {}),
             **dict.fromkeys(ROW_COLUMNS, (r,)),
@@ -149,7 +150,9 @@ class StepArrays:
     def __init__(self, limits: EngineLimits) -> None:
         self._limits = limits
         self._tables = np.zeros((limits.slots, limits.pages_per_sequence), np.int32)
-        self._near = np.zeros_like(self._tables) if limits.near_window is not None else None
+        self._window_tables = (
+            np.zeros_like(self._tables) if limits.sliding_window is not None else None
+        )
         self._samplings = np.zeros((limits.slots, len(SAMPLING_COLUMNS)), np.int32)
 
     def pack(self, step: Step, layout: ColumnLayout) -> tuple[np.ndarray, list[tuple[int, int]]]:
@@ -193,8 +196,8 @@ class StepArrays:
         for grant in step.grants:
             entries = slice(grant.first, grant.first + len(grant.pages))
             self._tables[grant.slot, entries] = grant.pages
-            if self._near is not None:
-                self._near[grant.slot, entries] = grant.near
+            if self._window_tables is not None:
+                self._window_tables[grant.slot, entries] = grant.window_pages
         for change in step.samplings:
             self._samplings[change.slot] = _numbers(change.sampling)
 
@@ -220,10 +223,12 @@ class StepArrays:
         views["decode_limits"][:count, 0] = starts + 1
         views["pages"][:count] = tables[np.arange(count), starts // self._limits.page_size]
         views["offsets"][:count] = starts % self._limits.page_size
-        if self._near is not None:
-            near = self._near[slots]
-            views["near_decode_tables"][:count] = near
-            views["near_pages"][:count] = near[np.arange(count), starts // self._limits.page_size]
+        if self._window_tables is not None:
+            tables = self._window_tables[slots]
+            views["window_decode_tables"][:count] = tables
+            views["window_pages"][:count] = tables[
+                np.arange(count), starts // self._limits.page_size
+            ]
         views["row_index"][:count] = np.arange(count)
         self._pack_samplings(views, slice(0, count), slots, starts + 1)
 
@@ -245,10 +250,10 @@ class StepArrays:
         views["pages"][flat : flat + count] = table[positions // self._limits.page_size]
         views["offsets"][flat : flat + count] = positions % self._limits.page_size
         views["block_tables"][block : block + blocks] = table
-        if self._near is not None:
-            near = self._near[row.slot]
-            views["near_block_tables"][block : block + blocks] = near
-            views["near_pages"][flat : flat + count] = near[positions // self._limits.page_size]
+        if self._window_tables is not None:
+            tables = self._window_tables[row.slot]
+            views["window_block_tables"][block : block + blocks] = tables
+            views["window_pages"][flat : flat + count] = tables[positions // self._limits.page_size]
         views["block_limits"].reshape(-1)[block * size : block * size + count] = positions + 1
         used = row.logit_rows
         views["row_index"][first : first + used] = np.arange(flat + count - used, flat + count)

@@ -109,12 +109,12 @@ class StepProgram:
         *,
         vocab: int,
         logits: jax.sharding.Sharding | None = None,
-        near: Sequence[bool] = (),
+        window_layers: Sequence[bool] = (),
         encoder: EncoderProgram | None = None,
     ) -> None:
         """stage: None: all layers. embed: width of the hidden states that stages pass on.
 
-        near: of each layer, True if it is among those with pages of their own; (): none has any.
+        window_layers: of each layer, True if it has pages of its own; (): none has.
 
         logits: their sharding, f32[R, V], between the two programs; None: replicated.
 
@@ -126,7 +126,7 @@ class StepProgram:
         self.limits = limits
         self.stage = stage
         self.embed = embed
-        self.near = tuple(near)
+        self.window_layers = tuple(window_layers)
         self.leaves = tuple(map(byte_shape, leaves))
         self.factors = blueprint.factors  # indices of the leaves that hold adapters
         self.pages = jax.tree.map(shape_of, tuple(pages))
@@ -237,8 +237,8 @@ class StepProgram:
     def lower_copy(self) -> jax.stages.Lowered:
         """Trace the program that copies pages within the pool."""
         jitted = jax.jit(
-            partial(copy_pages_apart, near=self.near, write=self.overwrite)
-            if self.near
+            partial(copy_pages_apart, window_layers=self.window_layers, write=self.overwrite)
+            if self.window_layers
             else partial(copy_pages, write=self.overwrite),
             donate_argnums=0,
             out_shardings=jax.tree.map(lambda array: array.sharding, self.pages),
@@ -248,7 +248,7 @@ class StepProgram:
     @property
     def copied(self) -> int:
         """Numbers that each entry of `Step.copies` has."""
-        return 2 if self.limits.near_window is None else 4
+        return 2 if self.limits.sliding_window is None else 4
 
     def lower_write(self) -> jax.stages.Lowered:
         """Trace the program that writes the edits of a sequence into its slot."""

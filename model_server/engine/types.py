@@ -38,8 +38,9 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_queued_per_account: int | None = None  # None: up to the queue, and see Engine
     prefix_cache: PrefixSharing = "off"  # among sequences with one salt, which serving makes
     window: int | None = None  # tokens that every layer sees at most; None: some layer sees all
-    # Tokens that layers with a window see at most, if others see all: they have pages of their own.
-    near_window: int | None = None  # None: all layers have pages in common
+    # Tokens that layers with a window see at most, if others see all: they have window pages. None:
+    # all layers have pages in common. Stored sets of programs have the name.
+    sliding_window: int | None = msgspec.field(default=None, name="near_window")
     # Some layers keep a state of all tokens so far: none of these can be computed once more, and
     # only full pages are shared.
     recurrent: bool = False
@@ -173,7 +174,9 @@ class PageGrant(msgspec.Struct, frozen=True, array_like=True):
     slot: int
     first: int
     pages: tuple[int, ...]  # 1 .. P; page 0 is never granted
-    near: tuple[int, ...] = ()  # likewise, of the near layers' own pages, if they have any
+    window_pages: tuple[
+        int, ...
+    ] = ()  # likewise, of the window layers' own pages, if they have any
 
 
 class SlotSampling(msgspec.Struct, frozen=True, array_like=True):
@@ -195,7 +198,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     grants: tuple[PageGrant, ...] = ()
     samplings: tuple[SlotSampling, ...] = ()
     guided: bool = False  # tokens are chosen only when a `Choose` has brought the masks
-    # Page to copy and page to overwrite, then the same two of the near layers; before all rows
+    # Page to copy and page to overwrite, then the same two of the window layers; before all rows
     copies: tuple[tuple[int, ...], ...] = ()
 
 

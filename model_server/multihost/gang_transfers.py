@@ -45,7 +45,7 @@ class GangTransfers:
     def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
         """Fetch on every host. Raises the local error, or ReplicaLost with a host's reason."""
         count = self._counts.pop(key, PageCount(0))
-        op = FetchPages(key, count.pages, count.near, tuple(addresses), deadline_s)
+        op = FetchPages(key, count.pages, count.window_pages, tuple(addresses), deadline_s)
         number = self._hosts.ask(self._servable, op)
         failure: SaxError | None = None
         try:

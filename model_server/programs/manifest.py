@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from model_server.engine.paging.near_count import most_near
+from model_server.engine.paging.window_page_count import most_window_pages
 from model_server.engine.types import EngineLimits
 from model_server.programs.keys import Keys
 from sax.errors import CheckpointError
@@ -90,9 +90,11 @@ def shape_differences(made: EngineLimits, here: EngineLimits) -> list[str]:
         for name in names
         if getattr(made, name) != getattr(here, name)
     ]
-    near, own = most_near(made), most_near(here)
-    if not found and near != own:  # draft tokens and the prefix cache change it
-        found = [f"made for {near} pages of layers with a window, this server has {own}"]
+    made_pages, own_pages = most_window_pages(made), most_window_pages(here)
+    if not found and made_pages != own_pages:  # draft tokens and the prefix cache change it
+        found = [
+            f"made for {made_pages} pages of layers with a window, this server has {own_pages}"
+        ]
     return found
 
 

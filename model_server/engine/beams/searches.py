@@ -72,8 +72,8 @@ class BeamSearches(EnginePart[BeamGroup]):
         return BeamGroup(sequence)
 
     def reusable(self, sequence: Sequence, most: int) -> int:
-        """Each begins with the near pages that the first one holds where they part."""
-        if self.live.held.near is None:
+        """Each begins with the window pages that the first one holds where they part."""
+        if self.live.held.window_pages is None:
             return most
         beams = sequence.members
         return min([most, *(_parting(beam, beams[0]) for beam in beams[1:] if beam.tokens)])

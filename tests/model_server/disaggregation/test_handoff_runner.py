@@ -40,7 +40,7 @@ def limits_of_any_cache(draw: st.DrawFn) -> EngineLimits:
     limits = draw(some_limits())
     match draw(st.sampled_from(["all", "windows", "states"])):
         case "windows":
-            return replace(limits, near_window=draw(st.integers(1, 12)))
+            return replace(limits, sliding_window=draw(st.integers(1, 12)))
         case "states":
             return recurrent(limits)
         case _:
@@ -96,17 +96,17 @@ def test_what_is_offered_is_the_prompt_and_what_was_cancelled_is_dropped(
 
 
 def check_offered(moved: MovedRows, asked: EngineRequest, limits: EngineLimits) -> None:
-    """All of the prompt is there; of near layers what the query behind it sees, and its state."""
+    """All of the prompt is there; of window layers what the query behind it sees, and its state."""
     size, wanted = len(asked.prompt), pages_of(asked, limits)
     np.testing.assert_array_equal(moved.rows.reshape(-1)[:size], asked.prompt)
-    if moved.near is None or wanted.near is None:
-        assert moved.near is wanted.near
+    if moved.window_rows is None or wanted.window_rows is None:
+        assert moved.window_rows is wanted.window_rows
         return
-    assert moved.near.shape == wanted.near.shape
-    assert limits.near_window is not None
-    seen = max(0, size + 1 - limits.near_window)
-    skipped = seen - limits.page_size * (len(moved.rows) - len(moved.near))
-    held = moved.near.reshape(-1)[skipped : skipped + size - seen]
+    assert moved.window_rows.shape == wanted.window_rows.shape
+    assert limits.sliding_window is not None
+    seen = max(0, size + 1 - limits.sliding_window)
+    skipped = seen - limits.page_size * (len(moved.rows) - len(moved.window_rows))
+    held = moved.window_rows.reshape(-1)[skipped : skipped + size - seen]
     np.testing.assert_array_equal(held, asked.prompt[seen:])
     assert moved.states == wanted.states
 

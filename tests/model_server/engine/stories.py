@@ -62,7 +62,7 @@ def story(seed: int) -> Iterator[str]:
     """Yield what happens, one event a line."""
     rng = random.Random(seed)
     limits = _limits(rng)
-    yield f"limits {limits}".replace("draft_tokens=", "guesses=")  # as the golden file was written
+    yield f"limits {_with_old_names(limits)}"
     teller = _Teller(limits, _drafting(rng, limits))
     arrivals = [(rng.randrange(40), _request(rng, limits)) for _ in range(rng.randint(1, 14))]
     cancels = {rng.randrange(60): rng.random() for _ in range(rng.choice([0, 0, 1, 3]))}
@@ -76,6 +76,15 @@ def story(seed: int) -> Iterator[str]:
         if turn > 60 and not teller.busy:
             return
     raise AssertionError(f"story {seed} does not end")
+
+
+def _with_old_names(limits: EngineLimits) -> str:
+    """Return the limits in the words in which the golden file was written."""
+    return (
+        str(limits)
+        .replace(", draft_tokens=", ", guesses=")
+        .replace(", sliding_window=", ", near_window=")
+    )
 
 
 class _Teller:
@@ -143,7 +152,7 @@ class _Teller:
     def _counters(self) -> str:
         load = self.scheduler.load()
         names = (
-            *("live", "running", "waiting", "slots_used", "pages_used", "near_pages_used"),
+            *("live", "running", "waiting", "slots_used", "pages_used", "window_pages_used"),
             *("pages_cached", "prefix_queries", "prefix_hits", "prefix_evictions", "accounts"),
             *("preemptions", "finished", "cancelled", "tokens", "prefill_tokens", "decode_tokens"),
         )
@@ -309,11 +318,11 @@ def _sizes(rng: random.Random) -> dict[str, Any]:
         "max_running_per_account": rng.choice([None, None, 2]),
         "adapters": 2,
     }
-    window = rng.choice(["all", "all", "window", "near", "recurrent"])
+    window = rng.choice(["all", "all", "window", "sliding", "recurrent"])
     if window == "window":
         sizes["window"] = rng.randint(3, 12)
-    if window in ("near", "recurrent"):
-        sizes["near_window"] = 1 if window == "recurrent" else rng.randint(3, 12)
+    if window in ("sliding", "recurrent"):
+        sizes["sliding_window"] = 1 if window == "recurrent" else rng.randint(3, 12)
         sizes["recurrent"] = window == "recurrent"
     speed = rng.choice(["plain", "plain", "draft_tokens", "series"])
     if speed == "draft_tokens" and window != "recurrent":

@@ -7,7 +7,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from model_server.engine.paging.near_count import most_near
+from model_server.engine.paging.window_page_count import most_window_pages
 from model_server.programs.manifest import decode, encode, shape_differences
 from sax.errors import CheckpointError
 from tests.each_case import each_case
@@ -56,8 +56,8 @@ def test_limits_differ_in_what_shapes_programs() -> None:
 
 
 def test_what_changes_the_pages_of_layers_with_a_window_makes_another_set() -> None:
-    here = replace(LIMITS, near_window=8, prefix_cache="off")
+    here = replace(LIMITS, sliding_window=8, prefix_cache="off")
     made = replace(here, prefix_cache="tenant")
-    words = f"made for {most_near(made)} pages of layers with a window, this server has "
-    assert shape_differences(made, here) == [f"{words}{most_near(here)}"]
-    assert shape_differences(replace(made, near_window=None), LIMITS) == []
+    words = f"made for {most_window_pages(made)} pages of layers with a window, this server has "
+    assert shape_differences(made, here) == [f"{words}{most_window_pages(here)}"]
+    assert shape_differences(replace(made, sliding_window=None), LIMITS) == []

@@ -15,7 +15,7 @@ from tests.model_server.engine.paging.test_shared_pages import prompts_of, serve
 
 pytestmark = [pytest.mark.timeout(600)]
 
-LIMITS = replace(test_recurrent_layers.LIMITS, near_window=8, recurrent=False)
+LIMITS = replace(test_recurrent_layers.LIMITS, sliding_window=8, recurrent=False)
 CASES = ("gemma4", pytest.param("gemma3n", marks=pytest.mark.nightly))
 
 
@@ -26,9 +26,9 @@ def tiny(request: pytest.FixtureRequest) -> Tiny:
 
 @pytest.mark.parametrize("sharing", [pytest.param("off", marks=pytest.mark.nightly), "tenant"])
 def test_tokens_are_those_of_whole_sequences(tiny: Tiny, sharing: PrefixSharing) -> None:
-    assert tiny.recipe.near_window == LIMITS.near_window
+    assert tiny.recipe.sliding_window == LIMITS.sliding_window
     got, scheduler = served(tiny.runner(replace(LIMITS, prefix_cache=sharing)), storm())
     assert (scheduler.load().prefix_hits > 0) == (sharing != "off")
-    assert scheduler.load().near_pages_used == 0
+    assert scheduler.load().window_pages_used == 0
     for prompt, answer in zip(prompts_of(storm(), got), got, strict=True):
         assert tiny.lacking(prompt, answer) < 1e-5

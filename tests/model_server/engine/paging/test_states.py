@@ -40,7 +40,7 @@ sharings = st.sampled_from(["off", "tenant"])
 def recurrent(limits: EngineLimits, **changes: object) -> EngineLimits:
     """The limits of a model with states: the block divides the page."""
     block = max(b for b in range(1, limits.prefill_block + 1) if limits.page_size % b == 0)
-    changes = {"prefill_block": block, "near_window": 2, "recurrent": True, **changes}
+    changes = {"prefill_block": block, "sliding_window": 2, "recurrent": True, **changes}
     return replace(limits, window=None, **changes)
 
 
