@@ -10,8 +10,8 @@ from model_server.disaggregation.contract import Contract
 from model_server.disaggregation.handed_pages import PageAllowance, PageCount, handed_over
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.disaggregation.transfers import Transfers
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Runner
-from model_server.engine.types import EngineLimits
 
 
 @dataclass(slots=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.paging.window_page_count import (
     first_window_page_seen,
     most_window_pages_seen,
 )
-from model_server.engine.types import EngineLimits
 
 # In transit at once, per direction: memory planned beside the page pool.
 _CONTEXTS = 4  # full contexts of pages
@@ -42,7 +42,7 @@ def handed_over(limits: EngineLimits, tokens: int) -> PageCount:
     """Return the pages of so many tokens; of window layers those that the next query sees."""
     pages = -(-tokens // limits.page_size)
     window_pages = (
-        0 if limits.sliding_window is None else pages - first_window_page_seen(limits, tokens)
+        0 if limits.windows.sliding is None else pages - first_window_page_seen(limits, tokens)
     )
     return PageCount(pages, window_pages)
 

@@ -18,8 +18,13 @@ from typing import NamedTuple
 import numpy as np
 
 from model_server.engine.buckets import Bucket
+from model_server.engine.limits import EngineLimits
 from model_server.engine.media.media_span import RowMedia
-from model_server.engine.types import EngineLimits, Row, Sampling, Step
+from model_server.engine.types import (
+    Row,
+    Sampling,
+    Step,
+)
 from model_server.models.long_positions import LONG
 from sax.fields.sampling import DEVICE_FIELDS
 
@@ -69,7 +74,7 @@ class ColumnLayout:
     @property
     def has_window_pages(self) -> bool:
         """True if some layers have page tables of their own."""
-        return self.limits.sliding_window is not None
+        return self.limits.windows.sliding is not None
 
     @property
     def has_triples(self) -> bool:
@@ -151,7 +156,7 @@ class StepArrays:
         self._limits = limits
         self._tables = np.zeros((limits.slots, limits.pages_per_sequence), np.int32)
         self._window_tables = (
-            np.zeros_like(self._tables) if limits.sliding_window is not None else None
+            np.zeros_like(self._tables) if limits.windows.sliding is not None else None
         )
         self._samplings = np.zeros((limits.slots, len(SAMPLING_COLUMNS)), np.int32)
 

@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import options_for
+from model_server.engine.limits import EngineLimits
 from model_server.engine.media.encoder_program import EncoderProgram
 from model_server.engine.slot_state import (
     state_shapes,
@@ -44,7 +45,6 @@ from model_server.engine.step_functions import (
     run_stage,
     run_step,
 )
-from model_server.engine.types import EngineLimits
 from model_server.kernels.cpu.attention import CpuAttention
 from model_server.kernels.cpu.attention import overwrite as native_overwrite
 from model_server.kernels.paged import Kernel, KernelRefusal
@@ -248,7 +248,7 @@ class StepProgram:
     @property
     def copied(self) -> int:
         """Numbers that each entry of `Step.copies` has."""
-        return 2 if self.limits.sliding_window is None else 4
+        return 2 if self.limits.windows.sliding is None else 4
 
     def lower_write(self) -> jax.stages.Lowered:
         """Trace the program that writes the edits of a sequence into its slot."""
@@ -317,7 +317,7 @@ class StepProgram:
             if "adapters" in parts:
                 choose_adapters(model, parts["adapters"])
             batch = paged_batch(parts, self._kernel, self._split, self.limits.media)
-            if self.limits.recurrent:
+            if self.limits.windows.recurrent:
                 batch = batch.with_states(self.limits.page_size)
             if self._native:
                 set_live_rows(model, live_tokens(parts), live_heads(parts, self.limits.slots))

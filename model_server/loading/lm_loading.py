@@ -25,13 +25,13 @@ from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import Transfers
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, CompiledAhead, Programs
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.adapters import AdapterFiles, Adapters
 from model_server.engine.running.draft_model import DraftModel
 from model_server.engine.running.encoder import Encoder
 from model_server.engine.running.ops import Runner
 from model_server.engine.running.runner import ModelRunner, RunnerPart
 from model_server.engine.timing.step_times import StepTimes
-from model_server.engine.types import EngineLimits
 from model_server.islands.devices import island_devices
 from model_server.loading.adapters.host_adapters import adapters_of
 from model_server.loading.beside_devices.weights_there import read_there

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.engine.limits import EngineLimits
 from model_server.engine.paging.window_page_count import most_window_pages
 from model_server.engine.slot_state import state_bytes
 from model_server.engine.step_program import told_as_plan_error
-from model_server.engine.types import EngineLimits
 from model_server.kernels import xla
 from model_server.kernels.choice import kernel_for
 from model_server.kernels.cpu.attention import supports_heads
@@ -129,7 +129,7 @@ class PlacedModel:
     def pages_of(self, limits: EngineLimits) -> PageBytes:
         """Return what pages take. Raises MemoryPlanError if the kernel refuses them."""
         whole, each = self.page_bytes(limits.page_size), self.layer_bytes(limits.page_size)
-        window_page = sum(compress(each, self.window_layers(limits.sliding_window)))
+        window_page = sum(compress(each, self.window_layers(limits.windows.sliding)))
         return PageBytes(whole - window_page, window_page, most_window_pages(limits))
 
     def layer_bytes(self, page_size: int) -> list[int]:

@@ -56,7 +56,7 @@ def make_disaggregation(
         hosts=jax.process_count(),
         jaxlib=jaxlib.version.__version__,
         draft=_told_pages(deployment.draft) if deployment.draft else "",
-        near_window=limits.sliding_window or 0,
+        near_window=limits.windows.sliding or 0,
     )
     page, window_page = _page_bytes(deployment)
     return Disaggregation(
@@ -78,7 +78,7 @@ def _told_pages(placed: PlacedModel) -> str:
 
 def _page_bytes(deployment: Deployment) -> tuple[int, int]:
     """Return the bytes of a page and of a window page over all devices, with the draft model's."""
-    size, window = deployment.limits.page_size, deployment.limits.sliding_window
+    size, window = deployment.limits.page_size, deployment.limits.windows.sliding
     flags = deployment.window_layers(window) or (False,) * deployment.cache.layers
     each = _bytes_by_layer(deployment, size)
     window_page = sum(compress(each, flags))

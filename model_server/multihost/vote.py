@@ -13,8 +13,8 @@ from collections.abc import Callable
 import sax.errors
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.engine.compiling import Programs
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import Connect, Runner
-from model_server.engine.types import EngineLimits
 from model_server.multihost.commands import Drop, LoadCommand, ProgramCommand, Vote
 from model_server.multihost.gang_transfers import GangTransfers
 from model_server.multihost.lockstep import Lockstep

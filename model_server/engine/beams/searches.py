@@ -12,10 +12,15 @@ caught up the search goes on.
 from __future__ import annotations
 
 from model_server.engine.beams.group import BeamGroup
+from model_server.engine.limits import EngineLimits
 from model_server.engine.part import EnginePart
 from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.sequence import Committing, Sequence
-from model_server.engine.types import EngineLimits, Hypothesis, Row, RowResult
+from model_server.engine.types import (
+    Hypothesis,
+    Row,
+    RowResult,
+)
 from sax.errors import InvalidRequest
 
 
@@ -33,7 +38,7 @@ class BeamSearches(EnginePart[BeamGroup]):
         beams = request.beams
         if beams is None:
             return
-        if limits.recurrent:
+        if limits.windows.recurrent:
             raise InvalidRequest(
                 "this model keeps a state of all tokens so far, which hypotheses cannot share: ask "
                 "for answers without beams",

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.paging.prefill import pages_lacking, pages_to_begin
 from model_server.engine.paging.prefix import NOTHING, Prefix
 from model_server.engine.paging.prefix_cache import PrefixCache
 from model_server.engine.paging.window_pages import WindowPages
 from model_server.engine.sequence import Sequence, redone
-from model_server.engine.types import EngineLimits, PageGrant
+from model_server.engine.types import (
+    PageGrant,
+)
 
 
 class Allocation:
@@ -27,8 +30,8 @@ class Allocation:
     def __init__(self, limits: EngineLimits) -> None:
         self.limits = limits
         self.running: list[Sequence] = []  # in order of admission
-        self.window_pages = None if limits.sliding_window is None else WindowPages(limits)
-        whole = limits.recurrent
+        self.window_pages = None if limits.windows.sliding is None else WindowPages(limits)
+        whole = limits.windows.recurrent
         self.cache = PrefixCache(limits.pages, limits.page_size, self.window_pages, whole=whole)
         self.pool = self.cache.pool
         self.shares = limits.prefix_cache != "off"
@@ -118,7 +121,7 @@ class Allocation:
                 self.window_pages.copy(sequence, found.window_source)
             sequence.launched += found.copied
         sequence.reused = sequence.launched
-        if paging.computed and self.limits.window is not None:
+        if paging.computed and self.limits.windows.every is not None:
             # Where it was computed, pages before the window may hold other tokens by now.
             paging.kept = (len(sequence.tokens) - 1) // page_size
         self.cache.follow(sequence)
@@ -189,7 +192,7 @@ class Allocation:
 
     @property
     def frees_unseen(self) -> bool:
-        return self.limits.window is not None or self.window_pages is not None
+        return self.limits.windows.every is not None or self.window_pages is not None
 
     def free_unseen(self) -> None:
         """Free the pages that lie before the window of every later query.
@@ -207,9 +210,10 @@ class Allocation:
                 self._free_unseen(sequence)
 
     def _free_unseen(self, sequence: Sequence) -> None:
-        assert self.limits.window is not None
+        window = self.limits.windows.every
+        assert window is not None
         paging = sequence.paging
-        last = (sequence.launched + 1 - redone(sequence) - self.limits.window) // self._page_size
+        last = (sequence.launched + 1 - redone(sequence) - window) // self._page_size
         if self.shares:
             last = min(last, paging.kept)
         while paging.unseen < last:

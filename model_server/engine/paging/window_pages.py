@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.paging.pool import PagePool
 from model_server.engine.paging.prefix import Prefix
 from model_server.engine.paging.window_page_count import first_window_page_seen, window_page_count
 from model_server.engine.sequence import Sequence, redone
-from model_server.engine.types import EngineLimits
 
 
 class WindowPages:

@@ -14,8 +14,8 @@ from typing import Any
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.ops import DONE, Connect, Forwarding, Op, Pending
-from model_server.engine.types import EngineLimits
 from model_server.loading.adapters.host_adapters import adapters_of
 from model_server.loading.deployment import Deployment
 from model_server.loading.draft_loading import check_context

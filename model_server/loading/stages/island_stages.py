@@ -17,10 +17,9 @@ from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import Programs
 from model_server.engine.islands.island_pipeline import IslandPipeline
-from model_server.engine.limits import lane_limits
+from model_server.engine.limits import EngineLimits, lane_limits
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
-from model_server.engine.types import EngineLimits
 from model_server.islands.devices import Copy, islands
 from model_server.kernels.pages import LayerPages
 from model_server.loading.beside_devices.weights_there import read_there

@@ -17,9 +17,9 @@ from model_server.checkpoints.checkpoint_view import with_whole_names, without, 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.limits import EngineLimits
 from model_server.engine.running.adapters import AdapterFiles
 from model_server.engine.running.runner import ModelRunner
-from model_server.engine.types import EngineLimits
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory
 from model_server.loading.lm_loading import read_parts

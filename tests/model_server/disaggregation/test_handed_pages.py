@@ -12,6 +12,7 @@ from model_server.disaggregation.handed_pages import (
     pick,
     transit_room,
 )
+from model_server.engine.limits import WindowLimits
 from model_server.engine.paging.window_page_count import most_window_pages_seen
 from tests.model_server.engine.test_scheduler import limits_of
 
@@ -37,7 +38,9 @@ def test_more_is_never_given_back_than_was_taken() -> None:
 def test_window_pages_that_are_handed_over_are_those_that_the_next_query_sees(
     window: int, size: int, tokens: int
 ) -> None:
-    limits = replace(limits_of(page_size=size, max_context=64), sliding_window=window)
+    limits = replace(
+        limits_of(page_size=size, max_context=64), windows=WindowLimits(sliding=window)
+    )
     seen = range(max(0, tokens + 1 - window), tokens)
     pages, window_pages = handed_over(limits, tokens)
     assert window_pages == len({position // size for position in seen})
@@ -51,11 +54,13 @@ def test_window_pages_that_are_handed_over_are_those_that_the_next_query_sees(
 
 
 def test_a_state_is_handed_over_in_one_page_and_layers_that_see_all_have_no_other() -> None:
-    limits = replace(limits_of(page_size=4, max_context=64), sliding_window=2, recurrent=True)
+    limits = replace(
+        limits_of(page_size=4, max_context=64), windows=WindowLimits(sliding=2, recurrent=True)
+    )
     assert [handed_over(limits, tokens) for tokens in (1, 4, 5, 33)] == [
         (1, 1),
         (1, 1),
         (2, 1),
         (9, 1),
     ]
-    assert handed_over(replace(limits, sliding_window=None), 33) == (9, 0)
+    assert handed_over(replace(limits, windows=WindowLimits()), 33) == (9, 0)

@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.disaggregation.handoff_runner import HandoffRunner
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.registry import finish_of
 from model_server.engine.request import EngineRequest
-from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, Step
+from model_server.engine.types import (
+    PageGrant,
+    Row,
+    Sampling,
+    Step,
+)
 from tests.model_server.engine.fake_runner import FakeRunner, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic, MovedRows
 from tests.model_server.engine.paging.test_prefix_cache import alike_asks
@@ -40,7 +46,7 @@ def limits_of_any_cache(draw: st.DrawFn) -> EngineLimits:
     limits = draw(some_limits())
     match draw(st.sampled_from(["all", "windows", "states"])):
         case "windows":
-            return replace(limits, sliding_window=draw(st.integers(1, 12)))
+            return replace(limits, windows=WindowLimits(sliding=draw(st.integers(1, 12))))
         case "states":
             return recurrent(limits)
         case _:
@@ -103,8 +109,8 @@ def check_offered(moved: MovedRows, asked: EngineRequest, limits: EngineLimits) 
         assert moved.window_rows is wanted.window_rows
         return
     assert moved.window_rows.shape == wanted.window_rows.shape
-    assert limits.sliding_window is not None
-    seen = max(0, size + 1 - limits.sliding_window)
+    assert limits.windows.sliding is not None
+    seen = max(0, size + 1 - limits.windows.sliding)
     skipped = seen - limits.page_size * (len(moved.rows) - len(moved.window_rows))
     held = moved.window_rows.reshape(-1)[skipped : skipped + size - seen]
     np.testing.assert_array_equal(held, asked.prompt[seen:])

@@ -20,6 +20,7 @@ from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.layer_set import block_sizes, layer_sets
 from model_server.disaggregation.page_copies import PageCopies
 from model_server.disaggregation.transfer_server import TransferServer
+from model_server.engine.limits import WindowLimits
 from model_server.kernels.pages import (
     CacheShape,
     HeadShape,
@@ -84,7 +85,9 @@ class Side:
             everywhere=everywhere,
             overwrite=overwrite,
             window_layers=window_layers,
-            limits=msgspec_replace(LIMITS, sliding_window=20 if window_layers else None),
+            limits=msgspec_replace(
+                LIMITS, windows=WindowLimits(sliding=20 if window_layers else None)
+            ),
         )
         self.copies = PageCopies(program, gives=True, takes=True)
         self.copies.compile()

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from model_server.engine.limits import EngineLimits
 from model_server.engine.media.encode_batch import EncodeBatch, pack_batch
 from model_server.engine.paging.window_page_count import window_page_count
 from model_server.engine.running.ops import (
@@ -47,7 +48,6 @@ from model_server.engine.running.ops import (
     WriteAdapter,
 )
 from model_server.engine.types import (
-    EngineLimits,
     Row,
     RowResult,
     Sampling,
@@ -150,14 +150,14 @@ class FakeRunner:
         self.imported: list[tuple[int, ...]] = []
         self._launch_seen = threading.Condition()
         self._pages = FakePages(
-            limits.pages, limits.page_size, limits.slots, windowed=limits.window is not None
+            limits.pages, limits.page_size, limits.slots, windowed=limits.windows.every is not None
         )
         self._window_pages = None
-        if limits.sliding_window is not None:
+        if limits.windows.sliding is not None:
             count = window_page_count(limits)
             self._window_pages = FakePages(count, limits.page_size, limits.slots, windowed=True)
         self._states = None
-        if limits.recurrent:
+        if limits.windows.recurrent:
             assert self._window_pages is not None, "layers with a state have pages of their own"
             self._states = FakeStates(self._window_pages, limits.prefill_block, next_hash)
         self._samplings = [GREEDY] * limits.slots
@@ -324,9 +324,9 @@ class FakeRunner:
         """The tokens that a row sees; those that only one kind of layer sees are garbage."""
         seen = self._pages.read(row.slot, count)
         if self._window_pages is not None:
-            assert self.limits.sliding_window is not None
+            assert self.limits.windows.sliding is not None
             own = self._window_pages.read(row.slot, count)
-            first = max(0, row.start + 1 - self.limits.sliding_window)
+            first = max(0, row.start + 1 - self.limits.windows.sliding)
             pairs = zip(seen[first:], own[first:], strict=True)
             seen[first:] = [one if one == other else GARBAGE for one, other in pairs]
         return seen
@@ -345,12 +345,12 @@ class FakeRunner:
         self, slot: int, seen: list[int], scored: RowResult, allowed: np.ndarray | None
     ) -> RowResult:
         sampling = self._samplings[slot]
-        token = next_token(seen, sampling, self.limits.window)
+        token = next_token(seen, sampling, self.limits.windows.every)
         if allowed is not None:
             token = first_allowed(token, allowed)
         top = likeliest(seen, token, sampling.logprobs)
         if sampling.allowed is not None:
-            seen = seen[-self.limits.window :] if self.limits.window else seen
+            seen = seen[-self.limits.windows.every :] if self.limits.windows.every else seen
             token = best_allowed(seen, sampling.allowed)
             top = truly_likeliest(seen, sampling.logprobs)
         self._last_tokens[slot] = token

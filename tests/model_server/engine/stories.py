@@ -25,7 +25,7 @@ import numpy as np
 from model_server.engine.beams.search import sampling_of
 from model_server.engine.drafting.drafting import Drafting
 from model_server.engine.drafting.drafts import Drafts
-from model_server.engine.limits import check_limits
+from model_server.engine.limits import EngineLimits, WindowLimits, check_limits
 from model_server.engine.media.media_limits import MediaLimits
 from model_server.engine.media.media_span import MediaSpan
 from model_server.engine.registry import finish_of, new_sequence
@@ -34,7 +34,6 @@ from model_server.engine.running.ops import Encode, Later, Op, Pending, Proposal
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.types import (
     BeamSettings,
-    EngineLimits,
     Row,
     RowResult,
     Sampling,
@@ -47,6 +46,13 @@ from sax.errors import SaxError
 GOLDEN = Path(__file__).parent / "golden" / "stories.digests"
 STORIES = 2400
 VOCAB = 64
+_TOLD_LIMITS = (
+    *("slots", "pages", "page_size", "max_context", "token_budget", "max_logit_rows"),
+    *("prefill_block", "max_prefill_blocks", "max_mixed_blocks", "queue", "short_context"),
+    *("max_running_per_account", "max_queued_per_account", "prefix_cache", "window"),
+    *("near_window", "recurrent", "adapters", "guesses", "max_decodes", "steps_per_launch"),
+    "media",
+)
 _TURNS = 4000  # in which every story ends
 
 
@@ -62,7 +68,7 @@ def story(seed: int) -> Iterator[str]:
     """Yield what happens, one event a line."""
     rng = random.Random(seed)
     limits = _limits(rng)
-    yield f"limits {_with_old_names(limits)}"
+    yield f"limits {_as_one_record(limits)}"
     teller = _Teller(limits, _drafting(rng, limits))
     arrivals = [(rng.randrange(40), _request(rng, limits)) for _ in range(rng.randint(1, 14))]
     cancels = {rng.randrange(60): rng.random() for _ in range(rng.choice([0, 0, 1, 3]))}
@@ -78,13 +84,13 @@ def story(seed: int) -> Iterator[str]:
     raise AssertionError(f"story {seed} does not end")
 
 
-def _with_old_names(limits: EngineLimits) -> str:
-    """Return the limits in the words in which the golden file was written."""
-    return (
-        str(limits)
-        .replace(", draft_tokens=", ", guesses=")
-        .replace(", sliding_window=", ", near_window=")
-    )
+def _as_one_record(limits: EngineLimits) -> str:
+    """Return the limits as they were told when the golden file was written."""
+    flat = msgspec.structs.asdict(limits)
+    windows: WindowLimits = flat.pop("windows")
+    flat |= {"window": windows.every, "near_window": windows.sliding}
+    flat |= {"recurrent": windows.recurrent, "guesses": flat.pop("draft_tokens")}
+    return f"EngineLimits({', '.join(f'{name}={flat[name]!r}' for name in _TOLD_LIMITS)})"
 
 
 class _Teller:
@@ -320,10 +326,11 @@ def _sizes(rng: random.Random) -> dict[str, Any]:
     }
     window = rng.choice(["all", "all", "window", "sliding", "recurrent"])
     if window == "window":
-        sizes["window"] = rng.randint(3, 12)
-    if window in ("sliding", "recurrent"):
-        sizes["sliding_window"] = 1 if window == "recurrent" else rng.randint(3, 12)
-        sizes["recurrent"] = window == "recurrent"
+        sizes["windows"] = WindowLimits(every=rng.randint(3, 12))
+    if window == "sliding":
+        sizes["windows"] = WindowLimits(sliding=rng.randint(3, 12))
+    if window == "recurrent":
+        sizes["windows"] = WindowLimits(sliding=1, recurrent=True)
     speed = rng.choice(["plain", "plain", "draft_tokens", "series"])
     if speed == "draft_tokens" and window != "recurrent":
         more = rng.randint(1, 6)

@@ -10,12 +10,12 @@ import numpy as np
 from model_server.disaggregation.handed_pages import handed_over
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.drafting.drafting import Drafting
+from model_server.engine.limits import EngineLimits
 from model_server.engine.registry import new_sequence
 from model_server.engine.request import EngineRequest, SequenceUpdate
 from model_server.engine.running.ops import Pending
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.types import (
-    EngineLimits,
     Hypothesis,
     Row,
     RowResult,
@@ -204,9 +204,9 @@ def pages_of(engine_request: EngineRequest, limits: EngineLimits) -> MovedRows:
     flat[: len(prompt)] = prompt
     rows = flat.reshape(pages, limits.page_size)
     state = (len(prompt), hash_of(prompt))
-    states = (state,) * window_pages if limits.recurrent else ()
+    states = (state,) * window_pages if limits.windows.recurrent else ()
     long = limits.short_context is not None and len(prompt) > limits.short_context
-    of_windows = None if limits.sliding_window is None else rows[pages - window_pages :]
+    of_windows = None if limits.windows.sliding is None else rows[pages - window_pages :]
     return MovedRows(rows, long, of_windows, states)
 
 
@@ -275,7 +275,7 @@ def alone(engine_request: EngineRequest, limits: EngineLimits) -> tuple[list[int
     tokens = list(engine_request.prompt)
     answer: list[int] = []
     while True:
-        answer.append(next_token(tokens, engine_request.sampling, limits.window))
+        answer.append(next_token(tokens, engine_request.sampling, limits.windows.every))
         tokens.append(answer[-1])
         if answer[-1] in engine_request.stop_ids:
             return answer, "stop"

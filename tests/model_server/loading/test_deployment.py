@@ -322,8 +322,8 @@ def test_an_automatic_context_counts_what_windows_leave() -> None:
 
 
 def test_layers_have_pages_in_common_where_that_frees_none() -> None:
-    assert deploy_gemma(gemma(context=16)).limits.sliding_window is None
-    assert deploy_gemma(gemma(context=17)).limits.sliding_window == 16
+    assert deploy_gemma(gemma(context=16)).limits.windows.sliding is None
+    assert deploy_gemma(gemma(context=17)).limits.windows.sliding == 16
 
 
 def test_pages_in_transit_are_planned_beside_the_pool() -> None:

@@ -73,7 +73,7 @@ def likeliest() -> Any:
 
 def test_answers_and_their_next_turns_are_the_models_own(loaded: Loaded, likeliest: Any) -> None:
     limits = loaded.runner.limits
-    assert limits.sliding_window == 512
+    assert limits.windows.sliding == 512
     assert window_page_count(limits) < limits.pages == 2 * CONTEXT // 16
     words = loaded.tokenizer.encode(TEXT.read_text(encoding="utf-8"))
     asked = [

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import closed_set
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.paging.window_page_count import window_page_count
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
-from model_server.engine.types import EngineLimits
 from model_server.kernels import xla
 from model_server.kernels.pages import allocate
 from tests.model_server.engine.paging.test_shared_pages import prompts_of, served, storm
@@ -31,8 +31,7 @@ LIMITS = EngineLimits(
     max_prefill_blocks=4,
     max_logit_rows=3,
     prefill_block=4,
-    sliding_window=2,
-    recurrent=True,
+    windows=WindowLimits(sliding=2, recurrent=True),
 )
 # Layers of Nemotron-H may keep nothing, those of Falcon-H1 keep keys and values as well.
 MORE = ("mamba2", "qwen3_next", "nemotron_h", "falcon_h1", "minimax")

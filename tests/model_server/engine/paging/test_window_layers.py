@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
 from model_server.engine.buckets import closed_set
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.paging.window_page_count import window_page_count
 from model_server.engine.running.runner import ModelRunner
 from model_server.engine.step_arrays import WINDOW_PARTS, ColumnLayout
 from model_server.engine.step_program import COPIES, StepProgram
-from model_server.engine.types import EngineLimits
 from model_server.kernels import xla
 from model_server.kernels.pages import allocate, copy_pages_apart
 from model_server.loading.random_weights import random_weights
@@ -47,7 +47,7 @@ LIMITS = EngineLimits(
     token_budget=18,
     max_logit_rows=3,
     prefill_block=8,
-    sliding_window=WINDOW,
+    windows=WindowLimits(sliding=WINDOW),
 )
 
 
@@ -106,7 +106,7 @@ def test_tokens_are_those_of_whole_sequences(tiny: TinyGemma3, sharing: PrefixSh
 
 def test_a_step_without_window_pages_has_no_table_of_them() -> None:
     bucket = closed_set(LIMITS.slots, (1, 2))[-1]
-    plain = ColumnLayout(bucket, replace(LIMITS, sliding_window=None)).parts
+    plain = ColumnLayout(bucket, replace(LIMITS, windows=WindowLimits())).parts
     assert set(ColumnLayout(bucket, LIMITS).parts) - set(plain) == set(WINDOW_PARTS)
 
 

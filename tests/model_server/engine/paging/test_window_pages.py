@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from model_server.config import PrefixSharing
+from model_server.engine.limits import EngineLimits, WindowLimits
 from model_server.engine.paging.window_page_count import most_window_pages, window_page_count
 from model_server.engine.request import EngineRequest
-from model_server.engine.types import BeamSettings, EngineLimits
+from model_server.engine.types import (
+    BeamSettings,
+)
 from tests.model_server.engine import test_grammar_states as guides
 from tests.model_server.engine.beams import test_beam_slots as beams
 from tests.model_server.engine.drafting.test_drafting import Oracle
@@ -45,7 +48,7 @@ def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     drawn = data.draw(small_limits())
     limits = replace(
         drawn,
-        sliding_window=data.draw(windows),
+        windows=WindowLimits(sliding=data.draw(windows)),
         prefix_cache=data.draw(sharings),
         pages=data.draw(st.integers(drawn.pages, 60)),
     )
@@ -55,7 +58,7 @@ def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
 
 @examples(st.data(), few=40, many=150)
 def test_answers_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
-    limits = replace(data.draw(tight_limits()), sliding_window=data.draw(windows))
+    limits = replace(data.draw(tight_limits()), windows=WindowLimits(sliding=data.draw(windows)))
     asks = data.draw(tight_asks(context_of(limits)))
     assert_answers(run(limits, asks), asks)
 
@@ -65,7 +68,7 @@ def test_draft_tokens_change_no_answer(data: st.DataObject) -> None:
     drawn = data.draw(small_limits())
     limits = replace(
         drawn,
-        sliding_window=data.draw(windows),
+        windows=WindowLimits(sliding=data.draw(windows)),
         prefix_cache=data.draw(sharings),
         slots=6,
         max_logit_rows=8,
@@ -79,8 +82,8 @@ def test_draft_tokens_change_no_answer(data: st.DataObject) -> None:
 
 @examples(st.data(), few=30, many=150)
 def test_every_search_finds_what_it_would_find_alone(data: st.DataObject) -> None:
-    drawn = replace(data.draw(beams.some_limits()), window=None)
-    limits = replace(drawn, sliding_window=data.draw(windows))
+    drawn = replace(data.draw(beams.some_limits()), windows=WindowLimits())
+    limits = replace(drawn, windows=WindowLimits(sliding=data.draw(windows)))
     asks = data.draw(beams.some_asks(limits))
     trace = run(limits, asks)
     for place, ask in enumerate(asks, 1):
@@ -94,7 +97,7 @@ def test_a_preempted_search_goes_on_where_it_was(sharing: PrefixSharing) -> None
     """Its hypotheses part before the window of the end of the one that is computed again first."""
     limits = replace(
         limits_of(slots=4, pages=57, page_size=2, max_context=40, prefix_cache=sharing),
-        sliding_window=3,
+        windows=WindowLimits(sliding=3),
     )
     search = beams.beams_for((3, 2, 8), 9, BeamSettings(3, 0.8, min_tokens=6))
     others = [replace(ask_for((9, n), 20), account="another") for n in range(3)]
@@ -116,7 +119,9 @@ def test_a_preempted_search_goes_on_where_it_was(sharing: PrefixSharing) -> None
 def test_a_token_that_does_not_fit_is_chosen_anew_with_all_that_it_sees(
     sizes: list[int], fussy: int, slow: int, pages: int, window: int, cache: PrefixSharing
 ) -> None:
-    limits = replace(guides.LIMITS, pages=pages, sliding_window=window, prefix_cache=cache)
+    limits = replace(
+        guides.LIMITS, pages=pages, windows=WindowLimits(sliding=window), prefix_cache=cache
+    )
     grammar = guides.Counting(30, modulus=7, fussy=fussy, slow=slow)
     guides.check_together(limits, grammar, sizes)
 
@@ -139,7 +144,9 @@ def test_forced_tokens_are_those_of_single_steps(
     window: int,
     cache: PrefixSharing,
 ) -> None:
-    limits = replace(forced.LIMITS, pages=pages, sliding_window=window, prefix_cache=cache)
+    limits = replace(
+        forced.LIMITS, pages=pages, windows=WindowLimits(sliding=window), prefix_cache=cache
+    )
     asked = [forced.asked(size, forced.Forcing(30, every, length), most, 0) for size, most in sizes]
     inbox, ids, _ = forced.served(limits, asked)
     for id, request in zip(ids, asked, strict=True):
@@ -148,7 +155,7 @@ def test_forced_tokens_are_those_of_single_steps(
 
 @pytest.mark.parametrize("sharing", ["off", "tenant"])
 def test_a_long_answer_holds_no_more_window_pages_than_its_window(sharing: PrefixSharing) -> None:
-    limits = replace(limits_of(), sliding_window=8, prefix_cache=sharing)
+    limits = replace(limits_of(), windows=WindowLimits(sliding=8), prefix_cache=sharing)
     trace = Trace(limits)
     trace.add(1, ask_for(PROMPT, 50))
     most = window_pages = 0
@@ -164,7 +171,9 @@ def test_a_long_answer_holds_no_more_window_pages_than_its_window(sharing: Prefi
 
 def test_slots_with_any_context_need_as_many_window_pages_as_their_windows_take() -> None:
     """64 tokens are 4 pages, and one more where they lie askew."""
-    limits = replace(limits_of(slots=8, pages=10_000, page_size=16), sliding_window=62)
+    limits = replace(
+        limits_of(slots=8, pages=10_000, page_size=16), windows=WindowLimits(sliding=62)
+    )
     assert most_window_pages(limits) == window_page_count(limits) == 8 * (4 + 1 + 2) + 16 // 16
     assert window_page_count(replace(limits, max_context=2**20)) == window_page_count(limits)
     assert window_page_count(replace(limits, pages=20)) == 20
@@ -174,7 +183,7 @@ def test_slots_with_any_context_need_as_many_window_pages_as_their_windows_take(
 def windowed(sharing: PrefixSharing = "tenant") -> EngineLimits:
     """For one slot with a window of 4, 6 window pages of 4 tokens, and 6 that keep prefixes."""
     limits = limits_of(1, 200, token_budget=4, prefill_block=4, prefix_cache=sharing)
-    return replace(limits, sliding_window=4)
+    return replace(limits, windows=WindowLimits(sliding=4))
 
 
 def others(count: int) -> list[EngineRequest]:
