@@ -22,91 +22,23 @@ from sax.auth.credentials import (
     presented_account,
     presented_token,
 )
-from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
-from sax.client.losses import ReplicaDied, ReplicaSilent, ReplicaUnreachable
-from sax.client.routing.choice import ServerLoad
-from sax.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    InvalidRequest,
-    ReplicaLost,
-    Retry,
-    SaxError,
-    Unauthenticated,
-    fresh,
-    meaning,
+from sax.client.inbox import Inbox, Item, Mailbox, is_last
+from sax.client.losses import (
+    SILENCE_S,
+    Breaks,
+    Pulse,
+    ReplicaDied,
+    ReplicaSilent,
+    end_of_stream,
+    is_death,
 )
+from sax.client.routing.choice import ServerLoad
+from sax.errors import Cancelled, DeadlineExceeded, InvalidRequest, ReplicaLost, SaxError, fresh
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, TokenChunk
 from sax.wire import rpc
 from sax.wire.tokens import decode_chunk, decode_failure, encode_generate, put_timeout
 
-# Notices that a model server fell silent while requests wait for it.
-#
-# Silence is counted in looks, not seconds: a client that was itself held up makes one look for all
-# of that time, and reads what came meanwhile before it makes the next.
-
-SILENCE_S = 4.4  # so that it is noticed within 5 s, though a message may come just after a look
-_LOOKS = 11  # in that time
-
-
-class Pulse:
-    """Watches one token stream while it owes answers.
-
-    The reader of the stream sets `heard` with every message. Servers older than beats may be silent
-    for as long as a prefill takes, so silence means nothing until the server has sent a beat.
-    """
-
-    __slots__ = ("_ask", "_look_s", "_on_silence", "_owes", "_silent", "_timer", "beats", "heard")
-
-    def __init__(
-        self,
-        owes: Callable[[], object],
-        ask: Callable[[bool], None],
-        on_silence: Callable[[], None],
-        silence_s: float = SILENCE_S,
-    ) -> None:
-        """`owes` is true while requests are open; `ask` switches the server's beats on and off."""
-        self._owes = owes
-        self._ask = ask
-        self._on_silence = on_silence
-        self._look_s = silence_s / _LOOKS
-        self._silent = 0  # looks that found nothing new
-        self._timer: asyncio.TimerHandle | None = None
-        self.heard = False
-        self.beats = False  # True once this server has sent a beat
-
-    def watch(self) -> None:
-        """Begin to watch, unless watching already: a request was sent."""
-        if self._timer is None:
-            self._silent = 0
-            self._ask(True)
-            self._look_later()
-
-    def stop(self) -> None:
-        """The stream ended."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _look_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._look_s, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        self._silent = 0 if self.heard else self._silent + 1
-        self.heard = False
-        if not self._owes():
-            self._ask(False)
-        elif self.beats and self._silent >= _LOOKS:
-            self._on_silence()
-        else:
-            self._look_later()
-
-
-_NO_CONNECTION = "failed to connect"  # in gRPC's own words
-_FROZEN = "ping timeout"  # in its words, too: a machine that hangs or is cut off
-_SUSPECT_S = 5.0  # after a break, other replicas are preferred for this long
 _LATER_S = 0.5  # past a deadline, for the server to say how the request spent its time
 
 Reply = TypeVar("Reply", bound=Message)
@@ -135,8 +67,7 @@ class ModelServerConnection:
         self._reader: asyncio.Task[None] | None = None
         self._pulse = Pulse(self._owes, self._ask_for_beats, self._fall_silent, silence_s)
         self._calls = 0
-        self._broke_at = self._died_at = float("-inf")
-        self._only_one_waited = False  # when the server died
+        self._breaks = Breaks()
 
     @property
     def outstanding(self) -> int:
@@ -144,8 +75,7 @@ class ModelServerConnection:
 
     @property
     def load(self) -> ServerLoad:
-        since_break_s = asyncio.get_running_loop().time() - self._broke_at
-        return ServerLoad(since_break_s < _SUSPECT_S, self.outstanding)
+        return ServerLoad(self._breaks.broke_lately, self.outstanding)
 
     async def call(
         self, path: str, request: Message, reply: type[Reply], timeout_s: float | None = None
@@ -212,27 +142,17 @@ class ModelServerConnection:
         try:
             yield
         except ReplicaLost as error:
-            self._note_break()
-            if not _is_death(error):
+            self._breaks.note()
+            if not is_death(error):
                 raise
             raise self._died(error) from error
         finally:
             self._calls -= 1
 
-    def _note_break(self) -> None:
-        self._broke_at = asyncio.get_running_loop().time()
-
     def _died(self, error: SaxError) -> ReplicaDied:
         """Return the error of a request that waited for a part of its answer."""
-        now = asyncio.get_running_loop().time()
-        if now - self._died_at > _SUSPECT_S:  # the first of all that end with the server
-            heard = sum(inbox.heard for inbox in self._inboxes.values())
-            waiting = len(self._inboxes) - heard + self._calls
-            self._only_one_waited = waiting == 1 and heard > 0
-            self._died_at = now
-        died = ReplicaDied(error.text)
-        died.alone = self._only_one_waited
-        return died
+        heard = sum(inbox.heard for inbox in self._inboxes.values())
+        return self._breaks.death(error, heard, len(self._inboxes) - heard + self._calls)
 
     @contextmanager
     def _asked(
@@ -294,11 +214,7 @@ class ModelServerConnection:
                 self._dispatch(message)
             error = ReplicaLost(f"{self.peer} ended the stream")
         except grpc.aio.AioRpcError as exc:
-            error = _as_lost(rpc.to_sax_error(exc, self.peer))
-            if _NO_CONNECTION in (exc.details() or "") and isinstance(error, ReplicaLost):
-                error = ReplicaUnreachable(error.text)
-            elif _FROZEN in (exc.details() or ""):  # gRPC noticed the silence before the pulse did
-                error = ReplicaSilent(error.text)
+            error = end_of_stream(rpc.to_sax_error(exc, self.peer), exc.details() or "")
         except asyncio.CancelledError:
             if rpc.is_cancelled_here():
                 raise
@@ -340,20 +256,13 @@ class ModelServerConnection:
 
     def _fail_all(self, error: SaxError) -> None:
         if not isinstance(error, Cancelled):
-            self._note_break()
-        died = _is_death(error)
+            self._breaks.note()
+        died = is_death(error)
         waiting = {number for number, inbox in self._inboxes.items() if died and not inbox.heard}
         errors = {number: self._died(error) for number in waiting}
         inboxes, self._inboxes = self._inboxes, {}
         for number, inbox in inboxes.items():
             inbox.put(errors.get(number) or fresh(error))
-
-
-def _is_death(error: SaxError) -> bool:
-    """Return True if the connection was closed, as the system does when a process ends."""
-    return type(error) is ReplicaLost and not (
-        _NO_CONNECTION in error.text or _FROZEN in error.text
-    )
 
 
 async def _requests(outgoing: Outgoing) -> AsyncIterator[tokens_pb2.ToServer]:
@@ -370,11 +279,34 @@ def _check_size(message: tokens_pb2.ToServer) -> None:
         )
 
 
-def _as_lost(error: SaxError) -> SaxError:
-    """Map a stream error to a lost replica: the stream itself carries no single request.
+class Outlet:
+    """Passes chunks to a sink as they arrive: only the end wakes a task, not each token."""
 
-    Unauthenticated stays: every other replica would refuse this opener too.
-    """
-    if isinstance(error, Unauthenticated) or meaning(error).retry is Retry.LOCATOR:
-        return error
-    return ReplicaLost(error.text)
+    __slots__ = ("_sink", "heard", "over")
+
+    def __init__(self, sink: Callable[[TokenChunk], None]) -> None:
+        self.heard = False
+        self._sink = sink
+        # The last chunk, or the error that replaced it or that the sink raised.
+        self.over: asyncio.Future[tokens_pb2.Chunk] = asyncio.get_running_loop().create_future()
+
+    def put(self, item: Item) -> None:
+        self.heard = True
+        if self.over.done():
+            return
+        try:
+            if isinstance(item, SaxError):
+                raise item
+            if not self._hand_on(item):
+                self.over.set_result(item)
+        except Exception as exc:  # a bug in one sink must not end the stream of all requests
+            self.over.set_exception(exc)
+            self.over.exception()  # mark as retrieved: a cancelled reader never does
+
+    def _hand_on(self, chunk: tokens_pb2.Chunk) -> bool:
+        """Pass a chunk to the sink; return True if more will come."""
+        if chunk.HasField("failure"):
+            return False
+        decoded = decode_chunk(chunk)
+        self._sink(decoded)
+        return decoded.finish_reason is None

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from model_server.disaggregation import mirror
+from model_server.disaggregation import prefill_servers
 from model_server.disaggregation.disaggregation import is_remote, worthwhile
 from model_server.disaggregation.handed_pages import PageCount
 from model_server.disaggregation.handoff import encode_ask
-from model_server.disaggregation.prefill_server import PrefillServer
+from model_server.disaggregation.prefill_servers import PrefillServer
 from model_server.engine.request import EngineRequest
 from model_server.engine.types import Sampling
 from sax.errors import InvalidRequest, QueueFull, SaxError, UnsupportedParameter
@@ -42,7 +42,7 @@ def test_a_prompt_that_fills_the_short_context_is_computed_here() -> None:
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror, "_PERIOD_S", 0.05)
+    monkeypatch.setattr(prefill_servers, "_PERIOD_S", 0.05)
 
 
 @asynccontextmanager

@@ -17,7 +17,8 @@ from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.loading.loaded import Loaded
 from model_server.loading.loader import make_loader
 from model_server.serving.answers.detokenizer import Detokenizer
-from model_server.serving.engine_request import check_sampling, make_engine_request
+from model_server.serving.engine_request import make_engine_request
+from model_server.serving.request_checks import check_sampling
 from sax.fields.sampling import SAMPLING, SamplingParams
 from sax.types import GenerateRequest, ModelSpec, TokenLogprob
 from tests.demo_model import COMPILE_CACHE, demo_model
@@ -211,10 +212,12 @@ CASES: dict[str, Case] = {
 GRAMMARS = {"json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"}
 # As have those of a beam search, which gives several whole answers (test_beam_request).
 BEAMS = {"beam_size", "length_penalty", "early_stopping", "tokens_per_beam"}
+# And the bound of reasoning, for models that reason (tests/model_server/serving/test_thinking).
+THINKING = {"max_thinking_tokens"}
 
 
 def test_every_field_of_the_table_has_a_case() -> None:
-    assert set(CASES) == set(SAMPLING) - GRAMMARS - BEAMS
+    assert set(CASES) == set(SAMPLING) - GRAMMARS - BEAMS - THINKING
 
 
 @pytest.fixture(scope="module")
