@@ -133,7 +133,7 @@ class Recipe:
         return max(self._windows, default=None)
 
     @property
-    def near_window(self) -> int | None:
+    def sliding_window(self) -> int | None:
         """Tokens that a query sees at most in the layers with a window; None: no layer differs."""
         apart = self.recurrent or None in self.windows
         return max(self._windows, default=None) if apart else None
