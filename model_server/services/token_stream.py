@@ -1,18 +1,26 @@
-"""The token stream of one caller: starts requests, cancels them and collects their chunks.
+"""Token streams: many requests on one connection, one message per engine step for all of them.
 
-`take` returns all chunks of one delivery of the engine at once, one per request, so each delivery
-sends one message per connection.
+A stream starts requests, cancels them and collects their chunks. `take` returns all chunks of one
+delivery of the engine at once, one per request, so each delivery sends one message per connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from typing import Any, NamedTuple
 
+from model_server.services.beats import Beats
+from model_server.services.call import account_of_call
 from model_server.serving.answers.running_request import RunningRequest
-from model_server.serving.handler import Handler
+from model_server.serving.handler import GENERATE_STREAM, Handler
+from sax.auth.acl import Principal, caller
+from sax.auth.authentication import Authentication
 from sax.errors import InvalidRequest, SaxError
+from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, TokenChunk
+from sax.wire.request_bounds import check_generate, check_token
+from sax.wire.tokens import decode_generate, encode_failure, put_chunk
 
 
 class Delivery(NamedTuple):
@@ -117,3 +125,99 @@ class TokenStream:
                 return
         self._places[id] = len(self._outbox)
         self._outbox.append(Delivery(id, chunk))
+
+
+class _Sender(NamedTuple):
+    """The caller that opened a stream."""
+
+    principal: Principal
+    account: str
+
+
+class TokenStreams:
+    """All streams of a server, as a part of its token service."""
+
+    def __init__(self, handler: Handler, authentication: Authentication) -> None:
+        self._handler = handler
+        self._authentication = authentication
+        self._open: set[TokenStream] = set()
+        self._beats = Beats()
+
+    async def Stream(
+        self, request_iterator: Any, context: Any
+    ) -> AsyncGenerator[tokens_pb2.FromServer]:
+        """Run until the caller hangs up, or half-closes and has every answer."""
+        stream = TokenStream(self._handler, GENERATE_STREAM)
+        self._open.add(stream)
+        sender = _Sender(caller(), account_of_call(context))
+        reader = asyncio.create_task(
+            _read(request_iterator, stream, self._beats, self._authentication, sender)
+        )
+        try:
+            while deliveries := await stream.take():
+                yield _message(deliveries)
+            if reader.done():
+                await reader  # a broken stream is an error of the call
+        finally:
+            reader.cancel()
+            stream.close()
+            self._beats.discard(stream)
+            self._open.discard(stream)
+
+    def end(self) -> None:
+        """Let every stream end once its requests are answered."""
+        for stream in self._open:
+            stream.end()
+
+
+def _message(deliveries: Sequence[Delivery]) -> tokens_pb2.FromServer:
+    message = tokens_pb2.FromServer()
+    add = message.chunks.add
+    if deliveries[0] is BEAT:
+        message.beats, deliveries = True, deliveries[1:]
+    for id, chunk in deliveries:
+        if isinstance(chunk, SaxError):
+            add().MergeFrom(encode_failure(id, chunk))
+        else:
+            put_chunk(add(), id, chunk)
+    return message
+
+
+async def _read(
+    messages: AsyncIterable[tokens_pb2.ToServer],
+    stream: TokenStream,
+    beats: Beats,
+    authentication: Authentication,
+    sender: _Sender,
+) -> None:
+    """Start and cancel requests in order, so that a cancel never overtakes its request."""
+    try:
+        async for message in messages:
+            if message.HasField("generate"):
+                _start(stream, message.generate, authentication, sender)
+            elif message.HasField("cancel"):
+                stream.cancel(message.cancel.id)
+            elif message.HasField("beats"):
+                beats.set(stream, message.beats)
+    except BaseException:
+        stream.close()
+        raise
+    stream.end()
+
+
+def _start(
+    stream: TokenStream,
+    message: tokens_pb2.Generate,
+    authentication: Authentication,
+    sender: _Sender,
+) -> None:
+    """Start one request as its own user: requests of several users may share a stream."""
+    try:
+        check_token(message)
+        authentication.enter_message(message.token, sender.principal)
+        check_generate(message)
+        question = decode_generate(message, sender.account)
+    except SaxError as error:
+        stream.fail(message.id, error)
+    else:
+        stream.start(message.id, question)
