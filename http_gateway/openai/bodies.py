@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from http_gateway.openai.prompts import messages_schema, prompts_schema, texts_schema
 from http_gateway.openai.schema import (
+    CHAT_LABELS,
     CHAT_UNCHANGED,
     COMPLETION_UNCHANGED,
     LABELS,
@@ -103,7 +104,7 @@ CHAT = RequestBody(
     model=ChatRequest,
     route=RequestRoute.CHAT,
     unchanged=CHAT_UNCHANGED,
-    labels=LABELS,
+    labels=CHAT_LABELS,
     replaced={**_shared(RequestRoute.CHAT), "messages": messages_schema(RequestRoute.CHAT)},
     rules=(
         *_RULES,

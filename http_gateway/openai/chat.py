@@ -29,17 +29,16 @@ _ROLES = {
     "tool": "tool",
 }
 
-PARTS = ("text", "image_url", "input_audio")  # types of a message's parts; only users send others
+PARTS = ("text", "image_url", "input_audio")  # types of a message's parts; others are of one role
 # Fields of an earlier reply, which clients send back with the conversation.
 _NO_OP: dict[str, tuple[object, ...]] = {
-    "refusal": (),
     "annotations": ([],),
     "audio": (),
     "function_call": (),
 }
 # Fields that only messages of one role have; elsewhere they hold nothing.
-_OF_TOOL = ("name", "tool_call_id")
-_OF_ASSISTANT = ("tool_calls", "reasoning", "reasoning_content")
+_OF_TOOL = ("tool_call_id",)
+_OF_ASSISTANT = ("tool_calls", "reasoning", "reasoning_content", "refusal")
 _NOTHING: dict[str, tuple[object, ...]] = {name: ([],) for name in (*_OF_TOOL, *_OF_ASSISTANT)}
 
 
@@ -57,12 +56,17 @@ def _to_message(turn: ChatMessage, at: str) -> Message:
         known = ", ".join(_ROLES)
         raise InvalidRequest(f"{at}role {quoted(turn.role)}: use one of {known}", param=at + "role")
     extra = dict(turn.model_extra or {})
-    own = {"tool": _OF_TOOL, "assistant": _OF_ASSISTANT}.get(turn.role, ())
+    own = ("name", *{"tool": _OF_TOOL, "assistant": _OF_ASSISTANT}.get(turn.role, ()))
     fields = {name: value for name in own if (value := extra.pop(name, None)) is not None}
     refuse_unsupported(extra, {**_NO_OP, **_NOTHING}, at=at)
     calls = to_calls(fields.get("tool_calls"), at + "tool_calls")
-    none = calls and turn.content is None
-    content = "" if none else _content_of(turn.content, at + "content", turn.role)
+    refusal = _label(fields, "refusal", at)
+    none = (calls or refusal) and turn.content in (None, [], "")
+    if refusal and not none:
+        raise InvalidRequest(
+            f"{at}content and {at}refusal are both there: send one of them", param=at + "refusal"
+        )
+    content = refusal if none else _content_of(turn.content, at + "content", turn.role)
     return Message(
         _ROLES[turn.role],
         content,
@@ -95,14 +99,15 @@ def _part(part: object, at: str, role: str) -> str | ImageLink:
         raise InvalidRequest(f'{at}: send {{"type": "text", "text": ...}}', param=at)
     fields = dict(cast("Mapping[str, object]", part))
     kind = fields.pop("type", None)
-    kinds = PARTS if role == "user" else PARTS[:1]
+    kinds = {"user": PARTS, "assistant": ("text", "refusal")}.get(role, PARTS[:1])
     if kind not in kinds:
         raise UnsupportedParameter(
             f"{at}.type {quoted(kind)} is not supported in a message of the role {role}: send "
             f"{' or '.join(kinds)} parts only",
             param=f"{at}.type",
         )
-    return {"text": _text, "image_url": _image, "input_audio": _sound}[str(kind)](fields, at)
+    readers = {"text": _text, "refusal": _refusal, "image_url": _image, "input_audio": _sound}
+    return readers[str(kind)](fields, at)
 
 
 def _image(fields: dict[str, object], at: str) -> ImageLink:
@@ -124,11 +129,15 @@ def _sound(fields: dict[str, object], at: str) -> SoundLink:
     return read_sound(data, form, f"{at}.input_audio", at, row)
 
 
-def _text(fields: dict[str, object], at: str) -> str:
-    text = fields.pop("text", None)
+def _refusal(fields: dict[str, object], at: str) -> str:
+    return _text(fields, at, "refusal")
+
+
+def _text(fields: dict[str, object], at: str, name: str = "text") -> str:
+    text = fields.pop(name, None)
     if not isinstance(text, str):
-        raise InvalidRequest(f"{at}.text: send a string", param=f"{at}.text")
-    field(RequestRoute.CHAT, "messages.content").check_text(text, f"{at}.text")
+        raise InvalidRequest(f"{at}.{name}: send a string", param=f"{at}.{name}")
+    field(RequestRoute.CHAT, "messages.content").check_text(text, f"{at}.{name}")
     refuse_unsupported(fields, {}, at=f"{at}.")
     return text
 

@@ -33,19 +33,19 @@ COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 
 # Labels for the request; they do not change the answer.
 _HARMLESS = frozenset({"metadata", "safety_identifier"})
+# Hints of a chat that may save time elsewhere, and never change an answer.
+_CHAT_HARMLESS = _HARMLESS | {"prediction", "prompt_cache_options", "prompt_cache_retention"}
+TIERS = ("auto", "default", "flex", "scale", "priority")  # here all are served alike
 
 # Field -> the values besides null that change nothing. Any other value is refused.
 _CHAT: dict[str, tuple[object, ...]] = {
     "echo": (False,),  # a chat has no text of its own
     "audio": (),
-    "function_call": ("none",),
+    "function_call": ("none", "auto"),  # without functions
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
-    "prediction": (),
-    "prompt_cache_options": (),
-    "prompt_cache_retention": (),
-    "service_tier": ("auto", "default"),
+    "service_tier": TIERS,
     "store": (False,),
     "verbosity": ("medium",),
     "web_search_options": (),
@@ -216,7 +216,7 @@ class ChatRequest(ChatFields, _OpenAiRequest):
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
-        refuse_unsupported(self.model_extra, _CHAT, _HARMLESS)
+        refuse_unsupported(self.model_extra, _CHAT, _CHAT_HARMLESS)
         self.options  # noqa: B018  (checks its fields)
         self._check_stream_options()
         check_beams(self, self.choices)
@@ -359,6 +359,7 @@ class CompletionRequest(_OpenAiRequest):
 
 # For the API's description: fields that must hold a value that changes nothing, and labels.
 CHAT_UNCHANGED, COMPLETION_UNCHANGED, LABELS = _CHAT, _COMPLETION, _HARMLESS
+CHAT_LABELS = _CHAT_HARMLESS
 STREAM_OPTIONS_UNCHANGED = _STREAM_OPTIONS
 
 

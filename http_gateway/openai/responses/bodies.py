@@ -15,6 +15,7 @@ from http_gateway.openai.responses.schema import (
     UNCHANGED,
     ResponseRequest,
 )
+from http_gateway.openai.tools import FUNCTION_NAME_PATTERN
 from http_gateway.openapi import RequestBody, Schema, one_of
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
@@ -70,7 +71,7 @@ def _input() -> Schema:
             {
                 "type": {"const": "function_call"},
                 "call_id": call_id,
-                "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
+                "name": {"type": "string", "pattern": FUNCTION_NAME_PATTERN},
                 "arguments": _text("input.arguments"),
             },
             common,
@@ -112,7 +113,7 @@ def _tools() -> Schema:
     tool = _object(
         {
             "type": {"const": "function"},
-            "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
+            "name": {"type": "string", "pattern": FUNCTION_NAME_PATTERN},
         },
         {
             "description": _or_null(_text("tools.description")),

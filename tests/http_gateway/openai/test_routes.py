@@ -217,12 +217,17 @@ async def test_chat_logprobs_are_streamed_with_their_tokens(http: httpx.AsyncCli
     ]
 
 
-async def test_models_are_listed_by_their_full_names(http: httpx.AsyncClient):
+async def test_models_are_listed_by_their_full_names(cell: FakeCell, http: httpx.AsyncClient):
+    llama = cell.models["/sax/test/llama"]
+    cell.models["/sax/test/llama"] = replace(llama, published_at_s=1764352000.5)
     answer = await http.get("/v1/models")
     card = {"object": "model", "created": 0, "owned_by": "sax", "replicas": 1, "ready_replicas": 1}
     assert answer.json() == {
         "object": "list",
-        "data": [{"id": "/sax/test/smollm2", **card}, {"id": "/sax/test/llama", **card}],
+        "data": [
+            {"id": "/sax/test/smollm2", **card},
+            {"id": "/sax/test/llama", **card, "created": 1764352000},
+        ],
     }
 
 

@@ -303,7 +303,7 @@ def test_a_canarys_share_survives_the_wire(share: CanaryShare | None) -> None:
 def test_a_published_model_survives_the_wire(
     spec: ModelSpec, replicas: tuple[ReplicaStatus, ...], methods: tuple[str, ...]
 ) -> None:
-    model = PublishedModel(spec, replicas, methods)
+    model = PublishedModel(spec, replicas, methods, published_at_s=1.5)
     msg = encode_published(model)
     assert decode_published(msg) == model
     assert list(msg.modelet_addresses) == [r.address for r in replicas if r.address]

@@ -84,7 +84,7 @@ def test_an_output_may_answer_a_call_of_an_earlier_response():
         ({"role": "user", "content": "x", "id": 7}, "input[0].id"),
         ({**CALL, "call_id": ""}, "input[0].call_id"),
         ({**CALL, "name": "no name"}, "input[0].name"),
-        ({**CALL, "arguments": "{"}, "input[0].arguments"),
+        ({**CALL, "arguments": [1]}, "input[0].arguments"),
         (OUTPUT, "input[0].call_id"),
         ({**THOUGHT, "encrypted_content": "x"}, "input[0].encrypted_content"),
         ({**THOUGHT, "summary": "x"}, "input[0].summary"),
