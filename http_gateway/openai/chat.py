@@ -11,8 +11,9 @@ from typing import cast
 
 from http_gateway.images.image_link import ImageLink, check_detail, joined, read_url
 from http_gateway.images.sound_link import SoundLink, read_sound
+from http_gateway.openai.chat_tools import KINDS, to_calls
 from http_gateway.openai.schema import ChatMessage, refuse_unsupported
-from http_gateway.openai.tools import object_at, to_calls
+from http_gateway.openai.tools import object_at
 from sax.chat import Content
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
@@ -59,7 +60,7 @@ def _to_message(turn: ChatMessage, at: str) -> Message:
     own = ("name", *{"tool": _OF_TOOL, "assistant": _OF_ASSISTANT}.get(turn.role, ()))
     fields = {name: value for name in own if (value := extra.pop(name, None)) is not None}
     refuse_unsupported(extra, {**_NO_OP, **_NOTHING}, at=at)
-    calls = to_calls(fields.get("tool_calls"), at + "tool_calls")
+    calls = to_calls(fields.get("tool_calls"), at + "tool_calls", KINDS)
     refusal = _label(fields, "refusal", at)
     none = (calls or refusal) and turn.content in (None, [], "")
     if refusal and not none:

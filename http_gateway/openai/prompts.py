@@ -171,20 +171,22 @@ def _calls(route: RequestRoute) -> Schema:
     def text(name: str) -> Schema:
         return {"type": "string", "maxLength": field(route, f"messages.tool_calls.{name}").bytes}
 
-    function: Schema = {
-        "type": "object",
-        "properties": {
-            "name": {**text("name"), "pattern": FUNCTION_NAME_PATTERN},
-            "arguments": text("arguments"),
-        },
-        "required": ["name"],
-        "additionalProperties": False,
-    }
-    call: Schema = {
-        "type": "object",
-        "properties": {"id": text("id"), "type": {"const": "function"}, "function": function},
-        "required": ["function"],
-        "additionalProperties": False,
-    }
+    def call(kind: str, said: str, required: Sequence[str]) -> Schema:
+        name: Schema = {**text("name"), "pattern": FUNCTION_NAME_PATTERN}
+        own: Schema = {
+            "type": "object",
+            "properties": {"name": name, said: text("arguments")},
+            "required": [*required],
+            "additionalProperties": False,
+        }
+        return {
+            "type": "object",
+            "properties": {"id": text("id"), "type": {"const": kind}, kind: own},
+            "required": [kind],
+            "additionalProperties": False,
+        }
+
+    kinds = [call("function", "arguments", ["name"]), call("custom", "input", ["name", "input"])]
+    kinds[1]["required"] = ["type", "custom"]
     most = field(route, "messages.tool_calls").count
-    return {"type": "array", "items": call, "maxItems": most}
+    return {"type": "array", "items": {"anyOf": kinds}, "maxItems": most}

@@ -245,7 +245,8 @@ class ChatRequest(ChatFields, _OpenAiRequest):
         chat = self.options
         return replace(
             self._shape(self.choices),
-            tools=tuple(tool.name for tool in chat.tools) if chat.may_call else (),
+            tools=chat.callable_tools,
+            custom_tools=self.custom_tools,
             parallel_calls=chat.parallel_tool_calls,
             include_reasoning=self.include_reasoning is not False,
         )

@@ -243,11 +243,14 @@ _RESPONSES = (
     _text("input.call_id", LABEL_BYTES, RequestRoute.RESPONSES),
     _text("input.name", TOOL_NAME_BYTES, RequestRoute.RESPONSES),
     _text("input.arguments", TEXT_BYTES, RequestRoute.RESPONSES),
+    _text("input.encrypted_content", TEXT_BYTES, RequestRoute.RESPONSES),
     _text("instructions", TEXT_BYTES, RequestRoute.RESPONSES),
     _text("previous_response_id", LABEL_BYTES, RequestRoute.RESPONSES),
     # 1024: values of a format with its schema
     _many("text", Kind.MAP, RequestRoute.RESPONSES, count=8, bytes=SCHEMA_BYTES, values=1024),
     _many("reasoning", Kind.MAP, RequestRoute.RESPONSES, count=8, bytes=64),
+    # Of Codex: what its turns are called
+    _many("client_metadata", Kind.MAP, RequestRoute.RESPONSES, count=64, bytes=16 << 10, values=2),
     _many("include", Kind.TEXTS, RequestRoute.RESPONSES, count=16, bytes=128),
     _flag("store", RequestRoute.RESPONSES),
 )
@@ -290,8 +293,9 @@ _TOOLS = (
     _text("tools.name", TOOL_NAME_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.description", TOOL_TEXT_BYTES, *_CHATS, RequestRoute.RESPONSES),
     _text("tools.parameters", SCHEMA_BYTES, *_CHATS, RequestRoute.RESPONSES),
-    # A word, or an object that names a function
-    _many("tool_choice", Kind.MAP, *_CALLERS, count=2, bytes=TOOL_NAME_BYTES, values=4),
+    # A word, or an object that names a tool, or the tools that are allowed
+    _many("tool_choice", Kind.MAP, *_CALLERS, count=TOOLS, bytes=TOOL_NAME_BYTES, values=4),
+    _many("allowed_tools", Kind.TEXTS, *_TEMPLATED, count=TOOLS, bytes=TOOL_NAME_BYTES),
     _text("tool_choice", TOOL_NAME_BYTES, *_TEMPLATED),
     _text("tool_name", TOOL_NAME_BYTES, *_TEMPLATED),
     _flag("parallel_tool_calls", *_CALLERS),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
@@ -20,63 +19,27 @@ from http_gateway.dialects.events import (
 )
 from http_gateway.openai.divided_text import parser_of
 from http_gateway.openai.logprobs import chat_logprobs
-from http_gateway.openai.responses.items import Item, new_item_id
+from http_gateway.openai.responses.items import Item
+from http_gateway.openai.responses.open_item import (
+    PLAIN_REASONING,
+    OpenItem,
+    ReasoningStyle,
+    ResponseEvent,
+)
+from http_gateway.openai.responses.tools import CalledTool
 from http_gateway.openai.shape import Shape
 from http_gateway.problems import Problem
 from sax.types import TokenChunk
-
-ResponseEvent = dict[str, Any]  # without its sequence number
-
-_PART = {"message": "output_text", "reasoning": "reasoning_text"}
-
-
-@dataclass(slots=True)
-class OpenItem:
-    """An item that is being written."""
-
-    kind: str  # message, reasoning or function_call
-    index: int
-    call_id: str = ""
-    name: str = ""
-    texts: list[str] = field(default_factory=list[str])
-    logprobs: list[Item] = field(default_factory=list[Item])
-    id: str = ""
-
-    def __post_init__(self) -> None:
-        self.id = new_item_id(self.kind)
-
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
-
-    @property
-    def place(self) -> dict[str, Any]:
-        """The fields by which an event names this item."""
-        place: dict[str, Any] = {"item_id": self.id, "output_index": self.index}
-        return place if self.kind == "function_call" else {**place, "content_index": 0}
-
-    def part(self) -> Item:
-        made: Item = {"type": _PART[self.kind], "text": self.text}
-        if self.kind == "message":
-            made |= {"annotations": [], "logprobs": list(self.logprobs)}
-        return made
-
-    def whole(self, status: str, *, empty: bool = False) -> Item:
-        """Return the item. empty: without its parts, as when it is announced."""
-        made: Item = {"id": self.id, "type": self.kind, "status": status}
-        if self.kind == "function_call":
-            return made | {"call_id": self.call_id, "name": self.name, "arguments": self.text}
-        content = [] if empty else [self.part()]
-        if self.kind == "reasoning":
-            return made | {"summary": [], "content": content, "encrypted_content": None}
-        return made | {"role": "assistant", "content": content}
 
 
 class OutputItems:
     """Collects the items of one answer; each change comes out as events."""
 
-    def __init__(self) -> None:
+    def __init__(self, called: Mapping[str, CalledTool], style: ReasoningStyle) -> None:
+        """called: the tools, by the names that the model calls them by."""
         self.done: list[Item] = []
+        self._called = called
+        self._style = style
         self._open: OpenItem | None = None
         self._pending: list[Item] = []  # log-probabilities of tokens whose text has not come yet
 
@@ -98,9 +61,9 @@ class OutputItems:
                 case ReasoningDelta(text):
                     yield from self._text("reasoning", text)
                 case CallBegun(_, id, name):
-                    yield from self._begin("function_call", call_id=id, name=name)
+                    yield from self._begin_call(id, name)
                 case ArgumentsDelta(_, text):
-                    yield self._delta("response.function_call_arguments.delta", text)
+                    yield from self._item.delta(text)
                 case CallEnded():
                     yield from self.end()
             self._pending = []
@@ -110,49 +73,40 @@ class OutputItems:
         if self._open is None:
             return
         item, self._open = self._open, None
-        if item.kind == "function_call":
-            arguments = {"name": item.name, "arguments": item.text}
-            yield {"type": "response.function_call_arguments.done", **item.place, **arguments}
-        else:
-            part = item.part()
-            told = {"text": part["text"]}
-            if item.kind == "message":
-                told["logprobs"] = part["logprobs"]
-            yield {"type": f"response.{part['type']}.done", **item.place, **told}
-            yield {"type": "response.content_part.done", **item.place, "part": part}
-        whole = item.whole(status)
-        self.done.append(whole)
-        yield {"type": "response.output_item.done", "output_index": item.index, "item": whole}
+        yield from item.ended(status)
+        self.done.append(item.whole(status))
 
     def finish(self, status: str) -> Iterator[ResponseEvent]:
         """Close the last item; an answer without any is an empty message."""
         if self._open is None and not self.done:
-            yield from self._begin("message")
+            yield from self._begin(OpenItem("message", 0))
         if self._pending and self.writing == "message":  # of an end token, which has no text
             yield from self._text("message", "")
         yield from self.end(status)
 
     def _text(self, kind: str, text: str) -> Iterator[ResponseEvent]:
         if self._open is None or self._open.kind != kind:
-            yield from self._begin(kind)
-        event = self._delta(f"response.{_PART[kind]}.delta", text)
-        if kind == "message":
-            event["logprobs"], self._pending = self._pending, []
-            self._item.logprobs += event["logprobs"]
-        yield event
+            yield from self._begin(OpenItem(kind, self._next, style=self._style))
+        for event in self._item.delta(text):
+            if kind == "message":
+                event["logprobs"], self._pending = self._pending, []
+                self._item.logprobs += event["logprobs"]
+            yield event
 
-    def _begin(self, kind: str, call_id: str = "", name: str = "") -> Iterator[ResponseEvent]:
+    def _begin_call(self, id: str, name: str) -> Iterator[ResponseEvent]:
+        tool = self._called.get(name, CalledTool(name))
+        kind = "custom_tool_call" if tool.custom else "function_call"
+        yield from self._begin(OpenItem(kind, self._next, id, tool))
+
+    def _begin(self, item: OpenItem) -> Iterator[ResponseEvent]:
         yield from self.end()
-        item = self._open = OpenItem(kind, len(self.done), call_id, name)
-        announced = item.whole("in_progress", empty=True)
-        yield {"type": "response.output_item.added", "output_index": item.index, "item": announced}
-        if kind != "function_call":
-            part = item.part()
-            yield {"type": "response.content_part.added", **item.place, "part": part}
+        self._open = item
+        yield from item.begun()
 
-    def _delta(self, kind: str, text: str) -> ResponseEvent:
-        self._item.texts.append(text)
-        return {"type": kind, **self._item.place, "delta": text}
+    @property
+    def _next(self) -> int:
+        """The place of the next item, once the one that is being written is done."""
+        return len(self.done) + (self._open is not None)
 
     @property
     def _item(self) -> OpenItem:
@@ -169,10 +123,10 @@ class ResponseUsage(TypedDict):
 
 
 class ResponseItem(TypedDict):
-    """A message, reasoning, a call of a function, or its output."""
+    """A message, reasoning, a call of a tool, or its output."""
 
     id: str
-    type: Literal["message", "reasoning", "function_call", "function_call_output"]
+    type: str
     status: str
 
 
@@ -224,16 +178,24 @@ class ResponseDeleted(TypedDict):
 
 
 _encode = msgspec.json.Encoder().encode
+NO_TOOLS: Mapping[str, CalledTool] = {}
 
 
 class ResponseAnswer:
     """Reads chunks; a stream writes the events, and a whole reply is what is left at the end."""
 
-    def __init__(self, head: dict[str, Any], shape: Shape) -> None:
-        """head: fields of the response that do not depend on the answer."""
+    def __init__(
+        self,
+        head: dict[str, Any],
+        shape: Shape,
+        called: Mapping[str, CalledTool] = NO_TOOLS,
+        style: ReasoningStyle = PLAIN_REASONING,
+    ) -> None:
+        """head: fields of the response that do not depend on the answer. called: the tools, by the
+        names that the model calls them by."""
         self._head = head
         self._shape = shape
-        self._items = OutputItems()
+        self._items = OutputItems(called, style)
         self._parser: AnswerParser | None = None  # None: the text is all content
         self._begun = False
         self._sequence = 0

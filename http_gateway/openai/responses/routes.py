@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +26,7 @@ from http_gateway.openai.responses.conversation import to_conversation
 from http_gateway.openai.responses.items import Item, listed, to_items
 from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
 from http_gateway.openai.responses.stored import StoredResponse, StoredResponses
+from http_gateway.openai.responses.tools import LEFT_OUT_HEADER, told_tools
 from http_gateway.openai.routes import ended_early, generate_requests
 from http_gateway.openai.stored import PageQuery, page_of
 from http_gateway.openapi import (
@@ -64,6 +64,7 @@ class ResponseJob:
     context: list[Item]  # input items, those of earlier responses first
     keep: bool
     limit_s: float
+    headers: dict[str, str]  # of the reply
 
 
 class ResponseRoutes:
@@ -130,10 +131,11 @@ class ResponseRoutes:
         head = head_of(body, id, int(time.time()), store=keep)
         return ResponseJob(
             request=asked,
-            answer=ResponseAnswer(head, body.shape()),
+            answer=ResponseAnswer(head, body.shape(), body.offered.called, body.style),
             context=[*earlier, *to_items(listed(body.input))],
             keep=keep,
             limit_s=self._backend.limit_s(request, body.timeout),
+            headers=_headers(body.offered.left_out),
         )
 
     async def _earlier(self, body: ResponseRequest) -> list[Item]:
@@ -154,7 +156,7 @@ class ResponseRoutes:
             await self._backend.run(request, self._ask(job, read))
         finally:
             self._count(job)
-        return _json(job.answer.whole())
+        return _json(job.answer.whole(), job.headers)
 
     def _stream(self, request: Request, job: ResponseJob) -> Response:
         def end(ending: Ending) -> None:
@@ -167,7 +169,8 @@ class ResponseRoutes:
             on_first=self._backend.on_first_token(request),
             on_end=end,
         )
-        return EventStream([EventSource(partial(self._ask, job), job.answer.encode)], script)
+        source = EventSource(partial(self._ask, job), job.answer.encode)
+        return EventStream([source], script, job.headers)
 
     async def _ask(self, job: ResponseJob, sink: Callable[[TokenChunk], None]) -> None:
         """Read the answer to its end, and keep it before that is told."""
@@ -185,8 +188,12 @@ def _failure(answer: ResponseAnswer, error: SaxError) -> bytes:
     return answer.failure(describe(error))
 
 
-def _json(body: Any) -> Response:
-    return Response(msgspec.json.encode(body), media_type=JSON)
+def _headers(left_out: Sequence[str]) -> dict[str, str]:
+    return {LEFT_OUT_HEADER: ", ".join(left_out)} if left_out else {}
+
+
+def _json(body: Any, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(body), headers=headers, media_type=JSON)
 
 
 def head_of(body: ResponseRequest, id: str, created: int, *, store: bool) -> dict[str, Any]:
@@ -203,22 +210,13 @@ def head_of(body: ResponseRequest, id: str, created: int, *, store: bool) -> dic
         "model": body.model,
         "parallel_tool_calls": chat.parallel_tool_calls,
         "previous_response_id": body.previous_response_id,
-        "reasoning": {"effort": body.effort, "summary": None},
+        "reasoning": {"effort": body.effort, "summary": body.summary},
         "service_tier": "default",
         "store": store,
         "temperature": _number(body, "temperature"),
         "text": {"format": body.format, "verbosity": "medium"},
         "tool_choice": body.tool_choice or "auto",
-        "tools": [
-            {
-                "type": "function",
-                "name": tool.name,
-                "description": tool.description or None,
-                "parameters": json.loads(tool.parameters) if tool.parameters else None,
-                "strict": tool.strict,
-            }
-            for tool in chat.tools
-        ],
+        "tools": told_tools(body.tools or ()),
         "top_logprobs": body.top_logprobs or 0,
         "top_p": _number(body, "top_p"),
         "truncation": "disabled",

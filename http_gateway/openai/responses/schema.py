@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, cast
 
@@ -11,10 +11,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from http_gateway.bounds import bounded, checked, ranged
 from http_gateway.openai.chat_schema import template_variables
 from http_gateway.openai.constraint import labelled_schema
-from http_gateway.openai.schema import SamplingFields, refuse_unsupported, sampling_of
+from http_gateway.openai.responses.open_item import ReasoningStyle
+from http_gateway.openai.responses.tools import OfferedTools, read_offered
+from http_gateway.openai.schema import TIERS, SamplingFields, refuse_unsupported, sampling_of
 from http_gateway.openai.shape import Shape
-from http_gateway.openai.tools import read_tools, to_choice
-from sax.chat import ChatOptions, Tool
+from http_gateway.openai.tool_choice import read_choice
+from sax.chat import ChatOptions
 from sax.client.routing.affinity import current_session
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
@@ -23,10 +25,23 @@ from sax.types import ReplyOptions, SamplingParams
 
 _ROUTE = RequestRoute.RESPONSES
 LOGPROBS = "message.output_text.logprobs"
-INCLUDED = (LOGPROBS,)
+SEALED_REASONING = "reasoning.encrypted_content"
+INCLUDED = (
+    LOGPROBS,
+    SEALED_REASONING,
+    # Parts of items that are listed in full, or that no answer here has
+    "message.input_image.image_url",
+    *("file_search_call.results", "web_search_call.results", "web_search_call.action.sources"),
+    *("code_interpreter_call.outputs", "computer_call_output.output.image_url"),
+)
 
-# Labels for the request; they do not change the answer.
-LABELS = frozenset({"user", "safety_identifier", "prompt_cache_key"})
+# Labels for the request, and hints for caches; they do not change the answer.
+LABELS = frozenset(
+    {
+        *("user", "safety_identifier", "prompt_cache_key", "client_metadata"),
+        *("prompt_cache_options", "prompt_cache_retention"),
+    }
+)
 # Field -> the values besides null that change nothing. Any other value is refused.
 UNCHANGED: dict[str, tuple[object, ...]] = {
     "background": (False,),
@@ -35,18 +50,12 @@ UNCHANGED: dict[str, tuple[object, ...]] = {
     "max_tool_calls": (),
     "moderation": (),
     "prompt": (),
-    "prompt_cache_options": (),
-    "prompt_cache_retention": (),
-    "service_tier": ("auto", "default"),
+    "service_tier": TIERS,
     "truncation": ("disabled",),
 }
 STREAM_OPTIONS_UNCHANGED: dict[str, tuple[object, ...]] = {"include_obfuscation": (False,)}
 _TEXT: dict[str, tuple[object, ...]] = {"verbosity": ("medium",)}
-_REASONING: dict[str, tuple[object, ...]] = {
-    "summary": (),
-    "generate_summary": (),
-    "encrypted_content": (),
-}
+SUMMARIES = ("auto", "concise", "detailed")
 _REMEDIES = {
     "background": "this server answers while you wait: leave it out, or use /v1/batches",
     "conversation": "send previous_response_id, or all items in input",
@@ -118,7 +127,7 @@ class ResponseRequest(SamplingFields):
         refuse_unsupported(self.stream_options, STREAM_OPTIONS_UNCHANGED, at="stream_options.")
         if self.stream_options and not self.stream:
             raise InvalidRequest("stream_options needs stream: true", param="stream_options")
-        self.options  # noqa: B018  (checks its fields)
+        self.options, self.style  # noqa: B018  (check their fields)
         self.sampling()
 
     def _check_spelling(self) -> None:
@@ -153,17 +162,35 @@ class ResponseRequest(SamplingFields):
     def effort(self) -> str | None:
         return cast("str | None", (self.reasoning or {}).get("effort"))
 
+    @property
+    def summary(self) -> str | None:
+        """How reasoning is to be summed up; None: not at all. Raises UnsupportedParameter."""
+        given = {k: v for k, v in (self.reasoning or {}).items() if k != "effort"}
+        names = dict.fromkeys(("summary", "generate_summary"), SUMMARIES)
+        refuse_unsupported(given, names, at="reasoning.")
+        return cast("str | None", given.get("summary") or given.get("generate_summary"))
+
+    @property
+    def style(self) -> ReasoningStyle:
+        return ReasoningStyle(
+            summary=self.summary is not None, sealed=SEALED_REASONING in (self.include or ())
+        )
+
+    @cached_property
+    def offered(self) -> OfferedTools:
+        """Raises InvalidRequest or UnsupportedParameter naming the field."""
+        return read_offered(self.tools or (), self.tool_choice)
+
     @cached_property
     def options(self) -> ChatOptions:
         """Raises InvalidRequest or UnsupportedParameter naming the field."""
-        reasoning = {k: v for k, v in (self.reasoning or {}).items() if k != "effort"}
-        refuse_unsupported(reasoning, _REASONING, at="reasoning.")
-        tools = _to_tools(self.tools or ())
-        choice, name = to_choice(_choice(self.tool_choice), tools)
+        tools = self.offered.tools
+        chosen = read_choice(self.tool_choice, tools, nested=False)
         return ChatOptions(
             tools=tools,
-            tool_choice=choice,
-            tool_name=name,
+            tool_choice=chosen.choice,
+            tool_name=chosen.name,
+            allowed_tools=chosen.allowed,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             chat_template_kwargs=template_variables(
                 self.chat_template_kwargs, self.effort, "reasoning.effort"
@@ -184,7 +211,7 @@ class ResponseRequest(SamplingFields):
     def shape(self) -> Shape:
         chat = self.options
         return Shape(
-            tools=tuple(tool.name for tool in chat.tools) if chat.may_call else (),
+            tools=chat.callable_tools,
             parallel_calls=chat.parallel_tool_calls,
         )
 
@@ -210,35 +237,6 @@ def _constraint(text: Mapping[str, object]) -> dict[str, Any]:
         "fields of that type only",
         param="text.format",
     )
-
-
-def _to_tools(entries: Sequence[Mapping[str, object]]) -> tuple[Tool, ...]:
-    functions = [_function_of(dict(entry), f"tools[{n}]") for n, entry in enumerate(entries)]
-    return read_tools(functions, "tools[{}]", "parameters")
-
-
-def _function_of(entry: dict[str, Any], at: str) -> dict[str, Any]:
-    kind = entry.pop("type", None)
-    if kind != "function":
-        raise UnsupportedParameter(
-            f"{at}.type {quoted(kind)} is not supported: no tools run on this server; send "
-            "functions, and run them yourself",
-            param=f"{at}.type",
-        )
-    return entry
-
-
-def _choice(value: str | dict[str, object] | None) -> object:
-    """Return the choice as a chat's `tool_choice` has it."""
-    if not isinstance(value, dict):
-        return value
-    if set(value) != {"type", "name"} or value["type"] != "function":
-        raise UnsupportedParameter(
-            f"tool_choice {quoted(value.get('type'))} is not supported: send auto, none, required, "
-            'or {"type": "function", "name": ...}',
-            param="tool_choice",
-        )
-    return {"type": "function", "function": {"name": value["name"]}}
 
 
 class ResponseQuery(BaseModel):

@@ -84,7 +84,7 @@ def test_a_call_whose_arguments_were_cut_is_sent_as_it_is() -> None:
         ({"role": "user", "content": "x", "refusal": "no"}, "messages[0].refusal"),
         ({"role": "user", "content": "x", "mood": "good"}, "messages[0].mood"),
         (
-            {"role": "assistant", "content": "x", "tool_calls": [{**CALL, "type": "custom"}]},
+            {"role": "assistant", "content": "x", "tool_calls": [{**CALL, "type": "mcp"}]},
             "messages[0].tool_calls[0].type",
         ),
         ({"role": "user", "content": [{"type": "video_url"}]}, "messages[0].content[0].type"),

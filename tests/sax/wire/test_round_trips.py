@@ -224,6 +224,7 @@ OPTIONS = st.builds(
     tools=st.lists(st.builds(Tool, TEXT, TEXT, TEXT, st.booleans()), max_size=2).map(tuple),
     tool_choice=st.sampled_from(["auto", "none", "required", "function"]),
     tool_name=TEXT,
+    allowed_tools=st.lists(TEXT, max_size=2).map(tuple),
     parallel_tool_calls=st.booleans(),
     chat_template_kwargs=TEXT,
     add_generation_prompt=st.booleans(),
