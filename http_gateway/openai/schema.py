@@ -64,17 +64,19 @@ def refuse_unsupported(
     no_op: Mapping[str, tuple[object, ...]],
     harmless: frozenset[str] = frozenset(),
     at: str = "",
+    route: RequestRoute = RequestRoute.CHAT,
 ) -> None:
     """Raise UnsupportedParameter for the first field that could not be honoured.
 
-    `no_op`: for each known field, the values that change nothing and so are accepted.
+    `no_op`: for each known field, the values that change nothing and so are accepted. `route`: of
+    the harmless fields' bounds.
     """
     if not extra:
         return
     check_names(extra, at)
     for name, value in extra.items():
         if name in harmless:
-            field(RequestRoute.CHAT, name).check(value, at + name)
+            field(route, name).check(value, at + name)
             continue
         if name in no_op and _changes_nothing(value, no_op[name]):
             continue

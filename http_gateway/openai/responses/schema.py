@@ -121,7 +121,7 @@ class ResponseRequest(SamplingFields):
         for name, remedy in _REMEDIES.items():
             if extra.get(name):
                 raise UnsupportedParameter(f"{name} is not supported: {remedy}", param=name)
-        refuse_unsupported(extra, UNCHANGED, LABELS)
+        refuse_unsupported(extra, UNCHANGED, LABELS, route=_ROUTE)
         self._check_spelling()
         self._check_include()
         refuse_unsupported(self.stream_options, STREAM_OPTIONS_UNCHANGED, at="stream_options.")

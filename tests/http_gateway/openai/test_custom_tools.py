@@ -76,7 +76,8 @@ def test_arguments_of_another_form_come_as_they_are() -> None:
 
 
 def test_replies_and_streams_tell_the_text_of_a_call() -> None:
-    said = f'<tool_call>\n{{"name": "patch", "arguments": {json.dumps({"input": TEXT})}}}\n</tool_call>'
+    called = json.dumps({"name": "patch", "arguments": {"input": TEXT}})
+    said = f"<tool_call>\n{called}\n</tool_call>"
     shape, format = chat(tools=[PATCH]).shape(), AnswerFormat("hermes")
     head = Head("id-1", 1700000000, "m")
     transcript = Transcript(shape=shape)

@@ -77,6 +77,33 @@ async def test_every_field_reaches_the_cell(cell: FakeCell, http: httpx.AsyncCli
     assert said["tools"] == [{**tool, "strict": False}]
 
 
+async def test_what_codex_always_sends_is_answered(cell: FakeCell, http: httpx.AsyncClient):
+    tools = [
+        {"type": "function", "name": "exec_command", "strict": False, "parameters": None},
+        {"type": "namespace", "name": "multi_agent", "description": "sub-agents", "tools": []},
+        {"type": "web_search", "external_web_access": False},
+    ]
+    body = {
+        **ASKED,
+        "stream": True,
+        "store": False,
+        "tools": tools,
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "reasoning": {"summary": "auto"},
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "k",
+        "client_metadata": {"turn_id": "t"},
+        "service_tier": "priority",
+    }
+    reply = await http.post(PATH, json=body)
+    assert reply.headers["x-sax-tools-left-out"] == "web_search"
+    said = events(reply)[-1]["response"]
+    assert [tool["type"] for tool in said["tools"]] == ["function", "namespace"]
+    assert said["reasoning"] == {"effort": None, "summary": "auto"}
+    assert [tool.name for tool in cell.requests[-1].chat.tools] == ["exec_command"]
+
+
 async def test_formats_become_constraints(cell: FakeCell, http: httpx.AsyncClient):
     schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
     for format in (schema, {"type": "json_object"}, {"type": "text"}):
