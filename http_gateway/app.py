@@ -48,10 +48,12 @@ from http_gateway.openai.batches.routes import BatchRoutes
 from http_gateway.openai.batches.worker import BatchWorker
 from http_gateway.openai.files.kept_files import KeptFiles
 from http_gateway.openai.files.routes import FileRoutes
+from http_gateway.openai.kept_space import KeptSpace
 from http_gateway.openai.passes.embeddings import EmbeddingRoutes
 from http_gateway.openai.passes.relevance import RelevanceRoutes
+from http_gateway.openai.responses.background import BackgroundRuns
 from http_gateway.openai.responses.routes import ResponseRoutes
-from http_gateway.openai.responses.stored import StoredResponses
+from http_gateway.openai.responses.stored import ENDS, FOLDER, StoredResponses
 from http_gateway.openai.routes import OpenAiRoutes
 from http_gateway.openai.stored import PatientStore, refuse_batches
 from http_gateway.openai.tokens import TokenRoutes
@@ -64,9 +66,10 @@ from http_gateway.saxml.routes import SaxmlRoutes
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
 from sax.fields.field import RequestRoute
-from sax.storage.object_store import ObjectStore
+from sax.storage.object_store import MeasuredStore
 from sax.tracing.tracer import NO_TRACER, Tracer
 
+SPACE_FOLDERS = (FOLDER, ENDS)  # what counts as kept for a key
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -74,10 +77,11 @@ def create_app(
     client: CellClient,
     config: GatewayConfig,
     authentication: Authentication = NO_AUTHENTICATION,
-    store: ObjectStore | None = None,
+    store: MeasuredStore | None = None,
     tracer: Tracer = NO_TRACER,
 ) -> FastAPI:
-    """Its `state.batches` runs batches while its `running` is entered.
+    """Its `state.batches` runs batches while its `running` is entered, and its `state.background`
+    looks after responses in the background.
 
     store: of what clients keep here; None: they can keep nothing.
     """
@@ -150,15 +154,17 @@ def _keep(
     backend: Backend,
     authentication: Authentication,
     limiter: Limiter,
-    store: ObjectStore | None,
+    store: MeasuredStore | None,
     openai: OpenAiRoutes,
     embeddings: EmbeddingRoutes,
 ) -> BatchWorker:
     """Add the routes of what is kept for clients."""
     config, patient = backend.config, PatientStore(store) if store is not None else None
-    stored = StoredResponses(store, config.response_ttl_s)
+    space = KeptSpace(store, SPACE_FOLDERS, config.max_key_bytes)
+    stored = StoredResponses(store, config.response_ttl_s, space=space)
+    runs = app.state.background = BackgroundRuns(stored, space, limiter)
     files = KeptFiles(store, most_bytes=config.max_key_bytes)
-    batches, responses = KeptBatches(store), ResponseRoutes(backend, stored)
+    batches, responses = KeptBatches(store), ResponseRoutes(backend, stored, runs)
     handlers: dict[str, Handler] = {
         RequestRoute.CHAT: openai.chat,
         RequestRoute.COMPLETIONS: openai.completions,

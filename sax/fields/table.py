@@ -253,6 +253,8 @@ _RESPONSES = (
     _many("client_metadata", Kind.MAP, RequestRoute.RESPONSES, count=64, bytes=16 << 10, values=2),
     _many("include", Kind.TEXTS, RequestRoute.RESPONSES, count=16, bytes=128),
     _flag("store", RequestRoute.RESPONSES),
+    _flag("background", RequestRoute.RESPONSES),
+    _integer("max_tool_calls", 1, _INT32, RequestRoute.RESPONSES),
 )
 
 

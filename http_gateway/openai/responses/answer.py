@@ -142,7 +142,7 @@ class ResponseBody(TypedDict):
     object: Literal["response"]
     created_at: int
     completed_at: int | None
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    status: Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
     model: str
     output: list[ResponseItem]
     usage: ResponseUsage | None

@@ -21,6 +21,7 @@ from http_gateway.openai.responses.answer import (
     ResponseItemList,
     ResponseStreamEvent,
 )
+from http_gateway.openai.responses.background import BackgroundRuns
 from http_gateway.openai.responses.bodies import ID, RESPONSE
 from http_gateway.openai.responses.conversation import to_conversation
 from http_gateway.openai.responses.items import Item, listed, to_items
@@ -66,11 +67,16 @@ class ResponseJob:
     limit_s: float
     headers: dict[str, str]  # of the reply
 
+    def kept(self) -> StoredResponse:
+        """Return the response as it is now, to be stored."""
+        return StoredResponse(self.answer.whole(), self.context)
+
 
 class ResponseRoutes:
-    def __init__(self, backend: Backend, stored: StoredResponses) -> None:
+    def __init__(self, backend: Backend, stored: StoredResponses, runs: BackgroundRuns) -> None:
         self._backend = backend
         self._stored = stored
+        self._runs = runs
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/responses", tags=["openai"])
@@ -88,6 +94,8 @@ class ResponseRoutes:
         body = ResponseRequest.model_validate_json(raw)
         body.check()
         job = await self._job(request, body)
+        if body.background:
+            return await self._begin(job)
         return self._stream(request, job) if body.stream else await self._complete(request, job)
 
     async def get(self, request: Request) -> Response:
@@ -107,25 +115,29 @@ class ResponseRoutes:
         return _json(page_of((await self._kept(request)).input, query))
 
     async def cancel(self, request: Request) -> Response:
-        """Refuse: responses are complete when they are stored."""
-        await self._kept(request)
-        raise InvalidRequest(
-            "only a response in the background can be cancelled, and this one is complete; to end "
-            "one that is being generated, close its connection",
-            param="response_id",
-        )
+        """End a response in the background; one that has ended stays as it is."""
+        kept = await self._kept(request)
+        if not kept.response["background"]:
+            raise InvalidRequest(
+                "only a response in the background can be cancelled, and this one is complete; to "
+                "end one that is being generated, close its connection",
+                param="response_id",
+            )
+        if kept.running:
+            await self._runs.cancel(kept)
+        return _json((await self._kept(request)).response)
 
     async def _kept(self, request: Request) -> StoredResponse:
         return await self._stored.get(request.path_params["response_id"])
 
     async def _job(self, request: Request, body: ResponseRequest) -> ResponseJob:
-        if body.store:
-            self._stored.check("store")
+        if body.store or body.background:
+            self._stored.check("store" if body.store else "background")
         earlier = await self._earlier(body)
         messages = await self._backend.with_images(
             to_conversation(body.instructions or "", listed(body.input), earlier), "input"
         )
-        id, keep = self._stored.new_id(), self._stored.on and body.store is not False
+        id, keep = self._stored.new_id(), body.store is not False and self._stored.has_room
         model_id = await self._backend.catalog.resolve(body.model)
         (asked,) = generate_requests(id, model_id, (messages,), body, body.options)
         head = head_of(body, id, int(time.time()), store=keep)
@@ -143,6 +155,21 @@ class ResponseRoutes:
         if not body.previous_response_id:
             return []
         return await self._stored.conversation(body.previous_response_id, "previous_response_id")
+
+    async def _begin(self, job: ResponseJob) -> Response:
+        """Answer in the background."""
+        kept = job.kept()
+
+        async def work() -> None:
+            try:
+                await self._backend.generate_to(job.request, job.answer.read, job.limit_s)
+            finally:
+                self._count(job)
+            if not job.answer.finished:
+                raise ended_early()
+
+        await self._runs.start(kept, work(), job.kept)
+        return _json(kept.response, job.headers)
 
     async def _complete(self, request: Request, job: ResponseJob) -> Response:
         waiting = [self._backend.on_first_token(request)]
@@ -178,7 +205,7 @@ class ResponseRoutes:
         if not job.answer.finished:
             raise ended_early()
         if job.keep:
-            await self._stored.put(StoredResponse(job.answer.whole(), job.context))
+            await self._stored.put(job.kept())
 
     def _count(self, job: ResponseJob) -> None:
         self._backend.count(job.answer.prompt_tokens, job.answer.completion_tokens)
@@ -202,10 +229,10 @@ def head_of(body: ResponseRequest, id: str, created: int, *, store: bool) -> dic
         "id": id,
         "object": "response",
         "created_at": created,
-        "background": False,
+        "background": bool(body.background),
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": None,
+        "max_tool_calls": body.max_tool_calls,
         "metadata": body.metadata or {},
         "model": body.model,
         "parallel_tool_calls": chat.parallel_tool_calls,

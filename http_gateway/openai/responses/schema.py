@@ -44,10 +44,8 @@ LABELS = frozenset(
 )
 # Field -> the values besides null that change nothing. Any other value is refused.
 UNCHANGED: dict[str, tuple[object, ...]] = {
-    "background": (False,),
     "context_management": ([],),
     "conversation": (),
-    "max_tool_calls": (),
     "moderation": (),
     "prompt": (),
     "service_tier": TIERS,
@@ -57,7 +55,6 @@ STREAM_OPTIONS_UNCHANGED: dict[str, tuple[object, ...]] = {"include_obfuscation"
 _TEXT: dict[str, tuple[object, ...]] = {"verbosity": ("medium",)}
 SUMMARIES = ("auto", "concise", "detailed")
 _REMEDIES = {
-    "background": "this server answers while you wait: leave it out, or use /v1/batches",
     "conversation": "send previous_response_id, or all items in input",
 }
 
@@ -86,6 +83,11 @@ class ResponseRequest(SamplingFields):
     previous_response_id: Annotated[str, bounded(_ROUTE, "previous_response_id")] | None = None
     store: Annotated[bool, checked(_ROUTE, "store")] | None = None
     stream: Annotated[bool, checked(_ROUTE, "stream")] | None = None
+    background: Annotated[bool, checked(_ROUTE, "background")] | None = None
+    # Of tools that the server runs
+    max_tool_calls: (
+        Annotated[int, ranged(_ROUTE, "max_tool_calls"), checked(_ROUTE, "max_tool_calls")] | None
+    ) = None
     stream_options: Annotated[dict[str, object], bounded(_ROUTE, "stream_options")] | None = None
     tools: Annotated[list[dict[str, object]], bounded(_ROUTE, "tools")] | None = None
     tool_choice: Annotated[str | dict[str, object], bounded(_ROUTE, "tool_choice")] | None = None
@@ -123,6 +125,7 @@ class ResponseRequest(SamplingFields):
                 raise UnsupportedParameter(f"{name} is not supported: {remedy}", param=name)
         refuse_unsupported(extra, UNCHANGED, LABELS, route=_ROUTE)
         self._check_spelling()
+        self._check_background()
         self._check_include()
         refuse_unsupported(self.stream_options, STREAM_OPTIONS_UNCHANGED, at="stream_options.")
         if self.stream_options and not self.stream:
@@ -134,6 +137,18 @@ class ResponseRequest(SamplingFields):
         if getattr(self, "max_tokens", None) is not None:
             raise UnsupportedParameter(
                 "max_tokens is a field of chats: send max_output_tokens", param="max_tokens"
+            )
+
+    def _check_background(self) -> None:
+        if self.background and self.stream:
+            raise UnsupportedParameter(
+                "stream is not supported with background: no events are kept; leave it out, and "
+                "ask for the response until it has ended",
+                param="stream",
+            )
+        if self.background and self.store is False:
+            raise InvalidRequest(
+                "a response in the background is stored: leave out store", param="store"
             )
 
     def _check_include(self) -> None:
