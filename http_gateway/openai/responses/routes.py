@@ -28,6 +28,7 @@ from http_gateway.openai.responses.items import Item, listed, to_items
 from http_gateway.openai.responses.schema import ResponseQuery, ResponseRequest
 from http_gateway.openai.responses.stored import StoredResponse, StoredResponses
 from http_gateway.openai.responses.tools import LEFT_OUT_HEADER, told_tools
+from http_gateway.openai.responses.truncation import DROPPED_HEADER, fitted
 from http_gateway.openai.routes import ended_early, generate_requests
 from http_gateway.openai.stored import PageQuery, page_of
 from http_gateway.openapi import (
@@ -43,7 +44,7 @@ from http_gateway.problems import describe
 from http_gateway.streams.sse import Ending, EventSource, EventStream, Script
 from sax.errors import InvalidRequest, SaxError
 from sax.fields.field import RequestRoute
-from sax.types import GenerateRequest, TokenChunk
+from sax.types import GenerateRequest, Message, TokenChunk
 
 _told = partial(operation, errors=OpenAiError)
 _STORED = (*ALWAYS, 400, 404)
@@ -139,7 +140,10 @@ class ResponseRoutes:
         )
         id, keep = self._stored.new_id(), body.store is not False and self._stored.has_room
         model_id = await self._backend.catalog.resolve(body.model)
-        (asked,) = generate_requests(id, model_id, (messages,), body, body.options)
+        fitting = messages
+        if body.truncation == "auto":
+            fitting = await self._fitted(model_id, messages, body)
+        (asked,) = generate_requests(id, model_id, (fitting,), body, body.options)
         head = head_of(body, id, int(time.time()), store=keep)
         return ResponseJob(
             request=asked,
@@ -147,8 +151,17 @@ class ResponseRoutes:
             context=[*earlier, *to_items(listed(body.input))],
             keep=keep,
             limit_s=self._backend.limit_s(request, body.timeout),
-            headers=_headers(body.offered.left_out),
+            headers=_headers(body.offered.left_out, len(messages) - len(fitting)),
         )
+
+    async def _fitted(
+        self, model_id: str, messages: tuple[Message, ...], body: ResponseRequest
+    ) -> tuple[Message, ...]:
+        async def measure(some: tuple[Message, ...]) -> tuple[int, int]:
+            ids, context = await self._backend.client.tokenize(model_id, some, chat=body.options)
+            return len(ids), context
+
+        return await fitted(messages, measure, body.max_output_tokens)
 
     async def _earlier(self, body: ResponseRequest) -> list[Item]:
         """Return the items of the conversation so far."""
@@ -215,8 +228,10 @@ def _failure(answer: ResponseAnswer, error: SaxError) -> bytes:
     return answer.failure(describe(error))
 
 
-def _headers(left_out: Sequence[str]) -> dict[str, str]:
-    return {LEFT_OUT_HEADER: ", ".join(left_out)} if left_out else {}
+def _headers(left_out: Sequence[str], dropped: int) -> dict[str, str]:
+    """left_out: types of tools. dropped: messages that did not fit."""
+    told = {LEFT_OUT_HEADER: ", ".join(left_out)} if left_out else {}
+    return told | ({DROPPED_HEADER: str(dropped)} if dropped else {})
 
 
 def _json(body: Any, headers: Mapping[str, str] | None = None) -> Response:
@@ -246,7 +261,7 @@ def head_of(body: ResponseRequest, id: str, created: int, *, store: bool) -> dic
         "tools": told_tools(body.tools or ()),
         "top_logprobs": body.top_logprobs or 0,
         "top_p": _number(body, "top_p"),
-        "truncation": "disabled",
+        "truncation": body.truncation or "disabled",
         **{name: (body.model_extra or {}).get(name) for name in _LABELS},
     }
 

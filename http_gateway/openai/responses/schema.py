@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -49,7 +49,6 @@ UNCHANGED: dict[str, tuple[object, ...]] = {
     "moderation": (),
     "prompt": (),
     "service_tier": TIERS,
-    "truncation": ("disabled",),
 }
 STREAM_OPTIONS_UNCHANGED: dict[str, tuple[object, ...]] = {"include_obfuscation": (False,)}
 _TEXT: dict[str, tuple[object, ...]] = {"verbosity": ("medium",)}
@@ -83,6 +82,7 @@ class ResponseRequest(SamplingFields):
     previous_response_id: Annotated[str, bounded(_ROUTE, "previous_response_id")] | None = None
     store: Annotated[bool, checked(_ROUTE, "store")] | None = None
     stream: Annotated[bool, checked(_ROUTE, "stream")] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     background: Annotated[bool, checked(_ROUTE, "background")] | None = None
     # Of tools that the server runs
     max_tool_calls: (

@@ -104,6 +104,20 @@ async def test_what_codex_always_sends_is_answered(cell: FakeCell, http: httpx.A
     assert [tool.name for tool in cell.requests[-1].chat.tools] == ["exec_command"]
 
 
+async def test_a_conversation_that_does_not_fit_is_cut_where_that_is_asked_for(
+    cell: FakeCell, http: httpx.AsyncClient
+):
+    turns = [{"role": "user", "content": f"{n:0100}"} for n in range(8)]
+    body = {**ASKED, "input": turns, "instructions": "s", "max_output_tokens": 3}
+    whole = await http.post(PATH, json=body)
+    assert whole.json()["truncation"] == "disabled"
+    assert len(cell.requests[-1].prompt) == 9
+    cut = await http.post(PATH, json={**body, "truncation": "auto"})
+    assert (cut.json()["truncation"], cut.headers["x-sax-dropped-messages"]) == ("auto", "3")
+    told = [turn.content for turn in cell.requests[-1].prompt if isinstance(turn, Message)]
+    assert told == ["s", *(turn["content"] for turn in turns[3:])]
+
+
 async def test_formats_become_constraints(cell: FakeCell, http: httpx.AsyncClient):
     schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
     for format in (schema, {"type": "json_object"}, {"type": "text"}):
@@ -225,7 +239,7 @@ async def test_an_answer_without_an_end_is_none(cell: FakeCell, http: httpx.Asyn
         ({"max_tokens": 2}, "max_tokens"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"temperature": 3}, "temperature"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "most"}, "truncation"),
         ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
         ({"reasoning": {"effort": "most"}}, "reasoning.effort"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
